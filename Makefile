@@ -1,0 +1,41 @@
+# `make quickstart` and `make test` are all that a fresh machine with Python 3.11, pip and make needs.
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help install quickstart check test perf perf-probe gpu clean
+
+help: ## Show what can be made
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
+
+install: .venv/installed ## Make the environment in .venv
+
+.venv/installed: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+quickstart: install ## Measure four backends on two ranks and print the table
+	$(BIN)/bench run matrices/quickstart.yaml
+
+check: install ## Format, lint, types, and the arrows between rooms
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+test: install ## All tests but those that need a GPU, with real launches
+	$(BIN)/pytest -m 'not gpu'
+
+perf: install ## What bench itself costs, as ratios from interleaved runs
+	$(BIN)/python tests/perf/attempt_cost.py
+	$(BIN)/python tests/perf/help_cost.py
+	$(BIN)/python tests/perf/search_cost.py
+
+perf-probe: install ## What a certified batch costs against a loop of launches
+	$(BIN)/python tests/perf/probe_cost.py
+
+gpu: install ## The tests that need a CUDA device
+	$(BIN)/pytest -m gpu
+
+clean: ## Remove the environment and caches; reports stay
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info

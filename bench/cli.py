@@ -1,0 +1,291 @@
+"""The command line: parse, one library call, print, exit code. The only module that prints.
+
+Libraries are imported inside the commands, so that `bench --help` is instant.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import typer
+from typer.core import TyperGroup
+
+from bench.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.machine import Hardware
+    from bench.matrix import CellPlan, Matrix
+    from bench.outcome import Isolation, Result
+    from bench.probe import Probe
+    from bench.sweep import Rerun
+
+REPORTS = Path("reports")
+
+
+class Commands(TyperGroup):
+    """Turns bad input into one message and exit code 2."""
+
+    def invoke(self, ctx: Any) -> Any:
+        try:
+            return super().invoke(ctx)
+        except InputError as error:
+            typer.echo(f"bench: {error}", err=True)
+            raise typer.Exit(2) from error
+        except OSError as error:
+            where = f"{error.filename}: " if error.filename else ""
+            typer.echo(f"bench: {where}{error.strerror or error}", err=True)
+            raise typer.Exit(2) from error
+
+
+app = typer.Typer(
+    cls=Commands,
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Measure how to train: backends, batches and switches compared on the hardware at hand.",
+)
+
+
+@app.command()
+def run(
+    matrix: Annotated[Path, typer.Argument(help="The matrix file, e.g. matrices/quickstart.yaml.")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any field of the file: measure.steps=5")
+    ] = None,
+    axis: Annotated[list[str] | None, typer.Option(help="Set or add an axis: num_cams=1,2. Repeatable.")] = None,
+    select: Annotated[
+        list[str] | None, typer.Option(help="Keep only cells with these values: backend=fsdp,zero2. Repeatable.")
+    ] = None,
+    exclude: Annotated[
+        list[str] | None, typer.Option(help="Drop cells that meet all of 'backend=fsdp num_cams=4'. Repeatable.")
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<name>.")] = None,
+    rerun: Annotated[
+        Literal["failed", "oom", "all"] | None, typer.Option(help="Measure finished attempts of this kind again.")
+    ] = None,
+    isolation: Annotated[
+        Literal["fork", "launch"],
+        typer.Option(help="fork: rank servers that import once. launch: each attempt its own accelerate launch."),
+    ] = "fork",
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the cells with config, environment and command; launch nothing.")
+    ] = False,
+) -> None:
+    """Measure every cell of a matrix. Run again, it goes on where it was stopped."""
+    from bench import machine
+    from bench.matrix import expand, load
+
+    _refuse_accumulation()
+    hardware = machine.detect()
+    loaded = load(matrix, overrides=overrides or [], axes=axis or [], hardware=hardware)
+    plans = expand(loaded, hardware, select=select or [], exclude=exclude or [])
+    if dry_run:
+        from bench import dry_run as dry_run_
+
+        typer.echo("\n".join(dry_run_.lines(loaded, plans, hardware, os.environ)))
+    else:
+        _sweep(loaded, plans, hardware, out, rerun, isolation)
+
+
+@app.command()
+def probe(
+    matrix: Annotated[
+        Path | None, typer.Argument(help="A matrix file whose cells are probed; without one, --backend says what.")
+    ] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any field of a matrix: measure.steps=5")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="One backend or several: fsdp,zero2")] = None,
+    num_cams: Annotated[str | None, typer.Option(help="1 or 1,4")] = None,
+    attention: Annotated[str | None, typer.Option(help="sdpa or eager")] = None,
+    grad_ckpt: Annotated[str | None, typer.Option(help="true or false")] = None,
+    max_batch: Annotated[int | None, typer.Option(help="No larger batch is tried.")] = None,
+    memory_limit: Annotated[str | None, typer.Option(help="What one rank may allocate: 8GiB")] = None,
+    granularity: Annotated[int | None, typer.Option(help="Batches tried are multiples of it.")] = None,
+    tolerance: Annotated[str | None, typer.Option(help="How far max may be understated: 3%")] = None,
+    headroom: Annotated[str | None, typer.Option(help="Share of capacity that the safe batch may hold: 90%")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<name>.")] = None,
+    rerun: Annotated[
+        Literal["failed", "oom", "all"] | None, typer.Option(help="Measure finished attempts of this kind again.")
+    ] = None,
+    isolation: Annotated[Literal["fork", "launch"], typer.Option(help="As in run.")] = "fork",
+) -> None:
+    """Find the largest batch that fits, the fastest, and the fastest with memory to spare."""
+    from bench import machine
+    from bench.matrix import expand, load
+
+    if matrix is not None and "=" in str(matrix) and not matrix.exists():
+        matrix, overrides = None, [str(matrix), *(overrides or [])]
+    chosen = {"backend": backend, "num_cams": num_cams, "attention": attention, "grad_ckpt": grad_ckpt}
+    axes = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    settings = {
+        "probe.max_batch": max_batch,
+        "launch.memory_limit": memory_limit,
+        "probe.granularity": granularity,
+        "probe.tolerance": tolerance,
+        "probe.headroom": headroom,
+    }
+    changes = [f"{name}={value}" for name, value in settings.items() if value is not None] + (overrides or [])
+    hardware = machine.detect()
+    if matrix is None and backend is None:
+        raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
+    loaded = load(matrix, overrides=changes, axes=[*axes, "batch=probe"], hardware=hardware)
+    _sweep(loaded, expand(loaded, hardware), hardware, out, rerun, isolation)
+
+
+def _sweep(
+    loaded: "Matrix",
+    plans: "list[CellPlan]",
+    hardware: "Hardware",
+    out: Path | None,
+    rerun: "Rerun | None",
+    isolation: "Isolation",
+) -> None:
+    from bench import backends, machine, workload
+    from bench.launch.local import Forking, OwnLaunch
+    from bench.progress import Progress
+    from bench.report import markdown
+    from bench.spool import write_text
+    from bench.store import Store
+    from bench.sweep import Sweep
+
+    store = Store(out or REPORTS / loaded.name)
+    added = backends.environment(1, hardware, os.environ)
+    record = machine.record(hardware, os.environ, added)
+    modules = [workload.module_of(loaded.workload.name)]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the clean-up below runs
+    console = _console()
+    with store.open(record, [plan.cell for plan in plans], loaded.text()), Progress(console) as progress:
+        sweep = Sweep(
+            plans=plans,
+            goal=loaded.probe,
+            units=workload.load(loaded.workload.name).units,
+            machine=record,
+            timeout_s=loaded.launch.attempt_timeout_s,
+            rerun=rerun,
+            store=store,
+            executor=Forking(store.servers, hardware, modules, progress.waiting, progress.note)
+            if isolation == "fork"
+            else OwnLaunch(hardware),
+            progress=progress,
+        )
+        progress.begin(
+            cells=len(plans),
+            attempts=sum(len(plan.batches) for plan in plans),
+            finished=sweep.finished(),
+            folder=str(store.root),
+            notes=[*loaded.notes, *machine.notes(record), *_limits(plans)],
+        )
+        try:
+            results = sweep.run()
+        except KeyboardInterrupt:
+            progress.end()
+            again = "without --rerun, it" if rerun else "it"
+            typer.echo(f"interrupted; start the command again and {again} goes on from here: {store.root}", err=True)
+            raise typer.Exit(130) from None
+        finally:
+            write_text(store.root / "report.md", markdown.render(store.results(), store.probes()))
+    _print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], console)
+    typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
+    if any(result.outcome.kind in ("failed", "hang") for result in results):
+        raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    folder: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's folder; else the newest.")] = None,
+    markdown_: Annotated[
+        bool, typer.Option("--markdown", help="Markdown on a terminal too; elsewhere it is what you get.")
+    ] = False,
+) -> None:
+    """Print a run as tables: markdown for a pull request, or aligned on a terminal."""
+    from bench.report import markdown
+    from bench.store import Store, newest
+
+    store = Store(folder or newest(REPORTS))
+    console = _console()
+    if console.is_terminal and not markdown_:
+        _print_results(store.results(), store.probes(), console)
+    else:
+        typer.echo(markdown.render(store.results(), store.probes()), nl=False)
+
+
+@app.command()
+def schema(
+    of: Annotated[Literal["matrix", "result"], typer.Argument(help="The matrix file, or a stored result.json.")],
+) -> None:
+    """Print a JSON Schema, for editors and for programs that read results."""
+    from bench import matrix
+    from bench.outcome import Result
+
+    content = matrix.json_schema() if of == "matrix" else Result.model_json_schema()
+    typer.echo(json.dumps(content, indent=2))
+
+
+@app.command()
+def doctor() -> None:
+    """Say what this machine can run, and what is missing."""
+    from bench import doctor as doctor_
+
+    findings = doctor_.examine()
+    for finding in findings:
+        mark = "ok     " if finding.ok else "missing"
+        typer.echo(f"{mark}  {finding.subject:<14}  {finding.words}")
+    if not all(finding.ok for finding in findings):
+        raise typer.Exit(1)
+
+
+def _limits(plans: "list[CellPlan]") -> list[str]:
+    """What a search takes for the ceiling."""
+    from bench.units import gib
+
+    limits = {plan.cell.memory_limit_bytes for plan in plans if "probe" in plan.batches}
+    return [
+        "probing up to what the device has free"
+        if limit is None
+        else f"probing up to {gib(limit)} GiB a rank, enforced"
+        for limit in limits
+    ]
+
+
+def _refuse_accumulation() -> None:
+    """The environment is one more way in."""
+    name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
+    if os.environ.get(name, "1") != "1":
+        from bench.matrix.accelerate_file import WHY_NO_ACCUMULATION
+
+        raise InputError(
+            f"{os.environ[name]!r}: gradient accumulation is refused",
+            where="environment",
+            field=name,
+            fix=WHY_NO_ACCUMULATION,
+        )
+
+
+def _console() -> "Console":
+    from rich.console import Console
+
+    return Console(highlight=False)
+
+
+def _print_results(results: "list[Result]", probes: "list[Probe]", console: "Console") -> None:
+    from bench.report import markdown, terminal
+
+    if console.is_terminal:
+        for table in terminal.tables(results, probes):
+            console.print(table)
+    else:
+        typer.echo(markdown.main_tables(results, probes))
+
+
+def main() -> None:
+    app()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,56 @@
+"""What this machine can run, found without importing torch."""
+
+import importlib.util
+import shutil
+from dataclasses import dataclass
+
+from bench import machine, workload
+from bench.backends import BACKENDS
+from bench.machine import Hardware
+from bench.units import gib
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `bench doctor`."""
+
+    subject: str
+    ok: bool
+    words: str
+
+
+def examine() -> list[Finding]:
+    hardware = machine.detect()
+    record = machine.record(hardware)
+    ranks = hardware.devices or 2
+    devices = ", ".join(record.accelerators) or f"no GPU: {record.cpu}, {hardware.cores} cores"
+    memory = hardware.memory_bytes if hardware.device == "cuda" else hardware.memory_bytes // ranks
+    preset = workload.load("pi07").auto_preset(hardware.device, memory)
+    return [
+        Finding("device", True, f"{hardware.device}: {devices}"),
+        Finding("ranks", True, f"{ranks} by default, {gib(memory)} GiB each; workload pi07 takes preset {preset!r}"),
+        *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
+        *_compiler(hardware),
+        *(_backend(name, hardware) for name in BACKENDS),
+    ]
+
+
+def _library(name: str, found: dict[str, str]) -> Finding:
+    return Finding(name, name in found, found.get(name, f"not installed: pip install {name}"))
+
+
+def _compiler(hardware: Hardware) -> list[Finding]:
+    if hardware.device == "cuda" or importlib.util.find_spec("deepspeed") is None:
+        return []
+    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool) is None]
+    use = "DeepSpeed compiles a communication helper on a CPU, about half a minute once per user"
+    return [Finding("compiler", not missing, f"{', '.join(missing)} not found: {use}" if missing else use)]
+
+
+def _backend(name: str, hardware: Hardware) -> Finding:
+    backend = BACKENDS[name]
+    needs = "deepspeed" if backend.family == "deepspeed" else "torch"
+    if importlib.util.find_spec(needs) is None:
+        return Finding(name, False, f"needs {needs}")
+    alone = hardware.device == "cuda" and hardware.devices == 1 and backend.family != "single"
+    return Finding(name, True, backend.about + ("; in a world of one on this machine" if alone else ""))

@@ -1,0 +1,254 @@
+"""Runs attempts on this machine: on rank servers that fork, or each in an `accelerate launch` of its own."""
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import psutil
+import yaml
+
+from bench import backends, processes, spool
+from bench.cell import Cell, Device
+from bench.launch.watch import POLL_S, OnBeat, Watch, cause_of_death
+from bench.machine import Hardware
+from bench.outcome import Isolation, RankOutcome
+from bench.spool import Request, ServerState
+
+START_TIMEOUT_S = 300.0
+"""For the imports of all rank servers; a cold file cache can make them slow."""
+END_TIMEOUT_S = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What an attempt left behind; `outcome.classify` judges it."""
+
+    ranks: Sequence[RankOutcome]
+    isolation: Isolation
+    timed_out_after_s: float | None = None
+    launcher: str | None = None
+
+
+class Executor(Protocol):
+    """Runs one prepared attempt folder at a time."""
+
+    def run(self, cell: Cell, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended: ...
+
+    def close(self) -> None:
+        """End every process that was started."""
+        ...
+
+
+class Launch:
+    """One `accelerate launch` and all processes below it."""
+
+    def __init__(self, config_file: Path, log: Path, arguments: Sequence[str], added: Mapping[str, str]) -> None:
+        self.log = log
+        leash = [sys.executable, "-m", "bench.launch.leash", str(os.getpid())]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*leash, *accelerate_command(config_file, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=backends.launch_environment(os.environ, added, Path(sys.executable).parent),
+                start_new_session=True,
+            )
+
+    def ended(self) -> str | None:
+        """Why the launch has ended, or None while it runs."""
+        code = self.process.poll()
+        return None if code is None else cause_of_death(code, self.log.read_text(errors="replace"))
+
+    def kill(self) -> None:
+        """End the launcher and every process below it, whatever their state."""
+        tree = processes.tree(self.process.pid)
+        processes.kill(tree)
+        self.process.wait()
+
+
+def accelerate_command(config_file: Path | str, arguments: Sequence[str]) -> list[str]:
+    """The launch as a user would type it, with a free port chosen by accelerate."""
+    launcher = [sys.executable, "-m", "accelerate.commands.launch"]
+    return [*launcher, "--config_file", str(config_file), "--main_process_port", "0", "-m", "bench.runner", *arguments]
+
+
+class OwnLaunch:
+    """Each attempt in its own `accelerate launch`."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware = hardware
+        self._launch: Launch | None = None
+
+    def run(self, cell: Cell, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended:
+        world_size = cell.num_processes
+        added = backends.environment(world_size, self.hardware, os.environ)
+        self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
+        watch = Watch(folder, world_size, timeout_s, on_beat)
+        try:
+            while (ended := self._launch.ended()) is None:
+                if watch.pause():
+                    return Ended(
+                        ranks=spool.read_ranks(folder, world_size), isolation="launch", timed_out_after_s=timeout_s
+                    )
+            ranks = spool.read_ranks(folder, world_size)
+            return Ended(ranks=ranks, isolation="launch", launcher=ended if len(ranks) < world_size else None)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._launch is not None:
+            self._launch.kill()
+            self._launch = None
+
+
+class RankServers:
+    """One `accelerate launch` whose ranks serve many attempts by forking."""
+
+    def __init__(self, folder: Path, num_processes: int, hardware: Hardware, modules: Sequence[str]) -> None:
+        self.folder, self.num_processes = folder, num_processes
+        config_file = folder / "accelerate.yaml"
+        write_yaml(config_file, _plain_config(num_processes, hardware.device))
+        added = backends.environment(num_processes, hardware, os.environ)
+        self.launch = Launch(config_file, folder / "launch.log", ["serve", str(folder), *modules], added)
+        self._number = 0
+
+    def wait_ready(self) -> str | None:
+        """Wait until all servers have imported everything; the reason when they did not."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while time.monotonic() < deadline:
+            if len(self.states()) == self.num_processes:
+                return None
+            if ended := self.launch.ended():
+                return f"the rank servers did not start: {ended}"
+            time.sleep(POLL_S)
+        return f"the rank servers did not start within {START_TIMEOUT_S:g} s"
+
+    def states(self) -> list[ServerState]:
+        files = (self.folder / f"server{rank}.json" for rank in range(self.num_processes))
+        return [state for file in files if (state := spool.read(file, ServerState)) is not None]
+
+    def alive(self) -> bool:
+        return self.launch.ended() is None and all(psutil.pid_exists(state.pid) for state in self.states())
+
+    def run(self, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended:
+        self._number += 1
+        request = Request(number=self._number, folder=str(folder), port=_free_port())
+        spool.write(self.folder / "request.json", request)
+        watch = Watch(folder, self.num_processes, timeout_s, on_beat)
+        timed_out_after_s: float | None = None
+        while not self._idle():
+            if ended := self.launch.ended():
+                return Ended(
+                    ranks=spool.read_ranks(folder, self.num_processes),
+                    isolation="fork",
+                    timed_out_after_s=timed_out_after_s,
+                    launcher=ended,
+                )
+            if watch.pause() and timed_out_after_s is None:
+                timed_out_after_s = timeout_s
+                cancelled = request.model_copy(update={"cancelled": f"no result within {timeout_s:g} s"})
+                spool.write(self.folder / "request.json", cancelled)
+            elif timed_out_after_s is not None and time.monotonic() > watch.deadline + END_TIMEOUT_S:
+                self.close()  # a server that does not answer
+        return Ended(
+            ranks=spool.read_ranks(folder, self.num_processes), isolation="fork", timed_out_after_s=timed_out_after_s
+        )
+
+    def _idle(self) -> bool:
+        states = self.states()
+        return len(states) == self.num_processes and all(state.finished == self._number for state in states)
+
+    def close(self) -> None:
+        # Children of a server lead process groups of their own; the tree finds them all the same.
+        self.launch.kill()
+
+
+class Forking:
+    """Rank servers for every process count that the cells need, started when first needed, replaced when they die.
+
+    Args:
+        spool: makes a new folder for a launch of servers.
+        modules: imported by the servers beforehand.
+        waiting: told what takes its time.
+        note: told what the user should know.
+    """
+
+    def __init__(
+        self,
+        spool: Callable[[], Path],
+        hardware: Hardware,
+        modules: Sequence[str],
+        waiting: Callable[[str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self.spool, self.hardware, self.modules = spool, hardware, modules
+        self.waiting, self.note = waiting, note
+        self._servers: dict[int, RankServers] = {}
+        self._own: OwnLaunch | None = None
+
+    def run(self, cell: Cell, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended:
+        if self._own is None:
+            servers = self._ready(cell.num_processes)
+            if isinstance(servers, str):
+                return Ended(ranks=[], isolation="fork", launcher=servers)
+            if reason := next((state.unforkable for state in servers.states() if state.unforkable), None):
+                self.note(f"a rank server cannot fork: {reason}. Every attempt now gets its own accelerate launch")
+                self.close()
+                self._own = OwnLaunch(self.hardware)
+        if self._own is not None:
+            return self._own.run(cell, folder, timeout_s, on_beat)
+        ended = self._servers[cell.num_processes].run(folder, timeout_s, on_beat)
+        if ended.launcher is not None:
+            self._servers.pop(cell.num_processes).close()
+        return ended
+
+    def _ready(self, num_processes: int) -> RankServers | str:
+        servers = self._servers.get(num_processes)
+        if servers is not None and not servers.alive():
+            self._servers.pop(num_processes).close()  # died between two attempts, which is neither's fault
+        if num_processes not in self._servers:
+            self.waiting(f"starting {num_processes} rank server{'s' * (num_processes > 1)}")
+            servers = RankServers(self.spool(), num_processes, self.hardware, self.modules)
+            self._servers[num_processes] = servers
+            if problem := servers.wait_ready():
+                self._servers.pop(num_processes).close()
+                return problem
+        return self._servers[num_processes]
+
+    def close(self) -> None:
+        for servers in self._servers.values():
+            servers.close()
+        self._servers.clear()
+        if self._own is not None:
+            self._own.close()
+
+
+def _plain_config(num_processes: int, device: Device) -> dict[str, Any]:
+    """What starts the servers: no backend yet, that is each attempt's own."""
+    return {
+        "compute_environment": "LOCAL_MACHINE",
+        "distributed_type": "MULTI_GPU" if num_processes > 1 else "NO",
+        "machine_rank": 0,
+        "mixed_precision": "no",
+        "num_machines": 1,
+        "num_processes": num_processes,
+        "use_cpu": device == "cpu" and num_processes == 1,
+    }
+
+
+def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
+    """With the library that accelerate reads it with, so that `no` stays a word."""
+    spool.write_text(path, yaml.safe_dump(dict(content), sort_keys=False))
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

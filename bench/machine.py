@@ -1,0 +1,195 @@
+"""What runs the measurements: the devices that decide the matrix, and the full record for the report."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+import psutil
+
+from bench.cell import Device, Frozen
+
+LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+
+
+class Hardware(Frozen):
+    """What expansion needs to know of this machine; found without initialising CUDA and without torch."""
+
+    device: Device
+    """``cuda`` when the driver reports a GPU."""
+    devices: int
+    """Number of GPUs; 0 on a CPU."""
+    cores: int
+    """CPU cores that this process may use."""
+    memory_bytes: int
+    """Memory of one GPU, or of the whole host on a CPU."""
+
+
+class Machine(Frozen):
+    """Where a result comes from. Holds no host name, no user and nothing of the environment but named settings."""
+
+    hardware: Hardware
+    accelerators: tuple[str, ...]
+    """Name of each GPU."""
+    driver: str | None
+    cpu: str
+    system: str
+    python: str
+    libraries: dict[str, str]
+    """Version of each library that was found."""
+    bench: str
+    git_commit: str | None
+    """Commit of the folder that bench was run in."""
+    git_dirty: bool | None
+    allocator: str | None
+    """The CUDA allocator's setting in force."""
+    threads: dict[str, str]
+    """OMP_NUM_THREADS and the like, where the user has set them; each rank's own count stands in its result."""
+
+    def unlike(self, other: "Machine") -> list[str]:
+        """The fields in which two machines differ so that their results must not stand in one run."""
+        fields = ("hardware", "accelerators", "driver", "cpu", "libraries", "allocator", "threads")
+        return [
+            f"{name}: {ours} against {theirs}"
+            for name in fields
+            if (ours := getattr(self, name)) != (theirs := getattr(other, name))
+            and not (name == "hardware" and _alike(self.hardware, other.hardware))
+        ]
+
+
+def _alike(one: Hardware, other: Hardware) -> bool:
+    """The same but for a little memory: the kernel's own share moves with each update."""
+    close = abs(one.memory_bytes - other.memory_bytes) <= 0.02 * one.memory_bytes
+    return close and one.model_copy(update={"memory_bytes": other.memory_bytes}) == other
+
+
+def detect(environment: Mapping[str, str] = os.environ) -> Hardware:
+    """The hardware as bench will use it: GPUs that the driver reports and CUDA_VISIBLE_DEVICES does not hide."""
+    gpus = _visible(_gpus(), environment.get("CUDA_VISIBLE_DEVICES"))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    if gpus:
+        memory_bytes = min(gpu.memory_bytes for gpu in gpus)
+        return Hardware(device="cuda", devices=len(gpus), cores=cores, memory_bytes=memory_bytes)
+    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=psutil.virtual_memory().total)
+
+
+def record(
+    hardware: Hardware, environment: Mapping[str, str] = os.environ, added: Mapping[str, str] = MappingProxyType({})
+) -> Machine:
+    """The full record of this machine.
+
+    Args:
+        environment: the user's.
+        added: what bench adds to it for every launch.
+    """
+    launch = {**environment, **added}
+    allocator = launch.get("PYTORCH_ALLOC_CONF") or launch.get("PYTORCH_CUDA_ALLOC_CONF")
+    commit = _git("rev-parse", "HEAD")
+    return Machine(
+        hardware=hardware,
+        accelerators=tuple(gpu.name for gpu in _visible(_gpus(), environment.get("CUDA_VISIBLE_DEVICES"))),
+        driver=_driver(),
+        cpu=_cpu_model(),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        libraries=libraries(),
+        bench=importlib.metadata.version("training-bench"),
+        git_commit=commit,
+        git_dirty=None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no")),
+        allocator=allocator if hardware.device == "cuda" else None,
+        threads={name: environment[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in environment},
+    )
+
+
+def notes(machine: Machine) -> list[str]:
+    """What the user should know of this machine before measuring."""
+    said = [] if machine.allocator is None else [f"CUDA allocator: {machine.allocator}"]
+    if machine.hardware.device == "cpu":
+        said.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
+    return said
+
+
+def libraries() -> dict[str, str]:
+    """Installed version of each of LIBRARIES; one that is not installed is left out."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+class Gpu(NamedTuple):
+    name: str
+    memory_bytes: int
+    uuid: str
+
+
+def _visible(gpus: Sequence[Gpu], named: str | None) -> list[Gpu]:
+    """Those that CUDA would show: it stops at the first entry that names none, or one again."""
+    if named is None:
+        return list(gpus)
+    shown: list[Gpu] = []
+    for entry in (part.strip() for part in named.split(",")):
+        by_uuid = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
+        found = gpus[int(entry)] if entry.isdecimal() and int(entry) < len(gpus) else next(iter(by_uuid), None)
+        if found is None or found in shown:
+            break
+        shown.append(found)
+    return shown
+
+
+def _gpus() -> list[Gpu]:
+    """Every GPU that the driver knows; empty without a driver."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return []
+    try:
+        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
+        return [
+            Gpu(
+                str(pynvml.nvmlDeviceGetName(gpu)),
+                int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total),
+                str(pynvml.nvmlDeviceGetUUID(gpu)),
+            )
+            for gpu in handles
+        ]
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _driver() -> str | None:
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+    except pynvml.NVMLError:
+        return None
+    try:
+        return str(pynvml.nvmlSystemGetDriverVersion())
+    finally:
+        pynvml.nvmlShutdown()
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,16 @@
+"""YAML -> Matrix (validated) -> cells.
+
+load.py             reads a matrix file and the overrides of the command line
+file.py             what it may hold, and its JSON Schema
+expansion.py        axes, include and exclude -> cells
+narrow.py           --select and --exclude
+accelerate_file.py  the user's own accelerate config
+validation.py       plain values to data; what is wrong with them, in a user's words
+yaml_file.py        YAML to plain values, with the line of each for error messages
+"""
+
+from bench.matrix.expansion import expand, num_processes
+from bench.matrix.file import CellPlan, Launch, Matrix, json_schema
+from bench.matrix.load import load
+
+__all__ = ["CellPlan", "Launch", "Matrix", "expand", "json_schema", "load", "num_processes"]

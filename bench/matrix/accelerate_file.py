@@ -1,0 +1,171 @@
+"""The user's own accelerate config: read, and refused where bench would measure something else than it says."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from bench.cell import MixedPrecision
+from bench.errors import InputError, near_miss
+from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
+
+DISTRIBUTED_TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
+SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+ACCUMULATION = "gradient_accumulation_steps"
+WHY_NO_ACCUMULATION = (
+    "bench measures whole optimizer steps: with accumulation each micro-step would count as a step and throughput would"
+    " read too high by that factor. It is always 1; choose a larger batch"
+)
+
+Content = dict[str, JsonValue]
+
+
+def read(path: Path, where: str | None) -> Content:
+    """The config's content. A DeepSpeed JSON that it names stands in it in place of its path.
+
+    Args:
+        path: a YAML or JSON file as ``accelerate config`` writes it.
+        where: the place that names this file; told when the file is not there.
+
+    Raises:
+        InputError: unreadable, not a mapping, or settings that bench does not measure.
+    """
+    if not path.is_file():
+        raise InputError(f"the accelerate config {str(path)!r} does not exist", where=where, field="config_file")
+    document = _read_document(path)
+    content = _mapping(document, ())
+    _one_of(document, ("compute_environment",), ("LOCAL_MACHINE",), "LOCAL_MACHINE")
+    _one_of(document, ("num_machines",), (1,), 1)
+    _one_of(document, ("mixed_precision",), ("bf16", "no"), "no")
+    if content.get("distributed_type") == "MULTI_CPU":
+        raise InputError(
+            "'MULTI_CPU' starts a single process on one machine, without saying so",
+            where=place_of(document.places, ("distributed_type",)),
+            field="distributed_type",
+            fix="write MULTI_GPU: bench runs it on the CPU when there is no GPU",
+        )
+    _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, "NO")
+    _refuse_accumulation(document, (ACCUMULATION,))
+    if content.get("parallelism_config"):
+        raise InputError(
+            "context, tensor and pipeline parallelism are not measured: ranks would share samples, and throughput would"
+            " count them twice",
+            where=place_of(document.places, ("parallelism_config",)),
+            field="parallelism_config",
+            fix="leave it out",
+        )
+    fsdp, deepspeed = ("fsdp_config",), ("deepspeed_config",)
+    if "fsdp_config" in content:
+        _mapping(document, fsdp)
+        _one_of(document, (*fsdp, "fsdp_version"), (1, 2), 1)
+        _strategy_of_version_1(_mapping(document, fsdp))
+        _one_of(document, (*fsdp, "fsdp_sharding_strategy"), (*SHARDING_STRATEGIES, 1, 2, 3, 4, 5), "FULL_SHARD")
+    if "deepspeed_config" in content:
+        engine = _mapping(document, deepspeed)
+        _one_of(document, (*deepspeed, "zero_stage"), (0, 1, 2, 3), 2)
+        _refuse_accumulation(document, (*deepspeed, ACCUMULATION))
+        if "deepspeed_config_file" in engine:
+            named = engine["deepspeed_config_file"]
+            place = place_of(document.places, (*deepspeed, "deepspeed_config_file"))
+            engine["deepspeed_config_file"] = _read_deepspeed(named, path.parent, place)
+    return content
+
+
+def mixed_precision(content: Content) -> MixedPrecision:
+    """What the config says; a DeepSpeed JSON that switches bf16 on is heard before accelerate's own field."""
+    engine: Any = content.get("deepspeed_config", {})
+    own = engine.get("deepspeed_config_file", {}) if isinstance(engine, dict) else {}
+    bf16 = own.get("bf16", {}) if isinstance(own, dict) else {}
+    enabled = isinstance(bf16, dict) and bf16.get("enabled") is True
+    return "bf16" if enabled or content.get("mixed_precision") == "bf16" else "no"
+
+
+def _read_deepspeed(named: JsonValue, folder: Path, place: str | None) -> Content:
+    field = "deepspeed_config.deepspeed_config_file"
+    if not isinstance(named, str):
+        raise InputError(f"{show(named)} cannot be used", where=place, field=field, allowed="the path of a JSON file")
+    path = next((path for path in (folder / named, Path(named)) if path.is_file()), None)
+    if path is None:
+        raise InputError(f"the DeepSpeed config {named!r} does not exist", where=place, field=field)
+    document = _read_document(path)
+    content = _mapping(document, ())
+    _refuse_accumulation(document, (ACCUMULATION,))
+    if "zero_optimization" in content:
+        _mapping(document, ("zero_optimization",))
+        _one_of(document, ("zero_optimization", "stage"), (0, 1, 2, 3), 0)
+    if "fp16" in content and _mapping(document, ("fp16",)).get("enabled", False) is not False:
+        raise InputError(
+            "fp16 is not measured", where=str(path), field="fp16.enabled", allowed="bf16, or neither of the two"
+        )
+    return content
+
+
+def _read_document(path: Path) -> Document:
+    if path.suffix != ".json":
+        text = read_text(path)
+        return parse(text, lambda line: f"{path}:{line + 1}", str(path))
+    text = read_text(path)
+    try:
+        return Document(json.loads(text, parse_constant=_refuse_constant), {(): str(path)})
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON: {error.msg}", where=f"{path}:{error.lineno}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON: {error}", where=str(path)) from error
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON value")
+
+
+def _at(document: Document, key: Key, default: JsonValue = None) -> JsonValue:
+    value: Any = document.data
+    for part in key:
+        if not isinstance(value, dict) or part not in value:
+            return default
+        value = value[part]
+    return value  # type: ignore[no-any-return]
+
+
+def _mapping(document: Document, key: Key) -> Content:
+    value = _at(document, key)
+    if not isinstance(value, dict):
+        raise InputError(
+            f"{show(value)} cannot be used",
+            where=place_of(document.places, key),
+            field=dotted(key) or None,
+            allowed="a mapping of fields to values",
+        )
+    return value
+
+
+def _strategy_of_version_1(fsdp: dict[str, Any]) -> None:
+    """`accelerate config` writes version 1's strategy where version 2 looks; its launcher then takes FULL_SHARD."""
+    written = fsdp.get("fsdp_reshard_after_forward")
+    if fsdp.get("fsdp_version", 1) == 1 and isinstance(written, str) and written in SHARDING_STRATEGIES:
+        fsdp.setdefault("fsdp_sharding_strategy", written)
+
+
+def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], default: JsonValue) -> None:
+    value = _at(document, key, default)
+    if isinstance(value, bool | float) or value not in allowed:
+        words = [str(word) for word in allowed]
+        raise InputError(
+            f"{show(value)} is not measured here",
+            where=place_of(document.places, key),
+            field=dotted(key),
+            allowed=words,
+            fix=near_miss(value, words),
+        )
+
+
+def _refuse_accumulation(document: Document, key: Key) -> None:
+    value = _at(document, key, 1)
+    if value != "auto" and (isinstance(value, bool) or value != 1):
+        raise InputError(
+            f"{show(value)}: gradient accumulation is refused",
+            where=place_of(document.places, key),
+            field=dotted(key),
+            allowed="1",
+            fix=WHY_NO_ACCUMULATION,
+        )

@@ -1,0 +1,291 @@
+"""Matrix -> cells. Pure: no disk, no clock, no torch."""
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
+
+from pydantic import BaseModel, JsonValue
+
+from bench import workload as workloads
+from bench.backends import BACKENDS
+from bench.cell import Cell, Train
+from bench.errors import InputError, near_miss
+from bench.machine import Hardware
+from bench.matrix import accelerate_file
+from bench.matrix.file import Batch, CellPlan, Launch, Matrix, Values
+from bench.matrix.narrow import narrow
+from bench.matrix.validation import validate
+from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
+from bench.workload import Workload
+
+MAX_COMBINATIONS = 10_000
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Value(NamedTuple):
+    """One value of a combination and the key that it was written at."""
+
+    value: JsonValue
+    key: Key
+
+    def same(self, other: "Value") -> bool:
+        return canonical(self.value) == canonical(other.value)
+
+
+_Combination = dict[str, Value]
+
+
+def expand(
+    matrix: Matrix, hardware: Hardware, *, select: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> list[CellPlan]:
+    """The cells of a matrix in the order of the file, each with its batches. Pure.
+
+    The rules are GitHub's ("Running variations of jobs in a workflow"): every combination of the axes, less those that
+    match an ``exclude``; an ``include`` extends the combinations of the axes whose values it does not overwrite,
+    and adds a combination when there is none.
+
+    Args:
+        select: ``backend=fsdp,zero2``: keeps what has one of these values.
+        exclude: ``backend=fsdp num_cams=4``: drops what meets all of these conditions.
+
+    Raises:
+        InputError: a value that the workload refuses, or a filter that matches nothing.
+    """
+    if num_processes(matrix.launch, hardware) > hardware.devices > 0:
+        raise InputError(
+            f"{num_processes(matrix.launch, hardware)} processes are more than there are GPUs",
+            where=place_of(matrix.places, ("launch", "num_processes")),
+            field="launch.num_processes",
+            allowed=f"auto, or 1 to {hardware.devices}",
+        )
+    workload = workloads.load(matrix.workload.name)
+    columns = ["backend", *matrix.matrix, *(name for entry in matrix.include for name in entry)]
+    plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
+    points = 0
+    for combination in _combinations(matrix):
+        cell, resolved = _cell(matrix, workload, combination, hardware)
+        batches = _batches(matrix, combination)
+        points += len(batches)
+        _bound(matrix, points)
+        axes = {name: resolved[name] for name in dict.fromkeys(columns) if name != "batch" and name in resolved}
+        content = canonical(cell.model_dump(mode="json"))
+        plans.setdefault(content, (cell, axes, set()))[2].update(batches)
+    result = narrow(
+        [
+            CellPlan(cell=cell, batches=tuple(sorted(batches, key=lambda batch: (batch == "probe", batch))), axes=axes)
+            for cell, axes, batches in plans.values()
+        ],
+        select,
+        exclude,
+    )
+    if len({plan.cell.id for plan in result}) < len(result):
+        raise InputError("two different cells come to the same id", fix="change measure.seed or split the matrix")
+    return result
+
+
+def _combinations(matrix: Matrix) -> list[_Combination]:
+    """GitHub's rules; see `expand`."""
+    axes = [
+        [(name, Value(value, ("matrix", name, index))) for index, value in enumerate(values)]
+        for name, values in matrix.matrix.items()
+    ]
+    _bound(matrix, math.prod(len(values) for values in axes))
+    originals = [dict(pairs) for pairs in itertools.product(*axes)] if axes else []
+    kept = _without_excluded(matrix, originals)
+    extended = [dict(original) for original in kept]
+    added: list[_Combination] = []
+    for index, entry in enumerate(matrix.include):
+        values = {name: Value(value, ("include", index, name)) for name, value in entry.items()}
+        matching = [
+            result
+            for result, original in zip(extended, kept, strict=True)
+            if all(name not in original or original[name].same(value) for name, value in values.items())
+        ]
+        for result in matching:
+            result.update(values)
+        if not matching:
+            added.append(values)
+    if not extended and not added:
+        problem = "every combination is excluded" if originals else "there is nothing to measure"
+        fix = None if originals else "list at least one backend: backend: [ddp]"
+        where = place_of(matrix.places, ("exclude" if originals else "matrix",))
+        raise InputError(problem, where=where, field="exclude" if originals else "matrix", fix=fix)
+    defaults = {name: Value(value, ("defaults", name)) for name, value in matrix.defaults.items()}
+    return [{**defaults, **combination} for combination in [*extended, *added]]
+
+
+def _without_excluded(matrix: Matrix, originals: list[_Combination]) -> list[_Combination]:
+    kept = originals
+    for index, entry in enumerate(matrix.exclude):
+        where, field = place_of(matrix.places, ("exclude", index)), f"exclude[{index}]"
+        if not entry:
+            raise InputError("an empty entry would exclude everything", where=where, field=field)
+        known(entry, ("exclude", index), list(matrix.matrix), matrix.places)
+        values = {name: canonical(value) for name, value in entry.items()}
+        listed = {name: [canonical(value) for value in matrix.matrix[name]] for name in values}
+        absent = [name for name, value in values.items() if value not in listed[name]]
+        if absent and not matrix.changed.intersection(absent):
+            raise InputError(
+                f"{show(entry)} matches nothing: {absent[0]} is never {show(entry[absent[0]])}",
+                where=where,
+                field=field,
+                allowed=[show(value) for value in matrix.matrix[absent[0]]],
+            )
+        kept = [c for c in kept if any(canonical(c[name].value) != value for name, value in values.items())]
+    return kept
+
+
+def _bound(matrix: Matrix, size: int) -> None:
+    if size > MAX_COMBINATIONS:
+        raise InputError(
+            f"{size:,} combinations are more than can be measured",
+            where=place_of(matrix.places, ("matrix",)),
+            field="matrix",
+            allowed=f"up to {MAX_COMBINATIONS:,}",
+        )
+
+
+def _batches(matrix: Matrix, combination: _Combination) -> tuple[Batch, ...]:
+    """The batches of one combination; one that names none is measured at all of the matrix."""
+    listed = Value(list(matrix.matrix.get("batch", [])), ("matrix", "batch"))
+    given = combination.get("batch", listed)
+    if "batch" in matrix.matrix and given.key[0] == "defaults":
+        given = listed
+    values = given.value if isinstance(given.value, list) else [given.value]
+    for value in values:
+        if value != "probe" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
+            raise InputError(
+                f"{show(value)} cannot be used",
+                where=place_of(matrix.places, given.key),
+                field=dotted(given.key),
+                allowed="batches per rank, such as [1, 2, 4], or probe",
+            )
+    if not values:
+        raise InputError(
+            "no batch is given",
+            where=place_of(matrix.places, ("matrix",)),
+            field="matrix.batch",
+            allowed="batches per rank, such as [1, 2, 4], or probe",
+        )
+    return tuple("probe" if value == "probe" else int(str(value)) for value in values)
+
+
+def _cell(
+    matrix: Matrix, workload: type[Workload], combination: _Combination, hardware: Hardware
+) -> tuple[Cell, Values]:
+    """The cell of one combination, and every value that an axis may show."""
+    backend = _backend_of(matrix, combination)
+    asked = combination.get("preset", Value(matrix.workload.preset, ("workload", "preset")))
+    preset, preset_fields = resolve_preset(matrix, workload, asked, hardware)
+    options = {name: Value(value, asked.key) for name, value in preset_fields.items()}
+    options |= {name: Value(value, ("workload", name)) for name, value in matrix.workload.options.items()}
+    options |= {name: value for name, value in combination.items() if name in workload.Config.model_fields}
+    if "preset" in workload.Config.model_fields:
+        options["preset"] = Value(preset, asked.key)
+    train = {name: Value(value, ("train", name)) for name, value in matrix.train.model_dump().items()}
+    train |= {name: value for name, value in combination.items() if name in train and name not in options}
+    config = _validate(matrix, workload.Config, options, "workload")
+    accelerate = matrix.configs.get(backend)
+    cell = Cell(
+        backend=backend,
+        accelerate=accelerate,
+        workload=matrix.workload.name,
+        options=config.model_dump(mode="json"),
+        num_processes=1 if backend == "single" else num_processes(matrix.launch, hardware),
+        mixed_precision=accelerate_file.mixed_precision(accelerate) if accelerate else matrix.launch.mixed_precision,
+        memory_limit_bytes=_memory_limit(
+            matrix, workload, str(preset), "probe" in _batches(matrix, combination), hardware
+        ),
+        train=_validate(matrix, Train, train, "train"),
+        measure=matrix.measure,
+    )
+    return cell, {"preset": preset, **cell.train.model_dump(mode="json"), **cell.options, "backend": backend}
+
+
+def _memory_limit(
+    matrix: Matrix, workload: type[Workload], preset: str, probed: bool, hardware: Hardware
+) -> int | None:
+    """Bytes a rank. A search on a CPU needs a limit: without one the host itself would run out."""
+    limit = matrix.launch.memory_limit
+    if limit != "auto":
+        return int(limit)
+    if not probed or hardware.device == "cuda":
+        return None
+    limits: Mapping[str, int] = getattr(workload, "cpu_memory_limits", {})
+    return limits.get(preset, memory_per_rank(matrix.launch, hardware) * 3 // 4)
+
+
+def _backend_of(matrix: Matrix, combination: _Combination) -> str:
+    given = combination.get("backend")
+    backends = [*BACKENDS, *matrix.configs]
+    if given is None:
+        first = next(iter(combination.values()), Value(None, ("matrix",))).key
+        key: Key = first[:2] if first[0] == "include" else ("matrix",)
+        where = place_of(matrix.places, key)
+        raise InputError("no backend is given", where=where, field=f"{dotted(key)}.backend", allowed=backends)
+    if given.value not in backends:
+        raise InputError(
+            f"{show(given.value)} is not a backend",
+            where=place_of(matrix.places, given.key),
+            field=dotted(given.key),
+            allowed=backends,
+            fix=near_miss(given.value, backends),
+        )
+    return str(given.value)
+
+
+def _validate(matrix: Matrix, model: type[Model], values: _Combination, section: str) -> Model:
+    def locate(key: Key) -> tuple[Key, str | None]:
+        source = values[str(key[0])].key if key and key[0] in values else (section, *key[:1])
+        return (*source, *key[1:]), place_of(matrix.places, source)
+
+    return validate(model, {name: value.value for name, value in values.items()}, locate)
+
+
+def num_processes(launch: Launch, hardware: Hardware) -> int:
+    """Ranks of every backend but ``single``."""
+    if launch.num_processes == "auto":
+        return hardware.devices if hardware.device == "cuda" else 2
+    return launch.num_processes
+
+
+def memory_per_rank(launch: Launch, hardware: Hardware) -> int:
+    """Bytes that ``preset: auto`` may count on: a GPU, or this rank's part of the host."""
+    if hardware.device == "cuda":
+        return hardware.memory_bytes
+    return hardware.memory_bytes // num_processes(launch, hardware)
+
+
+def resolve_preset(
+    matrix: Matrix, workload: type[Workload], asked: Value, hardware: Hardware
+) -> tuple[JsonValue, Values]:
+    """The preset's name with ``auto`` resolved, and its fields."""
+    preset = asked.value
+    if preset == "auto" and not workload.presets:
+        return preset, {}
+    if preset == "auto":
+        preset = workload.auto_preset(hardware.device, memory_per_rank(matrix.launch, hardware))
+    if not isinstance(preset, str) or preset not in workload.presets:
+        raise InputError(
+            f"{show(preset)} is not a preset of {matrix.workload.name}",
+            where=place_of(matrix.places, asked.key),
+            field=dotted(asked.key),
+            allowed=["auto", *workload.presets],
+            fix=near_miss(preset, ["auto", *workload.presets]),
+        )
+    return preset, dict(workload.presets[preset])
+
+
+def known(given: Mapping[str, object], key: Key, allowed: Sequence[str], places: Places) -> None:
+    """Raises InputError for the first name that is not allowed."""
+    for name in given:
+        if name not in allowed:
+            raise InputError(
+                f"unknown field {name!r}",
+                where=place_of(places, (*key, name)),
+                field=dotted((*key, name)),
+                allowed=allowed,
+                fix=near_miss(name, allowed),
+            )

@@ -1,0 +1,156 @@
+"""The matrix file, every field that a user may write; and the cells that it comes to."""
+
+import re
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, WithJsonSchema
+
+from bench.backends import BACKENDS
+from bench.cell import Cell, Frozen, Measure, MixedPrecision, Train
+from bench.matrix.yaml_file import Places
+from bench.search import Goal
+
+OWN_AXES = ("backend", "batch", "preset")
+NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+
+NAME_IN_WORDS = "a letter or digit, then letters, digits, '.', '_' or '-': it becomes a folder's name"
+Values = dict[str, JsonValue]
+
+
+def _as_list(value: Any) -> Any:
+    return value if isinstance(value, list) else [value]
+
+
+def _short(value: Any) -> Any:
+    if isinstance(value, str) and len(value) > 30:
+        raise ValueError("a size such as 8GiB is short")
+    return value
+
+
+def _folder_name(value: str) -> str:
+    if not re.fullmatch(NAME, value):
+        raise ValueError(NAME_IN_WORDS)
+    return value
+
+
+_NAME_SCHEMA = {"type": "string", "pattern": NAME, "maxLength": 100}
+_SIZE_SCHEMA = WithJsonSchema({"type": ["integer", "string"], "pattern": r"^[0-9.]+ *([kKMGTPE]i?B|B)?$"})
+Name = Annotated[str, Field(max_length=100), AfterValidator(_folder_name), WithJsonSchema(_NAME_SCHEMA)]
+Batch = int | Literal["probe"]
+"""A batch per rank, or the search for the largest, the best and the safe one."""
+Axis = Annotated[list[JsonValue], BeforeValidator(_as_list), Field(min_length=1)]
+
+
+class Launch(Frozen):
+    """How the ranks are started."""
+
+    num_processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
+    """Ranks. ``auto``: one per GPU, or two on a CPU. The backend ``single`` always has one."""
+    mixed_precision: MixedPrecision = "bf16"
+    memory_limit: (
+        Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_short), _SIZE_SCHEMA] | Literal["auto"]
+    ) = "auto"
+    """What one rank may allocate, such as ``8GiB``. ``auto``: all that the device has."""
+    attempt_timeout_s: Annotated[float, Field(gt=0)] = 1800
+    """An attempt that takes longer is ended and recorded as a hang."""
+
+
+class WorkloadChoice(Frozen):
+    """What is trained. Any further field sets the workload's field of that name for all cells."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, JsonValue]
+
+    name: str = "pi07"
+    """A bundled workload, or ``package.module:Class`` of your own."""
+    preset: str = "auto"
+    """Named field values beneath all others. ``auto``: the largest that trains in the memory at hand."""
+
+    @property
+    def options(self) -> Values:
+        return self.__pydantic_extra__
+
+
+class MatrixFile(Frozen):
+    """The matrix file as it is written."""
+
+    name: Name
+    """Names the run's folder; the file's own name unless given."""
+    workload: WorkloadChoice = Field(default_factory=lambda: WorkloadChoice.model_validate({}))
+    matrix: dict[str, Annotated[list[JsonValue], BeforeValidator(_as_list), Field(min_length=1)]] = Field(
+        default_factory=dict
+    )
+    """The axes: every combination of their values is measured."""
+    defaults: Values = Field(default_factory=dict)
+    """Values of axes that a combination does not name."""
+    exclude: list[Values] = Field(default_factory=list)
+    """Combinations to leave out; an entry matches all that have its values."""
+    include: list[Values] = Field(default_factory=list)
+    """Values to add to the combinations that they do not contradict, or combinations to add. As on GitHub Actions."""
+    launch: Launch = Launch()
+    measure: Measure = Measure()
+    train: Train = Train()
+    probe: Goal = Goal()
+    """How ``batch: probe`` searches."""
+
+
+class Matrix(MatrixFile):
+    """A validated matrix file and what `load` found out on the way."""
+
+    def text(self) -> str:
+        """The file that says what this matrix says, with the changes from the command line."""
+        content = self.model_dump(mode="json", include=set(MatrixFile.model_fields), exclude_defaults=True)
+        return yaml.safe_dump(content, sort_keys=False)
+
+    configs: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
+    """The content of the user's own accelerate configs, by backend name."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the first lines of output."""
+    changed: frozenset[str] = frozenset()
+    """Axes that the command line set: an exclude that names another value of theirs is moot, not a mistake."""
+    places: Places = Field(default_factory=dict)
+    """Where each value was written, for errors that come up in expansion."""
+
+
+class CellPlan(Frozen):
+    """A cell and the batches to measure it at."""
+
+    cell: Cell
+    batches: tuple[Batch, ...]
+    """Per rank; ascending, unique, ``probe`` last."""
+    axes: Values
+    """What names the cell to a human: the backend, then every axis in the order of the file."""
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of the matrix file, for editors. It leaves a workload's own fields open."""
+    own = {
+        "type": "object",
+        "properties": {"name": {"type": "string"}, "config_file": {"type": "string"}},
+        "required": ["name", "config_file"],
+        "additionalProperties": False,
+        "description": "An accelerate config of your own, relative to this file.",
+    }
+    batch = {"type": "integer", "minimum": 1, "description": "Samples per rank and step."}
+    fields: dict[str, Any] = {
+        "backend": {"anyOf": [{"enum": list(BACKENDS)}, own]},
+        "batch": batch,
+        "preset": {"type": "string", "description": "One of the workload's presets, or auto."},
+        **Train.model_json_schema()["properties"],
+    }
+    for field in fields.values():
+        field.pop("default", None)
+    entry = {**fields, "batch": {"anyOf": [batch, {"type": "array", "items": batch}]}}
+    schema = MatrixFile.model_json_schema()
+    parts = schema["properties"]
+    parts["matrix"]["properties"] = {name: _axis_schema(field) for name, field in fields.items()}
+    parts["matrix"]["additionalProperties"] = _axis_schema({})
+    parts["defaults"]["properties"] = entry
+    parts["include"]["items"]["properties"] = entry
+    schema["required"] = []  # the name falls back on the file's own
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A matrix of bench"}
+
+
+def _axis_schema(value: dict[str, Any]) -> dict[str, Any]:
+    return {"anyOf": [value, {"type": "array", "items": value, "minItems": 1, "uniqueItems": True}]}

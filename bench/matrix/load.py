@@ -1,0 +1,226 @@
+"""YAML -> Matrix (validated) -> cells: reading the file, the configs that it names, and the overrides."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, JsonValue
+
+from bench import workload as workloads
+from bench.backends import BACKENDS
+from bench.cell import Measure, Train
+from bench.errors import InputError, near_miss
+from bench.machine import Hardware
+from bench.matrix import accelerate_file, yaml_file
+from bench.matrix.accelerate_file import ACCUMULATION, WHY_NO_ACCUMULATION
+from bench.matrix.expansion import Value, known, memory_per_rank, num_processes, resolve_preset
+from bench.matrix.file import (
+    NAME,
+    OWN_AXES,
+    Launch,
+    Matrix,
+    MatrixFile,
+    Values,
+    WorkloadChoice,
+)
+from bench.matrix.validation import validate
+from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
+from bench.units import gib
+from bench.workload import Workload
+
+CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
+
+
+NO_FILE = "{name: probe}"
+"""The matrix of `bench probe --backend fsdp`: the default workload, and what the options say."""
+
+
+def load(path: Path | None, *, overrides: Sequence[str] = (), axes: Sequence[str] = (), hardware: Hardware) -> Matrix:
+    """Reads and validates a matrix file.
+
+    Args:
+        path: None: there is no file, the options say it all.
+        overrides: ``measure.steps=5``: a dotted field and its value as YAML.
+        axes: ``num_cams=1,2``: sets or adds an axis.
+
+    Raises:
+        InputError: anything wrong in the file, in a config that it names, or in the overrides.
+    """
+    where = "command line" if path is None else str(path)
+    document = yaml_file.parse(NO_FILE, lambda _: where, where) if path is None else yaml_file.read(path)
+    data, places = document.data, document.places
+    if not isinstance(data, dict):
+        problem = "is empty" if data is None else f"holds {show(data)} at its top level"
+        raise InputError(
+            problem, where=where, allowed="a mapping with the fields " + ", ".join(MatrixFile.model_fields)
+        )
+    changed = {_override(data, places, text) for text in overrides}
+    changed |= {_override(data, places, text, axis=True) for text in axes}
+    _refuse_accumulation(data, places, ())
+    data.setdefault("name", path.stem if path else None)
+    places.setdefault(("name",), where)
+    measure = data.get("measure", {})
+    if hardware.device == "cpu" and isinstance(measure, dict):
+        data["measure"] = {**CPU_MEASURE, **measure}
+    file = validate(
+        MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
+    )
+    return _resolve(
+        file, places, path.parent if path else Path(), frozenset(name for name in changed if name), hardware
+    )
+
+
+def _override(data: Values, places: Places, text: str, *, axis: bool = False) -> str | None:
+    """Puts one override into ``data``; an unknown name comes up in validation. Returns the axis that it set, if any."""
+    where = f"--axis {text}" if axis else text
+    name, equals, written = text.partition("=")
+    name = name.strip()
+    if not equals or not all(name.split(".")):
+        option = "--axis" if axis else "override"
+        raise InputError(f"{text!r} has no name or no value", where=option, allowed="name=value")
+    key = ("matrix", name) if axis else tuple(name.split("."))
+    value = yaml_file.parse(f"[{written}]" if axis else written, lambda _: where, where).data
+    section = data
+    for depth, part in enumerate(key[:-1]):
+        inner = section.setdefault(part, {})
+        if not isinstance(inner, dict):
+            problem = f"{dotted(key[: depth + 1])} is {show(inner)} and has no fields"
+            raise InputError(problem, where=where, field=name)
+        section = inner
+    section[key[-1]] = value
+    for old in [old for old in places if old[: len(key)] == key]:
+        del places[old]
+    places[key] = where
+    return key[1] if len(key) == 2 and key[0] == "matrix" else None
+
+
+def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
+    """R6: named anywhere in the file, accumulation gets an answer of its own."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for part, item in inner:
+        here = (*key, part)
+        if part == ACCUMULATION:
+            where = place_of(places, here)
+            problem = f"{show(item)}: gradient accumulation is refused"
+            raise InputError(problem, where=where, field=dotted(here), fix=WHY_NO_ACCUMULATION)
+        _refuse_accumulation(item, places, here)
+
+
+def _paths(data: Values) -> list[str]:
+    """Every dotted path that a matrix file may have."""
+    chosen = data.get("workload")
+    name = chosen.get("name", "pi07") if isinstance(chosen, dict) else "pi07"
+    sections: dict[str, type[BaseModel]] = {
+        "launch": Launch,
+        "measure": Measure,
+        "train": Train,
+        "workload": WorkloadChoice,
+    }
+    paths = [f"{section}.{field}" for section, model in sections.items() for field in model.model_fields]
+    try:
+        fields = list(_workload(str(name), None).Config.model_fields)
+    except InputError:
+        fields = []
+    paths += [f"workload.{field}" for field in fields] + [f"matrix.{field}" for field in OWN_AXES]
+    return [*MatrixFile.model_fields, *paths]
+
+
+def _workload(name: str, where: str | None) -> type[Workload]:
+    try:
+        if ":" in name and not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
+            raise InputError(f"{name!r} is not a workload", field="workload.name", allowed="package.module:Class")
+        return workloads.load(name)
+    except InputError as error:
+        error.where = where
+        raise
+
+
+def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[str], hardware: Hardware) -> Matrix:
+    """Names checked, configs read, ``preset: auto`` noted."""
+    workload = _workload(file.workload.name, place_of(places, ("workload", "name")))
+    known(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
+    names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
+    known(file.matrix, ("matrix",), names, places)
+    known(file.defaults, ("defaults",), names, places)
+    for section, entries in (("exclude", file.exclude), ("include", file.include)):
+        for index, entry in enumerate(entries):
+            known(entry, (section, index), names, places)
+    configs: dict[str, Values] = {}
+
+    def resolved(entry: Values, key: Key) -> Values:
+        if "backend" not in entry:
+            return entry
+        return {**entry, "backend": _backend(entry["backend"], (*key, "backend"), folder, configs, places)}
+
+    axes = dict(file.matrix)
+    if "backend" in axes:
+        key = ("matrix", "backend")
+        axes["backend"] = [_backend(v, (*key, i), folder, configs, places) for i, v in enumerate(axes["backend"])]
+    for name, values in axes.items():
+        _unique(values, ("matrix", name), places)
+    matrix = Matrix(
+        name=file.name,
+        workload=file.workload,
+        matrix=axes,
+        defaults=resolved(file.defaults, ("defaults",)),
+        exclude=file.exclude,
+        include=[resolved(entry, ("include", index)) for index, entry in enumerate(file.include)],
+        launch=file.launch,
+        measure=file.measure,
+        train=file.train,
+        probe=file.probe,
+        configs=configs,
+        changed=changed,
+        places=places,
+    )
+    return matrix.model_copy(update={"notes": _notes(matrix, workload, hardware)})
+
+
+def _unique(values: Sequence[JsonValue], key: Key, places: Places) -> None:
+    seen: set[str] = set()
+    for index, value in enumerate(values):
+        if canonical(value) in seen:
+            where = place_of(places, (*key, index))
+            raise InputError(f"{show(value)} is listed twice", where=where, field=dotted((*key, index)))
+        seen.add(canonical(value))
+
+
+def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, Values], places: Places) -> str:
+    """The backend's name. The config of one's own is read into ``configs``."""
+    where = place_of(places, key)
+    if isinstance(value, str) and (value in BACKENDS or value in configs):
+        return value
+    if not isinstance(value, dict) or not all(isinstance(value.get(part), str) for part in ("name", "config_file")):
+        raise InputError(
+            f"{show(value)} is not a backend",
+            where=where,
+            field=dotted(key),
+            allowed=[*BACKENDS, *configs, "or {name: my_own, config_file: accelerate.yaml}"],
+            fix=near_miss(value, [*BACKENDS, *configs]),
+        )
+    known(value, key, ("name", "config_file"), places)
+    name, config_file = str(value["name"]), str(value["config_file"])
+    if name in BACKENDS or not re.fullmatch(NAME, name) or len(name) > 100:
+        raise InputError(
+            f"{name!r} cannot name a backend of your own",
+            where=where,
+            field=dotted((*key, "name")),
+            allowed="letters, digits, '.', '_' and '-', and not the name of a built-in backend",
+        )
+    content = accelerate_file.read(folder / config_file, where)
+    if configs.setdefault(name, content) != content:
+        raise InputError(f"{name!r} names two different configs", where=where, field=dotted((*key, "name")))
+    return name
+
+
+def _notes(matrix: Matrix, workload: type[Workload], hardware: Hardware) -> tuple[str, ...]:
+    notes = []
+    preset, _ = resolve_preset(matrix, workload, Value(matrix.workload.preset, ("workload", "preset")), hardware)
+    if matrix.workload.preset == "auto" and workload.presets and "preset" not in {**matrix.matrix, **matrix.defaults}:
+        memory = gib(memory_per_rank(matrix.launch, hardware))
+        notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} GiB a rank")
+    ours = num_processes(matrix.launch, hardware)
+    for name, content in matrix.configs.items():
+        if content.get("num_processes", ours) != ours:
+            notes.append(f"{name}: launch.num_processes {ours} replaces its own {content['num_processes']}")
+    return tuple(notes)

@@ -1,0 +1,62 @@
+"""``--select`` and ``--exclude``: which cells and batches of an expanded matrix to measure this time. Pure."""
+
+from collections.abc import Sequence
+
+from bench.errors import InputError, near_miss
+from bench.matrix import yaml_file
+from bench.matrix.file import Batch, CellPlan, Values
+from bench.matrix.yaml_file import canonical, show
+
+
+def narrow(plans: list[CellPlan], select: Sequence[str], exclude: Sequence[str]) -> list[CellPlan]:
+    """What is left of ``plans``; see `bench.matrix.expand` for the two filters.
+
+    Raises:
+        InputError: an unknown field, a value that no cell has, a filter that matches nothing or leaves nothing.
+    """
+    points = [(plan, batch) for plan in plans for batch in plan.batches]
+    for text in select:
+        met = _meets(points, text, f"--select {text}")
+        points = [point for point, keep in zip(points, met, strict=True) if keep]
+        if not points:
+            raise InputError("leaves nothing", where=f"--select {text}", fix="each --select narrows those before it")
+    for text in exclude:
+        where = f"--exclude {text!r}"
+        conditions = [_meets(points, condition, where) for condition in text.split()]
+        dropped = [bool(met) and all(met) for met in zip(*conditions, strict=True)]
+        if not any(dropped):
+            raise InputError("matches nothing", where=where, fix="one --exclude drops what meets all its conditions")
+        points = [point for point, drop in zip(points, dropped, strict=True) if not drop]
+        if not points:
+            raise InputError("everything is excluded", where=where)
+    batches: dict[str, list[Batch]] = {}
+    for plan, batch in points:
+        batches.setdefault(plan.cell.id, []).append(batch)
+    return [
+        plan.model_copy(update={"batches": tuple(batches[plan.cell.id])}) for plan in plans if plan.cell.id in batches
+    ]
+
+
+def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> list[bool]:
+    """For each point, whether it has one of the values of ``backend=fsdp,zero2``."""
+    name, _, written = condition.partition("=")
+    if not written:
+        raise InputError(f"{condition!r} has no value", where=where, allowed="name=value or name=value,value")
+    facts = [_facts(plan, batch) for plan, batch in points]
+    names = list(dict.fromkeys(name for fact in facts for name in fact))
+    if name not in names:
+        raise InputError(f"unknown field {name!r}", where=where, allowed=names, fix=near_miss(name, names))
+    wanted = yaml_file.parse(f"[{written}]", lambda _: where, where).data
+    values = {canonical(fact.get(name)): show(fact.get(name)) for fact in facts}
+    for value in wanted if isinstance(wanted, list) else []:
+        if canonical(value) not in values:
+            problem = f"matches nothing: {name} is never {show(value)}"
+            raise InputError(problem, where=where, allowed=values.values(), fix=near_miss(value, values.values()))
+    chosen = {canonical(value) for value in wanted} if isinstance(wanted, list) else set()
+    return [canonical(fact.get(name)) in chosen for fact in facts]
+
+
+def _facts(plan: CellPlan, batch: Batch) -> Values:
+    cell = plan.cell
+    top = cell.model_dump(mode="json", include={"backend", "num_processes", "mixed_precision"})
+    return {**cell.train.model_dump(mode="json"), **cell.options, **plan.axes, **top, "batch": batch}

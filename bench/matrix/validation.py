@@ -1,0 +1,121 @@
+"""Validated data from plain values; what pydantic finds wrong, in a user's words."""
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, JsonValue, ValidationError
+
+from bench.errors import InputError, near_miss
+from bench.matrix.yaml_file import Key, dotted, show
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def validate(
+    model: type[Model],
+    data: Mapping[str, JsonValue],
+    locate: Callable[[Key], tuple[Key, str | None]],
+    hint: Callable[[str], str | None] = lambda _: None,
+) -> Model:
+    """``data`` as a ``model``. Strict, and through JSON: a list passes for a tuple, but no text for a number.
+
+    ``locate`` turns a key of ``data`` into the key to show and the place where it was written; ``hint`` gets the dotted
+    name of an unknown field.
+
+    Raises:
+        InputError: the first problem, and how many more there are.
+    """
+    try:
+        return model.model_validate_json(json.dumps(data), strict=True)
+    except ValidationError as error:
+        grouped: dict[Key, list[Any]] = {}
+        for detail in error.errors(include_url=False):
+            grouped.setdefault(_key_in(data, detail["loc"], detail["type"]), []).append(detail)
+    key, details = next(iter(grouped.items()))
+    value = show(_value_at(data, key))
+    allowed: str | None = None
+    fix: str | None = None
+    match details[0]["type"]:
+        case "extra_forbidden":
+            fields = _fields_at(model, key[:-1])
+            problem, allowed = f"unknown field {key[-1]!r}", ", ".join(fields)
+            fix = near_miss(key[-1], fields) or hint(dotted(key))
+        case "missing":
+            problem = "is required"
+        case "value_error" | "assertion_error":
+            message = details[0]["msg"].partition(", ")[2]
+            problem = f"{value} cannot be used: {message}" if key else message
+            named = [name for name in data if re.search(rf"\b{re.escape(name)}\b", message)]
+            key = key or tuple(named[-1:])  # a check of several fields together: point at one that it names
+        case _:
+            problem = f"{value} cannot be used"
+            allowed = " or ".join(dict.fromkeys(_expected(detail) for detail in details))
+    if len(grouped) > 1:
+        problem += f" (and {len(grouped) - 1} more problem{'s' * (len(grouped) > 2)})"
+    shown, where = locate(key)
+    raise InputError(problem, where=where, field=dotted(shown) or None, allowed=allowed, fix=fix)
+
+
+_EXPECTED = {
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "float_type": "a number",
+    "finite_number": "a number",
+    "bool_type": "true or false",
+    "string_type": "text",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "a mapping of fields to values",
+    "model_type": "a mapping of fields to values",
+    "none_required": "null",
+    "greater_than_equal": "at least {ge}",
+    "greater_than": "more than {gt}",
+    "less_than_equal": "at most {le}",
+    "less_than": "less than {lt}",
+    "literal_error": "{expected}",
+    "enum": "{expected}",
+    "too_short": "at least {min_length} value",
+    "string_too_long": "at most {max_length} characters",
+    "byte_size": "a size such as 8GiB",
+    "byte_size_unit": "a size such as 8GiB",
+}
+"""What pydantic's error types ask for, in a user's words."""
+
+
+def _expected(detail: Any) -> str:
+    template = _EXPECTED.get(detail["type"])
+    return template.format_map(detail.get("ctx", {})) if template else str(detail["msg"])
+
+
+def _key_in(data: JsonValue | Mapping[str, JsonValue], loc: tuple[str | int, ...], kind: str) -> Key:
+    """``loc`` without pydantic's own parts, such as the members of a union."""
+    if kind == "missing":
+        return loc
+    key: Key = ()
+    for part in loc:
+        match data:
+            case dict() if part in data:
+                data = data[str(part)]
+            case list() if isinstance(part, int):
+                data = data[part]
+            case _:
+                return key
+        key = (*key, part)
+    return key
+
+
+def _value_at(data: Any, key: Key) -> JsonValue:
+    for part in key:
+        data = data.get(part) if isinstance(data, Mapping) else data[part]
+    return data if not isinstance(data, Mapping) else dict(data)
+
+
+def _fields_at(model: type[BaseModel], key: Key) -> list[str]:
+    for part in key:
+        inner = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
+        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+            return []
+        model = inner
+    return list(model.model_fields)

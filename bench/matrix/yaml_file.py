@@ -1,0 +1,205 @@
+"""Files that people write: plain JSON values, where each was written, and errors that say so. Nothing is executed."""
+
+import json
+import math
+import re
+import warnings
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from pydantic import JsonValue
+from ruamel.yaml import YAML
+from ruamel.yaml.error import MarkedYAMLError, YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+
+from bench.errors import InputError, near_miss
+
+Key = tuple[str | int, ...]
+"""The way to a value from the top of its document."""
+Places = dict[Key, str]
+"""Where each value was written: ``file:line``, or the option of the command line."""
+
+MAX_BYTES, MAX_VALUES, MAX_DEPTH, MAX_INT = 2**18, 10_000, 20, 2**63 - 1
+CORE = "tag:yaml.org,2002:"
+
+
+@dataclass(frozen=True)
+class Document:
+    """A file's content: JSON values only, and where each was written."""
+
+    data: JsonValue
+    places: Places
+
+
+def read(path: Path) -> Document:
+    """Reads a YAML 1.2 file.
+
+    Raises:
+        InputError: the file cannot be read, is not YAML, or holds more than JSON values (tags, dates, NaN, recursion).
+    """
+    text = read_text(path)
+    return parse(text, lambda line: f"{path}:{line + 1}", str(path))
+
+
+def read_text(path: Path) -> str:
+    """The text of a small UTF-8 file.
+
+    Raises:
+        InputError: no such file, a folder, too large, unreadable, or not UTF-8.
+    """
+    if not path.is_file():
+        if path.is_dir():
+            raise InputError("is a folder; a file is needed", where=str(path))
+        siblings = [] if "\0" in str(path) or not path.parent.is_dir() else [p.name for p in path.parent.glob("*.*")]
+        raise InputError("no such file", where=str(path), fix=near_miss(path.name, siblings))
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise InputError(f"is larger than {MAX_BYTES // 1024} KiB, too large to be a config", where=str(path))
+        return path.read_bytes().decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"is not UTF-8: the byte 0x{error.object[error.start]:02x} at offset {error.start}",
+            where=str(path),
+            fix="save the file as UTF-8",
+        ) from error
+
+
+def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
+    """Parses YAML; ``line_place`` names a line that counts from 0, ``place`` the whole.
+
+    Raises:
+        InputError: see `read`.
+    """
+    try:
+        with warnings.catch_warnings(action="ignore"):  # on anchors that are used again
+            node = YAML(typ="safe", pure=True).compose(text)
+    except MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        raise InputError(
+            f"is not YAML: {error.problem or error.context}",
+            where=line_place(mark.line) if mark else place,
+            fix="indent with spaces, not tabs" if "\\t" in str(error.problem) else None,
+        ) from error
+    except RecursionError as error:
+        raise InputError("is nested too deeply", where=place) from error
+    except YAMLError as error:
+        raise InputError(f"is not YAML: {str(error).splitlines()[0]}", where=place) from error
+    except Exception as error:  # ruamel lets its own ValueError, IndexError, ... out on some malformed texts
+        raise InputError(f"is not YAML: {error}", where=place) from error
+    places: Places = {(): place}
+    return Document(None if node is None else _Values(line_place, places).of(node, (), ()), places)
+
+
+class _Values:
+    """Turns YAML nodes into JSON values. Works on nodes because constructed objects have lost tags and places."""
+
+    def __init__(self, line_place: Callable[[int], str], places: Places) -> None:
+        self.line_place = line_place
+        self.places = places
+        self.count = 0
+
+    def of(self, node: Node, key: Key, above: tuple[Node, ...]) -> JsonValue:
+        if key:
+            self.places.setdefault(key, self.line_place(node.start_mark.line))
+        self.count += 1
+        if any(node is parent for parent in above):
+            raise self.error(node, key, "an alias that contains itself")
+        if self.count > MAX_VALUES:
+            raise self.error(node, key, f"more than {MAX_VALUES:,} values, with aliases written out")
+        if len(above) > MAX_DEPTH:
+            raise self.error(node, key, f"nested more than {MAX_DEPTH} levels deep")
+        inside = (*above, node)
+        match node:
+            case ScalarNode():
+                return self.scalar(node, key)
+            case SequenceNode(tag=tag, value=items) if tag == CORE + "seq":
+                return [self.of(item, (*key, index), inside) for index, item in enumerate(items)]
+            case MappingNode(tag=tag, value=pairs) if tag == CORE + "map":
+                return self.mapping(pairs, key, inside)
+            case _:
+                raise self.error(node, key, f"the tag {str(node.tag)!r} is not read here", "values, lists and mappings")
+
+    def mapping(self, pairs: list[tuple[Node, Node]], key: Key, inside: tuple[Node, ...]) -> JsonValue:
+        result: dict[str, JsonValue] = {}
+        for name_node, node in pairs:
+            name = self.scalar(name_node, key) if isinstance(name_node, ScalarNode) else None
+            if not isinstance(name, str):
+                written = name_node.value if isinstance(name_node, ScalarNode) else "a list or mapping"
+                raise self.error(name_node, key, f"the key {written} is not text", "names of fields")
+            if name in result:
+                problem = f"{name!r} is given twice, first at {self.places[(*key, name)]}"
+                raise self.error(name_node, (*key, name), problem)
+            self.places[(*key, name)] = self.line_place(name_node.start_mark.line)
+            result[name] = self.of(node, (*key, name), inside)
+        return result
+
+    def scalar(self, node: Node, key: Key) -> JsonValue:
+        text = str(node.value)
+        digits = text.replace("_", "")
+        try:
+            match str(node.tag).removeprefix(CORE):
+                case "str" if not re.search("[\ud800-\udfff]", text):
+                    return text
+                case "null":
+                    return None
+                case "bool":
+                    return {"true": True, "false": False}[text.lower()]
+                case "int":
+                    number = int(digits, 0) if re.match(r"[-+]?0[box]", digits) else int(digits)
+                    if abs(number) <= MAX_INT:
+                        return number
+                case "float" if math.isfinite(value := float(digits)):
+                    return value
+                case "timestamp":
+                    raise self.error(node, key, f"{text} is a date", fix="put quotes around it if it is meant as text")
+                case "merge":
+                    raise self.error(node, key, "merge keys (<<) are not read here", fix="write the fields out")
+        except (ValueError, KeyError):
+            pass
+        problem = f"{shorten(repr(text))} is not a value that can be used"
+        raise self.error(node, key, problem, "text, finite numbers below 2**63, true, false, null")
+
+    def error(
+        self, node: Node, key: Key, problem: str, allowed: str | None = None, fix: str | None = None
+    ) -> InputError:
+        where = self.line_place(node.start_mark.line)
+        return InputError(problem, where=where, field=dotted(key) or None, allowed=allowed, fix=fix)
+
+
+def dotted(key: Key) -> str:
+    """``matrix.backend[1]``."""
+    return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")
+
+
+def place_of(places: Places, key: Key) -> str | None:
+    """Where ``key`` or the nearest value around it was written."""
+    return next((places[key[:end]] for end in range(len(key), -1, -1) if key[:end] in places), None)
+
+
+def show(value: JsonValue) -> str:
+    """A value as it would be written in the file, cut to a readable length."""
+    return shorten(repr(value) if isinstance(value, str) else json.dumps(value))
+
+
+def shorten(text: str, limit: int = 80) -> str:
+    return text if len(text) <= limit else text[: limit - 3] + "..."
+
+
+def canonical(value: JsonValue) -> str:
+    """Equal for equal values. ``true`` is not 1; 1 and 1.0 are the same."""
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    return json.dumps(value, sort_keys=True)
+
+
+def suggest(name: str, paths: Iterable[str]) -> str | None:
+    """``did you mean 'measure.steps'?`` for ``steps``: the nearest dotted path, by all of it or by its last part."""
+    leaves: dict[str, str] = {}
+    for path in paths:
+        leaves.setdefault(path.rpartition(".")[2], path)
+    close = get_close_matches(name.rpartition(".")[2], leaves, n=1, cutoff=0.6)
+    return near_miss(name, leaves.values()) or (f"did you mean {leaves[close[0]]!r}?" if close else None)

@@ -1,0 +1,142 @@
+"""The search over batch for one cell: does what `bench.search` asks for until there is a verdict."""
+
+from collections.abc import Callable, Iterator, Sequence
+from statistics import fmean
+
+from pydantic import JsonValue
+
+from bench.cell import Cell, Frozen
+from bench.outcome import Memory, Ok, Oom, RankOk, Result
+from bench.search import Goal, Observation, Scout, Verdict, next_step
+from bench.spool import Footprint, Walked
+
+
+class Stopped(Frozen):
+    """The search ended without a verdict."""
+
+    reason: str
+
+
+class Probe(Frozen):
+    """`probe.json`: what the search of one cell came to."""
+
+    cell: Cell
+    axes: dict[str, JsonValue]
+    goal: Goal
+    found: Verdict | Stopped
+    needs_bytes: int | None = None
+    """What the smallest batch takes without a limit, measured where it did not fit within one."""
+
+
+def search(
+    goal: Goal,
+    start: int | None,
+    results: Sequence[Result],
+    walked: Sequence[Walked],
+    walk: Callable[[tuple[int, ...]], Sequence[Walked]],
+    attempt: Callable[[int, bool, str], Result],
+) -> Verdict | Stopped:
+    """Search until the answer is certified.
+
+    Args:
+        start: another cell's max: where to begin, and nothing else.
+        results: what is stored of this cell.
+        walked: the footprints of an earlier walk, if there was one.
+        walk: makes a walk over these batches.
+        attempt: measures one batch, at the full step count or not, for a reason in words.
+    """
+    observations = [*hints(walked), *(seen for result in results if (seen := observation(result)))]
+    while True:
+        step = next_step(observations, goal, start=start)
+        if isinstance(step, Verdict):
+            return step
+        if isinstance(step, Scout):
+            found = list(hints(walk(step.batches)))
+            observations += found or [_ran_out_at_once(step.batches[0])]
+            continue
+        result = attempt(step.batch, step.full, step.why)
+        seen = observation(result)
+        if seen is None:
+            reason = getattr(result.outcome, "reason", result.outcome.kind)
+            return Stopped(reason=f"batch {step.batch} neither fitted nor ran out of memory: {reason}")
+        observations.append(seen)
+
+
+def observation(result: Result) -> Observation | None:
+    """What a stored result says of memory and speed; None when it is neither a measurement nor out of memory."""
+    attempt, outcome = result.attempt, result.outcome
+    if isinstance(outcome, Ok):
+        worst = max(outcome.ranks, key=lambda rank: _used(rank.memory) or 0)
+        return _observation(
+            attempt.batch_per_rank,
+            worst.memory,
+            attempt.batch_per_rank * len(outcome.ranks) / max(map(_step_s, outcome.ranks)),
+            fresh=True,
+            full=not attempt.short,
+        )
+    if isinstance(outcome, Oom):
+        return Observation(
+            batch=attempt.batch_per_rank,
+            outcome="oom",
+            fresh=True,
+            peak_bytes=None,
+            capacity_bytes=attempt.cell.memory_limit_bytes or result.machine.hardware.memory_bytes,
+            samples_per_s=None,
+            full=not attempt.short,
+        )
+    return None
+
+
+def hints(walked: Sequence[Walked]) -> Iterator[Observation]:
+    """The footprints of a walk, less what the process had kept of the batches before each.
+
+    A walk that came back to its first batch shows how much that is in all; it is shared out evenly over the way.
+    """
+    for marks in zip(*(walk.footprints for walk in walked), strict=False):
+        worst = max(marks, key=lambda mark: _used(mark.memory) or 0)
+        index = walked[0].footprints.index(marks[0])
+        if index and worst.batch_per_rank == walked[0].footprints[0].batch_per_rank:
+            return
+        rank = next(walk for walk, mark in zip(walked, marks, strict=True) if mark is worst)
+        kept_bytes = round(_kept_bytes(rank.footprints) * index)
+        rate = worst.batch_per_rank * len(marks) / max(mark.step_time_s for mark in marks)
+        yield _observation(worst.batch_per_rank, worst.memory, rate, fresh=False, full=False, kept_bytes=kept_bytes)
+
+
+def _kept_bytes(footprints: Sequence[Footprint]) -> float:
+    """Per batch of the way."""
+    first, last = footprints[0], footprints[-1]
+    before, after = _used(first.memory), _used(last.memory)
+    if len(footprints) < 3 or first.batch_per_rank != last.batch_per_rank or before is None or after is None:
+        return 0
+    return max(0, after - before) / (len(footprints) - 1)
+
+
+def _observation(
+    batch: int, memory: Memory, rate: float, *, fresh: bool, full: bool, kept_bytes: int = 0
+) -> Observation:
+    used, overhead = _used(memory), memory.overhead_bytes or 0
+    return Observation(
+        batch=batch,
+        outcome="ok",
+        fresh=fresh,
+        peak_bytes=None if used is None else used - kept_bytes,
+        capacity_bytes=memory.capacity_bytes,
+        samples_per_s=rate,
+        reserved_bytes=None if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes + overhead,
+        alloc_retries=memory.alloc_retries,
+        full=full,
+    )
+
+
+def _ran_out_at_once(batch: int) -> Observation:
+    return Observation(batch=batch, outcome="oom", fresh=False, peak_bytes=None, capacity_bytes=1, samples_per_s=None)
+
+
+def _used(memory: Memory) -> int | None:
+    allocated = memory.peak_allocated_bytes
+    return None if allocated is None else allocated + (memory.overhead_bytes or 0)
+
+
+def _step_s(rank: RankOk) -> float:
+    return fmean(rank.step_times_s)

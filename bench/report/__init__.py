@@ -1,0 +1,1 @@
+"""Tables out of stored results: `summary` computes, `tables` words, `markdown` and `terminal` mark up."""

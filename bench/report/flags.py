@@ -1,0 +1,88 @@
+"""Rows that cannot be right, as sentences that name them."""
+
+from bench.report.rows import CellRows, Measured, Summary
+from bench.report.tables import one_line, row_name
+from bench.units import gib, ms, percent
+
+PHASES_MISS_TOTAL = 0.02
+STEP_SHORTER = 0.05
+RANKS_APART = 0.10
+WINDOWS_APART = 0.20
+MEAN_ABOVE_MEDIAN = 0.15
+
+
+def flags(summary: Summary) -> list[str]:
+    """One sentence for each doubt; empty when there is none."""
+    found = _machines(summary)
+    for cell in summary.cells:
+        for row in cell.rows:
+            if row.measured:
+                found += [f"{row_name(summary, row)}: {doubt}" for doubt in _doubts(row.measured)]
+        found += _shorter_steps(summary, cell)
+    return found
+
+
+def _machines(summary: Summary) -> list[str]:
+    return [
+        f"The results come from unlike machines: {one_line(difference)}."
+        for other in summary.machines[1:]
+        for difference in summary.machines[0].unlike(other)
+    ]
+
+
+def _doubts(measured: Measured) -> list[str]:
+    found = []
+    for rank in measured.ranks:
+        missed, memory = rank.unaccounted_share, rank.memory
+        if missed is not None and abs(missed) > PHASES_MISS_TOTAL:
+            sense = "short of" if missed > 0 else "beyond"
+            found.append(f"rank {rank.rank}'s phases sum to {percent(abs(missed))} {sense} their total.")
+        allocated, reserved = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+        if allocated is not None and reserved is not None and reserved < allocated:
+            found.append(
+                f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
+            )
+    fastest = min(measured.ranks, key=lambda rank: rank.step.mean_s)
+    apart = measured.step_time_s_rank_max / fastest.step.mean_s - 1
+    if apart > RANKS_APART:
+        found.append(
+            f"rank {measured.slowest.rank}'s mean step ({ms(measured.step_time_s_rank_max)} ms) takes {percent(apart)}"
+            f" longer than rank {fastest.rank}'s ({ms(fastest.step.mean_s)} ms)."
+        )
+    return found + _unsteady(measured)
+
+
+def _unsteady(measured: Measured) -> list[str]:
+    """Signs that the steps were disturbed, or that the warm-up was too short."""
+    found = []
+    step = measured.slowest.step
+    above = step.mean_s / step.median_s - 1
+    if above > MEAN_ABOVE_MEDIAN:
+        found.append(
+            f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
+            f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
+        )
+    synchronised = measured.phases.total.mean_s if measured.phases else None
+    if synchronised and abs(apart := synchronised / step.mean_s - 1) > WINDOWS_APART:
+        found.append(
+            f"its windows disagree by {percent(abs(apart))} ({ms(step.mean_s)} and {ms(synchronised)} ms a step):"
+            " measure more steps."
+        )
+    if not measured.finite:
+        found.append("the loss is not a finite number.")
+    return found
+
+
+def _shorter_steps(summary: Summary, cell: CellRows) -> list[str]:
+    """A larger batch whose step takes less time than that of a smaller batch of the same cell."""
+    found = []
+    measured = [(row, row.measured.step_time_s_rank_max) for row in cell.rows if row.measured]
+    for index, (row, step_s) in enumerate(measured):
+        smaller, smaller_s = max(measured[: index + 1], key=lambda pair: pair[1])
+        shorter = 1 - step_s / smaller_s
+        if shorter > STEP_SHORTER and smaller.batch_per_rank < row.batch_per_rank:
+            found.append(
+                f"{row_name(summary, row)}: its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
+                f" {smaller.batch_per_rank} ({ms(smaller_s)} ms)."
+            )
+    return found

@@ -1,0 +1,94 @@
+"""What a reader must know before the numbers, and how they were measured, as plain lines."""
+
+from collections.abc import Callable, Mapping
+
+from pydantic import JsonValue
+
+from bench.cell import Measure
+from bench.machine import Machine
+from bench.report.rows import Summary
+from bench.report.tables import caption, cell_name, one_line, setting
+from bench.units import UNKNOWN, duration, gib
+
+
+def header(summary: Summary) -> list[tuple[str, str]]:
+    """Pairs of a name and its value. Where machines differ, every value is listed."""
+    measuring = {key: value for key, value in summary.shared.items() if key in Measure.model_fields}
+    shared = {key: value for key, value in summary.shared.items() if key not in measuring}
+    return [
+        ("Hardware", _of_machines(summary, _hardware)),
+        ("Versions", _of_machines(summary, _versions)),
+        ("Settings of the machine", _of_machines(summary, _environment)),
+        ("Commit", _of_machines(summary, _commit)),
+        ("Same for all", _settings(shared)),
+        ("Measuring", _settings(measuring)),
+        ("Run", _run(summary)),
+    ]
+
+
+def method(summary: Summary) -> list[str]:
+    """How it was measured, in six lines."""
+    ways = {
+        "fork": "a fresh fork of a rank server that has imported everything and never touched the device",
+        "launch": "an accelerate launch of its own",
+    }
+    isolation = " or ".join(ways[way] for way in summary.isolations) or "none has run"
+    return [
+        f"Every attempt ran in processes of its own: {isolation}.",
+        "Warm-up steps are not counted. Steps of the throughput window have no synchronisation inside.",
+        "samples/s = batch per rank x ranks / mean step of the slowest rank in that window.",
+        "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
+        "Phases come from separate steps, synchronised at every boundary, of the rank that is slowest there;"
+        " p95 = sorted[int(0.95 * (n - 1))].",
+        "All backends see the same seeded weights and samples; losses are means over ranks.",
+    ]
+
+
+def files(summary: Summary) -> list[tuple[str, str]]:
+    """Each cell in words, and its folder below the run's."""
+    return [(cell_name(summary, cell.rows[0]), f"attempts/{cell.cell.slug}/") for cell in summary.cells]
+
+
+def _settings(settings: Mapping[str, JsonValue]) -> str:
+    return ", ".join(f"{caption(key)} {setting(key, value)}" for key, value in settings.items()) or UNKNOWN
+
+
+def _of_machines(summary: Summary, words: Callable[[Machine], str]) -> str:
+    return " / ".join(dict.fromkeys(one_line(words(machine)) for machine in summary.machines)) or UNKNOWN
+
+
+def _hardware(machine: Machine) -> str:
+    hardware = machine.hardware
+    host = f"{machine.cpu}, {hardware.cores} cores"
+    if hardware.device == "cpu":
+        return f"{host}, {gib(hardware.memory_bytes)} GiB; {machine.system}"
+    models = {model: machine.accelerators.count(model) for model in machine.accelerators}
+    gpus = ", ".join(f"{count} x {model}" for model, count in models.items())
+    return f"{gpus}, {gib(hardware.memory_bytes)} GiB each; {host}; {machine.system}"
+
+
+def _versions(machine: Machine) -> str:
+    versions = {"bench": machine.bench, "python": machine.python, **machine.libraries}
+    if machine.driver is not None:
+        versions["driver"] = machine.driver
+    return ", ".join(f"{library} {version}" for library, version in versions.items())
+
+
+def _environment(machine: Machine) -> str:
+    settings = dict(machine.threads)
+    if machine.hardware.device == "cuda":
+        settings = {"CUDA allocator": machine.allocator or "default", **settings}
+    return ", ".join(f"{key} {value}" for key, value in settings.items()) or "none set"
+
+
+def _commit(machine: Machine) -> str:
+    if machine.git_commit is None:
+        return UNKNOWN
+    state = {None: " (clean or not: n/a)", True: " (dirty: with changes that were not committed)", False: " (clean)"}
+    return machine.git_commit + state[machine.git_dirty]
+
+
+def _run(summary: Summary) -> str:
+    n_attempts = len(summary.rows)
+    cells = f"{n_attempts} attempts in {len(summary.cells)} cells, {duration(summary.wall_s)} in all"
+    return f"{cells}, from {summary.started_at or UNKNOWN}"

@@ -1,0 +1,144 @@
+"""The rows of a report: frozen data that `summary` computes and the other modules show."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from bench.cell import Cell, Regime
+from bench.machine import Machine
+from bench.outcome import Memory
+
+
+@dataclass(frozen=True, kw_only=True)
+class Times:
+    """Statistics of one rank's samples."""
+
+    mean_s: float
+    median_s: float
+    p95_s: float
+    """``sorted[int(0.95 * (n - 1))]``: always a sample that was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Phases:
+    """The phase window of the rank whose `total` took longest there."""
+
+    rank: int
+    parts: dict[str, Times]
+    """In the order of PHASES."""
+    total: Times
+    backward_step: Times
+    """bwd + unscale_clip + optim_step + zero_grad_sched. Never shown beside its parts: shares would pass 100 %."""
+
+    def share(self, name: str) -> float:
+        """The part of `total` that a phase takes, by means."""
+        return self.parts[name].mean_s / self.total.mean_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One rank of a measured attempt."""
+
+    rank: int
+    step: Times
+    """Throughput window."""
+    memory: Memory
+    regime: Regime
+    sharded_share: float
+    """Of the model's parameters, those of which this rank holds only a part."""
+    unaccounted_share: float | None
+    """By how much of `total` its phases miss it; None without a phase window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What the samples of an `ok` attempt come to. ``_rank_max``: of the worst rank, None if any is unknown."""
+
+    ranks: tuple[Rank, ...]
+    slowest: Rank
+    """The rank with the longest mean step: it gates the throughput."""
+    samples_per_s_global: float
+    """batch_per_rank x ranks / step_time_s_rank_max."""
+    peak_allocated_bytes_rank_max: int | None
+    peak_reserved_bytes_rank_max: int | None
+    peak_rss_bytes_rank_max: int | None
+    capacity_share_rank_max: float | None
+    """Held at the peak, as a share of what the rank could have used: see `Memory.held_bytes`."""
+    phases: Phases | None
+    """None when the phase window was left out."""
+    loss_first: float | None
+    """Before the first update of the weights."""
+    loss_last: float | None
+    finite: bool
+    """Whether every loss is a finite number."""
+
+    @property
+    def step_time_s_rank_max(self) -> float:
+        """The slowest rank's mean step in the throughput window."""
+        return self.slowest.step.mean_s
+
+    @property
+    def step_time_s_per_rank(self) -> tuple[float, ...]:
+        return tuple(rank.step.mean_s for rank in self.ranks)
+
+    @property
+    def instrumentation_s(self) -> float | None:
+        """What synchronising at every phase boundary adds to a step: slowest rank against slowest rank."""
+        return None if self.phases is None else self.phases.total.mean_s - self.step_time_s_rank_max
+
+    @property
+    def instrumentation_share(self) -> float | None:
+        """The same, as a share of the step in the throughput window."""
+        return None if self.instrumentation_s is None else self.instrumentation_s / self.step_time_s_rank_max
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One result."""
+
+    settings: dict[str, JsonValue]
+    """Everything that may differ between cells, the matrix's axes first."""
+    batch_per_rank: int
+    batch_global: int
+    world_size: int
+    outcome: Literal["ok", "oom", "hang", "failed", "skipped"]
+    reason: str | None
+    """Why it was not measured, with the rank and phase where known."""
+    measured: Measured | None
+    short: bool
+    """A probe's attempt of a few steps."""
+    slug: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class CellRows:
+    """The rows of one cell, smallest batch first."""
+
+    cell: Cell
+    rows: tuple[Row, ...]
+    best: Row | None
+    """The row of highest throughput; None when nothing was measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Summary:
+    """All that a report of these results may say."""
+
+    cells: tuple[CellRows, ...]
+    """In order of first appearance."""
+    columns: tuple[str, ...]
+    """Settings that differ between cells."""
+    shared: dict[str, JsonValue]
+    """Settings that are the same for all."""
+    machines: tuple[Machine, ...]
+    """Each distinct one: more than one is a reason for doubt."""
+    isolations: tuple[str, ...]
+    started_at: str | None
+    """Of the first attempt."""
+    wall_s: float
+    """All attempts together."""
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        return tuple(row for cell in self.cells for row in cell.rows)

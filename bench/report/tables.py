@@ -1,0 +1,281 @@
+"""The report's wording: tables as plain text, built once and marked up by `markdown` and `terminal`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from pydantic import JsonValue
+
+from bench.outcome import PHASES, Memory
+from bench.probe import Probe, Stopped
+from bench.report.rows import Measured, Phases, Row, Summary
+from bench.units import UNKNOWN, gib, ms, percent, rate
+
+REASON = "reason"
+"""Header of the one column of prose."""
+REASON_LIMIT = 200
+"""A reason's length in a table; the whole one is in the result's file."""
+
+Statistic = Literal["mean", "share", "median", "p95"]
+
+DEEPSPEED_NOTE = (
+    "Under DeepSpeed the engine steps inside backward, so optim_step and unscale_clip read near zero there and bwd"
+    " holds them: compare total between backends."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Plain text in rows and columns."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[str]
+    """Headers of the columns to align at the right."""
+    bold: frozenset[tuple[int, str]] = frozenset()
+    """Row number and header of the cells that stand out."""
+    notes: tuple[str, ...] = ()
+
+
+def matrix(summary: Summary) -> Table:
+    """Every result, with the peak throughput of each cell in bold."""
+    rows = summary.rows
+    memory = _memory_columns(summary)
+    numbers = ("samples/s", "step ms", *memory, "of capacity")
+    # Without a reason to give, the column is left out.
+    reason = (REASON,) if any(row.reason for row in rows) else ()
+    best = [cell.best for cell in summary.cells]
+    return Table(
+        title="Raw matrix",
+        headers=(*_place_headers(summary), "global batch", *numbers, "outcome", *reason),
+        rows=tuple(
+            (
+                *_place(summary, row),
+                str(row.batch_global),
+                *_matrix_values(row.measured, memory),
+                row.outcome + (" (few steps)" if row.short else ""),
+                *[one_line(row.reason or "", REASON_LIMIT) for _ in reason],
+            )
+            for row in rows
+        ),
+        numeric=frozenset({"batch per rank", "global batch", *numbers}),
+        bold=frozenset((index, "samples/s") for index, row in enumerate(rows) if any(row is one for one in best)),
+        notes=(
+            "Bold: each cell's peak throughput. samples/s is global; step ms and memory are those of the worst rank.",
+            "of capacity: share of what a rank may use; on a GPU reserved memory and what is used beside torch, on a"
+            " CPU what the attempt allocated.",
+        ),
+    )
+
+
+def verdicts(probes: Sequence[Probe]) -> Table:
+    """What each search over batch came to."""
+    names = list(dict.fromkeys(name for probe in probes for name in probe.axes))
+    varying = [name for name in names if name == "backend" or len({str(probe.axes.get(name)) for probe in probes}) > 1]
+    numbers = ("max", "does not fit", "best", "best samples/s", "safe", "safe samples/s", "safe holds", "points")
+    return Table(
+        title="Batch per rank",
+        headers=(*varying, *numbers, REASON),
+        rows=tuple(
+            (*(setting(name, probe.axes.get(name)) for name in varying), *_verdict_values(probe)) for probe in probes
+        ),
+        numeric=frozenset(numbers),
+        notes=(
+            "max: the largest batch that fits. best: highest throughput. safe: highest throughput within the headroom."
+            " Each was measured in a fresh process, best and safe at the full step count. points: fresh batches that"
+            " best and safe rest on. safe holds: share of capacity.",
+        ),
+    )
+
+
+def _verdict_values(probe: Probe) -> list[str]:
+    found = probe.found
+    if isinstance(found, Stopped):
+        return [UNKNOWN] * 8 + [one_line(found.reason, REASON_LIMIT)]
+    best, safe = found.best, found.safe
+    return [
+        *(UNKNOWN if batch is None else str(batch) for batch in (found.max_batch_per_rank, found.fails)),
+        *([str(best.batch), rate(best.samples_per_s)] if best else [UNKNOWN] * 2),
+        *([str(safe.batch), rate(safe.samples_per_s), percent(safe.held)] if safe else [UNKNOWN] * 3),
+        str(found.points),
+        one_line(found.why + (f": it takes {gib(probe.needs_bytes)} GiB" if probe.needs_bytes else ""), REASON_LIMIT),
+    ]
+
+
+def phases(summary: Summary, statistic: Statistic) -> Table:
+    """One line per measured result: the ``mean``, ``median``, ``p95`` or ``share`` of every phase."""
+    names = PHASES if statistic == "share" else (*PHASES, "total")
+    rows, deepspeed = [], False
+    for row in summary.rows:
+        if row.measured and (found := row.measured.phases):
+            rows.append((*_place(summary, row), str(found.rank), *_phase_values(found, statistic)))
+            deepspeed |= any(rank.regime.distributed_type == "DEEPSPEED" for rank in row.measured.ranks)
+    title = "% of total" if statistic == "share" else f"{statistic} ms"
+    return Table(
+        title=f"Phases, {title}",
+        headers=(*_place_headers(summary), "rank", *names),
+        rows=tuple(rows),
+        numeric=frozenset({"batch per rank", "rank", *names}),
+        notes=(
+            "rank: the slowest of the phase window, whose times these are.",
+            *([DEEPSPEED_NOTE] if deepspeed else []),
+        ),
+    )
+
+
+def steps(summary: Summary) -> Table:
+    """Both timing windows side by side, and the loss."""
+    headers = ("mean ms", "median ms", "p95 ms", "synchronised ms", "difference", "first loss", "last loss")
+    return Table(
+        title="Steps",
+        headers=(*_place_headers(summary), *headers),
+        rows=tuple((*_place(summary, row), *_step_values(row.measured)) for row in summary.rows if row.measured),
+        numeric=frozenset({"batch per rank", *headers}),
+        notes=(
+            "mean, median, p95: the slowest rank's, throughput window. synchronised: mean total of the phase window."
+            " difference: what synchronising, and noise, adds; it is in no throughput.",
+        ),
+    )
+
+
+def ranks(summary: Summary) -> Table:
+    """Every rank's mean step and peak memory; no statistic is rank 0's alone."""
+    columns = _memory_columns(summary)
+    rows = []
+    for row in summary.rows:
+        if row.measured:
+            times = ", ".join(ms(time) for time in row.measured.step_time_s_per_rank)
+            peaks = [", ".join(gib(_peak(rank.memory, column)) for rank in row.measured.ranks) for column in columns]
+            rows.append((*_place(summary, row), f"rank {row.measured.slowest.rank}", times, *peaks))
+    return Table(
+        title="Ranks",
+        headers=(*_place_headers(summary), "slowest", "step ms", *columns),
+        rows=tuple(rows),
+        numeric=frozenset({"batch per rank"}),
+        notes=("One value a rank, rank 0 first.",),
+    )
+
+
+def regimes(summary: Summary) -> Table:
+    """What was observed to run, by backend. One line each, unless ranks or cells of a backend differ."""
+    lines: dict[tuple[str, ...], None] = {}
+    seen = {str(row.settings["backend"]): False for row in summary.rows}
+    for row in summary.rows:
+        for rank in row.measured.ranks if row.measured else ():
+            regime, backend = rank.regime, str(row.settings["backend"])
+            dtypes = (regime.weights_dtype, regime.masters_dtype, regime.optimizer_dtype, regime.reduction_dtype)
+            world = (str(regime.world_size), f"{regime.parameters:,}", percent(rank.sharded_share))
+            named = (backend, regime.distributed_type, regime.sharding, *world)
+            lines[(*named, *(dtype or "none" for dtype in dtypes))] = None
+            seen[backend] = True
+    unseen = [(backend, *[UNKNOWN] * 9) for backend, was_seen in seen.items() if not was_seen]
+    counts = ("world size", "parameters", "sharded")
+    return Table(
+        title="Regime",
+        headers=("backend", "type", "sharding", *counts, "weights", "masters", "optimizer", "reduction"),
+        rows=(*lines, *unseen),
+        numeric=frozenset(counts),
+        notes=("Observed in the processes. sharded: parameters of which a rank holds only a part.",),
+    )
+
+
+def row_name(summary: Summary, row: Row) -> str:
+    """A row in words, e.g. ``ddp, num_cams 4, batch 8``."""
+    return f"{cell_name(summary, row)}, batch {row.batch_per_rank}"
+
+
+def cell_name(summary: Summary, row: Row) -> str:
+    """A row's cell in words, by what tells it from the others."""
+    parts = [
+        text if column == "backend" else f"{caption(column)} {text}"
+        for column, text in zip(summary.columns, _place(summary, row), strict=False)
+    ]
+    return ", ".join(parts) or str(row.settings["backend"])
+
+
+def setting(name: str, value: JsonValue) -> str:
+    """A setting's value in words."""
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case None:
+            return "none"
+        case int() if name.endswith("_bytes"):
+            return f"{gib(value)} GiB"
+    return one_line(str(value))
+
+
+def one_line(text: str, limit: int | None = None) -> str:
+    """``text`` without line breaks and control characters, cut at ``limit``."""
+    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    return line if limit is None or len(line) <= limit else line[: limit - 1].rstrip() + "…"
+
+
+def caption(name: str) -> str:
+    """A setting's name, without its unit: `setting` writes that."""
+    return name.removesuffix("_bytes")
+
+
+def _place_headers(summary: Summary) -> tuple[str, ...]:
+    return (*(caption(column) for column in summary.columns), "batch per rank")
+
+
+def _place(summary: Summary, row: Row) -> tuple[str, ...]:
+    """The columns that say which row it is."""
+    values = (setting(name, row.settings[name]) if name in row.settings else UNKNOWN for name in summary.columns)
+    return (*values, str(row.batch_per_rank))
+
+
+def _memory_columns(summary: Summary) -> tuple[str, ...]:
+    devices = {machine.hardware.device for machine in summary.machines}
+    cuda = ("peak reserved GiB",) if "cuda" in devices else ()
+    cpu = ("peak RSS GiB",) if "cpu" in devices else ()
+    return ("peak allocated GiB", *cuda, *cpu)
+
+
+def _peak(memory: Memory, column: str) -> int | None:
+    return {
+        "peak allocated GiB": memory.peak_allocated_bytes,
+        "peak reserved GiB": memory.peak_reserved_bytes,
+        "peak RSS GiB": memory.peak_rss_bytes,
+    }[column]
+
+
+def _matrix_values(measured: Measured | None, memory: Sequence[str]) -> list[str]:
+    if measured is None:
+        return [""] * (3 + len(memory))
+    peaks = {
+        "peak allocated GiB": measured.peak_allocated_bytes_rank_max,
+        "peak reserved GiB": measured.peak_reserved_bytes_rank_max,
+        "peak RSS GiB": measured.peak_rss_bytes_rank_max,
+    }
+    return [
+        rate(measured.samples_per_s_global),
+        ms(measured.step_time_s_rank_max),
+        *(gib(peaks[column]) for column in memory),
+        percent(measured.capacity_share_rank_max),
+    ]
+
+
+def _step_values(measured: Measured) -> list[str]:
+    step = measured.slowest.step
+    return [
+        *(ms(value) for value in (step.mean_s, step.median_s, step.p95_s)),
+        ms(measured.phases.total.mean_s if measured.phases else None),
+        percent(measured.instrumentation_share),
+        *(UNKNOWN if loss is None else f"{loss:#.4g}" for loss in (measured.loss_first, measured.loss_last)),
+    ]
+
+
+def _phase_values(phases: Phases, statistic: Statistic) -> list[str]:
+    times = [*phases.parts.values(), phases.total]
+    match statistic:
+        case "mean":
+            return [ms(time.mean_s) for time in times]
+        case "median":
+            return [ms(time.median_s) for time in times]
+        case "p95":
+            return [ms(time.p95_s) for time in times]
+        case "share":
+            return [percent(phases.share(name)).removesuffix(" %") for name in phases.parts]

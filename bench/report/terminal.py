@@ -1,0 +1,61 @@
+"""The main tables as rich renderables, for a terminal of 100 columns."""
+
+from collections.abc import Sequence
+
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+from rich.text import Text
+
+from bench.outcome import Result
+from bench.probe import Probe
+from bench.report.flags import flags
+from bench.report.summary import summarize
+from bench.report.tables import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name, verdicts
+
+COLORS = {"ok": "green", "oom": "yellow", "skipped": "bright_black", "hang": "red", "failed": "red"}
+"""Color of an outcome."""
+
+
+def tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> list[RenderableType]:
+    """Raw matrix, why rows are missing from it, phases, doubts."""
+    if not results:
+        return []
+    summary = summarize(results)
+    reasons = [
+        Text.assemble(
+            (row.outcome, COLORS[row.outcome]), f" {row_name(summary, row)}: {one_line(row.reason, REASON_LIMIT)}"
+        )
+        for row in summary.rows
+        if row.reason
+    ]
+    shown = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
+    doubts = [Text(f"doubtful: {doubt}", style="yellow") for doubt in flags(summary)]
+    return [
+        *_mark_up(matrix(summary)),
+        *reasons,
+        *(part for table in shown for part in ("", *_mark_up(table))),
+        *doubts,
+        *(_mark_up(verdicts(probes)) if probes else []),
+    ]
+
+
+def _mark_up(table: Table) -> list[RenderableType]:
+    # No lines and one blank between columns: a matrix of four axes needs the rest of 100 columns. A column of
+    # reasons would be a few letters wide, so they stand below.
+    marked = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    for header in table.headers:
+        if header == REASON:
+            continue
+        # One word a line, so that a column is no wider than it must be.
+        heading = Text("\n".join(header.replace("_", " ").split()), style="underline")
+        marked.add_column(heading, justify="right" if header in table.numeric else "left", overflow="fold")
+    for index, row in enumerate(table.rows):
+        cells = zip(table.headers, row, strict=True)
+        marked.add_row(*(_cell(table, index, header, text) for header, text in cells if header != REASON))
+    return [marked, *(Text(note, style="dim") for note in table.notes)]
+
+
+def _cell(table: Table, index: int, header: str, text: str) -> Text:
+    if (index, header) in table.bold:
+        return Text(text, style="bold")
+    return Text(text, style=COLORS.get(text, "") if header == "outcome" else "")

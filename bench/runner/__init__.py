@@ -1,0 +1,1 @@
+"""The torch side: what runs inside `accelerate launch -m bench.runner`."""

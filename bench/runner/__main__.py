@@ -1,0 +1,43 @@
+"""`python -m bench.runner serve SPOOL [MODULE...]` and `python -m bench.runner attempt FOLDER [--out FOLDER]`."""
+
+import os
+import sys
+from pathlib import Path
+
+from bench import processes
+
+
+def main(arguments: list[str]) -> int:
+    launcher = os.environ.get(processes.PARENT)
+    processes.die_with_parent(int(launcher) if launcher else None)
+    match arguments:
+        case ["serve", folder, *modules]:
+            from bench.runner.server import Server
+
+            Server(Path(folder), rank=_rank()).serve(modules)
+            return 0
+        case ["attempt", folder]:
+            return _attempt(Path(folder), Path(folder))
+        case ["attempt", folder, "--out", out]:
+            return _attempt(Path(folder), Path(out))
+    print(__doc__, file=sys.stderr)  # noqa: T201
+    return 2
+
+
+def _rank() -> int:
+    return int(os.environ.get("RANK", "0"))
+
+
+def _attempt(folder: Path, out: Path) -> int:
+    from bench import spool
+    from bench.runner import attempt
+
+    spec = spool.read(folder / "spec.json", spool.Spec)
+    if spec is None:
+        print(f"{folder / 'spec.json'}: no such file", file=sys.stderr)  # noqa: T201
+        return 2
+    # Past any clean-up that could hang: a rank that waits for another one would keep the launch alive.
+    os._exit(0 if attempt.run(spec, out, _rank()) else 1)
+
+
+sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,130 @@
+"""One attempt in this process: set up, warm up, throughput window, phase window. Whatever happens becomes a file."""
+
+import os
+import sys
+import time
+import traceback
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from bench import spool, workload
+from bench.backends import backend_of
+from bench.cell import Attempt, Device, Walk
+from bench.outcome import RankError, RankOk, RankOom, RankOutcome, RankWalked
+from bench.runner import oom, regime
+from bench.runner.device import Shim, shim
+from bench.runner.preload import build_extensions, preload
+from bench.runner.setup import Job, set_up
+from bench.runner.steps import METRICS, phase_window, throughput_window
+from bench.runner.walk import walk
+from bench.spool import BeatFile, Spec
+
+
+@dataclass(frozen=True)
+class Here:
+    """Where an attempt runs: one rank, its device, its folder and its beats."""
+
+    rank: int
+    device: Shim
+    out: Path
+    beat: BeatFile
+
+
+def run(spec: Spec, out: Path, rank: int) -> bool:
+    """Do what ``spec`` asks as ``rank`` and leave `rank<N>.json` in ``out``; False when it failed."""
+    out.mkdir(parents=True, exist_ok=True)
+    _log_to(out / f"rank{rank}.log")
+    here = Here(rank, shim(spec.device), out, BeatFile(out, rank))
+    try:
+        outcome = _run(spec, here)
+    except BaseException as error:
+        here.device.lift_limit()
+        traceback.print_exc()
+        limited = spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
+        outcome = failure(error, rank, here.beat.phase, limited=limited)
+    spool.write(spool.rank_file(out, rank), outcome)
+    return isinstance(outcome, RankOk | RankWalked)
+
+
+def _run(spec: Spec, here: Here) -> RankOutcome:
+    cell = spec.attempt.cell
+    here.beat("setup")
+    start = time.perf_counter()
+    preload([backend_of(cell).family])
+    workload.load(cell.workload)
+    if backend_of(cell).family == "deepspeed" and spec.device == "cpu":
+        here.beat("compile")
+        build_extensions()
+        here.beat("setup")
+    capacity_bytes = here.device.limit_memory(cell.memory_limit_bytes)
+    if isinstance(spec.attempt, Walk):
+        job = set_up(cell, here.device, spec.attempt.batches_per_rank[0])
+        walk(job, spec.attempt, here.device, capacity_bytes, here.out, here.rank, here.beat)
+        return RankWalked(rank=here.rank)
+    job = set_up(cell, here.device, spec.attempt.batch_per_rank)
+    return _measure(spec.attempt, spec.device, job, here, capacity_bytes, time.perf_counter() - start)
+
+
+def _measure(attempt: Attempt, device: Device, job: Job, here: Here, capacity_bytes: int, setup_s: float) -> RankOk:
+    measure = attempt.measure
+    warmup_start = time.perf_counter()
+    batches = iter(job.loader(attempt.batch_per_rank))
+    warmup = throughput_window(job, batches, measure.warmup_steps, here.beat, "warmup")
+    here.device.synchronize()
+    observed = regime.observe(job)
+    regime.check(attempt.cell, device, observed)
+    here.device.reset_peaks()
+    measure_start = time.perf_counter()
+    throughput = throughput_window(job, batches, measure.steps, here.beat, "measure")
+    memory = here.device.memory(capacity_bytes)
+    phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
+    here.beat("done")
+    metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))
+    return RankOk(
+        rank=here.rank,
+        regime=observed,
+        memory=memory,
+        step_times_s=tuple(throughput.times_s),
+        phase_times_s={phase: tuple(times) for phase, times in phases.phase_times_s.items()},
+        losses=metrics.pop("loss"),
+        warmup_losses=tuple(means[METRICS.index("loss")] for means in warmup.metrics),
+        metrics=metrics,
+        setup_s=setup_s,
+        warmup_s=measure_start - warmup_start,
+        threads=torch.get_num_threads(),
+    )
+
+
+def failure(error: BaseException, rank: int, phase: str, *, limited: bool = False) -> RankOom | RankError:
+    """The error as data: out of memory, or anything else.
+
+    Args:
+        limited: a limit of bench's own was in force, so that some vaguer errors mean memory too.
+    """
+    if found := oom.find(error, limited=limited):
+        return RankOom(
+            rank=rank,
+            phase=phase,
+            message=found.message,
+            source=found.kind,
+            bytes_asked=found.bytes_asked,
+            at=time.time(),
+        )
+    # An undecodable file name in a message could not be written.
+    message, text = (
+        part.encode("utf-8", "backslashreplace").decode()
+        for part in (f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
+    )
+    return RankError(rank=rank, phase=phase, error=message[:2000], traceback=text[-20_000:], at=time.time())
+
+
+def _log_to(path: Path) -> None:
+    """Send all output of this process, also that of C++ libraries, to ``path``."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
+    os.dup2(log, 1)
+    os.dup2(log, 2)
+    os.close(log)

@@ -1,0 +1,173 @@
+"""The device shim: all that differs between two ranks over gloo on a CPU and NCCL on GPUs."""
+
+import os
+import resource
+from pathlib import Path
+from typing import Protocol
+
+import psutil
+import torch
+from accelerate import Accelerator, PartialState
+from accelerate.utils import (
+    AutocastKwargs,
+    DistributedDataParallelKwargs,
+    DistributedType,
+    InitProcessGroupKwargs,
+    KwargsHandler,
+)
+
+from bench.backends import Family
+from bench.cell import Device
+from bench.outcome import Memory
+
+
+class Shim(Protocol):
+    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
+        """Join the process group and return the accelerator that the environment asks for."""
+        ...
+
+    def limit_memory(self, limit_bytes: int | None) -> int:
+        """Enforce the limit on this process; returns its capacity in bytes."""
+        ...
+
+    def lift_limit(self) -> None:
+        """Let the process write its last words after it ran out of memory."""
+        ...
+
+    def synchronize(self) -> None:
+        """Wait until the device has done all that it was asked."""
+        ...
+
+    def reset_peaks(self) -> None: ...
+
+    def memory(self, capacity_bytes: int) -> Memory: ...
+
+
+def shim(device: Device) -> Shim:
+    return Cuda() if device == "cuda" else Cpu()
+
+
+def _handlers(find_unused_parameters: bool) -> list[KwargsHandler]:
+    # No autocast: on every backend the arithmetic is in the dtype of the weights, so that backends compare.
+    return [
+        AutocastKwargs(enabled=False),
+        DistributedDataParallelKwargs(find_unused_parameters=find_unused_parameters),
+    ]
+
+
+class Cuda:
+    """One GPU a rank, NCCL."""
+
+    _free_bytes = 0
+    _limited = False
+
+    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:  # noqa: ARG002
+        return Accelerator(kwargs_handlers=_handlers(find_unused_parameters))
+
+    def limit_memory(self, limit_bytes: int | None) -> int:
+        # Makes the context, whose own memory is then out of the account; so is what other processes use.
+        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        free, total = torch.cuda.mem_get_info()
+        self._free_bytes, self._limited = free, limit_bytes is not None
+        if limit_bytes is None:
+            return int(free)
+        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
+        return int(min(limit_bytes, free))
+
+    def lift_limit(self) -> None: ...
+
+    def synchronize(self) -> None:
+        torch.cuda.synchronize()
+
+    def reset_peaks(self) -> None:
+        torch.cuda.reset_peak_memory_stats()
+        _reset_peak_rss()
+
+    def memory(self, capacity_bytes: int) -> Memory:
+        return Memory(
+            peak_allocated_bytes=torch.cuda.max_memory_allocated(),
+            peak_reserved_bytes=torch.cuda.max_memory_reserved(),
+            peak_rss_bytes=_status_bytes("VmHWM"),
+            capacity_bytes=capacity_bytes,
+            overhead_bytes=self._overhead_bytes(),
+            alloc_retries=torch.cuda.memory_stats().get("num_alloc_retries", 0),
+        )
+
+    def _overhead_bytes(self) -> int:
+        """What the device lost since the start beside the allocator's blocks; a limit does not count it."""
+        if self._limited:
+            return 0
+        free, _ = torch.cuda.mem_get_info()
+        return max(0, self._free_bytes - free - torch.cuda.memory_reserved())
+
+
+class Cpu:
+    """Several ranks on one machine over gloo, with the same accelerate configs as on GPUs."""
+
+    _imports_bytes: int | None = None
+
+    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
+        handlers = _handlers(find_unused_parameters)
+        if family == "deepspeed":
+            # Its engine reads DS_ACCELERATOR; with cpu=True it would take the world to be one process.
+            return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo")])
+        state = PartialState(cpu=True)
+        if family in ("fsdp", "fsdp2"):
+            # accelerate runs plain DDP for FSDP on MULTI_CPU, and says nothing.
+            state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+        return Accelerator(cpu=family == "single", kwargs_handlers=handlers)
+
+    def limit_memory(self, limit_bytes: int | None) -> int:
+        # What the imports have taken is not the attempt's own.
+        self._imports_bytes = _status_bytes("VmData")
+        if limit_bytes is None:
+            return int(psutil.virtual_memory().total) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+        # torch's CPU allocator raises when the data segment cannot grow.
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, ((self._imports_bytes or 0) + limit_bytes, hard))
+        return limit_bytes
+
+    def lift_limit(self) -> None:
+        _, hard = resource.getrlimit(resource.RLIMIT_DATA)
+        resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+    def synchronize(self) -> None: ...
+
+    def reset_peaks(self) -> None:
+        _reset_peak_rss()
+
+    def memory(self, capacity_bytes: int) -> Memory:
+        return Memory(
+            peak_allocated_bytes=self._peak_data_bytes(),
+            peak_reserved_bytes=None,
+            peak_rss_bytes=_status_bytes("VmHWM"),
+            capacity_bytes=capacity_bytes,
+        )
+
+    def _peak_data_bytes(self) -> int | None:
+        """What the attempt added to the data segment at its peak, which is what RLIMIT_DATA counts.
+
+        The kernel keeps no high-water mark of it. Pages that were resident at the peak and no longer are, were given
+        back by the allocator, from the data segment.
+        """
+        data, peak, now = _status_bytes("VmData"), _status_bytes("VmHWM"), _status_bytes("VmRSS")
+        if data is None or peak is None or now is None or self._imports_bytes is None:
+            return None
+        return data + (peak - now) - self._imports_bytes
+
+
+def _reset_peak_rss() -> None:
+    """Set VmHWM back to the present VmRSS: proc(5), clear_refs."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return
+
+
+def _status_bytes(field: str) -> int | None:
+    """A field of /proc/self/status in bytes; None where there is no such file."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+    except OSError:
+        return None
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), None)

@@ -1,0 +1,117 @@
+"""Observes what really runs: read off the live objects, never off the request."""
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: N817
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from bench.backends import expected_regime, shards_parameters
+from bench.cell import Cell, Device, Regime
+from bench.runner.setup import Job
+
+
+class RegimeMismatch(RuntimeError):
+    """Another regime ran than the cell asked for."""
+
+
+def observe(job: Job) -> Regime:
+    """The regime of a job that has made at least one step, as this rank sees it."""
+    parameters, sharded = _count(job.model)
+    stepped = _optimizer_state(job.optimizer) if job.optimizer is not None else {}
+    moments = (t for state in stepped.values() for t in state.values() if isinstance(t, Tensor) and t.numel() > 1)
+    return Regime(
+        world_size=job.accelerator.num_processes,
+        distributed_type=job.accelerator.distributed_type.value,
+        sharding=_sharding(job.model),
+        parameters=parameters,
+        sharded_parameters=sharded,
+        weights_dtype=_dtypes(job.model.parameters()) or "none",
+        masters_dtype=_dtypes(stepped),
+        optimizer_dtype=_dtypes(moments),
+        reduction_dtype=_reduction(job.model) if job.accelerator.num_processes > 1 else None,
+    )
+
+
+def check(cell: Cell, device: Device, regime: Regime) -> None:
+    """Raises RegimeMismatch, naming both sides of every difference."""
+    differences = [
+        f"{name}: asked for {wanted}, found {getattr(regime, name)}"
+        for name, wanted in expected_regime(cell, device).items()
+        if getattr(regime, name) != wanted
+    ]
+    if shards_parameters(cell) != (regime.sharded_parameters > 0):
+        wanted = "some" if shards_parameters(cell) else "none"
+        differences.append(f"sharded_parameters: asked for {wanted}, found {regime.sharded_parameters}")
+    if differences:
+        raise RegimeMismatch(f"{cell.backend} did not run as asked: " + "; ".join(differences))
+
+
+def _sharding(model: nn.Module) -> str:
+    if hasattr(model, "zero_optimization_stage"):
+        engine: Any = model
+        return f"zero{engine.zero_optimization_stage()}"
+    if isinstance(model, FSDP):
+        strategy: str = model.sharding_strategy.name
+        return strategy.removeprefix("_")
+    return "fully_shard" if isinstance(model, FSDPModule) else "none"
+
+
+def _count(model: nn.Module) -> tuple[int, int]:
+    """All scalars, and those of parameters of which this rank holds only a part."""
+    total = sharded = 0
+    if isinstance(model, FSDP):
+        for handle in FSDP.fsdp_modules(model):
+            flat = handle._handle
+            if flat is None:
+                continue
+            whole = flat.flat_param._unpadded_unsharded_size.numel()
+            total += whole
+            sharded += whole if flat.uses_sharded_strategy and handle.world_size > 1 else 0
+        return total, sharded
+    for parameter in model.parameters():
+        whole, here = parameter.numel(), parameter.numel()
+        if isinstance(parameter, DTensor):
+            here = parameter.to_local().numel()
+        elif hasattr(parameter, "ds_numel"):  # ZeRO-3 leaves an empty tensor while a parameter is partitioned
+            partitioned: Any = parameter
+            whole, here = partitioned.ds_numel, partitioned.ds_tensor.numel()
+        total += whole
+        sharded += whole if here < whole else 0
+    return total, sharded
+
+
+def _optimizer_state(optimizer: Any) -> dict[Tensor, dict[str, Any]]:
+    """State by the tensor that was stepped, below the wrappers of accelerate, DeepSpeed and MasterWeights."""
+    while True:
+        inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "inner", None)
+        if inner is None:
+            return dict(optimizer.state)
+        optimizer = inner
+
+
+def _reduction(model: nn.Module) -> str | None:
+    if hasattr(model, "communication_data_type"):
+        engine: Any = model
+        return _name(engine.communication_data_type)
+    if isinstance(model, FSDP):
+        return _name(model.mixed_precision.reduce_dtype or torch.float32)
+    if isinstance(model, FSDPModule):
+        policy = model._get_fsdp_state()._mp_policy
+        return _name(policy.reduce_dtype or policy.param_dtype or torch.float32)
+    if isinstance(model, DistributedDataParallel):
+        # Buckets hold gradients in their parameters' dtype; a communication hook could compress them.
+        return _dtypes(p for p in model.parameters() if p.requires_grad) if not model._comm_hooks else "compressed"
+    return None
+
+
+def _dtypes(tensors: Iterable[Tensor]) -> str | None:
+    return "+".join(sorted({_name(tensor.dtype) for tensor in tensors})) or None
+
+
+def _name(dtype: torch.dtype) -> str:
+    return str(dtype).removeprefix("torch.")

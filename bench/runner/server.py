@@ -1,0 +1,201 @@
+"""A rank server: imports once, never touches the device, and forks a child for every attempt."""
+
+import contextlib
+import gc
+import importlib
+import os
+import signal
+import time
+from pathlib import Path
+
+import torch
+from accelerate.commands.launch import _validate_launch_command, launch_command_parser
+from accelerate.utils.launch import (
+    prepare_deepspeed_cmd_env,
+    prepare_multi_gpu_env,
+    prepare_simple_launcher_cmd_env,
+)
+
+from bench import oom_kill, processes, spool
+from bench.outcome import RankError, RankKilled, RankOk, RankOom, RankWalked
+from bench.runner import attempt
+from bench.runner.preload import preload
+from bench.spool import Request, ServerState, Spec
+
+IDLE_POLL_S = 0.05
+BUSY_POLL_S = 0.1
+"""While a child measures: seldom enough to cost it nothing that can be seen."""
+LOADER_FAILED = 127
+"""glibc's exit code when it cannot load a library that is needed in the middle of a run."""
+GRACE_S = 1.0
+"""How long a rank may go on after another one failed: time to say why itself."""
+
+
+class Server:
+    """Serves one rank of every attempt asked for in a spool folder, until its parent ends it."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder = folder
+        self.rank = rank
+        self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
+        self.finished = 0
+        self._started_threads = False
+
+    def serve(self, modules: list[str]) -> None:
+        """Import ``modules``, then serve for ever."""
+        preload()
+        threads = _threads()
+        for module in modules:
+            with contextlib.suppress(Exception, SystemExit):  # the attempt will say what is wrong with it
+                importlib.import_module(module)
+        self._started_threads = _threads() > threads
+        gc.collect()
+        gc.freeze()  # a child's collector then leaves the shared pages alone
+        self._tell()
+        while True:
+            request = spool.read(self.folder / "request.json", Request)
+            if request is None or request.number == self.finished or request.cancelled:
+                time.sleep(IDLE_POLL_S)
+                continue
+            self._attempt(request)
+            self.finished = request.number
+            self._tell()
+
+    def _tell(self, child: int | None = None) -> None:
+        state = ServerState(
+            rank=self.rank,
+            pid=os.getpid(),
+            child=child,
+            finished=self.finished,
+            unforkable=self._unforkable(),
+        )
+        spool.write(self.folder / f"server{self.rank}.json", state)
+
+    def _unforkable(self) -> str | None:
+        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+            return "a module of the workload initialises CUDA when it is imported"
+        if self._started_threads:
+            return "a module of the workload computes or starts threads when it is imported"
+        return None
+
+    def _attempt(self, request: Request) -> None:
+        folder = Path(request.folder)
+        kills = oom_kill.Counters.read()
+        child = os.fork()
+        if child == 0:
+            self._be_child(request, folder)
+        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+            os.setpgid(child, child)
+        self._tell(child)
+        status, ended_because = self._wait(child, request, folder)
+        with contextlib.suppress(OSError):
+            os.killpg(child, signal.SIGKILL)  # whatever the workload has started and left
+        if not spool.rank_file(folder, self.rank).exists():
+            self._report(folder, status, ended_because, kills)
+
+    def _be_child(self, request: Request, folder: Path) -> None:
+        """Never returns: whatever happens, this copy of the server must not serve."""
+        try:
+            os.setpgid(0, 0)
+            with contextlib.suppress(OSError):
+                # Short of memory, the kernel is to take the child, not the server.
+                Path("/proc/self/oom_score_adj").write_text("500")
+            processes.die_with_parent()
+            os.environ.update(launch_environment(folder / "accelerate.yaml", request.port))
+            os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "False"
+            spec = spool.read(folder / "spec.json", Spec)
+            assert spec is not None
+            attempt.run(spec, folder, self.rank)
+        except BaseException as error:
+            spool.write(spool.rank_file(folder, self.rank), attempt.failure(error, self.rank, "start"))
+        finally:
+            os._exit(0)
+
+    def _wait(self, child: int, request: Request, folder: Path) -> tuple[int, str | None]:
+        """Wait for the child; end it when another rank has failed or bench says so. Returns its wait status and why."""
+        peers = [rank for rank in range(self.world_size) if rank != self.rank]
+        failed_since: float | None = None
+        ended_because: str | None = None
+        while True:
+            done, status = os.waitpid(child, os.WNOHANG)
+            if done:
+                return status, ended_because
+            if ended_because is None:
+                newest = spool.read(self.folder / "request.json", Request)
+                if newest is not None and newest.number == request.number and newest.cancelled:
+                    ended_because = newest.cancelled
+                elif failed_since is None:
+                    failed_since = time.monotonic() if _failed(folder, peers) else None
+                elif time.monotonic() - failed_since > GRACE_S:
+                    ended_because = "another rank had failed"
+                if ended_because is not None:
+                    os.killpg(child, signal.SIGKILL)
+            time.sleep(BUSY_POLL_S)
+
+    def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counters) -> None:
+        """Say what became of a child that could not say so itself."""
+        beat = spool.read_beat(folder, self.rank)
+        phase, now = beat.phase if beat else "start", time.time()
+        outcome: RankOom | RankKilled | RankError
+        if os.WIFSIGNALED(status):
+            name = processes.signal_name(os.WTERMSIG(status))
+            source, words = (None, None) if ended_because else self._out_of_memory(folder, name, kills)
+            if source and words:
+                outcome = RankOom(
+                    rank=self.rank, phase=phase, message=f"killed by {name}: {words}", source=source, at=now
+                )
+            else:
+                outcome = RankKilled(rank=self.rank, phase=phase, signal=name, at=now, by_bench=ended_because)
+        elif os.WEXITSTATUS(status) == LOADER_FAILED and _limited(folder):
+            words = "the dynamic loader could not map a library within the memory limit"
+            outcome = RankOom(rank=self.rank, phase=phase, message=words, source="loader", at=now)
+        else:
+            error = f"the process ended by itself with exit code {os.WEXITSTATUS(status)} and left no result"
+            outcome = RankError(rank=self.rank, phase=phase, error=error, traceback="", at=now)
+        spool.write(spool.rank_file(folder, self.rank), outcome)
+
+    def _out_of_memory(self, folder: Path, name: str, kills: oom_kill.Counters) -> tuple[str | None, str | None]:
+        """Who ended the child for want of memory, and the evidence."""
+        if name == "SIGKILL":
+            return "kernel", oom_kill.killed_since(kills)
+        log = folder / f"rank{self.rank}.log"
+        if name == "SIGABRT" and oom_kill.aborted_by_bad_alloc(log.read_text(errors="replace")[-20_000:]):
+            return "abort", "native code aborted because an allocation failed"
+        return None, None
+
+
+def _limited(folder: Path) -> bool:
+    spec = spool.read(folder / "spec.json", Spec)
+    return spec is not None and spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
+
+
+def _threads() -> int:
+    try:
+        return len(os.listdir("/proc/self/task"))
+    except OSError:
+        return 0
+
+
+def _failed(folder: Path, ranks: list[int]) -> bool:
+    written = [rank for rank in ranks if spool.rank_file(folder, rank).exists()]
+    return bool(written) and any(
+        outcome.rank in written and not isinstance(outcome, RankOk | RankWalked)
+        for outcome in spool.read_ranks(folder, max(written) + 1)
+    )
+
+
+def launch_environment(config_file: Path, port: int) -> dict[str, str]:
+    """The variables with which `accelerate launch --config_file` would start a rank, made by accelerate's own code."""
+    flags = ["--config_file", str(config_file), "--main_process_port", "0"]
+    arguments = launch_command_parser().parse_args([*flags, "--module", "bench.runner"])
+    arguments, defaults, precision_from_file = _validate_launch_command(arguments)
+    if arguments.use_deepspeed:
+        fields = [*defaults.deepspeed_config, *(["mixed_precision"] if precision_from_file else [])]
+        arguments.deepspeed_fields_from_accelerate_config = ",".join(fields)
+        _, environment = prepare_deepspeed_cmd_env(arguments)
+    elif arguments.multi_gpu or arguments.use_fsdp:
+        environment = prepare_multi_gpu_env(arguments)
+    else:
+        _, environment = prepare_simple_launcher_cmd_env(arguments)
+    threads = os.environ["OMP_NUM_THREADS"]
+    return {**environment, "OMP_NUM_THREADS": threads, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -1,0 +1,167 @@
+"""Builds what a step needs: accelerator, model, optimizer, scheduler and samples, in the backend's precision regime."""
+
+import contextlib
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from accelerate import Accelerator
+from torch import Tensor, nn
+from torch.optim import AdamW, Optimizer
+from torch.optim.lr_scheduler import LambdaLR
+from torch.utils.data import DataLoader
+
+from bench import processes, workload
+from bench.backends import Family, backend_of
+from bench.cell import Cell
+from bench.errors import InputError
+from bench.runner.device import Shim
+from bench.runner.optimizers import MasterWeights
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Everything of a training step, prepared."""
+
+    accelerator: Accelerator
+    model: nn.Module
+    optimizer: Any
+    """accelerate's wrapper; None when only forward and backward run."""
+    scheduler: Any
+    loader: Callable[[int], Iterable[dict[str, Tensor]]]
+    """Batches of so many samples for this rank, prepared; every call begins with the first sample."""
+    masters: MasterWeights | None
+    max_grad_norm: float
+    family: Family
+
+    def clip(self) -> None:
+        """Clip gradients to the norm. DeepSpeed has done so inside backward, from its own config."""
+        if self.masters is not None:
+            self.masters.clip_grad_norm_(self.max_grad_norm)
+        elif self.optimizer is not None:
+            self.accelerator.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
+
+
+def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
+    """Raises whatever torch, accelerate or DeepSpeed raise; InputError for gradient accumulation other than 1."""
+    family = backend_of(cell).family
+    accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters)
+    if accelerator.gradient_accumulation_steps != 1:
+        raise InputError(
+            f"gradient accumulation is {accelerator.gradient_accumulation_steps}: bench times one optimizer step per"
+            " batch, so throughput would read too high by that factor",
+            fix="unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
+        )
+    kind = workload.load(cell.workload)
+    task = kind(kind.Config.model_validate(cell.options))
+    torch.manual_seed(cell.measure.seed)
+    with _no_zero_init():
+        model = task.build()
+    if cell.mixed_precision == "bf16" and family not in ("fsdp", "fsdp2"):
+        model = model.to(torch.bfloat16)
+    if family == "fsdp2" and cell.mixed_precision == "bf16" and cell.accelerate is None:
+        _reduce_in_fp32(accelerator)
+    if family == "deepspeed":
+        engine = accelerator.state.deepspeed_plugin.deepspeed_config
+        engine["train_micro_batch_size_per_gpu"] = batch_per_rank
+    if family == "deepspeed" and cell.accelerate is None:
+        _fit_buckets(accelerator, sum(parameter.numel() for parameter in model.parameters()))
+    dataset = task.dataset(cell.measure.seed)
+
+    def loader(batch_per_rank: int) -> Iterable[dict[str, Tensor]]:
+        plain: DataLoader[dict[str, Tensor]] = DataLoader(
+            dataset,
+            batch_size=batch_per_rank,
+            drop_last=True,
+            num_workers=cell.measure.dataloader_workers,
+            pin_memory=accelerator.device.type == "cuda",
+            worker_init_fn=_end_with_rank,
+        )
+        prepared: Iterable[dict[str, Tensor]] = accelerator.prepare_data_loader(plain)
+        return prepared
+
+    def adamw(parameters: Iterator[nn.Parameter]) -> Optimizer:
+        return AdamW(
+            (parameter for parameter in parameters if parameter.requires_grad),
+            lr=cell.train.learning_rate,
+            weight_decay=cell.train.weight_decay,
+            fused=cell.train.fused,
+        )
+
+    def constant(optimizer: Optimizer) -> LambdaLR:
+        return LambdaLR(optimizer, lambda _: 1.0)
+
+    optimizer: Any = None
+    scheduler: Any = None
+    masters = None
+    if cell.train.optimizer == "none":
+        model = accelerator.prepare(model)
+    elif family in ("deepspeed", "fsdp2"):
+        # Both take over the optimizer while they shard the model.
+        optimizer = adamw(model.parameters())
+        model, optimizer, scheduler = accelerator.prepare(model, optimizer, constant(optimizer))
+    else:
+        model = accelerator.prepare(model)
+        optimizer = adamw(model.parameters())
+        if family != "fsdp" and cell.mixed_precision == "bf16":
+            optimizer = masters = MasterWeights(optimizer)
+        optimizer, scheduler = accelerator.prepare(optimizer, constant(optimizer))
+    model.train()
+    if cell.train.compile:
+        _compile_units(model, kind.units)
+    return Job(
+        accelerator=accelerator,
+        model=model,
+        optimizer=optimizer,
+        scheduler=scheduler,
+        loader=loader,
+        masters=masters,
+        max_grad_norm=cell.train.max_grad_norm,
+        family=family,
+    )
+
+
+@contextlib.contextmanager
+def _no_zero_init() -> Iterator[None]:
+    """Build with whole tensors under ZeRO-3 too; it shards them at prepare().
+
+    transformers partitions every module at construction while a HfDeepSpeedConfig is active, and some initialisers need
+    whole tensors. `zero3_init_flag: false` does not turn that off.
+    """
+    from transformers.integrations import deepspeed
+
+    active = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed._hf_deepspeed_config_weak_ref = None
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = active
+
+
+def _reduce_in_fp32(accelerator: Accelerator) -> None:
+    """accelerate would reduce FSDP2's gradients in bf16; its masters are fp32 shards, and so is their reduction."""
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+    )
+
+
+def _fit_buckets(accelerator: Accelerator, parameters: int) -> None:
+    """A bucket larger than the model is never filled; DeepSpeed allocates its 5e8 elements all the same."""
+    aligned = -(-parameters // 1024) * 1024  # it asks for a multiple of twice the ranks
+    zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
+    for name, default in (("reduce", 500_000_000), ("allgather", 500_000_000), ("stage3_prefetch", 50_000_000)):
+        zero[f"{name}_bucket_size"] = min(aligned, default)
+
+
+def _compile_units(model: nn.Module, units: tuple[str, ...]) -> None:
+    """Compile after sharding and unit by unit: hooks of the outer model stay outside the graphs."""
+    for module in model.modules():
+        if type(module).__name__ in units:
+            module.compile()
+
+
+def _end_with_rank(_worker: int) -> None:
+    processes.die_with_parent()

@@ -1,0 +1,108 @@
+"""The training step, its phases and the two windows in which it is timed."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from bench.outcome import BACKWARD_STEP, PHASES
+from bench.runner.device import Shim
+from bench.runner.setup import Job
+
+METRICS = ("loss", "mse", "ce", "l1", "accuracy")
+
+Batches = Iterator[dict[str, Tensor]]
+Lap = Callable[[str], None]
+Beat = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Window:
+    """Raw samples of some consecutive steps."""
+
+    times_s: list[float]
+    phase_times_s: dict[str, list[float]]
+    metrics: list[list[float]]
+
+
+def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
+    """One training step.
+
+    Args:
+        batches: of this rank, on its device; the next one is taken.
+        lap: called at the end of each phase with its name.
+
+    Returns:
+        The METRICS as means over ranks; one that the workload does not have is 0.
+    """
+    batch = next(batches)
+    lap("dataload_wait")
+    output: dict[str, Tensor] = job.model(batch)
+    lap("forward")
+    job.accelerator.backward(output["loss"])
+    lap("bwd")
+    job.clip()
+    lap("unscale_clip")
+    if job.optimizer is not None:
+        job.optimizer.step()
+    lap("optim_step")
+    if job.optimizer is not None:
+        job.optimizer.zero_grad()
+        job.scheduler.step()
+    else:
+        job.model.zero_grad()
+    lap("zero_grad_sched")
+    means = _gather(job, output)
+    lap("sync_gather")
+    return means
+
+
+def _gather(job: Job, output: dict[str, Tensor]) -> list[float]:
+    loss = output["loss"]
+    local_M = torch.stack([output.get(name, torch.zeros_like(loss)).detach().float() for name in METRICS])
+    gathered_RM: Tensor = job.accelerator.gather(local_M[None])
+    means: list[float] = gathered_RM.mean(dim=0).tolist()
+    return means
+
+
+def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, name: str) -> Window:
+    """Times whole steps. Nothing inside a step waits for the device; its end does: the loss reaches the host."""
+    times_s, metrics = [], []
+    for index in range(steps):
+        beat(name, index, steps)
+        start = time.perf_counter()
+        metrics.append(step(job, batches, no_lap))
+        times_s.append(time.perf_counter() - start)
+    return Window(times_s, {}, metrics)
+
+
+def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat) -> Window:
+    """Times the phases of a step, waiting for the device at each boundary. `total` is timed on its own."""
+    times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASES, "total")} if steps else {}
+    metrics = []
+    since = 0.0
+
+    def lap(phase: str) -> None:
+        nonlocal since
+        shim.synchronize()
+        now = time.perf_counter()
+        times_s[phase].append(now - since)
+        since = now
+
+    for index in range(steps):
+        beat("phases", index, steps)
+        shim.synchronize()
+        start = since = time.perf_counter()
+        metrics.append(step(job, batches, lap))
+        times_s["total"].append(time.perf_counter() - start)
+    if steps:
+        times_s["backward_step"] = [
+            sum(parts) for parts in zip(*(times_s[part] for part in BACKWARD_STEP), strict=True)
+        ]
+    return Window([], times_s, metrics)
+
+
+def no_lap(_phase: str) -> None:
+    """For steps whose phases are not timed."""

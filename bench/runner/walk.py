@@ -1,0 +1,68 @@
+"""A scouting attempt: growing batches in one process, to learn how memory grows for the price of one set-up."""
+
+import time
+from itertools import pairwise
+from pathlib import Path
+
+import torch
+
+from bench import spool
+from bench.cell import Walk
+from bench.outcome import Memory
+from bench.runner.device import Shim
+from bench.runner.setup import Job
+from bench.runner.steps import no_lap, step
+from bench.spool import BeatFile, Footprint, Walked
+
+NEAR = 0.95
+"""The walk ends where the next batch is likely to need more than this share of capacity on any rank."""
+
+
+def walk(job: Job, walk: Walk, device: Shim, capacity_bytes: int, out: Path, rank: int, beat: BeatFile) -> None:
+    """Leave a footprint of each batch in `walk<N>.json`, up to the first that is likely not to fit.
+
+    The last footprint is of the first batch again. What it needs more than at first is what the process has kept of the
+    batches between, such as oneDNN's primitives, and a fresh process at one batch would not hold.
+    """
+    seen: list[Footprint] = []
+
+    def measure(batch: int) -> None:
+        beat("walk", batch, walk.batches_per_rank[-1])
+        batches = iter(job.loader(batch))
+        if not seen:
+            step(job, batches, no_lap)  # allocates the optimizer's state
+        device.reset_peaks()
+        step(job, batches, no_lap)
+        start = time.perf_counter()
+        step(job, batches, no_lap)
+        took_s = time.perf_counter() - start
+        seen.append(Footprint(batch_per_rank=batch, memory=device.memory(capacity_bytes), step_time_s=took_s))
+        spool.write(out / f"walk{rank}.json", Walked(rank=rank, footprints=tuple(seen)))
+
+    for batch in walk.batches_per_rank:
+        if not _everywhere(job, _likely_to_fit(seen, batch, capacity_bytes)):
+            break
+        measure(batch)
+    if len(seen) > 1:
+        measure(walk.batches_per_rank[0])
+
+
+def _likely_to_fit(seen: list[Footprint], batch: int, capacity_bytes: int) -> bool:
+    """By the line through the last two footprints."""
+    points = [(point.batch_per_rank, used) for point in seen if (used := _used(point.memory)) is not None]
+    if len(points) < 2:
+        return True
+    (batch_0, used_0), (batch_1, used_1) = list(pairwise(points))[-1]
+    slope = max(0.0, (used_1 - used_0) / (batch_1 - batch_0))
+    return used_1 + slope * (batch - batch_1) <= NEAR * capacity_bytes
+
+
+def _used(memory: Memory) -> int | None:
+    allocated = memory.peak_allocated_bytes
+    return None if allocated is None else allocated + (memory.overhead_bytes or 0)
+
+
+def _everywhere(job: Job, here: bool) -> bool:
+    """Whether all ranks say so: they go on together or not at all."""
+    voted: torch.Tensor = job.accelerator.gather(torch.tensor([here], device=job.accelerator.device, dtype=torch.int32))
+    return bool(voted.min())

@@ -1,0 +1,82 @@
+"""The max-batch search of one cell: observations in, the next attempt or the verdict out. Pure.
+
+data.py         Observation, Goal, the steps, the verdict, and what counts as evidence
+memory.py       the peak as a curve over the batch
+ceiling.py      max: the bracket, closed in few attempts
+throughput.py   best and safe: the curve below max, thrashing
+"""
+
+from collections.abc import Iterator, Sequence
+
+from bench.search.ceiling import Bracket, settle
+from bench.search.data import Answer, Certificate, Goal, Observation, Scout, Step, Try, Verdict, evidence
+from bench.search.throughput import Answers, choose, further, know
+
+__all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step"]
+
+
+def next_step(observations: Sequence[Observation], goal: Goal, *, start: int | None = None) -> Step:
+    """What to do next for one cell.
+
+    A function of its arguments alone, so a search that was interrupted goes on from what is stored. The caller adds
+    what the step showed and asks again; when a scout saw nothing at all, that is one hint: the smallest batch ran out.
+    An attempt that hangs or fails otherwise shows nothing, and asking again gives the same step.
+
+    Args:
+        observations: of this cell, in the order they were made; those of earlier searches count as well.
+        start: another cell's max. It adds one batch to the scout's walk and decides nothing.
+    """
+    told = evidence(observations, goal)
+    settled = settle(observations, told, goal, start)
+    if isinstance(settled, Scout | Try):
+        return settled
+    bracket, certificate = settled
+    known = know(told, bracket, goal)
+    attempt = None if certificate == "contradicted" else further(known, goal, full_only=told.full_only)
+    return attempt or _verdict(bracket, certificate, choose(known), goal)
+
+
+def _verdict(bracket: Bracket, certificate: Certificate, answers: Answers, goal: Goal) -> Verdict:
+    return Verdict(
+        max_batch_per_rank=bracket.fits or None,
+        certificate=certificate,
+        fits=bracket.fits or None,
+        fails=bracket.fails,
+        best=answers.best,
+        safe=answers.safe,
+        points=answers.points,
+        thrashing=answers.thrashing,
+        why="; ".join(
+            part for part in (_max_in_words(bracket, certificate, goal), *_answers_in_words(answers)) if part
+        ),
+    )
+
+
+def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str:
+    fits, fails = bracket
+    match certificate:
+        case "next_fails":
+            return f"{fits} fits and {fails} does not"
+        case "tolerance":
+            return f"{fits} fits and {fails} does not, which is within the tolerance of {goal.tolerance:.3g} of max"
+        case "cap_fits":
+            return f"{fits} fits, the largest batch allowed"
+        case "nothing_fits":
+            return f"not even {goal.granularity} fits"
+        case "contradicted":
+            known = f"{fits} fits and nothing up to it has failed" if fits else f"{fails} does not fit"
+            return f"{known}, but batches that had fitted, or smaller ones, ran out: no certificate"
+
+
+def _answers_in_words(answers: Answers) -> Iterator[str]:
+    best, safe, thrashing = answers.best, answers.safe, answers.thrashing
+    if best:
+        of = f"{answers.points} fresh point{'s' * (answers.points > 1)}"
+        yield f"{best.batch} is fastest at {best.samples_per_s:.3g} samples/s, of {of}"
+    if safe and safe != best:
+        yield f"{safe.batch} is fastest within the headroom at {safe.samples_per_s:.3g} samples/s"
+    if best and not safe:
+        yield "no batch was seen within the headroom"
+    if thrashing:
+        listed = ", ".join(map(str, thrashing))
+        yield f"{listed} fits but thrashes" if len(thrashing) == 1 else f"{listed} fit but thrash"

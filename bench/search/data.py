@@ -1,0 +1,200 @@
+"""What the search is told and what it answers. Batches are per rank."""
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Literal, NamedTuple
+
+from pydantic import BeforeValidator, field_validator, model_validator
+
+from bench.cell import Frozen
+
+
+class Observation(Frozen):
+    """One batch seen once. An attempt that neither fitted nor ran out of memory observed nothing."""
+
+    batch: int
+    outcome: Literal["ok", "oom"]
+    fresh: bool
+    """Seen in processes of its own: evidence. False: seen by the scout, after other batches: a hint."""
+    peak_bytes: int | None
+    """Of the worst rank: allocated and what is used beside torch. None when unknown."""
+    capacity_bytes: int
+    """What that rank could use."""
+    samples_per_s: float | None
+    """Global."""
+    reserved_bytes: int | None = None
+    """Blocks that the caching allocator held, and what is used beside torch."""
+    alloc_retries: int = 0
+    """Times that the caching allocator had to give its blocks back and ask anew."""
+    full: bool = False
+    """Measured at the full step count."""
+
+    @property
+    def peak(self) -> float | None:
+        """Share of capacity in use: what memory is fitted on."""
+        return None if self.peak_bytes is None else self.peak_bytes / self.capacity_bytes
+
+    @property
+    def footprint(self) -> float | None:
+        """Share of capacity held, the allocator's spare blocks included: what headroom is judged by."""
+        return self.peak if self.reserved_bytes is None else self.reserved_bytes / self.capacity_bytes
+
+
+def _percent(value: Any) -> Any:
+    """``3%`` is 0.03."""
+    if isinstance(value, str) and value.strip().endswith("%"):
+        try:
+            return float(value.strip()[:-1]) / 100
+        except ValueError:
+            return value
+    return value
+
+
+Share = Annotated[float, BeforeValidator(_percent)]
+
+
+class Goal(Frozen):
+    """What the user wants to know, and how exactly."""
+
+    max_batch: int = 65_536
+    """No batch above it is tried."""
+    granularity: int = 1
+    """Batches tried are multiples of it."""
+    tolerance: Share = 0.0
+    """Share of max by which max may be understated; 0 is exact."""
+    headroom: Share = 0.9
+    """Share of capacity that the safe batch may hold."""
+
+    @field_validator("max_batch", "granularity")
+    @classmethod
+    def _at_least_one(cls, value: int) -> int:
+        if value < 1:
+            raise ValueError(f"a batch is at least 1, not {value}")
+        return value
+
+    @field_validator("tolerance")
+    @classmethod
+    def _share_of_max(cls, value: float) -> float:
+        if not 0 <= value < 1:
+            raise ValueError(f"a share of the largest batch, from 0 (exact) to below 1 (0.03 is 3 %), not {value:g}")
+        return value
+
+    @field_validator("headroom")
+    @classmethod
+    def _share_of_capacity(cls, value: float) -> float:
+        if not 0 < value <= 1:
+            raise ValueError(f"a share of capacity, above 0 and up to 1 (0.9 is 90 %), not {value:g}")
+        return value
+
+    @model_validator(mode="after")
+    def _something_to_try(self) -> "Goal":
+        if self.granularity > self.max_batch:
+            raise ValueError(
+                f"granularity {self.granularity} is above the largest batch allowed, {self.max_batch}: nothing to try"
+            )
+        return self
+
+    @property
+    def cap(self) -> int:
+        """The largest candidate."""
+        return self.down(self.max_batch)
+
+    def down(self, batch: float) -> int:
+        """The nearest multiple of the granularity at or below ``batch``."""
+        return int(batch // self.granularity) * self.granularity
+
+    def width(self, fits: int) -> int:
+        """How far above ``fits`` the next failure may be for ``fits`` to count as max."""
+        return max(self.granularity, self.down(fits * self.tolerance))
+
+
+class Scout(Frozen):
+    """Walk ``batches`` in one process, a step or two each, up to the first that runs out of memory."""
+
+    kind: Literal["scout"] = "scout"
+    batches: tuple[int, ...]
+
+
+class Try(Frozen):
+    """Make one attempt in processes of its own."""
+
+    kind: Literal["try"] = "try"
+    batch: int
+    full: bool
+    """At the full step count; otherwise a few steps are enough."""
+    why: str
+
+
+Certificate = Literal["next_fails", "tolerance", "cap_fits", "nothing_fits", "contradicted"]
+"""What max rests on, each point seen fresh.
+
+next_fails    max fits and max + granularity does not
+tolerance     max fits and a batch within the tolerance above it does not
+cap_fits      the largest batch that the user allows fits
+nothing_fits  the smallest candidate does not fit
+contradicted  batches ran out that had fitted, or below ones that had, again and again: max fitted and nothing
+              at or below it has failed, but how much more would fit this machine does not say
+"""
+
+
+class Answer(Frozen):
+    """One batch to train with."""
+
+    batch: int
+    samples_per_s: float
+    """Global; at the full step count when that was measured."""
+    held: float | None
+    """Share of capacity: reserved when known, else allocated."""
+    confirmed: bool
+    """Measured at the full step count in a fresh process."""
+
+
+class Verdict(Frozen):
+    """The end of the search."""
+
+    kind: Literal["verdict"] = "verdict"
+    max_batch_per_rank: int | None
+    """None: not even the smallest candidate fits."""
+    certificate: Certificate
+    fits: int | None
+    """Lower end of the bracket: the largest batch seen to fit."""
+    fails: int | None
+    """Upper end: the smallest batch seen to fail. None: none failed."""
+    best: Answer | None
+    """Highest throughput. None: nothing fits, every batch thrashes, or no throughput is known."""
+    safe: Answer | None
+    """Highest throughput within the headroom."""
+    points: int
+    """Fresh batches with a throughput, up to max, that best and safe rest on."""
+    thrashing: tuple[int, ...]
+    """Batches that fit and must not be recommended."""
+    why: str
+
+    @property
+    def confirmed(self) -> bool:
+        """Best and safe were measured at the full step count."""
+        return all(answer.confirmed for answer in (self.best, self.safe) if answer)
+
+
+Step = Scout | Try | Verdict
+
+
+class Evidence(NamedTuple):
+    """Observations sorted by what may rest on them."""
+
+    seen: Sequence[Observation]
+    """Fresh observations of candidates: what a verdict rests on."""
+    hints: Sequence[Observation]
+    """All others: they may choose what to try."""
+    full_only: bool
+    """A full attempt has run out where a short one had fitted. A few steps prove nothing here: short fits are hints,
+    short failures stay evidence."""
+
+
+def evidence(observations: Sequence[Observation], goal: Goal) -> Evidence:
+    """Sort ``observations``."""
+    fresh = [o for o in observations if o.fresh and o.batch % goal.granularity == 0 and o.batch <= goal.cap]
+    short_fit = max((o.batch for o in fresh if o.outcome == "ok" and not o.full), default=0)
+    full_only = any(o.batch <= short_fit for o in fresh if o.outcome == "oom" and o.full)
+    seen = [o for o in fresh if o.outcome == "oom" or o.full] if full_only else fresh
+    chosen = set(map(id, seen))
+    return Evidence(seen, [o for o in observations if id(o) not in chosen], full_only)

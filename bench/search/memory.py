@@ -1,0 +1,81 @@
+"""The peak as a curve over the batch: static part + slope * batch + bend * batch², in shares of capacity."""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+NOISE = 0.002
+"""Relative scatter of a peak, assumed while there are too few points to see it."""
+BEND = 0.1
+"""How much of capacity the bend is expected to take at the largest batch seen, when the points cannot tell."""
+
+
+class Point(NamedTuple):
+    """A batch and the share of capacity that it took."""
+
+    batch: int
+    share: float
+
+
+class Curve(NamedTuple):
+    """Share of capacity over the batch; convex."""
+
+    static: float
+    slope: float
+    bend: float
+
+    def at(self, batch: float) -> float:
+        return self.static + (self.slope + self.bend * batch) * batch
+
+    def reaches(self, share: float) -> float:
+        """The batch at which the curve crosses ``share``; below 0 when its static part is above it."""
+        room = share - self.static
+        if self.slope <= 0 and self.bend <= 0:
+            return math.inf if room >= 0 else -1.0
+        root = math.sqrt(max(0.0, self.slope**2 + 4 * self.bend * room))
+        return 2 * room / (self.slope + root) if self.slope + root > 0 else math.inf
+
+
+def fit(points: Sequence[Point]) -> Curve | None:
+    """The convex curve nearest to ``points``; None when there are none.
+
+    The bend is what is left after a straight line is taken out (Frisch-Waugh), shrunk by as much as the scatter of the
+    points makes it doubtful: exact points give the exact parabola, noisy ones nearly a line.
+    """
+    if not points:
+        return None
+    unit = max(batch for batch, _ in points)
+    x, y = [batch / unit for batch, _ in points], [share for _, share in points]
+    if len(set(x)) == 1:
+        mean = sum(y) / len(y)
+        return Curve(0.0, mean / unit, 0.0)
+    x2 = [value * value for value in x]
+    rest_x2, rest_y = _off_line(x, x2), _off_line(x, y)
+    square, cross = _dot(rest_x2, rest_x2), _dot(rest_x2, rest_y)
+    bend = 0.0
+    if square > 1e-12:
+        free = cross / square
+        left = sum((b - free * a) ** 2 for a, b in zip(rest_x2, rest_y, strict=True))
+        spare = len(points) - 3
+        variance = (left + NOISE**2 * (spare <= 0)) / max(spare, 1)
+        bend = max(0.0, cross / (square + variance / BEND**2))
+    static, slope = _line(x, [b - bend * a for a, b in zip(x2, y, strict=True)])
+    return Curve(static, slope / unit, bend / unit**2)
+
+
+def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
+    """Intercept and slope of least squares."""
+    mean_x, mean_y = sum(x) / len(x), sum(y) / len(y)
+    away = [value - mean_x for value in x]
+    slope = _dot(away, y) / _dot(away, away)
+    return mean_y - slope * mean_x, slope
+
+
+def _off_line(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """What a straight line leaves of ``y``."""
+    intercept, slope = _line(x, y)
+    return [b - intercept - slope * a for a, b in zip(x, y, strict=True)]
+
+
+def _dot(a: Sequence[float], b: Sequence[float]) -> float:
+    return sum(p * q for p, q in zip(a, b, strict=True))

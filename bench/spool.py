@@ -1,0 +1,147 @@
+"""The files that cross the process boundary. Each is whole when it is visible: written aside, then renamed.
+
+An attempt's folder (named by the store):
+
+    spec.json        the attempt and where it runs, for the runner
+    accelerate.yaml  what `accelerate launch --config_file` is given
+    rank<N>.json     what became of rank N; see bench/outcome.py
+    walk<N>.json     a walk's footprints
+    rank<N>.log      its output
+    rank<N>.beat     its phase and step, one line, rewritten in place
+
+A spool folder, one per launch of rank servers:
+
+    server<N>.json   its state: ready, and the number of the last request it has finished
+    request.json     the newest request
+"""
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from bench.cell import Attempt, Device, Frozen, Walk
+from bench.outcome import Memory, RankOutcome
+
+Model = TypeVar("Model", bound=BaseModel)
+_RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
+
+
+class Spec(Frozen):
+    """All that a rank needs to know of its attempt."""
+
+    attempt: Attempt | Walk
+    device: Device
+    units: tuple[str, ...]
+
+
+class Request(Frozen):
+    """bench asks the rank servers for one attempt."""
+
+    number: int
+    folder: str
+    """The attempt's folder, absolute."""
+    port: int
+    """For the attempt's own rendezvous."""
+    cancelled: str | None = None
+    """Why the attempt is to be ended, once it is."""
+
+
+class ServerState(Frozen):
+    """A rank server tells where it stands."""
+
+    rank: int
+    pid: int
+    child: int | None = None
+    """The process of the attempt under way."""
+    finished: int = 0
+    """Number of the last request whose child is gone."""
+    unforkable: str | None = None
+    """Why a fork of this server would not work, once it is known."""
+
+
+class Beat(Frozen):
+    """How far a rank has come."""
+
+    phase: str
+    step: int
+    steps: int
+    """Steps in this phase; 0 when it has none."""
+
+
+class Footprint(Frozen):
+    """One batch of a walk, as one rank saw it."""
+
+    batch_per_rank: int
+    memory: Memory
+    step_time_s: float
+    """Of the last step at this batch."""
+
+
+class Walked(Frozen):
+    """`walk<N>.json`: how far a rank has come; rewritten after every batch."""
+
+    rank: int
+    footprints: tuple[Footprint, ...]
+
+
+class BeatFile:
+    """Writes a rank's beats: one small write each, so that it can be called inside a timed window."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = os.open(folder / f"rank{rank}.beat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.phase = "start"
+
+    def __call__(self, phase: str, step: int = 0, steps: int = 0) -> None:
+        self.phase = phase
+        os.pwrite(self._file, f"{phase} {step} {steps}".ljust(47).encode() + b"\n", 0)
+
+
+def read_beat(folder: Path, rank: int) -> Beat | None:
+    try:
+        phase, step, steps = (folder / f"rank{rank}.beat").read_text().split()
+        return Beat(phase=phase, step=int(step), steps=int(steps))
+    except (OSError, ValueError):
+        return None
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``path`` so that a reader sees the old content or the new one, and a crash leaves one of them."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("w", encoding="utf-8") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write(path: Path, record: BaseModel) -> None:
+    write_text(path, record.model_dump_json(indent=1) + "\n")
+
+
+def read(path: Path, kind: type[Model]) -> Model | None:
+    """The record at ``path``, or None while there is none."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.json"
+
+
+def read_ranks(folder: Path, world_size: int) -> list[RankOutcome]:
+    """What the ranks of an attempt have left so far; a torn or foreign file counts as nothing."""
+    found = []
+    for rank in range(world_size):
+        try:
+            found.append(_RANK_OUTCOME.validate_json(rank_file(folder, rank).read_bytes()))
+        except (FileNotFoundError, ValidationError):
+            continue
+    return found

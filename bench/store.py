@@ -1,0 +1,216 @@
+"""The run folder: one class knows every file name. What is on disk is whole, and nothing measured is overwritten.
+
+reports/<name>/
+    run.json                          the machine, and the order in which the report shows the attempts
+    matrix.yaml                       the matrix, with the changes from the command line
+    attempts/<backend>-<id>/b<batch>/ one attempt: see bench/spool.py, and
+        launch.log, command.sh        its own launch's output; the command that runs it again by hand
+        result.json                   its outcome; written last
+    superseded/                       attempts that were measured again, or were under way when a run was killed
+    servers/                          logs of the rank servers
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from bench import spool
+from bench.cell import Attempt, Cell, Frozen, Walk
+from bench.errors import InputError
+from bench.machine import Machine
+from bench.outcome import Result
+from bench.probe import Probe
+from bench.spool import Walked
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Run(Frozen):
+    """`run.json`."""
+
+    machine: Machine
+    cells: tuple[str, ...]
+    """Slugs, in the order of the matrix."""
+
+
+class Store:
+    """One run folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    @contextmanager
+    def open(self, machine: Machine, cells: Sequence[Cell], matrix_text: str) -> Iterator[None]:
+        """Take the folder for one run, creating it where needed.
+
+        Raises:
+            InputError: another run has it, it was made on an unlike machine, or it cannot be written.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            if not (self.root / "run.json").exists() and any(file.name != ".lock" for file in self.root.iterdir()):
+                raise InputError(
+                    "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
+                )
+            lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise InputError(f"cannot write there: {error.strerror}", where=str(self.root), fix="see --out") from error
+        try:
+            self._take(lock)
+            known = self._run()
+            if known is not None and (differences := known.machine.unlike(machine)):
+                raise InputError(
+                    "this run was measured on an unlike machine: " + "; ".join(differences),
+                    where=str(self.root),
+                    fix="results of unlike machines do not stand in one run: choose another folder with --out",
+                )
+            slugs = [*(known.cells if known else ()), *(cell.slug for cell in cells)]
+            spool.write(self.root / "run.json", Run(machine=machine, cells=tuple(dict.fromkeys(slugs))))
+            spool.write_text(self.root / "matrix.yaml", matrix_text)
+            yield
+        finally:
+            os.close(lock)
+
+    def _take(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            raise InputError(
+                f"another bench (process {holder}) is running in this folder",
+                where=str(self.root),
+                fix="wait for it, or choose another folder with --out",
+            ) from error
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, str(os.getpid()).encode(), 0)
+
+    def result(self, attempt: Attempt) -> Result | None:
+        """What is stored of ``attempt``; None when it was not finished, or its file is not what was written."""
+        found = self._read(self._folder(attempt))
+        return found if found is not None and found.attempt == attempt else None
+
+    def results(self) -> list[Result]:
+        """Everything that was finished, in the matrix's order.
+
+        Raises:
+            InputError: the folder holds no run.
+        """
+        run = self._run()
+        if run is None:
+            raise InputError("holds no run", where=str(self.root), fix="`bench run MATRIX` makes one")
+        return [result for slug in run.cells for result in self._results(slug)]
+
+    def of_cell(self, cell: Cell) -> list[Result]:
+        """Everything that was finished of one cell, by batch."""
+        return [result for result in self._results(cell.slug) if result.attempt.cell == cell]
+
+    def _results(self, slug: str) -> list[Result]:
+        folders = (self.root / "attempts" / slug).glob("b*")
+        found = [result for folder in folders if (result := self._read(folder)) is not None]
+        return sorted(found, key=lambda result: (result.attempt.batch_per_rank, result.attempt.short))
+
+    def walked(self, cell: Cell) -> list[Walked]:
+        """The footprints of a walk, by rank; empty when there was none, or a rank left none."""
+        folder = self._folder(Walk(cell=cell, batches_per_rank=()))
+        ranks = [_read(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
+        return [rank for rank in ranks if rank is not None] if all(ranks) else []
+
+    def probe(self, cell: Cell) -> Probe | None:
+        found = _read(self._probe_file(cell), Probe)
+        return found if found is not None and found.cell == cell else None
+
+    def probes(self) -> list[Probe]:
+        """The verdicts of all searches, in the matrix's order."""
+        run = self._run()
+        files = (self.root / "attempts" / slug / "probe.json" for slug in (run.cells if run else ()))
+        return [found for file in files if (found := _read(file, Probe)) is not None]
+
+    def finish_probe(self, found: Probe) -> None:
+        self._probe_file(found.cell).parent.mkdir(parents=True, exist_ok=True)
+        spool.write(self._probe_file(found.cell), found)
+
+    def _probe_file(self, cell: Cell) -> Path:
+        return self.root / "attempts" / cell.slug / "probe.json"
+
+    def begin(self, attempt: Attempt | Walk) -> Path:
+        """An empty folder for ``attempt``; what lies there already is set aside."""
+        folder = self._folder(attempt)
+        self._set_aside(folder)
+        folder.mkdir(parents=True)
+        return folder
+
+    def set_aside(self, cell: Cell, kinds: set[str]) -> None:
+        """Make the cell's attempts of these kinds unfinished again; they stay below `superseded/`."""
+        for result in self.of_cell(cell):
+            if result.outcome.kind in kinds:
+                self._set_aside(self._folder(result.attempt))
+
+    def _set_aside(self, folder: Path) -> None:
+        if folder.exists():
+            aside = self.root / "superseded" / folder.relative_to(self.root / "attempts")
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            number = max((int(old.suffix[1:]) for old in self._aside(folder)), default=-1) + 1
+            folder.rename(aside.with_name(f"{aside.name}.{number}"))
+
+    def _aside(self, folder: Path) -> list[Path]:
+        """What was set aside of one attempt, the oldest first."""
+        parent = (self.root / "superseded" / folder.relative_to(self.root / "attempts")).parent
+        found = {number: file for file in parent.glob(f"{folder.name}.*") if (number := file.suffix[1:]).isdigit()}
+        return [found[number] for number in sorted(found, key=int)]
+
+    def finish(self, result: Result) -> None:
+        """Store an attempt's outcome. It is on disk when this returns."""
+        folder = self._folder(result.attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        spool.write(folder / "result.json", result)
+
+    def servers(self) -> Path:
+        """A new folder for the spools of this run's rank servers."""
+        parent = self.root / "servers"
+        parent.mkdir(exist_ok=True)
+        folder = parent / str(max((int(old.name) for old in parent.iterdir() if old.name.isdigit()), default=-1) + 1)
+        folder.mkdir()
+        return folder.resolve()
+
+    def _folder(self, attempt: Attempt | Walk) -> Path:
+        return self.root / "attempts" / attempt.slug
+
+    def _run(self) -> Run | None:
+        try:
+            return spool.read(self.root / "run.json", Run)
+        except (ValidationError, OSError) as error:
+            raise InputError(
+                "is not a run of this version of bench", where=str(self.root / "run.json"), fix="see --out"
+            ) from error
+
+    def _read(self, folder: Path) -> Result | None:
+        """The attempt's result. While one is measured again, and if that is cut off, it is the one before."""
+        for kept in (folder, *reversed(self._aside(folder) if folder.is_dir() else [])):
+            if (found := _read(kept / "result.json", Result)) is not None:
+                return found
+        return None
+
+
+def _read(file: Path, kind: type[Model]) -> Model | None:
+    """What is stored; a file that is torn, edited or of another version counts as nothing."""
+    try:
+        return spool.read(file, kind)
+    except (ValidationError, OSError):
+        return None
+
+
+def newest(reports: Path) -> Path:
+    """The run folder below ``reports`` that was written to last.
+
+    Raises:
+        InputError: there is none.
+    """
+    runs = sorted(reports.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
+    if not runs:
+        raise InputError("no run below this folder", where=str(reports), fix="`bench run MATRIX` makes one")
+    return runs[-1].parent

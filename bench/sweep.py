@@ -1,0 +1,193 @@
+"""The product on one screen: cells -> attempts -> outcomes -> store."""
+
+import json
+import os
+import time
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Literal
+
+from bench import backends, probe, spool
+from bench.cell import Attempt, Cell, Walk
+from bench.launch import prepare
+from bench.launch.local import Ended, Executor
+from bench.machine import Machine
+from bench.matrix import CellPlan
+from bench.outcome import Isolation, Outcome, RankOk, Result, Skipped, classify
+from bench.probe import Probe
+from bench.progress import Progress
+from bench.search import Goal, Verdict
+from bench.spool import Walked
+from bench.store import Store
+
+Rerun = Literal["failed", "oom", "all"]
+RERUN_KINDS = {"failed": {"failed", "hang"}, "oom": {"oom"}, "all": {"ok", "oom", "failed", "hang"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sweep:
+    """What to measure, where to keep it, and who does it."""
+
+    plans: Sequence[CellPlan]
+    goal: Goal
+    """Of the search, where a batch is `probe`."""
+    units: tuple[str, ...]
+    """Of the workload: class names of the modules that are sharded as one."""
+    machine: Machine
+    timeout_s: float
+    rerun: Rerun | None
+    store: Store
+    executor: Executor
+    progress: Progress
+
+    def run(self) -> list[Result]:
+        """Measure what is not measured yet; each result is stored before the next attempt starts.
+
+        Returns:
+            The results of all attempts of the sweep, old and new, in the matrix's order.
+        """
+        results: list[Result] = []
+        with closing(self.executor):
+            for plan in self.plans:
+                for batch in plan.batches:
+                    if batch == "probe":
+                        results += self._probe(plan)
+                    else:
+                        results.append(self.attempt(plan, Attempt(cell=plan.cell, batch_per_rank=batch), results))
+        return results
+
+    def finished(self) -> int:
+        """How many attempts and searches are stored already."""
+        listed = [
+            self.stored(Attempt(cell=plan.cell, batch_per_rank=batch))
+            for plan in self.plans
+            for batch in plan.batches
+            if batch != "probe"
+        ]
+        searched = [self.store.probe(plan.cell) for plan in self.plans if "probe" in plan.batches]
+        return sum(found is not None for found in [*listed, *searched])
+
+    def attempt(self, plan: CellPlan, attempt: Attempt, before: Sequence[Result]) -> Result:
+        """The attempt's result: stored, known beforehand, or measured now."""
+        if result := self.stored(attempt):
+            return result
+        if reason := self._known_beforehand(attempt, before):
+            result = self._skip(plan, attempt, reason)
+        else:
+            result = self._measure(plan, attempt)
+        self.store.finish(result)
+        self.progress.result(label(plan), result)
+        return result
+
+    def stored(self, attempt: Attempt) -> Result | None:
+        """What stands for ``attempt``, unless it is to be measured again. A skip is decided anew."""
+        result = self.store.result(attempt)
+        again = {"skipped"} | (RERUN_KINDS[self.rerun] if self.rerun else set())
+        return None if result is None or result.outcome.kind in again else result
+
+    def _known_beforehand(self, attempt: Attempt, before: Sequence[Result]) -> str | None:
+        """Why ``attempt`` need not run: its backend forbids it, or a smaller batch of the cell ran out of memory."""
+        if reason := backends.forbids(attempt.cell, self.machine.hardware.device):
+            return reason
+        for result in before:
+            if result.attempt.cell == attempt.cell and result.outcome.kind == "oom":
+                return f"stopped early: batch {result.attempt.batch_per_rank} ran out of memory"
+        return None
+
+    def _skip(self, plan: CellPlan, attempt: Attempt, reason: str) -> Result:
+        outcome, before = Skipped(reason=reason), self.store.result(attempt)
+        if before is not None and before.outcome == outcome:
+            return before
+        self.store.begin(attempt)
+        return self._result(plan, attempt, outcome, time.time(), None)
+
+    def _measure(self, plan: CellPlan, attempt: Attempt) -> Result:
+        started = time.time()
+        self.progress.attempt(label(plan), attempt.batch_per_rank)
+        ended = self.launch(attempt, self.store.begin(attempt).resolve())
+        outcome = classify(
+            ended.ranks,
+            world_size=attempt.cell.num_processes,
+            timed_out_after_s=ended.timed_out_after_s,
+            launcher=ended.launcher,
+        )
+        return self._result(plan, attempt, outcome, started, ended.isolation)
+
+    def _probe(self, plan: CellPlan) -> list[Result]:
+        """Search the cell's batch; the verdict is stored beside its attempts."""
+        cell, progress, store = plan.cell, self.progress, self.store
+        if backends.forbids(cell, self.machine.hardware.device):
+            return [self.attempt(plan, Attempt(cell=cell, batch_per_rank=self.goal.granularity), [])]
+        if self.rerun:
+            store.set_aside(cell, RERUN_KINDS[self.rerun])
+
+        def walk(batches: tuple[int, ...]) -> list[Walked]:
+            progress.probing(label(plan), f"walking {', '.join(map(str, batches))} in one process")
+            way = Walk(cell=cell, batches_per_rank=batches)
+            self.launch(way, store.begin(way).resolve())
+            return store.walked(cell)
+
+        def attempt(batch: int, full: bool, why: str) -> Result:
+            progress.probing(label(plan), f"batch {batch}: {why}")
+            return self.attempt(plan, Attempt(cell=cell, batch_per_rank=batch, short=not full), [])
+
+        before = store.of_cell(cell)
+        found = probe.search(self.goal, self._start(plan), before, store.walked(cell), walk, attempt)
+        needs_bytes = self._needs(cell) if isinstance(found, Verdict) and found.max_batch_per_rank is None else None
+        store.finish_probe(Probe(cell=cell, axes=plan.axes, goal=self.goal, found=found, needs_bytes=needs_bytes))
+        progress.verdict(label(plan), found, needs_bytes)
+        return store.of_cell(cell)
+
+    def _needs(self, cell: Cell) -> int | None:
+        """Bytes that the smallest batch takes on a CPU when nothing limits it; None when that cannot be tried."""
+        if self.machine.hardware.device == "cuda" or cell.memory_limit_bytes is None:
+            return None
+        known = self.store.probe(cell)
+        if known is not None and known.needs_bytes is not None:
+            return known.needs_bytes
+        free = cell.model_copy(update={"memory_limit_bytes": None})
+        attempt = Attempt(cell=free, batch_per_rank=self.goal.granularity, short=True)
+        ranks = self.launch(attempt, self.store.begin(attempt).resolve()).ranks
+        used = [rank.memory.peak_allocated_bytes for rank in ranks if isinstance(rank, RankOk)]
+        return max((peak for peak in used if peak is not None), default=None)
+
+    def _start(self, plan: CellPlan) -> int | None:
+        """The max of the nearest cell before this one."""
+        cells = [other.cell for other in self.plans]
+        for cell in reversed(cells[: cells.index(plan.cell)]):
+            known = self.store.probe(cell)
+            if known is not None and isinstance(known.found, Verdict):
+                return known.found.max_batch_per_rank
+        return None
+
+    def launch(self, attempt: Attempt | Walk, folder: Path) -> Ended:
+        """Prepare ``folder``, and run ranks in it until all have ended."""
+        hardware = self.machine.hardware
+        environment = backends.environment(attempt.cell.num_processes, hardware, os.environ)
+        for name, text in prepare.files(attempt, self.units, hardware.device, environment, str(folder)).items():
+            spool.write_text(folder / name, text)
+        return self.executor.run(
+            attempt.cell, folder, self.timeout_s, lambda beat: self.progress.beat(beat.phase, beat.step, beat.steps)
+        )
+
+    def _result(
+        self, plan: CellPlan, attempt: Attempt, outcome: Outcome, started: float, isolation: Isolation | None
+    ) -> Result:
+        return Result(
+            attempt=attempt,
+            axes=plan.axes,
+            outcome=outcome,
+            machine=self.machine,
+            isolation=isolation,
+            started_at=datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
+            wall_s=time.time() - started,
+        )
+
+
+def label(plan: CellPlan) -> str:
+    """The cell as people name it: ``fsdp num_cams=1 attention=sdpa grad_ckpt=true``."""
+    values = {name: v if isinstance(v, str) else json.dumps(v) for name, v in plan.axes.items()}
+    return " ".join(value if name == "backend" else f"{name}={value}" for name, value in values.items())

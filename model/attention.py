@@ -1,0 +1,71 @@
+"""The two attention functions, and the positions that they see.
+
+Shapes: B batch, Q queries, K keys, N heads, J key/value heads, H head width, S sequence.
+"""
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+def eager(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None) -> Tensor:
+    """Scores written out, in fp32. A query sees a key where ``mask_BQK`` is true; it must see at least one."""
+    scores_BNQK = q_BNQH.float() @ k_BNKH.float().mT * q_BNQH.shape[-1] ** -0.5
+    if mask_BQK is not None:
+        scores_BNQK = scores_BNQK.masked_fill(~mask_BQK[:, None], torch.finfo(torch.float32).min)
+    return torch.matmul(scores_BNQK.softmax(-1).to(v_BNKH.dtype), v_BNKH)
+
+
+def sdpa(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None) -> Tensor:
+    """torch's fused attention, in the dtype of its inputs. The mask is as for `eager`."""
+    mask_B1QK = None if mask_BQK is None else mask_BQK[:, None]
+    return F.scaled_dot_product_attention(q_BNQH, k_BNKH, v_BNKH, attn_mask=mask_B1QK)
+
+
+ATTENTION: dict[str, AttentionFunction] = {"eager": eager, "sdpa": sdpa}
+"""Looked up at every call, so that a function can be replaced; no module holds one."""
+
+
+def attend(name: str, q_BNQH: Tensor, k_BJKH: Tensor, v_BJKH: Tensor, mask_BQK: Tensor | None = None) -> Tensor:
+    """Attention with the function called ``name``, scaled by H**-0.5; J divides N."""
+    # Repeated by hand: with a mask, only torch's unfused kernel takes fewer key heads than query heads on CUDA.
+    groups = q_BNQH.shape[1] // k_BJKH.shape[1]
+    if groups > 1:
+        k_BJKH, v_BJKH = k_BJKH.repeat_interleave(groups, 1), v_BJKH.repeat_interleave(groups, 1)
+    return ATTENTION[name](q_BNQH, k_BJKH, v_BJKH, mask_BQK)
+
+
+def split_heads(x_BSD: Tensor, head_dim: int) -> Tensor:
+    """(B, S, N·H) to (B, N, S, H)."""
+    return x_BSD.view(*x_BSD.shape[:2], -1, head_dim).transpose(1, 2)
+
+
+def merge_heads(x_BNSH: Tensor) -> Tensor:
+    """(B, N, S, H) to (B, S, N·H)."""
+    return x_BNSH.transpose(1, 2).flatten(2)
+
+
+def rotary_table(positions_BS: Tensor, head_dim: int, base: float) -> tuple[Tensor, Tensor]:
+    """Cosines and sines (B, 1, S, H/2) in fp32 from integer positions (RoFormer, arXiv:2104.09864, section 3.2.2)."""
+    steps = torch.arange(0, head_dim, 2, device=positions_BS.device, dtype=torch.float32) / head_dim
+    angles = positions_BS[:, None, :, None].float() * base**-steps
+    return angles.cos(), angles.sin()
+
+
+def rotate(x_BNSH: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
+    """Turn each pair (x[h], x[h + H/2]) by its position's angle."""
+    cos, sin = (part.to(x_BNSH.dtype) for part in table)
+    first, second = x_BNSH.chunk(2, -1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
+
+
+def sinusoid(values: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
+    """Sines, then cosines, of fp32 ``values`` at periods in geometric progression; a last dimension of ``width``."""
+    fraction = torch.linspace(0.0, 1.0, width // 2, device=values.device, dtype=torch.float32)
+    periods = min_period * (max_period / min_period) ** fraction
+    angles = values.float()[..., None] * (2 * torch.pi / periods)
+    return torch.cat((angles.sin(), angles.cos()), -1)

@@ -1,0 +1,236 @@
+"""Every size and switch of the policy, its presets, and its parameter count in closed form. Free of torch."""
+
+from collections.abc import Mapping
+from math import isqrt
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
+
+Size = Annotated[int, Field(ge=1)]
+PresetName = Literal["tiny", "small", "pi07"]
+
+RESERVED_IDS = 16
+"""Token ids below this are special: padding and the fixed texts of the prefix (see `prefix`)."""
+
+
+class Pi07Config(BaseModel):
+    """One policy and the samples it trains on. A field left out takes the preset's value; the defaults are ``tiny``.
+
+    Raises:
+        pydantic.ValidationError: an unknown field, a value out of range, or sizes that do not go together.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
+
+    preset: PresetName = "tiny"
+    """Where the fields that are not given come from: ``tiny`` for a CPU, ``small`` (100 M), ``pi07`` (5.6 B)."""
+
+    num_cams: Annotated[int, Field(ge=1, le=8)] = 2
+    """Cameras that the policy sees; each adds ``tokens_per_camera`` to the prefix."""
+    n_obs_history: Size = 2
+    """Frames per camera and state tokens, the current one included. Costs vision compute, not prefix length."""
+    attention: Literal["eager", "sdpa"] = "sdpa"
+    """``eager`` writes the scores out in fp32; ``sdpa`` is torch's fused kernel."""
+    grad_ckpt: bool = False
+    """Recompute each unit's activations in the backward pass instead of keeping them."""
+    knowledge_insulation: bool = True
+    """The flow loss does not reach the backbone: the expert reads detached keys and values."""
+    freeze_backbone: bool = False
+    """Do not train the text backbone (embedding, its half of every layer, its final norm)."""
+    dataset_n_obs_history: Size | None = None
+    """Frames that a sample of the dataset brings; null means as many as the policy sees. They must be equal."""
+    dataset_num_cams: Size | None = None
+    """Cameras of the dataset; null means as many as the policy's. Missing ones are padded and masked."""
+
+    n_layers: Size = 4
+    """Interleaved layers: each one backbone layer and one expert layer."""
+    n_heads: Size = 4
+    """Query heads, the same in both streams."""
+    n_kv_heads: Size = 2
+    """Key/value heads, the same in both streams."""
+    head_dim: Size = 32
+    """Width of a head, the same in both streams."""
+    backbone_hidden: Size = 128
+    """Width of the text backbone."""
+    backbone_mlp: Size = 384
+    """Inner width of the backbone's MLP."""
+    expert_hidden: Size = 64
+    """Width of the action expert."""
+    expert_mlp: Size = 256
+    """Inner width of the expert's MLP."""
+    vocab_size: Annotated[int, Field(ge=4 * RESERVED_IDS)] = 1024
+    """Token ids. Made-up prompts use the first, made-up discrete actions the last."""
+
+    image_size: Size = 64
+    """Side of a square camera frame, in pixels."""
+    patch_size: Size = 8
+    """Side of a square patch, in pixels."""
+    tokens_per_camera: Size = 16
+    """Tokens that a camera adds to the prefix, a square number: patches are average-pooled down to it."""
+    vision_layers: Size = 4
+    """Vision encoder layers; every fourth also attends over time."""
+    vision_hidden: Size = 64
+    """Width of the vision encoder."""
+    vision_mlp: Size = 192
+    """Inner width of the vision encoder's MLP."""
+    vision_heads: Size = 2
+    """Attention heads of the vision encoder."""
+
+    prompt_len: Size = 32
+    """Tokens of the prompt, padding included."""
+    state_dim: Size = 14
+    """Width of the robot's state."""
+    action_dim: Size = 32
+    """Width of an action."""
+    action_horizon: Size = 10
+    """Actions in a chunk."""
+    action_token_len: Size = 32
+    """Discrete action tokens at the end of the prefix, the target of the cross-entropy."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_from_preset(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        name = values.get("preset", "tiny")
+        return {**PRESETS.get(name, {}), **values} if isinstance(name, str) else values
+
+    @model_validator(mode="after")
+    def _check_sizes(self) -> Self:
+        for whole, part in (
+            ("n_heads", "n_kv_heads"),
+            ("vision_hidden", "vision_heads"),
+            ("image_size", "patch_size"),
+        ):
+            if getattr(self, whole) % getattr(self, part):
+                raise ValueError(f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
+        for even in ("head_dim", "expert_hidden", "vision_hidden"):
+            if getattr(self, even) % 2:
+                raise ValueError(f"{even}={getattr(self, even)} is odd: half of it is sines, half cosines")
+        side = isqrt(self.tokens_per_camera)
+        if side**2 != self.tokens_per_camera or self.patches_per_side % side:
+            raise ValueError(
+                f"tokens_per_camera={self.tokens_per_camera} cannot be pooled from {self.patches_per_side} x "
+                f"{self.patches_per_side} patches (image_size / patch_size): it must be the square of a divisor of "
+                f"{self.patches_per_side}"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _check_dataset(self) -> Self:
+        history, cams = self.dataset_n_obs_history, self.dataset_num_cams
+        if history is not None and history != self.n_obs_history:
+            raise ValueError(
+                f"dataset_n_obs_history={history} but the policy has n_obs_history={self.n_obs_history}: "
+                "they must be equal"
+            )
+        if cams is not None and cams > self.num_cams:
+            raise ValueError(
+                f"dataset_num_cams={cams} but the policy has num_cams={self.num_cams}: a dataset may have fewer "
+                "cameras than the policy (they are padded), not more"
+            )
+        return self
+
+    @property
+    def patches_per_side(self) -> int:
+        return self.image_size // self.patch_size
+
+
+TINY: dict[str, JsonValue] = {}  # the defaults of the fields
+SMALL: dict[str, JsonValue] = {
+    "n_obs_history": 4,
+    "n_layers": 12,
+    "n_heads": 8,
+    "n_kv_heads": 4,
+    "head_dim": 64,
+    "backbone_hidden": 512,
+    "backbone_mlp": 2048,
+    "expert_hidden": 256,
+    "expert_mlp": 1024,
+    "vocab_size": 32768,
+    "image_size": 224,
+    "patch_size": 14,
+    "tokens_per_camera": 64,
+    "vision_layers": 8,
+    "vision_hidden": 384,
+    "vision_mlp": 1536,
+    "vision_heads": 6,
+    "prompt_len": 64,
+    "state_dim": 32,
+}
+# Gemma 3 4B (arXiv:2503.19786), a Gemma-shaped expert, SigLIP So400m (arXiv:2303.15343) at 448 px.
+PI07: dict[str, JsonValue] = {
+    "num_cams": 4,
+    "n_obs_history": 6,
+    "n_layers": 34,
+    "n_heads": 8,
+    "n_kv_heads": 4,
+    "head_dim": 256,
+    "backbone_hidden": 2560,
+    "backbone_mlp": 10240,
+    "expert_hidden": 1280,
+    "expert_mlp": 5120,
+    "vocab_size": 262208,
+    "image_size": 448,
+    "patch_size": 14,
+    "tokens_per_camera": 256,
+    "vision_layers": 27,
+    "vision_hidden": 1152,
+    "vision_mlp": 4304,
+    "vision_heads": 16,
+    "prompt_len": 256,
+    "state_dim": 32,
+    "action_horizon": 50,
+}
+PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
+    name: {"preset": name, **values} for name, values in (("tiny", TINY), ("small", SMALL), ("pi07", PI07))
+}
+"""Field values by preset, smallest first."""
+
+
+def parameter_count_by_part(config: Pi07Config) -> dict[str, int]:
+    """Parameters of each part, from the sizes alone.
+
+    ``backbone_layer`` and ``expert_layer`` are for one layer and are contained in ``backbone`` and ``expert``.
+    """
+    c = config
+    attention_width = 2 * c.n_heads * c.head_dim + 2 * c.n_kv_heads * c.head_dim  # q and o, k and v
+    backbone_layer = c.backbone_hidden * (attention_width + 3 * c.backbone_mlp + 4) + 2 * c.head_dim
+    ada_rms = 3 * c.expert_hidden * (c.expert_hidden + 1)
+    expert_layer = c.expert_hidden * (attention_width + 3 * c.expert_mlp) + 2 * ada_rms
+    vision_layer = c.vision_hidden * (4 * c.vision_hidden + 2 * c.vision_mlp + 9) + c.vision_mlp
+    patches = c.vision_hidden * (3 * c.patch_size**2 + 1 + c.patches_per_side**2)
+    return {
+        "backbone_layer": backbone_layer,
+        "expert_layer": expert_layer,
+        "backbone": c.n_layers * backbone_layer + c.backbone_hidden * (c.vocab_size + 1),
+        "expert": c.n_layers * expert_layer
+        + ada_rms
+        + 2 * c.expert_hidden * (c.expert_hidden + 1)  # the time MLP
+        + (c.action_dim + 1) * c.expert_hidden
+        + (c.expert_hidden + 1) * c.action_dim,
+        "vision": c.vision_layers * vision_layer + patches + 2 * c.vision_hidden,
+        "projector": c.vision_hidden * (c.backbone_hidden + 1),
+        "state": (c.state_dim + 1) * c.backbone_hidden,
+    }
+
+
+def parameter_count(config: Pi07Config) -> int:
+    """All parameters of the policy, from the sizes alone."""
+    parts = parameter_count_by_part(config)
+    return sum(parts[part] for part in ("backbone", "expert", "vision", "projector", "state"))
+
+
+def auto_preset(device: str, memory_bytes_per_rank: int) -> PresetName:
+    """The largest preset that trains unsharded on ``device``; ``tiny`` on a CPU.
+
+    A parameter is taken to cost 18 bytes (bf16 weight, fp32 gradient, master and two Adam moments); with them 70 % of
+    the memory may be filled, so that 30 % remains for activations and the allocator.
+    """
+    if device != "cuda":
+        return "tiny"
+    names: tuple[PresetName, ...] = ("pi07", "small")
+    for name in names:
+        if 18 * parameter_count(Pi07Config(preset=name)) <= 0.7 * memory_bytes_per_rank:
+            return name
+    return "tiny"

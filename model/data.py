@@ -1,0 +1,91 @@
+"""Made-up episodes: cheap, the same on every machine, and learnable.
+
+Shapes: C cameras, F frames, L discrete action tokens, T actions in the chunk, A action width.
+"""
+
+import torch
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from model.config import RESERVED_IDS, Pi07Config
+
+LENGTH = 2**20
+N_TASKS = 8
+BINS = 32  # few, so that the cross-entropy falls within a short run
+HISTORY_DROP = 0.3  # share of samples that see only the current frame
+
+
+class Samples(Dataset[dict[str, Tensor]]):
+    """Sample ``i`` depends on the config, ``seed`` and ``i`` alone.
+
+    The task, which the prompt names, and the current state decide the actions; the discrete actions are the first
+    of them in bins. Flow matching's noise and time come with the sample, so that the loss depends on nothing else.
+
+    Floating values are exact in bf16: a backend that casts its inputs then computes the same loss as one that does not.
+    """
+
+    def __init__(self, config: Pi07Config, seed: int) -> None:
+        self.config = config
+        self.seed = seed
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        """One sample; its keys are the inputs of `Pi07Policy.forward`, without the batch dimension.
+
+        Raises:
+            IndexError: ``index`` is not below the length.
+        """
+        if not 0 <= index < LENGTH:
+            raise IndexError(index)
+        c = self.config
+        random = torch.Generator().manual_seed(self.seed * LENGTH + index)
+        task, prompt_len, n_action_ids, n_actions = (
+            int(torch.randint(low, high + 1, (), generator=random))
+            for low, high in (
+                (0, N_TASKS - 1),
+                ((c.prompt_len + 1) // 2, c.prompt_len),
+                ((c.action_token_len + 1) // 2, c.action_token_len),
+                ((c.action_horizon + 1) // 2, c.action_horizon),
+            )
+        )
+        drop, uniform = torch.rand(2, generator=random).tolist()
+        state_FX = 0.5 * torch.randn(c.n_obs_history, c.state_dim, generator=random)
+        phase_A = state_FX[-1, torch.arange(c.action_dim) % c.state_dim] + task
+        actions_TA = torch.sin(phase_A + 0.1 * torch.arange(c.action_horizon)[:, None])
+        return {
+            "images": self._frames(random),
+            "camera_is_real": torch.arange(c.num_cams) < (c.dataset_num_cams or c.num_cams),
+            "frame_is_real": torch.arange(c.n_obs_history) >= (c.n_obs_history - 1 if drop < HISTORY_DROP else 0),
+            "state": _exact(state_FX),
+            "prompt_ids": RESERVED_IDS + (torch.arange(c.prompt_len) + 4 * task) % (c.vocab_size // 4),
+            "prompt_is_real": torch.arange(c.prompt_len) < prompt_len,
+            "action_ids": self._tokens(actions_TA),
+            "action_id_is_real": torch.arange(c.action_token_len) < n_action_ids,
+            "actions": _exact(actions_TA),
+            "action_is_real": torch.arange(c.action_horizon) < n_actions,
+            "noise": _exact(torch.randn(c.action_horizon, c.action_dim, generator=random)),
+            # Beta(1.5, 1) by the inverse of its distribution function, u = t**1.5 (pi0, arXiv:2410.24164, appendix B).
+            "time": _exact(torch.tensor(0.999 * uniform ** (1 / 1.5) + 0.001)),
+        }
+
+    def _frames(self, random: torch.Generator) -> Tensor:
+        """(C, F, 3, side, side) bytes: one random patch a frame, tiled; black for cameras that the dataset lacks."""
+        c = self.config
+        cams = c.dataset_num_cams or c.num_cams
+        patch = torch.randint(
+            0, 256, (cams, c.n_obs_history, 3, c.patch_size, c.patch_size), dtype=torch.uint8, generator=random
+        )
+        image = patch.repeat(1, 1, 1, c.patches_per_side, c.patches_per_side)
+        return torch.cat((image, image.new_zeros(c.num_cams - cams, *image.shape[1:]))) if cams < c.num_cams else image
+
+    def _tokens(self, actions_TA: Tensor) -> Tensor:
+        """The first action values in `BINS` bins, as the vocabulary's last ids."""
+        c = self.config
+        action_L = actions_TA.flatten()[torch.arange(c.action_token_len) % actions_TA.numel()]
+        return c.vocab_size - BINS + ((action_L + 1) / 2 * (BINS - 1)).long()
+
+
+def _exact(x: Tensor) -> Tensor:
+    return x.bfloat16().float()

@@ -1,0 +1,3 @@
+from harness import bench
+
+__all__ = ["bench"]

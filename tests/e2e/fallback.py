@@ -1,0 +1,16 @@
+"""Toy on ranks without the CPU shim for FSDP: accelerate then runs plain DDP and says nothing."""
+
+from toy import Toy
+
+from bench.runner import device
+
+__all__ = ["Toy"]
+
+_open = device.Cpu.open
+
+
+def _without_shim(self, family, *, find_unused_parameters):
+    return _open(self, "ddp", find_unused_parameters=find_unused_parameters)
+
+
+device.Cpu.open = _without_shim

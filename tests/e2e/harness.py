@@ -1,0 +1,95 @@
+"""Real runs of the command line, in a folder of their own, and a way to find every process that one left behind."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+import yaml
+
+from bench.outcome import Result
+from bench.store import Store
+
+HERE = Path(__file__).parent
+ROOT = HERE.parent.parent
+MARK = "BENCH_TEST_RUN"
+
+
+class Bench:
+    """Runs the command line; everything below it carries a mark in its environment."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.mark = folder, uuid.uuid4().hex
+
+    def start(self, *arguments: str, cwd: Path = HERE, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "bench.cli", *arguments],
+            cwd=cwd,
+            env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **environment},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def __call__(self, *arguments: str, cwd: Path = HERE, expect: int = 0, **environment: str) -> str:
+        process = self.start(*arguments, cwd=cwd, **environment)
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == expect, output
+        return output
+
+    def matrix(self, name: str = "toy", **content: object) -> str:
+        """A matrix file over the toy workload; returns its path."""
+        file = self.folder / f"{name}.yaml"
+        content = {"workload": {"name": "toy:Toy"}, "measure": {"warmup_steps": 1, "steps": 3}, **content}
+        file.write_text(yaml.safe_dump(content))
+        return str(file)
+
+    def results(self, name: str = "run") -> list[Result]:
+        return Store(self.folder / name).results()
+
+    def processes(self) -> list[psutil.Process]:
+        """Every live process that this bench, or anything below it, has started."""
+        found = []
+        for process in psutil.process_iter():
+            try:
+                if process.environ().get(MARK) == self.mark and process.status() != psutil.STATUS_ZOMBIE:
+                    found.append(process)
+            except psutil.Error:
+                continue
+        return found
+
+    def assert_gone(self, within_s: float = 5) -> None:
+        deadline = time.monotonic() + within_s
+        while left := self.processes():
+            assert time.monotonic() < deadline, [process.cmdline() for process in left]
+            time.sleep(0.1)
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Iterator[Bench]:
+    runner = Bench(tmp_path)
+    yield runner
+    left = runner.processes()
+    for process in left:
+        process.kill()
+    assert not left
+
+
+def wait_for(condition: Callable[[], object], within_s: float = 60) -> object:
+    deadline = time.monotonic() + within_s
+    while not (found := condition()):
+        assert time.monotonic() < deadline, "did not happen in time"
+        time.sleep(0.05)
+    return found
+
+
+def server_states(folder: Path) -> list[dict[str, int]]:
+    """The rank servers' own words, by rank; those of the newest launch."""
+    launches = sorted((folder / "servers").glob("*"), key=lambda launch: int(launch.name))
+    return [json.loads(file.read_text()) for file in sorted(launches[-1].glob("server*.json"))] if launches else []

@@ -1,0 +1,12 @@
+"""Toy from a module that initialises CUDA on import, where there is CUDA."""
+
+import os
+
+from toy import Toy
+
+__all__ = ["Toy"]
+
+if "RANK" in os.environ or "LOCAL_RANK" in os.environ or "ACCELERATE_MIXED_PRECISION" in os.environ:
+    import torch
+
+    torch.zeros(1, device="cuda")

@@ -1,0 +1,121 @@
+"""All eight backends on the bundled policy, for real: one run of the shipped matrix, looked at from many sides."""
+
+from pathlib import Path
+from statistics import fmean, median
+
+import pytest
+from harness import ROOT, Bench
+
+from bench.outcome import PHASES, Ok, Result
+from bench.report.summary import row_of
+from bench.store import Store
+
+TWO_RANKS = ("ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3")
+SHARDED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero3")
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    bench = Bench(tmp_path_factory.mktemp("backends"))
+    bench("run", str(ROOT / "matrices/backends.yaml"), "--out", str(bench.folder / "run"), cwd=ROOT)
+    bench.assert_gone()
+    return bench.folder / "run"
+
+
+@pytest.fixture(scope="module")
+def results(run: Path) -> dict[str, Result]:
+    return {result.attempt.cell.backend: result for result in Store(run).results()}
+
+
+def ranks(result: Result) -> Ok:
+    assert isinstance(result.outcome, Ok), result.outcome
+    return result.outcome
+
+
+def test_every_backend_measures_two_real_ranks(results: dict[str, Result]) -> None:
+    assert set(results) == {"single", *TWO_RANKS}
+    for backend, result in results.items():
+        assert len(ranks(result).ranks) == (1 if backend == "single" else 2)
+        for rank in ranks(result).ranks:
+            assert rank.regime.world_size == len(ranks(result).ranks)
+            assert (rank.regime.sharded_parameters > 0) == (backend in SHARDED)
+
+
+def test_precision_regimes_are_those_asked_for(results: dict[str, Result]) -> None:
+    for backend, result in results.items():
+        for rank in ranks(result).ranks:
+            fsdp = backend.startswith("fsdp")
+            assert rank.regime.weights_dtype == ("float32" if fsdp else "bfloat16")
+            assert rank.regime.masters_dtype == rank.regime.optimizer_dtype == "float32"
+
+
+@pytest.mark.parametrize("backend", [backend for backend in TWO_RANKS if backend != "ddp"] + ["single"])
+def test_losses_agree_with_ddp(results: dict[str, Result], backend: str) -> None:
+    ddp, other = ranks(results["ddp"]).ranks[0].losses, ranks(results[backend]).ranks[0].losses
+    assert len(ddp) == len(other) == 8 + 3
+    relative = median(abs(a - b) / abs(a) for a, b in zip(ddp, other, strict=True))
+    absolute = max(abs(a - b) for a, b in zip(ddp, other, strict=True))
+    assert relative <= 0.02 or absolute <= 1e-3
+    assert len(set(ddp)) > 1
+
+
+def test_every_rank_reports_the_same_global_loss(results: dict[str, Result]) -> None:
+    for result in results.values():
+        assert len({rank.losses for rank in ranks(result).ranks}) == 1
+
+
+def test_headline_is_gated_by_the_slowest_rank(results: dict[str, Result]) -> None:
+    for result in results.values():
+        slowest_s = max(fmean(rank.step_times_s) for rank in ranks(result).ranks)
+        samples = result.attempt.batch_per_rank * len(ranks(result).ranks)
+        measured = row_of(result).measured
+        assert measured is not None
+        assert measured.samples_per_s_global == pytest.approx(samples / slowest_s)
+
+
+def test_phases_sum_to_the_total(results: dict[str, Result]) -> None:
+    for result in results.values():
+        for rank in ranks(result).ranks:
+            assert list(rank.phase_times_s) == [*PHASES, "total", "backward_step"]
+            parts = sum(fmean(rank.phase_times_s[phase]) for phase in PHASES)
+            assert parts == pytest.approx(fmean(rank.phase_times_s["total"]), rel=0.02)
+
+
+def test_memory_is_each_ranks_own(results: dict[str, Result]) -> None:
+    for result in results.values():
+        for rank in ranks(result).ranks:
+            assert rank.memory.peak_rss_bytes is not None
+            assert 100 * 2**20 < rank.memory.peak_rss_bytes < rank.memory.capacity_bytes
+
+
+def test_run_again_measures_nothing(run: Path) -> None:
+    before = {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
+    output = Bench(run.parent)("run", str(ROOT / "matrices/backends.yaml"), "--out", str(run), cwd=ROOT)
+    assert "8 of them finished before" in output
+    assert before == {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
+
+
+def test_attempt_folder_says_how_to_repeat_it(run: Path, tmp_path: Path) -> None:
+    folder = next(run.glob("attempts/fsdp2-*/b2"))
+    assert {"spec.json", "accelerate.yaml", "command.sh", "rank0.json", "rank1.log", "result.json"} <= {
+        file.name for file in folder.iterdir()
+    }
+    import os
+    import subprocess
+    import sys
+
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    subprocess.run(["sh", folder / "command.sh", tmp_path], cwd=ROOT, env={**os.environ, "PATH": path}, check=True)
+    from bench import spool
+
+    again = spool.read_ranks(tmp_path, 2)
+    stored = ranks(next(r for r in Store(run).results() if r.attempt.cell.backend == "fsdp2"))
+    assert [rank.kind for rank in again] == ["ok", "ok"]
+    assert again[0].losses == stored.ranks[0].losses  # type: ignore[union-attr]
+
+
+def test_report_of_the_run(run: Path) -> None:
+    output = Bench(run.parent)("report", str(run))
+    assert output == (run / "report.md").read_text()
+    assert output.count("**") >= 16
+    assert "Under DeepSpeed the engine steps inside backward" in output

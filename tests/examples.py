@@ -1,0 +1,154 @@
+"""Builders of results for tests. The machine and its numbers are invented."""
+
+from collections.abc import Sequence
+from statistics import fmean
+from typing import Any
+
+from bench.cell import Attempt, Cell, Measure, Regime
+from bench.machine import Machine
+from bench.outcome import PHASES, Memory, Ok, Outcome, RankOk, Result
+
+GIB = 2**30
+
+MACHINE = Machine.model_validate_json("""{
+  "hardware": {"device": "cpu", "devices": 0, "cores": 8, "memory_bytes": 17179869184},
+  "accelerators": [], "driver": null, "cpu": "Example CPU", "system": "Example OS 1.0", "python": "3.11.0",
+  "libraries": {"torch": "1.2.3", "accelerate": "4.5.6"}, "bench": "0.0.0",
+  "git_commit": "0123456789abcdef0123456789abcdef01234567", "git_dirty": true,
+  "allocator": null, "threads": {"OMP_NUM_THREADS": "4"}
+}""")
+
+CUDA_MACHINE = Machine.model_validate(
+    MACHINE.model_dump()
+    | {
+        "hardware": {"device": "cuda", "devices": 2, "cores": 8, "memory_bytes": 80 * GIB},
+        "accelerators": ("Example GPU", "Example GPU"),
+        "driver": "1.0",
+        "allocator": "expandable_segments:True",
+        "git_dirty": False,
+    }
+)
+
+REGIMES: dict[str, dict[str, Any]] = {
+    "ddp": {"distributed_type": "MULTI_CPU", "sharding": "none"},
+    "fsdp": {
+        "distributed_type": "FSDP",
+        "sharding": "FULL_SHARD",
+        "sharded_parameters": 900,
+        "weights_dtype": "float32",
+    },
+    "zero2": {"distributed_type": "DEEPSPEED", "sharding": "zero2"},
+}
+
+
+PHASES_S = (0.01, 0.02, 0.04, 0.01, 0.01, 0.005, 0.005)
+
+
+def cell(backend: str = "ddp", **changes: Any) -> Cell:
+    """A cell of two ranks; ``options`` decide its id, as they do in a matrix."""
+    fields = {
+        "backend": backend,
+        "workload": "pi07",
+        "options": {"preset": "tiny"},
+        "num_processes": 2,
+        "mixed_precision": "bf16",
+        "measure": Measure(warmup_steps=1, steps=3, phase_steps=2),
+    }
+    return Cell.model_validate(fields | changes)
+
+
+def rank(
+    number: int = 0,
+    step_times_s: Sequence[float] = (0.1, 0.1, 0.1),
+    *,
+    backend: str = "ddp",
+    phases_s: Sequence[float] = PHASES_S,
+    totals_s: Sequence[float] | None = None,
+    memory: Memory | None = None,
+    losses: Sequence[float] = (1.0, 0.75, 0.5),
+) -> RankOk:
+    """One rank; each phase takes ``phases_s`` in both steps of the phase window."""
+    totals = tuple(totals_s) if totals_s is not None else (sum(phases_s),) * 2
+    if totals_s is None and tuple(phases_s) == PHASES_S:
+        # The two windows agree unless a test says otherwise.
+        phases_s = [part * fmean(step_times_s) / sum(PHASES_S) for part in PHASES_S]
+        totals = (sum(phases_s),) * 2
+    phase_times_s = {name: (time,) * len(totals) for name, time in zip(PHASES, phases_s, strict=True)}
+    return RankOk.model_validate(
+        {
+            "rank": number,
+            "regime": regime(backend),
+            "memory": memory or rss(1.0),
+            "step_times_s": tuple(step_times_s),
+            "phase_times_s": phase_times_s | {"total": totals, "backward_step": (sum(phases_s[2:6]),) * len(totals)},
+            "losses": tuple(losses),
+            "warmup_losses": (2.0,),
+            "threads": 1,
+            "metrics": {},
+            "setup_s": 1.0,
+            "warmup_s": 0.5,
+        }
+    )
+
+
+def regime(backend: str = "ddp") -> Regime:
+    fields = {
+        "world_size": 2,
+        "parameters": 1000,
+        "sharded_parameters": 0,
+        "weights_dtype": "bfloat16",
+        "masters_dtype": "float32",
+        "optimizer_dtype": "float32",
+        "reduction_dtype": "bfloat16",
+    }
+    return Regime.model_validate(fields | REGIMES[backend])
+
+
+def rss(gib: float, capacity_gib: float = 4.0) -> Memory:
+    """Memory of a rank on a CPU."""
+    return Memory(
+        peak_allocated_bytes=int(gib * 2**29),
+        peak_reserved_bytes=None,
+        peak_rss_bytes=int(gib * GIB),
+        capacity_bytes=int(capacity_gib * GIB),
+    )
+
+
+def vram(allocated_gib: float, reserved_gib: float, capacity_gib: float = 80.0) -> Memory:
+    """Memory of a rank on a GPU."""
+    return Memory(
+        peak_allocated_bytes=int(allocated_gib * GIB),
+        peak_reserved_bytes=int(reserved_gib * GIB),
+        peak_rss_bytes=2 * GIB,
+        capacity_bytes=int(capacity_gib * GIB),
+    )
+
+
+def ok(*step_times_s: Sequence[float], **changes: Any) -> Ok:
+    """Measured; one sequence of step times a rank, by default two ranks of 0.1 s."""
+    times = step_times_s or ((0.1, 0.1, 0.1),) * 2
+    return Ok(ranks=tuple(rank(number, steps, **changes) for number, steps in enumerate(times)))
+
+
+def result(
+    outcome: Outcome | None = None,
+    *,
+    backend: str = "ddp",
+    batch: int = 2,
+    axes: dict[str, Any] | None = None,
+    machine: Machine = MACHINE,
+    wall_s: float = 10.0,
+    **changes: Any,
+) -> Result:
+    """A stored result; ``axes`` go into the cell's options as well. ``changes`` are fields of the cell."""
+    axes = axes or {}
+    options = {"preset": "tiny", **axes}
+    return Result(
+        attempt=Attempt(cell=cell(backend, **{"options": options, **changes}), batch_per_rank=batch),
+        axes={"backend": backend, **axes},
+        outcome=outcome or ok(backend=backend),
+        machine=machine,
+        isolation="fork",
+        started_at="2030-01-01T00:00:00Z",
+        wall_s=wall_s,
+    )

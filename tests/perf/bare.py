@@ -1,0 +1,45 @@
+"""The loop that a user would write on accelerate, without instruments, step by step in turn with bench's own."""
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+import torch
+
+from bench import spool
+from bench.cell import Attempt
+from bench.runner.device import shim
+from bench.runner.setup import set_up
+from bench.runner.steps import METRICS, throughput_window
+from bench.spool import BeatFile
+
+folder = Path(sys.argv[1])
+spec = spool.read(folder / "spec.json", spool.Spec)
+assert spec is not None
+assert isinstance(spec.attempt, Attempt)
+job = set_up(spec.attempt.cell, shim(spec.device), spec.attempt.batch_per_rank)
+batches = iter(job.loader(spec.attempt.batch_per_rank))
+measure = spec.attempt.cell.measure
+beat = BeatFile(folder, int(os.environ.get("RANK", "0")))
+bare_s: list[float] = []
+bench_s: list[float] = []
+throughput_window(job, batches, measure.warmup_steps, beat, "warmup")
+for index in range(4 * measure.steps):
+    # In turn, and the turn swapped every other time: what disturbs the machine disturbs both alike.
+    if index % 4 in (0, 3):
+        bench_s += throughput_window(job, batches, 1, beat, "measure").times_s
+        continue
+    start = time.perf_counter()
+    output = job.model(next(batches))
+    job.accelerator.backward(output["loss"])
+    job.clip()
+    job.optimizer.step()
+    job.optimizer.zero_grad()
+    job.scheduler.step()
+    losses = torch.stack([output.get(name, torch.zeros(())).detach().float() for name in METRICS])
+    job.accelerator.gather(losses[None]).mean(dim=0).tolist()
+    bare_s.append(time.perf_counter() - start)
+(folder / f"bare{os.environ.get('RANK', '0')}.json").write_text(json.dumps([bench_s, bare_s]))
+os._exit(0)

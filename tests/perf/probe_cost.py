@@ -1,0 +1,152 @@
+"""What a certified batch costs: `bench`'s search against the loop that a user would write.
+
+The loop doubles the batch in one `accelerate launch` after the other until memory runs out, then bisects to the same
+answer: a batch that fits and the next one that does not. Both use attempts of the same few steps on the same cells,
+taken in turn. The search's own extra, best and safe at the full step count, is timed apart.
+"""
+
+import argparse
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+
+from bench import backends, machine, probe, spool, workload
+from bench.cell import Attempt, Cell, Measure, Walk
+from bench.launch import prepare
+from bench.launch.local import Ended, Executor, Forking, OwnLaunch
+from bench.outcome import Result, classify
+from bench.search import Goal, Verdict
+from bench.spool import Walked
+
+HARDWARE = machine.detect()
+MACHINE = machine.record(HARDWARE)
+WORKLOAD = workload.load("pi07")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--backends", default="ddp,fsdp,zero2")
+    parser.add_argument("--granularity", type=int, default=2)
+    parser.add_argument("--memory-limit-mib", type=int, default=1024)
+    arguments = parser.parse_args()
+    goal = Goal(granularity=arguments.granularity)
+    totals = [0.0, 0.0]
+    with tempfile.TemporaryDirectory() as scratch:
+
+        def new() -> Path:
+            return Path(tempfile.mkdtemp(dir=scratch))
+
+        servers = Forking(new, HARDWARE, ["model.workload"], lambda _: None, print)
+        print(
+            f"{HARDWARE.device}, {HARDWARE.cores} cores, {arguments.memory_limit_mib} MiB a rank, granularity"
+            f" {goal.granularity}"
+        )
+        print("backend         bench: attempts  max s  best and safe s    loop: launches      s   ratio   answers")
+        try:
+            for name in arguments.backends.split(","):
+                cell = _cell(name, arguments.memory_limit_mib * 2**20)
+                start = time.perf_counter()
+                found, attempts, max_s = _search(cell, goal, servers, new)
+                whole_s = time.perf_counter() - start
+                start = time.perf_counter()
+                answer, launches = _loop(cell, goal, OwnLaunch(HARDWARE), new)
+                loop_s = time.perf_counter() - start
+                totals[0] += max_s
+                totals[1] += loop_s
+                same = "agree" if found == answer else "DIFFER"
+                print(
+                    f"{name:<15} {attempts:>15} {max_s:>6.1f} {whole_s - max_s:>16.1f} {launches:>17}"
+                    f" {loop_s:>6.1f} {max_s / loop_s:>7.2f}   {same}: {found} and {answer}",
+                    flush=True,
+                )
+        finally:
+            servers.close()
+    print(
+        f"in all, the start of the servers counted: {totals[0]:.1f} s against {totals[1]:.1f} s,"
+        f" ratio {totals[0] / totals[1]:.2f}"
+    )
+
+
+def _cell(backend: str, limit_bytes: int) -> Cell:
+    return Cell(
+        backend=backend,
+        workload="pi07",
+        # Some 17 MiB a sample: two samples are more than malloc makes the peak vary by.
+        options=WORKLOAD.Config(preset="tiny", num_cams=4, attention="eager").model_dump(mode="json"),
+        num_processes=2,
+        mixed_precision="bf16",
+        memory_limit_bytes=limit_bytes,
+        measure=Measure(warmup_steps=2, steps=5, phase_steps=3),
+    )
+
+
+def _launch(attempt: Attempt | Walk, executor: Executor, folder: Path) -> Ended:
+    environment = backends.environment(attempt.cell.num_processes, HARDWARE, os.environ)
+    for name, text in prepare.files(attempt, WORKLOAD.units, HARDWARE.device, environment, str(folder)).items():
+        spool.write_text(folder / name, text)
+    return executor.run(attempt.cell, folder, 600, lambda _: None)
+
+
+def _result(attempt: Attempt, executor: Executor, folder: Path) -> Result:
+    start = time.perf_counter()
+    ended = _launch(attempt, executor, folder)
+    outcome = classify(ended.ranks, world_size=attempt.cell.num_processes, launcher=ended.launcher)
+    now = datetime.now(UTC).isoformat()
+    return Result(
+        attempt=attempt,
+        axes={},
+        outcome=outcome,
+        machine=MACHINE,
+        isolation=ended.isolation,
+        started_at=now,
+        wall_s=time.perf_counter() - start,
+    )
+
+
+def _search(cell: Cell, goal: Goal, executor: Executor, new: Callable[[], Path]) -> tuple[int | None, int, float]:
+    """Max, attempts until it was certified (the walk counted), and the seconds that took."""
+    start, certified_s, attempts = time.perf_counter(), 0.0, 0
+
+    def walk(batches: tuple[int, ...]) -> list[Walked]:
+        nonlocal attempts
+        attempts += 1
+        folder = new()
+        _launch(Walk(cell=cell, batches_per_rank=batches), executor, folder)
+        ranks = [spool.read(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
+        return [rank for rank in ranks if rank is not None]
+
+    def attempt(batch: int, full: bool, _why: str) -> Result:
+        nonlocal attempts, certified_s
+        if full:
+            certified_s = certified_s or time.perf_counter() - start
+        elif not certified_s:
+            attempts += 1
+        return _result(Attempt(cell=cell, batch_per_rank=batch, short=not full), executor, new())
+
+    found = probe.search(goal, None, [], [], walk, attempt)
+    assert isinstance(found, Verdict), found
+    return found.max_batch_per_rank, attempts, certified_s or time.perf_counter() - start
+
+
+def _loop(cell: Cell, goal: Goal, executor: Executor, new: Callable[[], Path]) -> tuple[int, int]:
+    launches = 0
+
+    def fits(batch: int) -> bool:
+        nonlocal launches
+        launches += 1
+        return _result(Attempt(cell=cell, batch_per_rank=batch, short=True), executor, new()).outcome.kind == "ok"
+
+    low, high = 0, goal.granularity
+    while fits(high):
+        low, high = high, high * 2
+    while high - low > goal.granularity:
+        middle = goal.down((low + high) / 2)
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low, launches
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,341 @@
+"""What each backend asks accelerate for, what it forbids, and the regime that proves it ran."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from accelerate.commands.config.config_args import load_config_from_file
+from examples import cell
+
+from bench import backends
+from bench.backends import BACKENDS
+from bench.cell import Attempt, Cell, Device, Train
+from bench.launch import prepare
+from bench.machine import Hardware
+
+CPU = Hardware(device="cpu", devices=0, cores=8, memory_bytes=2**34)
+GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=2**36)
+UNITS = ("Layer", "VisionLayer")
+TWO_RANKS = [name for name in BACKENDS if name != "single"]
+
+
+def of(backend: str, **changes: Any) -> Cell:
+    return cell(backend, **({"num_processes": 1} if backend == "single" else {}) | changes)
+
+
+def own(config: dict[str, Any], **changes: Any) -> Cell:
+    return cell("mine", accelerate=config, **changes)
+
+
+def parsed(cell_: Cell, folder: Path, device: Device = "cpu") -> Any:
+    """The config as accelerate reads it from the prepared file."""
+    attempt = Attempt(cell=cell_, batch_per_rank=1)
+    file = folder / "accelerate.yaml"
+    file.write_text(prepare.files(attempt, UNITS, device, {}, str(folder))["accelerate.yaml"])
+    return load_config_from_file(str(file))
+
+
+# --- the accelerate config ------------------------------------------------------------------------------------------
+
+TYPES = {
+    "single": "NO",
+    "ddp": "MULTI_GPU",
+    "fsdp": "FSDP",
+    "fsdp_grad_op": "FSDP",
+    "fsdp2": "FSDP",
+    "zero1": "DEEPSPEED",
+    "zero2": "DEEPSPEED",
+    "zero3": "DEEPSPEED",
+}
+
+
+@pytest.mark.parametrize("precision", ["bf16", "no"])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_accelerate_reads_what_was_meant(backend: str, precision: str, tmp_path: Path) -> None:
+    config = parsed(of(backend, mixed_precision=precision), tmp_path)
+    assert config.distributed_type == TYPES[backend]
+    assert config.mixed_precision == precision
+    assert config.num_processes == (1 if backend == "single" else 2)
+    assert config.num_machines == 1
+    assert config.use_cpu is (backend == "single")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gpu_is_never_left_unused(backend: str, tmp_path: Path) -> None:
+    assert parsed(of(backend), tmp_path, "cuda").use_cpu is False
+
+
+def test_a_config_on_a_cpu_is_that_of_a_gpu() -> None:
+    for backend in TWO_RANKS:
+        assert backends.accelerate_config(of(backend), UNITS, "cpu") == backends.accelerate_config(
+            of(backend), UNITS, "cuda"
+        )
+
+
+@pytest.mark.parametrize(
+    ("backend", "section", "wanted"),
+    [
+        ("fsdp", "fsdp_config", {"fsdp_version": 1, "fsdp_sharding_strategy": "FULL_SHARD"}),
+        ("fsdp_grad_op", "fsdp_config", {"fsdp_version": 1, "fsdp_sharding_strategy": "SHARD_GRAD_OP"}),
+        ("fsdp2", "fsdp_config", {"fsdp_version": 2, "fsdp_reshard_after_forward": True}),
+        ("zero1", "deepspeed_config", {"zero_stage": 1}),
+        ("zero2", "deepspeed_config", {"zero_stage": 2}),
+        ("zero3", "deepspeed_config", {"zero_stage": 3, "zero3_init_flag": False}),
+    ],
+)
+def test_the_section_of_its_own(backend: str, section: str, wanted: dict[str, Any], tmp_path: Path) -> None:
+    config = getattr(parsed(of(backend, train=Train(max_grad_norm=2.5)), tmp_path), section)
+    assert wanted.items() <= config.items()
+    if section == "fsdp_config":
+        assert config["fsdp_transformer_layer_cls_to_wrap"] == "Layer,VisionLayer"
+        assert config["fsdp_auto_wrap_policy"] == "TRANSFORMER_BASED_WRAP"
+    else:
+        assert config["gradient_accumulation_steps"] == 1
+        assert config["gradient_clipping"] == 2.5
+
+
+def test_own_config_names_its_own_units_and_keeps_its_own_settings(tmp_path: Path) -> None:
+    mine = {
+        "distributed_type": "FSDP",
+        "num_processes": 8,
+        "mixed_precision": "no",
+        "fsdp_config": {"fsdp_transformer_layer_cls_to_wrap": "Mine", "fsdp_offload_params": True},
+    }
+    config = parsed(own(mine), tmp_path)
+    assert config.fsdp_config == mine["fsdp_config"]
+    assert (config.num_processes, config.mixed_precision) == (2, "bf16")
+    without = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
+    assert parsed(own(without), tmp_path).fsdp_config["fsdp_transformer_layer_cls_to_wrap"] == "Layer,VisionLayer"
+
+
+def test_own_deepspeed_json_is_told_nothing_twice(tmp_path: Path) -> None:
+    engine = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "gradient_clipping": 3.0}
+    config = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": engine}}
+    files = prepare.files(Attempt(cell=own(config), batch_per_rank=1), UNITS, "cpu", {}, str(tmp_path))
+    written = yaml.safe_load(files["accelerate.yaml"])
+    assert "mixed_precision" not in written
+    assert written["deepspeed_config"] == {"deepspeed_config_file": f"{tmp_path}/deepspeed.json"}
+
+
+def test_making_a_config_changes_no_entry() -> None:
+    before = {name: yaml.safe_dump(dict(backend.config)) for name, backend in BACKENDS.items()}
+    for name in BACKENDS:
+        backends.accelerate_config(of(name), UNITS, "cpu")
+    assert before == {name: yaml.safe_dump(dict(backend.config)) for name, backend in BACKENDS.items()}
+
+
+# --- an accelerate config of one's own ------------------------------------------------------------------------------
+
+
+def fsdp(**section: object) -> dict[str, object]:
+    return {"distributed_type": "FSDP", "fsdp_config": section}
+
+
+def deepspeed(**section: object) -> dict[str, object]:
+    return {"distributed_type": "DEEPSPEED", "deepspeed_config": section}
+
+
+@pytest.mark.parametrize(
+    ("config", "family", "sharding"),
+    [
+        ({}, "single", "none"),
+        ({"distributed_type": "NO"}, "single", "none"),
+        ({"distributed_type": "MULTI_GPU"}, "ddp", "none"),
+        ({"distributed_type": "FSDP"}, "fsdp", "FULL_SHARD"),
+        (fsdp(), "fsdp", "FULL_SHARD"),
+        (fsdp(fsdp_sharding_strategy="HYBRID_SHARD"), "fsdp", "HYBRID_SHARD"),
+        (fsdp(fsdp_sharding_strategy=1), "fsdp", "FULL_SHARD"),
+        (fsdp(fsdp_sharding_strategy=2), "fsdp", "SHARD_GRAD_OP"),
+        (fsdp(fsdp_sharding_strategy="3"), "fsdp", "NO_SHARD"),
+        (fsdp(fsdp_sharding_strategy=4), "fsdp", "HYBRID_SHARD"),
+        (fsdp(fsdp_sharding_strategy=5), "fsdp", "HYBRID_SHARD_ZERO2"),
+        (fsdp(fsdp_version=1, fsdp_sharding_strategy="SHARD_GRAD_OP"), "fsdp", "SHARD_GRAD_OP"),
+        (fsdp(fsdp_version=2), "fsdp2", "fully_shard"),
+        (fsdp(fsdp_version="2", fsdp_sharding_strategy="NO_SHARD"), "fsdp2", "fully_shard"),
+        (deepspeed(), "deepspeed", "zero2"),
+        (deepspeed(zero_stage=3), "deepspeed", "zero3"),
+        (deepspeed(deepspeed_config_file={"zero_optimization": {"stage": 1}}), "deepspeed", "zero1"),
+        (deepspeed(zero_stage=3, deepspeed_config_file={"zero_optimization": {"stage": 0}}), "deepspeed", "zero0"),
+    ],
+)
+def test_own_configs_are_known_for_what_they_are(config: dict[str, Any], family: str, sharding: str) -> None:
+    backend = backends.backend_of(own(config))
+    assert (backend.family, backend.sharding) == (family, sharding)
+
+
+def test_a_name_of_ones_own_does_not_hide_a_built_in_one() -> None:
+    assert backends.backend_of(of("zero1")) is BACKENDS["zero1"]
+
+
+def test_sharding_strategies_are_numbered_as_in_torch() -> None:
+    from torch.distributed.fsdp import ShardingStrategy
+
+    for strategy in ShardingStrategy:
+        numbered = backends.backend_of(own(fsdp(fsdp_sharding_strategy=strategy.value))).sharding
+        assert numbered == strategy.name.removeprefix("_")
+
+
+# --- the environment of a launch ------------------------------------------------------------------------------------
+
+BOTH = ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {"PYTORCH_ALLOC_CONF": "backend:native"})
+
+
+def test_segments_are_expandable_on_a_gpu_by_default() -> None:
+    added = backends.environment(2, GPUS, {})
+    assert added["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert added["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+
+
+@pytest.mark.parametrize("user", BOTH)
+def test_the_users_allocator_setting_stands_under_either_name(user: dict[str, str]) -> None:
+    assert not any("ALLOC_CONF" in name for name in backends.environment(2, GPUS, user))
+
+
+def test_a_cpu_launch_sees_no_gpu_and_sets_no_allocator() -> None:
+    added = backends.environment(2, CPU, {})
+    assert added["CUDA_VISIBLE_DEVICES"] == ""
+    assert added["DS_ACCELERATOR"] == added["ACCELERATE_TORCH_DEVICE"] == "cpu"
+    assert not any("ALLOC_CONF" in name for name in added)
+
+
+@pytest.mark.parametrize("hardware", [CPU, GPUS], ids=["cpu", "cuda"])
+def test_what_the_user_has_set_stays_but_for_accelerates_own(hardware: Hardware) -> None:
+    for name in backends.environment(2, hardware, {}):
+        added = backends.environment(2, hardware, {name: "mine"})
+        assert (name in added) == name.startswith("ACCELERATE_")
+
+
+def test_a_launch_inherits_nothing_that_would_change_a_cell_unseen() -> None:
+    user = {
+        "HOME": "/home/of/the/user",
+        "OMP_NUM_THREADS": "3",
+        "PATH": "/usr/bin",
+        "ACCELERATE_MIXED_PRECISION": "fp16",
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
+        "FSDP_OFFLOAD_PARAMS": "true",
+        "RANK": "7",
+        "WORLD_SIZE": "8",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "other",
+    }
+    assert backends.launch_environment(user, {"ACCELERATE_TORCH_DEVICE": "cpu"}, Path("/venv/bin")) == {
+        "HOME": "/home/of/the/user",
+        "OMP_NUM_THREADS": "3",
+        "PATH": "/venv/bin:/usr/bin",
+        "ACCELERATE_TORCH_DEVICE": "cpu",
+    }
+
+
+@pytest.mark.parametrize(("ranks", "threads"), [(1, "8"), (2, "4"), (3, "2"), (8, "1"), (16, "1")])
+def test_ranks_share_the_cores(ranks: int, threads: str) -> None:
+    assert backends.environment(ranks, CPU, {})["OMP_NUM_THREADS"] == threads
+
+
+# --- what cannot run ------------------------------------------------------------------------------------------------
+
+CKPT = {"options": {"grad_ckpt": True}}
+NO_OPTIMIZER = {"train": Train(optimizer="none")}
+ALONE = {"num_processes": 1}
+
+
+@pytest.mark.parametrize(
+    ("backend", "changes", "device", "says"),
+    [
+        *((backend, CKPT, device, None) for backend in BACKENDS if backend != "zero3" for device in ("cpu", "cuda")),
+        ("zero3", CKPT, "cpu", "ZeRO-3 with gradient checkpointing"),
+        ("zero3", CKPT, "cuda", "partitioned again"),
+        ("zero3", {"options": {"grad_ckpt": False}}, "cpu", None),
+        *((backend, NO_OPTIMIZER, "cuda", "needs an optimizer") for backend in ("zero1", "zero2", "zero3")),
+        *((backend, NO_OPTIMIZER, "cuda", None) for backend in ("single", "ddp", "fsdp", "fsdp2")),
+        *((backend, ALONE, "cpu", f"{backend} on a CPU needs two processes") for backend in TWO_RANKS),
+        *((backend, ALONE, "cuda", None) for backend in BACKENDS),
+        ("single", {"num_processes": 2}, "cuda", "runs in one process"),
+        ("single", {"num_processes": 2}, "cpu", "set launch.num_processes to 1"),
+    ],
+)
+def test_what_is_forbidden_says_why(backend: str, changes: dict[str, Any], device: Device, says: str | None) -> None:
+    reason = backends.forbids(of(backend, **changes), device)
+    assert reason is None if says is None else says in (reason or "")
+
+
+def test_own_zero3_is_forbidden_like_the_built_in_one() -> None:
+    engine = {"zero_optimization": {"stage": 3}}
+    assert "ZeRO-3" in (backends.forbids(own(deepspeed(deepspeed_config_file=engine), **CKPT), "cuda") or "")
+    assert backends.forbids(own(deepspeed(zero_stage=1), **CKPT), "cuda") is None
+
+
+# --- the regime that proves it --------------------------------------------------------------------------------------
+
+CAST = {"weights_dtype": "bfloat16", "masters_dtype": "float32", "optimizer_dtype": "float32"}
+SHARDS = {"weights_dtype": "float32", "masters_dtype": "float32", "optimizer_dtype": "float32"}
+
+
+@pytest.mark.parametrize(
+    ("backend", "regime"),
+    [
+        ("single", {**CAST, "distributed_type": "NO", "sharding": "none", "reduction_dtype": None}),
+        ("ddp", {**CAST, "distributed_type": "MULTI_CPU", "sharding": "none", "reduction_dtype": "bfloat16"}),
+        ("fsdp", {**SHARDS, "distributed_type": "FSDP", "sharding": "FULL_SHARD", "reduction_dtype": "bfloat16"}),
+        (
+            "fsdp_grad_op",
+            {**SHARDS, "distributed_type": "FSDP", "sharding": "SHARD_GRAD_OP", "reduction_dtype": "bfloat16"},
+        ),
+        ("fsdp2", {**SHARDS, "distributed_type": "FSDP", "sharding": "fully_shard", "reduction_dtype": "float32"}),
+        ("zero1", {**CAST, "distributed_type": "DEEPSPEED", "sharding": "zero1", "reduction_dtype": "bfloat16"}),
+        ("zero2", {**CAST, "distributed_type": "DEEPSPEED", "sharding": "zero2", "reduction_dtype": "bfloat16"}),
+        ("zero3", {**CAST, "distributed_type": "DEEPSPEED", "sharding": "zero3", "reduction_dtype": "bfloat16"}),
+    ],
+)
+def test_the_regime_asked_for_in_bf16(backend: str, regime: dict[str, object]) -> None:
+    world_size = 1 if backend == "single" else 2
+    assert backends.expected_regime(of(backend), "cpu") == {"world_size": world_size, **regime}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_without_mixed_precision_all_is_fp32(backend: str) -> None:
+    regime = backends.expected_regime(of(backend, mixed_precision="no"), "cuda")
+    dtypes = {name: dtype for name, dtype in regime.items() if name.endswith("_dtype")}
+    assert set(dtypes.values()) == {"float32"} | ({None} if backend == "single" else set())
+    assert len(dtypes) == 4
+
+
+def test_on_gpus_ddp_is_called_multi_gpu() -> None:
+    assert backends.expected_regime(of("ddp"), "cuda")["distributed_type"] == "MULTI_GPU"
+    assert backends.expected_regime(of("fsdp2"), "cuda")["distributed_type"] == "FSDP"
+
+
+def test_without_an_optimizer_there_are_no_masters() -> None:
+    regime = backends.expected_regime(of("ddp", **NO_OPTIMIZER), "cpu")
+    assert (regime["masters_dtype"], regime["optimizer_dtype"]) == (None, None)
+    assert regime["weights_dtype"] == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("backend", "sharding"), [("fsdp", "NO_SHARD"), ("fsdp_grad_op", "NO_SHARD"), ("fsdp2", "fully_shard")]
+)
+def test_a_world_of_one_shards_nothing_and_reduces_nothing(backend: str, sharding: str) -> None:
+    regime = backends.expected_regime(of(backend, **ALONE), "cuda")
+    assert (regime["sharding"], regime["reduction_dtype"], regime["world_size"]) == (sharding, None, 1)
+    assert not backends.shards_parameters(of(backend, **ALONE))
+
+
+def test_the_reduction_of_ones_own_config_is_ones_own() -> None:
+    assert "reduction_dtype" not in backends.expected_regime(own(fsdp()), "cpu")
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_only_these_split_parameters(backend: str) -> None:
+    assert backends.shards_parameters(of(backend)) == (backend in ("fsdp", "fsdp_grad_op", "fsdp2", "zero3"))
+
+
+@pytest.mark.parametrize("kind", ["FSDP", "DEEPSPEED"])
+def test_an_own_config_may_leave_its_section_out(kind: str) -> None:
+    backends.accelerate_config(own({"distributed_type": kind}), UNITS, "cpu")
+
+
+def test_a_deepspeed_json_without_a_stage_is_stage_0() -> None:
+    mine = own(
+        {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": {"zero_optimization": {}}}}
+    )
+    assert backends.backend_of(mine).sharding == "zero0"

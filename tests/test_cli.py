@@ -1,0 +1,216 @@
+"""The command line as a user meets it: quick help, one message for bad input, and exit codes that say what happened."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from examples import MACHINE, result
+from typer.testing import CliRunner, Result
+
+from bench.backends import BACKENDS
+from bench.cli import app
+from bench.outcome import Result as Record
+from bench.store import Store
+
+ROOT = Path(__file__).parent.parent
+QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
+TORCH_SIDE = {"torch", "accelerate", "deepspeed", "transformers", "pandas"}
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", raising=False)
+
+
+def imported(*arguments: str, cwd: Path) -> set[str]:
+    """Top-level packages that the command imports."""
+    command = [sys.executable, "-X", "importtime", "-m", "bench.cli", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout
+    lines = [line for line in done.stderr.splitlines() if line.startswith("import time:")]
+    packages = {line.rpartition("|")[2].strip().partition(".")[0] for line in lines}
+    assert {"bench", "typer"} <= packages
+    return packages
+
+
+def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
+    assert not imported("--help", cwd=tmp_path) & (TORCH_SIDE | {"pydantic", "yaml", "psutil"})
+
+
+def test_a_dry_run_needs_no_torch_and_leaves_no_trace(tmp_path: Path) -> None:
+    assert not imported("run", QUICKSTART, "--dry-run", cwd=tmp_path) & TORCH_SIDE
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_report_needs_no_torch(tmp_path: Path) -> None:
+    stored(tmp_path / "reports" / "mine")
+    assert not imported("report", cwd=tmp_path) & TORCH_SIDE
+
+
+def stored(folder: Path, batch: int = 2) -> Record:
+    record = result(batch=batch)
+    store = Store(folder)
+    with store.open(MACHINE, [record.attempt.cell], ""):
+        store.begin(record.attempt)
+        store.finish(record)
+    return record
+
+
+COMMANDS = ("run", "probe", "report", "schema", "doctor")
+
+
+def test_help_names_every_command() -> None:
+    done = bench("--help")
+    assert done.exit_code == 0
+    assert all(command in done.output for command in COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_has_help(command: str) -> None:
+    done = bench(command, "--help")
+    assert done.exit_code == 0
+    assert f" {command} " in done.output
+
+
+def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = bench("run", QUICKSTART, "--dry-run").output
+    for backend in ("single", "ddp", "fsdp2", "zero2"):
+        assert f"{backend}-" in output
+    assert output.count("accelerate.yaml:\n") == output.count("  command: ") == 4
+    assert "mixed_precision: bf16" in output
+    assert "fsdp_transformer_layer_cls_to_wrap: InterleavedLayer" in output
+
+
+def test_a_dry_run_says_what_would_be_skipped() -> None:
+    output = bench("run", QUICKSTART, "--dry-run", "--axis", "backend=zero3", "workload.grad_ckpt=true").output
+    assert "skipped: ZeRO-3 with gradient checkpointing" in output
+    assert "accelerate.yaml" not in output
+
+
+@pytest.mark.parametrize("of", ["matrix", "result"])
+def test_a_schema_is_json_schema(of: str) -> None:
+    done = bench("schema", of)
+    assert done.exit_code == 0
+    schema = json.loads(done.output)
+    assert schema["type"] == "object"
+    assert schema["title"]
+    assert schema["additionalProperties"] is False
+    assert set(schema.get("required", [])) <= set(schema["properties"])
+    named = {part.rpartition("/")[2] for part in _references(schema)}
+    assert named <= set(schema.get("$defs", {}))
+
+
+def _references(node: object) -> list[str]:
+    if isinstance(node, list):
+        return [found for item in node for found in _references(item)]
+    if not isinstance(node, dict):
+        return []
+    here = [node["$ref"]] if isinstance(node.get("$ref"), str) else []
+    return here + [found for item in node.values() for found in _references(item)]
+
+
+def test_the_result_schema_names_the_fields_of_a_stored_result(tmp_path: Path) -> None:
+    record = stored(tmp_path / "run")
+    text = (tmp_path / "run" / "attempts" / record.attempt.slug / "result.json").read_text()
+    assert Record.model_validate_json(text) == record
+    assert set(json.loads(text)) == set(json.loads(bench("schema", "result").output)["properties"])
+
+
+# --- report ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_report_shows_the_newest_run_or_the_one_that_is_named(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "old")):
+        stored(tmp_path / "reports" / name, batch=30 + age)
+        os.utime(tmp_path / "reports" / name / "run.json", (time.time() - 60 * age,) * 2)
+    assert bench("report").output == bench("report", "reports/new").output
+    named = bench("report", "reports/old")
+    assert named.exit_code == 0
+    assert re.search(r"\| +31 \|", named.output)
+    assert not re.search(r"\| +30 \|", named.output)
+
+
+@pytest.mark.parametrize("arguments", [(), ("missing",), (".",)])
+def test_a_report_without_a_run_is_one_message(arguments: tuple[str, ...]) -> None:
+    done = bench("report", *arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("bench: ")
+    assert "bench run MATRIX" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("steps", ["2", "04", ""])
+def test_accumulation_through_the_environment_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: str
+) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
+    done = bench("run", QUICKSTART, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 2
+    assert f"bench: environment: ACCELERATE_GRADIENT_ACCUMULATION_STEPS: {steps!r}" in done.stderr
+    assert "throughput would read too high" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("--unknown",),
+        ("unknown",),
+        ("run",),
+        ("run", QUICKSTART, "--unknown"),
+        ("run", QUICKSTART, "--rerun", "some"),
+        ("run", QUICKSTART, "--isolation", "none"),
+        ("report", "a", "b"),
+        ("schema", "report"),
+        ("doctor", "me"),
+    ],
+    ids=" ".join,
+)
+def test_a_wrong_command_line_ends_with_2(arguments: tuple[str, ...], tmp_path: Path) -> None:
+    done = bench(*arguments)
+    assert done.exit_code == 2
+    assert "Traceback" not in done.output
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = bench("run", QUICKSTART, "--out", str(tmp_path / "file" / "run"))
+    assert done.exit_code == 2
+    assert "cannot write there" in done.stderr
+
+
+# --- doctor ---------------------------------------------------------------------------------------------------------
+
+
+def test_the_doctor_names_every_backend_and_library() -> None:
+    done = bench("doctor")
+    assert done.exit_code == 0, done.output
+    subjects = [line.split()[1] for line in done.output.splitlines()]
+    assert set(BACKENDS) <= set(subjects)
+    assert {"device", "ranks", "torch", "accelerate", "deepspeed", "transformers"} <= set(subjects)
+
+
+def test_the_doctor_ends_with_1_when_something_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.machine.LIBRARIES", ("torch", "transformers", "accelerate"))
+    done = bench("doctor")
+    assert done.exit_code == 1
+    assert [line for line in done.output.splitlines() if line.startswith("missing")] == [
+        "missing  deepspeed       not installed: pip install deepspeed"
+    ]

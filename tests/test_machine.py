@@ -1,0 +1,148 @@
+"""What is found of this machine, and what is not told of it."""
+
+import os
+from pathlib import Path
+
+import pytest
+from examples import CUDA_MACHINE, MACHINE
+
+from bench import machine
+from bench.machine import Gpu, Machine
+
+GIB = 2**30
+TWO = [Gpu("Example GPU", 80 * GIB, "GPU-8f2a11"), Gpu("Example GPU", 80 * GIB, "GPU-91bc22")]
+
+
+@pytest.fixture
+def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
+    """The GPUs that the driver reports; empty until a test adds some."""
+    reported: list[Gpu] = []
+    monkeypatch.setattr(machine, "_gpus", lambda: reported)
+    return reported
+
+
+@pytest.mark.parametrize(
+    ("visible", "devices"),
+    [
+        (None, 2),
+        ("0", 1),
+        ("1", 1),
+        ("0,1", 2),
+        (" 0 , 1 ", 2),
+        ("GPU-8f2a,GPU-91bc", 2),
+        ("", 0),
+        (" ", 0),
+        ("-1", 0),
+        ("0,7", 1),
+        ("-1,0", 0),
+        ("1,-1,0", 1),
+        ("NoDevFiles", 0),
+        ("0,0", 1),
+    ],
+)
+def test_hidden_gpus_do_not_count(gpus: list[Gpu], visible: str | None, devices: int) -> None:
+    gpus += TWO
+    found = machine.detect({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
+    assert found.devices == devices
+    assert found.device == ("cuda" if devices else "cpu")
+
+
+def test_memory_is_that_of_one_gpu_the_smallest(gpus: list[Gpu]) -> None:
+    gpus += [Gpu("Big", 80 * GIB, "GPU-a"), Gpu("Small", 40 * GIB, "GPU-b")]
+    assert machine.detect({}).memory_bytes == 40 * GIB
+
+
+def test_without_a_gpu_it_is_the_host(gpus: list[Gpu]) -> None:
+    found = machine.detect({"CUDA_VISIBLE_DEVICES": "0"})
+    assert (found.device, found.devices) == ("cpu", 0)
+    assert found.memory_bytes > 2**28
+    assert 1 <= found.cores <= (os.cpu_count() or 1)
+
+
+def test_cores_are_those_that_this_process_may_use(gpus: list[Gpu]) -> None:
+    allowed = os.sched_getaffinity(0)
+    try:
+        os.sched_setaffinity(0, {min(allowed)})
+        assert machine.detect({}).cores == 1
+    finally:
+        os.sched_setaffinity(0, allowed)
+
+
+def test_the_record_holds_nothing_of_the_environment_but_named_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    planted = {
+        "HF_TOKEN": "hf_planted_secret_1",
+        "WANDB_API_KEY": "planted_secret_2",
+        "OMP_NUM_THREADS": "3",
+        "USER": "planted_user_3",
+        "HOSTNAME": "planted_host_4",
+    }
+    for name, value in planted.items():
+        monkeypatch.setenv(name, value)
+    record = machine.record(machine.detect())
+    assert "planted" not in record.model_dump_json()
+    assert record.threads["OMP_NUM_THREADS"] == "3"
+    assert set(record.threads) <= {"OMP_NUM_THREADS", "MKL_NUM_THREADS"}
+    assert os.uname().nodename not in {record.system, record.cpu}
+
+
+@pytest.mark.parametrize(
+    ("environment", "allocator"),
+    [
+        ({}, None),
+        ({"PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, "expandable_segments:True"),
+        ({"PYTORCH_ALLOC_CONF": "backend:native"}, "backend:native"),
+        ({"PYTORCH_ALLOC_CONF": "new", "PYTORCH_CUDA_ALLOC_CONF": "old"}, "new"),
+    ],
+)
+def test_the_allocator_in_force_is_recorded(environment: dict[str, str], allocator: str | None) -> None:
+    assert machine.record(CUDA_MACHINE.hardware, environment).allocator == allocator
+    assert machine.record(MACHINE.hardware, environment).allocator is None
+
+
+def test_the_record_names_versions_and_survives_json() -> None:
+    record = machine.record(machine.detect(), {})
+    assert {"torch", "accelerate", "deepspeed", "transformers"} <= set(record.libraries)
+    assert Machine.model_validate_json(record.model_dump_json()) == record
+
+
+def test_outside_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
+    monkeypatch.delenv("GIT_DIR", raising=False)
+    record = machine.record(MACHINE.hardware, {})
+    assert (record.git_commit, record.git_dirty) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "unlike"),
+    [
+        ({}, []),
+        ({"git_commit": "f" * 40, "git_dirty": False, "bench": "9.9.9", "python": "3.13.0", "system": "Other"}, []),
+        ({"cpu": "Other CPU"}, ["cpu: Example CPU against Other CPU"]),
+        (
+            {"libraries": {"torch": "1.2.3"}},
+            ["libraries: {'torch': '1.2.3', 'accelerate': '4.5.6'} against {'torch': '1.2.3'}"],
+        ),
+        ({"threads": {}, "driver": "2"}, ["driver: None against 2", "threads: {'OMP_NUM_THREADS': '4'} against {}"]),
+        ({"allocator": "x"}, ["allocator: None against x"]),
+    ],
+)
+def test_unlike_names_the_fields_that_change_measurements(change: dict[str, object], unlike: list[str]) -> None:
+    assert MACHINE.unlike(MACHINE.model_copy(update=change)) == unlike
+
+
+def test_more_gpus_are_unlike() -> None:
+    fewer = CUDA_MACHINE.model_copy(update={"hardware": CUDA_MACHINE.hardware.model_copy(update={"devices": 1})})
+    assert [line.partition(":")[0] for line in CUDA_MACHINE.unlike(fewer)] == ["hardware"]
+
+
+def test_a_cpu_is_told_to_the_user_and_so_is_the_allocator() -> None:
+    assert "over gloo" in machine.notes(MACHINE)[0]
+    assert machine.notes(CUDA_MACHINE) == ["CUDA allocator: expandable_segments:True"]
+
+
+def test_the_visible_gpu_is_the_one_recorded(gpus: list[Gpu]) -> None:
+    gpus += [Gpu("A", 80 * GIB, "GPU-a"), Gpu("B", 40 * GIB, "GPU-b")]
+    assert machine.detect({"CUDA_VISIBLE_DEVICES": "0"}).memory_bytes == 80 * GIB
+    environment = {"CUDA_VISIBLE_DEVICES": "1"}
+    assert machine.record(machine.detect(environment), environment).accelerators == ("B",)

@@ -1,0 +1,159 @@
+"""What an attempt came to, from what its ranks left behind; and that a stored record says the same when it is read."""
+
+import math
+from itertools import permutations
+
+import pytest
+from examples import ok, rank, result
+from pydantic import TypeAdapter, ValidationError
+
+from bench.outcome import Failed, Hang, Ok, Oom, Outcome, RankError, RankKilled, RankOom, RankOutcome, Result, classify
+
+PEER = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:20344"
+RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:542] Read error [127.0.0.1]:45: Connection reset by peer"
+NCCL = (
+    "DistBackendError: NCCL error in: NCCLUtils.hpp:219, ncclRemoteError: A call failed possibly due to a network error"
+)
+OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
+RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
+
+
+def oom(number: int, at: float = 1.0) -> RankOom:
+    return RankOom(rank=number, phase="warmup", message=f"rank {number} is full", at=at)
+
+
+def error(number: int, at: float = 1.0, text: str = "ValueError: planted") -> RankError:
+    return RankError(rank=number, phase="forward", error=text, traceback="", at=at)
+
+
+def killed(number: int, at: float = 1.0, by_bench: str | None = None) -> RankKilled:
+    return RankKilled(rank=number, phase="measure", signal="SIGKILL", at=at, by_bench=by_bench)
+
+
+ENDED = "another rank had failed"
+OOM_0, OOM_1 = (Oom(rank=n, phase="warmup", reason=f"rank {n} is full") for n in (0, 1))
+ERROR_0, ERROR_1 = (Failed(rank=n, phase="forward", reason="ValueError: planted") for n in (0, 1))
+KILLED_1 = Failed(rank=1, phase="measure", reason="killed by SIGKILL")
+
+CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
+    "both ranks measured": ([rank(0), rank(1)], {}, Ok(ranks=(rank(0), rank(1)))),
+    "one rank is a world": ([rank(0)], {"world_size": 1}, Ok(ranks=(rank(0),))),
+    "one rank out of memory": ([oom(0)], {"world_size": 1}, OOM_0),
+    "out of memory while the peer loses its connection first": ([error(0, 1.0, PEER), oom(1, 2.0)], {}, OOM_1),
+    "out of memory while the peer is ended by bench": ([oom(0), killed(1, 2.0, ENDED)], {}, OOM_0),
+    "out of memory while the peer has measured": ([rank(0), oom(1)], {}, OOM_1),
+    "both out of memory: the first": ([oom(0, 2.0), oom(1, 1.0)], {}, OOM_1),
+    "out of memory beats an error of the other rank": ([error(0, 1.0), oom(1, 1.5)], {}, OOM_1),
+    "killed while the peer loses its connection first": ([error(0, 1.0, RESET), killed(1, 1.1)], {}, KILLED_1),
+    "killed while NCCL loses its peer": ([error(0, 1.0, NCCL), killed(1, 1.1)], {}, KILLED_1),
+    "killed while the peer is ended by bench": ([killed(0, 2.0, ENDED), killed(1)], {}, KILLED_1),
+    "two errors: the first, whatever its rank": ([error(0, 2.0), error(1, 1.0)], {}, ERROR_1),
+    "an error before a kill": ([error(0, 1.0), killed(1, 2.0)], {}, ERROR_0),
+    "an error while the peer has measured": ([rank(0), error(1)], {}, ERROR_1),
+    "consequences alone: the first": (
+        [error(0, 2.0, PEER), error(1, 1.0, RESET)],
+        {},
+        Failed(rank=1, phase="forward", reason=RESET),
+    ),
+    "a consequence and a rank without a word": (
+        [error(0, 1.0, PEER)],
+        {},
+        Failed(rank=0, phase="forward", reason=PEER),
+    ),
+    "timed out, and bench ended both": (
+        [killed(0, 9.0, "time is up"), killed(1, 9.0, "time is up")],
+        {"timed_out_after_s": 8.0},
+        Hang(reason="no result within 8 s: rank 0 in measure, rank 1 in measure"),
+    ),
+    "timed out, and nobody said a word": ([], {"timed_out_after_s": 0.5}, Hang(reason="no result within 0.5 s")),
+    "timed out after one rank had raised": (
+        [error(0), killed(1, 9.0, "time is up")],
+        {"timed_out_after_s": 8},
+        ERROR_0,
+    ),
+    "timed out after one rank ran out of memory": ([oom(1)], {"timed_out_after_s": 8}, OOM_1),
+    "timed out, and the servers had to be killed": (
+        [],
+        {"timed_out_after_s": 8.0, "launcher": "accelerate launch was killed by SIGKILL"},
+        Hang(reason="no result within 8 s"),
+    ),
+    "the launcher's word when no rank has one": (
+        [],
+        {"launcher": "died"},
+        Failed(rank=None, phase=None, reason="died"),
+    ),
+    "the launcher's word before a consequence": (
+        [error(0, 1.0, PEER)],
+        {"launcher": "rank 1 was killed"},
+        Failed(rank=None, phase=None, reason="rank 1 was killed"),
+    ),
+    "a rank's own cause before the launcher's word": ([error(0)], {"launcher": "exit code 1"}, ERROR_0),
+    "measured by all before the launcher died": (
+        [rank(0), rank(1)],
+        {"launcher": "died", "timed_out_after_s": 8.0},
+        Ok(ranks=(rank(0), rank(1))),
+    ),
+    "timed out after one rank had measured": (
+        [rank(0)],
+        {"timed_out_after_s": 8.0},
+        Hang(reason="no result within 8 s"),
+    ),
+    "one rank is missing": (
+        [rank(0)],
+        {},
+        Failed(rank=1, phase=None, reason="rank 1 left no result and no word why"),
+    ),
+    "all ranks are missing: the first": (
+        [],
+        {},
+        Failed(rank=0, phase=None, reason="rank 0 left no result and no word why"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_classify_in_whatever_order_the_ranks_come(name: str) -> None:
+    ranks, known, expected = CASES[name]
+    for order in permutations(ranks):
+        assert classify(order, **{"world_size": 2, **known}) == expected  # type: ignore[arg-type]
+
+
+OUTCOMES: list[Outcome] = [
+    ok((0.1, 0.2, 0.30000000000000004), (0.1, 0.1, 1e-9)),
+    OOM_0,
+    Hang(reason="no result within 8 s"),
+    Failed(rank=None, phase=None, reason='a "quoted"\nsecond line, é and \x1b[31m'),
+    Result.model_validate_json(result().model_dump_json()).outcome,
+    OUTCOME.validate_python({"kind": "skipped", "reason": "known beforehand"}),
+]
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=[outcome.kind for outcome in OUTCOMES])
+def test_every_outcome_survives_json(outcome: Outcome) -> None:
+    stored = result(outcome)
+    assert Result.model_validate_json(stored.model_dump_json()) == stored
+
+
+@pytest.mark.parametrize("outcome", [rank(3), oom(0), error(0), killed(0), killed(0, by_bench=ENDED)])
+def test_every_rank_outcome_survives_json(outcome: RankOutcome) -> None:
+    assert RANK_OUTCOME.validate_json(RANK_OUTCOME.dump_json(outcome)) == outcome
+
+
+def test_a_loss_that_is_no_number_survives_json() -> None:
+    losses = (math.nan, math.inf, -math.inf, 0.5)
+    stored = result(ok((0.1, 0.1), losses=losses))
+    read = Result.model_validate_json(stored.model_dump_json())
+    assert isinstance(read.outcome, Ok)
+    assert repr(read.outcome.ranks[0].losses) == repr(losses)
+
+
+@pytest.mark.parametrize("outcome", OUTCOMES, ids=[outcome.kind for outcome in OUTCOMES])
+def test_an_unknown_field_is_refused(outcome: Outcome) -> None:
+    with pytest.raises(ValidationError, match="extra_forbidden"):
+        OUTCOME.validate_python(outcome.model_dump() | {"surprise": 1})
+
+
+@pytest.mark.parametrize("change", [{"schema_version": 2}, {"outcome": {"kind": "unheard-of"}}, {"wall_s": "long"}])
+def test_a_record_of_another_schema_is_refused(change: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Result.model_validate(result().model_dump() | change)

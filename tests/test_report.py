@@ -1,0 +1,357 @@
+"""Reports: numbers recomputed by hand, and what the markup must keep, escape and point out."""
+
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from examples import (
+    CUDA_MACHINE,
+    MACHINE,
+    cell,
+    ok,
+    rank,
+    result,
+    rss,
+    vram,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bench.outcome import PHASES, Failed, Hang, Ok, Oom, Result, Skipped
+from bench.report import markdown, tables, terminal
+from bench.report.flags import flags
+from bench.report.rows import Measured
+from bench.report.summary import row_of, summarize
+
+GOLDEN = Path(__file__).parent / "golden" / "mixed.md"
+
+
+def mixed() -> list[Result]:
+    """A run on a CPU that met every outcome."""
+    ddp = {"num_cams": 1}
+    return [
+        result(ok((0.10, 0.10, 0.13), (0.10, 0.12, 0.14)), batch=2, axes=ddp),
+        result(ok((0.16, 0.16, 0.16), (0.15, 0.16, 0.17)), batch=4, axes=ddp),
+        result(Oom(rank=1, phase="bwd", reason="can't allocate memory:\nyou tried 7 | 8"), batch=8, axes=ddp),
+        result(
+            ok(backend="zero2", phases_s=(0.01, 0.02, 0.059, 0.0005, 0.0005, 0.005, 0.005)),
+            batch=2,
+            backend="zero2",
+            axes={"num_cams": 4},
+        ),
+        result(Hang(reason="no result within 60 s: rank 0 in bwd"), batch=4, backend="zero2", axes={"num_cams": 4}),
+        result(Failed(rank=0, phase="start", reason="ValueError: <b>`x`</b>"), backend="fsdp", axes={"num_cams": 4}),
+        result(Skipped(reason="ZeRO-3 with gradient checkpointing"), backend="zero3", axes={"num_cams": 4}, wall_s=0),
+    ]
+
+
+def measured(outcome: Ok, batch: int = 2) -> Measured:
+    found = row_of(result(outcome, batch=batch)).measured
+    assert found is not None
+    return found
+
+
+def shown(results: Sequence[Result], width: int = 100) -> str:
+    file = io.StringIO()
+    console = Console(width=width, file=file, color_system=None)
+    for renderable in terminal.tables(results):
+        console.print(renderable)
+    return file.getvalue()
+
+
+# Numbers
+
+
+def test_throughput_is_gated_by_the_slowest_rank() -> None:
+    found = measured(ok((0.1, 0.1, 0.1), (0.1, 0.2, 0.3)), batch=4)
+    assert found.slowest.rank == 1
+    assert found.step_time_s_per_rank == pytest.approx((0.1, 0.2))
+    assert found.samples_per_s_global == pytest.approx(4 * 2 / 0.2)
+
+
+@given(
+    times=st.lists(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=5), min_size=1, max_size=4),
+    batch=st.integers(1, 64),
+)
+def test_throughput_recomputed_from_the_samples(times: list[list[float]], batch: int) -> None:
+    found = measured(ok(*times), batch)
+    slowest_s = max(sum(one) / len(one) for one in times)
+    assert found.samples_per_s_global == pytest.approx(batch * len(times) / slowest_s)
+    assert all(found.step_time_s_rank_max >= mean for mean in found.step_time_s_per_rank)
+
+
+@pytest.mark.parametrize(("n", "index"), [(1, 0), (2, 0), (10, 8), (20, 18), (21, 19), (50, 46), (100, 94)])
+def test_p95_is_the_sample_that_the_definition_names(n: int, index: int) -> None:
+    samples = [float(value) for value in range(1, n + 1)]
+    assert measured(Ok(ranks=(rank(0, samples[::-1]),))).slowest.step.p95_s == samples[index]
+
+
+def test_median_and_mean() -> None:
+    step = measured(Ok(ranks=(rank(0, (0.1, 0.2, 0.6)),))).slowest.step
+    assert step.median_s == 0.2
+    assert step.mean_s == pytest.approx(0.3)
+
+
+def test_memory_is_the_worst_ranks_whichever_rank_that_is() -> None:
+    found = measured(
+        Ok(ranks=(rank(0, memory=vram(30, 40)), rank(1, memory=vram(31, 60)), rank(2, memory=vram(32, 50))))
+    )
+    assert found.peak_allocated_bytes_rank_max == 32 * 2**30
+    assert found.peak_reserved_bytes_rank_max == 60 * 2**30
+    assert found.capacity_share_rank_max == pytest.approx(0.75)
+
+
+def test_memory_is_unknown_when_one_ranks_is() -> None:
+    unknown = rss(1).model_copy(update={"peak_rss_bytes": None, "peak_allocated_bytes": None})
+    found = measured(Ok(ranks=(rank(0, memory=rss(1)), rank(1, memory=unknown))))
+    assert found.peak_rss_bytes_rank_max is None
+    assert found.capacity_share_rank_max is None
+
+
+def test_phases_are_those_of_the_slowest_rank_of_the_phase_window() -> None:
+    slow = (0.01, 0.02, 0.06, 0.01, 0.01, 0.005, 0.005)
+    found = measured(Ok(ranks=(rank(0, (0.2, 0.2), totals_s=(0.1, 0.1)), rank(1, (0.1, 0.1), phases_s=slow))))
+    assert found.slowest.rank == 0
+    assert found.phases is not None
+    assert found.phases.rank == 1
+    assert found.phases.total.mean_s == pytest.approx(0.12)
+    assert found.phases.share("bwd") == pytest.approx(0.5)
+    assert sum(found.phases.share(name) for name in PHASES) == pytest.approx(1)
+    assert found.phases.backward_step.mean_s == pytest.approx(0.06 + 0.01 + 0.01 + 0.005)
+    assert found.instrumentation_s == pytest.approx(0.12 - 0.2)
+
+
+def test_without_a_phase_window_there_is_no_phase_table() -> None:
+    bare = rank().model_copy(update={"phase_times_s": {}})
+    results = [result(Ok(ranks=(bare,)))]
+    assert measured(Ok(ranks=(bare,))).phases is None
+    assert "## Phases" not in markdown.render(results)
+    assert flags(summarize(results)) == []
+
+
+def test_sharded_share_and_losses() -> None:
+    found = measured(ok(backend="fsdp", losses=(2.0, 1.0, 0.25)))
+    assert [one.sharded_share for one in found.ranks] == [0.9, 0.9]
+    assert (found.loss_first, found.loss_last) == (2.0, 0.25)
+
+
+# Cells, columns and the peak
+
+
+def test_cells_come_in_order_of_appearance_and_rows_by_batch() -> None:
+    results = [result(backend="zero2", batch=8), result(backend="ddp", batch=4), result(backend="zero2", batch=2)]
+    summary = summarize(results)
+    assert [(row.settings["backend"], row.batch_per_rank) for row in summary.rows] == [
+        ("zero2", 2),
+        ("zero2", 8),
+        ("ddp", 4),
+    ]
+
+
+def test_what_differs_is_a_column_and_what_does_not_is_said_once() -> None:
+    summary = summarize([result(axes={"num_cams": n, "attention": "sdpa", "grad_ckpt": n == 1}) for n in (1, 4)])
+    assert summary.columns == ("backend", "num_cams", "grad_ckpt")
+    assert summary.shared["attention"] == "sdpa"
+    assert summary.shared["preset"] == "tiny"
+    assert tables.matrix(summary).headers[:4] == ("backend", "num_cams", "grad_ckpt", "batch per rank")
+    assert [row[1:3] for row in tables.matrix(summary).rows] == [("1", "on"), ("4", "off")]
+
+
+def test_a_switch_that_is_no_axis_still_tells_cells_apart() -> None:
+    assert summarize([result(), result(num_processes=4)]).columns == ("backend", "num_processes")
+
+
+def test_true_and_one_are_two_values() -> None:
+    assert summarize([result(axes={"x": True}), result(axes={"x": 1})]).columns == ("backend", "x")
+
+
+def test_cells_that_nothing_named_tells_apart_show_their_id() -> None:
+    results = [result(options={"hidden": 1}), result(options={"hidden": 2})]
+    assert summarize(results).columns == ("backend", "cell")
+    assert f"cell {cell(options={'hidden': 2}).id}, batch 2" in tables.row_name(
+        summarize(results), summarize(results).rows[1]
+    )
+
+
+def test_the_peak_of_each_cell_is_bold_and_nothing_else() -> None:
+    results = [
+        result(ok((0.2, 0.2)), batch=8),
+        result(ok((0.3, 0.3)), batch=10),
+        result(ok((0.5, 0.5)), batch=12),
+        result(ok((0.1, 0.1)), batch=1, backend="zero2"),
+    ]
+    rows = [line for line in markdown.render(results).splitlines() if re.match(r"\| (ddp|zero2) .*\bok\b", line)]
+    assert [re.findall(r"\*\*(.+?)\*\*", row) for row in rows] == [["40"], [], [], ["10"]]
+
+
+def test_a_thrashing_largest_batch_is_not_the_peak() -> None:
+    cells = summarize([result(ok((9.186,)), batch=8), result(ok((19.435,)), batch=12)]).cells
+    assert cells[0].best is not None
+    assert cells[0].best.batch_per_rank == 8
+
+
+def test_an_attempt_that_was_not_measured_keeps_its_row_and_its_reason() -> None:
+    text, screen = markdown.render(mixed()), " ".join(shown(mixed()).split())
+    for outcome, reason in [
+        ("oom", "rank 1 in bwd: can't allocate memory: you tried 7"),
+        ("hang", "no result within 60 s: rank 0 in bwd"),
+        ("failed", "rank 0 in start: ValueError"),
+        ("skipped", "ZeRO-3 with gradient checkpointing"),
+    ]:
+        assert re.search(rf"^\|.*\| {outcome} +\| {re.escape(reason)}", text, re.MULTILINE), outcome
+        assert reason in screen
+
+
+# Doubts
+
+
+def test_a_clean_run_raises_no_flag() -> None:
+    assert flags(summarize([result(ok((0.1 * batch,)), batch=batch) for batch in (1, 2, 4)])) == []
+
+
+def test_a_published_row_that_cannot_be_right_is_flagged() -> None:
+    """ZeRO-2 of the second published model: 5.64 s at batch 8, 5.29 s at batch 16."""
+    results = [result(ok((step_s,)), batch=batch, backend="zero2") for batch, step_s in ((8, 5.64), (16, 5.29))]
+    assert flags(summarize(results)) == [
+        "zero2, batch 16: its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)."
+    ]
+
+
+def test_a_step_is_held_against_every_smaller_batch() -> None:
+    results = [result(ok((step_s,)), batch=batch) for batch, step_s in ((2, 1.0), (4, 0.96), (8, 0.94))]
+    assert [flag.partition(":")[0] for flag in flags(summarize(results))] == ["ddp, batch 8"]
+
+
+@pytest.mark.parametrize(("total_s", "flagged"), [(0.1, False), (0.1019, False), (0.103, True), (0.097, True)])
+def test_phases_must_sum_to_their_total(total_s: float, flagged: bool) -> None:
+    found = flags(summarize([result(ok(totals_s=(total_s, total_s)))]))
+    assert bool(found) == flagged
+    assert all("phases sum to" in flag for flag in found)
+
+
+def test_reserved_below_allocated_is_flagged_on_any_rank() -> None:
+    ranks = (rank(0, memory=vram(30, 40)), rank(1, memory=vram(41, 40)))
+    assert flags(summarize([result(Ok(ranks=ranks), machine=CUDA_MACHINE)])) == [
+        "ddp, batch 2: rank 1 reserved 40.00 GiB, less than the 41.00 GiB it allocated."
+    ]
+
+
+@pytest.mark.parametrize(("slow_s", "flagged"), [(0.109, False), (0.112, True)])
+def test_ranks_far_apart_are_flagged(slow_s: float, flagged: bool) -> None:
+    found = flags(summarize([result(ok((0.1,), (slow_s,)))]))
+    assert found == (
+        ["ddp, batch 2: rank 1's mean step (112 ms) takes 12.0 % longer than rank 0's (100 ms)."] * flagged
+    )
+
+
+def test_unlike_machines_are_flagged_and_another_commit_is_not() -> None:
+    other = MACHINE.model_copy(update={"git_commit": "f" * 40})
+    faster = MACHINE.model_copy(update={"cpu": "Other CPU"})
+    assert flags(summarize([result(), result(machine=other, batch=4)])) == []
+    assert "cpu: Example CPU against Other CPU" in flags(summarize([result(), result(machine=faster, batch=4)]))[0]
+
+
+# Markup
+
+
+def test_golden() -> None:
+    text = markdown.render(mixed())
+    if os.environ.get("UPDATE_GOLDEN"):
+        GOLDEN.write_text(text)
+    assert text == GOLDEN.read_text(), "run with UPDATE_GOLDEN=1 and read the difference"
+
+
+def test_the_deepspeed_note_stands_under_every_phase_table_with_deepspeed_and_only_there() -> None:
+    note = "compare total between backends"
+    text = markdown.render([result(), result(backend="zero2")])
+    assert text.count(note) == text.count("## Phases") == 4
+    assert note not in markdown.render([result(), result(backend="fsdp")])
+    assert shown([result(), result(backend="zero2")], width=300).count(note) == 2
+
+
+def test_backward_step_is_never_printed() -> None:
+    assert "backward_step" not in markdown.render(mixed()) + shown(mixed())
+
+
+def test_memory_is_called_what_it_is() -> None:
+    on_cpu = markdown.render([result()])
+    assert "peak RSS GiB" in on_cpu
+    assert "reserved GiB" not in on_cpu
+    on_gpu = markdown.render([result(Ok(ranks=(rank(memory=vram(30, 40)),)), machine=CUDA_MACHINE)])
+    assert re.search(r"peak allocated GiB \| peak reserved GiB", on_gpu)
+    assert "peak RSS GiB" not in on_gpu
+    assert "2 x Example GPU, 80.00 GiB each" in on_gpu
+
+
+HOSTILE = "a|b\n## c `d` <script>e</script> **f** [g](http://h) \x1b[31m _i_ ~~j~~ \\| &lt;"
+
+
+def test_hostile_text_stays_in_its_cell() -> None:
+    text = markdown.render([result(Failed(rank=0, phase="start", reason=HOSTILE)), result(batch=4)])
+    rows = [line for line in text.splitlines() if "failed" in line]
+    assert len(rows) == 1
+    assert "\x1b" not in text
+    assert "<script" not in text
+    headers = next(line for line in text.splitlines() if line.startswith("| backend") and "outcome" in line)
+    assert len(re.findall(r"(?<!\\)\|", rows[0])) == headers.count("|")
+
+
+@given(st.text())
+def test_escaped_text_cannot_end_a_cell_or_a_line(text: str) -> None:
+    escaped = markdown.escape(text)
+    assert "\n" not in escaped
+    assert not re.search(r"(?<!\\)(\\\\)*\|", escaped)
+    assert "<" not in escaped
+
+
+def test_names_of_fields_are_left_readable() -> None:
+    assert (
+        markdown.escape("zero_grad_sched = 0.95 * (n - 1), sorted[0]") == "zero_grad_sched = 0.95 * (n - 1), sorted[0]"
+    )
+    assert markdown.escape("__init__") == r"\_\_init\_\_"
+
+
+def test_long_reasons_are_cut() -> None:
+    text = markdown.render([result(Failed(rank=0, phase="start", reason="x" * 5000))])
+    assert max(len(line) for line in text.splitlines()) < 500
+
+
+def test_columns_line_up_in_the_source() -> None:
+    lines = markdown.render([result(batch=batch, backend=name) for name in ("ddp", "zero2") for batch in (1, 16)])
+    for block in re.findall(r"(?:^\|.*\n)+", lines, re.MULTILINE):
+        bars = [[match.start() for match in re.finditer(r"\|", line)][:-1] for line in block.splitlines()]
+        assert all(one == bars[0] for one in bars)
+
+
+def test_no_results() -> None:
+    assert "No results." in markdown.render([])
+    assert terminal.tables([]) == []
+
+
+def test_four_axes_stay_readable_on_a_terminal_of_100_columns() -> None:
+    switches = {"num_cams": 4, "attention": "eager", "grad_ckpt": False}
+    outcome = Ok(ranks=(rank(memory=vram(30, 40)),))
+    results = [
+        result(outcome, backend="fsdp_grad_op", axes=switches, batch=16, machine=CUDA_MACHINE),
+        result(outcome, axes={"num_cams": 1, "attention": "sdpa", "grad_ckpt": True}, machine=CUDA_MACHINE),
+        result(Oom(rank=0, phase="forward", reason="word " * 60), batch=32, axes=switches, machine=CUDA_MACHINE),
+    ]
+    text = shown(results)
+    assert max(len(line) for line in text.splitlines()) <= 100
+    # Whole words: no name or number is folded into two lines.
+    for word in ("fsdp_grad_op", "attention", "dataload", "samples/s", "allocated", "reserved", "50.0 %", "160"):
+        assert word in text
+
+
+def test_a_report_needs_no_torch() -> None:
+    code = (
+        "import sys, bench.progress, bench.report.markdown, bench.report.terminal;"
+        "sys.exit(str({'torch', 'pandas', 'accelerate'} & sys.modules.keys() or '') or 0)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
