@@ -2,33 +2,70 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import psutil
 
-_PR_SET_PDEATHSIG = 1  # linux/prctl.h
+_PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 PARENT = "BENCH_LAUNCHER_PID"
 """Names the launcher to its ranks: one that starts slowly may find it gone already."""
 
 
-def die_with_parent(parent: int | None = None) -> None:
+def die_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
     """Ask the kernel to kill this process when its parent is gone, however the parent ends (Linux).
 
     Args:
         parent: who it should be; if it is another by now, this process ends at once.
+        by: the signal that ends it.
     """
     if sys.platform != "linux":
         return
     expected = os.getppid() if parent is None else parent
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
     if os.getppid() != expected:  # it went before the kernel knew
         os._exit(1)
+
+
+def adopt_orphans() -> None:
+    """From now on whatever a descendant leaves behind becomes a child of this process (Linux)."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+@contextlib.contextmanager
+def children_end_too() -> Iterator[None]:
+    """While this process waits for others that know nothing of its end, such as a compiler, it takes them along."""
+
+    def end(*_: object) -> None:
+        kill(tree(os.getpid())[1:], timeout_s=0)
+        os._exit(1)
+
+    before = signal.signal(signal.SIGTERM, end)
+    die_with_parent(by=signal.SIGTERM)
+    try:
+        yield
+    finally:
+        die_with_parent()
+        signal.signal(signal.SIGTERM, before)
+
+
+def anyone_has_open(file: Path) -> bool:
+    """Whether a process that this one may look at holds the file open."""
+    import psutil
+
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if any(Path(opened.path) == file for opened in process.open_files()):
+                return True
+    return False
 
 
 def signal_name(number: int) -> str:

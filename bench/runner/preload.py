@@ -5,10 +5,13 @@ the limit counts what training takes and nothing else.
 """
 
 import contextlib
+import fcntl
 import importlib
 from collections.abc import Iterable
+from pathlib import Path
 from typing import get_args
 
+from bench import processes
 from bench.backends import Family
 
 _ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks", "transformers.integrations.deepspeed")
@@ -18,10 +21,24 @@ _MODULES: dict[Family, tuple[str, ...]] = {"fsdp2": (*_ALWAYS, "deepspeed"), "de
 
 
 def build_extensions() -> None:
-    """DeepSpeed compiles its CPU communication helper when first used: not under a memory limit of bench's."""
-    from deepspeed.comm.torch import build_shm_op
+    """DeepSpeed compiles its CPU communication helper when first used: not under a memory limit of bench's.
 
-    build_shm_op()
+    torch guards the build by a file that a killed process leaves behind, and for which all later ones wait for ever
+    (``torch.utils.file_baton``). A kernel lock ends with its holder; who has it may take a file away that nobody
+    holds open.
+    """
+    from deepspeed.comm.torch import build_shm_op
+    from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+    from torch.utils import cpp_extension
+
+    folder = Path(cpp_extension._get_build_directory(ShareMemCommBuilder.NAME, verbose=False))
+    with (folder / "bench.lock").open("w") as turn:
+        fcntl.flock(turn, fcntl.LOCK_EX)
+        baton = folder / "lock"
+        if baton.exists() and not processes.anyone_has_open(baton):
+            baton.unlink(missing_ok=True)
+        with processes.children_end_too():
+            build_shm_op()
 
 
 def preload(families: Iterable[Family] = get_args(Family)) -> None:

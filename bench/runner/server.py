@@ -43,6 +43,7 @@ class Server:
 
     def serve(self, modules: list[str]) -> None:
         """Import ``modules``, then serve for ever."""
+        processes.adopt_orphans()
         preload()
         threads = _threads()
         for module in modules:
@@ -88,10 +89,14 @@ class Server:
             os.setpgid(child, child)
         self._tell(child)
         status, ended_because = self._wait(child, request, folder)
-        with contextlib.suppress(OSError):
-            os.killpg(child, signal.SIGKILL)  # whatever the workload has started and left
+        self._end_orphans()
         if not spool.rank_file(folder, self.rank).exists():
             self._report(folder, status, ended_because, kills)
+
+    def _end_orphans(self) -> None:
+        """Whatever the attempt has started and left; it may lead a session of its own."""
+        while (left := processes.tree(os.getpid())[1:]) and not processes.kill(left):
+            pass
 
     def _be_child(self, request: Request, folder: Path) -> None:
         """Never returns: whatever happens, this copy of the server must not serve."""

@@ -1,5 +1,6 @@
 """Real runs of the command line, in a folder of their own, and a way to find every process that one left behind."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -63,6 +64,14 @@ class Bench:
             except psutil.Error:
                 continue
         return found
+
+    def names(self) -> set[str]:
+        """What those processes are called; some end while we look."""
+        names = set()
+        for process in self.processes():
+            with contextlib.suppress(psutil.Error):
+                names.add(process.name())
+        return names
 
     def assert_gone(self, within_s: float = 5) -> None:
         deadline = time.monotonic() + within_s

@@ -185,6 +185,21 @@ def test_what_a_workload_starts_does_not_outlive_its_attempt(bench: Bench) -> No
     bench.assert_gone()
 
 
+def test_a_run_that_is_killed_while_deepspeed_compiles_neither_leaves_anything_nor_blocks_the_next(
+    bench: Bench,
+) -> None:
+    extensions = {"TORCH_EXTENSIONS_DIR": str(bench.folder / "extensions")}
+    run = ["run", bench.matrix(matrix={"backend": ["zero2"], "batch": 2}), "--out", str(bench.folder / "run")]
+    process = bench.start(*run, **extensions)
+    wait_for(lambda: "cc1plus" in bench.names())
+    process.kill()
+    process.wait()
+    bench.assert_gone(within_s=5)
+    assert list(bench.folder.glob("extensions/*/lock"))  # torch waits for ever for a file like this
+    bench(*run, **extensions)
+    assert outcomes(bench) == [("ok", "")]
+
+
 def test_a_module_that_computes_on_import_is_left_for_own_launches(bench: Bench) -> None:
     matrix = bench.matrix(workload={"name": "computes:Toy"}, matrix={"backend": "single", "batch": 2})
     output = bench("run", matrix, "--out", str(bench.folder / "run"), OMP_NUM_THREADS="2")
