@@ -231,6 +231,8 @@ def forbids(cell: Cell, device: Device) -> str | None:
         )
     if family == "deepspeed" and cell.train.optimizer == "none":
         return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
+    if family not in ("single", "ddp") and not cell.train.master_weights:
+        return f"{cell.backend} keeps fp32 masters of its own, which bench cannot leave out"
     if family != "single" and device == "cpu" and cell.num_processes == 1:
         return f"{cell.backend} on a CPU needs two processes: accelerate opens no process group for one"
     if family == "single" and cell.num_processes != 1:
@@ -248,7 +250,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     low = {"bf16": "bfloat16", "no": "float32"}[cell.mixed_precision]
     fp32_weights = backend.family in ("fsdp", "fsdp2")
     alone = cell.num_processes == 1
-    steps = cell.train.optimizer != "none"
+    stepped = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
     distributed_types = {
         "single": "NO",
         "ddp": f"MULTI_{'CPU' if device == 'cpu' else 'GPU'}",
@@ -260,8 +262,8 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
         # torch's FSDP1 replaces its strategy by NO_SHARD in a world of one.
         "sharding": "NO_SHARD" if alone and backend.family == "fsdp" else backend.sharding,
         "weights_dtype": "float32" if fp32_weights else low,
-        "masters_dtype": "float32" if steps else None,
-        "optimizer_dtype": "float32" if steps else None,
+        "masters_dtype": stepped,
+        "optimizer_dtype": stepped,
     }
     if cell.accelerate is None:
         reduction = "float32" if backend.family == "fsdp2" else low

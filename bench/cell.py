@@ -31,6 +31,8 @@ class Measure(Frozen):
     """Seeds the weights and the samples; every backend sees the same ones."""
     dataloader_workers: Annotated[int, Field(ge=0)] = 0
     """Worker processes per rank that prepare samples."""
+    dataloader_prefetch: Annotated[int, Field(ge=1)] = 2
+    """Batches that each worker keeps ready."""
 
 
 class Train(Frozen):
@@ -38,6 +40,9 @@ class Train(Frozen):
 
     optimizer: Literal["adamw", "none"] = "adamw"
     """``none`` runs forward and backward only."""
+    master_weights: bool = True
+    """fp32 copies of bf16 weights, which the optimizer steps. Without them Adam's moments are bf16: a control, not a
+    way to train. FSDP and DeepSpeed have masters of their own."""
     fused: bool | None = None
     """Fused AdamW on or off; null leaves the choice to torch."""
     learning_rate: Annotated[float, Field(ge=0)] = 1e-4

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench import machine, workload
 from bench.backends import BACKENDS
 from bench.machine import Hardware
-from bench.units import gib
+from bench.units import amount, gib
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,21 @@ def examine() -> list[Finding]:
         *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
         *_compiler(hardware),
         *(_backend(name, hardware) for name in BACKENDS),
+        *(finding for name in workload.BUNDLED for finding in _sizes(name)),
     ]
+
+
+def _sizes(name: str) -> list[Finding]:
+    """Parameters of each preset, and of its parts."""
+    kind = workload.load(name)
+    found = []
+    for preset, fields in kind.presets.items():
+        counts = kind.parameter_counts(kind.Config.model_validate(fields))
+        layers = {part: count for part, count in counts.items() if part.endswith("_layer")}
+        parts = {part: count for part, count in counts.items() if part not in layers}
+        words = ", ".join(f"{part} {amount(count)}" for part, count in {**parts, **layers}.items())
+        found.append(Finding(f"{name} {preset}", True, f"{amount(sum(parts.values()))} parameters: {words}"))
+    return found
 
 
 def _library(name: str, found: dict[str, str]) -> Finding:

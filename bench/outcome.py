@@ -130,6 +130,24 @@ class Ok(Frozen):
     ranks: Annotated[tuple[RankOk, ...], Field(min_length=1)]
 
 
+class Reported(Frozen):
+    """Figures from elsewhere: means that somebody else computed, without samples, and only what they gave."""
+
+    kind: Literal["reported"] = "reported"
+    source: str
+    """Where they come from, for people."""
+    step_time_s_per_rank: tuple[float, ...] = ()
+    """Mean step of each rank; a single one is all ranks' or the slowest's."""
+    samples_per_s_global: float | None = None
+    phase_times_s: dict[str, float] = Field(default_factory=dict)
+    """Means, by names of PHASES, `total` and `backward_step`; those that were given."""
+    peak_allocated_bytes: int | None = None
+    peak_reserved_bytes: int | None = None
+    capacity_bytes: int | None = None
+    capacity_share: float | None = None
+    """Where only this was given."""
+
+
 class Oom(Frozen):
     """A rank ran out of memory."""
 
@@ -165,7 +183,7 @@ class Skipped(Frozen):
     reason: str
 
 
-Outcome = Annotated[Ok | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
+Outcome = Annotated[Ok | Reported | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
 
 
 Isolation = Literal["fork", "launch"]

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from bench.outcome import Result
 from bench.probe import Stopped
-from bench.report.rows import Measured
+from bench.report.rows import Sampled
 from bench.report.summary import row_of
 from bench.report.tables import REASON_LIMIT, one_line
 from bench.report.terminal import COLORS
@@ -101,7 +101,7 @@ class Progress:
         self._attempt_began_s, self._doing, self._at = None, "", ""
         row = row_of(result)
         came_to = row.reason or ""
-        if row.measured:
+        if isinstance(row.measured, Sampled):
             came_to = f"{_headline(row.measured)}, {duration(result.wall_s)}"
         where = one_line(f"{self._count()} {label}, batch {row.batch_per_rank}:")
         outcome = (row.outcome, COLORS[row.outcome])
@@ -183,7 +183,7 @@ def _many(number: int, what: str) -> str:
     return f"{number} {what}" + "s" * (number != 1)
 
 
-def _headline(measured: Measured) -> str:
+def _headline(measured: Sampled) -> str:
     worst = max((rank.memory for rank in measured.ranks), key=lambda memory: memory.held_bytes or 0)
     used = f"{gib(worst.held_bytes)} of {gib(worst.capacity_bytes)} GiB"
     return f"{rate(measured.samples_per_s_global)} samples/s, {used}"

@@ -31,3 +31,11 @@ def duration(seconds: float | None) -> str:
         return f"{seconds:.0f} s"
     minutes = round(seconds / 60)
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def amount(count: int) -> str:
+    """Three digits of a large number: ``5.58 B``, ``98.1 M``, ``812 k``."""
+    for size, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):
+        if count >= size:
+            return f"{count / size:#.3g}".rstrip(".") + suffix
+    return str(count)

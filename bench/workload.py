@@ -2,7 +2,7 @@
 
 import importlib
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
-BUNDLED = {"pi07": "model.workload:Pi07"}
+BUNDLED = {"pi05": "model.workload:Pi05", "pi07": "model.workload:Pi07"}
 
 
 class Workload(Protocol):
@@ -26,6 +26,8 @@ class Workload(Protocol):
     """Named field values that the user's own fields override. May be empty."""
     cpu_memory_limits: ClassVar[Mapping[str, int]]
     """Optional: bytes a rank by preset, for a search over batch on a CPU that is given no limit."""
+    parameter_counts: ClassVar["Callable[[Any], Mapping[str, int]]"]
+    """Optional: parameters of each part for a config, for `bench doctor`."""
     units: ClassVar[tuple[str, ...]]
     """Class names of the modules that are sharded as one. Each owns its whole computation in its ``forward``."""
 

@@ -9,34 +9,42 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
 
 
-def eager(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None) -> Tensor:
+def eager(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None, dropout: float) -> Tensor:
     """Scores written out, in fp32. A query sees a key where ``mask_BQK`` is true; it must see at least one."""
     scores_BNQK = q_BNQH.float() @ k_BNKH.float().mT * q_BNQH.shape[-1] ** -0.5
     if mask_BQK is not None:
         scores_BNQK = scores_BNQK.masked_fill(~mask_BQK[:, None], torch.finfo(torch.float32).min)
-    return torch.matmul(scores_BNQK.softmax(-1).to(v_BNKH.dtype), v_BNKH)
+    weights_BNQK = F.dropout(scores_BNQK.softmax(-1), dropout)
+    return torch.matmul(weights_BNQK.to(v_BNKH.dtype), v_BNKH)
 
 
-def sdpa(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None) -> Tensor:
+def sdpa(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None, dropout: float) -> Tensor:
     """torch's fused attention, in the dtype of its inputs. The mask is as for `eager`."""
     mask_B1QK = None if mask_BQK is None else mask_BQK[:, None]
-    return F.scaled_dot_product_attention(q_BNQH, k_BNKH, v_BNKH, attn_mask=mask_B1QK)
+    return F.scaled_dot_product_attention(q_BNQH, k_BNKH, v_BNKH, attn_mask=mask_B1QK, dropout_p=dropout)
 
 
 ATTENTION: dict[str, AttentionFunction] = {"eager": eager, "sdpa": sdpa}
 """Looked up at every call, so that a function can be replaced; no module holds one."""
 
 
-def attend(name: str, q_BNQH: Tensor, k_BJKH: Tensor, v_BJKH: Tensor, mask_BQK: Tensor | None = None) -> Tensor:
-    """Attention with the function called ``name``, scaled by H**-0.5; J divides N."""
+def attend(
+    name: str,
+    q_BNQH: Tensor,
+    k_BJKH: Tensor,
+    v_BJKH: Tensor,
+    mask_BQK: Tensor | None = None,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attention with the function called ``name``, scaled by H**-0.5; J divides N. Drops a share of the weights."""
     # Repeated by hand: with a mask, only torch's unfused kernel takes fewer key heads than query heads on CUDA.
     groups = q_BNQH.shape[1] // k_BJKH.shape[1]
     if groups > 1:
         k_BJKH, v_BJKH = k_BJKH.repeat_interleave(groups, 1), v_BJKH.repeat_interleave(groups, 1)
-    return ATTENTION[name](q_BNQH, k_BJKH, v_BJKH, mask_BQK)
+    return ATTENTION[name](q_BNQH, k_BJKH, v_BJKH, mask_BQK, dropout)
 
 
 def split_heads(x_BSD: Tensor, head_dim: int) -> Tensor:

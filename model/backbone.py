@@ -1,4 +1,5 @@
-"""The text backbone's half of a layer: a Gemma 3 decoder layer (arXiv:2503.19786), and the modules it is made of.
+"""The text backbone's half of a layer: a Gemma 3 decoder layer (arXiv:2503.19786), or the
+first Gemma's (arXiv:2403.08295) without its extra norms; and the modules it is made of.
 
 Shapes: B batch, S sequence, D width, N heads, J key/value heads, H head width.
 """
@@ -65,13 +66,13 @@ class BackboneLayer(nn.Module):
         self.q_proj = Linear(width, config.n_heads * head_dim, bias=False)
         self.k_proj = Linear(width, config.n_kv_heads * head_dim, bias=False)
         self.v_proj = Linear(width, config.n_kv_heads * head_dim, bias=False)
-        self.q_norm = RMSNorm(head_dim)
-        self.k_norm = RMSNorm(head_dim)
+        self.q_norm = RMSNorm(head_dim) if config.qk_norm else nn.Identity()
+        self.k_norm = RMSNorm(head_dim) if config.qk_norm else nn.Identity()
         self.o_proj = Linear(config.n_heads * head_dim, width, bias=False)
-        self.post_attention_norm = RMSNorm(width)
+        self.post_attention_norm = RMSNorm(width) if config.post_norms else nn.Identity()
         self.pre_mlp_norm = RMSNorm(width)
         self.mlp = GatedMLP(width, config.backbone_mlp)
-        self.post_mlp_norm = RMSNorm(width)
+        self.post_mlp_norm = RMSNorm(width) if config.post_norms else nn.Identity()
 
     def project(self, x_BSD: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Queries (B, N, S, H), keys and values (B, J, S, H), before the rotation."""

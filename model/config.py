@@ -1,4 +1,4 @@
-"""Every size and switch of the policy, its presets, and its parameter count in closed form. Free of torch."""
+"""Every size and switch of the policy, and its presets. Free of torch."""
 
 from collections.abc import Mapping
 from math import isqrt
@@ -7,7 +7,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, model_validator
 
 Size = Annotated[int, Field(ge=1)]
-PresetName = Literal["tiny", "small", "pi07"]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Length = Annotated[int, Field(ge=0)]
+PresetName = Literal["tiny", "small", "pi05", "pi07"]
+BranchSync = Literal["agree", "hoist", "none"]
 
 RESERVED_IDS = 16
 """Token ids below this are special: padding and the fixed texts of the prefix (see `prefix`)."""
@@ -23,7 +26,8 @@ class Pi07Config(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     preset: PresetName = "tiny"
-    """Where the fields that are not given come from: ``tiny`` for a CPU, ``small`` (100 M), ``pi07`` (5.6 B)."""
+    """Where the fields that are not given come from: ``tiny`` for a CPU, ``small`` (100 M), ``pi05`` (3.3 B), ``pi07``
+    (5.6 B)."""
 
     num_cams: Annotated[int, Field(ge=1, le=8)] = 2
     """Cameras that the policy sees; each adds ``tokens_per_camera`` to the prefix."""
@@ -31,12 +35,18 @@ class Pi07Config(BaseModel):
     """Frames per camera and state tokens, the current one included. Costs vision compute, not prefix length."""
     attention: Literal["eager", "sdpa"] = "sdpa"
     """``eager`` writes the scores out in fp32; ``sdpa`` is torch's fused kernel."""
+    attention_dropout: Share = 0.0
+    """Share of attention weights that training drops in the interleaved layers."""
     grad_ckpt: bool = False
     """Recompute each unit's activations in the backward pass instead of keeping them."""
     knowledge_insulation: bool = True
     """The flow loss does not reach the backbone: the expert reads detached keys and values."""
     freeze_backbone: bool = False
     """Do not train the text backbone (embedding, its half of every layer, its final norm)."""
+    branch_sync: BranchSync = "hoist"
+    """Who decides whether a part that samples may lack is computed. ``agree``: all ranks together, in one all-reduce.
+    ``hoist``: nobody: it is always computed and only masked, so the work depends on no sample. ``none``: each rank for
+    itself, which hangs a sharded backend."""
     dataset_n_obs_history: Size | None = None
     """Frames that a sample of the dataset brings; null means as many as the policy sees. They must be equal."""
     dataset_num_cams: Size | None = None
@@ -58,6 +68,12 @@ class Pi07Config(BaseModel):
     """Width of the action expert."""
     expert_mlp: Size = 256
     """Inner width of the expert's MLP."""
+    qk_norm: bool = True
+    """RMS norm on the backbone's queries and keys (Gemma 3)."""
+    post_norms: bool = True
+    """A norm behind each branch of a backbone layer too (Gemma 3)."""
+    global_every: Length = 6
+    """Every so many layers one takes the long rotary base; 0 for none."""
     vocab_size: Annotated[int, Field(ge=4 * RESERVED_IDS)] = 1024
     """Token ids. Made-up prompts use the first, made-up discrete actions the last."""
 
@@ -78,6 +94,16 @@ class Pi07Config(BaseModel):
 
     prompt_len: Size = 32
     """Tokens of the prompt, padding included."""
+    response_len: Length = 0
+    """Tokens of the optional response; 0 leaves it out of every sample."""
+    predict_response: bool = False
+    """Train on the response too: its cross-entropy joins that of the discrete actions."""
+    metadata_len: Length = 0
+    """Tokens of the optional metadata, all fields together; 0 leaves it out of every sample."""
+    metadata_fields: Size = 4
+    """Fields that the metadata is divided into evenly."""
+    subgoal: bool = False
+    """An optional image per camera of what the scene should become."""
     state_dim: Size = 14
     """Width of the robot's state."""
     action_dim: Size = 32
@@ -86,6 +112,19 @@ class Pi07Config(BaseModel):
     """Actions in a chunk."""
     action_token_len: Size = 32
     """Discrete action tokens at the end of the prefix, the target of the cross-entropy."""
+
+    drop_history: Share = 0.3
+    """Share of samples that see only the current frame."""
+    drop_subgoal: Share = 0.75
+    """Share of samples without a subgoal."""
+    drop_response: Share = 0.3
+    """Share of samples without a response."""
+    drop_metadata: Share = 0.15
+    """Share of samples without any metadata."""
+    drop_metadata_field: Share = 0.05
+    """Share of each field that is missing where there is metadata."""
+    dataset_size: Size = 2**20
+    """Different samples; after them the first comes again."""
 
     @model_validator(mode="before")
     @classmethod
@@ -107,6 +146,12 @@ class Pi07Config(BaseModel):
         for even in ("head_dim", "expert_hidden", "vision_hidden"):
             if getattr(self, even) % 2:
                 raise ValueError(f"{even}={getattr(self, even)} is odd: half of it is sines, half cosines")
+        if self.predict_response and not self.response_len:
+            raise ValueError("predict_response=True but response_len=0: there is no response to predict")
+        if self.metadata_len % self.metadata_fields:
+            raise ValueError(
+                f"metadata_len={self.metadata_len} is not a multiple of metadata_fields={self.metadata_fields}"
+            )
         side = isqrt(self.tokens_per_camera)
         if side**2 != self.tokens_per_camera or self.patches_per_side % side:
             raise ValueError(
@@ -158,6 +203,35 @@ SMALL: dict[str, JsonValue] = {
     "prompt_len": 64,
     "state_dim": 32,
 }
+# Gemma 2B as in PaliGemma (arXiv:2407.07726) and pi0.5 (arXiv:2504.16054), SigLIP So400m at 224 px.
+PI05_SHAPE: dict[str, JsonValue] = {
+    "num_cams": 2,
+    "n_obs_history": 1,
+    "n_kv_heads": 1,
+    "qk_norm": False,
+    "post_norms": False,
+    "global_every": 0,
+}
+PI05: dict[str, JsonValue] = {
+    **PI05_SHAPE,
+    "n_layers": 18,
+    "n_heads": 8,
+    "head_dim": 256,
+    "backbone_hidden": 2048,
+    "backbone_mlp": 16384,
+    "expert_hidden": 1024,
+    "expert_mlp": 4096,
+    "vocab_size": 257152,
+    "image_size": 224,
+    "patch_size": 14,
+    "tokens_per_camera": 256,
+    "vision_layers": 27,
+    "vision_hidden": 1152,
+    "vision_mlp": 4304,
+    "vision_heads": 16,
+    "prompt_len": 256,
+    "state_dim": 32,
+}
 # Gemma 3 4B (arXiv:2503.19786), a Gemma-shaped expert, SigLIP So400m (arXiv:2303.15343) at 448 px.
 PI07: dict[str, JsonValue] = {
     "num_cams": 4,
@@ -179,58 +253,15 @@ PI07: dict[str, JsonValue] = {
     "vision_mlp": 4304,
     "vision_heads": 16,
     "prompt_len": 256,
+    "response_len": 52,
+    "metadata_len": 52,
+    "subgoal": True,
+    "attention_dropout": 0.1,
     "state_dim": 32,
     "action_horizon": 50,
 }
 PRESETS: Mapping[str, Mapping[str, JsonValue]] = {
-    name: {"preset": name, **values} for name, values in (("tiny", TINY), ("small", SMALL), ("pi07", PI07))
+    name: {"preset": name, **values}
+    for name, values in (("tiny", TINY), ("small", SMALL), ("pi05", PI05), ("pi07", PI07))
 }
 """Field values by preset, smallest first."""
-
-
-def parameter_count_by_part(config: Pi07Config) -> dict[str, int]:
-    """Parameters of each part, from the sizes alone.
-
-    ``backbone_layer`` and ``expert_layer`` are for one layer and are contained in ``backbone`` and ``expert``.
-    """
-    c = config
-    attention_width = 2 * c.n_heads * c.head_dim + 2 * c.n_kv_heads * c.head_dim  # q and o, k and v
-    backbone_layer = c.backbone_hidden * (attention_width + 3 * c.backbone_mlp + 4) + 2 * c.head_dim
-    ada_rms = 3 * c.expert_hidden * (c.expert_hidden + 1)
-    expert_layer = c.expert_hidden * (attention_width + 3 * c.expert_mlp) + 2 * ada_rms
-    vision_layer = c.vision_hidden * (4 * c.vision_hidden + 2 * c.vision_mlp + 9) + c.vision_mlp
-    patches = c.vision_hidden * (3 * c.patch_size**2 + 1 + c.patches_per_side**2)
-    return {
-        "backbone_layer": backbone_layer,
-        "expert_layer": expert_layer,
-        "backbone": c.n_layers * backbone_layer + c.backbone_hidden * (c.vocab_size + 1),
-        "expert": c.n_layers * expert_layer
-        + ada_rms
-        + 2 * c.expert_hidden * (c.expert_hidden + 1)  # the time MLP
-        + (c.action_dim + 1) * c.expert_hidden
-        + (c.expert_hidden + 1) * c.action_dim,
-        "vision": c.vision_layers * vision_layer + patches + 2 * c.vision_hidden,
-        "projector": c.vision_hidden * (c.backbone_hidden + 1),
-        "state": (c.state_dim + 1) * c.backbone_hidden,
-    }
-
-
-def parameter_count(config: Pi07Config) -> int:
-    """All parameters of the policy, from the sizes alone."""
-    parts = parameter_count_by_part(config)
-    return sum(parts[part] for part in ("backbone", "expert", "vision", "projector", "state"))
-
-
-def auto_preset(device: str, memory_bytes_per_rank: int) -> PresetName:
-    """The largest preset that trains unsharded on ``device``; ``tiny`` on a CPU.
-
-    A parameter is taken to cost 18 bytes (bf16 weight, fp32 gradient, master and two Adam moments); with them 70 % of
-    the memory may be filled, so that 30 % remains for activations and the allocator.
-    """
-    if device != "cuda":
-        return "tiny"
-    names: tuple[PresetName, ...] = ("pi07", "small")
-    for name in names:
-        if 18 * parameter_count(Pi07Config(preset=name)) <= 0.7 * memory_bytes_per_rank:
-            return name
-    return "tiny"

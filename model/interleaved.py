@@ -17,7 +17,7 @@ from model.expert import ExpertLayer
 KeyValue = tuple[Tensor, Tensor]
 """Rotated keys and values, each (B, J, K, H)."""
 
-LOCAL_BASE, GLOBAL_BASE, GLOBAL_EVERY = 1e4, 1e6, 6  # Gemma 3 (arXiv:2503.19786, section 2), here without windows
+LOCAL_BASE, GLOBAL_BASE = 1e4, 1e6  # Gemma 3 (arXiv:2503.19786, section 2), here without windows
 
 
 class InterleavedLayer(nn.Module):
@@ -30,7 +30,9 @@ class InterleavedLayer(nn.Module):
         super().__init__()
         self.attention = config.attention
         self.head_dim = config.head_dim
-        self.rotary_base = LOCAL_BASE if (index + 1) % GLOBAL_EVERY else GLOBAL_BASE
+        self.dropout = config.attention_dropout
+        is_global = config.global_every > 0 and (index + 1) % config.global_every == 0
+        self.rotary_base = GLOBAL_BASE if is_global else LOCAL_BASE
         self.backbone_layer = BackboneLayer(config)
         self.expert_layer = ExpertLayer(config)
         self.backbone_frozen = config.freeze_backbone
@@ -78,7 +80,8 @@ class InterleavedLayer(nn.Module):
         if cache is not None:
             k_BJKH = torch.cat((cache[0].to(k_BJQH.dtype), k_BJQH), 2)
             v_BJKH = torch.cat((cache[1].to(v_BJQH.dtype), v_BJQH), 2)
-        attended_BNQH = attend(self.attention, q_BNQH, k_BJKH, v_BJKH, mask_BQK)
+        dropout = self.dropout if self.training else 0.0
+        attended_BNQH = attend(self.attention, q_BNQH, k_BJKH, v_BJKH, mask_BQK, dropout)
 
         n_prefix = 0
         if backbone_BSD is not None:

@@ -1,7 +1,7 @@
-"""The policy: prefix pass, suffix pass, losses.
+"""The policy: prefix pass, suffix pass, losses, sampling.
 
-Shapes: B batch, C context tokens, S prefix tokens, L discrete action tokens, K = C + T keys, T actions in the chunk,
-A action width, D and E the streams' widths, J key/value heads, H head width, V vocabulary.
+Shapes: B batch, C context tokens, S prefix tokens, L predicted tokens, K = C + T keys, T actions in the chunk, A action
+width, D and E the streams' widths, G cameras, J key/value heads, H head width, V vocabulary.
 """
 
 from collections.abc import Mapping
@@ -12,12 +12,16 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from model import texts
 from model.attention import sinusoid
 from model.backbone import INIT_STD, Linear, RMSNorm
+from model.branches import decide
 from model.config import Pi07Config
 from model.expert import AdaRMSNorm
 from model.interleaved import InterleavedLayer, KeyValue
-from model.prefix import ACTION_TEXT, STATE_END, STATE_TEXT, Block, Prefix, assemble, fixed_text, suffix_layout
+from model.normalizer import Normalizer
+from model.prefix import Block, Prefix, assemble, fixed_text, look_up, suffix_layout
+from model.statistics import statistics
 from model.vision import VisionTower
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
@@ -26,7 +30,8 @@ MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 class Pi07Policy(nn.Module):
     """A vision-language backbone that predicts discrete actions and an expert that flows to continuous ones.
 
-    After pi0 (arXiv:2410.24164) with knowledge insulation (arXiv:2505.23705). It draws no random numbers.
+    After pi0 (arXiv:2410.24164) with knowledge insulation (arXiv:2505.23705). It draws no random numbers but those of
+    ``attention_dropout``.
     """
 
     def __init__(self, config: Pi07Config) -> None:
@@ -35,6 +40,8 @@ class Pi07Policy(nn.Module):
         # The root owns the embedding, because it is also the output head: one Parameter, registered once.
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.backbone_hidden))
         nn.init.normal_(self.embedding, std=INIT_STD)
+        known = statistics(config)
+        self.normalize_state, self.normalize_actions = Normalizer(known["state"]), Normalizer(known["actions"])
         self.vision = VisionTower(config)
         self.state_proj = Linear(config.state_dim, config.backbone_hidden)
         self.interleaved_layers = nn.ModuleList(InterleavedLayer(config, index) for index in range(config.n_layers))
@@ -52,46 +59,100 @@ class Pi07Policy(nn.Module):
         """The losses of a collated batch of `data.Samples`.
 
         Returns:
-            ``mse`` and ``l1`` of the flow, ``ce`` (nats) and ``accuracy`` of the discrete actions, ``loss`` = ``mse``
-            + ``ce``: fp32 scalars, averaged within a sample over what is real, then over samples.
+            ``mse`` and ``l1`` of the flow over normalised actions, ``ce`` (nats) and ``accuracy`` of the predicted
+            tokens, ``loss`` = ``mse`` + ``ce``: fp32 scalars, averaged within a sample over what is real, then over
+            samples.
+
+        Raises:
+            branches.BranchMismatch: ranks differ in the fields that their batches have.
         """
-        prefix = self._embed_prefix(batch)
+        prefix = self._embed_prefix(batch, training=True)
         hidden_BSD, caches = self._run_prefix(prefix)
-        flow_BTA = self._run_suffix(batch, prefix, caches)
+        actions_BTA = self.normalize_actions(batch["actions"])
+        noise_BTA, time_B11 = batch["noise"].float(), batch["time"].float()[:, None, None]
+        noisy_BTA = time_B11 * noise_BTA + (1.0 - time_B11) * actions_BTA
+        flow_BTA = self._flow(noisy_BTA, batch["time"], prefix, caches)
 
         # In fp32 from here. x = t·noise + (1 - t)·action, so the flow dx/dt is noise - action.
-        error_BTA = flow_BTA.float() - (batch["noise"].float() - batch["actions"].float())
+        error_BTA = flow_BTA.float() - (noise_BTA - actions_BTA)
         mse = _mean_of_samples(error_BTA.square().mean(-1), batch["action_is_real"])
         l1 = _mean_of_samples(error_BTA.abs().mean(-1), batch["action_is_real"])
 
-        # The token before an action token predicts it.
-        target_BL, is_real_BL = batch["action_ids"], batch["action_id_is_real"]
-        before_BLD = self.backbone_norm(hidden_BSD[:, -target_BL.shape[1] - 1 : -1])
-        logits_BLV = F.linear(before_BLD.to(self.embedding.dtype), self.embedding).float()
+        before_BLD, target_BL, is_real_BL = self._predicted(batch, prefix, hidden_BSD)
+        hidden_BLD = self.backbone_norm(before_BLD)
+        logits_BLV = F.linear(hidden_BLD.to(self.embedding.dtype), self.embedding).float()
         ce_BL = F.cross_entropy(logits_BLV.flatten(0, 1), target_BL.flatten(), reduction="none").view_as(target_BL)
         ce = _mean_of_samples(ce_BL, is_real_BL)
         accuracy = _mean_of_samples((logits_BLV.detach().argmax(-1) == target_BL).float(), is_real_BL)
         return {"loss": mse + ce, "mse": mse, "ce": ce, "l1": l1, "accuracy": accuracy}
 
-    def _embed_prefix(self, batch: Mapping[str, Tensor]) -> Prefix:
-        size, device = batch["prompt_ids"].shape[0], batch["prompt_ids"].device
-        fixed = [fixed_text(ids, size, device) for ids in (STATE_TEXT, STATE_END, ACTION_TEXT)]
-        texts = [batch["prompt_ids"], *fixed, batch["action_ids"]]
-        # One lookup for all texts, whatever is present.
-        embedded_BSD = F.embedding(torch.cat(texts, 1), self.embedding) * self.config.backbone_hidden**0.5
-        prompt, state_text, state_end, action_text, actions = embedded_BSD.split([text.shape[1] for text in texts], 1)
-        images = self.vision(batch["images"], batch["frame_is_real"])
-        return assemble(
-            [
-                Block.joint(images, batch["camera_is_real"].repeat_interleave(self.config.tokens_per_camera, 1)),
-                Block.text(prompt, batch["prompt_is_real"]),
-                Block.text(state_text),
-                Block.joint(self.state_proj(batch["state"]), batch["frame_is_real"]),
-                Block.text(state_end),
-                Block.text(action_text),
-                Block.text(actions, batch["action_id_is_real"]),
+    @torch.no_grad()
+    def sample(self, batch: Mapping[str, Tensor], steps: int = 5) -> Tensor:
+        """Actions (B, T, A) in the dataset's units, by Euler steps from ``batch["noise"]``. For a whole policy: it is
+        called past the hooks that gather a sharded one."""
+        prefix = self._embed_prefix(batch, training=False)
+        _, caches = self._run_prefix(prefix)
+        x_BTA = batch["noise"].float()
+        for index in range(steps):
+            time_B = torch.full_like(x_BTA[:, 0, 0], 1.0 - index / steps)
+            x_BTA = x_BTA - self._flow(x_BTA, time_B, prefix, caches).float() / steps
+        return self.normalize_actions.undo(x_BTA)
+
+    def _embed_prefix(self, batch: Mapping[str, Tensor], *, training: bool) -> Prefix:
+        on = decide(self.config.branch_sync, batch)
+        size, device, tokens = batch["prompt_ids"].shape[0], batch["prompt_ids"].device, self.config.tokens_per_camera
+        lacking_B1 = torch.zeros(size, 1, dtype=torch.bool, device=device)
+
+        def has(part: str) -> Tensor:
+            return batch[f"{part}_is_real"].any(1, keepdim=True) if on[part] else lacking_B1
+
+        def fixed(ids: range, is_real_B1: Tensor | None = None, name: str = "") -> Block:
+            is_real_BS = None if is_real_B1 is None else is_real_B1.expand(-1, len(ids))
+            return Block.text(fixed_text(ids, size, device), is_real_BS, name)
+
+        def camera(x_BSD: Tensor, is_real_BG: Tensor) -> Block:
+            return Block.joint(x_BSD, is_real_BG.repeat_interleave(tokens, 1))
+
+        frames = slice(None) if on["history"] else slice(-1, None)
+        frame_is_real_BF = batch["frame_is_real"][:, frames]
+        images_BSD = self.vision(batch["images"][:, :, frames], frame_is_real_BF)
+        state_BFD = self.state_proj(self.normalize_state(batch["state"][:, frames]))
+        comma, end = (fixed_text(ids, size, device) for ids in (texts.STATE_COMMA, texts.STATE_END))
+        blocks = [
+            camera(images_BSD, batch["camera_is_real"]),
+            Block.text(batch["prompt_ids"], batch["prompt_is_real"]),
+            fixed(texts.STATE),
+            Block.joint(state_BFD, frame_is_real_BF),
+            Block.text(torch.where(has("response") | has("metadata"), comma, end)),
+        ]
+        for part in ("response", "metadata"):
+            if on[part]:
+                blocks.append(Block.text(batch[f"{part}_ids"], batch[f"{part}_is_real"], part))
+        if on["subgoal"]:
+            is_real_BG = batch["subgoal_is_real"]
+            goal_BSD = self.vision(batch["subgoal_images"], torch.ones_like(is_real_BG[:, :1]))
+            cameras = zip(torch.split(goal_BSD, tokens, 1), torch.split(is_real_BG, 1, 1), strict=True)
+            blocks += [
+                *(fixed(ids, has("subgoal")) for ids in (texts.OPTIONAL_END, texts.SUBGOAL)),
+                *(camera(*each) for each in cameras),
+                fixed(texts.SUBGOAL_END, has("subgoal")),
             ]
-        )
+        if training:
+            # The expert must not read the answer: its context ends before the heading.
+            blocks.append(fixed(texts.ACTION, name="heading"))
+            blocks.append(Block.text(batch["action_ids"], batch["action_id_is_real"], "action"))
+        scale = self.config.backbone_hidden**0.5
+        return assemble(look_up(blocks, lambda ids: F.embedding(ids, self.embedding) * scale))
+
+    def _predicted(
+        self, batch: Mapping[str, Tensor], prefix: Prefix, hidden_BSD: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """What stands before each token to predict, the token, and whether it is real."""
+        parts = ["action", *(["response"] if self.config.predict_response and "response" in prefix.spans else [])]
+        spans = [prefix.spans[part] for part in parts]
+        before_BLD = torch.cat([hidden_BSD[:, span.start - 1 : span.stop - 1] for span in spans], 1)
+        targets_BL = torch.cat([batch[f"{part}_ids"] for part in parts], 1)
+        return before_BLD, targets_BL, torch.cat([prefix.is_real_BS[:, span] for span in spans], 1)
 
     def _run_prefix(self, prefix: Prefix) -> tuple[Tensor, list[KeyValue]]:
         hidden_BSD, caches = prefix.x_BSD, []
@@ -100,14 +161,10 @@ class Pi07Policy(nn.Module):
             caches.append(cache)
         return hidden_BSD, caches
 
-    def _run_suffix(self, batch: Mapping[str, Tensor], prefix: Prefix, caches: list[KeyValue]) -> Tensor:
-        time_B11 = batch["time"].float()[:, None, None]
-        noisy_BTA = time_B11 * batch["noise"].float() + (1.0 - time_B11) * batch["actions"].float()
-        time_BE = sinusoid(batch["time"], self.config.expert_hidden, MIN_PERIOD, MAX_PERIOD)
+    def _flow(self, noisy_BTA: Tensor, time_B: Tensor, prefix: Prefix, caches: list[KeyValue]) -> Tensor:
+        time_BE = sinusoid(time_B, self.config.expert_hidden, MIN_PERIOD, MAX_PERIOD)
         condition_BE = F.silu(self.time_out(F.silu(self.time_in(time_BE))))
-
-        # The expert must not read the answer: the discrete actions and their heading stay out of its context.
-        n_context = prefix.x_BSD.shape[1] - len(ACTION_TEXT) - batch["action_ids"].shape[1]
+        n_context = prefix.spans["heading"].start if "heading" in prefix.spans else prefix.x_BSD.shape[1]
         positions_BT, mask_BTK = suffix_layout(prefix.is_real_BS[:, :n_context], noisy_BTA.shape[1])
         x_BTE = self.action_in(noisy_BTA)
         for layer, (k_BJSH, v_BJSH) in zip(self.interleaved_layers, caches, strict=True):
@@ -121,7 +178,8 @@ class Pi07Policy(nn.Module):
     def _call(self, layer: nn.Module, *inputs: Any) -> Any:
         # Around the unit, not inside it: recomputing passes its hooks again, and the cache is among its outputs.
         if self.config.grad_ckpt and self.training:
-            return checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=False)
+            dropout = self.config.attention_dropout > 0
+            return checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=dropout)
         return layer(*inputs)
 
 

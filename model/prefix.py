@@ -1,40 +1,38 @@
-"""The order of the prefix, who sees whom in it, and where each token stands.
+"""Who sees whom in the prefix, and where each token stands.
 
 Shapes: B batch, S prefix tokens, C of them before the discrete actions, T actions, D width.
 """
 
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from typing import Self
 
 import torch
 from torch import Tensor
-
-# The benchmark has no tokenizer: a fixed text is a run of reserved ids, as many as its words need.
-STATE_TEXT = range(2, 4)  # "State: "
-STATE_END = range(4, 5)  # ":\n"
-ACTION_TEXT = range(5, 7)  # "Action: "
 
 
 @dataclass(frozen=True)
 class Block:
     """A stretch of the prefix."""
 
-    x_BSD: Tensor
+    x: Tensor
+    """(B, S, D) embedded, or (B, S) token ids that are still to be."""
     is_real_BS: Tensor
-    """False for padding."""
+    """False for padding, and for what a sample lacks."""
     starts_S: Tensor
     """True where a token starts a new attention block, and so is hidden from all before it."""
+    name: str = ""
 
     @classmethod
-    def text(cls, x_BSD: Tensor, is_real_BS: Tensor | None = None) -> Self:
+    def text(cls, x: Tensor, is_real_BS: Tensor | None = None, name: str = "") -> Self:
         """Causal, token by token."""
-        return cls(x_BSD, _real(x_BSD, is_real_BS), torch.ones(x_BSD.shape[1], dtype=torch.bool, device=x_BSD.device))
+        return cls(x, _real(x, is_real_BS), torch.ones(x.shape[1], dtype=torch.bool, device=x.device), name)
 
     @classmethod
-    def joint(cls, x_BSD: Tensor, is_real_BS: Tensor | None = None) -> Self:
+    def joint(cls, x: Tensor, is_real_BS: Tensor | None = None) -> Self:
         """All tokens see each other."""
-        index_S = torch.arange(x_BSD.shape[1], device=x_BSD.device)
-        return cls(x_BSD, _real(x_BSD, is_real_BS), index_S == 0)
+        index_S = torch.arange(x.shape[1], device=x.device)
+        return cls(x, _real(x, is_real_BS), index_S == 0)
 
 
 @dataclass(frozen=True)
@@ -47,6 +45,15 @@ class Prefix:
     """Counts real tokens only, so that padding shifts nothing."""
     mask_BSS: Tensor
     """True where a query (row) sees a key (column)."""
+    spans: Mapping[str, slice]
+    """Where each named block stands."""
+
+
+def look_up(blocks: list[Block], embed: Callable[[Tensor], Tensor]) -> list[Block]:
+    """All token ids embedded, in one lookup however many blocks there are."""
+    texts = [block.x for block in blocks if block.x.dim() == 2]
+    embedded = iter(torch.split(embed(torch.cat(texts, 1)), [text.shape[1] for text in texts], 1))
+    return [replace(block, x=next(embedded)) if block.x.dim() == 2 else block for block in blocks]
 
 
 def assemble(blocks: list[Block]) -> Prefix:
@@ -55,11 +62,16 @@ def assemble(blocks: list[Block]) -> Prefix:
     block_S = torch.cat([block.starts_S for block in blocks]).cumsum(0)
     both_real_BSS = is_real_BS[:, :, None] & is_real_BS[:, None]
     own_SS = torch.eye(len(block_S), dtype=torch.bool, device=block_S.device)
+    spans, end = {}, 0
+    for block in blocks:
+        start, end = end, end + block.x.shape[1]
+        spans[block.name] = slice(start, end)
     return Prefix(
-        x_BSD=torch.cat([block.x_BSD for block in blocks], 1),
+        x_BSD=torch.cat([block.x for block in blocks], 1),
         is_real_BS=is_real_BS,
         positions_BS=is_real_BS.cumsum(1) - 1,
         mask_BSS=(block_S[:, None] >= block_S) & both_real_BSS | own_SS,
+        spans=spans,
     )
 
 
@@ -76,5 +88,5 @@ def fixed_text(ids: range, batch: int, device: torch.device) -> Tensor:
     return torch.arange(ids.start, ids.stop, device=device).expand(batch, -1)
 
 
-def _real(x_BSD: Tensor, is_real_BS: Tensor | None) -> Tensor:
-    return torch.ones(x_BSD.shape[:2], dtype=torch.bool, device=x_BSD.device) if is_real_BS is None else is_real_BS
+def _real(x: Tensor, is_real_BS: Tensor | None) -> Tensor:
+    return torch.ones(x.shape[:2], dtype=torch.bool, device=x.device) if is_real_BS is None else is_real_BS

@@ -12,8 +12,8 @@ from torch.utils.checkpoint import checkpoint
 from model.attention import attend, merge_heads, sinusoid, split_heads
 from model.backbone import EPS, INIT_STD, Linear, RMSNorm
 from model.config import Pi07Config
+from model.counts import SPACE_TIME_EVERY
 
-SPACE_TIME_EVERY = 4
 MIN_PERIOD, MAX_PERIOD = 4e-3, 40.0
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import JsonValue
 
-from model.config import PRESETS, Pi07Config, auto_preset
+from model.config import PI05_SHAPE, PRESETS, Pi07Config
+from model.counts import Flops, auto_preset, flops_per_sample, parameter_count, parameter_count_by_part
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -29,6 +30,15 @@ class Pi07:
         """The largest preset that trains unsharded in this memory; ``tiny`` on a CPU."""
         return auto_preset(device, memory_bytes_per_rank)
 
+    @classmethod
+    def parameter_counts(cls, config: Pi07Config) -> Mapping[str, int]:
+        """Parameters of each part of the policy."""
+        return parameter_count_by_part(config)
+
+    def flops_per_sample(self) -> Flops:
+        """Of one sample's forward, and of its part of a whole step."""
+        return flops_per_sample(self.config)
+
     def build(self) -> "nn.Module":
         """The policy in fp32 on the current default device, the same for the same ``torch.manual_seed``."""
         from model.policy import Pi07Policy
@@ -40,3 +50,18 @@ class Pi07:
         from model.data import Samples
 
         return Samples(self.config, seed)
+
+
+class Pi05(Pi07):
+    """A pi0.5-style policy: the same modules in another shape."""
+
+    presets: ClassVar[Mapping[str, Mapping[str, JsonValue]]] = {
+        "tiny": {**PRESETS["tiny"], **PI05_SHAPE},
+        "pi05": PRESETS["pi05"],
+    }
+
+    @classmethod
+    def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
+        """``pi05`` where a sharded backend can hold it, weights and gradients whole; else ``tiny``."""
+        needed = 4 * parameter_count(Pi07Config(preset="pi05"))
+        return "pi05" if device == "cuda" and memory_bytes_per_rank > needed else "tiny"

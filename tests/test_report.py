@@ -124,7 +124,7 @@ def test_phases_are_those_of_the_slowest_rank_of_the_phase_window() -> None:
     assert found.phases.share("bwd") == pytest.approx(0.5)
     assert sum(found.phases.share(name) for name in PHASES) == pytest.approx(1)
     assert found.phases.backward_step.mean_s == pytest.approx(0.06 + 0.01 + 0.01 + 0.005)
-    assert found.instrumentation_s == pytest.approx(0.12 - 0.2)
+    assert found.instrumentation_share == pytest.approx(0.12 / 0.2 - 1)
 
 
 def test_without_a_phase_window_there_is_no_phase_table() -> None:
@@ -138,7 +138,7 @@ def test_without_a_phase_window_there_is_no_phase_table() -> None:
 def test_sharded_share_and_losses() -> None:
     found = measured(ok(backend="fsdp", losses=(2.0, 1.0, 0.25)))
     assert [one.sharded_share for one in found.ranks] == [0.9, 0.9]
-    assert (found.loss_first, found.loss_last) == (2.0, 0.25)
+    assert (found.losses[0], found.losses[-1]) == (2.0, 0.25)
 
 
 # Cells, columns and the peak

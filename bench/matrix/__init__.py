@@ -9,7 +9,8 @@ validation.py       plain values to data; what is wrong with them, in a user's w
 yaml_file.py        YAML to plain values, with the line of each for error messages
 """
 
-from bench.matrix.expansion import expand, num_processes
+from bench.matrix.auto import num_processes
+from bench.matrix.expansion import expand
 from bench.matrix.file import CellPlan, Launch, Matrix, json_schema
 from bench.matrix.load import load
 

@@ -2,36 +2,27 @@
 
 import itertools
 import math
-from collections.abc import Mapping, Sequence
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 
-from pydantic import BaseModel, JsonValue
+from pydantic import BaseModel
 
 from bench import workload as workloads
 from bench.backends import BACKENDS
-from bench.cell import Cell, Train
+from bench.cell import Cell, MixedPrecision, Train
 from bench.errors import InputError, near_miss
 from bench.machine import Hardware
 from bench.matrix import accelerate_file
+from bench.matrix.auto import Value, memory_limit, num_processes, resolve_preset
 from bench.matrix.file import Batch, CellPlan, Launch, Matrix, Values
 from bench.matrix.narrow import narrow
-from bench.matrix.validation import validate
-from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
+from bench.matrix.validation import known, validate
+from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.workload import Workload
 
 MAX_COMBINATIONS = 10_000
 
 Model = TypeVar("Model", bound=BaseModel)
-
-
-class Value(NamedTuple):
-    """One value of a combination and the key that it was written at."""
-
-    value: JsonValue
-    key: Key
-
-    def same(self, other: "Value") -> bool:
-        return canonical(self.value) == canonical(other.value)
 
 
 _Combination = dict[str, Value]
@@ -188,33 +179,40 @@ def _cell(
     train |= {name: value for name, value in combination.items() if name in train and name not in options}
     config = _validate(matrix, workload.Config, options, "workload")
     accelerate = matrix.configs.get(backend)
+    launch = {name: Value(value, ("launch", name)) for name, value in matrix.launch.model_dump(mode="json").items()}
+    launch |= {name: value for name, value in combination.items() if name == "mixed_precision"}
+    precision = _validate(matrix, Launch, launch, "launch").mixed_precision
+    if accelerate is not None:
+        precision = _own_precision(matrix, backend, accelerate, combination)
     cell = Cell(
         backend=backend,
         accelerate=accelerate,
         workload=matrix.workload.name,
         options=config.model_dump(mode="json"),
         num_processes=1 if backend == "single" else num_processes(matrix.launch, hardware),
-        mixed_precision=accelerate_file.mixed_precision(accelerate) if accelerate else matrix.launch.mixed_precision,
-        memory_limit_bytes=_memory_limit(
+        mixed_precision=precision,
+        memory_limit_bytes=memory_limit(
             matrix, workload, str(preset), "probe" in _batches(matrix, combination), hardware
         ),
         train=_validate(matrix, Train, train, "train"),
         measure=matrix.measure,
     )
-    return cell, {"preset": preset, **cell.train.model_dump(mode="json"), **cell.options, "backend": backend}
+    own = {"preset": preset, "mixed_precision": precision, "backend": backend}
+    return cell, {**cell.train.model_dump(mode="json"), **cell.options, **own}
 
 
-def _memory_limit(
-    matrix: Matrix, workload: type[Workload], preset: str, probed: bool, hardware: Hardware
-) -> int | None:
-    """Bytes a rank. A search on a CPU needs a limit: without one the host itself would run out."""
-    limit = matrix.launch.memory_limit
-    if limit != "auto":
-        return int(limit)
-    if not probed or hardware.device == "cuda":
-        return None
-    limits: Mapping[str, int] = getattr(workload, "cpu_memory_limits", {})
-    return limits.get(preset, memory_per_rank(matrix.launch, hardware) * 3 // 4)
+def _own_precision(matrix: Matrix, backend: str, config: Values, combination: _Combination) -> MixedPrecision:
+    """That of the user's own accelerate config, which no axis can change."""
+    own = accelerate_file.mixed_precision(config)
+    asked = combination.get("mixed_precision")
+    if asked is not None and asked.value != own:
+        raise InputError(
+            f"{show(asked.value)} cannot be used with {backend}: its own config says {own}",
+            where=place_of(matrix.places, asked.key),
+            field=dotted(asked.key),
+            fix=f"exclude it for {backend}, or change its config",
+        )
+    return own
 
 
 def _backend_of(matrix: Matrix, combination: _Combination) -> str:
@@ -242,50 +240,3 @@ def _validate(matrix: Matrix, model: type[Model], values: _Combination, section:
         return (*source, *key[1:]), place_of(matrix.places, source)
 
     return validate(model, {name: value.value for name, value in values.items()}, locate)
-
-
-def num_processes(launch: Launch, hardware: Hardware) -> int:
-    """Ranks of every backend but ``single``."""
-    if launch.num_processes == "auto":
-        return hardware.devices if hardware.device == "cuda" else 2
-    return launch.num_processes
-
-
-def memory_per_rank(launch: Launch, hardware: Hardware) -> int:
-    """Bytes that ``preset: auto`` may count on: a GPU, or this rank's part of the host."""
-    if hardware.device == "cuda":
-        return hardware.memory_bytes
-    return hardware.memory_bytes // num_processes(launch, hardware)
-
-
-def resolve_preset(
-    matrix: Matrix, workload: type[Workload], asked: Value, hardware: Hardware
-) -> tuple[JsonValue, Values]:
-    """The preset's name with ``auto`` resolved, and its fields."""
-    preset = asked.value
-    if preset == "auto" and not workload.presets:
-        return preset, {}
-    if preset == "auto":
-        preset = workload.auto_preset(hardware.device, memory_per_rank(matrix.launch, hardware))
-    if not isinstance(preset, str) or preset not in workload.presets:
-        raise InputError(
-            f"{show(preset)} is not a preset of {matrix.workload.name}",
-            where=place_of(matrix.places, asked.key),
-            field=dotted(asked.key),
-            allowed=["auto", *workload.presets],
-            fix=near_miss(preset, ["auto", *workload.presets]),
-        )
-    return preset, dict(workload.presets[preset])
-
-
-def known(given: Mapping[str, object], key: Key, allowed: Sequence[str], places: Places) -> None:
-    """Raises InputError for the first name that is not allowed."""
-    for name in given:
-        if name not in allowed:
-            raise InputError(
-                f"unknown field {name!r}",
-                where=place_of(places, (*key, name)),
-                field=dotted((*key, name)),
-                allowed=allowed,
-                fix=near_miss(name, allowed),
-            )

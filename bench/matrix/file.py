@@ -1,7 +1,7 @@
 """The matrix file, every field that a user may write; and the cells that it comes to."""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, WithJsonSchema
@@ -11,7 +11,7 @@ from bench.cell import Cell, Frozen, Measure, MixedPrecision, Train
 from bench.matrix.yaml_file import Places
 from bench.search import Goal
 
-OWN_AXES = ("backend", "batch", "preset")
+OWN_AXES = ("backend", "batch", "preset", "mixed_precision")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
 NAME_IN_WORDS = "a letter or digit, then letters, digits, '.', '_' or '-': it becomes a folder's name"
@@ -137,6 +137,7 @@ def json_schema() -> dict[str, Any]:
         "backend": {"anyOf": [{"enum": list(BACKENDS)}, own]},
         "batch": batch,
         "preset": {"type": "string", "description": "One of the workload's presets, or auto."},
+        "mixed_precision": {"enum": list(get_args(MixedPrecision))},
         **Train.model_json_schema()["properties"],
     }
     for field in fields.values():

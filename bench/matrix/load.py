@@ -13,7 +13,7 @@ from bench.errors import InputError, near_miss
 from bench.machine import Hardware
 from bench.matrix import accelerate_file, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION, WHY_NO_ACCUMULATION
-from bench.matrix.expansion import Value, known, memory_per_rank, num_processes, resolve_preset
+from bench.matrix.auto import Value, memory_per_rank, num_processes, resolve_preset
 from bench.matrix.file import (
     NAME,
     OWN_AXES,
@@ -23,7 +23,7 @@ from bench.matrix.file import (
     Values,
     WorkloadChoice,
 )
-from bench.matrix.validation import validate
+from bench.matrix.validation import known, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
 from bench.units import gib
 from bench.workload import Workload

@@ -2,13 +2,13 @@
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
 from bench.errors import InputError, near_miss
-from bench.matrix.yaml_file import Key, dotted, show
+from bench.matrix.yaml_file import Key, Places, dotted, place_of, show
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -119,3 +119,16 @@ def _fields_at(model: type[BaseModel], key: Key) -> list[str]:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def known(given: Mapping[str, object], key: Key, allowed: Sequence[str], places: Places) -> None:
+    """Raises InputError for the first name that is not allowed."""
+    for name in given:
+        if name not in allowed:
+            raise InputError(
+                f"unknown field {name!r}",
+                where=place_of(places, (*key, name)),
+                field=dotted((*key, name)),
+                allowed=allowed,
+                fix=near_miss(name, allowed),
+            )

@@ -1,6 +1,6 @@
 """Rows that cannot be right, as sentences that name them."""
 
-from bench.report.rows import CellRows, Measured, Summary
+from bench.report.rows import CellRows, Sampled, Summary
 from bench.report.tables import one_line, row_name
 from bench.units import gib, ms, percent
 
@@ -16,7 +16,7 @@ def flags(summary: Summary) -> list[str]:
     found = _machines(summary)
     for cell in summary.cells:
         for row in cell.rows:
-            if row.measured:
+            if isinstance(row.measured, Sampled):
                 found += [f"{row_name(summary, row)}: {doubt}" for doubt in _doubts(row.measured)]
         found += _shorter_steps(summary, cell)
     return found
@@ -30,7 +30,7 @@ def _machines(summary: Summary) -> list[str]:
     ]
 
 
-def _doubts(measured: Measured) -> list[str]:
+def _doubts(measured: Sampled) -> list[str]:
     found = []
     for rank in measured.ranks:
         missed, memory = rank.unaccounted_share, rank.memory
@@ -43,20 +43,21 @@ def _doubts(measured: Measured) -> list[str]:
                 f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
             )
     fastest = min(measured.ranks, key=lambda rank: rank.step.mean_s)
-    apart = measured.step_time_s_rank_max / fastest.step.mean_s - 1
+    slowest = measured.slowest
+    apart = slowest.step.mean_s / fastest.step.mean_s - 1
     if apart > RANKS_APART:
         found.append(
-            f"rank {measured.slowest.rank}'s mean step ({ms(measured.step_time_s_rank_max)} ms) takes {percent(apart)}"
+            f"rank {slowest.rank}'s mean step ({ms(slowest.step.mean_s)} ms) takes {percent(apart)}"
             f" longer than rank {fastest.rank}'s ({ms(fastest.step.mean_s)} ms)."
         )
     return found + _unsteady(measured)
 
 
-def _unsteady(measured: Measured) -> list[str]:
+def _unsteady(measured: Sampled) -> list[str]:
     """Signs that the steps were disturbed, or that the warm-up was too short."""
     found = []
     step = measured.slowest.step
-    above = step.mean_s / step.median_s - 1
+    above = step.mean_s / step.median_s - 1 if step.median_s else 0
     if above > MEAN_ABOVE_MEDIAN:
         found.append(
             f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
@@ -76,7 +77,9 @@ def _unsteady(measured: Measured) -> list[str]:
 def _shorter_steps(summary: Summary, cell: CellRows) -> list[str]:
     """A larger batch whose step takes less time than that of a smaller batch of the same cell."""
     found = []
-    measured = [(row, row.measured.step_time_s_rank_max) for row in cell.rows if row.measured]
+    measured = [
+        (row, step_s) for row in cell.rows if row.measured and (step_s := row.measured.step_time_s_rank_max) is not None
+    ]
     for index, (row, step_s) in enumerate(measured):
         smaller, smaller_s = max(measured[: index + 1], key=lambda pair: pair[1])
         shorter = 1 - step_s / smaller_s

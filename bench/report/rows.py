@@ -1,5 +1,6 @@
 """The rows of a report: frozen data that `summary` computes and the other modules show."""
 
+import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,8 +16,9 @@ class Times:
     """Statistics of one rank's samples."""
 
     mean_s: float
-    median_s: float
-    p95_s: float
+    median_s: float | None
+    """None without samples, as in what was imported."""
+    p95_s: float | None
     """``sorted[int(0.95 * (n - 1))]``: always a sample that was measured."""
 
 
@@ -24,11 +26,12 @@ class Times:
 class Phases:
     """The phase window of the rank whose `total` took longest there."""
 
-    rank: int
+    rank: int | None
+    """None where nobody said which."""
     parts: dict[str, Times]
     """In the order of PHASES."""
     total: Times
-    backward_step: Times
+    backward_step: Times | None
     """bwd + unscale_clip + optim_step + zero_grad_sched. Never shown beside its parts: shares would pass 100 %."""
 
     def share(self, name: str) -> float:
@@ -53,44 +56,51 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """What the samples of an `ok` attempt come to. ``_rank_max``: of the worst rank, None if any is unknown."""
+    """The figures of one attempt. ``_rank_max``: of the worst rank, None if any is unknown."""
 
-    ranks: tuple[Rank, ...]
-    slowest: Rank
-    """The rank with the longest mean step: it gates the throughput."""
     samples_per_s_global: float
     """batch_per_rank x ranks / step_time_s_rank_max."""
+    step_time_s_per_rank: tuple[float, ...]
+    """Each rank's mean step in the throughput window; may be empty for imported figures."""
     peak_allocated_bytes_rank_max: int | None
     peak_reserved_bytes_rank_max: int | None
-    peak_rss_bytes_rank_max: int | None
     capacity_share_rank_max: float | None
     """Held at the peak, as a share of what the rank could have used: see `Memory.held_bytes`."""
     phases: Phases | None
     """None when the phase window was left out."""
-    loss_first: float | None
-    """Before the first update of the weights."""
-    loss_last: float | None
-    finite: bool
-    """Whether every loss is a finite number."""
+    source: str | None = None
+    """Where imported figures come from; None for what bench measured."""
 
     @property
-    def step_time_s_rank_max(self) -> float:
+    def step_time_s_rank_max(self) -> float | None:
         """The slowest rank's mean step in the throughput window."""
-        return self.slowest.step.mean_s
+        return max(self.step_time_s_per_rank, default=None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sampled(Measured):
+    """What bench itself measured, with what only raw samples can tell."""
+
+    ranks: tuple[Rank, ...]
+    slowest: Rank
+    """The rank with the longest mean step: it gates the throughput."""
+    interval: tuple[float, float] | None
+    """Where the throughput lies with 95 % confidence, from the slowest rank's samples; None for a few."""
+    peak_rss_bytes_rank_max: int | None
+    alloc_retries: int
+    """Of all ranks: times that the allocator had to give its blocks back and ask anew."""
+    losses: tuple[float, ...]
+    """Means over ranks, of every step, warm-up included; the first is of the weights as they were built."""
 
     @property
-    def step_time_s_per_rank(self) -> tuple[float, ...]:
-        return tuple(rank.step.mean_s for rank in self.ranks)
-
-    @property
-    def instrumentation_s(self) -> float | None:
-        """What synchronising at every phase boundary adds to a step: slowest rank against slowest rank."""
-        return None if self.phases is None else self.phases.total.mean_s - self.step_time_s_rank_max
+    def finite(self) -> bool:
+        """Whether every loss is a finite number."""
+        return all(map(math.isfinite, self.losses))
 
     @property
     def instrumentation_share(self) -> float | None:
-        """The same, as a share of the step in the throughput window."""
-        return None if self.instrumentation_s is None else self.instrumentation_s / self.step_time_s_rank_max
+        """What synchronising at every phase boundary adds to a step, slowest rank against slowest rank."""
+        return None if self.phases is None else self.phases.total.mean_s / self.slowest.step.mean_s - 1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +112,7 @@ class Row:
     batch_per_rank: int
     batch_global: int
     world_size: int
-    outcome: Literal["ok", "oom", "hang", "failed", "skipped"]
+    outcome: Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
     reason: str | None
     """Why it was not measured, with the rank and phase where known."""
     measured: Measured | None

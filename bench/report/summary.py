@@ -1,15 +1,15 @@
 """All arithmetic of the report: from the raw samples of results to rows. Pure: no disk, no clock, no torch."""
 
 import json
-import math
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from pydantic import JsonValue
 
-from bench.outcome import PHASES, Failed, Ok, Oom, Outcome, RankOk, Result
-from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Summary, Times
+from bench.outcome import PHASES, Failed, Ok, Oom, Outcome, RankOk, Reported, Result
+from bench.report.intervals import mean_interval
+from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
@@ -44,7 +44,7 @@ def row_of(result: Result) -> Row:
         world_size=attempt.cell.num_processes,
         outcome=outcome.kind,
         reason=_reason(outcome),
-        measured=_measure(outcome, attempt.batch_per_rank) if isinstance(outcome, Ok) else None,
+        measured=_measured(outcome, attempt.batch_per_rank, attempt.cell.num_processes),
         short=attempt.short,
         slug=attempt.slug,
     )
@@ -93,14 +93,50 @@ def _key(settings: dict[str, JsonValue], names: Sequence[str]) -> str:
 
 def _reason(outcome: Outcome) -> str | None:
     match outcome:
-        case Ok():
+        case Ok() | Reported():
             return None
         case Oom(phase=str()) | Failed(phase=str()):
             return f"rank {outcome.rank} in {outcome.phase}: {outcome.reason}"
     return outcome.reason
 
 
-def _measure(outcome: Ok, batch_per_rank: int) -> Measured:
+def _measured(outcome: Outcome, batch_per_rank: int, world_size: int) -> Measured | None:
+    match outcome:
+        case Ok():
+            return _measure(outcome, batch_per_rank)
+        case Reported():
+            return _read_off(outcome, batch_per_rank * world_size)
+    return None
+
+
+def _read_off(outcome: Reported, batch_global: int) -> Measured | None:
+    """Imported figures; what they lack stays None."""
+    step_s, samples_per_s = max(outcome.step_time_s_per_rank, default=None), outcome.samples_per_s_global
+    if samples_per_s is None and step_s is not None:
+        samples_per_s = batch_global / step_s
+    if samples_per_s is None:
+        return None
+    held, capacity = outcome.peak_reserved_bytes or outcome.peak_allocated_bytes, outcome.capacity_bytes
+    parts = {name: _mean_only(outcome.phase_times_s[name]) for name in PHASES if name in outcome.phase_times_s}
+    whole = len(parts) == len(PHASES) and "total" in outcome.phase_times_s
+    return Measured(
+        samples_per_s_global=samples_per_s,
+        step_time_s_per_rank=outcome.step_time_s_per_rank,
+        peak_allocated_bytes_rank_max=outcome.peak_allocated_bytes,
+        peak_reserved_bytes_rank_max=outcome.peak_reserved_bytes,
+        capacity_share_rank_max=outcome.capacity_share or (held / capacity if held and capacity else None),
+        phases=Phases(rank=None, parts=parts, total=_mean_only(outcome.phase_times_s["total"]), backward_step=None)
+        if whole
+        else None,
+        source=outcome.source,
+    )
+
+
+def _mean_only(mean_s: float) -> Times:
+    return Times(mean_s=mean_s, median_s=None, p95_s=None)
+
+
+def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
     ranks = tuple(
         Rank(
             rank=rank.rank,
@@ -114,22 +150,29 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Measured:
     )
     memories = [rank.memory for rank in ranks]
     slowest = max(ranks, key=lambda rank: rank.step.mean_s)
-    losses = outcome.ranks[0].losses
-    return Measured(
+    batch_global = batch_per_rank * len(ranks)
+    return Sampled(
         ranks=ranks,
         slowest=slowest,
-        samples_per_s_global=batch_per_rank * len(ranks) / slowest.step.mean_s,
+        samples_per_s_global=batch_global / slowest.step.mean_s,
+        step_time_s_per_rank=tuple(rank.step.mean_s for rank in ranks),
+        interval=_throughput_interval(outcome.ranks[slowest.rank].step_times_s, batch_global),
         peak_allocated_bytes_rank_max=_worst([memory.peak_allocated_bytes for memory in memories]),
         peak_reserved_bytes_rank_max=_worst([memory.peak_reserved_bytes for memory in memories]),
         peak_rss_bytes_rank_max=_worst([memory.peak_rss_bytes for memory in memories]),
         capacity_share_rank_max=_worst(
             [None if memory.held_bytes is None else memory.held_bytes / memory.capacity_bytes for memory in memories]
         ),
+        alloc_retries=sum(memory.alloc_retries for memory in memories),
         phases=_phases(outcome.ranks),
-        loss_first=next(iter(outcome.ranks[0].warmup_losses or losses), None),
-        loss_last=losses[-1] if losses else None,
-        finite=all(math.isfinite(loss) for rank in outcome.ranks for loss in rank.losses),
+        losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),
     )
+
+
+def _throughput_interval(samples_s: Sequence[float], batch_global: int) -> tuple[float, float] | None:
+    """Samples/s at the ends of the mean step's interval."""
+    found = mean_interval(samples_s)
+    return None if found is None or found[0] <= 0 else (batch_global / found[1], batch_global / found[0])
 
 
 def _phases(ranks: Sequence[RankOk]) -> Phases | None:

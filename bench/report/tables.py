@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from bench.outcome import PHASES, Memory
 from bench.probe import Probe, Stopped
-from bench.report.rows import Measured, Phases, Row, Summary
+from bench.report.rows import Measured, Phases, Row, Sampled, Summary
 from bench.units import UNKNOWN, gib, ms, percent, rate
 
 REASON = "reason"
@@ -109,8 +109,9 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
     rows, deepspeed = [], False
     for row in summary.rows:
         if row.measured and (found := row.measured.phases):
-            rows.append((*_place(summary, row), str(found.rank), *_phase_values(found, statistic)))
-            deepspeed |= any(rank.regime.distributed_type == "DEEPSPEED" for rank in row.measured.ranks)
+            rank = UNKNOWN if found.rank is None else str(found.rank)
+            rows.append((*_place(summary, row), rank, *_phase_values(found, statistic)))
+            deepspeed |= _under_deepspeed(row)
     title = "% of total" if statistic == "share" else f"{statistic} ms"
     return Table(
         title=f"Phases, {title}",
@@ -130,7 +131,11 @@ def steps(summary: Summary) -> Table:
     return Table(
         title="Steps",
         headers=(*_place_headers(summary), *headers),
-        rows=tuple((*_place(summary, row), *_step_values(row.measured)) for row in summary.rows if row.measured),
+        rows=tuple(
+            (*_place(summary, row), *_step_values(row.measured))
+            for row in summary.rows
+            if isinstance(row.measured, Sampled)
+        ),
         numeric=frozenset({"batch per rank", *headers}),
         notes=(
             "mean, median, p95: the slowest rank's, throughput window. synchronised: mean total of the phase window."
@@ -144,7 +149,7 @@ def ranks(summary: Summary) -> Table:
     columns = _memory_columns(summary)
     rows = []
     for row in summary.rows:
-        if row.measured:
+        if isinstance(row.measured, Sampled):
             times = ", ".join(ms(time) for time in row.measured.step_time_s_per_rank)
             peaks = [", ".join(gib(_peak(rank.memory, column)) for rank in row.measured.ranks) for column in columns]
             rows.append((*_place(summary, row), f"rank {row.measured.slowest.rank}", times, *peaks))
@@ -162,7 +167,7 @@ def regimes(summary: Summary) -> Table:
     lines: dict[tuple[str, ...], None] = {}
     seen = {str(row.settings["backend"]): False for row in summary.rows}
     for row in summary.rows:
-        for rank in row.measured.ranks if row.measured else ():
+        for rank in row.measured.ranks if isinstance(row.measured, Sampled) else ():
             regime, backend = rank.regime, str(row.settings["backend"])
             dtypes = (regime.weights_dtype, regime.masters_dtype, regime.optimizer_dtype, regime.reduction_dtype)
             world = (str(regime.world_size), f"{regime.parameters:,}", percent(rank.sharded_share))
@@ -178,6 +183,12 @@ def regimes(summary: Summary) -> Table:
         numeric=frozenset(counts),
         notes=("Observed in the processes. sharded: parameters of which a rank holds only a part.",),
     )
+
+
+def _under_deepspeed(row: Row) -> bool:
+    if isinstance(row.measured, Sampled):
+        return any(rank.regime.distributed_type == "DEEPSPEED" for rank in row.measured.ranks)
+    return str(row.settings["backend"]).startswith("zero")
 
 
 def row_name(summary: Summary, row: Row) -> str:
@@ -248,7 +259,7 @@ def _matrix_values(measured: Measured | None, memory: Sequence[str]) -> list[str
     peaks = {
         "peak allocated GiB": measured.peak_allocated_bytes_rank_max,
         "peak reserved GiB": measured.peak_reserved_bytes_rank_max,
-        "peak RSS GiB": measured.peak_rss_bytes_rank_max,
+        "peak RSS GiB": measured.peak_rss_bytes_rank_max if isinstance(measured, Sampled) else None,
     }
     return [
         rate(measured.samples_per_s_global),
@@ -258,13 +269,13 @@ def _matrix_values(measured: Measured | None, memory: Sequence[str]) -> list[str
     ]
 
 
-def _step_values(measured: Measured) -> list[str]:
-    step = measured.slowest.step
+def _step_values(measured: Sampled) -> list[str]:
+    step, losses = measured.slowest.step, measured.losses
     return [
         *(ms(value) for value in (step.mean_s, step.median_s, step.p95_s)),
         ms(measured.phases.total.mean_s if measured.phases else None),
         percent(measured.instrumentation_share),
-        *(UNKNOWN if loss is None else f"{loss:#.4g}" for loss in (measured.loss_first, measured.loss_last)),
+        *(f"{loss:#.4g}" for loss in (losses[0], losses[-1])),
     ]
 
 

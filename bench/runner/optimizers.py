@@ -18,26 +18,55 @@ class MasterWeights(Optimizer):
     optimizer that steps.
 
     Args:
-        inner: an optimizer over the low-precision weights, before its first step; it is moved to the fp32 copies
-            with every setting kept.
+        inner: an optimizer over the low-precision weights, which may have stepped already; it is moved to the fp32
+            copies with every setting and its state kept.
     """
 
     def __init__(self, inner: Optimizer) -> None:
         self.weights: list[Tensor] = []
         self.masters: list[Tensor] = []
         for group in inner.param_groups:
-            weights = group["params"]
-            masters = [weight.detach().clone().float().requires_grad_(True) for weight in weights]
-            group["params"] = masters
-            self.weights += weights
-            self.masters += masters
+            self._adopt(group)
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            if weight in inner.state:
+                inner.state[master] = _in_fp32(inner.state.pop(weight), master)
         super().__init__(inner.param_groups, inner.defaults)
         self.inner = inner
         self._share()
         self._upcast = False
 
+    def _adopt(self, group: dict[str, Any]) -> None:
+        """Put masters in the place of a group's weights."""
+        weights = list(group["params"])
+        group["params"] = [weight.detach().clone().float().requires_grad_(True) for weight in weights]
+        self.weights += weights
+        self.masters += group["params"]
+
     def _share(self) -> None:
         self.param_groups, self.state, self.defaults = self.inner.param_groups, self.inner.state, self.inner.defaults
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """As `torch.optim.Optimizer`; the new weights get masters too."""
+        if not hasattr(self, "inner"):  # called by the base class for the groups that ``inner`` has already
+            super().add_param_group(param_group)
+            return
+        params = param_group["params"]
+        group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
+        if known := {id(weight) for weight in self.weights} & {id(weight) for weight in group["params"]}:
+            raise ValueError(f"{len(known)} of these weights are in a group of this optimizer already")
+        self._adopt(group)
+        self.inner.add_param_group(group)
+
+    @torch.no_grad()
+    def rebuild(self) -> None:
+        """Take the masters from the weights as they are now, where they are now; Adam's state moves along.
+
+        For weights that were moved, cast or loaded behind this optimizer's back. The masters stay the same objects.
+        """
+        for weight, master in zip(self.weights, self.masters, strict=True):
+            master.data = weight.detach().clone().float()
+            if master in self.state:
+                self.state[master] = _in_fp32(self.state[master], master)
 
     @torch.no_grad()
     def _upcast_gradients(self) -> None:
@@ -58,8 +87,14 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """One step of ``inner``. A closure runs once, before it, and makes the gradients that are stepped."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+            self._upcast = False
         self._upcast_gradients()
-        loss = self.inner.step(closure)
+        self.inner.step()
         torch._foreach_copy_(self.weights, self.masters)
         self._upcast = False
         return loss
@@ -70,14 +105,33 @@ class MasterWeights(Optimizer):
         self._upcast = False
 
     def state_dict(self) -> dict[str, Any]:
+        """That of ``inner`` and the masters, which hold what the weights have been rounded to."""
         return {**self.inner.state_dict(), "masters": [master.detach() for master in self.masters]}
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take up a saved state; one without masters gets them from the weights as they are.
+
+        Raises:
+            ValueError: the saved masters are not of these weights.
+        """
+        saved = state_dict.get("masters")
+        if saved is not None and [tuple(master.shape) for master in saved] != [tuple(m.shape) for m in self.masters]:
+            raise ValueError("the saved master weights differ from these weights in number or shape")
         self.inner.load_state_dict({key: value for key, value in state_dict.items() if key != "masters"})
         self._share()
-        for master, saved in zip(self.masters, state_dict["masters"], strict=True):
-            master.copy_(saved)
+        self.rebuild()
+        if saved is not None:
+            for master, value in zip(self.masters, saved, strict=True):
+                master.copy_(value)
+
+
+def _in_fp32(state: dict[str, Any], master: Tensor) -> dict[str, Any]:
+    """An optimizer's state of one weight, moments in the master's dtype and place; step counts stay as they are."""
+    return {
+        name: value.to(master) if isinstance(value, Tensor) and value.shape == master.shape else value
+        for name, value in state.items()
+    }
 
 
 def _zero(tensors: Iterable[Tensor], set_to_none: bool) -> None:

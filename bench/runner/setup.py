@@ -75,6 +75,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
             batch_size=batch_per_rank,
             drop_last=True,
             num_workers=cell.measure.dataloader_workers,
+            prefetch_factor=cell.measure.dataloader_prefetch if cell.measure.dataloader_workers else None,
             pin_memory=accelerator.device.type == "cuda",
             worker_init_fn=_end_with_rank,
         )
@@ -104,7 +105,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     else:
         model = accelerator.prepare(model)
         optimizer = adamw(model.parameters())
-        if family != "fsdp" and cell.mixed_precision == "bf16":
+        if family != "fsdp" and cell.mixed_precision == "bf16" and cell.train.master_weights:
             optimizer = masters = MasterWeights(optimizer)
         optimizer, scheduler = accelerator.prepare(optimizer, constant(optimizer))
     model.train()

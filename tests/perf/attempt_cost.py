@@ -1,20 +1,24 @@
 """What an attempt costs beside its own steps, and whether bench disturbs the steps that it times.
 
-A fork of a warm rank server and an `accelerate launch` of its own are taken in turn within each round. The fork is
-taken twice: its ratio to itself says what noise allows. Against the loop as a user writes it (bare.py), every other
-step is bench's own, in one process, which is finer than noise.
+Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
+launch and a second fork are under way at once and halted in turn (SIGSTOP), so that what disturbs the machine disturbs
+all alike; the forks' ratio to each other is what noise allows, which is mostly how one process's memory lies against
+another's. Against the loop as a user writes it (bare.py), every other step is bench's own, in one process.
 """
 
 import argparse
+import itertools
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median, quantiles
+from statistics import median
 from typing import NamedTuple
 
 from bench import backends, machine, spool, workload
@@ -25,95 +29,137 @@ from bench.machine import Hardware
 from bench.outcome import Ok, classify
 
 BARE = Path(__file__).with_name("bare.py")
-
-
-class Taken(NamedTuple):
-    fixed_s: float
-    """Wall time of the attempt less its own steps."""
-    step_s: float
-    """Lower quartile of the slowest rank's steps: neighbours on a shared machine only ever add."""
+BURST_S = 1.0
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--steps", type=int, default=40)
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
     arguments = parser.parse_args()
     hardware = machine.detect()
     print(f"{hardware.device}, {hardware.cores} cores; median (min-max) of {arguments.rounds} rounds")
-    print("                  fixed cost of an attempt     step time")
-    print("backend          fork s  launch s   ratio     fork/launch        bench/bare         fork/fork")
+    print("                  fixed cost of an attempt   step time")
+    print("backend          fork s  launch s   ratio   fork/launch           fork/fork             bench/bare")
     with tempfile.TemporaryDirectory() as scratch:
         for backend in arguments.backends.split(","):
-            rows = measure(backend, Path(scratch), hardware, arguments.rounds, arguments.steps)
-            fork_s, launch_s = (median([row[0].fixed_s, row[1].fixed_s][column] for row in rows) for column in (0, 1))
-            columns = [
-                spread([row[0].step_s / row[1].step_s for row in rows]),
-                spread([row[3] for row in rows]),
-                spread([row[0].step_s / row[2].step_s for row in rows]),
-            ]
-            print(f"{backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}    ", *columns, flush=True)
+            Trial(backend, Path(scratch), hardware, arguments.steps).show(arguments.rounds)
 
 
-def measure(
-    backend: str, scratch: Path, hardware: Hardware, rounds: int, steps: int
-) -> list[tuple[Taken, Taken, Taken, float]]:
-    """Rows of fork, launch, fork again, and the ratio of bench's step to a bare one."""
-    kind = workload.load("pi07")
-    ranks = 1 if backend == "single" else hardware.devices or 2
-    cell = Cell(
-        backend=backend,
-        workload="pi07",
-        options=kind.Config(preset="tiny").model_dump(mode="json"),
-        num_processes=ranks,
-        mixed_precision="bf16",
-        measure=Measure(warmup_steps=3, steps=steps, phase_steps=0),
-    )
-    attempt = Attempt(cell=cell, batch_per_rank=2)
-    environment = backends.environment(ranks, hardware, os.environ)
+class Fixed(NamedTuple):
+    fork_s: float
+    launch_s: float
 
-    def new(what: str) -> Callable[[], Path]:
-        return lambda: Path(tempfile.mkdtemp(prefix=f"{backend}-{what}", dir=scratch))
 
-    def prepared() -> Path:
-        folder = new("attempt")()
-        for name, text in prepare.files(attempt, kind.units, hardware.device, environment, str(folder)).items():
+class Trial:
+    """One backend's measurements."""
+
+    def __init__(self, backend: str, scratch: Path, hardware: Hardware, steps: int) -> None:
+        self.backend, self.scratch, self.hardware = backend, scratch, hardware
+        self.kind = workload.load("pi07")
+        self.ranks = 1 if backend == "single" else hardware.devices or 2
+        self.cell = Cell(
+            backend=backend,
+            workload="pi07",
+            options=self.kind.Config(preset="tiny").model_dump(mode="json"),
+            num_processes=self.ranks,
+            mixed_precision="bf16",
+            measure=Measure(warmup_steps=3, steps=steps, phase_steps=0),
+        )
+        self.environment = backends.environment(self.ranks, hardware, os.environ)
+
+    def show(self, rounds: int) -> None:
+        first, second, launch = self.servers(), self.servers(), OwnLaunch(self.hardware)
+        try:
+            self.fixed_s(first)  # starts them; their children tell them what to import
+            self.fixed_s(second)
+            fixed = [Fixed(self.fixed_s(first), self.fixed_s(launch)) for _ in range(rounds)]
+            steps_s = [self.in_turn([first, launch, second]) for _ in range(rounds)]
+        finally:
+            for servers in (first, second):
+                servers.close()
+        fork_s, launch_s = (median(column) for column in zip(*fixed, strict=True))
+        columns = [
+            spread([fork / own for fork, own, _ in steps_s]),
+            spread([fork / again for fork, _, again in steps_s]),
+            spread([self.bare() for _ in range(rounds)]),
+        ]
+        print(f"{self.backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}  ", *columns, flush=True)
+
+    def servers(self) -> Forking:
+        return Forking(self.new("servers"), self.hardware, ["model.workload"], lambda _: None, print)
+
+    def new(self, what: str) -> Callable[[], Path]:
+        return lambda: Path(tempfile.mkdtemp(prefix=f"{self.backend}-{what}", dir=self.scratch))
+
+    def prepared(self) -> Path:
+        folder, attempt = self.new("attempt")(), Attempt(cell=self.cell, batch_per_rank=2)
+        units, device = self.kind.units, self.hardware.device
+        for name, text in prepare.files(attempt, units, device, self.environment, str(folder)).items():
             spool.write_text(folder / name, text)
         return folder
 
-    def by(executor: Executor) -> Taken:
-        folder, start = prepared(), time.perf_counter()
-        ended = executor.run(cell, folder, 600, lambda _: None)
-        wall_s = time.perf_counter() - start
-        outcome = classify(ended.ranks, world_size=ranks, launcher=ended.launcher)
+    def run(self, executor: Executor, folder: Path) -> Ok:
+        ended = executor.run(self.cell, folder, 1200, lambda _: None)
+        outcome = classify(ended.ranks, world_size=self.ranks, launcher=ended.launcher)
         assert isinstance(outcome, Ok), outcome
-        own_s = max(rank.warmup_s + sum(rank.step_times_s) for rank in outcome.ranks)
-        return Taken(wall_s - own_s, max(lower_quartile(rank.step_times_s) for rank in outcome.ranks))
+        return outcome
 
-    def bare() -> float:
+    def fixed_s(self, executor: Executor) -> float:
+        """Wall time of an attempt less its own steps."""
+        folder, start = self.prepared(), time.perf_counter()
+        outcome = self.run(executor, folder)
+        wall_s = time.perf_counter() - start
+        return wall_s - max(rank.warmup_s + sum(rank.step_times_s) for rank in outcome.ranks)
+
+    def in_turn(self, executors: Sequence[Executor]) -> list[float]:
+        """Each executor's median step time, by the slower rank of each step, while one at a time goes on."""
+        folders = [self.prepared() for _ in executors]
+        found = [0.0 for _ in executors]
+
+        def attempt(index: int) -> None:
+            ranks = self.run(executors[index], folders[index]).ranks
+            steps_s = [max(times) for times in zip(*(rank.step_times_s for rank in ranks), strict=True)]
+            found[index] = median(time_s for time_s in steps_s if time_s < BURST_S)  # without those that were halted
+
+        threads = [threading.Thread(target=attempt, args=[index]) for index in range(len(executors))]
+        for folder, thread in zip(folders, threads, strict=True):
+            thread.start()
+            while not all((beat := spool.read_beat(folder, rank)) and beat.step for rank in range(self.ranks)):
+                assert thread.is_alive()
+                time.sleep(0.02)
+            send(folder, signal.SIGSTOP)
+        for folder, thread in itertools.cycle(zip(folders, threads, strict=True)):
+            if not any(each.is_alive() for each in threads):
+                return found
+            send(folder, signal.SIGCONT)
+            thread.join(timeout=BURST_S)
+            send(folder, signal.SIGSTOP)
+        raise AssertionError
+
+    def bare(self) -> float:
         """The ratio of bench's step to the bare one, by medians, of the slower rank."""
-        folder = prepared()
+        folder = self.prepared()
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
         command = [*launch, "--config_file", folder / "accelerate.yaml", BARE, folder]
-        subprocess.run(command, env={**os.environ, **environment}, check=True, capture_output=True)
+        subprocess.run(command, env={**os.environ, **self.environment}, check=True, capture_output=True)
         steps_s = [json.loads(file.read_text()) for file in folder.glob("bare*.json")]
         return max(median(bench_s) for bench_s, _ in steps_s) / max(median(bare_s) for _, bare_s in steps_s)
 
-    servers = Forking(new("servers"), hardware, ["model.workload"], lambda _: None, print)
-    try:
-        by(servers)  # starts them; its child tells them what to import
-        return [(by(servers), by(OwnLaunch(hardware)), by(servers), bare()) for _ in range(rounds)]
-    finally:
-        servers.close()
+
+def send(folder: Path, number: signal.Signals) -> None:
+    """To the ranks that log into the folder."""
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "fd/1").startswith(f"{folder}/rank"):
+                os.kill(int(process.name), number)
+        except OSError:
+            continue  # it has ended
 
 
-def lower_quartile(times_s: list[float] | tuple[float, ...]) -> float:
-    return quantiles(times_s, n=4)[0]
-
-
-def spread(ratios: list[float]) -> str:
-    return f"{median(ratios):>6.3f} ({min(ratios):.2f}-{max(ratios):.2f})"
+def spread(values: Sequence[float]) -> str:
+    return f"{median(values):>6.3f} ({min(values):.3f}-{max(values):.3f})"
 
 
 if __name__ == "__main__":

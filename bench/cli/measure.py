@@ -1,54 +1,21 @@
-"""The command line: parse, one library call, print, exit code. The only module that prints.
+"""run and probe."""
 
-Libraries are imported inside the commands, so that `bench --help` is instant.
-"""
-
-import json
 import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
-from typer.core import TyperGroup
 
+from bench.cli.app import REPORTS, app, console, print_results
 from bench.errors import InputError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from bench.machine import Hardware
     from bench.matrix import CellPlan, Matrix
-    from bench.outcome import Isolation, Result
-    from bench.probe import Probe
+    from bench.outcome import Isolation
     from bench.sweep import Rerun
-
-REPORTS = Path("reports")
-
-
-class Commands(TyperGroup):
-    """Turns bad input into one message and exit code 2."""
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except InputError as error:
-            typer.echo(f"bench: {error}", err=True)
-            raise typer.Exit(2) from error
-        except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"bench: {where}{error.strerror or error}", err=True)
-            raise typer.Exit(2) from error
-
-
-app = typer.Typer(
-    cls=Commands,
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    help="Measure how to train: backends, batches and switches compared on the hardware at hand.",
-)
 
 
 @app.command()
@@ -159,8 +126,8 @@ def _sweep(
     record = machine.record(hardware, os.environ, added)
     modules = [workload.module_of(loaded.workload.name)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the clean-up below runs
-    console = _console()
-    with store.open(record, [plan.cell for plan in plans], loaded.text()), Progress(console) as progress:
+    shown_on = console()
+    with store.open(record, [plan.cell for plan in plans], loaded.text()), Progress(shown_on) as progress:
         sweep = Sweep(
             plans=plans,
             goal=loaded.probe,
@@ -190,53 +157,9 @@ def _sweep(
             raise typer.Exit(130) from None
         finally:
             write_text(store.root / "report.md", markdown.render(store.results(), store.probes()))
-    _print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], console)
+    print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], shown_on)
     typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     if any(result.outcome.kind in ("failed", "hang") for result in results):
-        raise typer.Exit(1)
-
-
-@app.command()
-def report(
-    folder: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's folder; else the newest.")] = None,
-    markdown_: Annotated[
-        bool, typer.Option("--markdown", help="Markdown on a terminal too; elsewhere it is what you get.")
-    ] = False,
-) -> None:
-    """Print a run as tables: markdown for a pull request, or aligned on a terminal."""
-    from bench.report import markdown
-    from bench.store import Store, newest
-
-    store = Store(folder or newest(REPORTS))
-    console = _console()
-    if console.is_terminal and not markdown_:
-        _print_results(store.results(), store.probes(), console)
-    else:
-        typer.echo(markdown.render(store.results(), store.probes()), nl=False)
-
-
-@app.command()
-def schema(
-    of: Annotated[Literal["matrix", "result"], typer.Argument(help="The matrix file, or a stored result.json.")],
-) -> None:
-    """Print a JSON Schema, for editors and for programs that read results."""
-    from bench import matrix
-    from bench.outcome import Result
-
-    content = matrix.json_schema() if of == "matrix" else Result.model_json_schema()
-    typer.echo(json.dumps(content, indent=2))
-
-
-@app.command()
-def doctor() -> None:
-    """Say what this machine can run, and what is missing."""
-    from bench import doctor as doctor_
-
-    findings = doctor_.examine()
-    for finding in findings:
-        mark = "ok     " if finding.ok else "missing"
-        typer.echo(f"{mark}  {finding.subject:<14}  {finding.words}")
-    if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
 
 
@@ -265,27 +188,3 @@ def _refuse_accumulation() -> None:
             field=name,
             fix=WHY_NO_ACCUMULATION,
         )
-
-
-def _console() -> "Console":
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
-def _print_results(results: "list[Result]", probes: "list[Probe]", console: "Console") -> None:
-    from bench.report import markdown, terminal
-
-    if console.is_terminal:
-        for table in terminal.tables(results, probes):
-            console.print(table)
-    else:
-        typer.echo(markdown.main_tables(results, probes))
-
-
-def main() -> None:
-    app()
-
-
-if __name__ == "__main__":
-    main()

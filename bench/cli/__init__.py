@@ -1,0 +1,18 @@
+"""The command line: parse, one library call, print, exit code. The only room that prints.
+
+app.py       the application, and how bad input is told
+measure.py   run, probe
+reports.py   report
+about.py     schema, doctor
+
+Libraries are imported inside the commands, so that `bench --help` is instant.
+"""
+
+from bench.cli import measure, reports, about  # noqa: I001 - the order in which --help names the commands
+from bench.cli.app import app
+
+__all__ = ["about", "app", "main", "measure", "reports"]
+
+
+def main() -> None:
+    app()

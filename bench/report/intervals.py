@@ -1,0 +1,47 @@
+"""How sure a mean is. Pure arithmetic on raw samples."""
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from functools import cache
+
+CONFIDENCE = 0.95
+BLOCKS = 10
+"""Into which a long series is cut."""
+
+
+def mean_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+    """Where the mean of the process behind ``samples`` lies; None for fewer than three.
+
+    By batch means: steps that follow each other are alike, so the scatter of single steps would promise too much. The
+    series is cut into `BLOCKS` blocks whose means are nearly independent, and Student's t is taken of these (Law,
+    Simulation Modeling and Analysis, section 9.5.3). Fewer than two steps a block are taken one by one.
+    """
+    if len(samples) < 3:
+        return None
+    means = block_means(samples)
+    mean = statistics.fmean(samples)
+    half = _t(len(means) - 1, confidence) * standard_error(means)
+    return mean - half, mean + half
+
+
+def block_means(samples: Sequence[float]) -> list[float]:
+    """Means of `BLOCKS` equal stretches; what is left over at the end joins the last."""
+    size = len(samples) // BLOCKS
+    if size < 2:
+        return list(samples)
+    cuts = [index * size for index in range(BLOCKS)] + [len(samples)]
+    return [statistics.fmean(samples[start:end]) for start, end in itertools.pairwise(cuts)]
+
+
+def standard_error(values: Sequence[float]) -> float:
+    """Of the mean of independent values."""
+    return statistics.stdev(values) / math.sqrt(len(values))
+
+
+@cache
+def _t(degrees: int, confidence: float) -> float:
+    from scipy.stats import t
+
+    return float(t.ppf((1 + confidence) / 2, degrees))

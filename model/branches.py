@@ -1,0 +1,67 @@
+"""Which parts that samples may lack are computed for a batch, and who decides: see `Pi07Config.branch_sync`."""
+
+from collections.abc import Mapping
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from model.config import BranchSync
+
+FIELDS: Mapping[str, str] = {
+    "history": "frame_is_real",
+    "response": "response_is_real",
+    "metadata": "metadata_is_real",
+    "subgoal": "subgoal_is_real",
+}
+"""The optional parts, and the field of a batch that says which samples have one."""
+
+
+class BranchMismatch(RuntimeError):
+    """Some ranks' batches have a field that others' lack."""
+
+
+def decide(sync: BranchSync, batch: Mapping[str, Tensor]) -> dict[str, bool]:
+    """Whether each part of `FIELDS` is computed.
+
+    Only with ``agree`` do all ranks come to the same answer; the others issue no collective.
+
+    Raises:
+        BranchMismatch: with ``agree``, naming the fields and the ranks.
+    """
+    if sync == "hoist":
+        return {part: field in batch for part, field in FIELDS.items()}
+    device = batch["prompt_ids"].device
+    present_F = torch.tensor([field in batch for field in FIELDS.values()], device=device)
+    any_F = torch.stack([_any(part, batch.get(field), device) for part, field in FIELDS.items()])
+    if sync == "none" or not dist.is_initialized():
+        return dict(zip(FIELDS, any_F.tolist(), strict=True))
+    # Each rank fills its own row, so that the sum says not only how many lack a field but who.
+    table_R2F = torch.zeros(dist.get_world_size(), 2, len(FIELDS), dtype=torch.int32, device=device)
+    table_R2F[dist.get_rank()] = torch.stack((present_F, any_F))
+    dist.all_reduce(table_R2F)
+    return _agree(table_R2F[:, 0].tolist(), table_R2F[:, 1].tolist())
+
+
+def _agree(present_RF: list[list[int]], any_RF: list[list[int]]) -> dict[str, bool]:
+    problems = []
+    for column, field in enumerate(FIELDS.values()):
+        having = [rank for rank, row in enumerate(present_RF) if row[column]]
+        lacking = [rank for rank, row in enumerate(present_RF) if not row[column]]
+        if having and lacking:
+            problems.append(f"{field!r} is in the batches of ranks {_list(having)} but not of ranks {_list(lacking)}")
+    if problems:
+        raise BranchMismatch("; ".join(problems))
+    return {part: any(row[column] for row in any_RF) for column, part in enumerate(FIELDS)}
+
+
+def _any(part: str, field_BX: Tensor | None, device: torch.device) -> Tensor:
+    if field_BX is None:
+        return torch.zeros((), dtype=torch.bool, device=device)
+    if part == "history":
+        field_BX = field_BX[:, :-1]  # the current frame is always there
+    return field_BX.any()
+
+
+def _list(ranks: list[int]) -> str:
+    return ", ".join(map(str, ranks))

@@ -1,0 +1,30 @@
+"""To a mean of zero and a deviation of one, and back."""
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from model.statistics import Statistics
+
+
+class Normalizer(nn.Module):
+    """Computes in fp32. Its buffers are exact in bf16, so that a cast of the model does not change them."""
+
+    mean: Tensor
+    std: Tensor
+
+    def __init__(self, known: Statistics) -> None:
+        super().__init__()
+        for name in ("mean", "std"):
+            self.register_buffer(name, torch.tensor(getattr(known, name)).bfloat16().float(), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.float() - _whole(self.mean)) / _whole(self.std)
+
+    def undo(self, x: Tensor) -> Tensor:
+        return x.float() * _whole(self.std) + _whole(self.mean)
+
+
+def _whole(buffer: Tensor) -> Tensor:
+    # FSDP2 may hand out even a small replicated buffer as a DTensor, which does not mix with plain tensors.
+    return (buffer.full_tensor() if isinstance(buffer, DTensor) else buffer).float()

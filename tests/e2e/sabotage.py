@@ -1,0 +1,47 @@
+"""Toy whose backend quietly runs in another regime than was asked for: one way for each backend."""
+
+import os
+from typing import Literal
+
+import torch
+from toy import Toy, ToyConfig
+
+from bench.runner import device, setup
+
+_open = device.Cpu.open
+
+
+def _changed(self, family, *, find_unused_parameters):
+    """Other settings than the launch asked for, as a stray variable or an update of accelerate might make them."""
+    if (stage := os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")) is not None:
+        os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = {"1": "2", "2": "1", "3": "2"}[stage]
+    if os.environ.get("FSDP_VERSION") == "1":
+        strategies = {"FULL_SHARD": "SHARD_GRAD_OP", "SHARD_GRAD_OP": "FULL_SHARD"}
+        os.environ["FSDP_SHARDING_STRATEGY"] = strategies[os.environ["FSDP_SHARDING_STRATEGY"]]
+    return _open(self, family, find_unused_parameters=find_unused_parameters)
+
+
+class SabotageConfig(ToyConfig):
+    sabotage: Literal["settings", "masters", "reduction", "weights"]
+
+
+class Sabotage(Toy):
+    Config = SabotageConfig
+
+    def build(self):
+        match self.config.sabotage:
+            case "masters":
+                setup.MasterWeights = lambda optimizer: optimizer
+            case "reduction":
+                from torch.distributed.fsdp import MixedPrecisionPolicy
+
+                accelerators_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+                setup._reduce_in_fp32 = lambda accelerator: setattr(
+                    accelerator.state.fsdp_plugin, "mixed_precision_policy", accelerators_policy
+                )
+            case "weights":
+                return super().build().double()
+        return super().build()
+
+
+device.Cpu.open = _changed

@@ -1,0 +1,21 @@
+"""bf16 over fp32 masters trains as fp32 does, wherever a backend keeps its masters; bf16 all through does not."""
+
+from statistics import fmean
+
+from harness import ROOT, Bench
+
+
+def test_masters_reach_the_loss_of_fp32_and_plain_bf16_does_not(bench: Bench) -> None:
+    bench("run", str(ROOT / "matrices/precision.yaml"), "--out", str(bench.folder / "run"), cwd=ROOT)
+    last = {}
+    for result in bench.results():
+        rank = result.outcome.ranks[0]  # type: ignore[union-attr]
+        assert len(rank.warmup_losses + rank.losses) == 300
+        cell = result.attempt.cell
+        last[cell.backend, cell.mixed_precision, cell.train.master_weights] = fmean(rank.losses[-20:])
+    fp32 = last.pop(("ddp", "no", True))
+    plain = last.pop(("ddp", "bf16", False))
+    assert set(last) == {(backend, "bf16", True) for backend in ("ddp", "fsdp", "fsdp2", "zero2")}
+    for backend, loss in last.items():
+        assert abs(loss / fp32 - 1) <= 0.03, backend
+    assert plain / fp32 - 1 > 0.03

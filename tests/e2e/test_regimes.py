@@ -1,0 +1,38 @@
+"""Each backend's regime is broken on purpose, and the result refused with both sides named."""
+
+import pytest
+from harness import Bench
+
+BROKEN = [
+    ("single", "masters", "masters_dtype: asked for float32, found bfloat16"),
+    ("ddp", "masters", "optimizer_dtype: asked for float32, found bfloat16"),
+    ("fsdp", "settings", "sharding: asked for FULL_SHARD, found SHARD_GRAD_OP"),
+    ("fsdp", "weights", "weights_dtype: asked for float32, found float64"),
+    ("fsdp_grad_op", "settings", "sharding: asked for SHARD_GRAD_OP, found FULL_SHARD"),
+    ("fsdp2", "reduction", "reduction_dtype: asked for float32, found bfloat16"),
+    ("zero1", "settings", "sharding: asked for zero1, found zero2"),
+    ("zero2", "settings", "sharding: asked for zero2, found zero1"),
+    ("zero3", "settings", "sharding: asked for zero3, found zero2"),
+]
+
+
+@pytest.fixture(scope="module")
+def reasons(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[object, object], str]:
+    bench = Bench(tmp_path_factory.mktemp("regimes"))
+    matrix = bench.matrix(
+        workload={"name": "sabotage:Sabotage"},
+        matrix={},
+        include=[{"backend": backend, "sabotage": sabotage, "batch": 2} for backend, sabotage, _ in BROKEN],
+    )
+    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
+    return {
+        (result.axes["backend"], result.axes["sabotage"]): getattr(result.outcome, "reason", result.outcome.kind)
+        for result in bench.results()
+    }
+
+
+@pytest.mark.parametrize(("backend", "sabotage", "words"), BROKEN)
+def test_another_regime_is_refused(
+    reasons: dict[tuple[object, object], str], backend: str, sabotage: str, words: str
+) -> None:
+    assert words in reasons[backend, sabotage]
