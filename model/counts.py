@@ -57,7 +57,8 @@ def flops_per_sample(config: Pi07Config) -> Flops:
     A product of (m, k) and (k, n) takes 2·m·k·n. So a linear map takes 2·(its weight's size) a token, and attention of
     q queries over k keys takes 2·q·k·width for the scores and as much for the values. Backward takes each product
     twice, once for either factor's gradient (PaLM, arXiv:2204.02311, appendix B), but once where the input is data and
-    not where a weight is frozen. Checkpointing runs the forward of each unit again.
+    not where a weight is frozen. Checkpointing runs the forward of each unit again, up to the last tensor that backward
+    needs: not the product that a residual stream merely adds.
     """
     c = config
     width = c.n_heads * c.head_dim
@@ -88,7 +89,9 @@ def flops_per_sample(config: Pi07Config) -> Flops:
         + c.expert_hidden**2
     )
     frozen = (backbone_linear + head) * c.freeze_backbone
-    again = (layers + vision_layers) * c.grad_ckpt
+    added = 2 * c.vision_layers * images * patches * c.vision_hidden * c.vision_mlp
+    added += c.n_layers * 2 * prefix * c.backbone_hidden * c.backbone_mlp * (not c.post_norms)
+    again = (layers + vision_layers - added) * c.grad_ckpt
     forward = layers + vision_layers + projector + head + ends + of_data
     return Flops(forward, 3 * forward - of_data - frozen + again)
 
