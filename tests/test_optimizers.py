@@ -97,6 +97,43 @@ def test_a_scheduler_made_from_it_changes_the_rate_that_steps(accelerator: Accel
     assert moved == pytest.approx([1.0, 0.5, 0.25], rel=1e-6)
 
 
+class Unbound(MasterWeights):
+    """Without the rebind: groups of its own beside those of the optimizer that steps."""
+
+    def _share(self) -> None:
+        self.param_groups = [dict(group) for group in self.inner.param_groups]
+        self.state, self.defaults = self.inner.state, self.inner.defaults
+
+
+def test_without_the_rebind_the_rate_is_frozen() -> None:
+    rates = []
+    for kind in (MasterWeights, Unbound):
+        optimizer = kind(SGD(weights((4,)), lr=1.0))
+        scheduler = LambdaLR(optimizer, lambda step: 0.5**step)
+        for _ in range(2):
+            set_gradients(optimizer.weights, 1)  # type: ignore[arg-type]
+            optimizer.step()
+            scheduler.step()
+        rates.append(optimizer.inner.param_groups[0]["lr"])
+    assert rates == [0.25, 1.0]
+
+
+def test_without_the_subclassing_accelerate_does_not_wrap(accelerator: Accelerator) -> None:
+    class Duck:
+        """Everything that `MasterWeights` has, but its base class."""
+
+        def __init__(self, masters: MasterWeights) -> None:
+            self.masters = masters
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.masters, name)
+
+    masters = MasterWeights(adamw(weights((4,))))
+    assert isinstance(accelerator.prepare(masters), AcceleratedOptimizer)
+    duck = Duck(masters)
+    assert accelerator.prepare(duck) is duck
+
+
 def train(optimizer: Optimizer, weight: nn.Parameter, steps: int) -> None:
     for _ in range(steps):
         weight.grad = torch.ones_like(weight)
@@ -268,3 +305,94 @@ def test_a_scheduler_still_acts_after_a_resume() -> None:
     masters.step()
     scheduler.step()
     assert masters.inner.param_groups[0]["lr"] == 0.5
+
+
+def test_a_closure_makes_the_gradients_that_are_stepped() -> None:
+    low = weights((4,))
+    masters, plain = MasterWeights(SGD(low, lr=0.5)), [nn.Parameter(weight.detach().clone()) for weight in low]
+    calls = []
+
+    def closure() -> float:
+        assert torch.is_grad_enabled()
+        masters.zero_grad()
+        loss = (low[0].float() ** 2).sum()
+        loss.backward()
+        calls.append(loss.item())
+        return loss.item()
+
+    assert masters.step(closure) == calls[0]
+    assert len(calls) == 1
+    torch.testing.assert_close(masters.masters[0].detach(), plain[0].detach().float() - 0.5 * low_gradient(plain[0]))
+
+
+def low_gradient(weight: Tensor) -> Tensor:
+    """Of the sum of squares, as a bf16 weight gets it."""
+    return (2 * weight.detach().float()).bfloat16().float()
+
+
+def test_a_group_that_comes_later_has_masters_and_steps() -> None:
+    first, second = weights((4,), (3,))
+    masters = MasterWeights(SGD([first], lr=1.0))
+    masters.add_param_group({"params": second, "lr": 0.5})
+    assert [master.shape for master in masters.masters] == [(4,), (3,)]
+    assert masters.param_groups is masters.inner.param_groups
+    before = second.detach().float()
+    second.grad = torch.ones_like(second)
+    masters.step()
+    torch.testing.assert_close(masters.masters[1].detach(), before - 0.5)
+    torch.testing.assert_close(second.detach(), (before - 0.5).bfloat16())
+    with pytest.raises(ValueError, match="1 of these weights are in a group"):
+        masters.add_param_group({"params": [first]})
+
+
+def test_an_optimizer_that_has_stepped_keeps_its_state() -> None:
+    low = weights((5,))
+    inner = adamw(low)
+    set_gradients(low, 1)
+    inner.step()
+    moments = inner.state[low[0]]["exp_avg"].clone()
+    masters = MasterWeights(inner)
+    [state] = masters.state.values()
+    assert list(masters.state) == masters.masters
+    assert state["exp_avg"].dtype == torch.float32
+    assert torch.equal(state["exp_avg"], moments.float())
+    assert state["step"] == 1
+
+
+def test_masters_are_rebuilt_from_the_live_weights_and_adams_state_moves_along() -> None:
+    low = weights((5,), (2, 2))
+    masters = MasterWeights(adamw(low))
+    stepped(masters, low, range(3))
+    held, moments = list(masters.masters), [state["exp_avg"].clone() for state in masters.state.values()]
+    with torch.no_grad():
+        for weight in low:  # as after prepare(), or a checkpoint of the model alone
+            weight.data = torch.randn(weight.shape).bfloat16()
+    masters.rebuild()
+    assert all(master is kept for master, kept in zip(masters.masters, held, strict=True))
+    assert all(torch.equal(m.detach(), w.detach().float()) for m, w in zip(masters.masters, low, strict=True))
+    assert all(torch.equal(s["exp_avg"], m) for s, m in zip(masters.state.values(), moments, strict=True))
+    stepped(masters, low, range(3))
+    assert all(torch.equal(w.detach(), m.detach().bfloat16()) for m, w in zip(masters.masters, low, strict=True))
+
+
+@pytest.mark.gpu
+def test_rebuilt_masters_are_where_the_weights_are() -> None:
+    low = weights((5,))
+    masters = MasterWeights(adamw(low))
+    stepped(masters, low, range(1))
+    low[0].data = low[0].data.cuda()
+    masters.rebuild()
+    assert masters.masters[0].device.type == "cuda"
+    [state] = masters.state.values()
+    assert state["exp_avg"].device.type == "cuda"
+
+
+def test_a_state_without_masters_gets_them_from_the_weights_and_one_of_others_is_refused() -> None:
+    low = weights((4,))
+    masters = MasterWeights(adamw(low))
+    plain = adamw([nn.Parameter(low[0].detach().float())])
+    masters.load_state_dict(plain.state_dict())
+    assert torch.equal(masters.masters[0].detach(), low[0].detach().float())
+    other = MasterWeights(adamw(weights((1,))))
+    with pytest.raises(ValueError, match="differ from these weights"):
+        masters.load_state_dict(other.state_dict())
