@@ -24,16 +24,16 @@ def render(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
         "",
         *(f"- **{escape(name)}:** {escape(value)}" for name, value in header(summary)),
         "",
-        *_section(tables.regimes(summary)),
-        *_section(tables.verdicts(probes)),
-        *_section(tables.matrix(summary)),
+        *section(tables.regimes(summary)),
+        *section(tables.verdicts(probes)),
+        *section(tables.matrix(summary)),
         "## Rows to doubt",
         "",
         *([f"- {escape(doubt)}" for doubt in doubts] or ["None."]),
         "",
-        *_section(tables.steps(summary)),
-        *(line for statistic in get_args(Statistic) for line in _section(tables.phases(summary, statistic))),
-        *_section(tables.ranks(summary)),
+        *section(tables.steps(summary)),
+        *(line for statistic in get_args(Statistic) for line in section(tables.phases(summary, statistic))),
+        *section(tables.ranks(summary)),
         "## How it was measured",
         "",
         *(f"{number}. {escape(line)}" for number, line in enumerate(method(summary), start=1)),
@@ -52,9 +52,9 @@ def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     summary = summarize(results)
     return "\n".join(
         [
-            *_section(tables.matrix(summary)),
-            *_section(tables.phases(summary, "mean")),
-            *_section(tables.verdicts(probes)),
+            *section(tables.matrix(summary)),
+            *section(tables.phases(summary, "mean")),
+            *section(tables.verdicts(probes)),
         ]
     )
 
@@ -67,7 +67,8 @@ def escape(text: str) -> str:
     return " ".join(marked.split())
 
 
-def _section(table: Table) -> list[str]:
+def section(table: Table) -> list[str]:
+    """A table under its heading with its notes; nothing for a table without rows."""
     if not table.rows:
         return []
     notes = [line for note in table.notes for line in (escape(note), "")]

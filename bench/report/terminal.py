@@ -31,15 +31,16 @@ def tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> list[Rend
     shown = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
     doubts = [Text(f"doubtful: {doubt}", style="yellow") for doubt in flags(summary)]
     return [
-        *_mark_up(matrix(summary)),
+        *mark_up(matrix(summary)),
         *reasons,
-        *(part for table in shown for part in ("", *_mark_up(table))),
+        *(part for table in shown for part in ("", *mark_up(table))),
         *doubts,
-        *(_mark_up(verdicts(probes)) if probes else []),
+        *(mark_up(verdicts(probes)) if probes else []),
     ]
 
 
-def _mark_up(table: Table) -> list[RenderableType]:
+def mark_up(table: Table) -> list[RenderableType]:
+    """A table with its title and notes. The column of reasons is left out."""
     # No lines and one blank between columns: a matrix of four axes needs the rest of 100 columns. A column of
     # reasons would be a few letters wide, so they stand below.
     marked = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
