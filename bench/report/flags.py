@@ -1,14 +1,23 @@
 """Rows that cannot be right, as sentences that name them."""
 
-from bench.report.rows import CellRows, Sampled, Summary
+from statistics import median
+
+from bench.report.contract import key
+from bench.report.rows import CellRows, Row, Sampled, Summary
 from bench.report.tables import one_line, row_name
-from bench.units import gib, ms, percent
+from bench.units import gib, ms, percent, rate
 
 PHASES_MISS_TOTAL = 0.02
 STEP_SHORTER = 0.05
 RANKS_APART = 0.10
 WINDOWS_APART = 0.20
 MEAN_ABOVE_MEDIAN = 0.15
+LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
+SAME_LOSS = frozenset(
+    {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "branch_sync", "find_unused_parameters"}
+    | {"memory_limit_bytes", "masters_dtype", "optimizer_dtype"}
+)
+"""Fields that change how a step is computed, and not what it comes to."""
 
 
 def flags(summary: Summary) -> list[str]:
@@ -18,8 +27,9 @@ def flags(summary: Summary) -> list[str]:
         for row in cell.rows:
             if isinstance(row.measured, Sampled):
                 found += [f"{row_name(summary, row)}: {doubt}" for doubt in _doubts(row.measured)]
+        found += _thrashing(summary, cell)
         found += _shorter_steps(summary, cell)
-    return found
+    return found + _unlike_losses(summary)
 
 
 def _machines(summary: Summary) -> list[str]:
@@ -72,6 +82,52 @@ def _unsteady(measured: Sampled) -> list[str]:
     if not measured.finite:
         found.append("the loss is not a finite number.")
     return found
+
+
+def _thrashing(summary: Summary, cell: CellRows) -> list[str]:
+    """Batches that fit and must not be recommended."""
+    found = []
+    for row in cell.rows:
+        measured = row.measured
+        if measured is None or row.batch_per_rank not in cell.thrashing:
+            continue
+        evidence = f"{percent(measured.capacity_share_rank_max)} of capacity at {rate(measured.samples_per_s_global)}"
+        better = [other for other in cell.sound if other.batch_per_rank < row.batch_per_rank and other.measured]
+        peak = max(better, key=_rate, default=None)
+        instead = f"; batch {peak.batch_per_rank} does {rate(_rate(peak))}" if peak else ""
+        retries = measured.alloc_retries if isinstance(measured, Sampled) else 0
+        asked = f", {retries} allocation retries" if retries else ""
+        found.append(f"{row_name(summary, row)}: thrashing, {evidence} samples/s{asked}{instead}.")
+    return found
+
+
+def _unlike_losses(summary: Summary) -> list[str]:
+    """Backends that saw the same weights and samples, and whose losses are not those of the others."""
+    groups: dict[str, list[Row]] = {}
+    for cell in summary.cells:
+        if cell.contract.get("attention_dropout"):
+            continue  # drawn anew by every rank
+        task = key(cell.contract, without=SAME_LOSS)
+        for row in cell.rows:
+            if isinstance(row.measured, Sampled):
+                groups.setdefault(f"{task} {row.batch_global} {row.n_steps}", []).append(row)
+    found = []
+    for rows in groups.values():
+        series = [row.measured.losses for row in rows if isinstance(row.measured, Sampled)]
+        middle = [median(values) for values in zip(*series, strict=False)]
+        for row, losses in zip(rows, series, strict=True):
+            apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, middle, strict=False)]
+            relative = median(gap / scale if scale else 0.0 for gap, scale in apart)
+            if relative > LOSSES_APART and max(gap for gap, _ in apart) > LOSS_NOISE:
+                found.append(
+                    f"{row_name(summary, row)}: its losses are {percent(relative)} off those of the others with the"
+                    f" same weights and samples ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
+                )
+    return found
+
+
+def _rate(row: Row) -> float:
+    return row.measured.samples_per_s_global if row.measured else 0.0
 
 
 def _shorter_steps(summary: Summary, cell: CellRows) -> list[str]:

@@ -1,6 +1,7 @@
 """The rows of a report: frozen data that `summary` computes and the other modules show."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -76,6 +77,12 @@ class Measured:
         """The slowest rank's mean step in the throughput window."""
         return max(self.step_time_s_per_rank, default=None)
 
+    @property
+    def straggler_spread(self) -> float | None:
+        """How much longer the slowest rank's mean step takes than the fastest's, as a share."""
+        times_s = self.step_time_s_per_rank
+        return max(times_s) / min(times_s) - 1 if len(times_s) > 1 else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Measured):
@@ -118,6 +125,8 @@ class Row:
     measured: Measured | None
     short: bool
     """A probe's attempt of a few steps."""
+    n_steps: int
+    """Of the throughput window."""
     slug: str
 
 
@@ -126,9 +135,18 @@ class CellRows:
     """The rows of one cell, smallest batch first."""
 
     cell: Cell
+    contract: Mapping[str, JsonValue]
+    """What must agree with another cell for the two to be compared: see `contract`."""
     rows: tuple[Row, ...]
     best: Row | None
-    """The row of highest throughput; None when nothing was measured."""
+    """The sound row of highest throughput; None when nothing was measured."""
+    thrashing: frozenset[int]
+    """Batches that fit only because the allocator gives blocks back and asks anew."""
+
+    @property
+    def sound(self) -> tuple[Row, ...]:
+        """The rows that were measured and do not thrash."""
+        return tuple(row for row in self.rows if row.measured and row.batch_per_rank not in self.thrashing)
 
 
 @dataclass(frozen=True, kw_only=True)

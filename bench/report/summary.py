@@ -8,8 +8,10 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from bench.outcome import PHASES, Failed, Ok, Oom, Outcome, RankOk, Reported, Result
+from bench.report.contract import contract_of
 from bench.report.intervals import mean_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
+from bench.search.throughput import CEILING, CLEARLY
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
@@ -46,6 +48,7 @@ def row_of(result: Result) -> Row:
         reason=_reason(outcome),
         measured=_measured(outcome, attempt.batch_per_rank, attempt.cell.num_processes),
         short=attempt.short,
+        n_steps=attempt.measure.steps,
         slug=attempt.slug,
     )
 
@@ -55,9 +58,35 @@ def _cell_rows(results: Sequence[Result]) -> CellRows:
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
     told = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
     rows = sorted((row_of(result) for result in told), key=lambda row: row.batch_per_rank)
-    measured = [(row.measured.samples_per_s_global, row) for row in rows if row.measured and not row.short]
-    best = max(measured, key=lambda pair: pair[0])[1] if measured else None
-    return CellRows(cell=results[0].attempt.cell, rows=tuple(rows), best=best)
+    thrashing = _thrashing(rows)
+    sound = [
+        (row.measured.samples_per_s_global, row)
+        for row in rows
+        if row.measured and not row.short and row.batch_per_rank not in thrashing
+    ]
+    contracts = [contract_of(result) for result in results]
+    return CellRows(
+        cell=results[0].attempt.cell,
+        contract=max(contracts, key=len),  # that of a measured result knows most
+        rows=tuple(rows),
+        best=max(sound, key=lambda pair: pair[0])[1] if sound else None,
+        thrashing=thrashing,
+    )
+
+
+def _thrashing(rows: Sequence[Row]) -> frozenset[int]:
+    """Batches at the ceiling whose throughput falls behind a smaller one's, or whose allocator had to ask anew."""
+    found, fastest = set(), 0.0
+    for row in rows:
+        if row.measured is None:
+            continue
+        rate, held = row.measured.samples_per_s_global, row.measured.capacity_share_rank_max
+        at_ceiling = row.measured.peak_reserved_bytes_rank_max is not None and (held or 0) >= CEILING
+        retried = isinstance(row.measured, Sampled) and row.measured.alloc_retries > 0
+        if retried or (at_ceiling and rate < (1 - CLEARLY) * fastest):
+            found.add(row.batch_per_rank)
+        fastest = max(fastest, rate)
+    return frozenset(found)
 
 
 def _settings(result: Result) -> dict[str, JsonValue]:
@@ -111,9 +140,9 @@ def _measured(outcome: Outcome, batch_per_rank: int, world_size: int) -> Measure
 
 def _read_off(outcome: Reported, batch_global: int) -> Measured | None:
     """Imported figures; what they lack stays None."""
-    step_s, samples_per_s = max(outcome.step_time_s_per_rank, default=None), outcome.samples_per_s_global
-    if samples_per_s is None and step_s is not None:
-        samples_per_s = batch_global / step_s
+    step_s = max(outcome.step_time_s_per_rank, default=None)
+    # A published throughput is often rounded more than the step time that it comes from.
+    samples_per_s = outcome.samples_per_s_global if step_s is None else batch_global / step_s
     if samples_per_s is None:
         return None
     held, capacity = outcome.peak_reserved_bytes or outcome.peak_allocated_bytes, outcome.capacity_bytes

@@ -1,0 +1,193 @@
+"""Who is faster, like for like: best batch against best batch and matched batches side by side. Pure.
+
+The two can disagree, and a reader must see it: a large batch is a merit of its own, and so is speed at an equal one.
+"""
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from pydantic import JsonValue
+
+from bench.report.contract import differing, key
+from bench.report.rows import CellRows, Row, Sampled, Summary
+from bench.report.tables import Table, caption, cell_name, setting
+from bench.units import rate
+
+OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
+"""Known of measured rows alone: a cell that only ran out of memory has none. Checked pair by pair."""
+MAX_REFUSED = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpeedUp:
+    """``row`` against ``reference``: two measured rows that differ in the compared axis, and perhaps the batch."""
+
+    reference: Row
+    row: Row
+    matched: bool
+    """At the same batch; else each at its best."""
+    unlike: tuple[str, ...] = ()
+    """Fields that differ all the same, by the user's leave."""
+
+    @property
+    def ratio(self) -> float:
+        """Throughput of ``row`` by that of ``reference``."""
+        return _rate(self.row) / _rate(self.reference)
+
+    @property
+    def interval(self) -> tuple[float, float] | None:
+        """Of the ratio, from both sides' intervals as if independent, on a logarithmic scale."""
+        halves = [_log_half_width(each) for each in (self.row, self.reference)]
+        if None in halves:
+            return None
+        half = math.hypot(*(half for half in halves if half is not None))
+        return self.ratio * math.exp(-half), self.ratio * math.exp(half)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Refused:
+    """Two cells with different values of the compared axis that must not be compared."""
+
+    one: CellRows
+    other: CellRows
+    fields: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """All that may be said about one axis."""
+
+    axis: str
+    speed_ups: tuple[SpeedUp, ...]
+    refused: tuple[Refused, ...]
+
+
+def compare(
+    summary: Summary,
+    axis: str = "backend",
+    *,
+    reference: JsonValue = None,
+    allowed: frozenset[str] = frozenset(),
+) -> Comparison:
+    """Cells with different values of ``axis`` against each other, where all else agrees.
+
+    Args:
+        reference: the value of ``axis`` that the others are set against; else each group's first.
+        allowed: fields that may differ all the same; every figure that this makes possible says so.
+    """
+    except_for = frozenset({axis, *allowed}) | OBSERVED
+    groups: dict[str, list[CellRows]] = {}
+    for cell in summary.cells:
+        groups.setdefault(key(cell.contract, without=except_for), []).append(cell)
+    speed_ups, alone = [], []
+    for cells in groups.values():
+        found = list(_speed_ups(cells, axis, reference, allowed))
+        speed_ups += found
+        if not found:
+            alone += [cell for cell in cells if cell.best]
+    return Comparison(
+        axis=axis, speed_ups=tuple(speed_ups), refused=tuple(_refused(alone, summary.cells, axis))[:MAX_REFUSED]
+    )
+
+
+def _speed_ups(
+    cells: Sequence[CellRows], axis: str, reference: JsonValue, allowed: frozenset[str]
+) -> Iterator[SpeedUp]:
+    measured = [cell for cell in cells if cell.best]
+    first = next((cell for cell in measured if cell.contract.get(axis) == reference), measured[0] if measured else None)
+    for cell in measured:
+        if first is None or first.best is None or cell.best is None or cell is first:
+            continue
+        unlike = differing(first.contract, cell.contract, but=axis)
+        if not allowed.issuperset(unlike):
+            continue
+        yield SpeedUp(reference=first.best, row=cell.best, matched=False, unlike=unlike)
+        theirs = {row.batch_per_rank: row for row in first.sound}
+        for row in cell.sound:
+            if row.batch_per_rank in theirs:
+                yield SpeedUp(reference=theirs[row.batch_per_rank], row=row, matched=True, unlike=unlike)
+
+
+def _refused(alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str) -> Iterator[Refused]:
+    """For each cell without a like one, the nearest with another value of the axis."""
+    seen = set()
+    for one in alone:
+        others = [cell for cell in cells if cell.best and cell.contract.get(axis) != one.contract.get(axis)]
+        ranked = [(differing(one.contract, other.contract, but=axis), other) for other in others]
+        if ranked:
+            fields, other = min(ranked, key=lambda pair: len(pair[0]))
+            pair = frozenset({one.cell.id, other.cell.id})
+            if fields and pair not in seen:
+                seen.add(pair)
+                yield Refused(one=one, other=other, fields=fields)
+
+
+def table(summary: Summary, found: Comparison) -> Table:
+    """Best against best, then the matched batches, of each pair of cells."""
+    axis = caption(found.axis)
+    settings = tuple(name for name in summary.columns if name not in (found.axis, "cell"))
+    numbers = (f"{axis} A", "batch A", "samples/s A", f"{axis} B", "batch B", "samples/s B")
+    rows = []
+    for each in found.speed_ups:
+        sides = [
+            (side.settings.get(found.axis), side.batch_per_rank, _rate(side)) for side in (each.reference, each.row)
+        ]
+        named = (*(setting(name, each.row.settings.get(name)) for name in settings),)
+        values = [
+            text for value, batch, per_s in sides for text in (setting(found.axis, value), str(batch), rate(per_s))
+        ]
+        how = f"matched batch {each.row.batch_per_rank}" if each.matched else "best against best"
+        rows.append((*named, how, *values, _words(each, found.axis)))
+    unlike = sorted({name for each in found.speed_ups for name in each.unlike})
+    loud = f"UNLIKE: these figures compare results that differ in {', '.join(unlike)}, because they were asked for."
+    return Table(
+        title=f"Which {axis} is faster",
+        headers=(*map(caption, settings), "how", *numbers, "faster"),
+        rows=tuple(rows),
+        numeric=frozenset({"batch A", "batch B", "samples/s A", "samples/s B"}),
+        bold=frozenset((index, "faster") for index, each in enumerate(found.speed_ups) if not each.matched),
+        notes=(
+            *([loud] if unlike else []),
+            "Only results that differ in nothing else are compared. Best against best: each at the batch of its highest"
+            " throughput. In brackets: where the ratio lies with 95 % confidence, from the scatter of steps within each"
+            " attempt.",
+        ),
+    )
+
+
+def refusals(summary: Summary, found: Comparison) -> list[str]:
+    """One sentence for each pair that was not compared, with the fields that differ."""
+    return [
+        f"{cell_name(summary, each.one.rows[0])} is not compared with {cell_name(summary, each.other.rows[0])}: they"
+        f" differ in {', '.join(each.fields)}."
+        for each in found.refused
+    ]
+
+
+def _words(each: SpeedUp, axis: str) -> str:
+    """``zero2 1.43× (1.40 to 1.46)``; the winner first."""
+    won, ratio, interval = each.row, each.ratio, each.interval
+    if ratio < 1:
+        won, ratio = each.reference, 1 / ratio
+        interval = (1 / interval[1], 1 / interval[0]) if interval else None
+    within = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
+    if interval and interval[0] <= 1:
+        return f"even, {ratio:.2f}×{within}" + _mark(each)
+    return f"{setting(axis, won.settings.get(axis))} {ratio:.2f}×{within}" + _mark(each)
+
+
+def _mark(each: SpeedUp) -> str:
+    return f" UNLIKE in {', '.join(each.unlike)}" if each.unlike else ""
+
+
+def _rate(row: Row) -> float:
+    assert row.measured is not None
+    return row.measured.samples_per_s_global
+
+
+def _log_half_width(row: Row) -> float | None:
+    if not isinstance(row.measured, Sampled) or row.measured.interval is None:
+        return None
+    low, high = row.measured.interval
+    return math.log(high / low) / 2

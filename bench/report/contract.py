@@ -1,0 +1,60 @@
+"""The contract of a fair comparison: what must agree between two results, but for the one thing that is compared."""
+
+import json
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from bench.outcome import Ok, Result
+
+PARTS_OF_BACKEND = ("sharding", "distributed_type")
+"""Observed, but what a backend is: they differ with it."""
+
+
+def contract_of(result: Result) -> dict[str, JsonValue]:
+    """Everything that must agree, by name: all that decides what was computed, where, and how it was measured.
+
+    The backend is among it: a comparison between backends excepts it. Of the observed regime only the masters' and
+    the optimizer's precision: how weights are held and reduced is part of what a backend is.
+    """
+    cell, machine = result.attempt.cell, result.machine
+    observed: dict[str, JsonValue] = {}
+    if isinstance(result.outcome, Ok):
+        regime = result.outcome.ranks[0].regime
+        observed = {"masters_dtype": regime.masters_dtype, "optimizer_dtype": regime.optimizer_dtype}
+    return {
+        "backend": cell.backend,
+        "workload": cell.workload,
+        **cell.options,
+        "num_processes": cell.num_processes,
+        "mixed_precision": cell.mixed_precision,
+        "memory_limit_bytes": cell.memory_limit_bytes,
+        **cell.train.model_dump(mode="json"),
+        **cell.measure.model_dump(mode="json"),
+        **observed,
+        "hardware": [machine.cpu, *machine.accelerators],
+        "driver": machine.driver,
+        "versions": dict(machine.libraries),
+        "allocator": machine.allocator,
+    }
+
+
+def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:
+    """The fields in which two contracts differ, ``but`` for the one that is compared.
+
+    A field that only one of them knows is no difference: what was not measured, or not published, cannot be held
+    against a result.
+    """
+    return tuple(
+        name for name, value in one.items() if name != but and name in other and _text(value) != _text(other[name])
+    )
+
+
+def key(contract: Mapping[str, JsonValue], *, without: frozenset[str]) -> str:
+    """The same for contracts that agree in everything but the fields ``without``."""
+    return _text({name: value for name, value in contract.items() if name not in without})
+
+
+def _text(value: object) -> str:
+    # As JSON: in Python 1 == True.
+    return json.dumps(value, sort_keys=True)

@@ -1,0 +1,71 @@
+"""The rows as a table for other programs: one flat record a result, units and scope in every name. Pure."""
+
+from typing import TYPE_CHECKING, Literal
+
+from pydantic import JsonValue
+
+from bench.report.rows import CellRows, Row, Sampled, Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Format = Literal["csv", "parquet", "json"]
+
+
+def frame(summary: Summary) -> "pd.DataFrame":
+    """One row a result, in the order of the report."""
+    import pandas as pd
+
+    return pd.DataFrame([_record(cell, row) for cell in summary.cells for row in cell.rows])
+
+
+def text(summary: Summary, kind: Literal["csv", "json"]) -> str:
+    """The frame as CSV or as a JSON list of records; what is unknown is empty or null."""
+    found = frame(summary)
+    if kind == "csv":
+        return found.to_csv(index=False, lineterminator="\n")
+    written: str = found.to_json(orient="records", indent=2, double_precision=15)
+    return written + "\n"
+
+
+def parquet(summary: Summary) -> bytes:
+    """The frame as Parquet."""
+    found: bytes = frame(summary).to_parquet(index=False)
+    return found
+
+
+def _record(cell: CellRows, row: Row) -> dict[str, JsonValue]:
+    measured = row.measured
+    sampled = measured if isinstance(measured, Sampled) else None
+    step = sampled.slowest.step if sampled else None
+    interval = sampled.interval if sampled else None
+    phases = measured.phases if measured else None
+    settings = {name: value for name, value in row.settings.items() if name != "cell"}
+    return {
+        "cell": cell.cell.id,
+        **settings,
+        "batch_per_rank": row.batch_per_rank,
+        "batch_global": row.batch_global,
+        "outcome": row.outcome,
+        "short": row.short,
+        "thrashing": row.batch_per_rank in cell.thrashing,
+        "samples_per_s_global": measured.samples_per_s_global if measured else None,
+        "samples_per_s_global_low": interval[0] if interval else None,
+        "samples_per_s_global_high": interval[1] if interval else None,
+        "step_time_s_rank_max": measured.step_time_s_rank_max if measured else None,
+        "step_time_s_median": step.median_s if step else None,
+        "step_time_s_p95": step.p95_s if step else None,
+        "slowest_rank": sampled.slowest.rank if sampled else None,
+        "straggler_spread": measured.straggler_spread if measured else None,
+        "peak_allocated_bytes_rank_max": measured.peak_allocated_bytes_rank_max if measured else None,
+        "peak_reserved_bytes_rank_max": measured.peak_reserved_bytes_rank_max if measured else None,
+        "peak_rss_bytes_rank_max": sampled.peak_rss_bytes_rank_max if sampled else None,
+        "capacity_share_rank_max": measured.capacity_share_rank_max if measured else None,
+        "alloc_retries": sampled.alloc_retries if sampled else None,
+        **({f"{name}_s_mean": times.mean_s for name, times in phases.parts.items()} if phases else {}),
+        "total_s_mean": phases.total.mean_s if phases else None,
+        "loss_first": sampled.losses[0] if sampled else None,
+        "loss_last": sampled.losses[-1] if sampled else None,
+        "source": measured.source if measured else None,
+        "reason": row.reason,
+    }
