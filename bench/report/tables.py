@@ -45,7 +45,8 @@ def matrix(summary: Summary) -> Table:
     numbers = ("samples/s", "step ms", *memory, "of capacity")
     # Without a reason to give, the column is left out.
     reason = (REASON,) if any(row.reason for row in rows) else ()
-    best = [cell.best for cell in summary.cells]
+    best = {id(cell.best) for cell in summary.cells if cell.best}
+    thrashing = {id(row) for cell in summary.cells for row in cell.rows if row.batch_per_rank in cell.thrashing}
     return Table(
         title="Raw matrix",
         headers=(*_place_headers(summary), "global batch", *numbers, "outcome", *reason),
@@ -54,19 +55,24 @@ def matrix(summary: Summary) -> Table:
                 *_place(summary, row),
                 str(row.batch_global),
                 *_matrix_values(row.measured, memory),
-                row.outcome + (" (few steps)" if row.short else ""),
+                _outcome(row, thrashing=id(row) in thrashing),
                 *[one_line(row.reason or "", REASON_LIMIT) for _ in reason],
             )
             for row in rows
         ),
         numeric=frozenset({"batch per rank", "global batch", *numbers}),
-        bold=frozenset((index, "samples/s") for index, row in enumerate(rows) if any(row is one for one in best)),
+        bold=frozenset((index, "samples/s") for index, row in enumerate(rows) if id(row) in best),
         notes=(
             "Bold: each cell's peak throughput. samples/s is global; step ms and memory are those of the worst rank.",
             "of capacity: share of what a rank may use; on a GPU reserved memory and what is used beside torch, on a"
             " CPU what the attempt allocated.",
         ),
     )
+
+
+def _outcome(row: Row, *, thrashing: bool) -> str:
+    word = "thrashing" if thrashing else "imported" if row.outcome == "reported" else row.outcome
+    return word + (" (few steps)" if row.short else "")
 
 
 def verdicts(probes: Sequence[Probe]) -> Table:

@@ -12,7 +12,14 @@ from bench.report.flags import flags
 from bench.report.summary import summarize
 from bench.report.tables import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name, verdicts
 
-COLORS = {"ok": "green", "oom": "yellow", "skipped": "bright_black", "hang": "red", "failed": "red"}
+COLORS = {
+    "ok": "green",
+    "oom": "yellow",
+    "thrashing": "yellow",
+    "skipped": "bright_black",
+    "hang": "red",
+    "failed": "red",
+}
 """Color of an outcome."""
 
 
