@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
@@ -53,6 +54,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
             " batch, so throughput would read too high by that factor",
             fix="unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
         )
+    _keep_only_the_wrapper()
     kind = workload.load(cell.workload)
     task = kind(kind.Config.model_validate(cell.options))
     torch.manual_seed(cell.measure.seed)
@@ -121,6 +123,17 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
         max_grad_norm=cell.train.max_grad_norm,
         family=family,
     )
+
+
+def _keep_only_the_wrapper() -> None:
+    """Under ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` the process group, made by now, is wrapped and names any mismatch.
+
+    FSDP's own check of the order, which the level adds, comes first and raises a KeyError with original parameters
+    (seen with torch 2.13).
+    """
+    levels: Any = dist
+    if levels.get_debug_level() == levels.DebugLevel.DETAIL:
+        levels.set_debug_level(levels.DebugLevel.INFO)
 
 
 @contextlib.contextmanager

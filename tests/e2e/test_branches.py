@@ -8,8 +8,8 @@ from harness import Bench
 POLICY = {
     "name": "pi07",
     "preset": "tiny",
-    "n_layers": 2,
-    "vision_layers": 4,
+    "n_layers": 1,
+    "vision_layers": 1,
     "image_size": 32,
     "num_cams": 1,
     "prompt_len": 8,
@@ -42,15 +42,14 @@ def test_two_hundred_steps_end_when_ranks_agree_and_when_nothing_is_left_to_deci
 def test_ranks_that_decide_alone_desynchronise_a_sharded_backend(bench: Bench) -> None:
     matrix = bench.matrix(
         workload={**POLICY, "branch_sync": "none"},
-        matrix={"backend": ["fsdp", "ddp"], "batch": 1},
+        matrix={"backend": "fsdp", "batch": 1},
         measure={"warmup_steps": 1, "steps": 50, "phase_steps": 0},
         launch={"attempt_timeout_s": 90},
     )
     bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, TORCH_DISTRIBUTED_DEBUG="DETAIL")
-    fsdp, ddp = bench.results()
+    [fsdp] = bench.results()
     assert fsdp.outcome.kind == "failed"
     assert "Detected mismatch between collectives on ranks" in fsdp.outcome.reason
-    assert ddp.outcome.kind == "ok"  # nothing of its forward is a collective
 
 
 def test_a_field_that_only_some_ranks_have_is_named_with_the_ranks(bench: Bench) -> None:
