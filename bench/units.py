@@ -33,6 +33,11 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
+def plain(number: float) -> str:
+    """A number beside an axis: no more digits than it needs."""
+    return f"{number:g}"
+
+
 def amount(count: int) -> str:
     """Three digits of a large number: ``5.58 B``, ``98.1 M``, ``812 k``."""
     for size, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):

@@ -1,0 +1,102 @@
+"""What can be drawn, as data: `charts` makes it and `plots` draws it. Values are in base units."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Point:
+    """One measured batch."""
+
+    x: float
+    y: float
+    interval: tuple[float, float] | None = None
+    words: str
+    """What a reader sees who points at it."""
+    hollow: bool = False
+    """Not to be recommended: the batch thrashes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Line:
+    """One cell's points, smallest batch first."""
+
+    series: int
+    points: tuple[Point, ...]
+    dashed: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Miss:
+    """A batch that ran out of memory."""
+
+    x: float
+    series: int
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Limit:
+    """A height that must not be reached."""
+
+    y: float
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Panel:
+    """One pair of axes; all panels of a chart share their scales."""
+
+    title: str
+    lines: tuple[Line, ...]
+    misses: tuple[Miss, ...] = ()
+    limits: tuple[Limit, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineChart:
+    """Something against the batch."""
+
+    name: str
+    """For files and links."""
+    title: str
+    y_label: str
+    y_unit: float
+    """What ``y_label`` counts, in base units."""
+    series: tuple[str, ...]
+    panels: tuple[Panel, ...]
+    notes: tuple[str, ...]
+    x_label: str = "batch per rank"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Part:
+    """A piece of a bar."""
+
+    series: int
+    value: float
+    words: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bar:
+    """One measured batch, in parts."""
+
+    label: str
+    parts: tuple[Part, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class BarChart:
+    """Stacked bars."""
+
+    name: str
+    title: str
+    x_label: str
+    x_unit: float
+    """What ``x_label`` counts, in base units."""
+    series: tuple[str, ...]
+    bars: tuple[Bar, ...]
+    notes: tuple[str, ...]
+
+
+Chart = LineChart | BarChart
