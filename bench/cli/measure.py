@@ -116,7 +116,7 @@ def _sweep(
     from bench import backends, machine, workload
     from bench.launch.local import Forking, OwnLaunch
     from bench.progress import Progress
-    from bench.report import markdown
+    from bench.report import html, markdown, sections
     from bench.spool import write_text
     from bench.store import Store
     from bench.sweep import Sweep
@@ -157,6 +157,7 @@ def _sweep(
             raise typer.Exit(130) from None
         finally:
             write_text(store.root / "report.md", markdown.render(store.results(), store.probes()))
+            write_text(store.root / "report.html", html.render(sections.report(store.results(), store.probes())))
     print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], shown_on)
     typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     if any(result.outcome.kind in ("failed", "hang") for result in results):
