@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install quickstart check test perf perf-probe gpu clean
+.PHONY: help install quickstart check test browser perf perf-probe gpu clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -25,6 +25,10 @@ check: install ## Format, lint, types, and the arrows between rooms
 
 test: install ## All tests but those that need a GPU, with real launches
 	$(BIN)/pytest -m 'not gpu'
+
+browser: ## Get Chromium, for the test that opens the page of the report (Debian, as root)
+	apt-get update
+	apt-get install -y --no-install-recommends chromium
 
 perf: install ## What bench itself costs, as ratios from interleaved runs
 	$(BIN)/python tests/perf/attempt_cost.py

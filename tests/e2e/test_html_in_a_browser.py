@@ -1,0 +1,159 @@
+"""The page as a reader meets it, in a real Chromium."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from browser import NAMES, Page, browser, executable
+from examples import ok, result
+
+from bench.outcome import Failed, Oom
+from bench.report import html, sections
+
+pytestmark = pytest.mark.skipif(
+    executable() is None, reason=f"needs one of {', '.join(NAMES)} on PATH: apt-get install chromium"
+)
+
+ATTACK = "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 2'>"
+MATRIX = '[aria-label="Raw matrix"]'
+
+
+@pytest.fixture(scope="module")
+def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
+    """A report with results of every kind, and an attacker's words in names and errors."""
+    folder = tmp_path_factory.mktemp("page")
+    steps = {2: (0.2, 0.21, 0.2), 16: (0.9, 0.95, 0.9), 4: (0.3, 0.3, 0.31)}
+    results = [result(ok(times, times), batch=batch) for batch, times in steps.items()]
+    results += [
+        result(Oom(rank=0, phase="bwd", reason=ATTACK), batch=32),
+        result(ok((0.1, 0.1), (0.1, 0.1)), backend="zero2", axes={"note": ATTACK}),
+        result(Failed(rank=0, phase="start", reason=ATTACK), backend="fsdp"),
+    ]
+    file = folder / "report.html"
+    file.write_text(html.render(sections.report(results)))
+    with browser(folder / "profile") as opened:
+        opened.open(file)
+        yield opened
+
+
+def column(page: Page, header: str) -> list[str]:
+    return page.evaluate(
+        f"""(() => {{
+          const table = document.querySelector('{MATRIX} table');
+          const at = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === '{header}');
+          return [...table.tBodies[0].rows].map((row) => row.cells[at].textContent);
+        }})()"""
+    )
+
+
+def test_a_click_on_a_header_sorts_by_number_and_a_third_one_brings_the_order_back(page: Page) -> None:
+    header = f"{MATRIX} th:nth-child(3)"
+    as_reported = column(page, "batch per rank")
+    seen = []
+    for _ in range(3):
+        page.point_at(f"{header} button", click=True)
+        seen.append((page.evaluate(f"document.querySelector('{header}').ariaSort"), column(page, "batch per rank")))
+    by_number = sorted(as_reported, key=int)
+    assert seen == [("ascending", by_number), ("descending", by_number[::-1]), ("none", as_reported)]
+    assert by_number != sorted(as_reported)
+
+
+def test_what_is_unknown_comes_last_either_way(page: Page) -> None:
+    header = f"{MATRIX} th:nth-child(5)"
+    for _ in range(2):
+        page.point_at(f"{header} button", click=True)
+        rates = column(page, "samples/s")
+        assert rates[-2:] == ["", ""]
+        assert all(rates[:-2])
+    page.point_at(f"{header} button", click=True)
+
+
+def test_the_keyboard_sorts_too(page: Page) -> None:
+    page.evaluate(f"document.querySelector('{MATRIX} th:nth-child(1) button').focus()")
+    page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", text="\r", windowsVirtualKeyCode=13)
+    page.call("Input.dispatchKeyEvent", type="keyUp", key="Enter", code="Enter", windowsVirtualKeyCode=13)
+    assert column(page, "backend") == ["ddp"] * 4 + ["fsdp", "zero2"]
+
+
+def test_a_chart_gives_back_what_was_measured(page: Page) -> None:
+    points = page.evaluate(
+        "[...document.querySelectorAll('[data-chart=throughput] .point')].map((point) => ({...point.dataset}))"
+    )
+    of_ddp = {int(point["x"]): point for point in points if point["series"] == "0"}
+    assert {batch: float(point["y"]) for batch, point in of_ddp.items()} == {
+        batch: pytest.approx(batch * 2 / mean) for batch, mean in {2: 0.61 / 3, 4: 0.91 / 3, 16: 2.75 / 3}.items()
+    }
+    assert all(float(point["low"]) < float(point["y"]) < float(point["high"]) for point in of_ddp.values())
+    misses = page.evaluate(
+        "[...document.querySelectorAll('[data-chart=throughput] .miss')].map((miss) => miss.dataset.x)"
+    )
+    assert misses == ["32"]
+
+
+def test_higher_throughput_is_drawn_higher_and_a_larger_batch_further_right(page: Page) -> None:
+    drawn = page.evaluate(
+        "[...document.querySelectorAll('[data-chart=throughput] .point[data-series=\"0\"]')].map((point) => {"
+        " const {x, y} = point.dataset, at = point.getBoundingClientRect();"
+        " return {x: +x, y: +y, left: at.x, top: at.y}})"
+    )
+    assert [point["x"] for point in sorted(drawn, key=lambda point: point["left"])] == [2, 4, 16]
+    assert sorted(drawn, key=lambda point: -point["top"]) == sorted(drawn, key=lambda point: point["y"])
+
+
+def test_a_mark_says_what_it_is_to_the_mouse_and_to_the_keyboard(page: Page) -> None:
+    tip = "(() => { const tip = document.getElementById('tip'); return tip.hidden ? null : tip.textContent; })()"
+    page.point_at("[data-chart=throughput] .point")
+    assert "samples/s" in page.evaluate(tip)
+    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=1, y=1)
+    assert page.evaluate(tip) is None
+    page.evaluate("document.querySelector('[data-chart=phases] .drawing').focus()")
+    page.press("ArrowRight")
+    assert "dataload_wait" in page.evaluate(tip)
+    page.press("ArrowRight")
+    assert "forward" in page.evaluate(tip)
+    page.press("Escape")
+    assert page.evaluate(tip) is None
+
+
+def test_the_legend_hides_a_series_and_shows_it_again(page: Page) -> None:
+    button = "[data-chart=throughput] [data-toggles='0']"
+    shown = (
+        f'[document.querySelector("{button}").ariaPressed,'
+        " [...document.querySelectorAll('[data-chart=throughput] .point')].filter((it) => it.checkVisibility()).length]"
+    )
+    assert page.evaluate(shown) == ["true", 4]
+    page.point_at(button, click=True)
+    assert page.evaluate(shown) == ["false", 1]
+    page.point_at(button, click=True)
+    assert page.evaluate(shown) == ["true", 4]
+
+
+@pytest.mark.parametrize("width", [360, 768, 1200])
+def test_only_tables_scroll_sideways(page: Page, width: int) -> None:
+    page.call("Emulation.setDeviceMetricsOverride", width=width, height=800, deviceScaleFactor=1, mobile=False)
+    assert page.evaluate("document.documentElement.scrollWidth") <= width
+    page.call("Emulation.clearDeviceMetricsOverride")
+
+
+def test_nothing_is_loaded_nothing_is_run_but_the_page_and_nothing_complains(page: Page) -> None:
+    """Comes last: it looks back on all that the other tests did."""
+    requests = [event["request"]["url"] for event in page.happened("Network.requestWillBeSent")]
+    assert [url.rpartition("/")[2] for url in requests] == ["report.html"]
+    assert page.happened("Log.entryAdded") == []
+    assert page.happened("Runtime.consoleAPICalled") == []
+    assert page.happened("Runtime.exceptionThrown") == []
+    assert page.evaluate("typeof window.attacked") == "undefined"
+    assert page.evaluate("document.querySelectorAll('script').length") == 1
+    assert page.evaluate("document.querySelectorAll('img').length") == 0
+    assert ATTACK in page.evaluate("document.body.textContent")
+
+
+def test_the_policy_stops_what_is_not_the_pages_own(tmp_path: Path) -> None:
+    """Even if a string were not escaped, it would not run and would load nothing."""
+    text = html.render(sections.report([result()]))
+    file = tmp_path / "broken.html"
+    file.write_text(text.replace("<main>", f"<main>{ATTACK.removeprefix('</script>')}"))
+    with browser(tmp_path / "profile") as page:
+        page.open(file)
+        assert page.evaluate("typeof window.attacked") == "undefined"
+        assert page.happened("Log.entryAdded")
