@@ -29,19 +29,32 @@ class Hardware(Frozen):
     """Memory of one GPU, or of the whole host on a CPU."""
 
 
-class Machine(Frozen):
-    """Where a result comes from. Holds no host name, no user and nothing of the environment but named settings."""
+class StatedHardware(Frozen):
+    """What the source of imported figures says of its hardware."""
 
-    hardware: Hardware
+    device: Device
+    devices: int
+    """Number of GPUs; one a rank unless the source says otherwise."""
+    memory_bytes: int | None
+    """Memory of one GPU."""
+
+
+class Machine(Frozen):
+    """Where a result comes from. Holds no host name, no user and nothing of the environment but named settings.
+
+    null is unknown: of imported figures, what their source does not say.
+    """
+
+    hardware: Hardware | StatedHardware
     accelerators: tuple[str, ...]
     """Name of each GPU."""
     driver: str | None
-    cpu: str
-    system: str
-    python: str
+    cpu: str | None
+    system: str | None
+    python: str | None
     libraries: dict[str, str]
     """Version of each library that was found."""
-    bench: str
+    bench: str | None
     git_commit: str | None
     """Commit of the folder that bench was run in."""
     git_dirty: bool | None
@@ -61,8 +74,10 @@ class Machine(Frozen):
         ]
 
 
-def _alike(one: Hardware, other: Hardware) -> bool:
+def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> bool:
     """The same but for a little memory: the kernel's own share moves with each update."""
+    if not (isinstance(one, Hardware) and isinstance(other, Hardware)):
+        return False
     close = abs(one.memory_bytes - other.memory_bytes) <= 0.02 * one.memory_bytes
     return close and one.model_copy(update={"memory_bytes": other.memory_bytes}) == other
 

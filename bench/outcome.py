@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
-from bench.cell import Attempt, Frozen, Regime
+from bench.cell import Attempt, Frozen, Measure, Regime, Train
 from bench.machine import Machine
 
 SCHEMA_VERSION: Literal[1] = 1
@@ -152,8 +152,9 @@ class Oom(Frozen):
     """A rank ran out of memory."""
 
     kind: Literal["oom"] = "oom"
-    rank: int
-    phase: str
+    rank: int | None
+    phase: str | None
+    """null where imported figures do not say."""
     reason: str
     source: str | None = None
     bytes_asked: int | None = None
@@ -186,6 +187,9 @@ class Skipped(Frozen):
 Outcome = Annotated[Ok | Reported | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
 
 
+SETTINGS = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
+"""Fields of a cell that have a value also where the source of imported figures names none."""
+
 Isolation = Literal["fork", "launch"]
 """A fork of a rank server, or an `accelerate launch` of its own."""
 
@@ -202,8 +206,16 @@ class Result(Frozen):
     isolation: Isolation | None
     """null when nothing was launched."""
     started_at: str
-    """ISO 8601, UTC."""
+    """ISO 8601, UTC; of the import, for imported figures."""
     wall_s: float
+    stated: tuple[str, ...] | None = None
+    """Of imported figures, the settings that their source names: any other of `SETTINGS` holds a default in the cell
+    that means nothing. null: bench ran it, and all are known."""
+
+    def known(self, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
+        """``settings`` of the cell without those that mean nothing."""
+        unknown = () if self.stated is None else [name for name in SETTINGS if name not in self.stated]
+        return {name: value for name, value in settings.items() if name not in unknown}
 
 
 # What a rank says when another one is gone: a consequence, not the cause.

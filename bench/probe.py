@@ -6,6 +6,7 @@ from statistics import fmean
 from pydantic import JsonValue
 
 from bench.cell import Cell, Frozen
+from bench.machine import Hardware
 from bench.outcome import Memory, Ok, Oom, RankOk, Result
 from bench.search import Goal, Observation, Scout, Verdict, next_step
 from bench.spool import Footprint, Walked
@@ -75,12 +76,14 @@ def observation(result: Result) -> Observation | None:
             full=not attempt.short,
         )
     if isinstance(outcome, Oom):
+        hardware = result.machine.hardware
+        assert isinstance(hardware, Hardware)  # bench ran it
         return Observation(
             batch=attempt.batch_per_rank,
             outcome="oom",
             fresh=True,
             peak_bytes=None,
-            capacity_bytes=attempt.cell.memory_limit_bytes or result.machine.hardware.memory_bytes,
+            capacity_bytes=attempt.cell.memory_limit_bytes or hardware.memory_bytes,
             samples_per_s=None,
             full=not attempt.short,
         )

@@ -8,6 +8,7 @@ reports/<name>/
         result.json                   its outcome; written last
     superseded/                       attempts that were measured again, or were under way when a run was killed
     servers/                          logs of the rank servers
+    imported/                         the files that imported figures come from
 """
 
 import fcntl
@@ -45,8 +46,8 @@ class Store:
         self.root = root
 
     @contextmanager
-    def open(self, machine: Machine, cells: Sequence[Cell], matrix_text: str) -> Iterator[None]:
-        """Take the folder for one run, creating it where needed.
+    def open(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> Iterator[None]:
+        """Take the folder for one run, creating it where needed. Imported figures have no matrix.
 
         Raises:
             InputError: another run has it, it was made on an unlike machine, or it cannot be written.
@@ -71,7 +72,8 @@ class Store:
                 )
             slugs = [*(known.cells if known else ()), *(cell.slug for cell in cells)]
             spool.write(self.root / "run.json", Run(machine=machine, cells=tuple(dict.fromkeys(slugs))))
-            spool.write_text(self.root / "matrix.yaml", matrix_text)
+            if matrix_text is not None:
+                spool.write_text(self.root / "matrix.yaml", matrix_text)
             yield
         finally:
             os.close(lock)
@@ -168,6 +170,12 @@ class Store:
         folder = self._folder(result.attempt)
         folder.mkdir(parents=True, exist_ok=True)
         spool.write(folder / "result.json", result)
+
+    def keep(self, name: str, text: str) -> None:
+        """A copy of a file that figures were imported from."""
+        folder = self.root / "imported"
+        folder.mkdir(exist_ok=True)
+        spool.write_text(folder / name, text)
 
     def servers(self) -> Path:
         """A new folder for the spools of this run's rank servers."""

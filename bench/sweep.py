@@ -14,7 +14,7 @@ from bench import backends, probe, spool
 from bench.cell import Attempt, Cell, Walk
 from bench.launch import prepare
 from bench.launch.local import Ended, Executor
-from bench.machine import Machine
+from bench.machine import Hardware, Machine
 from bench.matrix import CellPlan
 from bench.outcome import Isolation, Outcome, RankOk, Result, Skipped, classify
 from bench.probe import Probe
@@ -166,6 +166,7 @@ class Sweep:
     def launch(self, attempt: Attempt | Walk, folder: Path) -> Ended:
         """Prepare ``folder``, and run ranks in it until all have ended."""
         hardware = self.machine.hardware
+        assert isinstance(hardware, Hardware)  # this machine's own
         environment = backends.environment(attempt.cell.num_processes, hardware, os.environ)
         for name, text in prepare.files(attempt, self.units, hardware.device, environment, str(folder)).items():
             spool.write_text(folder / name, text)

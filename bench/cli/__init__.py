@@ -3,15 +3,16 @@
 app.py       the application, and how bad input is told
 measure.py   run, probe
 reports.py   report
+importing.py import
 about.py     schema, doctor
 
 Libraries are imported inside the commands, so that `bench --help` is instant.
 """
 
-from bench.cli import measure, reports, about  # noqa: I001 - the order in which --help names the commands
+from bench.cli import measure, reports, importing, about  # noqa: I001 - the order in which --help names the commands
 from bench.cli.app import app
 
-__all__ = ["about", "app", "main", "measure", "reports"]
+__all__ = ["about", "app", "importing", "main", "measure", "reports"]
 
 
 def main() -> None:

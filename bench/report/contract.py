@@ -22,7 +22,7 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
     if isinstance(result.outcome, Ok):
         regime = result.outcome.ranks[0].regime
         observed = {"masters_dtype": regime.masters_dtype, "optimizer_dtype": regime.optimizer_dtype}
-    return {
+    fields = {
         "backend": cell.backend,
         "workload": cell.workload,
         **cell.options,
@@ -37,6 +37,7 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         "versions": dict(machine.libraries),
         "allocator": machine.allocator,
     }
+    return result.known(fields)
 
 
 def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:

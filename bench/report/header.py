@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping
 from pydantic import JsonValue
 
 from bench.cell import Measure
-from bench.machine import Machine
+from bench.machine import Hardware, Machine, StatedHardware
 from bench.report.rows import Summary
 from bench.report.tables import caption, cell_name, one_line, setting
 from bench.units import UNKNOWN, duration, gib
@@ -32,8 +32,15 @@ def method(summary: Summary) -> list[str]:
         "fork": "a fresh fork of a rank server that has imported everything and never touched the device",
         "launch": "an accelerate launch of its own",
     }
+    sources = dict.fromkeys(
+        one_line(row.measured.source) for row in summary.rows if row.measured and row.measured.source
+    )
+    imported = [f"Imported, means without samples, measured elsewhere and otherwise: {source}." for source in sources]
+    if imported and not summary.isolations:
+        return imported
     isolation = " or ".join(ways[way] for way in summary.isolations) or "none has run"
     return [
+        *imported,
         f"Every attempt ran in processes of its own: {isolation}.",
         "Warm-up steps are not counted. Steps of the throughput window have no synchronisation inside.",
         "samples/s = batch per rank x ranks / mean step of the slowest rank in that window.",
@@ -59,23 +66,30 @@ def _of_machines(summary: Summary, words: Callable[[Machine], str]) -> str:
 
 def _hardware(machine: Machine) -> str:
     hardware = machine.hardware
-    host = f"{machine.cpu}, {hardware.cores} cores"
+    host = [machine.cpu, f"{hardware.cores} cores" if isinstance(hardware, Hardware) else None]
+    memory = f"{gib(hardware.memory_bytes)} GiB"
     if hardware.device == "cpu":
-        return f"{host}, {gib(hardware.memory_bytes)} GiB; {machine.system}"
-    models = {model: machine.accelerators.count(model) for model in machine.accelerators}
-    gpus = ", ".join(f"{count} x {model}" for model, count in models.items())
-    return f"{gpus}, {gib(hardware.memory_bytes)} GiB each; {host}; {machine.system}"
+        parts = [_joined(*host, memory), machine.system]
+    else:
+        models = {model: machine.accelerators.count(model) for model in machine.accelerators}
+        gpus = [f"{count} x {model}" for model, count in models.items()] or [f"{hardware.devices} GPUs"]
+        parts = [_joined(*gpus, f"{memory} each"), _joined(*host), machine.system]
+    return "; ".join(part for part in parts if part)
+
+
+def _joined(*parts: str | None) -> str:
+    return ", ".join(part for part in parts if part)
 
 
 def _versions(machine: Machine) -> str:
-    versions = {"bench": machine.bench, "python": machine.python, **machine.libraries}
-    if machine.driver is not None:
-        versions["driver"] = machine.driver
-    return ", ".join(f"{library} {version}" for library, version in versions.items())
+    versions = {"bench": machine.bench, "python": machine.python, **machine.libraries, "driver": machine.driver}
+    return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None) or UNKNOWN
 
 
 def _environment(machine: Machine) -> str:
     settings = dict(machine.threads)
+    if isinstance(machine.hardware, StatedHardware) and machine.allocator is None:
+        return UNKNOWN
     if machine.hardware.device == "cuda":
         settings = {"CUDA allocator": machine.allocator or "default", **settings}
     return ", ".join(f"{key} {value}" for key, value in settings.items()) or "none set"
@@ -90,5 +104,7 @@ def _commit(machine: Machine) -> str:
 
 def _run(summary: Summary) -> str:
     n_attempts = len(summary.rows)
-    cells = f"{n_attempts} attempts in {len(summary.cells)} cells, {duration(summary.wall_s)} in all"
-    return f"{cells}, from {summary.started_at or UNKNOWN}"
+    cells = f"{n_attempts} attempts in {len(summary.cells)} cells"
+    if all(isinstance(machine.hardware, StatedHardware) for machine in summary.machines):
+        return f"{cells}, imported {summary.started_at or UNKNOWN}"
+    return f"{cells}, {duration(summary.wall_s)} in all, from {summary.started_at or UNKNOWN}"

@@ -93,7 +93,7 @@ def _settings(result: Result) -> dict[str, JsonValue]:
     """Named values of a cell. The axes give the order; what the cell resolved them to gives the value."""
     cell = result.attempt.cell
     preset = {"preset": cell.options["preset"]} if "preset" in cell.options else {}
-    return {
+    settings = {
         "backend": cell.backend,
         **{name: value for name, value in result.axes.items() if name not in ("backend", "batch")},
         "workload": cell.workload,
@@ -105,6 +105,7 @@ def _settings(result: Result) -> dict[str, JsonValue]:
         **cell.measure.model_dump(mode="json"),
         "cell": cell.id,
     }
+    return result.known(settings)
 
 
 def _differing(settings: Sequence[dict[str, JsonValue]]) -> tuple[str, ...]:

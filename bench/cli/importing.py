@@ -1,0 +1,41 @@
+"""import."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.app import REPORTS, app
+from bench.errors import InputError
+
+
+@app.command("import")
+def import_(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE... [KEY=VALUE]...",
+            help="CSV tables or the JSON of step profilers, and what holds for all rows: num_processes=8",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<first file's name>.")] = None,
+) -> None:
+    """Make a run of figures from elsewhere, so that they stand in the same report. What they lack stays n/a."""
+    from bench import imported
+    from bench.report import markdown
+    from bench.spool import write_text
+    from bench.store import Store
+
+    settings = [source for source in sources if "=" in source and not Path(source).exists()]
+    files = [Path(source) for source in sources if source not in settings]
+    if not files:
+        raise InputError("nothing to import", fix="name a CSV or JSON file")
+    found = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"))
+    store = Store(out or REPORTS / files[0].stem)
+    imported.save(found.results, files, store)
+    write_text(store.root / "report.md", markdown.render(store.results(), store.probes()))
+    if found.not_read:
+        typer.echo(f"not read: {', '.join(found.not_read)}", err=True)
+    cells = len({result.attempt.cell.id for result in found.results})
+    typer.echo(f"imported {len(found.results)} rows in {cells} cells: {store.root}")

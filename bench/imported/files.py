@@ -1,0 +1,203 @@
+"""A file -> what each of its rows says, with the place of every value. Pure but for reading the file."""
+
+import csv
+import io
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from bench.errors import InputError, near_miss
+from bench.imported.fields import FIELDS, OPTION, PHASE_NAMES, UNITS_IN_WORDS
+from bench.matrix.yaml_file import read_text, show
+from bench.units import UNKNOWN
+
+Values = dict[str, JsonValue]
+UNSAID = ("", UNKNOWN, "-")
+"""What a cell of a table says when nothing is known."""
+
+FROM_PROFILERS = {
+    "global_step_time_s": "step_time_s",
+    "per_rank_step_time_s": "step_time_s_per_rank",
+    "peak_alloc_gb_worst": "peak_allocated_gb",
+    "peak_reserved_gb_worst": "peak_reserved_gb",
+    "batch_per_rank": "batch",
+    "world_size": "num_processes",
+}
+"""Names that step profilers use, and the field that each is."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Given:
+    """What one row says: its own values, or those that hold for all rows that do not say."""
+
+    values: Values
+    places: Mapping[str, str]
+    where: str
+    """The row."""
+
+    def place(self, name: str) -> str:
+        """Where a value was written, or the row when there is none."""
+        return self.places.get(name, self.where)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """What one file says."""
+
+    rows: tuple[Given, ...]
+    not_read: tuple[str, ...] = ()
+    """Keys of a profiler's JSON that mean nothing here."""
+
+
+def read(path: Path, common: Given) -> Table:
+    """The rows of a CSV file, or of a JSON file whose name ends in ``.json``.
+
+    Args:
+        common: what holds for all rows that do not say it themselves.
+
+    Raises:
+        InputError: the file cannot be read, is not what its name says, has no rows, or has an unknown column.
+    """
+    text = read_text(path)
+    if path.suffix.lower() == ".json":
+        return _read_json(text, str(path), common)
+    return Table(rows=tuple(_read_csv(text, str(path), common)))
+
+
+def given_on_the_command_line(settings: Sequence[str]) -> Given:
+    """``num_processes=8 source="our wiki"``: what holds for all rows of all files that do not say it themselves."""
+    values: Values = {}
+    for setting in settings:
+        name, equals, value = (part.strip() for part in setting.partition("="))
+        if not equals or not name or not value:
+            raise InputError(f"{setting!r} has no name or no value", where="command line", allowed="name=value")
+        _known(name, setting)
+        values[name] = value
+    return Given(values=values, places=dict.fromkeys(values, "command line"), where="command line")
+
+
+def _read_csv(text: str, where: str, common: Given) -> Iterator[Given]:
+    """Lines ``# name: value`` at the top hold for all rows; then comes the line of column names."""
+    lines = io.StringIO(text, newline="").readlines()
+    skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
+    common = _with(common, *_comments(lines[:skipped], where))
+    reader = csv.reader(lines[skipped:], strict=True)
+    header: list[str] | None = None
+    begun, found = skipped, False
+    try:
+        for cells in reader:
+            place = f"{where}:{begun + 1}"
+            begun = skipped + reader.line_num
+            if not any(cell.strip() for cell in cells):
+                continue
+            if header is None:
+                header = _header([cell.strip() for cell in cells], place)
+                continue
+            if len(cells) != len(header):
+                raise InputError(
+                    f"has {len(cells)} values, but there are {len(header)} columns",
+                    where=place,
+                    fix="leave a value that is not known empty; put quotes around one that has a comma",
+                )
+            values: Values = {
+                name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip() not in UNSAID
+            }
+            found = True
+            yield _with(common, values, dict.fromkeys(values, place), place)
+    except csv.Error as error:
+        raise InputError(f"is not CSV: {error}", where=f"{where}:{begun + 1}") from error
+    if not found:
+        raise InputError("is empty" if header is None else "has columns and no rows", where=where)
+
+
+def _comments(lines: Sequence[str], where: str) -> tuple[Values, dict[str, str]]:
+    values: Values = {}
+    places: dict[str, str] = {}
+    for number, line in enumerate(lines, start=1):
+        if found := re.fullmatch(r"#\s*([\w.]+):\s+(\S.*)", line.strip()):
+            name, place = found[1], f"{where}:{number}"
+            _known(name, place)
+            if name in values:
+                raise InputError(f"{name!r} is given twice, first at {places[name]}", where=place)
+            values[name], places[name] = found[2].strip(), place
+    return values, places
+
+
+def _header(names: list[str], place: str) -> list[str]:
+    if len(names) == 1 and re.search(r"[;\t]", names[0]):
+        raise InputError("the columns are not separated by commas", where=place, allowed="a comma between columns")
+    for number, name in enumerate(names):
+        if not name:
+            raise InputError(f"column {number + 1} has no name", where=place)
+        _known(name, place)
+        if name in names[:number]:
+            raise InputError(f"the column {name!r} is there twice", where=place)
+    return names
+
+
+def _known(name: str, place: str) -> None:
+    if name not in FIELDS and not re.fullmatch(OPTION, name):
+        raise InputError(
+            f"unknown field {name[:100]!r}",
+            where=place,
+            allowed=f"{UNITS_IN_WORDS}; fields of a matrix's workload, train and measure; workload.<any other>",
+            fix=near_miss(name, FIELDS),
+        )
+
+
+def _with(common: Given, values: Values, places: Mapping[str, str], where: str | None = None) -> Given:
+    return Given(
+        values={**values, **{name: value for name, value in common.values.items() if name not in values}},
+        places={**common.places, **places},
+        where=where or common.where,
+    )
+
+
+def _read_json(text: str, where: str, common: Given) -> Table:
+    try:
+        data = json.loads(text, parse_constant=_refuse_constant)
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON: {error.msg}", where=f"{where}:{error.lineno}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON that can be used: {error}", where=where) from error
+    entries = data if isinstance(data, list) else [data]
+    if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
+        raise InputError(f"holds {show(data)}", where=where, allowed="an object of figures, or a list of such objects")
+    places = [where if entry is data else f"{where}[{index}]" for index, entry in enumerate(entries)]
+    rows, not_read = [], []
+    for entry, place in zip(entries, places, strict=True):
+        values, unread = _profile(entry, place)
+        not_read += unread
+        rows.append(_with(common, values, dict.fromkeys(values, place), place))
+    return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is no number")
+
+
+def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
+    """The fields in a profiler's object, and the keys that are none."""
+    values: Values = {}
+    unread: list[str] = []
+    for key, value in entry.items():
+        if value is None:
+            continue
+        if key == "phase_means_s":
+            if not isinstance(value, dict):
+                raise InputError(f"{show(value)} cannot be used", where=place, field=key, allowed="seconds by phase")
+            values |= {f"{name}_s": mean_s for name, mean_s in value.items() if name in PHASE_NAMES}
+            unread += [f"{key}.{name}" for name in value if name not in PHASE_NAMES]
+            continue
+        name = FROM_PROFILERS.get(key, key)
+        if name not in FIELDS and not re.fullmatch(OPTION, name):
+            unread.append(key)
+        elif name in values:
+            raise InputError(f"{name!r} is given twice", where=place, field=key)
+        else:
+            values[name] = value
+    return values, unread

@@ -1,0 +1,262 @@
+"""A row -> a Result: what the row does not say stays unknown, nothing is made up. Pure."""
+
+import re
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Literal, TypeVar, cast, get_args
+
+from pydantic import JsonValue
+
+from bench.cell import Attempt, Cell, Device, Frozen, Measure, MixedPrecision, Train
+from bench.errors import InputError
+from bench.imported import fields
+from bench.imported.files import Given
+from bench.machine import LIBRARIES, Machine, StatedHardware
+from bench.matrix.file import NAME, NAME_IN_WORDS
+from bench.matrix.validation import validate
+from bench.matrix.yaml_file import show
+from bench.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
+from bench.units import rate
+
+Value = TypeVar("Value")
+Kind = Literal["ok", "oom", "hang", "failed", "skipped"]
+
+ROUNDING = 0.05
+"""By how much a published throughput may miss what its step time comes to."""
+FIGURES = {
+    "step_time",
+    "step_time_s_per_rank",
+    "samples_per_s",
+    "peak_allocated",
+    "peak_reserved",
+    "peak",
+    "capacity_share",
+    *fields.PHASE_NAMES,
+}
+
+
+class _OfCell(Frozen):
+    """The settings of a cell that belong to no workload, validated as a matrix's are."""
+
+    mixed_precision: MixedPrecision = "bf16"
+    train: Train = Train()
+    measure: Measure = Measure()
+
+
+def results_of(rows: Sequence[Given], at: str) -> list[Result]:
+    """One result a row, in the order given.
+
+    Args:
+        at: the time of the import, ISO 8601, UTC.
+
+    Raises:
+        InputError: a value that cannot be used, one that is required and missing, figures that contradict each other,
+            or two rows for the same settings and batch.
+    """
+    found: dict[str, tuple[Result, str]] = {}
+    for row in rows:
+        result = _result(row, at)
+        _, earlier = found.setdefault(result.attempt.slug, (result, row.where))
+        if found[result.attempt.slug][0] is not result:
+            raise InputError(
+                f"has the settings and the batch of {earlier}",
+                where=row.where,
+                fix="name the setting that differs in a column of its own, such as workload.image_px",
+            )
+    return [result for result, _ in found.values()]
+
+
+def _result(row: Given, at: str) -> Result:
+    options = {
+        name.removeprefix("workload."): _read(row, name, partial(fields.option, name))
+        for name in row.values
+        if name in fields.OPTIONS or name.startswith("workload.")
+    }
+    if taken := [name for name in options if name not in fields.OPTIONS and name in fields.FIELDS]:
+        raise InputError(f"workload.{taken[0]} is the field {taken[0]!r}", where=row.place(f"workload.{taken[0]}"))
+    of_cell = _of_cell(row)
+    cell = Cell(
+        backend=_required(row, "backend", _backend),
+        workload=_required(row, "workload", fields.text),
+        options=options,
+        num_processes=_required(row, "num_processes", fields.count),
+        mixed_precision=of_cell.mixed_precision,
+        train=of_cell.train,
+        measure=of_cell.measure,
+    )
+    attempt = Attempt(cell=cell, batch_per_rank=_required(row, "batch", fields.count))
+    stated = {name: fields.scalar(row.values[name]) for name in fields.OF_CELL if name in row.values}
+    return Result(
+        attempt=attempt,
+        axes={"backend": cell.backend, **options, **stated},
+        outcome=_outcome(row, attempt),
+        machine=_machine(row, cell.num_processes),
+        isolation=None,
+        started_at=at,
+        wall_s=0.0,
+        stated=tuple(stated),
+    )
+
+
+def _backend(value: JsonValue) -> str:
+    """Any name: what was measured elsewhere need not be a backend of bench."""
+    if not isinstance(value, str) or not re.fullmatch(NAME, value) or len(value) > 100:
+        raise fields.Expected(NAME_IN_WORDS)
+    return value
+
+
+def _of_cell(row: Given) -> _OfCell:
+    sections: dict[str, type[Frozen]] = {"train": Train, "measure": Measure}
+    data: dict[str, JsonValue] = {
+        section: {name: _read(row, name, fields.scalar) for name in model.model_fields if name in row.values}
+        for section, model in sections.items()
+    }
+    if "mixed_precision" in row.values:
+        data["mixed_precision"] = row.values["mixed_precision"]
+    return validate(_OfCell, data, lambda key: (key[-1:], row.place(str(key[-1]))))
+
+
+def _machine(row: Given, num_processes: int) -> Machine:
+    devices = _read(row, "devices", fields.count) or num_processes
+    device = _read(row, "device", _one_of(get_args(Device))) or "cuda"
+    accelerator = _read(row, "accelerator", fields.text)
+    capacity = _bytes(row, "capacity")
+    return Machine(
+        hardware=StatedHardware(device=cast(Device, device), devices=devices, memory_bytes=capacity),
+        accelerators=(accelerator,) * devices if accelerator else (),
+        driver=_read(row, "driver", fields.text),
+        cpu=_read(row, "cpu", fields.text),
+        system=None,
+        python=_read(row, "python", fields.text),
+        libraries={name: version for name in LIBRARIES if (version := _read(row, name, fields.text))},
+        bench=None,
+        git_commit=_read(row, "git_commit", fields.text),
+        git_dirty=None,
+        allocator=_read(row, "allocator", fields.text),
+        threads={},
+    )
+
+
+def _outcome(row: Given, attempt: Attempt) -> Outcome:
+    kind = cast(Kind, _read(row, "outcome", _one_of(get_args(Kind))) or "ok")
+    source = _required(row, "source", fields.text)
+    figures = [name for name in row.values if name.rpartition("_")[0] in FIGURES or name in FIGURES]
+    if kind != "ok" and (wrong := [name for name in figures if row.places[name] == row.where]):
+        raise InputError(f"{kind!r} has no figures", where=row.where, field=wrong[0], fix="leave it empty")
+    reason = _read(row, "reason", fields.text) or f"from elsewhere: {source}"
+    match kind:
+        case "oom":
+            return Oom(rank=None, phase=None, reason=reason)
+        case "hang":
+            return Hang(reason=reason)
+        case "failed":
+            return Failed(rank=None, phase=None, reason=reason)
+        case "skipped":
+            return Skipped(reason=reason)
+    return _reported(row, attempt, source)
+
+
+def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
+    step_times_s = _steps(row, attempt.cell.num_processes)
+    samples_per_s = _read(row, "samples_per_s", lambda value: fields.quantity(value, 1.0))
+    if not step_times_s and samples_per_s is None:
+        raise InputError(
+            "has neither a step time nor a throughput",
+            where=row.where,
+            fix="give step_time_ms or samples_per_s, or an outcome such as oom",
+        )
+    if step_times_s and samples_per_s is not None:
+        _agree(row, attempt, max(step_times_s), samples_per_s)
+    capacity, peak = _bytes(row, "capacity"), _bytes(row, "peak")
+    share = _read(row, "capacity_share", fields.share)
+    return Reported(
+        source=source,
+        step_time_s_per_rank=step_times_s,
+        samples_per_s_global=samples_per_s,
+        phase_times_s={
+            name: mean_s for name in fields.PHASE_NAMES if (mean_s := _seconds(row, name, zero=True)) is not None
+        },
+        peak_allocated_bytes=_bytes(row, "peak_allocated"),
+        peak_reserved_bytes=_bytes(row, "peak_reserved"),
+        capacity_bytes=capacity,
+        capacity_share=peak / capacity if share is None and peak and capacity else share,
+    )
+
+
+def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
+    """Of each rank, where the row says; else the one that it gives."""
+
+    def per_rank(value: JsonValue) -> list[float]:
+        if not isinstance(value, list) or len(value) != num_processes:
+            raise fields.Expected(f"a list of {num_processes} times in seconds, one a rank")
+        return [fields.quantity(time, 1.0) for time in value]
+
+    one, many = _seconds(row, "step_time"), _read(row, "step_time_s_per_rank", per_rank)
+    return tuple(many) if many else () if one is None else (one,)
+
+
+def _agree(row: Given, attempt: Attempt, step_s: float, samples_per_s: float) -> None:
+    expected = attempt.batch_per_rank * attempt.cell.num_processes / step_s
+    if abs(samples_per_s / expected - 1) > ROUNDING:
+        raise InputError(
+            f"{rate(samples_per_s)} samples/s cannot be: batch {attempt.batch_per_rank} on"
+            f" {attempt.cell.num_processes} ranks in {step_s:g} s are {rate(expected)}",
+            where=row.place("samples_per_s"),
+            field="samples_per_s",
+            fix="batch counts one rank's samples in one optimizer step; where the source contradicts itself, leave one"
+            " of the two out",
+        )
+
+
+def _seconds(row: Given, name: str, *, zero: bool = False) -> float | None:
+    return _in_base_units(row, name, fields.SECONDS, zero=zero)
+
+
+def _bytes(row: Given, name: str) -> int | None:
+    found = _in_base_units(row, name, fields.BYTES)
+    return None if found is None else round(found)
+
+
+def _in_base_units(row: Given, name: str, units: dict[str, float], *, zero: bool = False) -> float | None:
+    written = [unit for unit in units if f"{name}_{unit}" in row.values]
+    if len(written) > 1:
+        both = " and ".join(f"{name}_{unit}" for unit in written)
+        raise InputError(f"{both} say the same twice", where=row.place(f"{name}_{written[1]}"), fix="leave one out")
+    if not written:
+        return None
+    scale = units[written[0]]
+    return _read(row, f"{name}_{written[0]}", lambda value: fields.quantity(value, scale, zero=zero))
+
+
+def _one_of(allowed: Sequence[str]) -> Callable[[JsonValue], str]:
+    def read(value: JsonValue) -> str:
+        if value not in allowed:
+            raise fields.Expected(", ".join(allowed))
+        return str(value)
+
+    return read
+
+
+def _read(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value | None:
+    """None when the row does not say."""
+    if name not in row.values:
+        return None
+    try:
+        return read(row.values[name])
+    except fields.Expected as error:
+        raise InputError(
+            f"{show(row.values[name])} cannot be used", where=row.place(name), field=name, allowed=str(error)
+        ) from error
+
+
+def _required(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value:
+    found = _read(row, name, read)
+    if found is None:
+        raise InputError(
+            "is required",
+            where=row.where,
+            field=name,
+            fix=f"add a column; or, the same for all rows, a line '# {name}: ...' at the top or {name}=... on the"
+            " command line",
+        )
+    return found
