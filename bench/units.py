@@ -1,11 +1,23 @@
 """The one module that formats quantities for people. Everything is stored in base units; GiB is 2**30."""
 
+import re
+from typing import Literal
+
 GIB = 2**30
 UNKNOWN = "n/a"
 
 
 def gib(n_bytes: float | None) -> str:
     return UNKNOWN if n_bytes is None else f"{n_bytes / GIB:.2f}"
+
+
+def size(n_bytes: float) -> str:
+    """Bytes in the unit that fits: ``812 B``, ``45.3 MiB``, ``-1.20 GiB``."""
+    for factor, unit in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
+        if abs(n_bytes) >= factor:
+            number = n_bytes / factor
+            return f"{number:.0f} {unit}" if abs(number) >= 100 else f"{number:#.3g} {unit}"
+    return f"{n_bytes:.0f} B"
 
 
 def ms(seconds: float | None) -> str:
@@ -44,3 +56,49 @@ def amount(count: int) -> str:
         if count >= size:
             return f"{count / size:#.3g}".rstrip(".") + suffix
     return str(count)
+
+
+Kind = Literal["bytes", "s", "samples/s", "ratio"]
+SCALES: dict[Kind, dict[str, float]] = {
+    "bytes": {
+        "B": 1,
+        "kB": 1e3,
+        "MB": 1e6,
+        "GB": 1e9,
+        "TB": 1e12,
+        "KiB": 2**10,
+        "MiB": 2**20,
+        "GiB": GIB,
+        "TiB": 2**40,
+    },
+    "s": {"s": 1, "ms": 1e-3, "us": 1e-6},
+    "samples/s": {"samples/s": 1},
+    "ratio": {"x": 1, "×": 1, "%": 0.01},
+}
+"""What people may write behind a number, by what is measured, and how many base units each is."""
+
+
+def quantity(text: str | float, kind: Kind) -> tuple[float, str]:
+    """``11GB`` in base units, and the unit that it was written in. A plain number is in base units.
+
+    Raises:
+        ValueError: it is no number with a unit of this kind; says what would be.
+    """
+    number = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)"
+    found = re.fullmatch(rf"{number} *(\D*)", str(text).strip(), re.ASCII)
+    units = SCALES[kind]
+    base = next(iter(units))
+    if found is None or (found[2] or base) not in units:
+        raise ValueError(f"{str(text)[:40]!r} is no such quantity: a number with one of {', '.join(units)}")
+    unit = found[2] or base
+    return float(found[1]) * units[unit], unit
+
+
+def in_unit(value: float, unit: str) -> str:
+    """A quantity in a unit of `SCALES`: ``7.64 GB``, ``3120 ms``, ``0.70x``."""
+    if unit == "samples/s":
+        return f"{rate(value)} samples/s"
+    if unit in ("x", "×"):
+        return f"{value:.2f}{unit}"
+    number = value / next(units[unit] for units in SCALES.values() if unit in units)
+    return f"{number:.0f} {unit}" if abs(number) >= 1000 else f"{number:.4g} {unit}"

@@ -8,6 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Fiel
 
 from bench.backends import BACKENDS
 from bench.cell import Cell, Frozen, Measure, MixedPrecision, Train
+from bench.claim import Claim
 from bench.matrix.yaml_file import Places
 from bench.search import Goal
 
@@ -93,6 +94,8 @@ class MatrixFile(Frozen):
     train: Train = Train()
     probe: Goal = Goal()
     """How ``batch: probe`` searches."""
+    claims: list[Claim] = Field(default_factory=list)
+    """What is expected; the report says of each whether it was confirmed."""
 
 
 class Matrix(MatrixFile):

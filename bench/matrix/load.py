@@ -145,6 +145,10 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     for section, entries in (("exclude", file.exclude), ("include", file.include)):
         for index, entry in enumerate(entries):
             known(entry, (section, index), names, places)
+    settings = [*names, *Measure.model_fields, "num_processes", "memory_limit_bytes"]
+    for index, claim in enumerate(file.claims):
+        for side, given in (("of", claim.of), ("against", claim.against or {}), ("where", claim.where)):
+            known(given, ("claims", index, side), settings, places)
     configs: dict[str, Values] = {}
 
     def resolved(entry: Values, key: Key) -> Values:
@@ -169,6 +173,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         measure=file.measure,
         train=file.train,
         probe=file.probe,
+        claims=file.claims,
         configs=configs,
         changed=changed,
         places=places,
