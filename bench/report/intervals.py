@@ -22,17 +22,22 @@ def mean_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> t
         return None
     means = block_means(samples)
     mean = statistics.fmean(samples)
-    half = _t(len(means) - 1, confidence) * standard_error(means)
+    half = student_t(len(means) - 1, confidence) * standard_error(means)
     return mean - half, mean + half
 
 
 def block_means(samples: Sequence[float]) -> list[float]:
-    """Means of `BLOCKS` equal stretches; what is left over at the end joins the last."""
+    """Means of the stretches that `blocks` cuts."""
+    return [statistics.fmean(block) for block in blocks(samples)]
+
+
+def blocks(samples: Sequence[float]) -> list[Sequence[float]]:
+    """`BLOCKS` equal stretches, what is left over at the end joining the last; single samples when there are few."""
     size = len(samples) // BLOCKS
     if size < 2:
-        return list(samples)
+        return [[sample] for sample in samples]
     cuts = [index * size for index in range(BLOCKS)] + [len(samples)]
-    return [statistics.fmean(samples[start:end]) for start, end in itertools.pairwise(cuts)]
+    return [samples[start:end] for start, end in itertools.pairwise(cuts)]
 
 
 def standard_error(values: Sequence[float]) -> float:
@@ -41,7 +46,8 @@ def standard_error(values: Sequence[float]) -> float:
 
 
 @cache
-def _t(degrees: int, confidence: float) -> float:
+def student_t(degrees: float, confidence: float) -> float:
+    """How many standard errors a two-sided interval reaches to each side; infinite ``degrees`` give the normal's."""
     from scipy.stats import t
 
     return float(t.ppf((1 + confidence) / 2, degrees))
