@@ -93,7 +93,7 @@ class Store:
 
     def result(self, attempt: Attempt) -> Result | None:
         """What is stored of ``attempt``; None when it was not finished, or its file is not what was written."""
-        found = self._read(self._folder(attempt))
+        found = self._read(self.folder(attempt))
         return found if found is not None and found.attempt == attempt else None
 
     def results(self) -> list[Result]:
@@ -116,9 +116,20 @@ class Store:
         found = [result for folder in folders if (result := self._read(folder)) is not None]
         return sorted(found, key=lambda result: (result.attempt.batch_per_rank, result.attempt.short))
 
+    def command(self, attempt: Attempt) -> str | None:
+        """The script that runs ``attempt`` by hand; None when nothing was launched."""
+        file = self.folder(attempt) / "command.sh"
+        return file.read_text() if file.exists() else None
+
+    def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
+        """The last ``lines`` of each log of ``attempt``, by the log's name; of those that say anything."""
+        logs = sorted(self.folder(attempt).glob("*.log"))
+        tails = {log.name: "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) for log in logs}
+        return {name: tail for name, tail in tails.items() if tail.strip()}
+
     def walked(self, cell: Cell) -> list[Walked]:
         """The footprints of a walk, by rank; empty when there was none, or a rank left none."""
-        folder = self._folder(Walk(cell=cell, batches_per_rank=()))
+        folder = self.folder(Walk(cell=cell, batches_per_rank=()))
         ranks = [_read(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
         return [rank for rank in ranks if rank is not None] if all(ranks) else []
 
@@ -141,7 +152,7 @@ class Store:
 
     def begin(self, attempt: Attempt | Walk) -> Path:
         """An empty folder for ``attempt``; what lies there already is set aside."""
-        folder = self._folder(attempt)
+        folder = self.folder(attempt)
         self._set_aside(folder)
         folder.mkdir(parents=True)
         return folder
@@ -150,7 +161,7 @@ class Store:
         """Make the cell's attempts of these kinds unfinished again; they stay below `superseded/`."""
         for result in self.of_cell(cell):
             if result.outcome.kind in kinds:
-                self._set_aside(self._folder(result.attempt))
+                self._set_aside(self.folder(result.attempt))
 
     def _set_aside(self, folder: Path) -> None:
         if folder.exists():
@@ -167,7 +178,7 @@ class Store:
 
     def finish(self, result: Result) -> None:
         """Store an attempt's outcome. It is on disk when this returns."""
-        folder = self._folder(result.attempt)
+        folder = self.folder(result.attempt)
         folder.mkdir(parents=True, exist_ok=True)
         spool.write(folder / "result.json", result)
 
@@ -185,7 +196,8 @@ class Store:
         folder.mkdir()
         return folder.resolve()
 
-    def _folder(self, attempt: Attempt | Walk) -> Path:
+    def folder(self, attempt: Attempt | Walk) -> Path:
+        """Where the files of ``attempt`` lie."""
         return self.root / "attempts" / attempt.slug
 
     def _run(self) -> Run | None:

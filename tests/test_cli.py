@@ -67,7 +67,7 @@ def stored(folder: Path, batch: int = 2) -> Record:
     return record
 
 
-COMMANDS = ("run", "probe", "report", "schema", "doctor")
+COMMANDS = ("run", "probe", "report", "compare", "show", "schema", "doctor")
 
 
 def test_help_names_every_command() -> None:

@@ -4,15 +4,16 @@ app.py       the application, and how bad input is told
 measure.py   run, probe
 reports.py   report
 importing.py import
+runs.py      compare, show
 about.py     schema, doctor
 
 Libraries are imported inside the commands, so that `bench --help` is instant.
 """
 
-from bench.cli import measure, reports, importing, about  # noqa: I001 - the order in which --help names the commands
+from bench.cli import measure, reports, runs, importing, about  # noqa: I001 - the order in which --help names the commands
 from bench.cli.app import app
 
-__all__ = ["about", "app", "importing", "main", "measure", "reports"]
+__all__ = ["about", "app", "importing", "main", "measure", "reports", "runs"]
 
 
 def main() -> None:

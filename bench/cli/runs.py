@@ -1,0 +1,140 @@
+"""compare and show."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from bench.cli.app import REPORTS, app, console
+from bench.errors import InputError
+
+if TYPE_CHECKING:
+    from bench.report.show import Verbatim
+    from bench.report.tables import Table
+
+LOG_LINES = 20
+
+
+@app.command()
+def compare(
+    base: Annotated[Path, typer.Argument(help="The run's folder to hold against.")],
+    head: Annotated[Path, typer.Argument(help="The run's folder to judge.")],
+    fail_on_regression: Annotated[
+        str | None,
+        typer.Option(help="Exit with 1 when a step got longer by this much, 5%, or an attempt that was ok is no more."),
+    ] = None,
+    noise: Annotated[
+        str | None,
+        typer.Option(help="By how much runs of the same code differ here, 2%, instead of what their steps say."),
+    ] = None,
+    same_within: Annotated[str | None, typer.Option(help="A change that counts as none: 5%")] = None,
+    allow_unlike: Annotated[
+        bool, typer.Option("--allow-unlike", help="Compare runs of unlike machines too; every figure is marked.")
+    ] = False,
+) -> None:
+    """Hold one run of a matrix against another: SAME, FASTER, SLOWER or UNCLEAR, and what broke."""
+    from bench.report import compare as compare_
+    from bench.report import compare_tables, ratio
+    from bench.store import Store
+
+    threshold = None if fail_on_regression is None else _share("--fail-on-regression", fail_on_regression)
+    two = compare_.compare(
+        Store(base).results(),
+        Store(head).results(),
+        noise=None if noise is None else _share("--noise", noise),
+        margin=ratio.MARGIN if same_within is None else _share("--same-within", same_within),
+        allow_unlike=allow_unlike,
+    )
+    warning = compare_tables.warning(two)
+    if warning is not None:
+        typer.echo(f"bench: {warning}", err=True)
+    _print("Head against base", [*([warning] if warning else []), two.summary], compare_tables.tables(two))
+    regressions = [] if threshold is None else two.regressions(threshold)
+    for regression in regressions:
+        typer.echo(f"regression: {regression}", err=True)
+    if regressions:
+        raise typer.Exit(1)
+
+
+@app.command()
+def show(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CELL [RUN]",
+            help="A cell's id or folder name, the beginning of either, or settings: backend=fsdp num_cams=4."
+            " Then the run's folder; else the newest.",
+        ),
+    ],
+) -> None:
+    """Show everything about one cell."""
+    from bench.report import find
+    from bench.report import show as show_
+    from bench.store import Store, newest
+
+    cell_words, folder = _cell_and_run(words)
+    store = Store(folder or newest(REPORTS))
+    results = find.find_cell(store.results(), cell_words)
+    cell = results[0].attempt.cell
+    files = {
+        result.attempt.slug: show_.Files(
+            folder=str(store.folder(result.attempt)),
+            command=store.command(result.attempt),
+            log_tails=store.log_tails(result.attempt, LOG_LINES),
+        )
+        for result in results
+    }
+    _print(show_.title(results), [], show_.show(results, files, store.probe(cell), store.walked(cell)))
+
+
+def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
+    """Settings are words with ``=``. What else there is: the cell unless settings name it, then the run."""
+    settings, others = [word for word in words if "=" in word], [word for word in words if "=" not in word]
+    cell = " ".join(settings) if settings else others.pop(0)
+    if len(others) > 1:
+        raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]")
+    return cell, Path(others[0]) if others else None
+
+
+def _print(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
+    """As markdown, or aligned on a terminal."""
+    from bench.report import markdown, terminal
+    from bench.report.tables import Table
+
+    shown_on = console()
+    if shown_on.is_terminal:
+        shown_on.print(f"{title}\n", style="bold", markup=False)
+        for part in parts:
+            if isinstance(part, Table):
+                for line in (*terminal.mark_up(part), ""):
+                    shown_on.print(line, markup=False)
+            else:
+                typer.echo(f"{part.title}\n\n{part.text}\n")
+        for sentence in sentences:
+            shown_on.print(sentence, markup=False)
+        return
+    lines = [
+        f"# {markdown.escape(title)}",
+        "",
+        *(part for one in sentences for part in (f"**{markdown.escape(one)}**", "")),
+    ]
+    for part in parts:
+        if isinstance(part, Table):
+            lines += markdown.section(part)
+        else:
+            # Indented, not fenced: a log may hold a fence of its own.
+            lines += [f"## {markdown.escape(part.title)}", "", *(f"    {line}" for line in part.text.splitlines()), ""]
+    typer.echo("\n".join(lines))
+
+
+def _share(option: str, text: str) -> float:
+    """``5%`` or ``0.05``."""
+    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
+    try:
+        share = float(number) / (100 if percent else 1)
+    except ValueError:
+        share = -1.0
+    if not 0 <= share < 10:
+        raise InputError(f"{text!r} is not a share", where=option, allowed="5% or 0.05")
+    return share

@@ -1,0 +1,250 @@
+"""Two runs of one matrix, attempt by attempt: what became slower or larger, what broke, what is missing. Pure."""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from bench.errors import InputError
+from bench.outcome import Ok, Result
+from bench.report.nearest import differing, nearest
+from bench.report.ratio import MARGIN, Ratio, Speed, speed, step_ratios
+from bench.report.rows import Measured, Row
+from bench.report.summary import row_of, summarize
+from bench.report.tables import row_name
+
+Space = Literal["SAME", "LESS", "MORE", "n/a"]
+
+MEMORY_MARGIN = 0.02
+"""Share by which the peaks of two attempts may differ and count as the same."""
+MEMORY_MARGIN_BYTES = 32 * 2**20
+"""The same in bytes, for small models: libraries and the allocator's blocks come and go by this much."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One attempt that was measured in both runs."""
+
+    name: str
+    base: Row
+    head: Row
+    ratio: Ratio | None
+    """Of the step's time, head to base; None when a run holds too few samples, or none."""
+    speed: Speed
+    space: Space
+    """By peak allocated memory of the worst rank."""
+    unlike: tuple[str, ...]
+    """In what else they differ that the cell does not say: machine, regime, threads, isolation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """An attempt whose outcome is not what it was."""
+
+    name: str
+    base: Row
+    head: Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lone:
+    """An attempt that only one run has."""
+
+    name: str
+    run: Literal["base", "head"]
+    row: Row
+    nearest: str
+    """What the other run has instead."""
+    cell_gone: bool
+    """The other run knows nothing of its cell."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoRuns:
+    """All that two runs say of each other."""
+
+    pairs: tuple[Pair, ...]
+    unmeasured: int
+    """Attempts that came to the same outcome in both, and it was not a measurement."""
+    changed: tuple[Changed, ...]
+    lone: tuple[Lone, ...]
+    noise: float | None
+    margin: float
+
+    @property
+    def unlike(self) -> tuple[str, ...]:
+        """Every difference between the pairs that is no change of the code."""
+        return tuple(dict.fromkeys(difference for pair in self.pairs for difference in pair.unlike))
+
+    @property
+    def summary(self) -> str:
+        """One line."""
+        speeds = [pair.speed for pair in self.pairs]
+        spaces = [pair.space for pair in self.pairs]
+        n_base = sum(lone.run == "base" for lone in self.lone)
+        n_head = len(self.lone) - n_base
+        return (
+            f"{len(self.pairs)} attempts measured in both runs. Step: {_counts(speeds)}. Memory: {_counts(spaces)}."
+            f" Measured in neither: {self.unmeasured}. Outcome changed: {len(self.changed)}. Only in base: {n_base}."
+            f" Only in head: {n_head}."
+        )
+
+    def regressions(self, threshold: float) -> list[str]:
+        """A sentence for each attempt whose step is longer by ``threshold`` at least, or that was ok and is no more.
+
+        The whole interval, that for alarms, has to lie beyond the threshold. An attempt that head lacks counts when
+        its whole cell is gone; a search over batch picks other batches from run to run.
+        """
+        slower = [
+            f"{pair.name}: its step takes {pair.ratio.estimate:.3f} times as long"
+            f" ({pair.ratio.alarm[0]:.3f} to {pair.ratio.alarm[1]:.3f})"
+            for pair in self.pairs
+            if pair.speed != "SAME" and pair.ratio is not None and pair.ratio.alarm[0] >= 1 + threshold
+        ]
+        broken = [
+            f"{changed.name}: was {changed.base.outcome} and is {changed.head.outcome}: {changed.head.reason}"
+            for changed in self.changed
+            if changed.base.measured
+        ]
+        gone = [
+            f"{lone.name}: was {lone.row.outcome}, and head has nothing of its cell"
+            for lone in self.lone
+            if lone.run == "base" and lone.cell_gone and lone.row.measured
+        ]
+        return slower + broken + gone
+
+
+def compare(
+    base: Sequence[Result],
+    head: Sequence[Result],
+    *,
+    noise: float | None = None,
+    margin: float = MARGIN,
+    allow_unlike: bool = False,
+) -> TwoRuns:
+    """Set ``head`` against ``base``. Attempts are matched by the content of their cell and by batch.
+
+    Args:
+        noise: run-to-run standard deviation of a step's time, as a share, instead of what the steps themselves say:
+            see `ratio`.
+        margin: share by which a step may change and count as the same.
+        allow_unlike: compare runs of unlike machines too.
+
+    Raises:
+        InputError: the machines are unlike, or no attempt is in both runs.
+    """
+    ours, theirs = _by_attempt(base), _by_attempt(head)
+    both = [(ours[key], theirs[key]) for key in ours if key in theirs]
+    machines = dict.fromkeys(difference for one, other in both for difference in one.machine.unlike(other.machine))
+    if machines and not allow_unlike:
+        raise InputError(
+            "the runs were measured on unlike machines: " + "; ".join(machines),
+            fix="--allow-unlike compares them all the same, and marks every figure",
+        )
+    if not both:
+        raise InputError("no attempt is in both runs", fix=_why_none(base, head))
+    summary = summarize([*base, *head])
+
+    def name(result: Result) -> str:
+        return row_name(summary, row_of(result))
+
+    measured = [(one, other) for one, other in both if row_of(one).measured and row_of(other).measured]
+    ratios = step_ratios([(_steps_s(one), _steps_s(other)) for one, other in measured], noise)
+    return TwoRuns(
+        pairs=tuple(
+            _pair(name(one), one, other, ratio, margin) for (one, other), ratio in zip(measured, ratios, strict=True)
+        ),
+        unmeasured=sum(one.outcome.kind == other.outcome.kind and not row_of(one).measured for one, other in both),
+        changed=tuple(
+            Changed(name=name(one), base=row_of(one), head=row_of(other))
+            for one, other in both
+            if one.outcome.kind != other.outcome.kind and not (row_of(one).measured and row_of(other).measured)
+        ),
+        lone=(
+            *(_lone(name(ours[key]), "base", ours[key], head) for key in ours if key not in theirs),
+            *(_lone(name(theirs[key]), "head", theirs[key], base) for key in theirs if key not in ours),
+        ),
+        noise=noise,
+        margin=margin,
+    )
+
+
+def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
+    """In the order of ``results``. Where a batch was measured in full, its short attempt has nothing to add."""
+    found: dict[tuple[str, int], Result] = {}
+    for result in results:
+        key = (result.attempt.cell.id, result.attempt.batch_per_rank)
+        if key not in found or not result.attempt.short:
+            found[key] = result
+    return found
+
+
+def _steps_s(result: Result) -> tuple[tuple[float, ...], ...]:
+    """Raw samples of every rank; none of imported figures."""
+    outcome = result.outcome
+    return tuple(rank.step_times_s for rank in outcome.ranks) if isinstance(outcome, Ok) else ()
+
+
+def _pair(name: str, base: Result, head: Result, ratio: Ratio | None, margin: float) -> Pair:
+    ours, theirs = row_of(base), row_of(head)
+    same = base.outcome == head.outcome
+    if same and ratio is not None:  # one measurement: equal without any doubt
+        ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
+    return Pair(
+        name=name,
+        base=ours,
+        head=theirs,
+        ratio=ratio,
+        speed="SAME" if same else speed(ratio, margin),
+        space=_space(ours.measured, theirs.measured),
+        unlike=(*base.machine.unlike(head.machine), *_ran_unlike(base, head)),
+    )
+
+
+def _space(base: Measured | None, head: Measured | None) -> Space:
+    ours = base.peak_allocated_bytes_rank_max if base else None
+    theirs = head.peak_allocated_bytes_rank_max if head else None
+    if ours is None or theirs is None:
+        return "n/a"
+    if abs(theirs - ours) <= max(MEMORY_MARGIN * ours, MEMORY_MARGIN_BYTES):
+        return "SAME"
+    return "MORE" if theirs > ours else "LESS"
+
+
+def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
+    """What was observed to run differently although the same was asked for."""
+    if base.isolation != head.isolation:
+        yield f"isolation: {base.isolation} against {head.isolation}"
+    if base.attempt.short != head.attempt.short:
+        yield "steps: a few against all" if base.attempt.short else "steps: all against a few"
+    if isinstance(base.outcome, Ok) and isinstance(head.outcome, Ok):
+        for ours, theirs in zip(base.outcome.ranks, head.outcome.ranks, strict=True):
+            if ours.threads != theirs.threads:
+                yield f"threads of a rank: {ours.threads} against {theirs.threads}"
+            before, after = ours.regime.model_dump(), theirs.regime.model_dump()
+            yield from (f"{field}: {before[field]} against {after[field]}" for field in differing(before, after))
+
+
+def _lone(name: str, run: Literal["base", "head"], result: Result, others: Sequence[Result]) -> Lone:
+    batches = [other.attempt.batch_per_rank for other in others if other.attempt.cell == result.attempt.cell]
+    has = (
+        f"this cell at batch {', '.join(map(str, batches))}"
+        if batches
+        else nearest(result.attempt.cell, [other.attempt.cell for other in others])
+    )
+    return Lone(name=name, run=run, row=row_of(result), nearest=has, cell_gone=not batches)
+
+
+def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
+    if not base or not head:
+        return f"{'base' if not base else 'head'} holds no results"
+    cells = {result.attempt.cell.id for result in base}
+    shared = next((result for result in head if result.attempt.cell.id in cells), None)
+    if shared is not None:
+        return "their cells are the same and their batches are not"
+    differences = nearest(head[0].attempt.cell, [result.attempt.cell for result in base])
+    return f"nearest to the first cell of head, base has {differences}"
+
+
+def _counts(verdicts: Iterable[str]) -> str:
+    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts).most_common()) or "none"
