@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install quickstart check test browser perf perf-probe gpu clean
+.PHONY: help install quickstart check test browser perf perf-probe perf-compare gpu clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -37,6 +37,9 @@ perf: install ## What bench itself costs, as ratios from interleaved runs
 
 perf-probe: install ## What a certified batch costs against a loop of launches
 	$(BIN)/python tests/perf/probe_cost.py
+
+perf-compare: install ## Whether the verdicts of bench compare can be believed on this machine
+	$(BIN)/python tests/perf/compare_trials.py
 
 gpu: install ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu
