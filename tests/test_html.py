@@ -123,6 +123,8 @@ def test_hostile_words_are_words_wherever_they_come_from(words: str) -> None:
             result(Failed(rank=0, phase=words, reason=words), machine=machine),
             result(Oom(rank=0, phase="bwd", reason=words), batch=4, axes={words: words}),
             result(Reported(source=words, samples_per_s_global=1.0), batch=8, axes={words: 1}),
+            # Enough cells for several panels, whose names stand in attributes.
+            *(result(backend=name, axes={words: f"{words}{n}"}) for n in range(4) for name in ("ddp", "zero2")),
         ]
     )
     text = "".join(parsed.text)
@@ -130,6 +132,7 @@ def test_hostile_words_are_words_wherever_they_come_from(words: str) -> None:
     assert len(parsed.named("script")) == len(parsed.named("style")) == len(parsed.named("title")) - _marks(parsed) == 1
     assert not parsed.named("img")
     assert not any(name.startswith("on") for _, attributes in parsed.elements for name in attributes)
+    assert any(words in str(attributes.get("aria-label")) for attributes in parsed.named("svg"))
 
 
 def _marks(parsed: Parsed) -> int:

@@ -125,11 +125,12 @@ def test_a_drawing_is_well_formed_and_the_same_every_time() -> None:
         assert all("nan" not in value and "inf" not in value for node in root.iter() for value in node.attrib.values())
 
 
-def test_hostile_words_are_words() -> None:
-    axes = {"note": HOSTILE}
+@pytest.mark.parametrize("n_cells", [2, 9], ids=["one panel", "panels"])
+def test_hostile_words_are_words(n_cells: int) -> None:
     oom = Oom(rank=0, phase="bwd", reason=HOSTILE)
-    results = [result(axes=axes), result(axes={"note": "b"}), result(oom, batch=8, axes=axes)]
-    for chart in charts(summarize(results)):
+    named = [{HOSTILE: f"{HOSTILE}{number}"} for number in range(n_cells)]
+    results = [result(backend=name, axes=axes) for axes in named for name in ("ddp", "zero2")]
+    for chart in charts(summarize([*results, result(oom, batch=8, axes=named[0])])):
         root = ElementTree.fromstring(plots.svg(chart))
         assert not {node.tag.rpartition("}")[2] for node in root.iter()} & {"script", "img"}
         assert not any(name.startswith("on") for node in root.iter() for name in node.attrib)

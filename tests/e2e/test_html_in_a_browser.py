@@ -22,7 +22,7 @@ MATRIX = '[aria-label="Raw matrix"]'
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     """A report with results of every kind, and an attacker's words in names and errors."""
     folder = tmp_path_factory.mktemp("page")
-    steps = {2: (0.2, 0.21, 0.2), 16: (0.9, 0.95, 0.9), 4: (0.3, 0.3, 0.31)}
+    steps = {2: (0.43, 0.44, 0.45), 16: (0.9, 0.95, 0.9), 4: (0.842, 0.83, 0.854)}
     results = [result(ok(times, times), batch=batch) for batch, times in steps.items()]
     results += [
         result(Oom(rank=0, phase="bwd", reason=ATTACK), batch=32),
@@ -60,11 +60,9 @@ def test_a_click_on_a_header_sorts_by_number_and_a_third_one_brings_the_order_ba
 
 def test_what_is_unknown_comes_last_either_way(page: Page) -> None:
     header = f"{MATRIX} th:nth-child(5)"
-    for _ in range(2):
+    for expected in (["9.09", "9.5", "34.9", "40"], ["40", "34.9", "9.5", "9.09"]):
         page.point_at(f"{header} button", click=True)
-        rates = column(page, "samples/s")
-        assert rates[-2:] == ["", ""]
-        assert all(rates[:-2])
+        assert column(page, "samples/s") == [*expected, "", ""]
     page.point_at(f"{header} button", click=True)
 
 
@@ -81,7 +79,7 @@ def test_a_chart_gives_back_what_was_measured(page: Page) -> None:
     )
     of_ddp = {int(point["x"]): point for point in points if point["series"] == "0"}
     assert {batch: float(point["y"]) for batch, point in of_ddp.items()} == {
-        batch: pytest.approx(batch * 2 / mean) for batch, mean in {2: 0.61 / 3, 4: 0.91 / 3, 16: 2.75 / 3}.items()
+        batch: pytest.approx(batch * 2 / mean) for batch, mean in {2: 0.44, 4: 0.842, 16: 2.75 / 3}.items()
     }
     assert all(float(point["low"]) < float(point["y"]) < float(point["high"]) for point in of_ddp.values())
     misses = page.evaluate(
