@@ -45,6 +45,10 @@ margin; it is a claim of its own, as in a test of equivalence, and not the lack 
 lies wholly outside (Kruschke, Rejecting or accepting parameter values in Bayesian estimation, AMPPS 1, 2018, has the
 same rule), and that with 99 % confidence for all attempts together (Bonferroni), so that a large matrix raises no alarm
 by its size. UNCLEAR: neither.
+
+Tried by tests/perf/compare_trials.py on two cores under a load of 2.5 to 5 from other work: of 165 comparisons of
+unchanged attempts, from all pairs of 11 runs, none raised an alarm; a planted sleep of 30 % was SLOWER in 30 of 30
+attempts, and one of 10 % SAME in none.
 """
 
 import math
