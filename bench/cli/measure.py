@@ -156,8 +156,9 @@ def _sweep(
             typer.echo(f"interrupted; start the command again and {again} goes on from here: {store.root}", err=True)
             raise typer.Exit(130) from None
         finally:
-            write_text(store.root / "report.md", markdown.render(store.results(), store.probes()))
-            write_text(store.root / "report.html", html.render(sections.report(store.results(), store.probes())))
+            stored = store.results(), store.probes()
+            write_text(store.root / "report.md", markdown.render(*stored))
+            write_text(store.root / "report.html", html.render(sections.report(*stored)))
     print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], shown_on)
     typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     if any(result.outcome.kind in ("failed", "hang") for result in results):
