@@ -57,7 +57,7 @@ def svg(chart: Chart) -> str:
             '<rect class="paper" width="100%" height="100%"/>',
             _text("title", "16", 28, chart.title),
             *legend,
-            f'<svg x="8" y="{top}" width="{WIDTH - 16}" height="{height}">',
+            f'<svg x="16" y="{top}" width="{WIDTH - 32}" height="{height}">',
             *body,
             "</svg>",
             *notes,
@@ -203,7 +203,7 @@ def _panels(chart: LineChart) -> tuple[list[str], int]:
     columns = min(COLUMNS, len(chart.panels))
     share, height = 100 / columns, _height(chart) + 10
     placed = [
-        f'<svg x="{share * (number % columns) + 1:.2f}%" y="{height * (number // columns)}" width="{share - 2:.2f}%"'
+        f'<svg x="{(share + 1) * (number % columns):.2f}%" y="{height * (number // columns)}" width="{share - 1:.2f}%"'
         f' height="{height}">{drawing(chart, panel)}</svg>'
         for number, panel in enumerate(chart.panels)
     ]
