@@ -21,8 +21,14 @@ def _changed(self, family, *, find_unused_parameters):
     return _open(self, family, find_unused_parameters=find_unused_parameters)
 
 
+def _without_masters(optimizer):
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    optimizer.clip_grad_norm_ = lambda max_norm: torch.nn.utils.clip_grad_norm_(weights, max_norm)
+    return optimizer
+
+
 class SabotageConfig(ToyConfig):
-    sabotage: Literal["settings", "masters", "reduction", "weights"]
+    sabotage: Literal["settings", "masters", "reduction"]
 
 
 class Sabotage(Toy):
@@ -31,16 +37,14 @@ class Sabotage(Toy):
     def build(self):
         match self.config.sabotage:
             case "masters":
-                setup.MasterWeights = lambda optimizer: optimizer
+                setup.MasterWeights = _without_masters
             case "reduction":
                 from torch.distributed.fsdp import MixedPrecisionPolicy
 
-                accelerators_policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
+                policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
                 setup._reduce_in_fp32 = lambda accelerator: setattr(
-                    accelerator.state.fsdp_plugin, "mixed_precision_policy", accelerators_policy
+                    accelerator.state.fsdp_plugin, "mixed_precision_policy", policy
                 )
-            case "weights":
-                return super().build().double()
         return super().build()
 
 

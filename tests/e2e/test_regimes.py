@@ -7,7 +7,6 @@ BROKEN = [
     ("single", "masters", "masters_dtype: asked for float32, found bfloat16"),
     ("ddp", "masters", "optimizer_dtype: asked for float32, found bfloat16"),
     ("fsdp", "settings", "sharding: asked for FULL_SHARD, found SHARD_GRAD_OP"),
-    ("fsdp", "weights", "weights_dtype: asked for float32, found float64"),
     ("fsdp_grad_op", "settings", "sharding: asked for SHARD_GRAD_OP, found FULL_SHARD"),
     ("fsdp2", "reduction", "reduction_dtype: asked for float32, found bfloat16"),
     ("zero1", "settings", "sharding: asked for zero1, found zero2"),
