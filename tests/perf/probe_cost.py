@@ -29,8 +29,8 @@ WORKLOAD = workload.load("pi07")
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--backends", default="ddp,fsdp,zero2")
-    parser.add_argument("--granularity", type=int, default=4)
-    parser.add_argument("--memory-limit-mib", type=int, default=768)
+    parser.add_argument("--granularity", type=int, default=2)
+    parser.add_argument("--memory-limit-mib", type=int, default=512)
     arguments = parser.parse_args()
     goal = Goal(granularity=arguments.granularity)
     totals = [0.0, 0.0]
@@ -74,7 +74,7 @@ def _cell(backend: str, limit_bytes: int) -> Cell:
     return Cell(
         backend=backend,
         workload="pi07",
-        # Some 8 MiB a sample: four samples are more than malloc makes the peak vary by.
+        # Some 7 MiB a sample: two samples are more than malloc makes the peak of a few hundred MiB vary by.
         options=WORKLOAD.Config(preset="tiny", num_cams=1).model_dump(mode="json"),
         num_processes=2,
         mixed_precision="bf16",
