@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.app import REPORTS, app
+from bench.cli.reports import write_reports
 from bench.errors import InputError
 
 
@@ -23,8 +24,6 @@ def import_(
 ) -> None:
     """Make a run of figures from elsewhere, so that they stand in the same report. What they lack stays n/a."""
     from bench import imported
-    from bench.report import markdown
-    from bench.spool import write_text
     from bench.store import Store
 
     settings = [source for source in sources if "=" in source and not Path(source).exists()]
@@ -34,7 +33,7 @@ def import_(
     found = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"))
     store = Store(out or REPORTS / files[0].stem)
     imported.save(found.results, files, store)
-    write_text(store.root / "report.md", markdown.render(store.results(), store.probes()))
+    write_reports(store)
     if found.not_read:
         typer.echo(f"not read: {', '.join(found.not_read)}", err=True)
     cells = len({result.attempt.cell.id for result in found.results})

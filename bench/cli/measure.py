@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench.cli.app import REPORTS, app, console, print_results
+from bench.cli.reports import write_reports
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -116,8 +117,6 @@ def _sweep(
     from bench import backends, machine, workload
     from bench.launch.local import Forking, OwnLaunch
     from bench.progress import Progress
-    from bench.report import html, markdown, sections
-    from bench.spool import write_text
     from bench.store import Store
     from bench.sweep import Sweep
 
@@ -156,9 +155,7 @@ def _sweep(
             typer.echo(f"interrupted; start the command again and {again} goes on from here: {store.root}", err=True)
             raise typer.Exit(130) from None
         finally:
-            stored = store.results(), store.probes()
-            write_text(store.root / "report.md", markdown.render(*stored))
-            write_text(store.root / "report.html", html.render(sections.report(*stored)))
+            write_reports(store)
     print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], shown_on)
     typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     if any(result.outcome.kind in ("failed", "hang") for result in results):

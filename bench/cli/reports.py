@@ -7,65 +7,150 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench.cli.app import REPORTS, app, console, print_results
+from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
+    from bench.claim import Claim
     from bench.outcome import Result
     from bench.probe import Probe
+    from bench.report.sections import Choices, Section
+    from bench.store import Store
 
-Format = Literal["md", "html"]
+Format = Literal["md", "html", "csv", "json", "parquet"]
 
 
 @app.command()
 def report(
-    folder: Annotated[Path | None, typer.Argument(metavar="[RUN]", help="A run's folder; else the newest.")] = None,
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs; else the newest.")
+    ] = None,
     format_: Annotated[
         Format | None, typer.Option("--format", help="Without it: tables on a terminal, markdown elsewhere.")
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="A file; markdown gets its plots/ beside it. html: else report.html of the run.")
     ] = None,
+    compare: Annotated[str, typer.Option(help="The axis whose values are compared.")] = "backend",
+    reference: Annotated[str | None, typer.Option(help="What the others are set against: backend=ddp.")] = None,
+    allow_unlike: Annotated[
+        str | None, typer.Option(help="Compare although these fields differ, and say so: attention,grad_ckpt")
+    ] = None,
+    claims: Annotated[Path | None, typer.Option(help="What was expected beforehand; else claims of the run.")] = None,
 ) -> None:
-    """Show a run: tables on a terminal, markdown for a pull request, or a page with charts."""
+    """Show runs: tables on a terminal, markdown for a pull request, a page with charts, or rows for other programs."""
     from bench.report import html, markdown, sections
     from bench.spool import write_text
     from bench.store import Store, newest
 
-    store = Store(folder or newest(REPORTS))
-    results, probes = store.results(), store.probes()
+    stores = [Store(folder) for folder in folders or [newest(REPORTS)]]
+    results = [result for store in stores for result in store.results()]
+    probes = [probe for store in stores for probe in store.probes()]
+    asked = _choices(stores, results, compare, reference, allow_unlike, claims)
     shown_on = console()
-    _append_to_step_summary(results, probes)
+    _append_to_step_summary(results, probes, asked)
     match format_ or ("md" if output or not shown_on.is_terminal else None):
         case None:
             print_results(results, probes, shown_on)
         case "md" if output:
-            _write_with_plots(output, results, probes)
+            _write_with_plots(output, sections.report(results, probes, asked))
         case "md":
-            typer.echo(markdown.render(results, probes), nl=False)
+            typer.echo(markdown.render(sections.report(results, probes, asked)), nl=False)
         case "html":
-            output = output or store.root / "report.html"
-            write_text(output, html.render(sections.report(results, probes)))
+            output = output or stores[0].root / "report.html"
+            write_text(output, html.render(sections.report(results, probes, asked)))
+        case "csv" | "json" | "parquet" as kind:
+            _write_rows(kind, output, results)
     if output is not None:
         typer.echo(f"report: {output}")
 
 
-def _write_with_plots(output: Path, results: "list[Result]", probes: "list[Probe]") -> None:
-    from bench.report import markdown, plots
-    from bench.report.charts import charts
+def write_reports(store: "Store") -> None:
+    """`report.md` with its plots, and `report.html`, in the run's own folder."""
+    from bench.report import html, sections
+    from bench.spool import write_text
+
+    found = sections.report(store.results(), store.probes(), sections.Choices(claims=_claims([store])))
+    _write_with_plots(store.root / "report.md", found)
+    write_text(store.root / "report.html", html.render(found))
+
+
+def _claims(stores: "list[Store]") -> "tuple[Claim, ...]":
+    """What was expected: said in a run's claims.yaml, else in its matrix."""
+    from bench.matrix.claims import read
+
+    files = [[store.root / "claims.yaml", store.root / "matrix.yaml"] for store in stores]
+    said = [next((file for file in pair if file.exists()), None) for pair in files]
+    return tuple(claim for file in said if file for claim in read(file))
+
+
+def _choices(
+    stores: "list[Store]",
+    results: "list[Result]",
+    compare: str,
+    reference: str | None,
+    allow_unlike: str | None,
+    claims: Path | None,
+) -> "Choices":
+    """The options, checked against what the results know."""
+    import yaml
+
+    from bench.matrix.claims import read
+    from bench.report.contract import contract_of
+    from bench.report.sections import Choices
+
+    value = None
+    if reference is not None:
+        compare, equals, text = reference.partition("=")
+        if not equals:
+            raise InputError(f"{reference!r} names no value", field="--reference", allowed="axis=value: backend=ddp")
+        value = yaml.safe_load(text)
+    allowed = frozenset(allow_unlike.split(",")) if allow_unlike else frozenset()
+    known = {name: None for result in results for name in contract_of(result)}
+    for option, names in (("--compare", [compare]), ("--allow-unlike", sorted(allowed))):
+        for name in names if results else []:
+            if name not in known:
+                raise InputError(
+                    f"{name!r} is no field of these results",
+                    field=option,
+                    allowed=list(known),
+                    fix=near_miss(name, known),
+                )
+    said = read(claims) if claims else _claims(stores)
+    return Choices(axis=compare, reference=value, allowed=allowed, claims=said)
+
+
+def _write_rows(kind: Literal["csv", "json", "parquet"], output: Path | None, results: "list[Result]") -> None:
+    from bench.report import frame
     from bench.report.summary import summarize
     from bench.spool import write_text
 
-    drawn = charts(summarize(results))
-    pictures = [f"\n![{markdown.escape(chart.title)}](plots/{chart.name}.svg)\n" for chart in drawn]
-    (output.parent / "plots").mkdir(exist_ok=True)
-    for chart in drawn:
-        write_text(output.parent / "plots" / f"{chart.name}.svg", plots.svg(chart))
-    write_text(output, markdown.render(results, probes) + "".join(pictures))
+    summary = summarize(results)
+    if kind == "parquet":
+        if output is None:
+            raise InputError("parquet is no text", field="--output", fix="name a file: --output rows.parquet")
+        output.write_bytes(frame.parquet(summary))
+    elif output is None:
+        typer.echo(frame.text(summary, kind), nl=False)
+    else:
+        write_text(output, frame.text(summary, kind))
 
 
-def _append_to_step_summary(results: "list[Result]", probes: "list[Probe]") -> None:
+def _write_with_plots(output: Path, found: "list[Section]") -> None:
+    from bench.report import markdown, plots
+    from bench.report.figure import BarChart, LineChart
+    from bench.spool import write_text
+
+    (output.parent / "plots").mkdir(parents=True, exist_ok=True)
+    for section in found:
+        if isinstance(section, LineChart | BarChart):
+            write_text(output.parent / "plots" / f"{section.name}.svg", plots.svg(section))
+    write_text(output, markdown.render(found, plots="plots"))
+
+
+def _append_to_step_summary(results: "list[Result]", probes: "list[Probe]", asked: "Choices") -> None:
     """Where GitHub asks for it, the report appears on the page of the run."""
-    from bench.report import markdown
+    from bench.report import markdown, sections
 
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
         with open(name, "a", encoding="utf-8") as summary:
-            summary.write(markdown.render(results, probes))
+            summary.write(markdown.render(sections.report(results, probes, asked)))

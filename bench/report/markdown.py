@@ -1,62 +1,52 @@
-"""Markdown, and nothing of what it says: see `tables` and `header`."""
+"""Markdown, and nothing of what it says: see `sections`."""
 
+import itertools
 import re
 from collections.abc import Sequence
-from typing import get_args
 
 from bench.outcome import Result
 from bench.probe import Probe
 from bench.report import tables
-from bench.report.flags import flags
-from bench.report.header import files, header, method
+from bench.report.sections import TITLE, Facts, Lines, Section
 from bench.report.summary import summarize
-from bench.report.tables import Statistic, Table
+from bench.report.tables import Table
 
 
-def render(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
-    """The report of ``results``. It reads well raw: columns are aligned in the source."""
-    if not results:
-        return "# Training benchmark\n\nNo results.\n"
-    summary = summarize(results)
-    doubts = flags(summary)
-    lines = [
-        "# Training benchmark",
-        "",
-        *(f"- **{escape(name)}:** {escape(value)}" for name, value in header(summary)),
-        "",
-        *section(tables.regimes(summary)),
-        *section(tables.verdicts(probes)),
-        *section(tables.matrix(summary)),
-        "## Rows to doubt",
-        "",
-        *([f"- {escape(doubt)}" for doubt in doubts] or ["None."]),
-        "",
-        *section(tables.steps(summary)),
-        *(line for statistic in get_args(Statistic) for line in section(tables.phases(summary, statistic))),
-        *section(tables.ranks(summary)),
-        "## How it was measured",
-        "",
-        *(f"{number}. {escape(line)}" for number, line in enumerate(method(summary), start=1)),
-        "",
-        "## Where the results lie",
-        "",
-        "Below the run's folder; `b<batch>/result.json` of a cell holds the raw samples of every rank.",
-        "",
-        *(f"- {escape(cell)}: {escape(path)}" for cell, path in files(summary)),
-    ]
-    return "\n".join(lines) + "\n"
+def render(sections: Sequence[Section], plots: str | None = None) -> str:
+    """The report of ``sections``. It reads well raw: columns are aligned in the source.
+
+    Args:
+        plots: the folder of the charts' SVG files, as the report is to link to them; None leaves charts out.
+    """
+    return "\n".join([f"# {TITLE}", "", *(line for each in sections for line in section(each, plots))])
 
 
 def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     """The raw matrix and the mean phases: what `bench run` ends with."""
     summary = summarize(results)
-    return "\n".join(
-        [
-            *section(tables.matrix(summary)),
-            *section(tables.phases(summary, "mean")),
-            *section(tables.verdicts(probes)),
-        ]
-    )
+    shown = (tables.matrix(summary), tables.phases(summary, "mean"), tables.verdicts(probes))
+    return "\n".join(line for table in shown if table.rows for line in section(table))
+
+
+def section(section: Section, plots: str | None = None) -> list[str]:
+    """A section under its heading."""
+    heading = [f"## {escape(section.title)}", ""] if section.title else []
+    match section:
+        case Lines(lines=(alone,)):
+            return [*heading, escape(alone), ""]
+        case Lines():
+            marks = (f"{number}." if section.numbered else "-" for number in itertools.count(1))
+            return [*heading, *(f"{mark} {escape(line)}" for mark, line in zip(marks, section.lines, strict=False)), ""]
+        case Facts():
+            notes = [line for note in section.notes for line in (escape(note), "")]
+            facts = [f"- **{escape(name)}:** {escape(value)}" for name, value in section.facts]
+            return [*heading, *notes, *facts, ""]
+        case Table():
+            notes = [line for note in section.notes for line in (escape(note), "")]
+            return [*heading, *_table(section), "", *notes]
+    if plots is None:
+        return []
+    return [*heading, f"![{escape(section.title)}]({plots}/{section.name}.svg)", ""]
 
 
 def escape(text: str) -> str:
@@ -65,14 +55,6 @@ def escape(text: str) -> str:
     # What cannot be markup stays as it is, so that the raw text reads well: snake_case, a * b, [0].
     marked = re.sub(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", entities)
     return " ".join(marked.split())
-
-
-def section(table: Table) -> list[str]:
-    """A table under its heading with its notes; nothing for a table without rows."""
-    if not table.rows:
-        return []
-    notes = [line for note in table.notes for line in (escape(note), "")]
-    return [f"## {escape(table.title)}", "", *_table(table), "", *notes]
 
 
 def _table(table: Table) -> list[str]:

@@ -4,9 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import get_args
 
+from pydantic import JsonValue
+
+from bench.claim import Claim
 from bench.outcome import Result
 from bench.probe import Probe
-from bench.report import tables
+from bench.report import advice, claims, comparison, tables, theory
 from bench.report.charts import charts
 from bench.report.figure import Chart
 from bench.report.flags import flags
@@ -38,19 +41,40 @@ class Facts:
 Section = Lines | Facts | Table | Chart
 
 
-def report(results: Sequence[Result], probes: Sequence[Probe] = ()) -> list[Section]:
-    """The report of ``results``. Tables without rows are left out."""
+@dataclass(frozen=True, kw_only=True)
+class Choices:
+    """What a reader may ask a report to do otherwise."""
+
+    axis: str = "backend"
+    """What is compared."""
+    reference: JsonValue = None
+    """The axis' value that the others are set against; else the first."""
+    allowed: frozenset[str] = frozenset()
+    """Fields that may differ in a comparison all the same. Every figure made so says it."""
+    claims: tuple[Claim, ...] = ()
+    """What people expected beforehand."""
+
+
+def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Choices = Choices()) -> list[Section]:
+    """The report of ``results``, by a reader's questions: what to run, what won, is it fair, what did we expect, how do
+    I check. Tables without rows are left out."""
     if not results:
         return [Lines(title="", lines=("No results.",))]
     summary = summarize(results)
     drawn = charts(summary)
+    compared = comparison.compare(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
     sections: list[Section] = [
         Facts(title="", facts=tuple(header(summary))),
+        Lines(title="What to run", lines=tuple(advice.sentences(summary, advice.advise(summary)))),
+        comparison.table(summary, compared),
+        Lines(title="Not compared", lines=tuple(comparison.refusals(summary, compared))),
         *(chart for chart in drawn if chart.name != "phases"),
         tables.matrix(summary),
         tables.verdicts(probes),
+        claims.table(claims.judge(summary, choices.claims)),
         Lines(title="Rows to doubt", lines=tuple(flags(summary)) or ("None.",)),
         tables.regimes(summary),
+        theory.table(summary),
         tables.steps(summary),
         *(chart for chart in drawn if chart.name == "phases"),
         *(tables.phases(summary, statistic) for statistic in get_args(Statistic)),
@@ -59,7 +83,17 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = ()) -> list[Sect
         Facts(
             title="Where the results lie",
             facts=tuple(files(summary)),
-            notes=("Below the run's folder; b<batch>/result.json of a cell holds the raw samples of every rank.",),
+            notes=(
+                "Below the run's folder; b<batch>/result.json of a cell holds the raw samples of every rank, and"
+                " b<batch>/command.sh measures that row again by hand.",
+            ),
         ),
     ]
-    return [section for section in sections if not (isinstance(section, Table) and not section.rows)]
+    return [section for section in sections if not _empty(section)]
+
+
+def _empty(section: Section) -> bool:
+    match section:
+        case Table(rows=()) | Lines(lines=()):
+            return True
+    return False

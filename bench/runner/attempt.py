@@ -60,6 +60,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         here.beat("setup")
     capacity_bytes = here.device.limit_memory(cell.memory_limit_bytes)
     if isinstance(spec.attempt, Walk):
+        here.device.keep_little()
         job = set_up(cell, here.device, spec.attempt.batches_per_rank[0])
         walk(job, spec.attempt, here.device, capacity_bytes, here.out, here.rank, here.beat)
         return RankWalked(rank=here.rank)

@@ -1,5 +1,7 @@
 """The device shim: all that differs between two ranks over gloo on a CPU and NCCL on GPUs."""
 
+import contextlib
+import ctypes
 import os
 import resource
 from pathlib import Path
@@ -32,6 +34,14 @@ class Shim(Protocol):
 
     def lift_limit(self) -> None:
         """Let the process write its last words after it ran out of memory."""
+        ...
+
+    def keep_little(self) -> None:
+        """Before the first operation: let no library keep what it has made for one batch when another one follows."""
+        ...
+
+    def give_back(self) -> None:
+        """Return memory that is free, but still held by this process, to the system."""
         ...
 
     def synchronize(self) -> None:
@@ -75,6 +85,11 @@ class Cuda:
         return int(min(limit_bytes, free))
 
     def lift_limit(self) -> None: ...
+
+    def keep_little(self) -> None: ...
+
+    def give_back(self) -> None:
+        torch.cuda.empty_cache()
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
@@ -130,6 +145,14 @@ class Cpu:
     def lift_limit(self) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
+
+    def keep_little(self) -> None:
+        # oneDNN keeps a thousand primitives, some 60 MiB for each new batch of a small model; one step needs fewer.
+        os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
+
+    def give_back(self) -> None:
+        with contextlib.suppress(AttributeError):  # glibc's alone
+            ctypes.CDLL(None).malloc_trim(0)
 
     def synchronize(self) -> None: ...
 

@@ -25,10 +25,12 @@ def walk(job: Job, walk: Walk, device: Shim, capacity_bytes: int, out: Path, ran
     batches between, such as oneDNN's primitives, and a fresh process at one batch would not hold.
     """
     seen: list[Footprint] = []
+    held: list[tuple[int, int | None]] = []
 
     def measure(batch: int) -> None:
         beat("walk", batch, walk.batches_per_rank[-1])
         batches = iter(job.loader(batch))
+        device.give_back()
         if not seen:
             step(job, batches, no_lap)  # allocates the optimizer's state
         device.reset_peaks()
@@ -36,20 +38,35 @@ def walk(job: Job, walk: Walk, device: Shim, capacity_bytes: int, out: Path, ran
         start = time.perf_counter()
         step(job, batches, no_lap)
         took_s = time.perf_counter() - start
-        seen.append(Footprint(batch_per_rank=batch, memory=device.memory(capacity_bytes), step_time_s=took_s))
+        memory = device.memory(capacity_bytes)
+        held.append((batch, _used(memory)))
+        seen.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, seen), step_time_s=took_s))
         spool.write(out / f"walk{rank}.json", Walked(rank=rank, footprints=tuple(seen)))
 
     for batch in walk.batches_per_rank:
-        if not _everywhere(job, _likely_to_fit(seen, batch, capacity_bytes)):
+        if not _everywhere(job, _likely_to_fit(held, batch, capacity_bytes)):
             break
         measure(batch)
     if len(seen) > 1:
         measure(walk.batches_per_rank[0])
 
 
-def _likely_to_fit(seen: list[Footprint], batch: int, capacity_bytes: int) -> bool:
-    """By the line through the last two footprints."""
-    points = [(point.batch_per_rank, used) for point in seen if (used := _used(point.memory)) is not None]
+def _without_free(memory: Memory, seen: list[Footprint]) -> Memory:
+    """On a CPU a later batch reuses what an earlier one has freed, and the data segment does not shrink by it: what
+    the batch needs shows in resident pages alone."""
+    now_bytes = memory.peak_rss_bytes
+    first = seen[0].memory if seen else None
+    if first is None or memory.peak_reserved_bytes is not None or now_bytes is None:
+        return memory
+    if first.peak_allocated_bytes is None or first.peak_rss_bytes is None:
+        return memory
+    needed_bytes = first.peak_allocated_bytes + now_bytes - first.peak_rss_bytes
+    return memory.model_copy(update={"peak_allocated_bytes": needed_bytes})
+
+
+def _likely_to_fit(held: list[tuple[int, int | None]], batch: int, capacity_bytes: int) -> bool:
+    """By the line through the last two batches."""
+    points = [(point, used) for point, used in held if used is not None]
     if len(points) < 2:
         return True
     (batch_0, used_0), (batch_1, used_1) = list(pairwise(points))[-1]
