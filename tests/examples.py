@@ -7,6 +7,7 @@ from typing import Any
 from bench.cell import Attempt, Cell, Measure, Regime
 from bench.machine import Machine
 from bench.outcome import PHASES, Memory, Ok, Outcome, RankOk, Result
+from bench.report import markdown, sections
 
 GIB = 2**30
 
@@ -152,3 +153,8 @@ def result(
         started_at="2030-01-01T00:00:00Z",
         wall_s=wall_s,
     )
+
+
+def rendered(results: Sequence[Result]) -> str:
+    """The report as markdown."""
+    return markdown.render(sections.report(results))

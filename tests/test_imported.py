@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from examples import rendered
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
@@ -15,7 +16,6 @@ from bench.errors import InputError
 from bench.imported import read_all, save
 from bench.machine import StatedHardware
 from bench.outcome import Oom, Reported, Result
-from bench.report import markdown
 from bench.report.contract import contract_of
 from bench.report.flags import flags
 from bench.report.summary import summarize
@@ -79,7 +79,7 @@ def test_what_is_not_said_is_not_made_up(tmp_path: Path) -> None:
     assert machine.libraries == {}
     known = {"backend", "num_cams", "workload", "num_processes", "hardware", "driver", "versions", "allocator"}
     assert set(contract_of(result)) == known
-    text = markdown.render([result])
+    text = rendered([result])
     assert "- **Same for all:** num_cams 1, workload a policy, num_processes 8\n" in text
     assert "- **Measuring:** n/a\n" in text
     assert "seed" not in text
@@ -92,7 +92,7 @@ def test_settings_that_are_said_are_shown(tmp_path: Path) -> None:
     assert result.stated == ("mixed_precision", "fused", "warmup_steps", "steps")
     assert result.attempt.cell.measure.warmup_steps == 20
     assert result.attempt.cell.options["image_px"] == 448
-    assert "- **Measuring:** warmup_steps 20, steps 10\n" in markdown.render([result])
+    assert "- **Measuring:** warmup_steps 20, steps 10\n" in rendered([result])
 
 
 def test_outcomes_other_than_a_measurement(tmp_path: Path) -> None:
@@ -101,7 +101,7 @@ def test_outcomes_other_than_a_measurement(tmp_path: Path) -> None:
     assert oom.outcome == Oom(rank=None, phase=None, reason="from elsewhere: a wiki page")
     assert ok.outcome.kind == "reported"
     assert failed.outcome.kind == "failed"
-    assert "| failed" in markdown.render([oom, ok, failed])
+    assert "| failed" in rendered([oom, ok, failed])
 
 
 def test_a_peak_of_unsaid_kind_only_gives_its_share(tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_the_json_of_a_step_profiler(tmp_path: Path) -> None:
     assert row.measured is not None
     assert row.measured.phases is not None
     assert row.measured.phases.share("bwd") == pytest.approx(0.6107, abs=1e-4)
-    assert "## Phases, mean ms" in markdown.render([result])
+    assert "## Phases, mean ms" in rendered([result])
     assert read_all([tmp_path / "step.json"], ["source=x", "workload=y"], AT).not_read == (
         "phase_means_s.other",
         "host",
@@ -377,5 +377,5 @@ def test_a_mutated_table_is_read_or_refused(seed: int, count: int, tmp_path_fact
         results = imported(folder, text)
     except InputError:
         return
-    markdown.render(results)
+    rendered(results)
     assert all(Result.model_validate_json(result.model_dump_json()) == result for result in results)

@@ -15,6 +15,7 @@ from examples import (
     cell,
     ok,
     rank,
+    rendered,
     result,
     rss,
     vram,
@@ -131,7 +132,7 @@ def test_without_a_phase_window_there_is_no_phase_table() -> None:
     bare = rank().model_copy(update={"phase_times_s": {}})
     results = [result(Ok(ranks=(bare,)))]
     assert measured(Ok(ranks=(bare,))).phases is None
-    assert "## Phases" not in markdown.render(results)
+    assert "## Phases" not in rendered(results)
     assert flags(summarize(results)) == []
 
 
@@ -186,7 +187,7 @@ def test_the_peak_of_each_cell_is_bold_and_nothing_else() -> None:
         result(ok((0.5, 0.5)), batch=12),
         result(ok((0.1, 0.1)), batch=1, backend="zero2"),
     ]
-    rows = [line for line in markdown.render(results).splitlines() if re.match(r"\| (ddp|zero2) .*\bok\b", line)]
+    rows = [line for line in rendered(results).splitlines() if re.match(r"\| (ddp|zero2) .*\bok\b", line)]
     assert [re.findall(r"\*\*(.+?)\*\*", row) for row in rows] == [["40"], [], [], ["10"]]
 
 
@@ -197,7 +198,7 @@ def test_a_thrashing_largest_batch_is_not_the_peak() -> None:
 
 
 def test_an_attempt_that_was_not_measured_keeps_its_row_and_its_reason() -> None:
-    text, screen = markdown.render(mixed()), " ".join(shown(mixed()).split())
+    text, screen = rendered(mixed()), " ".join(shown(mixed()).split())
     for outcome, reason in [
         ("oom", "rank 1 in bwd: can't allocate memory: you tried 7"),
         ("hang", "no result within 60 s: rank 0 in bwd"),
@@ -261,7 +262,7 @@ def test_unlike_machines_are_flagged_and_another_commit_is_not() -> None:
 
 
 def test_golden() -> None:
-    text = markdown.render(mixed())
+    text = rendered(mixed())
     if os.environ.get("UPDATE_GOLDEN"):
         GOLDEN.write_text(text)
     assert text == GOLDEN.read_text(), "run with UPDATE_GOLDEN=1 and read the difference"
@@ -269,21 +270,21 @@ def test_golden() -> None:
 
 def test_the_deepspeed_note_stands_under_every_phase_table_with_deepspeed_and_only_there() -> None:
     note = "compare total between backends"
-    text = markdown.render([result(), result(backend="zero2")])
+    text = rendered([result(), result(backend="zero2")])
     assert text.count(note) == text.count("## Phases") == 4
-    assert note not in markdown.render([result(), result(backend="fsdp")])
+    assert note not in rendered([result(), result(backend="fsdp")])
     assert shown([result(), result(backend="zero2")], width=300).count(note) == 2
 
 
 def test_backward_step_is_never_printed() -> None:
-    assert "backward_step" not in markdown.render(mixed()) + shown(mixed())
+    assert "backward_step" not in rendered(mixed()) + shown(mixed())
 
 
 def test_memory_is_called_what_it_is() -> None:
-    on_cpu = markdown.render([result()])
+    on_cpu = rendered([result()])
     assert "peak RSS GiB" in on_cpu
     assert "reserved GiB" not in on_cpu
-    on_gpu = markdown.render([result(Ok(ranks=(rank(memory=vram(30, 40)),)), machine=CUDA_MACHINE)])
+    on_gpu = rendered([result(Ok(ranks=(rank(memory=vram(30, 40)),)), machine=CUDA_MACHINE)])
     assert re.search(r"peak allocated GiB \| peak reserved GiB", on_gpu)
     assert "peak RSS GiB" not in on_gpu
     assert "2 x Example GPU, 80.00 GiB each" in on_gpu
@@ -293,7 +294,7 @@ HOSTILE = "a|b\n## c `d` <script>e</script> **f** [g](http://h) \x1b[31m _i_ ~~j
 
 
 def test_hostile_text_stays_in_its_cell() -> None:
-    text = markdown.render([result(Failed(rank=0, phase="start", reason=HOSTILE)), result(batch=4)])
+    text = rendered([result(Failed(rank=0, phase="start", reason=HOSTILE)), result(batch=4)])
     rows = [line for line in text.splitlines() if "failed" in line]
     assert len(rows) == 1
     assert "\x1b" not in text
@@ -318,19 +319,19 @@ def test_names_of_fields_are_left_readable() -> None:
 
 
 def test_long_reasons_are_cut() -> None:
-    text = markdown.render([result(Failed(rank=0, phase="start", reason="x" * 5000))])
+    text = rendered([result(Failed(rank=0, phase="start", reason="x" * 5000))])
     assert max(len(line) for line in text.splitlines()) < 500
 
 
 def test_columns_line_up_in_the_source() -> None:
-    lines = markdown.render([result(batch=batch, backend=name) for name in ("ddp", "zero2") for batch in (1, 16)])
+    lines = rendered([result(batch=batch, backend=name) for name in ("ddp", "zero2") for batch in (1, 16)])
     for block in re.findall(r"(?:^\|.*\n)+", lines, re.MULTILINE):
         bars = [[match.start() for match in re.finditer(r"\|", line)][:-1] for line in block.splitlines()]
         assert all(one == bars[0] for one in bars)
 
 
 def test_no_results() -> None:
-    assert "No results." in markdown.render([])
+    assert "No results." in rendered([])
     assert terminal.tables([]) == []
 
 

@@ -80,7 +80,7 @@ def _claims(stores: "list[Store]") -> "tuple[Claim, ...]":
 
     files = [[store.root / "claims.yaml", store.root / "matrix.yaml"] for store in stores]
     said = [next((file for file in pair if file.exists()), None) for pair in files]
-    return tuple(claim for file in said if file for claim in read(file))
+    return tuple(claim for file in said if file and file.stat().st_size for claim in read(file))
 
 
 def _choices(

@@ -1,8 +1,9 @@
 """All eight backends on the bundled policy, for real: one run of the shipped matrix, looked at from many sides."""
 
-from pathlib import Path
+from pathlib import re
 from statistics import fmean, median
 
+import Path
 import pytest
 from harness import ROOT, Bench
 
@@ -116,6 +117,7 @@ def test_attempt_folder_says_how_to_repeat_it(run: Path, tmp_path: Path) -> None
 
 def test_report_of_the_run(run: Path) -> None:
     output = Bench(run.parent)("report", str(run))
-    assert output == (run / "report.md").read_text()
+    written = (run / "report.md").read_text()
+    assert re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", written) == output  # the file has the plots too
     assert output.count("**") >= 16
     assert "Under DeepSpeed the engine steps inside backward" in output

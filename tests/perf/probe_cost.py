@@ -74,8 +74,7 @@ def _cell(backend: str, limit_bytes: int) -> Cell:
     return Cell(
         backend=backend,
         workload="pi07",
-        # Much memory for little arithmetic, as at the sizes where searches hurt: logits of some 20 MiB a sample, which is
-        # also more than malloc makes the peak vary by.
+        # Logits of some 14 MiB a sample: more than malloc makes the peak vary by.
         options=WORKLOAD.Config(
             preset="tiny",
             n_layers=1,

@@ -41,8 +41,10 @@ def main() -> None:
     parse_s, report_s = (median(column) for column in zip(*rows, strict=True))
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6
     ratios = ", ".join(f"{report / parse:.2f}" for parse, report in rows)
-    print(f"{arguments.results} results: parse {parse_s:.1f} s, report {report_s:.1f} s, ratio {report_s / parse_s:.2f}")
-    print(f"ratio of each round: {ratios}; peak memory of either {peak_mb:.0f} MB")
+    print(
+        f"{arguments.results} results: parse {parse_s:.1f} s, report {report_s:.1f} s, ratio {report_s / parse_s:.2f}"
+    )
+    print(f"ratio {report_s / parse_s:.2f}, of each round: {ratios}; peak memory of either {peak_mb:.0f} MB")
 
 
 def write(run: Path, number: int) -> None:
