@@ -1,9 +1,9 @@
 """All eight backends on the bundled policy, for real: one run of the shipped matrix, looked at from many sides."""
 
-from pathlib import re
+import re
+from pathlib import Path
 from statistics import fmean, median
 
-import Path
 import pytest
 from harness import ROOT, Bench
 
