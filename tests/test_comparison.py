@@ -166,12 +166,10 @@ def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on(rows: li
     summary = summarize(rows)
     told = sentences(summary, advise(summary))
     assert told[0].startswith(
-        "For num_cams 1: train with zero2, num_cams 1, attention sdpa, grad_ckpt on, batch 24: 23.6 samples/s, 66.4 %"
+        "For num_cams 1: train with zero2, attention sdpa, grad_ckpt on, batch 24: 23.6 samples/s, 66.4 %"
         " of capacity held, 33.6 % of capacity to spare. Rests on figures from elsewhere: published 8xA100 matrix."
     )
-    assert told[1].startswith(
-        "For num_cams 1: or fsdp, num_cams 1, attention sdpa, grad_ckpt on, batch 8: 16.3 samples/s"
-    )
+    assert told[1].startswith("For num_cams 1: or fsdp, attention sdpa, grad_ckpt on, batch 8: 16.3 samples/s")
     assert told[2].startswith("For num_cams 4: train with fsdp")
     assert "batch 4: 6.19 samples/s" in told[2]  # batch 8 holds 90.7 %
     assert told[3].startswith("For num_cams 4: or faster, but beyond the headroom: fsdp")

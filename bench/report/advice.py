@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bench.report.contract import key
 from bench.report.rows import Row, Sampled, Summary
-from bench.report.tables import caption, row_name, setting
+from bench.report.tables import caption, value_of
 from bench.units import percent, rate
 
 HEADROOM = 0.9
@@ -47,7 +47,7 @@ def _advise(rows: Sequence[Row], columns: Sequence[str], headroom: float) -> Adv
         if chosen is not None and backend != chosen.settings["backend"]:
             alternatives.setdefault(str(backend), row)
     beyond = [row for row in ranked[:1] if row not in within]
-    named = ", ".join(f"{caption(name)} {setting(name, rows[0].settings.get(name))}" for name in columns)
+    named = ", ".join(f"{caption(name)} {value_of(rows[0], name)}" for name in columns)
     return Advice(task=named, chosen=chosen, alternatives=(*beyond, *alternatives.values()))
 
 
@@ -61,13 +61,19 @@ def _sentences(summary: Summary, advice: Advice, headroom: float) -> Iterator[st
     if advice.chosen is None:
         yield f"{task}nothing was measured within {percent(headroom)} of capacity."
     else:
-        chosen, name = advice.chosen, row_name(summary, advice.chosen)
+        chosen, name = advice.chosen, _choice(summary, advice.chosen)
         figures = f"{rate(_rate(chosen))} samples/s, {_memory(chosen, headroom)} {_rests_on(chosen)}"
         yield f"{task}train with {name}: {figures}"
     for row in advice.alternatives:
         beyond = (_held(row) or 0) > headroom
         why = "faster, but beyond the headroom: " if beyond and advice.chosen else ""
-        yield f"{task}or {why}{row_name(summary, row)}: {rate(_rate(row))} samples/s, {_memory(row, headroom)}"
+        yield f"{task}or {why}{_choice(summary, row)}: {rate(_rate(row))} samples/s, {_memory(row, headroom)}"
+
+
+def _choice(summary: Summary, row: Row) -> str:
+    """What was free to choose, where it differs within the run."""
+    named = [f"{caption(name)} {value_of(row, name)}" for name in summary.columns if name in CHOICES - {"backend"}]
+    return ", ".join([value_of(row, "backend"), *named, f"batch {row.batch_per_rank}"])
 
 
 def _memory(row: Row, headroom: float) -> str:

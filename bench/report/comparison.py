@@ -11,7 +11,7 @@ from pydantic import JsonValue
 
 from bench.report.contract import differing, key
 from bench.report.rows import CellRows, Row, Sampled, Summary
-from bench.report.tables import Table, caption, cell_name, setting
+from bench.report.tables import Table, caption, cell_name, setting, value_of
 from bench.units import rate
 
 OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
@@ -133,7 +133,7 @@ def table(summary: Summary, found: Comparison) -> Table:
         sides = [
             (side.settings.get(found.axis), side.batch_per_rank, _rate(side)) for side in (each.reference, each.row)
         ]
-        named = (*(setting(name, each.row.settings.get(name)) for name in settings),)
+        named = (*(value_of(each.row, name) for name in settings),)
         values = [
             text for value, batch, per_s in sides for text in (setting(found.axis, value), str(batch), rate(per_s))
         ]

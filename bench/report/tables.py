@@ -211,6 +211,11 @@ def cell_name(summary: Summary, row: Row) -> str:
     return ", ".join(parts) or str(row.settings["backend"])
 
 
+def value_of(row: Row, name: str) -> str:
+    """A row's setting in words; n/a where nobody said it."""
+    return setting(name, row.settings[name]) if name in row.settings else UNKNOWN
+
+
 def setting(name: str, value: JsonValue) -> str:
     """A setting's value in words."""
     match value:
@@ -240,8 +245,7 @@ def _place_headers(summary: Summary) -> tuple[str, ...]:
 
 def _place(summary: Summary, row: Row) -> tuple[str, ...]:
     """The columns that say which row it is."""
-    values = (setting(name, row.settings[name]) if name in row.settings else UNKNOWN for name in summary.columns)
-    return (*values, str(row.batch_per_rank))
+    return (*(value_of(row, name) for name in summary.columns), str(row.batch_per_rank))
 
 
 def _memory_columns(summary: Summary) -> tuple[str, ...]:
