@@ -34,6 +34,7 @@ perf: install ## What bench itself costs, as ratios from interleaved runs
 	$(BIN)/python tests/perf/attempt_cost.py
 	$(BIN)/python tests/perf/help_cost.py
 	$(BIN)/python tests/perf/search_cost.py
+	$(BIN)/python tests/perf/report_cost.py
 
 perf-probe: install ## What a certified batch costs against a loop of launches
 	$(BIN)/python tests/perf/probe_cost.py
