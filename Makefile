@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install quickstart check test browser perf perf-probe perf-compare gpu clean
+.PHONY: help install quickstart check test long browser perf perf-probe perf-compare gpu clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,8 +23,11 @@ check: install ## Format, lint, types, and the arrows between rooms
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: install ## All tests but those that need a GPU, with real launches
-	$(BIN)/pytest -m 'not gpu'
+test: install ## All tests but those that need a GPU or minutes of training, with real launches
+	$(BIN)/pytest -m 'not gpu and not long'
+
+long: install ## The tests that train for minutes
+	$(BIN)/pytest -m long
 
 browser: ## Get Chromium, for the test that opens the page of the report (Debian, as root)
 	apt-get update

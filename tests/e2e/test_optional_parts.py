@@ -20,18 +20,19 @@ POLICY = {
 BACKENDS = ["ddp", "fsdp", "fsdp2", "zero3"]
 
 
-def test_two_hundred_steps_end_when_ranks_agree_and_when_nothing_is_left_to_decide(bench: Bench) -> None:
+@pytest.mark.parametrize("steps", [30, pytest.param(200, marks=pytest.mark.long)])
+def test_steps_end_when_ranks_agree_and_when_nothing_is_left_to_decide(bench: Bench, steps: int) -> None:
     matrix = bench.matrix(
         workload=POLICY,
         matrix={"backend": BACKENDS, "branch_sync": ["agree", "hoist"], "batch": 1},
-        measure={"warmup_steps": 1, "steps": 199, "phase_steps": 0},
+        measure={"warmup_steps": 1, "steps": steps - 1, "phase_steps": 0},
     )
     bench("run", matrix, "--out", str(bench.folder / "run"))
     losses = {}
     for result in bench.results():
         rank = result.outcome.ranks[0]  # type: ignore[union-attr]
         losses[result.axes["backend"], result.axes["branch_sync"]] = rank.losses
-        assert len(rank.warmup_losses + rank.losses) == 200
+        assert len(rank.warmup_losses + rank.losses) == steps
         assert all(map(math.isfinite, rank.losses))
     assert len(losses) == 2 * len(BACKENDS)
     for backend in BACKENDS:  # who decides changes the work, not what is learnt

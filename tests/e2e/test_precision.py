@@ -2,9 +2,11 @@
 
 from statistics import fmean
 
+import pytest
 from harness import ROOT, Bench
 
 
+@pytest.mark.long
 def test_masters_reach_the_loss_of_fp32_and_plain_bf16_does_not(bench: Bench) -> None:
     bench("run", str(ROOT / "matrices/precision.yaml"), "--out", str(bench.folder / "run"), cwd=ROOT)
     last = {}
