@@ -25,12 +25,12 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench.outcome import PHASES, Failed, Hang, Ok, Oom, Result, Skipped
-from bench.report import markdown, tables, terminal
+from bench.report import frame, markdown, tables, terminal
 from bench.report.flags import flags
 from bench.report.rows import Measured
 from bench.report.summary import row_of, summarize
 
-GOLDEN = Path(__file__).parent / "golden" / "mixed.md"
+GOLDEN = Path(__file__).parent / "golden"
 
 
 def mixed() -> list[Result]:
@@ -261,11 +261,13 @@ def test_unlike_machines_are_flagged_and_another_commit_is_not() -> None:
 # Markup
 
 
-def test_golden() -> None:
-    text = rendered(mixed())
+@pytest.mark.parametrize("name", ["mixed.md", "mixed.csv", "mixed.json"])
+def test_golden(name: str) -> None:
+    file, summary = GOLDEN / name, summarize(mixed())
+    text = rendered(mixed()) if name.endswith("md") else frame.text(summary, "csv" if name.endswith("csv") else "json")
     if os.environ.get("UPDATE_GOLDEN"):
-        GOLDEN.write_text(text)
-    assert text == GOLDEN.read_text(), "run with UPDATE_GOLDEN=1 and read the difference"
+        file.write_text(text)
+    assert text == file.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
 
 
 def test_the_deepspeed_note_stands_under_every_phase_table_with_deepspeed_and_only_there() -> None:
