@@ -41,7 +41,7 @@ class Samples(Dataset[dict[str, Tensor]]):
         if not 0 <= index < LENGTH:
             raise IndexError(index)
         c = self.config
-        random = torch.Generator().manual_seed(self.seed * LENGTH + index % c.dataset_size)
+        random = torch.Generator().manual_seed((self.seed * LENGTH + index % c.dataset_size) % 2**63)
         task, prompt_len, n_action_ids, n_actions = (
             int(torch.randint(low, high + 1, (), generator=random))
             for low, high in (

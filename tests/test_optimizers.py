@@ -345,6 +345,27 @@ def test_a_group_that_comes_later_has_masters_and_steps() -> None:
         masters.add_param_group({"params": [first]})
 
 
+def test_a_group_that_is_refused_changes_nothing() -> None:
+    first, later = weights((4,), (4,))
+    masters = MasterWeights(adamw([("first", first)]))
+    with pytest.raises(ValueError, match="names"):
+        masters.add_param_group({"params": [later]})
+    assert [id(weight) for weight in masters.weights] == [id(first)]
+    assert len(masters.masters) == 1
+
+
+def test_a_second_clip_sees_new_gradients() -> None:
+    [weight] = weights((4,))
+    masters = MasterWeights(SGD([weight], lr=1.0))
+    weight.grad = torch.ones_like(weight)
+    assert masters.clip_grad_norm_(100) == 2
+    weight.grad = torch.full_like(weight, 5.0)
+    assert masters.clip_grad_norm_(100) == 10
+    before = masters.masters[0].detach().clone()
+    masters.step()
+    torch.testing.assert_close(masters.masters[0].detach(), before - 5)
+
+
 def test_an_optimizer_that_has_stepped_keeps_its_state() -> None:
     low = weights((5,))
     inner = adamw(low)

@@ -26,7 +26,7 @@ class MasterWeights(Optimizer):
         self.weights: list[Tensor] = []
         self.masters: list[Tensor] = []
         for group in inner.param_groups:
-            self._adopt(group)
+            group["params"] = self._adopt(list(group["params"]))
         for weight, master in zip(self.weights, self.masters, strict=True):
             if weight in inner.state:
                 inner.state[master] = _in_fp32(inner.state.pop(weight), master)
@@ -35,12 +35,12 @@ class MasterWeights(Optimizer):
         self._share()
         self._upcast = False
 
-    def _adopt(self, group: dict[str, Any]) -> None:
-        """Put masters in the place of a group's weights."""
-        weights = list(group["params"])
-        group["params"] = [weight.detach().clone().float().requires_grad_(True) for weight in weights]
+    def _adopt(self, weights: list[Tensor]) -> list[Tensor]:
+        """The masters of these weights."""
+        masters = _masters_of(weights)
         self.weights += weights
-        self.masters += group["params"]
+        self.masters += masters
+        return masters
 
     def _share(self) -> None:
         self.param_groups, self.state, self.defaults = self.inner.param_groups, self.inner.state, self.inner.defaults
@@ -51,11 +51,13 @@ class MasterWeights(Optimizer):
             super().add_param_group(param_group)
             return
         params = param_group["params"]
-        group = {**param_group, "params": [params] if isinstance(params, Tensor) else list(params)}
-        if known := {id(weight) for weight in self.weights} & {id(weight) for weight in group["params"]}:
+        weights = [params] if isinstance(params, Tensor) else list(params)
+        if known := {id(weight) for weight in self.weights} & {id(weight) for weight in weights}:
             raise ValueError(f"{len(known)} of these weights are in a group of this optimizer already")
-        self._adopt(group)
-        self.inner.add_param_group(group)
+        masters = _masters_of(weights)
+        self.inner.add_param_group({**param_group, "params": masters})  # which may refuse: then nothing has changed
+        self.weights += weights
+        self.masters += masters
 
     @torch.no_grad()
     def rebuild(self) -> None:
@@ -82,6 +84,7 @@ class MasterWeights(Optimizer):
         Returns:
             The norm before clipping, fp32, a scalar.
         """
+        self._upcast = False  # a second clip sees new gradients too
         self._upcast_gradients()
         return torch.nn.utils.clip_grad_norm_(self.masters, max_norm)
 
@@ -95,7 +98,8 @@ class MasterWeights(Optimizer):
             self._upcast = False
         self._upcast_gradients()
         self.inner.step()
-        torch._foreach_copy_(self.weights, self.masters)
+        if self.weights:
+            torch._foreach_copy_(self.weights, self.masters)
         self._upcast = False
         return loss
 
@@ -124,6 +128,10 @@ class MasterWeights(Optimizer):
         if saved is not None:
             for master, value in zip(self.masters, saved, strict=True):
                 master.copy_(value)
+
+
+def _masters_of(weights: Iterable[Tensor]) -> list[Tensor]:
+    return [weight.detach().clone().float().requires_grad_(True) for weight in weights]
 
 
 def _in_fp32(state: dict[str, Any], master: Tensor) -> dict[str, Any]:
