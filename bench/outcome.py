@@ -1,16 +1,15 @@
 """What an attempt came to, as data. The schema's history stands beside its version."""
 
-import re
-from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
 from bench.cell import Attempt, Frozen, Measure, Regime, Train
 from bench.machine import Machine
+from bench.stuck import Stuck
 
-SCHEMA_VERSION: Literal[1] = 1
-"""1: first version."""
+SCHEMA_VERSION: Literal[2] = 2
+"""1: first version. 2: a hang holds what each rank was doing, a failure its fault and evidence, a result its retry."""
 
 PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
 """The phases of a step, in order. `total` is measured beside them."""
@@ -162,19 +161,44 @@ class Oom(Frozen):
 
 
 class Hang(Frozen):
-    """The time limit passed."""
+    """No progress for too long, or the time limit passed."""
 
     kind: Literal["hang"] = "hang"
     reason: str
+    stuck: tuple[Stuck, ...] = ()
+    """What each rank was doing; those that could say so."""
+
+
+Fault = Literal[
+    "error",
+    "missing_package",
+    "disk",
+    "desync",
+    "regime",
+    "nan_loss",
+    "killed",
+    "ended",
+    "launch",
+    "rendezvous",
+    "nccl_init",
+]
+"""What kind of failure: the rank raised; it lacks a package; it could not write; ranks issued unlike collectives;
+another regime ran than was asked for; the loss is no finite number; a signal ended it; it ended by itself without a
+result; the launcher or a server ended; the ranks did not find each other (a port was taken); NCCL did not start."""
+INFRASTRUCTURE: tuple[Fault, ...] = ("rendezvous", "nccl_init")
+"""Faults of the machine at one moment, which an attempt is given a second chance for. All others are findings."""
 
 
 class Failed(Frozen):
     """Anything else that went wrong, with the rank it began on when that is known."""
 
     kind: Literal["failed"] = "failed"
+    fault: Fault = "error"
     rank: int | None
     phase: str | None
     reason: str
+    evidence: str | None = None
+    """What stands behind the reason: a traceback's end, or the last lines of a log."""
 
 
 class Skipped(Frozen):
@@ -197,7 +221,7 @@ Isolation = Literal["fork", "launch"]
 class Result(Frozen):
     """One attempt's stored record: `result.json`."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: Literal[1, 2] = SCHEMA_VERSION
     attempt: Attempt
     axes: dict[str, JsonValue]
     """The values that name the cell to people, in the matrix's order."""
@@ -208,6 +232,8 @@ class Result(Frozen):
     started_at: str
     """ISO 8601, UTC; of the import, for imported figures."""
     wall_s: float
+    retried: str | None = None
+    """Why an earlier try of this attempt failed, when it was given a second one."""
     stated: tuple[str, ...] | None = None
     """Of imported figures, the settings that their source names: any other of `SETTINGS` holds a default in the cell
     that means nothing. null: bench ran it, and all are known."""
@@ -216,65 +242,3 @@ class Result(Frozen):
         """``settings`` of the cell without those that mean nothing."""
         unknown = () if self.stated is None else [name for name in SETTINGS if name not in self.stated]
         return {name: value for name, value in settings.items() if name not in unknown}
-
-
-# What a rank says when another one is gone: a consequence, not the cause.
-_PEER_LOST = re.compile(
-    r"^Dist(Network|Store|Backend)Error\b|^ConnectionRe(set|fused)Error\b|ncclRemoteError|remote process exited"
-    r"|(gloo|transport/tcp|ProcessGroup|TCPStore|c10d|socket).*"
-    r"(clos(ed|ure)|reset|refused|timed? ?out|connectFullMesh|connection abort)"
-    r"|connection (closed|reset) by peer|connection refused|software caused connection abort|connectFullMesh",
-    re.IGNORECASE | re.DOTALL,
-)
-
-
-def classify(
-    ranks: Sequence[RankOutcome],
-    *,
-    world_size: int,
-    timed_out_after_s: float | None = None,
-    launcher: str | None = None,
-) -> Outcome:
-    """The attempt's outcome from what its ranks left behind.
-
-    Args:
-        ranks: at most one per rank; a rank that left nothing is missing.
-        timed_out_after_s: the time limit, when it passed.
-        launcher: what is known of the launch when it ended before its ranks did.
-    """
-    measured = [rank for rank in ranks if isinstance(rank, RankOk)]
-    if len(measured) == world_size:
-        # All have spoken; what ended late, such as a launcher or the time, takes nothing back.
-        return Ok(ranks=tuple(sorted(measured, key=lambda rank: rank.rank)))
-    failures = [rank for rank in ranks if not isinstance(rank, RankOk | RankWalked)]
-    causes = sorted((f for f in failures if not _is_consequence(f)), key=lambda f: (f.kind != "oom", f.at))
-    if causes:
-        return _outcome_of(causes[0])
-    if timed_out_after_s is not None:
-        phases = ", ".join(f"rank {f.rank} in {f.phase}" for f in sorted(failures, key=lambda f: f.rank))
-        return Hang(reason=f"no result within {timed_out_after_s:g} s" + (f": {phases}" if phases else ""))
-    if launcher is not None:
-        return Failed(rank=None, phase=None, reason=launcher)
-    if failures:
-        return _outcome_of(min(failures, key=lambda f: f.at))
-    missing = min(set(range(world_size)) - {rank.rank for rank in ranks}, default=None)
-    return Failed(rank=missing, phase=None, reason=f"rank {missing} left no result and no word why")
-
-
-def _is_consequence(failure: RankOom | RankError | RankKilled) -> bool:
-    match failure:
-        case RankKilled(by_bench=reason):
-            return reason is not None
-        case RankError(error=error):
-            return bool(_PEER_LOST.search(error))
-    return False
-
-
-def _outcome_of(failure: RankOom | RankError | RankKilled) -> Oom | Failed:
-    match failure:
-        case RankOom(rank=rank, phase=phase, message=message, source=source, bytes_asked=asked):
-            return Oom(rank=rank, phase=phase, reason=message, source=source, bytes_asked=asked)
-        case RankError(rank=rank, phase=phase, error=error):
-            return Failed(rank=rank, phase=phase, reason=error)
-        case RankKilled(rank=rank, phase=phase, signal=signal, by_bench=by_bench):
-            return Failed(rank=rank, phase=phase, reason=by_bench or f"killed by {signal}")

@@ -7,7 +7,10 @@ An attempt's folder (named by the store):
     rank<N>.json     what became of rank N; see bench/outcome.py
     walk<N>.json     a walk's footprints
     rank<N>.log      its output
-    rank<N>.beat     its phase and step, one line, rewritten in place
+    rank<N>.beat     its phase, step and newest collective, one line, rewritten in place
+    diagnose         bench asks all ranks where they stand, before it ends them
+    rank<N>.stuck.json, rank<N>.stacks
+                     the answer; and the stacks of a rank that could not answer
 
 A spool folder, one per launch of rank servers:
 
@@ -23,6 +26,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bench.cell import Attempt, Device, Frozen, Walk
 from bench.outcome import Memory, RankOutcome
+from bench.stuck import Stuck
 
 Model = TypeVar("Model", bound=BaseModel)
 _RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
@@ -68,6 +72,8 @@ class Beat(Frozen):
     step: int
     steps: int
     """Steps in this phase; 0 when it has none."""
+    collective: int = 0
+    """Sequence number of the newest collective of the default group; 0 before the first. Up to a second old."""
 
 
 class Footprint(Frozen):
@@ -91,19 +97,55 @@ class BeatFile:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = os.open(folder / f"rank{rank}.beat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        self.phase = "start"
+        self._collective = 0
+        self.at = ("start", 0, 0)
+        """Phase, step, and steps of the phase."""
 
     def __call__(self, phase: str, step: int = 0, steps: int = 0) -> None:
-        self.phase = phase
-        os.pwrite(self._file, f"{phase} {step} {steps}".ljust(47).encode() + b"\n", 0)
+        self.at = (phase, step, steps)
+        self._write()
+
+    @property
+    def phase(self) -> str:
+        return self.at[0]
+
+    def collective(self, number: int) -> None:
+        """Say how many collectives there were, when that has changed."""
+        if number != self._collective:
+            self._collective = number
+            self._write()
+
+    def _write(self) -> None:
+        phase, step, steps = self.at
+        os.pwrite(self._file, f"{phase} {step} {steps} {self._collective}".ljust(63).encode() + b"\n", 0)
 
 
 def read_beat(folder: Path, rank: int) -> Beat | None:
     try:
-        phase, step, steps = (folder / f"rank{rank}.beat").read_text().split()
-        return Beat(phase=phase, step=int(step), steps=int(steps))
+        phase, *numbers = (folder / f"rank{rank}.beat").read_text().split()
+        step, steps, collective = map(int, numbers)
     except (OSError, ValueError):
         return None
+    return Beat(phase=phase, step=step, steps=steps, collective=collective)
+
+
+def ask_for_diagnosis(folder: Path) -> None:
+    """Have every rank of the attempt say where it stands."""
+    (folder / "diagnose").touch()
+
+
+def diagnosis_asked(folder: Path) -> bool:
+    return (folder / "diagnose").exists()
+
+
+def stuck_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.stuck.json"
+
+
+def read_stuck(folder: Path, world_size: int) -> list[Stuck]:
+    """What the ranks have answered so far."""
+    found = (_whole(stuck_file(folder, rank), Stuck) for rank in range(world_size))
+    return [one for one in found if one is not None]
 
 
 def write_text(path: Path, text: str) -> None:
@@ -129,6 +171,13 @@ def read(path: Path, kind: type[Model]) -> Model | None:
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
+        return None
+
+
+def _whole(path: Path, kind: type[Model]) -> Model | None:
+    try:
+        return read(path, kind)
+    except ValidationError:
         return None
 
 

@@ -12,11 +12,13 @@ from typing import Literal
 
 from bench import backends, probe, spool
 from bench.cell import Attempt, Cell, Walk
+from bench.classify import classify
 from bench.launch import prepare
 from bench.launch.local import Ended, Executor
+from bench.launch.watch import Limits
 from bench.machine import Hardware, Machine
 from bench.matrix import CellPlan
-from bench.outcome import Isolation, Outcome, RankOk, Result, Skipped, classify
+from bench.outcome import INFRASTRUCTURE, Failed, Isolation, Outcome, RankOk, Result, Skipped
 from bench.probe import Probe
 from bench.progress import Progress
 from bench.search import Goal, Verdict
@@ -37,7 +39,7 @@ class Sweep:
     units: tuple[str, ...]
     """Of the workload: class names of the modules that are sharded as one."""
     machine: Machine
-    timeout_s: float
+    limits: Limits
     rerun: Rerun | None
     store: Store
     executor: Executor
@@ -105,13 +107,24 @@ class Sweep:
         return self._result(plan, attempt, outcome, time.time(), None)
 
     def _measure(self, plan: CellPlan, attempt: Attempt) -> Result:
+        """Once; a second time when the machine, not the attempt, was at fault."""
+        result = self._try(plan, attempt)
+        if not (isinstance(result.outcome, Failed) and result.outcome.fault in INFRASTRUCTURE):
+            return result
+        first = f"{result.outcome.fault}: {result.outcome.reason}"
+        self.store.finish(result)  # `begin` sets it aside
+        self.progress.note(f"{label(plan)}, batch {attempt.batch_per_rank}: once more after {first}")
+        return self._try(plan, attempt).model_copy(update={"retried": first})
+
+    def _try(self, plan: CellPlan, attempt: Attempt) -> Result:
         started = time.time()
         self.progress.attempt(label(plan), attempt.batch_per_rank)
         ended = self.launch(attempt, self.store.begin(attempt).resolve())
         outcome = classify(
             ended.ranks,
             world_size=attempt.cell.num_processes,
-            timed_out_after_s=ended.timed_out_after_s,
+            gave_up=ended.gave_up,
+            stuck=ended.stuck,
             launcher=ended.launcher,
         )
         return self._result(plan, attempt, outcome, started, ended.isolation)
@@ -171,7 +184,7 @@ class Sweep:
         for name, text in prepare.files(attempt, self.units, hardware.device, environment, str(folder)).items():
             spool.write_text(folder / name, text)
         return self.executor.run(
-            attempt.cell, folder, self.timeout_s, lambda beat: self.progress.beat(beat.phase, beat.step, beat.steps)
+            attempt.cell, folder, self.limits, lambda beat: self.progress.beat(beat.phase, beat.step, beat.steps)
         )
 
     def _result(

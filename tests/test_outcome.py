@@ -7,7 +7,8 @@ import pytest
 from examples import ok, rank, result
 from pydantic import TypeAdapter, ValidationError
 
-from bench.outcome import Failed, Hang, Ok, Oom, Outcome, RankError, RankKilled, RankOom, RankOutcome, Result, classify
+from bench.classify import classify
+from bench.outcome import Failed, Hang, Ok, Oom, Outcome, RankError, RankKilled, RankOom, RankOutcome, Result
 
 PEER = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:20344"
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:542] Read error [127.0.0.1]:45: Connection reset by peer"
@@ -23,7 +24,7 @@ def oom(number: int, at: float = 1.0) -> RankOom:
 
 
 def error(number: int, at: float = 1.0, text: str = "ValueError: planted") -> RankError:
-    return RankError(rank=number, phase="forward", error=text, traceback="", at=at)
+    return RankError(rank=number, phase="forward", error=text, traceback="Traceback", at=at)
 
 
 def killed(number: int, at: float = 1.0, by_bench: str | None = None) -> RankKilled:
@@ -32,8 +33,8 @@ def killed(number: int, at: float = 1.0, by_bench: str | None = None) -> RankKil
 
 ENDED = "another rank had failed"
 OOM_0, OOM_1 = (Oom(rank=n, phase="warmup", reason=f"rank {n} is full") for n in (0, 1))
-ERROR_0, ERROR_1 = (Failed(rank=n, phase="forward", reason="ValueError: planted") for n in (0, 1))
-KILLED_1 = Failed(rank=1, phase="measure", reason="killed by SIGKILL")
+ERROR_0, ERROR_1 = (Failed(rank=n, phase="forward", reason="ValueError: planted", evidence="Traceback") for n in (0, 1))
+KILLED_1 = Failed(fault="killed", rank=1, phase="measure", reason="killed by SIGKILL")
 
 CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     "both ranks measured": ([rank(0), rank(1)], {}, Ok(ranks=(rank(0), rank(1)))),
@@ -53,60 +54,64 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     "consequences alone: the first": (
         [error(0, 2.0, PEER), error(1, 1.0, RESET)],
         {},
-        Failed(rank=1, phase="forward", reason=RESET),
+        Failed(rank=1, phase="forward", reason=RESET, evidence="Traceback"),
     ),
     "a consequence and a rank without a word": (
         [error(0, 1.0, PEER)],
         {},
-        Failed(rank=0, phase="forward", reason=PEER),
+        Failed(rank=0, phase="forward", reason=PEER, evidence="Traceback"),
     ),
     "timed out, and bench ended both": (
         [killed(0, 9.0, "time is up"), killed(1, 9.0, "time is up")],
-        {"timed_out_after_s": 8.0},
+        {"gave_up": "no result within 8 s"},
         Hang(reason="no result within 8 s: rank 0 in measure, rank 1 in measure"),
     ),
-    "timed out, and nobody said a word": ([], {"timed_out_after_s": 0.5}, Hang(reason="no result within 0.5 s")),
+    "timed out, and nobody said a word": (
+        [],
+        {"gave_up": "no result within 0.5 s"},
+        Hang(reason="no result within 0.5 s"),
+    ),
     "timed out after one rank had raised": (
         [error(0), killed(1, 9.0, "time is up")],
-        {"timed_out_after_s": 8},
+        {"gave_up": "no result within 8 s"},
         ERROR_0,
     ),
-    "timed out after one rank ran out of memory": ([oom(1)], {"timed_out_after_s": 8}, OOM_1),
+    "timed out after one rank ran out of memory": ([oom(1)], {"gave_up": "no result within 8 s"}, OOM_1),
     "timed out, and the servers had to be killed": (
         [],
-        {"timed_out_after_s": 8.0, "launcher": "accelerate launch was killed by SIGKILL"},
+        {"gave_up": "no result within 8 s", "launcher": "accelerate launch was killed by SIGKILL"},
         Hang(reason="no result within 8 s"),
     ),
     "the launcher's word when no rank has one": (
         [],
         {"launcher": "died"},
-        Failed(rank=None, phase=None, reason="died"),
+        Failed(fault="launch", rank=None, phase=None, reason="died"),
     ),
     "the launcher's word before a consequence": (
         [error(0, 1.0, PEER)],
         {"launcher": "rank 1 was killed"},
-        Failed(rank=None, phase=None, reason="rank 1 was killed"),
+        Failed(fault="launch", rank=None, phase=None, reason="rank 1 was killed"),
     ),
     "a rank's own cause before the launcher's word": ([error(0)], {"launcher": "exit code 1"}, ERROR_0),
     "measured by all before the launcher died": (
         [rank(0), rank(1)],
-        {"launcher": "died", "timed_out_after_s": 8.0},
+        {"launcher": "died", "gave_up": "no result within 8 s"},
         Ok(ranks=(rank(0), rank(1))),
     ),
     "timed out after one rank had measured": (
         [rank(0)],
-        {"timed_out_after_s": 8.0},
+        {"gave_up": "no result within 8 s"},
         Hang(reason="no result within 8 s"),
     ),
     "one rank is missing": (
         [rank(0)],
         {},
-        Failed(rank=1, phase=None, reason="rank 1 left no result and no word why"),
+        Failed(fault="ended", rank=1, phase=None, reason="rank 1 left no result and no word why"),
     ),
     "all ranks are missing: the first": (
         [],
         {},
-        Failed(rank=0, phase=None, reason="rank 0 left no result and no word why"),
+        Failed(fault="ended", rank=0, phase=None, reason="rank 0 left no result and no word why"),
     ),
 }
 
@@ -153,7 +158,7 @@ def test_an_unknown_field_is_refused(outcome: Outcome) -> None:
         OUTCOME.validate_python(outcome.model_dump() | {"surprise": 1})
 
 
-@pytest.mark.parametrize("change", [{"schema_version": 2}, {"outcome": {"kind": "unheard-of"}}, {"wall_s": "long"}])
+@pytest.mark.parametrize("change", [{"schema_version": 3}, {"outcome": {"kind": "unheard-of"}}, {"wall_s": "long"}])
 def test_a_record_of_another_schema_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Result.model_validate(result().model_dump() | change)

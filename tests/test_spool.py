@@ -39,7 +39,7 @@ def test_the_beat_of_an_earlier_process_is_forgotten(tmp_path: Path) -> None:
     assert spool.read_beat(tmp_path, 0) is None
 
 
-@pytest.mark.parametrize("content", [b"", b"\n", b"measure 1", b"measure 1 2 3", b"\xff\xfe 1 2"])
+@pytest.mark.parametrize("content", [b"", b"\n", b"measure 1", b"measure 1 2", b"measure 1 2 3 4", b"\xff\xfe 1 2"])
 def test_a_torn_beat_is_none(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "rank0.beat").write_bytes(content)
     assert spool.read_beat(tmp_path, 0) is None

@@ -116,6 +116,7 @@ def _sweep(
 ) -> None:
     from bench import backends, machine, workload
     from bench.launch.local import Forking, OwnLaunch
+    from bench.launch.watch import Limits
     from bench.progress import Progress
     from bench.store import Store
     from bench.sweep import Sweep
@@ -132,7 +133,7 @@ def _sweep(
             goal=loaded.probe,
             units=workload.load(loaded.workload.name).units,
             machine=record,
-            timeout_s=loaded.launch.attempt_timeout_s,
+            limits=Limits(loaded.launch.attempt_timeout_s, loaded.launch.hang_after_s),
             rerun=rerun,
             store=store,
             executor=Forking(store.servers, hardware, modules, progress.waiting, progress.note)

@@ -1,5 +1,6 @@
 """Runs attempts on this machine: on rank servers that fork, or each in an `accelerate launch` of its own."""
 
+import math
 import os
 import socket
 import subprocess
@@ -15,10 +16,11 @@ import yaml
 
 from bench import backends, processes, spool
 from bench.cell import Cell, Device
-from bench.launch.watch import POLL_S, OnBeat, Watch, cause_of_death
+from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death
 from bench.machine import Hardware
 from bench.outcome import Isolation, RankOutcome
 from bench.spool import Request, ServerState
+from bench.stuck import Stuck
 
 START_TIMEOUT_S = 300.0
 """For the imports of all rank servers; a cold file cache can make them slow."""
@@ -31,14 +33,15 @@ class Ended:
 
     ranks: Sequence[RankOutcome]
     isolation: Isolation
-    timed_out_after_s: float | None = None
+    gave_up: str | None = None
+    stuck: Sequence[Stuck] = ()
     launcher: str | None = None
 
 
 class Executor(Protocol):
     """Runs one prepared attempt folder at a time."""
 
-    def run(self, cell: Cell, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended: ...
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended: ...
 
     def close(self) -> None:
         """End every process that was started."""
@@ -86,17 +89,17 @@ class OwnLaunch:
         self.hardware = hardware
         self._launch: Launch | None = None
 
-    def run(self, cell: Cell, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended:
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
         world_size = cell.num_processes
         added = backends.environment(world_size, self.hardware, os.environ)
         self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
-        watch = Watch(folder, world_size, timeout_s, on_beat)
+        watch = Watch(folder, world_size, limits, on_beat)
         try:
             while (ended := self._launch.ended()) is None:
-                if watch.pause():
-                    return Ended(
-                        ranks=spool.read_ranks(folder, world_size), isolation="launch", timed_out_after_s=timeout_s
-                    )
+                if gave_up := watch.pause():
+                    stuck = watch.diagnose()
+                    ranks = spool.read_ranks(folder, world_size)
+                    return Ended(ranks=ranks, isolation="launch", gave_up=gave_up, stuck=stuck)
             ranks = spool.read_ranks(folder, world_size)
             return Ended(ranks=ranks, isolation="launch", launcher=ended if len(ranks) < world_size else None)
         finally:
@@ -137,29 +140,25 @@ class RankServers:
     def alive(self) -> bool:
         return self.launch.ended() is None and all(psutil.pid_exists(state.pid) for state in self.states())
 
-    def run(self, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended:
+    def run(self, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
         self._number += 1
         request = Request(number=self._number, folder=str(folder), port=_free_port())
         spool.write(self.folder / "request.json", request)
-        watch = Watch(folder, self.num_processes, timeout_s, on_beat)
-        timed_out_after_s: float | None = None
-        while not self._idle():
-            if ended := self.launch.ended():
-                return Ended(
-                    ranks=spool.read_ranks(folder, self.num_processes),
-                    isolation="fork",
-                    timed_out_after_s=timed_out_after_s,
-                    launcher=ended,
-                )
-            if watch.pause() and timed_out_after_s is None:
-                timed_out_after_s = timeout_s
-                cancelled = request.model_copy(update={"cancelled": f"no result within {timeout_s:g} s"})
-                spool.write(self.folder / "request.json", cancelled)
-            elif timed_out_after_s is not None and time.monotonic() > watch.deadline + END_TIMEOUT_S:
+        watch = Watch(folder, self.num_processes, limits, on_beat)
+        gave_up: str | None = None
+        stuck: list[Stuck] = []
+        end_by = math.inf
+        ended: str | None = None
+        while not self._idle() and (ended := self.launch.ended()) is None:
+            reason = watch.pause()
+            if reason is not None and gave_up is None:
+                gave_up, stuck = reason, watch.diagnose()
+                spool.write(self.folder / "request.json", request.model_copy(update={"cancelled": gave_up}))
+                end_by = time.monotonic() + END_TIMEOUT_S
+            elif time.monotonic() > end_by:
                 self.close()  # a server that does not answer
-        return Ended(
-            ranks=spool.read_ranks(folder, self.num_processes), isolation="fork", timed_out_after_s=timed_out_after_s
-        )
+        ranks = spool.read_ranks(folder, self.num_processes)
+        return Ended(ranks=ranks, isolation="fork", gave_up=gave_up, stuck=stuck, launcher=ended)
 
     def _idle(self) -> bool:
         states = self.states()
@@ -193,7 +192,7 @@ class Forking:
         self._servers: dict[int, RankServers] = {}
         self._own: OwnLaunch | None = None
 
-    def run(self, cell: Cell, folder: Path, timeout_s: float, on_beat: OnBeat) -> Ended:
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
         if self._own is None:
             servers = self._ready(cell.num_processes)
             if isinstance(servers, str):
@@ -203,8 +202,8 @@ class Forking:
                 self.close()
                 self._own = OwnLaunch(self.hardware)
         if self._own is not None:
-            return self._own.run(cell, folder, timeout_s, on_beat)
-        ended = self._servers[cell.num_processes].run(folder, timeout_s, on_beat)
+            return self._own.run(cell, folder, limits, on_beat)
+        ended = self._servers[cell.num_processes].run(folder, limits, on_beat)
         if ended.launcher is not None:
             self._servers.pop(cell.num_processes).close()
         return ended

@@ -3,10 +3,12 @@
 import re
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench import processes, spool
 from bench.spool import Beat
+from bench.stuck import Stuck
 
 POLL_S = 0.1
 BEAT_EVERY_S = 0.2
@@ -14,24 +16,82 @@ BEAT_EVERY_S = 0.2
 OnBeat = Callable[[Beat], None]
 
 
+@dataclass(frozen=True)
+class Limits:
+    """How long an attempt may take."""
+
+    timeout_s: float
+    """In all."""
+    hang_after_s: float | None
+    """Without progress; None: by the cell's own pace."""
+
+
+FIRST_STEP_S = 600.0
+"""Without progress before there is a pace: weights are made, kernels compiled, NCCL started."""
+LEAST_S, PACES = 60.0, 20.0
+"""After that: so many of the longest step, and never less than this."""
+ANSWER_S = 5.0
+"""How long ranks have to say where they stand before they are ended."""
+
+
 class Watch:
-    """Calls ``on_beat`` with the slowest rank's beat, and knows when time is up."""
+    """Calls ``on_beat`` with the slowest rank's beat, and knows when to give an attempt up.
 
-    def __init__(self, folder: Path, world_size: int, timeout_s: float, on_beat: OnBeat) -> None:
-        self.folder, self.world_size, self.on_beat = folder, world_size, on_beat
-        self.deadline = time.monotonic() + timeout_s
+    Progress is any change of any rank's beat, be it a phase, a step or one more collective: slow is not hung.
+    """
+
+    def __init__(self, folder: Path, world_size: int, limits: Limits, on_beat: OnBeat) -> None:
+        self.folder, self.world_size, self.limits, self.on_beat = folder, world_size, limits, on_beat
+        self._began_s = self._moved_s = time.monotonic()
         self._next_beat = 0.0
+        self._beats: dict[int, Beat] = {}
+        self._stepped_s: float | None = None
+        self._pace_s: float | None = None
 
-    def pause(self) -> bool:
-        """Sleep for a moment; True when the time limit has passed."""
+    def pause(self) -> str | None:
+        """Sleep for a moment; why the attempt is to be given up, when it is."""
         time.sleep(POLL_S)
         now = time.monotonic()
         if now >= self._next_beat:
             self._next_beat = now + BEAT_EVERY_S
-            beats = [beat for rank in range(self.world_size) if (beat := spool.read_beat(self.folder, rank))]
-            if beats:
-                self.on_beat(min(beats, key=_progress))
-        return now >= self.deadline
+            self._look(now)
+        if now - self._began_s >= self.limits.timeout_s:
+            return f"no result within {self.limits.timeout_s:g} s"
+        if now - self._moved_s >= (patience := self._patience_s()):
+            return f"no progress for {patience:.0f} s"
+        return None
+
+    def diagnose(self) -> list[Stuck]:
+        """Ask the ranks where they stand, once; returns what they said within a few seconds."""
+        spool.ask_for_diagnosis(self.folder)
+        until = time.monotonic() + ANSWER_S
+        while len(found := spool.read_stuck(self.folder, self.world_size)) < self.world_size:
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL_S)
+        return found
+
+    def _look(self, now: float) -> None:
+        found = ((rank, spool.read_beat(self.folder, rank)) for rank in range(self.world_size))
+        beats = {rank: beat for rank, beat in found if beat is not None}
+        if beats != self._beats:
+            self._moved_s = now
+            if any(_is_next_step(self._beats.get(rank), beat) for rank, beat in beats.items()):
+                if self._stepped_s is not None:
+                    self._pace_s = max(self._pace_s or 0.0, now - self._stepped_s)
+                self._stepped_s = now
+            self._beats = beats
+        if beats:
+            self.on_beat(min(beats.values(), key=_progress))
+
+    def _patience_s(self) -> float:
+        if self.limits.hang_after_s is not None:
+            return self.limits.hang_after_s
+        return FIRST_STEP_S if self._pace_s is None else max(LEAST_S, PACES * self._pace_s)
+
+
+def _is_next_step(before: Beat | None, beat: Beat) -> bool:
+    return before is not None and before.phase == beat.phase and before.step < beat.step
 
 
 def _progress(beat: Beat) -> tuple[int, int]:

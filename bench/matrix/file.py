@@ -55,6 +55,9 @@ class Launch(Frozen):
     """What one rank may allocate, such as ``8GiB``. ``auto``: all that the device has."""
     attempt_timeout_s: Annotated[float, Field(gt=0)] = 1800
     """An attempt that takes longer is ended and recorded as a hang."""
+    hang_after_s: Annotated[float, Field(gt=0)] | None = None
+    """An attempt of which no rank makes any progress for so long is ended and recorded as a hang. null: twenty of its
+    longest steps, at least a minute; ten minutes before there were steps."""
 
 
 class WorkloadChoice(Frozen):

@@ -45,7 +45,7 @@ def row_of(result: Result) -> Row:
         batch_global=attempt.batch_per_rank * attempt.cell.num_processes,
         world_size=attempt.cell.num_processes,
         outcome=outcome.kind,
-        reason=_reason(outcome),
+        reason=_reason(result),
         measured=_measured(outcome, attempt.batch_per_rank, attempt.cell.num_processes),
         short=attempt.short,
         n_steps=attempt.measure.steps,
@@ -121,13 +121,18 @@ def _key(settings: dict[str, JsonValue], names: Sequence[str]) -> str:
     return json.dumps([[settings[name]] if name in settings else [] for name in names], sort_keys=True)
 
 
-def _reason(outcome: Outcome) -> str | None:
+def _reason(result: Result) -> str | None:
+    outcome = result.outcome
     match outcome:
         case Ok() | Reported():
             return None
         case Oom(phase=str()) | Failed(phase=str()):
-            return f"rank {outcome.rank} in {outcome.phase}: {outcome.reason}"
-    return outcome.reason
+            reason = f"rank {outcome.rank} in {outcome.phase}: {outcome.reason}"
+        case _:
+            reason = outcome.reason
+    if isinstance(outcome, Failed) and outcome.fault != "error":
+        reason = f"{outcome.fault.replace('_', ' ')}: {reason}"
+    return reason if result.retried is None else f"{reason} (second try; the first: {result.retried})"
 
 
 def _measured(outcome: Outcome, batch_per_rank: int, world_size: int) -> Measured | None:

@@ -16,6 +16,7 @@ from bench.outcome import RankError, RankOk, RankOom, RankOutcome, RankWalked
 from bench.runner import oom, regime
 from bench.runner.device import Shim, shim
 from bench.runner.preload import build_extensions, preload
+from bench.runner.pulse import pulse
 from bench.runner.setup import Job, set_up
 from bench.runner.steps import METRICS, phase_window, throughput_window
 from bench.runner.walk import walk
@@ -38,7 +39,8 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
     _log_to(out / f"rank{rank}.log")
     here = Here(rank, shim(spec.device), out, BeatFile(out, rank))
     try:
-        outcome = _run(spec, here)
+        with pulse(out, rank, here.beat):
+            outcome = _run(spec, here)
     except BaseException as error:
         here.device.lift_limit()
         traceback.print_exc()

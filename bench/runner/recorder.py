@@ -1,0 +1,81 @@
+"""What this process has issued so far, from torch's flight recorder, which gloo and NCCL fill alike."""
+
+import pickle
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from bench.collectives import Collective
+
+_HERE = str(Path(__file__).parent)
+_LIBRARIES = (
+    *(f"/{name}/" for name in ("torch", "accelerate", "deepspeed", "concurrent")),
+    *(f"/{name}.py" for name in ("typing_extensions", "contextlib", "threading", "functools")),
+)
+_CALLS = "/torch/nn/modules/module.py"
+"""What stands between a module and its forward."""
+Frame = Mapping[str, Any]
+
+
+def collectives(newest: int | None = None) -> tuple[Collective, ...]:
+    """The collectives of all groups, oldest first; as many as the recorder keeps (``TORCH_FR_BUFFER_SIZE``).
+
+    Args:
+        newest: so many of them; all by default.
+    """
+    recorded = sorted(_entries(), key=lambda entry: int(entry["record_id"]))
+    return tuple(_collective(entry) for entry in (recorded if newest is None else recorded[-newest:]))
+
+
+def last_number() -> int:
+    """Sequence number of the newest collective of the default group; 0 before the first. Cheap."""
+    if not dist.is_initialized():
+        return 0
+    group: Any = dist.group.WORLD
+    return int(group._get_sequence_number_for_group())
+
+
+def _entries() -> list[dict[str, Any]]:
+    c10d: Any = torch._C._distributed_c10d
+    if not dist.is_initialized():
+        return []
+    dump = c10d._dump_nccl_trace if dist.get_backend() == "nccl" else c10d._dump_fr_trace
+    entries: list[dict[str, Any]] = pickle.loads(dump()).get("entries", [])  # noqa: S301  this process's own
+    return [entry for entry in entries if not entry.get("is_p2p")]
+
+
+def _collective(entry: Mapping[str, Any]) -> Collective:
+    return Collective(
+        group=str(entry["process_group"][0]),
+        number=int(entry["collective_seq_id"]),
+        operation=str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
+        shapes=tuple(tuple(map(int, shape)) for shape in entry["input_sizes"]),
+        dtypes=tuple(map(str, entry["input_dtypes"])),
+        finished=entry["state"] == "completed" or bool(entry["retired"]),
+        site=site(entry["frames"]),
+    )
+
+
+def site(frames: Sequence[Frame]) -> str:
+    """The innermost function of the workload; where there is none, what the runner's step called.
+
+    Args:
+        frames: innermost first, each with ``name``, ``filename`` and ``line``.
+    """
+    called: str | None = None
+    for frame in frames:
+        if frame["filename"].startswith(_HERE):
+            return f"{called}, called by {_place(frame)}" if called else _place(frame)
+        if not any(part in frame["filename"] for part in _LIBRARIES):
+            return _place(frame)
+        if not frame["filename"].endswith(_CALLS):
+            called = frame["name"]
+    return _place(frames[0]) if frames else "an unknown place"
+
+
+def _place(frame: Frame) -> str:
+    file = Path(frame["filename"])
+    return f"{frame['name']} ({file.parent.name}/{file.name}:{frame['line']})"

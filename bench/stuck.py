@@ -1,0 +1,66 @@
+"""Ranks that came no further: what each was doing, and a sentence on who keeps whom waiting."""
+
+from collections.abc import Mapping, Sequence
+
+from bench.cell import Frozen
+from bench.collectives import Collective, Difference, first_difference
+
+
+class Stuck(Frozen):
+    """`rank<N>.stuck.json`: one rank, asked where it stands."""
+
+    rank: int
+    phase: str
+    step: int
+    steps: int
+    """As in its beats."""
+    place: str
+    """The innermost function of its own code in the thread that trains."""
+    stacks: str
+    """Of all its threads."""
+    collectives: tuple[Collective, ...]
+    """The newest, oldest first."""
+    log_tail: str
+    """The last lines of its output."""
+
+    @property
+    def last(self) -> Collective | None:
+        return self.collectives[-1] if self.collectives else None
+
+
+def explain(ranks: Sequence[Stuck], world_size: int) -> str:
+    """Who waits where, and for whom: one sentence, for the reason of a hang."""
+    silent = sorted(set(range(world_size)) - {one.rank for one in ranks})
+    parted = first_difference({one.rank: one.collectives for one in ranks}) if len(ranks) > 1 else None
+    parts = _parted(parted) if parted is not None and None not in parted.issued.values() else []
+    parts += _grouped({one.rank: _position(one) for one in ranks})
+    if silent:
+        parts.append(f"{_ranks(silent)} did not answer: stopped, or busy where Python cannot look")
+    return "; ".join(parts)
+
+
+def _parted(found: Difference) -> list[str]:
+    asked = _grouped({rank: f"asked for {one}" for rank, one in found.issued.items()})
+    return [f"the ranks part at collective {found.number}", *asked]
+
+
+def _position(one: Stuck) -> str:
+    """Where a rank is, from the outside: its collective if it waits in one, else its own code."""
+    last = one.last
+    if last is None:
+        return f"is in {one.place}, before any collective"
+    if last.finished:
+        return f"is in {one.place}, past collective {last.number}"
+    return f"waits at collective {last.number}, {last}"
+
+
+def _grouped(words: Mapping[int, str]) -> list[str]:
+    """Ranks that do the same are named together."""
+    ranks: dict[str, list[int]] = {}
+    for rank in sorted(words):
+        ranks.setdefault(words[rank], []).append(rank)
+    return [f"{_ranks(group)} {what}" for what, group in ranks.items()]
+
+
+def _ranks(ranks: Sequence[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
