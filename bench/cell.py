@@ -137,6 +137,23 @@ class Walk(Frozen):
         return f"{self.cell.slug}/walk"
 
 
+AuditKind = Literal["collectives", "dataloader", "params"]
+
+
+class Audit(Frozen):
+    """A look at one property of a cell in processes of its own. What it finds is no measurement of steps."""
+
+    cell: Cell
+    kind: AuditKind
+    batch_per_rank: Annotated[int, Field(ge=1)]
+    steps: Annotated[int, Field(ge=1)]
+    """Steps, or batches, to look at."""
+
+    @property
+    def slug(self) -> str:
+        return f"{self.cell.slug}/audit-{self.kind}"
+
+
 def _digest(content: Any) -> str:
     text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:10]

@@ -11,6 +11,7 @@ from bench.outcome import (
     Ok,
     Oom,
     Outcome,
+    RankAudited,
     RankError,
     RankKilled,
     RankOk,
@@ -72,7 +73,7 @@ def classify(
     if len(measured) == world_size:
         # All have spoken; what ended late, such as a launcher or the time, takes nothing back.
         return _without_number(measured) or Ok(ranks=tuple(sorted(measured, key=lambda rank: rank.rank)))
-    failures = [rank for rank in ranks if not isinstance(rank, RankOk | RankWalked)]
+    failures = [rank for rank in ranks if not isinstance(rank, RankOk | RankWalked | RankAudited)]
     causes = sorted((f for f in failures if not _is_consequence(f)), key=lambda f: (f.kind != "oom", f.at))
     if causes:
         return _outcome_of(causes[0])

@@ -81,6 +81,13 @@ class RankWalked(Frozen):
     rank: int
 
 
+class RankAudited(Frozen):
+    """This rank has seen what an audit asked for; what it found is in a file of its own."""
+
+    kind: Literal["audited"] = "audited"
+    rank: int
+
+
 class RankOom(Frozen):
     """This rank ran out of memory."""
 
@@ -119,7 +126,9 @@ class RankKilled(Frozen):
     """Why bench itself ended it: another rank had failed, or time was up."""
 
 
-RankOutcome = Annotated[RankOk | RankWalked | RankOom | RankError | RankKilled, Field(discriminator="kind")]
+RankOutcome = Annotated[
+    RankOk | RankWalked | RankAudited | RankOom | RankError | RankKilled, Field(discriminator="kind")
+]
 
 
 class Ok(Frozen):

@@ -125,6 +125,12 @@ class Progress:
         line = Text(one_line(f"{self._count()}  {label}") + "  ")
         self._say(line.append("probed", color).append(f"  {one_line(words)}"))
 
+    def audited(self, label: str, good: bool, words: str) -> None:
+        """An audit of one cell ended."""
+        self._finished += 1
+        self._attempt_began_s, self._doing, self._at = None, "", ""
+        self._say(Text(one_line(f"{self._count()} {label}: {words}"), "green" if good else "red"))
+
     def note(self, text: str) -> None:
         """A warning that stays on the screen."""
         self._say(Text(one_line(text), style="yellow"))

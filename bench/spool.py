@@ -6,6 +6,7 @@ An attempt's folder (named by the store):
     accelerate.yaml  what `accelerate launch --config_file` is given
     rank<N>.json     what became of rank N; see bench/outcome.py
     walk<N>.json     a walk's footprints
+    audit<N>.json    what an audit found; see bench/audit
     rank<N>.log      its output
     rank<N>.beat     its phase, step and newest collective, one line, rewritten in place
     diagnose         bench asks all ranks where they stand, before it ends them
@@ -24,7 +25,7 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from bench.cell import Attempt, Device, Frozen, Walk
+from bench.cell import Attempt, Audit, Device, Frozen, Walk
 from bench.outcome import Memory, RankOutcome
 from bench.stuck import Stuck
 
@@ -35,7 +36,7 @@ _RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
 class Spec(Frozen):
     """All that a rank needs to know of its attempt."""
 
-    attempt: Attempt | Walk
+    attempt: Attempt | Walk | Audit
     device: Device
     units: tuple[str, ...]
 
@@ -179,6 +180,16 @@ def _whole(path: Path, kind: type[Model]) -> Model | None:
         return read(path, kind)
     except ValidationError:
         return None
+
+
+def audit_file(folder: Path, rank: int) -> Path:
+    return folder / f"audit{rank}.json"
+
+
+def read_audits(folder: Path, world_size: int, kind: type[Model]) -> list[Model]:
+    """What the ranks of an audit have found; a torn file counts as nothing."""
+    found = (_whole(audit_file(folder, rank), kind) for rank in range(world_size))
+    return [one for one in found if one is not None]
 
 
 def rank_file(folder: Path, rank: int) -> Path:

@@ -21,7 +21,7 @@ from typing import TypeVar
 from pydantic import BaseModel, ValidationError
 
 from bench import spool
-from bench.cell import Attempt, Cell, Frozen, Walk
+from bench.cell import Attempt, Audit, Cell, Frozen, Walk
 from bench.errors import InputError
 from bench.machine import Machine
 from bench.outcome import Result
@@ -150,7 +150,7 @@ class Store:
     def _probe_file(self, cell: Cell) -> Path:
         return self.root / "attempts" / cell.slug / "probe.json"
 
-    def begin(self, attempt: Attempt | Walk) -> Path:
+    def begin(self, attempt: Attempt | Walk | Audit) -> Path:
         """An empty folder for ``attempt``; what lies there already is set aside."""
         folder = self.folder(attempt)
         self._set_aside(folder)
@@ -196,7 +196,7 @@ class Store:
         folder.mkdir()
         return folder.resolve()
 
-    def folder(self, attempt: Attempt | Walk) -> Path:
+    def folder(self, attempt: Attempt | Walk | Audit) -> Path:
         """Where the files of ``attempt`` lie."""
         return self.root / "attempts" / attempt.slug
 

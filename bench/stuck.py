@@ -32,15 +32,18 @@ def explain(ranks: Sequence[Stuck], world_size: int) -> str:
     """Who waits where, and for whom: one sentence, for the reason of a hang."""
     silent = sorted(set(range(world_size)) - {one.rank for one in ranks})
     parted = first_difference({one.rank: one.collectives for one in ranks}) if len(ranks) > 1 else None
-    parts = _parted(parted) if parted is not None and None not in parted.issued.values() else []
+    parts = differ(parted) if parted is not None and None not in parted.issued.values() else []
     parts += _grouped({one.rank: _position(one) for one in ranks})
     if silent:
-        parts.append(f"{_ranks(silent)} did not answer: stopped, or busy where Python cannot look")
+        parts.append(f"{ranks_in_words(silent)} did not answer: stopped, or busy where Python cannot look")
     return "; ".join(parts)
 
 
-def _parted(found: Difference) -> list[str]:
-    asked = _grouped({rank: f"asked for {one}" for rank, one in found.issued.items()})
+def differ(found: Difference) -> list[str]:
+    """Which ranks asked for what where they part."""
+    asked = _grouped(
+        {rank: f"asked for {one}" if one else "asked for none" for rank, one in found.issued.items()},
+    )
     return [f"the ranks part at collective {found.number}", *asked]
 
 
@@ -59,8 +62,9 @@ def _grouped(words: Mapping[int, str]) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for rank in sorted(words):
         ranks.setdefault(words[rank], []).append(rank)
-    return [f"{_ranks(group)} {what}" for what, group in ranks.items()]
+    return [f"{ranks_in_words(group)} {what}" for what, group in ranks.items()]
 
 
-def _ranks(ranks: Sequence[int]) -> str:
+def ranks_in_words(ranks: Sequence[int]) -> str:
+    """``ranks 0, 2``."""
     return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

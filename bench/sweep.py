@@ -4,21 +4,33 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
 from bench import backends, probe, spool
-from bench.cell import Attempt, Cell, Walk
+from bench.cell import Attempt, Audit, AuditKind, Cell, Walk
 from bench.classify import classify
 from bench.launch import prepare
 from bench.launch.local import Ended, Executor
 from bench.launch.watch import Limits
 from bench.machine import Hardware, Machine
 from bench.matrix import CellPlan
-from bench.outcome import INFRASTRUCTURE, Failed, Isolation, Outcome, RankOk, Result, Skipped
+from bench.outcome import (
+    INFRASTRUCTURE,
+    Failed,
+    Hang,
+    Isolation,
+    Ok,
+    Oom,
+    Outcome,
+    RankAudited,
+    RankOk,
+    Reported,
+    Result,
+    Skipped,
+)
 from bench.probe import Probe
 from bench.progress import Progress
 from bench.search import Goal, Verdict
@@ -27,6 +39,16 @@ from bench.store import Store
 
 Rerun = Literal["failed", "oom", "all"]
 RERUN_KINDS = {"failed": {"failed", "hang"}, "oom": {"oom"}, "all": {"ok", "oom", "failed", "hang"}}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """An audit of one cell that has ended."""
+
+    label: str
+    folder: Path
+    ended: Oom | Hang | Failed | None
+    """What it came to, when its ranks could not look at all that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +74,12 @@ class Sweep:
             The results of all attempts of the sweep, old and new, in the matrix's order.
         """
         results: list[Result] = []
-        with closing(self.executor):
-            for plan in self.plans:
-                for batch in plan.batches:
-                    if batch == "probe":
-                        results += self._probe(plan)
-                    else:
-                        results.append(self.attempt(plan, Attempt(cell=plan.cell, batch_per_rank=batch), results))
+        for plan in self.plans:
+            for batch in plan.batches:
+                if batch == "probe":
+                    results += self._probe(plan)
+                else:
+                    results.append(self.attempt(plan, Attempt(cell=plan.cell, batch_per_rank=batch), results))
         return results
 
     def finished(self) -> int:
@@ -120,14 +141,7 @@ class Sweep:
         started = time.time()
         self.progress.attempt(label(plan), attempt.batch_per_rank)
         ended = self.launch(attempt, self.store.begin(attempt).resolve())
-        outcome = classify(
-            ended.ranks,
-            world_size=attempt.cell.num_processes,
-            gave_up=ended.gave_up,
-            stuck=ended.stuck,
-            launcher=ended.launcher,
-        )
-        return self._result(plan, attempt, outcome, started, ended.isolation)
+        return self._result(plan, attempt, _outcome(ended, attempt.cell), started, ended.isolation)
 
     def _probe(self, plan: CellPlan) -> list[Result]:
         """Search the cell's batch; the verdict is stored beside its attempts."""
@@ -176,7 +190,19 @@ class Sweep:
                 return known.found.max_batch_per_rank
         return None
 
-    def launch(self, attempt: Attempt | Walk, folder: Path) -> Ended:
+    def audit(self, plan: CellPlan, kind: AuditKind, batch_per_rank: int, steps: int) -> Audited:
+        """Have ranks look at one cell; what they find lies in the folder."""
+        self.progress.attempt(f"{kind} of {label(plan)}", batch_per_rank)
+        audit = Audit(cell=plan.cell, kind=kind, batch_per_rank=batch_per_rank, steps=steps)
+        folder = self.store.begin(audit).resolve()
+        ended = self.launch(audit, folder)
+        outcome = None
+        if not all(isinstance(rank, RankAudited) for rank in ended.ranks) or len(ended.ranks) < plan.cell.num_processes:
+            outcome = _outcome(ended, plan.cell)
+        assert not isinstance(outcome, Ok | Reported | Skipped)
+        return Audited(label=label(plan), folder=folder, ended=outcome)
+
+    def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> Ended:
         """Prepare ``folder``, and run ranks in it until all have ended."""
         hardware = self.machine.hardware
         assert isinstance(hardware, Hardware)  # this machine's own
@@ -199,6 +225,16 @@ class Sweep:
             started_at=datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
             wall_s=time.time() - started,
         )
+
+
+def _outcome(ended: Ended, cell: Cell) -> Outcome:
+    return classify(
+        ended.ranks,
+        world_size=cell.num_processes,
+        gave_up=ended.gave_up,
+        stuck=ended.stuck,
+        launcher=ended.launcher,
+    )
 
 
 def label(plan: CellPlan) -> str:

@@ -1,5 +1,6 @@
 """The application: bad input becomes one message and exit code 2."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,8 @@ if TYPE_CHECKING:
 
     from bench.outcome import Result
     from bench.probe import Probe
+    from bench.report.show import Verbatim
+    from bench.report.tables import Table
 
 REPORTS = Path("reports")
 
@@ -55,3 +58,34 @@ def print_results(results: "list[Result]", probes: "list[Probe]", to: "Console")
             to.print(table)
     else:
         typer.echo(markdown.main_tables(results, probes))
+
+
+def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
+    """As markdown, or aligned on a terminal."""
+    from bench.report import markdown, terminal
+    from bench.report.tables import Table
+
+    shown_on = console()
+    if shown_on.is_terminal:
+        shown_on.print(f"{title}\n", style="bold", markup=False)
+        for part in parts:
+            if isinstance(part, Table):
+                for line in (*terminal.mark_up(part), ""):
+                    shown_on.print(line, markup=False)
+            else:
+                typer.echo(f"{part.title}\n\n{part.text}\n")
+        for sentence in sentences:
+            shown_on.print(sentence, markup=False)
+        return
+    lines = [
+        f"# {markdown.escape(title)}",
+        "",
+        *(part for one in sentences for part in (f"**{markdown.escape(one)}**", "")),
+    ]
+    for part in parts:
+        if isinstance(part, Table):
+            lines += markdown.section(part)
+        else:
+            # Indented, not fenced: a log may hold a fence of its own.
+            lines += [f"## {markdown.escape(part.title)}", "", *(f"    {line}" for line in part.text.splitlines()), ""]
+    typer.echo("\n".join(lines))

@@ -3,6 +3,8 @@
 import os
 import signal
 import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -13,10 +15,11 @@ from bench.cli.reports import write_reports
 from bench.errors import InputError
 
 if TYPE_CHECKING:
+    from bench.launch.watch import Limits
     from bench.machine import Hardware
     from bench.matrix import CellPlan, Matrix
     from bench.outcome import Isolation
-    from bench.sweep import Rerun
+    from bench.sweep import Rerun, Sweep
 
 
 @app.command()
@@ -106,14 +109,18 @@ def probe(
     _sweep(loaded, expand(loaded, hardware), hardware, out, rerun, isolation)
 
 
-def _sweep(
+@contextmanager
+def opened(
     loaded: "Matrix",
     plans: "list[CellPlan]",
     hardware: "Hardware",
-    out: Path | None,
-    rerun: "Rerun | None",
-    isolation: "Isolation",
-) -> None:
+    *,
+    out: Path | None = None,
+    rerun: "Rerun | None" = None,
+    isolation: "Isolation" = "fork",
+    limits: "Limits | None" = None,
+) -> Iterator["Sweep"]:
+    """The sweep of a matrix with its folder taken. When it is left, no process of it remains."""
     from bench import backends, machine, workload
     from bench.launch.local import Forking, OwnLaunch
     from bench.launch.watch import Limits
@@ -122,42 +129,57 @@ def _sweep(
     from bench.sweep import Sweep
 
     store = Store(out or REPORTS / loaded.name)
-    added = backends.environment(1, hardware, os.environ)
-    record = machine.record(hardware, os.environ, added)
+    record = machine.record(hardware, os.environ, backends.environment(1, hardware, os.environ))
     modules = [workload.module_of(loaded.workload.name)]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the clean-up below runs
-    shown_on = console()
-    with store.open(record, [plan.cell for plan in plans], loaded.text()), Progress(shown_on) as progress:
-        sweep = Sweep(
-            plans=plans,
-            goal=loaded.probe,
-            units=workload.load(loaded.workload.name).units,
-            machine=record,
-            limits=Limits(loaded.launch.attempt_timeout_s, loaded.launch.hang_after_s),
-            rerun=rerun,
-            store=store,
-            executor=Forking(store.servers, hardware, modules, progress.waiting, progress.note)
-            if isolation == "fork"
-            else OwnLaunch(hardware),
-            progress=progress,
+    with store.open(record, [plan.cell for plan in plans], loaded.text()), Progress(console()) as progress:
+        own = isolation == "launch"
+        executor = (
+            OwnLaunch(hardware) if own else Forking(store.servers, hardware, modules, progress.waiting, progress.note)
         )
-        progress.begin(
+        with closing(executor):
+            yield Sweep(
+                plans=plans,
+                goal=loaded.probe,
+                units=workload.load(loaded.workload.name).units,
+                machine=record,
+                limits=limits or Limits(loaded.launch.attempt_timeout_s, loaded.launch.hang_after_s),
+                rerun=rerun,
+                store=store,
+                executor=executor,
+                progress=progress,
+            )
+
+
+def _sweep(
+    loaded: "Matrix",
+    plans: "list[CellPlan]",
+    hardware: "Hardware",
+    out: Path | None,
+    rerun: "Rerun | None",
+    isolation: "Isolation",
+) -> None:
+    from bench import machine
+
+    with opened(loaded, plans, hardware, out=out, rerun=rerun, isolation=isolation) as sweep:
+        store = sweep.store
+        sweep.progress.begin(
             cells=len(plans),
             attempts=sum(len(plan.batches) for plan in plans),
             finished=sweep.finished(),
             folder=str(store.root),
-            notes=[*loaded.notes, *machine.notes(record), *_limits(plans)],
+            notes=[*loaded.notes, *machine.notes(sweep.machine), *_limits(plans)],
         )
         try:
             results = sweep.run()
         except KeyboardInterrupt:
-            progress.end()
+            sweep.progress.end()
             again = "without --rerun, it" if rerun else "it"
             typer.echo(f"interrupted; start the command again and {again} goes on from here: {store.root}", err=True)
             raise typer.Exit(130) from None
         finally:
             write_reports(store)
-    print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], shown_on)
+    print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], console())
     typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     if any(result.outcome.kind in ("failed", "hang") for result in results):
         raise typer.Exit(1)

@@ -2,16 +2,12 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
-from bench.cli.app import REPORTS, app, console
+from bench.cli.app import REPORTS, app, print_document
 from bench.errors import InputError
-
-if TYPE_CHECKING:
-    from bench.report.show import Verbatim
-    from bench.report.tables import Table
 
 LOG_LINES = 20
 
@@ -49,7 +45,7 @@ def compare(
     warning = compare_tables.warning(two)
     if warning is not None:
         typer.echo(f"bench: {warning}", err=True)
-    _print("Head against base", [*([warning] if warning else []), two.summary], compare_tables.tables(two))
+    print_document("Head against base", [*([warning] if warning else []), two.summary], compare_tables.tables(two))
     regressions = [] if threshold is None else two.regressions(threshold)
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
@@ -85,7 +81,7 @@ def show(
         )
         for result in results
     }
-    _print(show_.title(results), [], show_.show(results, files, store.probe(cell), store.walked(cell)))
+    print_document(show_.title(results), [], show_.show(results, files, store.probe(cell), store.walked(cell)))
 
 
 def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
@@ -95,37 +91,6 @@ def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
     if len(others) > 1:
         raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]")
     return cell, Path(others[0]) if others else None
-
-
-def _print(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
-    """As markdown, or aligned on a terminal."""
-    from bench.report import markdown, terminal
-    from bench.report.tables import Table
-
-    shown_on = console()
-    if shown_on.is_terminal:
-        shown_on.print(f"{title}\n", style="bold", markup=False)
-        for part in parts:
-            if isinstance(part, Table):
-                for line in (*terminal.mark_up(part), ""):
-                    shown_on.print(line, markup=False)
-            else:
-                typer.echo(f"{part.title}\n\n{part.text}\n")
-        for sentence in sentences:
-            shown_on.print(sentence, markup=False)
-        return
-    lines = [
-        f"# {markdown.escape(title)}",
-        "",
-        *(part for one in sentences for part in (f"**{markdown.escape(one)}**", "")),
-    ]
-    for part in parts:
-        if isinstance(part, Table):
-            lines += markdown.section(part)
-        else:
-            # Indented, not fenced: a log may hold a fence of its own.
-            lines += [f"## {markdown.escape(part.title)}", "", *(f"    {line}" for line in part.text.splitlines()), ""]
-    typer.echo("\n".join(lines))
 
 
 def _share(option: str, text: str) -> float:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import yaml
 
 from bench import backends
-from bench.cell import Attempt, Device, Walk
+from bench.cell import Attempt, Audit, Device, Walk
 from bench.spool import Spec
 
 COMMAND = [
@@ -24,7 +24,7 @@ COMMAND = [
 
 
 def files(
-    attempt: Attempt | Walk, units: tuple[str, ...], device: Device, environment: Mapping[str, str], folder: str
+    attempt: Attempt | Walk | Audit, units: tuple[str, ...], device: Device, environment: Mapping[str, str], folder: str
 ) -> dict[str, str]:
     """Name and content of each file that a launch of ``attempt`` reads.
 

@@ -85,6 +85,8 @@ class Watch:
             self.on_beat(min(beats.values(), key=_progress))
 
     def _patience_s(self) -> float:
+        if any(beat.phase == "compile" for beat in self._beats.values()):
+            return FIRST_STEP_S  # another program is at work, and does not beat
         if self.limits.hang_after_s is not None:
             return self.limits.hang_after_s
         return FIRST_STEP_S if self._pace_s is None else max(LEAST_S, PACES * self._pace_s)
@@ -95,7 +97,7 @@ def _is_next_step(before: Beat | None, beat: Beat) -> bool:
 
 
 def _progress(beat: Beat) -> tuple[int, int]:
-    order = ("start", "compile", "setup", "walk", "warmup", "measure", "phases", "done")
+    order = ("start", "compile", "setup", "audit", "walk", "warmup", "measure", "phases", "done")
     return (order.index(beat.phase) if beat.phase in order else -1, beat.step)
 
 

@@ -11,9 +11,9 @@ import torch
 
 from bench import spool, workload
 from bench.backends import backend_of
-from bench.cell import Attempt, Device, Walk
-from bench.outcome import RankError, RankOk, RankOom, RankOutcome, RankWalked
-from bench.runner import oom, regime
+from bench.cell import Attempt, Audit, Device, Walk
+from bench.outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
+from bench.runner import audits, oom, regime
 from bench.runner.device import Shim, shim
 from bench.runner.preload import build_extensions, preload
 from bench.runner.pulse import pulse
@@ -47,7 +47,7 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
         limited = spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
         outcome = failure(error, rank, here.beat.phase, limited=limited)
     spool.write(spool.rank_file(out, rank), outcome)
-    return isinstance(outcome, RankOk | RankWalked)
+    return isinstance(outcome, RankOk | RankWalked | RankAudited)
 
 
 def _run(spec: Spec, here: Here) -> RankOutcome:
@@ -61,6 +61,9 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         build_extensions()
         here.beat("setup")
     capacity_bytes = here.device.limit_memory(cell.memory_limit_bytes)
+    if isinstance(spec.attempt, Audit):
+        audits.run(spec.attempt, here.device, here.out, here.rank, here.beat)
+        return RankAudited(rank=here.rank)
     if isinstance(spec.attempt, Walk):
         here.device.keep_little()
         job = set_up(cell, here.device, spec.attempt.batches_per_rank[0])

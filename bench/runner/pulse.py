@@ -7,7 +7,6 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import FrameType
 
 from bench import spool
 from bench.runner import recorder
@@ -67,18 +66,11 @@ def _stuck(folder: Path, rank: int, beat: BeatFile, trained_by: int) -> Stuck:
         phase=phase,
         step=step,
         steps=steps,
-        place=recorder.site(list(_frames(running.get(trained_by)))),
+        place=recorder.site(list(recorder.frames(traceback.walk_stack(running[trained_by])))),
         stacks="\n".join(stacks)[-20_000:],
         collectives=recorder.collectives(NEWEST),
         log_tail=_tail(folder / f"rank{rank}.log"),
     )
-
-
-def _frames(innermost: FrameType | None) -> Iterator[recorder.Frame]:
-    while innermost is not None:
-        code = innermost.f_code
-        yield {"name": code.co_name, "filename": code.co_filename, "line": innermost.f_lineno}
-        innermost = innermost.f_back
 
 
 def _tail(log: Path) -> str:

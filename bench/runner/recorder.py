@@ -1,8 +1,10 @@
 """What this process has issued so far, from torch's flight recorder, which gloo and NCCL fill alike."""
 
 import pickle
-from collections.abc import Mapping, Sequence
+import traceback
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import torch
@@ -57,6 +59,17 @@ def _collective(entry: Mapping[str, Any]) -> Collective:
         finished=entry["state"] == "completed" or bool(entry["retired"]),
         site=site(entry["frames"]),
     )
+
+
+def site_of(error: BaseException) -> str:
+    """Where the workload was when ``error`` was raised."""
+    return site(list(frames(traceback.walk_tb(error.__traceback__)))[::-1])
+
+
+def frames(walked: Iterable[tuple[FrameType, int]]) -> Iterator[Frame]:
+    """As the flight recorder has them."""
+    for frame, line in walked:
+        yield {"name": frame.f_code.co_name, "filename": frame.f_code.co_filename, "line": line}
 
 
 def site(frames: Sequence[Frame]) -> str:

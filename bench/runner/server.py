@@ -17,7 +17,7 @@ from accelerate.utils.launch import (
 )
 
 from bench import oom_kill, processes, spool
-from bench.outcome import RankError, RankKilled, RankOk, RankOom, RankWalked
+from bench.outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
 from bench.spool import Request, ServerState, Spec
@@ -184,7 +184,7 @@ def _threads() -> int:
 def _failed(folder: Path, ranks: list[int]) -> bool:
     written = [rank for rank in ranks if spool.rank_file(folder, rank).exists()]
     return bool(written) and any(
-        outcome.rank in written and not isinstance(outcome, RankOk | RankWalked)
+        outcome.rank in written and not isinstance(outcome, RankOk | RankWalked | RankAudited)
         for outcome in spool.read_ranks(folder, max(written) + 1)
     )
 

@@ -1,0 +1,102 @@
+"""`bench audit collectives`: whether all ranks issue the same collectives, and from where.
+
+Ranks that issue unlike ones wait for each other for ever, or exchange nonsense. On gloo that shows in seconds.
+"""
+
+import re
+from collections import Counter
+from collections.abc import Sequence
+
+from bench.cell import Frozen
+from bench.collectives import Collective, first_difference
+from bench.outcome import Failed, Hang, Oom
+from bench.stuck import differ, ranks_in_words
+
+
+class Issued(Frozen):
+    """`audit<N>.json`: one rank's collectives, from the making of its process group on."""
+
+    rank: int
+    collectives: tuple[Collective, ...]
+    failed_in: str | None = None
+    """Where a step raised, if one did."""
+
+
+class SiteCount(Frozen):
+    """How often one place of the code asked for one operation."""
+
+    site: str
+    operation: str
+    counts: tuple[int, ...]
+    """By rank."""
+
+
+class CollectivesVerdict(Frozen):
+    same: bool
+    says: str
+    """One sentence."""
+    sites: tuple[SiteCount, ...]
+    """The busiest first."""
+
+
+def judge(issued: Sequence[Issued], world_size: int, ended: Oom | Hang | Failed | None) -> CollectivesVerdict:
+    """Whether the ranks agree.
+
+    Args:
+        ended: what the steps came to when they did not end well.
+    """
+    if isinstance(ended, Hang) and len(issued) < world_size:
+        # A rank that waits wrote nothing itself; it was asked.
+        issued = [Issued(rank=one.rank, collectives=one.collectives) for one in ended.stuck]
+    record = {one.rank: one.collectives for one in issued}
+    sites = count(issued)
+    found = first_difference(record) if len(record) > 1 else None
+    if found is not None:
+        words = "; ".join(differ(found))
+        return CollectivesVerdict(same=False, says=f"ranks issue unlike collectives: {words}", sites=sites)
+    if refused := _refused(issued, ended):
+        return CollectivesVerdict(same=False, says=f"ranks issue unlike collectives: {refused}", sites=sites)
+    if ended is not None:
+        return CollectivesVerdict(same=False, says=f"the steps did not end: {ended.kind}: {ended.reason}", sites=sites)
+    if len(record) < world_size:
+        missing = sorted(set(range(world_size)) - set(record))
+        return CollectivesVerdict(same=False, says=f"{ranks_in_words(missing)} left no record", sites=sites)
+    total = len(issued[0].collectives)
+    if world_size == 1:
+        return CollectivesVerdict(
+            same=True, says=f"one rank, {total} collectives: nothing to disagree with", sites=sites
+        )
+    return CollectivesVerdict(same=True, says=f"all {world_size} ranks issue the same {total} collectives", sites=sites)
+
+
+UNKNOWN = "an unknown place"
+_FINGERPRINT = re.compile(
+    r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+), OpType=_?(\w+)"
+    r"(?:, TensorShape=\[([\d, ]*)\])?"
+)
+"""What torch says under ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` of each of two ranks that part."""
+
+
+def _refused(issued: Sequence[Issued], ended: Oom | Hang | Failed | None) -> str | None:
+    """The difference that torch itself saw before it let the ranks run into it, with the places that asked."""
+    if not isinstance(ended, Failed):
+        return None
+    sites = {one.rank: one.failed_in for one in issued}
+    number = max((made.number for one in issued for made in one.collectives), default=0) + 1
+    asked = [
+        f"rank {rank} asked for {operation.lower()} {shape.replace(', ', 'x')} in {sites.get(int(rank)) or UNKNOWN}"
+        for rank, _, operation, shape in sorted(set(_FINGERPRINT.findall(ended.reason)))
+    ]
+    return "; ".join([f"the ranks part at collective {number}", *asked]) if len(asked) > 1 else None
+
+
+def count(issued: Sequence[Issued]) -> tuple[SiteCount, ...]:
+    """Per place and operation, how often each rank asked."""
+    ranks = sorted(issued, key=lambda one: one.rank)
+    counters = [Counter((made.site, made.operation) for made in one.collectives) for one in ranks]
+    places = dict.fromkeys(place for counter in counters for place in counter)
+    found = [
+        SiteCount(site=site, operation=operation, counts=tuple(counter[site, operation] for counter in counters))
+        for site, operation in places
+    ]
+    return tuple(sorted(found, key=lambda one: -max(one.counts)))

@@ -1,0 +1,110 @@
+"""audit: collectives, dataloader, params."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from bench.cli.app import app, print_document
+from bench.cli.measure import opened
+
+if TYPE_CHECKING:
+    from bench.cell import AuditKind
+    from bench.matrix import CellPlan
+    from bench.report.tables import Table
+    from bench.sweep import Audited
+
+audit = typer.Typer(no_args_is_help=True, help="Look at one property of a cell that throughput does not show.")
+app.add_typer(audit, name="audit")
+
+HANG_AFTER_S = 20.0
+"""An audit's steps are short; whoever does not come on for so long waits for ever."""
+
+MatrixArgument = Annotated[
+    Path | None, typer.Argument(help="A matrix file whose cells are audited; without one, the bundled policy.")
+]
+Overrides = Annotated[
+    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any field of a matrix: workload.branch_sync=none")
+]
+Backend = Annotated[str | None, typer.Option(help="One backend or several: fsdp,zero2")]
+Axis = Annotated[list[str] | None, typer.Option(help="Set or add an axis: num_cams=1,2. Repeatable.")]
+Select = Annotated[list[str] | None, typer.Option(help="Keep only cells with these values. Repeatable.")]
+Out = Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<name>.")]
+
+
+@audit.command()
+def collectives(
+    matrix: MatrixArgument = None,
+    overrides: Overrides = None,
+    backend: Backend = None,
+    axis: Axis = None,
+    select: Select = None,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps to watch.")] = 10,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per rank and step.")] = 1,
+    out: Out = None,
+) -> None:
+    """Do all ranks issue the same collectives? If not: the first difference, with call sites. Needs no GPU."""
+    from bench.audit import collectives as judging
+    from bench.report import audit_tables
+    from bench.spool import read_audits
+
+    def judge(plan: "CellPlan", done: "Audited") -> "Finding":
+        issued = read_audits(done.folder, plan.cell.num_processes, judging.Issued)
+        verdict = judging.judge(issued, plan.cell.num_processes, done.ended)
+        says = f"{'SAME' if verdict.same else 'DIFFERENT'}, {verdict.says}"
+        return Finding(verdict.same, says, [audit_tables.collectives(done.label, verdict)])
+
+    _run("collectives", judge, Asked(matrix, overrides, backend, axis, select, steps, batch, out))
+
+
+class Asked(NamedTuple):
+    """What the command line says of any audit."""
+
+    matrix: Path | None
+    overrides: list[str] | None
+    backend: str | None
+    axis: list[str] | None
+    select: list[str] | None
+    steps: int
+    batch: int
+    out: Path | None
+
+
+class Finding(NamedTuple):
+    """What an audit of one cell comes to."""
+
+    good: bool
+    says: str
+    """In one sentence."""
+    tables: "Sequence[Table]"
+
+
+def _run(kind: "AuditKind", judge: "Callable[[CellPlan, Audited], Finding]", asked: Asked) -> None:
+    """Audit one cell after the other, then print everything; exit code 1 when something is not good."""
+    from bench import machine
+    from bench.launch.watch import Limits
+    from bench.matrix import expand, load
+
+    matrix, overrides = asked.matrix, asked.overrides or []
+    if matrix is not None and "=" in str(matrix) and not matrix.exists():
+        matrix, overrides = None, [str(matrix), *overrides]
+    overrides = [*([] if matrix is not None else ["name=audit"]), *overrides]
+    axes = [*(asked.axis or []), *([f"backend={asked.backend}"] if asked.backend else []), f"batch={asked.batch}"]
+    hardware = machine.detect()
+    loaded = load(matrix, overrides=overrides, axes=axes, hardware=hardware)
+    plans = expand(loaded, hardware, select=asked.select or [])
+    limits = Limits(loaded.launch.attempt_timeout_s, loaded.launch.hang_after_s or HANG_AFTER_S)
+    findings: dict[str, Finding] = {}
+    with opened(loaded, plans, hardware, out=asked.out, limits=limits) as sweep:
+        progress, folder = sweep.progress, str(sweep.store.root)
+        progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=folder, notes=loaded.notes)
+        for plan in plans:
+            done = sweep.audit(plan, kind, asked.batch, asked.steps)
+            found = findings[done.label] = judge(plan, done)
+            progress.audited(done.label, found.good, found.says)
+    says = [f"{label}: {found.says}" for label, found in findings.items()]
+    print_document(f"Audit: {kind}", says, [table for found in findings.values() for table in found.tables])
+    typer.echo(f"what the ranks saw: {folder}")
+    if not all(found.good for found in findings.values()):
+        raise typer.Exit(1)
