@@ -203,7 +203,16 @@ SMALL: dict[str, JsonValue] = {
     "prompt_len": 64,
     "state_dim": 32,
 }
-# Gemma 2B as in PaliGemma (arXiv:2407.07726) and pi0.5 (arXiv:2504.16054), SigLIP So400m at 224 px.
+# SigLIP So400m/14 (arXiv:2303.15343), whose tokens a camera adds 256 of.
+SO400M: dict[str, JsonValue] = {
+    "patch_size": 14,
+    "tokens_per_camera": 256,
+    "vision_layers": 27,
+    "vision_hidden": 1152,
+    "vision_mlp": 4304,
+    "vision_heads": 16,
+}
+# Gemma 2B as in PaliGemma (arXiv:2407.07726) and pi0.5 (arXiv:2504.16054), SigLIP at 224 px.
 PI05_SHAPE: dict[str, JsonValue] = {
     "num_cams": 2,
     "n_obs_history": 1,
@@ -223,16 +232,11 @@ PI05: dict[str, JsonValue] = {
     "expert_mlp": 4096,
     "vocab_size": 257152,
     "image_size": 224,
-    "patch_size": 14,
-    "tokens_per_camera": 256,
-    "vision_layers": 27,
-    "vision_hidden": 1152,
-    "vision_mlp": 4304,
-    "vision_heads": 16,
+    **SO400M,
     "prompt_len": 256,
     "state_dim": 32,
 }
-# Gemma 3 4B (arXiv:2503.19786), a Gemma-shaped expert, SigLIP So400m (arXiv:2303.15343) at 448 px.
+# Gemma 3 4B (arXiv:2503.19786), a Gemma-shaped expert, SigLIP at 448 px.
 PI07: dict[str, JsonValue] = {
     "num_cams": 4,
     "n_obs_history": 6,
@@ -246,12 +250,7 @@ PI07: dict[str, JsonValue] = {
     "expert_mlp": 5120,
     "vocab_size": 262208,
     "image_size": 448,
-    "patch_size": 14,
-    "tokens_per_camera": 256,
-    "vision_layers": 27,
-    "vision_hidden": 1152,
-    "vision_mlp": 4304,
-    "vision_heads": 16,
+    **SO400M,
     "prompt_len": 256,
     "response_len": 52,
     "metadata_len": 52,

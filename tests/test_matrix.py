@@ -208,6 +208,8 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
         "deepspeed_config_file": {"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": "auto"}
     }
     assert "mine: launch.num_processes 2 replaces its own 8" in matrix.notes
+    asked = load_text(text + "launch: {mixed_precision: bf16}\n").notes
+    assert "mine: its own mixed_precision no stands, not launch.mixed_precision bf16" in asked
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     assert expand(load_text(text), CPU)[0].cell.id != plan.cell.id
 

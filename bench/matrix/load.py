@@ -228,4 +228,7 @@ def _notes(matrix: Matrix, workload: type[Workload], hardware: Hardware) -> tupl
     for name, content in matrix.configs.items():
         if content.get("num_processes", ours) != ours:
             notes.append(f"{name}: launch.num_processes {ours} replaces its own {content['num_processes']}")
+        asked, own = matrix.launch.mixed_precision, accelerate_file.mixed_precision(content)
+        if "mixed_precision" in matrix.launch.model_fields_set and asked != own:
+            notes.append(f"{name}: its own mixed_precision {own} stands, not launch.mixed_precision {asked}")
     return tuple(notes)

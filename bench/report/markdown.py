@@ -10,6 +10,7 @@ from bench.report import tables
 from bench.report.sections import TITLE, Facts, Lines, Section
 from bench.report.summary import summarize
 from bench.report.tables import Table
+from bench.report.verdicts import verdicts
 
 
 def render(sections: Sequence[Section], plots: str | None = None) -> str:
@@ -24,7 +25,7 @@ def render(sections: Sequence[Section], plots: str | None = None) -> str:
 def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     """The raw matrix and the mean phases: what `bench run` ends with."""
     summary = summarize(results)
-    shown = (tables.matrix(summary), tables.phases(summary, "mean"), tables.verdicts(probes))
+    shown = (tables.matrix(summary), tables.phases(summary, "mean"), verdicts(probes))
     return "\n".join(line for table in shown if table.rows for line in section(table))
 
 

@@ -16,6 +16,7 @@ from bench.report.flags import flags
 from bench.report.header import files, header, method
 from bench.report.summary import summarize
 from bench.report.tables import Statistic, Table
+from bench.report.verdicts import verdicts
 
 TITLE = "Training benchmark"
 
@@ -70,7 +71,7 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
         Lines(title="Not compared", lines=tuple(comparison.refusals(summary, compared))),
         *(chart for chart in drawn if chart.name != "phases"),
         tables.matrix(summary),
-        tables.verdicts(probes),
+        verdicts(probes),
         claims.table(claims.judge(summary, choices.claims)),
         Lines(title="Rows to doubt", lines=tuple(flags(summary)) or ("None.",)),
         tables.regimes(summary),

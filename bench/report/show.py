@@ -11,6 +11,7 @@ from bench.report.nearest import flat
 from bench.report.rows import Row, Sampled
 from bench.report.summary import row_of, summarize
 from bench.report.tables import Table, one_line
+from bench.report.verdicts import verdicts
 from bench.spool import Walked
 from bench.units import UNKNOWN, duration, gib, ms, rate
 
@@ -63,7 +64,7 @@ def show(
         _ranks(results, rows),
         *(tables.phases(summary, statistic) for statistic in ("mean", "share")),
         tables.steps(summary),
-        *([tables.verdicts([probe])] if probe else []),
+        *([verdicts([probe])] if probe else []),
         _walk(walked),
         _files(results, files),
     ]

@@ -10,7 +10,8 @@ from bench.outcome import Result
 from bench.probe import Probe
 from bench.report.flags import flags
 from bench.report.summary import summarize
-from bench.report.tables import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name, verdicts
+from bench.report.tables import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name
+from bench.report.verdicts import verdicts
 
 COLORS = {
     "ok": "green",
