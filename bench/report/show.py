@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.outcome import Ok, Result
+from bench.outcome import Hang, Ok, Result
 from bench.probe import Probe
 from bench.report import tables
 from bench.report.nearest import flat
@@ -195,6 +195,9 @@ def _files(results: Sequence[Result], files: Mapping[str, Files]) -> Table:
     )
 
 
+SHOWN_COLLECTIVES = 10
+
+
 def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator[Verbatim]:
     """The command, once where all attempts have the same, and the logs of what went wrong."""
     scripts: dict[str, list[str]] = {}
@@ -204,6 +207,10 @@ def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator
     for script, batches in scripts.items():
         yield Verbatim(title=f"command.sh of batch {', '.join(batches)}", text=script)
     for result in results:
+        for one in result.outcome.stuck if isinstance(result.outcome, Hang) else ():
+            newest = "\n".join(f"{made.number} {made}" for made in one.collectives[-SHOWN_COLLECTIVES:])
+            text = f"{one.phase} {one.step}/{one.steps}\n\nnewest collectives:\n{newest or 'none'}\n\n{one.stacks}"
+            yield Verbatim(title=f"Rank {one.rank} in the hang of batch {_batch(result)}", text=_plain(text))
         if result.outcome.kind in ("failed", "hang", "oom") and (left := files.get(result.attempt.slug)):
             for name, tail in left.log_tails.items():
                 yield Verbatim(title=f"End of {name}, batch {_batch(result)}: {result.outcome.kind}", text=_plain(tail))
