@@ -2,6 +2,7 @@
 
 from statistics import median
 
+from bench.report.conditions import doubts
 from bench.report.contract import key
 from bench.report.rows import CellRows, Row, Sampled, Summary
 from bench.report.tables import one_line, row_name
@@ -25,8 +26,11 @@ def flags(summary: Summary) -> list[str]:
     found = _machines(summary)
     for cell in summary.cells:
         for row in cell.rows:
+            if row.measured is not None and row.retried is not None:
+                found.append(f"{row_name(summary, row)}: second try; the first failed: {one_line(row.retried)}.")
             if isinstance(row.measured, Sampled):
-                found += [f"{row_name(summary, row)}: {doubt}" for doubt in _doubts(row.measured)]
+                beside = doubts(row.conditions) if row.conditions else ()
+                found += [f"{row_name(summary, row)}: {doubt}" for doubt in (*_doubts(row.measured), *beside)]
         found += _thrashing(summary, cell)
         found += _shorter_steps(summary, cell)
     return found + _unlike_losses(summary)

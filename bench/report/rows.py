@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from bench.cell import Cell, Regime
+from bench.hygiene import Conditions
 from bench.machine import Machine
 from bench.outcome import Memory
 
@@ -128,6 +129,10 @@ class Row:
     n_steps: int
     """Of the throughput window."""
     slug: str
+    retried: str | None = None
+    """Why the first of two tries failed."""
+    conditions: Conditions | None = None
+    """What the machine did beside it."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,13 +7,14 @@ from dataclasses import dataclass, field
 from bench.outcome import Hang, Ok, Result
 from bench.probe import Probe
 from bench.report import tables
+from bench.report.conditions import doubts
 from bench.report.nearest import flat
 from bench.report.rows import Row, Sampled
 from bench.report.summary import row_of, summarize
 from bench.report.tables import Table, one_line
 from bench.report.verdicts import verdicts
 from bench.spool import Walked
-from bench.units import UNKNOWN, duration, gib, ms, rate
+from bench.units import UNKNOWN, duration, gib, ms, percent, rate
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +67,7 @@ def show(
         tables.steps(summary),
         *([verdicts([probe])] if probe else []),
         _walk(walked),
+        _beside(results),
         _files(results, files),
     ]
     return [*(table for table in parts if table.rows), *_verbatim(results, files)]
@@ -180,6 +182,24 @@ def _walk(walked: Sequence[Walked]) -> Table:
         ),
         numeric=frozenset({"batch per rank", "rank", "step ms", "allocated GiB", "capacity GiB"}),
         notes=("Batches tried one after the other in one process: a hint where to search, and no measurement.",),
+    )
+
+
+def _beside(results: Sequence[Result]) -> Table:
+    """What the machine did beside each attempt; one line a GPU where there are some."""
+    lines = []
+    for result in results:
+        if (seen := result.conditions) is not None:
+            shares = (percent(seen.others_cpu_share_before), percent(seen.others_cpu_share))
+            memory = (gib(seen.available_bytes_min), gib(seen.swapped_bytes), gib(seen.disk_free_bytes_min))
+            lines.append((_batch(result), *shares, *memory, "; ".join(doubts(seen)) or "nothing"))
+    numbers = ("others' CPU before", "others' CPU", "least available GiB", "swapped GiB", "disk free GiB")
+    return Table(
+        title="The machine beside it",
+        headers=("batch per rank", *numbers, "to doubt"),
+        rows=tuple(lines),
+        numeric=frozenset({"batch per rank", *numbers}),
+        notes=("others: processes that are not of this run; share of all cores. before: since the attempt before.",),
     )
 
 

@@ -50,6 +50,8 @@ def row_of(result: Result) -> Row:
         short=attempt.short,
         n_steps=attempt.measure.steps,
         slug=attempt.slug,
+        retried=result.retried,
+        conditions=result.conditions,
     )
 
 
@@ -132,7 +134,7 @@ def _reason(result: Result) -> str | None:
             reason = outcome.reason
     if isinstance(outcome, Failed) and outcome.fault != "error":
         reason = f"{outcome.fault.replace('_', ' ')}: {reason}"
-    return reason if result.retried is None else f"{reason} (second try; the first: {result.retried})"
+    return reason if result.retried is None else f"second try, {reason} (the first: {result.retried})"
 
 
 def _measured(outcome: Outcome, batch_per_rank: int, world_size: int) -> Measured | None:
@@ -175,7 +177,7 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
     ranks = tuple(
         Rank(
             rank=rank.rank,
-            step=_times(rank.step_times_s),
+            step=times(rank.step_times_s),
             memory=rank.memory,
             regime=rank.regime,
             sharded_share=rank.regime.sharded_parameters / rank.regime.parameters,
@@ -217,9 +219,9 @@ def _phases(ranks: Sequence[RankOk]) -> Phases | None:
     samples = slowest.phase_times_s
     return Phases(
         rank=slowest.rank,
-        parts={name: _times(samples[name]) for name in PHASES},
-        total=_times(samples["total"]),
-        backward_step=_times(samples["backward_step"]),
+        parts={name: times(samples[name]) for name in PHASES},
+        total=times(samples["total"]),
+        backward_step=times(samples["backward_step"]),
     )
 
 
@@ -229,7 +231,8 @@ def _unaccounted_share(rank: RankOk) -> float | None:
     return 1 - sum(sum(rank.phase_times_s[name]) for name in PHASES) / total
 
 
-def _times(samples: Sequence[float]) -> Times:
+def times(samples: Sequence[float]) -> Times:
+    """Statistics of raw samples."""
     return Times(
         mean_s=statistics.fmean(samples),
         median_s=statistics.median(samples),
