@@ -32,12 +32,20 @@ class InputError(Exception):
         super().__init__(problem)
 
     def __str__(self) -> str:
-        lines = [": ".join(part for part in (self.where, self.field, self.problem) if part)]
+        limits = ((self.where, 240), (self.field, 160), (self.problem, 480))
+        lines = [": ".join(one_line(part, limit) for part, limit in limits if part)]
         if self.allowed:
-            lines.append(f"  allowed: {self.allowed}")
+            lines.append(f"  allowed: {one_line(self.allowed, 960)}")
         if self.fix:
-            lines.append(f"  {self.fix}")
+            lines.append(f"  {one_line(self.fix, 480)}")
         return "\n".join(lines)
+
+
+def one_line(text: str, limit: int) -> str:
+    """``text`` on one line, control characters escaped. One that is too long keeps both ends: a path's line is last."""
+    joined = " ".join(part for line in text.splitlines() if (part := line.strip()))
+    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in joined)
+    return shown if len(shown) <= limit else f"{shown[: limit - limit // 3 - 3]}...{shown[-(limit // 3) :]}"
 
 
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:

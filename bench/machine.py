@@ -3,6 +3,7 @@
 import importlib.metadata
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +15,13 @@ import psutil
 from bench.cell import Device, Frozen
 
 LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+
+
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_THREADS = re.compile(r"\d+(,\d+)*")
+_ALLOCATOR = re.compile(r"(\w+:([A-Za-z]{1,20}|[\d.]+|\[[\d:,>]+\])(,|$))+")
+_UNREADABLE = "unreadable"
+"""Stands for a setting that is none: what else was put there, such as a password, is not for a record."""
 
 
 class Hardware(Frozen):
@@ -84,11 +92,11 @@ def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> 
 
 def detect(environment: Mapping[str, str] = os.environ) -> Hardware:
     """The hardware as bench will use it: GPUs that the driver reports and CUDA_VISIBLE_DEVICES does not hide."""
-    gpus = _visible(_gpus(), environment.get("CUDA_VISIBLE_DEVICES"))
+    shown = gpus(environment)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    if gpus:
-        memory_bytes = min(gpu.memory_bytes for gpu in gpus)
-        return Hardware(device="cuda", devices=len(gpus), cores=cores, memory_bytes=memory_bytes)
+    if shown:
+        memory_bytes = min(gpu.memory_bytes for gpu in shown)
+        return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
     return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=psutil.virtual_memory().total)
 
 
@@ -106,7 +114,7 @@ def record(
     commit = _git("rev-parse", "HEAD")
     return Machine(
         hardware=hardware,
-        accelerators=tuple(gpu.name for gpu in _visible(_gpus(), environment.get("CUDA_VISIBLE_DEVICES"))),
+        accelerators=tuple(gpu.name for gpu in gpus(environment)),
         driver=_driver(),
         cpu=_cpu_model(),
         system=f"{platform.system()} {platform.release()}",
@@ -115,9 +123,13 @@ def record(
         bench=importlib.metadata.version("training-bench"),
         git_commit=commit,
         git_dirty=None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no")),
-        allocator=allocator if hardware.device == "cuda" else None,
-        threads={name: environment[name] for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS") if name in environment},
+        allocator=_setting(allocator, _ALLOCATOR) if allocator and hardware.device == "cuda" else None,
+        threads={name: _setting(environment[name], _THREADS) for name in THREADS if name in environment},
     )
+
+
+def _setting(text: str, shape: re.Pattern[str]) -> str:
+    return text if shape.fullmatch(text) else _UNREADABLE
 
 
 def notes(machine: Machine) -> list[str]:
@@ -143,6 +155,11 @@ class Gpu(NamedTuple):
     name: str
     memory_bytes: int
     uuid: str
+
+
+def gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
+    """Those that CUDA would show to a process with this environment."""
+    return _visible(_gpus(), environment.get("CUDA_VISIBLE_DEVICES"))
 
 
 def _visible(gpus: Sequence[Gpu], named: str | None) -> list[Gpu]:

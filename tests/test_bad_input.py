@@ -1,17 +1,10 @@
 """Every kind of bad input gets one message: where, which field, what it was, what is allowed. Nothing is launched."""
 
-import json
-import random
-import re
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
-from hypothesis import strategies as st
-from ruamel.yaml import YAML
 
 from bench.errors import InputError
 from bench.machine import Hardware
@@ -19,7 +12,6 @@ from bench.matrix import expand, load
 
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
 GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=80 * 2**30)
-MATRICES = Path(__file__).parent.parent / "matrices"
 HEAD = "workload: {name: 'tests.workloads:Toy', preset: tiny}\n"
 GOOD = HEAD + "matrix:\n  backend: [ddp, fsdp]\n  num_cams: [1, 4]\n  batch: [1, 2]\n"
 OWN = HEAD + "matrix: {backend: {name: mine, config_file: own.yaml}, batch: 1}\n"
@@ -46,6 +38,7 @@ def own(name: str, config: str, *expected: str, **beside: str) -> Case:
 
 
 BOMB = "\n".join(f"a{i}: &a{i} [{', '.join([f'*a{i - 1}' if i else 'x'] * 9)}]" for i in range(9))
+LONG = "x" * 100_000
 MANY = "matrix: {backend: ddp, batch: 1, num_cams: RANGE, width: RANGE, scale: RANGE}".replace(
     "RANGE", f"{[*range(1, 40)]}"
 )
@@ -163,6 +156,11 @@ CASES = [
     Case("cap below 1", GOOD + "probe: {max_batch: 0}\n", ("bad.yaml:6: probe.max_batch: 0", "at least 1")),
     Case("headroom above 1", GOOD + "probe: {headroom: 1.5}\n", ("bad.yaml:6: probe.headroom: 1.5", "up to 1")),
     Case("too many combinations", HEAD + MANY, ("bad.yaml:2: matrix: 59,319 combinations", "up to 10,000")),
+    Case(
+        "too much to compare",
+        GOOD + f"include: {[{'width': 99 + index} for index in range(1001)]}\n",
+        ("bad.yaml:6: include: 1,001 entries are too many", "up to 1,000"),
+    ),
     # include, exclude, defaults
     Case(
         "exclude that matches nothing",
@@ -349,6 +347,21 @@ CASES = [
     ),
     Case("--exclude of everything", GOOD, ("--exclude", "everything is excluded"), exclude=("backend=ddp,fsdp",)),
     Case("empty --exclude", GOOD, ("--exclude",), exclude=("",)),
+    # whatever is long is shortened, and what a terminal would obey is written out
+    Case("long field", GOOD + f"{LONG[:1000]}: 1\n", ("bad.yaml:6", "unknown field 'xxx", "allowed: name, workload")),
+    Case("long workload", f"workload: {{name: {LONG}}}\n", ("bad.yaml:1: workload.name", "is not a workload")),
+    Case("long override", GOOD, ("=5: xxx", "unknown field"), overrides=(f"{LONG}=5",)),
+    Case("long --axis", GOOD, ("--axis num_cams=xxx", "matrix.num_cams[0]"), axes=(f"num_cams={LONG}",)),
+    Case("long --select", GOOD, ("--select xxx", "unknown field"), select=(f"{LONG}=1",)),
+    Case("long --exclude", GOOD, ("--exclude", "num_cams is never"), exclude=(f"num_cams={LONG}",)),
+    Case(
+        "many allowed values",
+        HEAD + f"matrix: {{backend: ddp, batch: {[*range(1, 5000)]}}}\n",
+        ("batch is never 9999", "4999"),
+        select=("batch=9999",),
+    ),
+    Case("escape code", GOOD + '"\\e[31m": 1\n', ("bad.yaml:6: \\x1b[31m: unknown field",)),
+    Case("line break", GOOD + '"a\\nb": 1\n', ("bad.yaml:6: a b: unknown field 'a\\nb'",)),
 ]
 
 
@@ -380,8 +393,9 @@ def test_bad_input_is_one_message(case: Case, tmp_path: Path) -> None:
     message = str(caught.value)
     for fragment in case.expected:
         assert fragment in message
-    assert len(message.splitlines()) <= 12
-    assert "Traceback" not in message
+    assert len(message.splitlines()) <= 3
+    assert len(message) <= 20 * 120
+    assert message.replace("\n", "").isprintable()
 
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.hardware is CPU], ids=lambda case: case.name)
@@ -402,188 +416,13 @@ def test_bad_input_ends_the_command_with_2(
     assert not out.exists()
 
 
+def test_settings_that_are_large_in_all_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.matrix.expansion.MAX_CHARACTERS", 1000)
+    case = Case("large", GOOD.replace("tiny", "tiny, layers: [1, 2, 3]"), ())
+    with pytest.raises(InputError, match=r"bad.yaml:2: the settings of all its cells are too large"):
+        load_and_expand(place(case, tmp_path), case)
+
+
 def test_a_folder_is_not_a_matrix(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path, hardware=CPU)
-
-
-# Fuzzing: whatever the file holds, it loads or it is an InputError.
-
-TEXTS = [GOOD, *(path.read_text() for path in sorted(MATRICES.glob("*.yaml")))]
-PIECES = [
-    *(
-        "\t",
-        "\0",
-        "\n",
-        "  ",
-        "é",
-        "\ud7ff",
-        "\\ud800",
-        "'",
-        '"',
-        "#",
-        ",",
-        ": ",
-        "- ",
-        "? ",
-        "{",
-        "}",
-        "[",
-        "]",
-        "|\n",
-        ">\n",
-    ),
-    *(
-        "&a ",
-        "*a",
-        "<<: ",
-        "!!set ",
-        "!x ",
-        "---\n",
-        "%YAML 1.1\n",
-        "null",
-        "true",
-        "-1",
-        "0",
-        "1e999",
-        ".nan",
-        "0x",
-        "1:30",
-    ),
-    *(
-        "99999999999999999999",
-        "2020-01-01",
-        "unheard_of",
-        "probe",
-        "auto",
-        "backend",
-        "batch",
-        "preset",
-        "include",
-        "exclude",
-    ),
-    *("defaults", "workload", "measure", "gradient_accumulation_steps", "config_file"),
-]
-
-
-def mutate(text: str, seed: int) -> str:
-    """``text`` after a few edits: characters and lines cut, doubled, swapped, and pieces of YAML put in."""
-    rng = random.Random(seed)
-    for _ in range(rng.randint(1, 6)):
-        lines = text.splitlines(keepends=True) or [""]
-        tokens = re.findall(r"\w+|\W", text) or [""]
-        line, token, at = rng.randrange(len(lines)), rng.randrange(len(tokens)), rng.randrange(len(text) + 1)
-        match rng.randrange(6):
-            case 0:
-                text = text[:at] + rng.choice(PIECES) + text[at:]
-            case 1:
-                text = text[:at] + text[at + rng.randint(1, 20) :]
-            case 2:
-                tokens[token] = rng.choice(PIECES)
-                text = "".join(tokens)
-            case 3:
-                text = "".join([*lines[:line], lines[line], *lines[line:]])
-            case 4:
-                text = "".join(lines[:line] + lines[line + 1 :])
-            case _:
-                tokens[token], tokens[0] = tokens[0], tokens[token]
-                text = "".join(tokens)
-    return text
-
-
-ODD: list[Any] = [
-    *(
-        None,
-        True,
-        False,
-        0,
-        1,
-        -1,
-        2,
-        4,
-        2**40,
-        0.5,
-        -0.0,
-        1e300,
-        "",
-        "x",
-        "auto",
-        "probe",
-        "ddp",
-        "zero2",
-        "tiny",
-        "8GiB",
-    ),
-    *(
-        "eager",
-        "a/b",
-        "..",
-        "\0",
-        "é" * 99,
-        "9" * 25,
-        [],
-        [1],
-        [1, 1],
-        [[1]],
-        ["ddp"],
-        {},
-        {"x": 1},
-        {"backend": "ddp"},
-    ),
-    {"name": "own", "config_file": "/dev/zero"},
-]
-
-
-def mutate_data(data: Any, rng: random.Random, *, inside: bool = False) -> Any:
-    """``data`` with one value, somewhere in it, replaced, dropped, doubled or named differently."""
-    if isinstance(data, dict | list) and data and not (inside and rng.random() < 0.2):
-        copy = data.copy()
-        key = rng.choice(list(data)) if isinstance(data, dict) else rng.randrange(len(data))
-        match rng.randrange(6):
-            case 0:
-                del copy[key]
-            case 1 if isinstance(copy, dict):
-                copy[rng.choice([*data, "batch", "backend", "preset", "grad_ckpt", "fused", "nane"])] = data[key]
-            case 1:
-                copy.append(data[key])
-            case _:
-                copy[key] = mutate_data(data[key], rng, inside=True)
-        return copy
-    return rng.choice(ODD)
-
-
-def survives(content: bytes, path: Path) -> None:
-    path.write_bytes(content)
-    message = ""
-    try:
-        expand(load(path, hardware=CPU), CPU)
-    except InputError as error:
-        message = str(error)
-    assert len(message.encode().splitlines()) <= 12
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.sampled_from(TEXTS), st.integers(0, 2**32))
-def test_a_mutated_matrix_loads_or_is_an_input_error(
-    tmp_path_factory: pytest.TempPathFactory, text: str, seed: int
-) -> None:
-    survives(mutate(text, seed).encode("utf-8", "surrogatepass"), tmp_path_factory.getbasetemp() / "fuzz.yaml")
-
-
-@settings(max_examples=400, deadline=None)
-@given(st.sampled_from(TEXTS), st.integers(0, 2**32))
-def test_mutated_fields_load_or_are_an_input_error(
-    tmp_path_factory: pytest.TempPathFactory, text: str, seed: int
-) -> None:
-    rng = random.Random(seed)
-    data = YAML(typ="safe", pure=True).load(text)
-    for _ in range(rng.randint(1, 5)):
-        data = mutate_data(data, rng)
-    survives(json.dumps(data).encode(), tmp_path_factory.getbasetemp() / "fields.yaml")
-
-
-@settings(max_examples=100, deadline=None)
-@given(st.binary(max_size=200))
-@example(b"\xef\xbb\xbf")
-def test_any_bytes_are_an_input_error(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
-    survives(content, tmp_path_factory.getbasetemp() / "bytes.yaml")

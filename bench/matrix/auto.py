@@ -1,7 +1,8 @@
 """What `auto` comes to: ranks, memory and preset on this machine. Pure."""
 
 from collections.abc import Mapping
-from typing import NamedTuple
+from dataclasses import dataclass
+from functools import cached_property
 
 from pydantic import JsonValue
 
@@ -12,14 +13,17 @@ from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.workload import Workload
 
 
-class Value(NamedTuple):
+@dataclass(frozen=True)
+class Value:
     """One value of a combination and the key that it was written at."""
 
     value: JsonValue
     key: Key
 
-    def same(self, other: "Value") -> bool:
-        return canonical(self.value) == canonical(other.value)
+    @cached_property
+    def text(self) -> str:
+        """The same for values that are the same."""
+        return canonical(self.value)
 
 
 def num_processes(launch: Launch, hardware: Hardware) -> int:

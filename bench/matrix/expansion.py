@@ -20,7 +20,8 @@ from bench.matrix.validation import known, validate
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.workload import Workload
 
-MAX_COMBINATIONS = 10_000
+MAX_COMBINATIONS, MAX_ENTRIES, MAX_CHARACTERS = 10_000, 1_000, 2**26
+"""Of the axes; of include and of exclude; of all cells' settings together. More is a slip, and would take minutes."""
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -54,7 +55,7 @@ def expand(
     workload = workloads.load(matrix.workload.name)
     columns = ["backend", *matrix.matrix, *(name for entry in matrix.include for name in entry)]
     plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
-    points = 0
+    points = size = 0
     for combination in _combinations(matrix):
         cell, resolved = _cell(matrix, workload, combination, hardware)
         batches = _batches(matrix, combination)
@@ -62,6 +63,10 @@ def expand(
         _bound(matrix, points)
         axes = {name: resolved[name] for name in dict.fromkeys(columns) if name != "batch" and name in resolved}
         content = canonical(cell.model_dump(mode="json"))
+        size += len(content)
+        if size > MAX_CHARACTERS:
+            where = place_of(matrix.places, ("matrix",))
+            raise InputError("the settings of all its cells are too large", where=where, fix="shorten lists and texts")
         plans.setdefault(content, (cell, axes, set()))[2].update(batches)
     result = narrow(
         [
@@ -83,6 +88,8 @@ def _combinations(matrix: Matrix) -> list[_Combination]:
         for name, values in matrix.matrix.items()
     ]
     _bound(matrix, math.prod(len(values) for values in axes))
+    for section, entries in (("exclude", matrix.exclude), ("include", matrix.include)):
+        _bound(matrix, len(entries), "entries", MAX_ENTRIES, section)
     originals = [dict(pairs) for pairs in itertools.product(*axes)] if axes else []
     kept = _without_excluded(matrix, originals)
     extended = [dict(original) for original in kept]
@@ -92,7 +99,7 @@ def _combinations(matrix: Matrix) -> list[_Combination]:
         matching = [
             result
             for result, original in zip(extended, kept, strict=True)
-            if all(name not in original or original[name].same(value) for name, value in values.items())
+            if all(name not in original or original[name].text == value.text for name, value in values.items())
         ]
         for result in matching:
             result.update(values)
@@ -124,17 +131,19 @@ def _without_excluded(matrix: Matrix, originals: list[_Combination]) -> list[_Co
                 field=field,
                 allowed=[show(value) for value in matrix.matrix[absent[0]]],
             )
-        kept = [c for c in kept if any(canonical(c[name].value) != value for name, value in values.items())]
+        kept = [c for c in kept if any(c[name].text != value for name, value in values.items())]
     return kept
 
 
-def _bound(matrix: Matrix, size: int) -> None:
-    if size > MAX_COMBINATIONS:
+def _bound(
+    matrix: Matrix, size: int, what: str = "combinations", most: int = MAX_COMBINATIONS, section: str = "matrix"
+) -> None:
+    if size > most:
         raise InputError(
-            f"{size:,} combinations are more than can be measured",
-            where=place_of(matrix.places, ("matrix",)),
-            field="matrix",
-            allowed=f"up to {MAX_COMBINATIONS:,}",
+            f"{size:,} {what} are too many",
+            where=place_of(matrix.places, (section,)),
+            field=section,
+            allowed=f"up to {most:,}",
         )
 
 

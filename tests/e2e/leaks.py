@@ -1,0 +1,14 @@
+"""Toy that logs what it was trusted with, and fails with it."""
+
+import os
+
+import toy
+
+
+class Toy(toy.Toy):
+    def build(self):
+        token = os.environ["HF_TOKEN"]
+        if self.config.fault == "raise":
+            raise RuntimeError(f"401 Unauthorized: {token}")
+        print(f"signed in with {token}", flush=True)
+        return super().build()

@@ -1,0 +1,109 @@
+"""What bench writes and prints never holds the value of a token, key or password of the environment."""
+
+from pathlib import Path
+
+import pytest
+from harness import Bench
+
+from bench.outcome import Failed, Hang
+from bench.secrets import mask
+from bench.store import Store
+
+SECRETS = {
+    name: f"planted-{name.lower()}"
+    for name in (
+        *("HF_TOKEN", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "WANDB_API_KEY", "GITHUB_TOKEN", "OPENAI_APIKEY"),
+        *("DB_PASSWORD", "PGPASSWORD", "SOME_PASSPHRASE", "REDIS_PASS", "MINE_CREDENTIALS", "http_auth"),
+    )
+}
+MISPLACED = {"MKL_NUM_THREADS": "planted-in-threads", "PYTORCH_CUDA_ALLOC_CONF": "planted-in-allocator"}
+"""Variables that are recorded, with something else put there by mistake."""
+
+
+def holders(folder: Path) -> list[str]:
+    """Files that hold a planted value."""
+    return [str(file) for file in folder.rglob("*") if file.is_file() and b"planted" in file.read_bytes()]
+
+
+def test_nothing_of_a_run_holds_a_planted_value(bench: Bench) -> None:
+    matrix = bench.matrix(matrix={"backend": ["single", "ddp", "fsdp"], "batch": 2})
+    run, trusted = str(bench.folder / "run"), {**SECRETS, **MISPLACED, "OMP_NUM_THREADS": "1"}
+    printed = [
+        bench("run", matrix, "--dry-run", **trusted),
+        bench("run", matrix, "--out", run, **trusted),
+        bench(
+            "run", matrix, "--out", run, "--rerun", "all", "--isolation", "launch", "--select", "backend=ddp", **trusted
+        ),
+        bench("doctor", **trusted),
+        bench("show", "backend=fsdp", run, **trusted),
+        bench("compare", run, run, **trusted),
+        *(bench("report", run, "--format", kind, **trusted) for kind in ("md", "csv", "json")),
+        bench("report", run, "--format", "html", "--output", str(bench.folder / "page.html"), **trusted),
+    ]
+    assert holders(bench.folder) == []
+    assert not [text for text in printed if "planted" in text]
+    for result in bench.results():
+        assert result.outcome.kind == "ok"
+        assert result.machine.threads == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "unreadable"}
+
+
+def test_an_error_that_holds_one_is_told_without_it(bench: Bench) -> None:
+    matrix = bench.matrix(
+        workload={"name": "leaks:Toy", "fault": "raise"}, matrix={"backend": ["single", "ddp"], "batch": 2}
+    )
+    run = str(bench.folder / "run")
+    printed = bench("run", matrix, "--out", run, expect=1, **SECRETS) + bench("show", "backend=ddp", run, **SECRETS)
+    assert holders(bench.folder) == []
+    assert "planted" not in printed
+    for result in bench.results():
+        assert isinstance(result.outcome, Failed)
+        assert result.outcome.reason == "RuntimeError: 401 Unauthorized: [HF_TOKEN]"
+
+
+def test_what_a_workload_logs_is_its_own_but_no_record_repeats_it(bench: Bench) -> None:
+    matrix = bench.matrix(
+        workload={"name": "leaks:Toy", "fault": "sleep"},
+        matrix={"backend": "ddp", "batch": 2},
+        launch={"attempt_timeout_s": 8},
+    )
+    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, **SECRETS)
+    [result] = Store(bench.folder / "run").results()
+    assert isinstance(result.outcome, Hang)
+    assert all("signed in with [HF_TOKEN]" in stuck.log_tail for stuck in result.outcome.stuck)
+    assert {Path(file).name for file in holders(bench.folder)} == {"rank0.log", "rank1.log"}
+
+
+def test_a_workload_that_cannot_be_loaded_is_told_without_it(bench: Bench) -> None:
+    (bench.folder / "broken.py").write_text("import os\nraise RuntimeError(os.environ['HF_TOKEN'])\n")
+    matrix = bench.matrix(workload={"name": "broken:Toy"}, matrix={"backend": "ddp", "batch": 2})
+    printed = bench("run", matrix, "--dry-run", cwd=bench.folder, expect=2, **SECRETS)
+    assert "RuntimeError: [HF_TOKEN]" in printed
+    assert "planted" not in printed
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "masked"),
+    [
+        ("HF_TOKEN", "hf_0123456789", True),
+        ("hf_token", "hf_0123456789", True),
+        ("MY_KEYS", "one two\nthree", True),
+        ("A_PASSWORD_FILE", "it's here", True),
+        ("SSH_PRIVATE_KEY", "-----BEGIN\nabc\n", True),
+        ("TOKENIZERS_PARALLELISM", "parallel", False),
+        ("PWD", "/home/someone", False),
+        ("OLDPWD", "/home/someone", False),
+        ("KEYBOARD", "qwertz", False),
+        ("A_KEY", "1", False),
+        ("A_TOKEN", "", False),
+    ],
+)
+def test_values_are_known_by_the_names_of_their_variables(name: str, value: str, masked: bool) -> None:
+    environment = {"PATH": "/usr/bin", name: value}
+    for written in (value, repr(value)[1:-1]):
+        assert (
+            mask(f"/usr/bin said {written}1.", environment) == f"/usr/bin said {f'[{name}]' if masked else written}1."
+        )
+
+
+def test_the_longer_of_two_values_is_looked_for_first() -> None:
+    assert mask("secret-and-more", {"A_KEY": "secret", "B_KEY": "secret-and-more"}) == "[B_KEY]"
