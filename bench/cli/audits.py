@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from bench.cell import AuditKind
     from bench.matrix import CellPlan
     from bench.report.tables import Table
-    from bench.sweep import Audited
+    from bench.sweep import Audited, Sweep
 
 audit = typer.Typer(no_args_is_help=True, help="Look at one property of a cell that throughput does not show.")
 app.add_typer(audit, name="audit")
@@ -40,7 +40,7 @@ def collectives(
     backend: Backend = None,
     axis: Axis = None,
     select: Select = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps to watch.")] = 10,
+    steps: Annotated[int, typer.Option(min=1, help="Training steps to watch.")] = 5,
     batch: Annotated[int, typer.Option(min=1, help="Samples per rank and step.")] = 1,
     out: Out = None,
 ) -> None:
@@ -49,13 +49,80 @@ def collectives(
     from bench.report import audit_tables
     from bench.spool import read_audits
 
-    def judge(plan: "CellPlan", done: "Audited") -> "Finding":
+    def judge(_: "Sweep", plan: "CellPlan", done: "Audited") -> Finding:
         issued = read_audits(done.folder, plan.cell.num_processes, judging.Issued)
         verdict = judging.judge(issued, plan.cell.num_processes, done.ended)
         says = f"{'SAME' if verdict.same else 'DIFFERENT'}, {verdict.says}"
         return Finding(verdict.same, says, [audit_tables.collectives(done.label, verdict)])
 
-    _run("collectives", judge, Asked(matrix, overrides, backend, axis, select, steps, batch, out))
+    asked = Asked(matrix, overrides, backend, axis, select, steps, batch, out)
+    _run("collectives", judge, asked, hang_after_s=HANG_AFTER_S)
+
+
+@audit.command()
+def dataloader(
+    matrix: MatrixArgument = None,
+    overrides: Overrides = None,
+    backend: Backend = None,
+    axis: Axis = None,
+    select: Select = None,
+    steps: Annotated[int, typer.Option(min=1, help="Batches to time, on each rank.")] = 50,
+    batch: Annotated[
+        int | None, typer.Option(min=1, help="Samples per rank; else that of the cell's best stored training, or 1.")
+    ] = None,
+    out: Out = None,
+) -> None:
+    """Can the loader deliver what training takes? Its batches without a model, beside the stored training."""
+    from bench.audit import dataloader as judging
+    from bench.report import audit_tables
+    from bench.spool import read_audits
+
+    def judge(sweep: "Sweep", plan: "CellPlan", done: "Audited") -> Finding:
+        cell = plan.cell
+        loaded = read_audits(done.folder, cell.num_processes, judging.Loaded)
+        verdict = judging.judge(
+            loaded,
+            cell.num_processes,
+            done.batch_per_rank,
+            cell.measure.dataloader_workers,
+            audit_tables.training(sweep.store.of_cell(cell), done.batch_per_rank),
+            done.ended,
+        )
+        good = verdict.word not in ("STARVED", "NOT MEASURED")
+        table = audit_tables.dataloader(done.label, loaded, done.batch_per_rank, verdict)
+        return Finding(good, f"{verdict.word}, {verdict.says}", [table])
+
+    _run("dataloader", judge, Asked(matrix, overrides, backend, axis, select, steps, batch, out))
+
+
+@audit.command()
+def params(
+    matrix: MatrixArgument = None,
+    overrides: Overrides = None,
+    backend: Backend = None,
+    axis: Axis = None,
+    select: Select = None,
+    steps: Annotated[int, typer.Option(min=1, help="Batches to look at: a branch may depend on the samples.")] = 10,
+    batch: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 1,
+    zero_grad: Annotated[bool, typer.Option("--zero-grad", help="List gradients of exactly zero, too.")] = False,
+    out: Out = None,
+) -> None:
+    """Which parameters does backward not reach, and may find_unused_parameters be off? In one process, unsharded."""
+    from bench.audit import params as judging
+    from bench.backends import backend_of
+    from bench.report import audit_tables
+    from bench.spool import read_audits
+
+    def judge(_: "Sweep", plan: "CellPlan", done: "Audited") -> Finding:
+        verdict = judging.judge(
+            next(iter(read_audits(done.folder, 1, judging.Looked)), None),
+            backend_of(plan.cell).family,
+            find_unused=plan.cell.train.find_unused_parameters,
+            ended=done.ended,
+        )
+        return Finding(verdict.good, verdict.says, [audit_tables.params(done.label, verdict, zero_grad=zero_grad)])
+
+    _run("params", judge, Asked(matrix, overrides, backend, axis, select, steps, batch, out))
 
 
 class Asked(NamedTuple):
@@ -67,7 +134,8 @@ class Asked(NamedTuple):
     axis: list[str] | None
     select: list[str] | None
     steps: int
-    batch: int
+    batch: int | None
+    """None: as it was trained."""
     out: Path | None
 
 
@@ -80,7 +148,12 @@ class Finding(NamedTuple):
     tables: "Sequence[Table]"
 
 
-def _run(kind: "AuditKind", judge: "Callable[[CellPlan, Audited], Finding]", asked: Asked) -> None:
+def _run(
+    kind: "AuditKind",
+    judge: "Callable[[Sweep, CellPlan, Audited], Finding]",
+    asked: Asked,
+    hang_after_s: float | None = None,
+) -> None:
     """Audit one cell after the other, then print everything; exit code 1 when something is not good."""
     from bench import machine
     from bench.launch.watch import Limits
@@ -90,21 +163,33 @@ def _run(kind: "AuditKind", judge: "Callable[[CellPlan, Audited], Finding]", ask
     if matrix is not None and "=" in str(matrix) and not matrix.exists():
         matrix, overrides = None, [str(matrix), *overrides]
     overrides = [*([] if matrix is not None else ["name=audit"]), *overrides]
-    axes = [*(asked.axis or []), *([f"backend={asked.backend}"] if asked.backend else []), f"batch={asked.batch}"]
+    axes = [*(asked.axis or []), *([f"backend={asked.backend}"] if asked.backend else [])]
+    if asked.batch is not None or matrix is None:
+        axes.append(f"batch={asked.batch or 1}")
     hardware = machine.detect()
     loaded = load(matrix, overrides=overrides, axes=axes, hardware=hardware)
     plans = expand(loaded, hardware, select=asked.select or [])
-    limits = Limits(loaded.launch.attempt_timeout_s, loaded.launch.hang_after_s or HANG_AFTER_S)
+    limits = Limits(loaded.launch.attempt_timeout_s, loaded.launch.hang_after_s or hang_after_s)
     findings: dict[str, Finding] = {}
-    with opened(loaded, plans, hardware, out=asked.out, limits=limits) as sweep:
+    with opened(loaded, plans, hardware, out=asked.out, limits=limits, keep_matrix=True) as sweep:
         progress, folder = sweep.progress, str(sweep.store.root)
         progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=folder, notes=loaded.notes)
         for plan in plans:
-            done = sweep.audit(plan, kind, asked.batch, asked.steps)
-            found = findings[done.label] = judge(plan, done)
+            done = sweep.audit(plan, kind, asked.batch or _trained(sweep, plan), asked.steps)
+            found = findings[done.label] = judge(sweep, plan, done)
             progress.audited(done.label, found.good, found.says)
     says = [f"{label}: {found.says}" for label, found in findings.items()]
-    print_document(f"Audit: {kind}", says, [table for found in findings.values() for table in found.tables])
+    tables = [table for found in findings.values() for table in found.tables if table.rows]
+    print_document(f"Audit: {kind}", says, tables)
     typer.echo(f"what the ranks saw: {folder}")
     if not all(found.good for found in findings.values()):
         raise typer.Exit(1)
+
+
+def _trained(sweep: "Sweep", plan: "CellPlan") -> int:
+    """The batch at which the cell trained best, else its smallest."""
+    from bench.report.audit_tables import training
+
+    trained = training(sweep.store.of_cell(plan.cell))
+    listed = [batch for batch in plan.batches if batch != "probe"]
+    return trained.batch_per_rank if trained else min(listed, default=1)

@@ -1,19 +1,24 @@
 """The audits of `bench audit`, as one rank sees them. Each leaves its findings in `audit<N>.json`."""
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
+from accelerate.utils import send_to_device
+from torch import nn
 
 from bench import spool
 from bench.audit.collectives import Issued
+from bench.audit.dataloader import Loaded
+from bench.audit.params import Looked, Parameter
 from bench.backends import backend_of
 from bench.cell import Audit, AuditKind
 from bench.runner import recorder
 from bench.runner.device import Shim
-from bench.runner.setup import set_up
+from bench.runner.setup import build, loader_of, set_up, task_of
 from bench.runner.steps import no_lap, step
 from bench.spool import BeatFile
 
@@ -26,7 +31,7 @@ def run(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> Non
 
 
 def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
-    os.environ["TORCH_FR_BUFFER_SIZE"] = os.environ["TORCH_NCCL_TRACE_BUFFER_SIZE"] = "100000"
+    os.environ["TORCH_FR_BUFFER_SIZE"] = "100000"
     if backend_of(audit.cell).family != "ddp":  # there it crashes: torch 2.13, DDP over a wrapped group
         levels: Any = dist
         levels.set_debug_level(levels.DebugLevel.DETAIL)
@@ -46,4 +51,87 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
         spool.write(spool.audit_file(out, rank), issued)
 
 
-LOOKS: Mapping[AuditKind, Look] = {"collectives": _collectives}
+def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+    cell = audit.cell
+    accelerator = device.open(backend_of(cell).family, find_unused_parameters=False)
+    dataset = task_of(cell).dataset(cell.measure.seed)
+    loader = loader_of(cell, dataset, accelerator, audit.batch_per_rank, on_device=False)
+    # Workers deliver in turns, a burst at a time: each starts in the first round, and the window holds whole rounds.
+    first = max(1, cell.measure.dataloader_workers)
+    steps = -(-audit.steps // first) * first
+    fetch_times_s, to_device_times_s, ended = [], [], []
+    accelerator.wait_for_everyone()  # and no more: while ranks wait for each other, workers get ahead
+    ended.append(time.perf_counter())
+    batches = iter(loader)
+    for index in range(first + steps):
+        beat("audit", index, first + steps)
+        start = time.perf_counter()
+        batch = next(batches)
+        fetched = time.perf_counter()
+        send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
+        device.synchronize()
+        ended.append(time.perf_counter())
+        fetch_times_s.append(fetched - start)
+        to_device_times_s.append(ended[-1] - fetched)
+    loaded = Loaded(
+        rank=rank,
+        start_s=ended[first] - ended[0],
+        fetch_times_s=tuple(fetch_times_s[first:]),
+        to_device_times_s=tuple(to_device_times_s[first:]),
+        window_s=ended[-1] - ended[first],
+    )
+    spool.write(spool.audit_file(out, rank), loaded)
+
+
+def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+    accelerator = device.open("single", find_unused_parameters=False)
+    task = task_of(audit.cell)
+    model = build(audit.cell, task).to(accelerator.device)
+    model.train()
+    dataset = task.dataset(audit.cell.measure.seed)
+    batches = iter(loader_of(audit.cell, dataset, accelerator, audit.batch_per_rank))
+    named = dict(model.named_parameters())
+    unused: dict[str, list[int]] = {name: [] for name in named}
+    zero: dict[str, list[int]] = {name: [] for name in named}
+    reached: set[str] = set()
+    kept_alive = [
+        _on_gradient(parameter, name, reached) for name, parameter in named.items() if parameter.requires_grad
+    ]
+    for index in range(audit.steps):
+        beat("audit", index, audit.steps)
+        reached.clear()
+        model.zero_grad()
+        model(next(batches))["loss"].backward()
+        for name, parameter in named.items():
+            if name not in reached:
+                unused[name].append(index)
+            elif parameter.grad is None or not parameter.grad.any():
+                zero[name].append(index)
+    del kept_alive
+    found = (
+        Parameter(
+            name=name,
+            elements=parameter.numel(),
+            requires_grad=parameter.requires_grad,
+            unused_in=tuple(unused[name]),
+            zero_in=tuple(zero[name]),
+        )
+        for name, parameter in named.items()
+    )
+    spool.write(spool.audit_file(out, rank), Looked(rank=rank, batches=audit.steps, parameters=tuple(found)))
+
+
+def _on_gradient(parameter: nn.Parameter, name: str, reached: set[str]) -> object:
+    """Have ``name`` noted when backward gets to ``parameter``: where DDP listens too. Keep what is returned.
+
+    A gradient of its own does not tell: backward may get there with none, which is enough for DDP.
+    """
+    made_from = parameter.expand_as(parameter).grad_fn
+    assert made_from is not None
+    accumulator = made_from.next_functions[0][0]
+    assert accumulator is not None
+    accumulator.register_hook(lambda *_: reached.add(name))
+    return accumulator
+
+
+LOOKS: Mapping[AuditKind, Look] = {"collectives": _collectives, "dataloader": _dataloader, "params": _params}

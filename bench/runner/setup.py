@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 from torch.optim import AdamW, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, Dataset
 
 from bench import processes, workload
 from bench.backends import Family, backend_of
@@ -55,13 +55,8 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
             fix="unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
         )
     _keep_only_the_wrapper()
-    kind = workload.load(cell.workload)
-    task = kind(kind.Config.model_validate(cell.options))
-    torch.manual_seed(cell.measure.seed)
-    with _no_zero_init():
-        model = task.build()
-    if cell.mixed_precision == "bf16" and family not in ("fsdp", "fsdp2"):
-        model = model.to(torch.bfloat16)
+    task = task_of(cell)
+    model = build(cell, task)
     if family == "fsdp2" and cell.mixed_precision == "bf16" and cell.accelerate is None:
         _reduce_in_fp32(accelerator)
     if family == "deepspeed":
@@ -72,17 +67,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     dataset = task.dataset(cell.measure.seed)
 
     def loader(batch_per_rank: int) -> Iterable[dict[str, Tensor]]:
-        plain: DataLoader[dict[str, Tensor]] = DataLoader(
-            dataset,
-            batch_size=batch_per_rank,
-            drop_last=True,
-            num_workers=cell.measure.dataloader_workers,
-            prefetch_factor=cell.measure.dataloader_prefetch if cell.measure.dataloader_workers else None,
-            pin_memory=accelerator.device.type == "cuda",
-            worker_init_fn=_end_with_rank,
-        )
-        prepared: Iterable[dict[str, Tensor]] = accelerator.prepare_data_loader(plain)
-        return prepared
+        return loader_of(cell, dataset, accelerator, batch_per_rank)
 
     def adamw(parameters: Iterator[nn.Parameter]) -> Optimizer:
         return AdamW(
@@ -112,7 +97,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
         optimizer, scheduler = accelerator.prepare(optimizer, constant(optimizer))
     model.train()
     if cell.train.compile:
-        _compile_units(model, kind.units)
+        _compile_units(model, task.units)
     return Job(
         accelerator=accelerator,
         model=model,
@@ -123,6 +108,50 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
         max_grad_norm=cell.train.max_grad_norm,
         family=family,
     )
+
+
+def task_of(cell: Cell) -> workload.Workload:
+    """The cell's workload, configured."""
+    kind = workload.load(cell.workload)
+    return kind(kind.Config.model_validate(cell.options))
+
+
+def build(cell: Cell, task: workload.Workload) -> nn.Module:
+    """The whole model, the same on every rank, in the dtype that its backend takes it in."""
+    torch.manual_seed(cell.measure.seed)
+    with _no_zero_init():
+        model = task.build()
+    if cell.mixed_precision == "bf16" and backend_of(cell).family not in ("fsdp", "fsdp2"):
+        model = model.to(torch.bfloat16)
+    return model
+
+
+def loader_of(
+    cell: Cell,
+    dataset: Dataset[dict[str, Tensor]],
+    accelerator: Accelerator,
+    batch_per_rank: int,
+    *,
+    on_device: bool = True,
+) -> Iterable[dict[str, Tensor]]:
+    """This rank's batches of ``dataset``, as training takes them.
+
+    Args:
+        on_device: put there; else left on the host.
+    """
+    plain: DataLoader[dict[str, Tensor]] = DataLoader(
+        dataset,
+        batch_size=batch_per_rank,
+        drop_last=True,
+        num_workers=cell.measure.dataloader_workers,
+        prefetch_factor=cell.measure.dataloader_prefetch if cell.measure.dataloader_workers else None,
+        pin_memory=accelerator.device.type == "cuda",
+        worker_init_fn=_end_with_rank,
+    )
+    prepared: Iterable[dict[str, Tensor]] = accelerator.prepare_data_loader(
+        plain, device_placement=None if on_device else False
+    )
+    return prepared
 
 
 def _keep_only_the_wrapper() -> None:

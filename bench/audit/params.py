@@ -1,0 +1,144 @@
+"""`bench audit params`: which parameters backward never reaches, and whether `find_unused_parameters` may be off."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Literal
+
+from bench.backends import Family
+from bench.cell import Frozen
+from bench.outcome import Failed, Hang, Oom
+from bench.units import amount
+
+State = Literal["UNUSED", "ZERO-GRAD", "FROZEN", "USED"]
+
+
+class Parameter(Frozen):
+    """One parameter; a shared one under the first of its names."""
+
+    name: str
+    elements: int
+    requires_grad: bool
+    unused_in: tuple[int, ...]
+    """Batches in which backward did not reach it."""
+    zero_in: tuple[int, ...]
+    """Batches in which it was reached, and its gradient was zero everywhere."""
+
+
+class Looked(Frozen):
+    """`audit0.json`: every parameter of the model, in its order, after so many batches."""
+
+    rank: int
+    batches: int
+    parameters: tuple[Parameter, ...]
+
+    def state(self, parameter: Parameter) -> State:
+        if not parameter.requires_grad:
+            return "FROZEN"
+        if parameter.unused_in:
+            return "UNUSED"
+        return "ZERO-GRAD" if len(parameter.zero_in) == self.batches else "USED"
+
+
+class Group(Frozen):
+    """Parameters alike in what became of them: all of a module, or a single one."""
+
+    name: str
+    """``vision.*``, or a parameter's own."""
+    state: State
+    batches: int
+    """In so many of those looked at."""
+    tensors: int
+    elements: int
+    ddp_indices: tuple[int, ...]
+    """Their numbers in DDP's own error, which counts what requires a gradient."""
+
+
+class ParamsVerdict(Frozen):
+    good: bool
+    says: str
+    """One sentence."""
+    batches: int
+    """Looked at."""
+    groups: tuple[Group, ...]
+    """UNUSED first, then ZERO-GRAD and FROZEN; in the model's order. What is used is left out."""
+
+
+def judge(
+    looked: Looked | None, family: Family, *, find_unused: bool, ended: Oom | Hang | Failed | None
+) -> ParamsVerdict:
+    """Whether `find_unused_parameters` may be off.
+
+    Args:
+        family: of the cell's backend: DDP alone asks.
+        find_unused: whether the cell has it on.
+        ended: what the look came to when it did not end well.
+    """
+    if looked is None or ended is not None:
+        why = f"{ended.kind}: {ended.reason}" if ended is not None else "it left no record"
+        return ParamsVerdict(good=False, says=f"the look at its parameters did not end: {why}", batches=0, groups=())
+    order: tuple[State, ...] = ("UNUSED", "ZERO-GRAD", "FROZEN")
+    groups = sorted((g for g in group(looked) if g.state in order), key=lambda g: order.index(g.state))
+    unused = [g for g in groups if g.state == "UNUSED"]
+    batches = f"{looked.batches} batch" + "es" * (looked.batches > 1)
+    if not unused:
+        do = "may be turned off, which saves a walk over the graph every step" if find_unused else "may stay off"
+        says = f"backward reaches every parameter in {batches}: find_unused_parameters {do}"
+        return ParamsVerdict(good=True, says=says, batches=looked.batches, groups=tuple(groups))
+    fails = family == "ddp" and not find_unused
+    if family != "ddp":
+        do = "no matter here, but under ddp find_unused_parameters must be on"
+        if any(g.batches < looked.batches for g in unused):
+            do = "ranks with unlike samples may part (bench audit collectives); ddp needs find_unused_parameters on"
+    elif find_unused:
+        do = "find_unused_parameters must stay on"
+    else:
+        do = "DDP will fail or hang: freeze them, leave them out of the model, or set train.find_unused_parameters=true"
+    says = f"backward does not reach {_sum(unused)} {_when(unused, looked.batches)}: {do}"
+    return ParamsVerdict(good=not fails, says=says, batches=looked.batches, groups=tuple(groups))
+
+
+def _sum(groups: Sequence[Group]) -> str:
+    tensors, elements = sum(g.tensors for g in groups), sum(g.elements for g in groups)
+    return f"{tensors} tensor{'s' * (tensors > 1)} ({amount(elements)} parameters)"
+
+
+def _when(groups: Sequence[Group], batches: int) -> str:
+    if batches == 1:
+        return "in 1 batch"
+    always = [g.batches == batches for g in groups]
+    return f"in {'any' if all(always) else 'some or all' if any(always) else 'some'} of {batches} batches"
+
+
+def group(looked: Looked) -> tuple[Group, ...]:
+    """Every parameter, by the largest modules whose parameters are alike."""
+    trained = [parameter.name for parameter in looked.parameters if parameter.requires_grad]
+    indices = {name: index for index, name in enumerate(trained)}
+    return tuple(
+        Group(
+            name=name,
+            state=looked.state(members[0]),
+            batches=len(members[0].unused_in) if looked.state(members[0]) == "UNUSED" else looked.batches,
+            tensors=len(members),
+            elements=sum(one.elements for one in members),
+            ddp_indices=tuple(indices[one.name] for one in members if one.name in indices),
+        )
+        for name, members in _alike(looked, "", looked.parameters)
+    )
+
+
+def _alike(looked: Looked, prefix: str, members: Sequence[Parameter]) -> Iterator[tuple[str, Sequence[Parameter]]]:
+    if len(members) == 1:
+        yield members[0].name, members
+    elif len({(looked.state(one), len(one.unused_in)) for one in members}) == 1:
+        yield f"{prefix}*", members
+    else:
+        for part, inner in _by_part(prefix, members):
+            yield from _alike(looked, part, inner)
+
+
+def _by_part(prefix: str, members: Iterable[Parameter]) -> Iterator[tuple[str, list[Parameter]]]:
+    """``members`` by the part of their names that follows ``prefix``."""
+    parts: dict[str, list[Parameter]] = {}
+    for one in members:
+        part, dot, _ = one.name[len(prefix) :].partition(".")
+        parts.setdefault(prefix + part + dot, []).append(one)
+    yield from parts.items()
