@@ -32,13 +32,21 @@ _PEER_LOST = re.compile(
 
 
 EVIDENCE_CHARS = 2000
+_DESYNC = re.compile(r"Detected mismatch between collectives|distributed collective mismatch")
+"""What torch's own check says, and what gloo says when it receives another size than it expects."""
 STARTING = ("start", "setup")
 """Phases in which the ranks find each other."""
 _FAULTS: tuple[tuple[Fault, tuple[str, ...] | None, re.Pattern[str]], ...] = (
     ("regime", None, re.compile(r"^RegimeMismatch\b")),
     ("missing_package", None, re.compile(r"^(ModuleNotFound|Import|PackageNotFound)Error\b")),
-    ("disk", None, re.compile(r"^OSError: \[Errno (28|30|122)\]|^PermissionError\b|No space left on device")),
-    ("desync", None, re.compile(r"Detected mismatch between collectives|BranchMismatch|Collectives? .*mismatch")),
+    (
+        "disk",
+        None,
+        re.compile(
+            r"^OSError: \[Errno (28|30|122)\]|^PermissionError\b"
+            r"|No space left on device|Read-only file system|Disk quota exceeded"
+        ),
+    ),
     (
         "rendezvous",
         STARTING,
@@ -76,14 +84,15 @@ def classify(
     failures = [rank for rank in ranks if not isinstance(rank, RankOk | RankWalked | RankAudited)]
     causes = sorted((f for f in failures if not _is_consequence(f)), key=lambda f: (f.kind != "oom", f.at))
     if causes:
-        return _outcome_of(causes[0])
+        return _desync(failures) or _outcome_of(causes[0])
     if gave_up is not None:
-        where = explain(stuck, world_size) if stuck else _phases(failures)
+        finished = [rank.rank for rank in measured]
+        where = explain(stuck, world_size, finished) if stuck or finished else _phases(failures)
         return Hang(reason=gave_up + (f": {where}" if where else ""), stuck=tuple(stuck))
     if launcher is not None:
         return _launch_failed(launcher)
     if failures:
-        return _outcome_of(min(failures, key=lambda f: f.at))
+        return _outcome_of(min(failures, key=lambda f: (f.kind == "killed", f.at)))  # what one said itself, first
     missing = min(set(range(world_size)) - {rank.rank for rank in ranks}, default=None)
     return Failed(fault="ended", rank=missing, phase=None, reason=f"rank {missing} left no result and no word why")
 
@@ -101,6 +110,19 @@ def _is_consequence(failure: RankOom | RankError | RankKilled) -> bool:
     return False
 
 
+def _desync(failures: Sequence[RankOom | RankError | RankKilled]) -> Failed | None:
+    """Ranks that issued unlike collectives, with the place where each was: the one that says so need not be wrong."""
+    for failure in failures:
+        said = failure.error if isinstance(failure, RankError) else getattr(failure, "last_words", None) or ""
+        line = next((line.strip() for line in said.splitlines() if _DESYNC.search(line)), None)
+        if line is not None:
+            ranks = sorted(failures, key=lambda f: f.rank)
+            places = [f"rank {f.rank} in {f.place}" for f in ranks if not isinstance(f, RankOom) and f.place]
+            reason = f"ranks issued unlike collectives: {'; '.join([*places, line])}"
+            return Failed(fault="desync", rank=failure.rank, phase=failure.phase, reason=reason, evidence=said)
+    return None
+
+
 def _outcome_of(failure: RankOom | RankError | RankKilled) -> Oom | Failed:
     match failure:
         case RankOom(rank=rank, phase=phase, message=message, source=source, bytes_asked=asked):
@@ -109,8 +131,9 @@ def _outcome_of(failure: RankOom | RankError | RankKilled) -> Oom | Failed:
             fault: Fault = "error" if text else "ended"
             fault = next((name for name, when, says in _FAULTS if _is(failure, when, says)), fault)
             return Failed(fault=fault, rank=rank, phase=phase, reason=error, evidence=text[-EVIDENCE_CHARS:] or None)
-        case RankKilled(rank=rank, phase=phase, signal=signal, by_bench=by_bench):
-            return Failed(fault="killed", rank=rank, phase=phase, reason=by_bench or f"killed by {signal}")
+        case RankKilled(rank=rank, phase=phase, signal=signal, by_bench=by_bench, place=place, last_words=words):
+            reason = by_bench or f"killed by {signal}" + (f" in {place}" if place else "")
+            return Failed(fault="killed", rank=rank, phase=phase, reason=reason, evidence=words)
 
 
 def _is(failure: RankError, phases: tuple[str, ...] | None, says: re.Pattern[str]) -> bool:
@@ -118,17 +141,18 @@ def _is(failure: RankError, phases: tuple[str, ...] | None, says: re.Pattern[str
 
 
 def _launch_failed(words: str) -> Failed:
-    """A launch that ended before its ranks did. Ports are taken there, too."""
-    [rendezvous] = [says for name, _, says in _FAULTS if name == "rendezvous"]
-    return Failed(fault="rendezvous" if rendezvous.search(words) else "launch", rank=None, phase=None, reason=words)
+    """A launch that ended before its ranks did. Ports are taken and disks full there, too."""
+    fault: Fault = "launch"
+    fault = next((name for name, _, says in _FAULTS if name in ("rendezvous", "disk") and says.search(words)), fault)
+    return Failed(fault=fault, rank=None, phase=None, reason=words)
 
 
 def _without_number(ranks: Sequence[RankOk]) -> Failed | None:
-    """A loss that is no finite number: what follows it is not training."""
+    """A loss that is no finite number: what follows it is not training. It is a mean over ranks, so it blames none."""
     for one in sorted(ranks, key=lambda rank: rank.rank):
         for phase, losses in (("warmup", one.warmup_losses), ("measure", one.losses)):
             for step, loss in enumerate(losses):
                 if not math.isfinite(loss):
                     reason = f"the loss is {loss} at step {step} of {phase}"
-                    return Failed(fault="nan_loss", rank=one.rank, phase=phase, reason=reason)
+                    return Failed(fault="nan_loss", rank=None, phase=phase, reason=reason)
     return None

@@ -5,11 +5,13 @@ from typing import Annotated, Literal
 from pydantic import Field, JsonValue, field_validator
 
 from bench.cell import Attempt, Frozen, Measure, Regime, Train
+from bench.hygiene import Conditions
 from bench.machine import Machine
 from bench.stuck import Stuck
 
 SCHEMA_VERSION: Literal[2] = 2
-"""1: first version. 2: a hang holds what each rank was doing, a failure its fault and evidence, a result its retry."""
+"""1: first version. 2: a hang holds what each rank was doing, a failure its fault and evidence, a result its retry
+and what the machine did beside it."""
 
 PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
 """The phases of a step, in order. `total` is measured beside them."""
@@ -112,6 +114,8 @@ class RankError(Frozen):
     """``Type: message``."""
     traceback: str
     at: float
+    place: str | None = None
+    """Where the workload was."""
 
 
 class RankKilled(Frozen):
@@ -124,6 +128,10 @@ class RankKilled(Frozen):
     at: float
     by_bench: str | None = None
     """Why bench itself ended it: another rank had failed, or time was up."""
+    place: str | None = None
+    """Where the workload was, when the rank could still say so."""
+    last_words: str | None = None
+    """The end of its log."""
 
 
 RankOutcome = Annotated[
@@ -243,6 +251,8 @@ class Result(Frozen):
     wall_s: float
     retried: str | None = None
     """Why an earlier try of this attempt failed, when it was given a second one."""
+    conditions: Conditions | None = None
+    """What the machine did beside it; null when nothing was launched, and in imported figures."""
     stated: tuple[str, ...] | None = None
     """Of imported figures, the settings that their source names: any other of `SETTINGS` holds a default in the cell
     that means nothing. null: bench ran it, and all are known."""

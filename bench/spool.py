@@ -25,8 +25,10 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
+from bench import secrets
 from bench.cell import Attempt, Audit, Device, Frozen, Walk
-from bench.outcome import Memory, RankOutcome
+from bench.outcome import Memory, RankError, RankOutcome
+from bench.site import site_of_dump
 from bench.stuck import Stuck
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -175,6 +177,36 @@ def read(path: Path, kind: type[Model]) -> Model | None:
         return None
 
 
+def why(error: ValidationError) -> str:
+    """What is wrong first, and where."""
+    first = error.errors(include_url=False)[0]
+    return ": ".join([*([".".join(map(str, first["loc"]))] if first["loc"] else []), first["msg"]])
+
+
+LAST_WORDS_BYTES = 4000
+
+
+def last_words(folder: Path, rank: int) -> str:
+    """The end of a rank's log without the user's secrets; empty when it has none."""
+    try:
+        with (folder / f"rank{rank}.log").open("rb") as log:
+            # Twice as much, because half a secret would not be known as one.
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 2 * LAST_WORDS_BYTES))
+            return secrets.mask(log.read().decode(errors="replace"))[-LAST_WORDS_BYTES:]
+    except OSError:
+        return ""
+
+
+def last_place(folder: Path, rank: int) -> str | None:
+    """Where a rank stood that can no longer say so: its answer to a diagnosis, or what a fatal signal left."""
+    if (stuck := _whole(stuck_file(folder, rank), Stuck)) is not None:
+        return stuck.place
+    try:
+        return site_of_dump((folder / f"rank{rank}.stacks").read_text(errors="replace"))
+    except OSError:
+        return None
+
+
 def _whole(path: Path, kind: type[Model]) -> Model | None:
     try:
         return read(path, kind)
@@ -197,11 +229,16 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 def read_ranks(folder: Path, world_size: int) -> list[RankOutcome]:
-    """What the ranks of an attempt have left so far; a torn or foreign file counts as nothing."""
-    found = []
+    """What the ranks of an attempt have left so far; one whose file is torn or foreign ended without a result."""
+    found: list[RankOutcome] = []
     for rank in range(world_size):
+        file = rank_file(folder, rank)
         try:
-            found.append(_RANK_OUTCOME.validate_json(rank_file(folder, rank).read_bytes()))
-        except (FileNotFoundError, ValidationError):
+            found.append(_RANK_OUTCOME.validate_json(file.read_bytes()))
+        except FileNotFoundError:
             continue
+        except ValidationError as error:
+            beat = read_beat(folder, rank)
+            words, phase = f"{file.name} cannot be read: {why(error)}", beat.phase if beat else "start"
+            found.append(RankError(rank=rank, phase=phase, error=words, traceback="", at=file.stat().st_mtime))
     return found

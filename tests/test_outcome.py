@@ -15,6 +15,8 @@ RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:542] Read error [127.0.0.1]:4
 NCCL = (
     "DistBackendError: NCCL error in: NCCLUtils.hpp:219, ncclRemoteError: A call failed possibly due to a network error"
 )
+GLOO = "terminate called\n  what(): 64 vs 32. Is there a distributed collective mismatch in your code?\n"
+TAKEN = "DistNetworkError: The server socket has failed to listen on any local network address. EADDRINUSE"
 OUTCOME: TypeAdapter[Outcome] = TypeAdapter(Outcome)
 RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
 
@@ -102,6 +104,33 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
         [rank(0)],
         {"gave_up": "no result within 8 s"},
         Hang(reason="no result within 8 s"),
+    ),
+    "one rank hears of unlike collectives by an abort, the other by the loss of its peer": (
+        [
+            error(0, 2.0, PEER).model_copy(update={"place": "project (model/backbone.py:79)"}),
+            killed(1).model_copy(
+                update={"signal": "SIGABRT", "place": "embed (model/vision.py:11)", "last_words": GLOO}
+            ),
+        ],
+        {},
+        Failed(
+            fault="desync",
+            rank=1,
+            phase="measure",
+            reason="ranks issued unlike collectives: rank 0 in project (model/backbone.py:79); rank 1 in embed"
+            " (model/vision.py:11); what(): 64 vs 32. Is there a distributed collective mismatch in your code?",
+            evidence=GLOO,
+        ),
+    ),
+    "a port that was taken": (
+        [error(0, 1.0, TAKEN).model_copy(update={"phase": "setup"}), killed(1, 2.0, ENDED)],
+        {},
+        Failed(fault="rendezvous", rank=0, phase="setup", reason=TAKEN, evidence="Traceback"),
+    ),
+    "a loss that is no number": (
+        [rank(0, losses=(1.0, math.nan)), rank(1, losses=(1.0, math.nan))],
+        {},
+        Failed(fault="nan_loss", rank=None, phase="measure", reason="the loss is nan at step 1 of measure"),
     ),
     "one rank is missing": (
         [rank(0)],

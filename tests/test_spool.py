@@ -61,10 +61,15 @@ WHOLE = ERROR.model_dump_json()
         json.dumps(json.loads(WHOLE) | {"at": "noon"}).encode(),
     ],
 )
-def test_a_torn_or_foreign_rank_file_counts_as_nothing(tmp_path: Path, content: bytes) -> None:
+def test_a_rank_whose_file_is_torn_or_foreign_ended_without_a_result(tmp_path: Path, content: bytes) -> None:
     spool.rank_file(tmp_path, 0).write_bytes(content)
     spool.write(spool.rank_file(tmp_path, 1), ERROR)
-    assert spool.read_ranks(tmp_path, 2) == [ERROR]
+    BeatFile(tmp_path, 0)("measure", 3, 5)
+    torn, whole = spool.read_ranks(tmp_path, 2)
+    assert whole == ERROR
+    assert isinstance(torn, RankError)
+    assert (torn.rank, torn.phase, torn.traceback) == (0, "measure", "")
+    assert torn.error.startswith("rank0.json cannot be read: ")
 
 
 def test_ranks_come_in_order_and_only_those_of_the_world(tmp_path: Path) -> None:

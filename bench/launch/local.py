@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
 import yaml
 
-from bench import backends, processes, spool
+from bench import backends, processes, secrets, spool
 from bench.cell import Cell, Device
-from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death
+from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, killed_rank
 from bench.machine import Hardware
-from bench.outcome import Isolation, RankOutcome
+from bench.outcome import Isolation, RankKilled, RankOutcome
 from bench.spool import Request, ServerState
 from bench.stuck import Stuck
 
@@ -67,7 +66,11 @@ class Launch:
     def ended(self) -> str | None:
         """Why the launch has ended, or None while it runs."""
         code = self.process.poll()
-        return None if code is None else cause_of_death(code, self.log.read_text(errors="replace"))
+        return None if code is None else cause_of_death(code, self.words())
+
+    def words(self) -> str:
+        """What the launcher has said."""
+        return secrets.mask(self.log.read_text(errors="replace"))
 
     def kill(self) -> None:
         """End the launcher and every process below it, whatever their state."""
@@ -101,6 +104,8 @@ class OwnLaunch:
                     ranks = spool.read_ranks(folder, world_size)
                     return Ended(ranks=ranks, isolation="launch", gave_up=gave_up, stuck=stuck)
             ranks = spool.read_ranks(folder, world_size)
+            if (dead := killed_rank(self._launch.words())) and dead[0] not in {rank.rank for rank in ranks}:
+                ranks.append(_killed(folder, *dead))
             return Ended(ranks=ranks, isolation="launch", launcher=ended if len(ranks) < world_size else None)
         finally:
             self.close()
@@ -109,6 +114,19 @@ class OwnLaunch:
         if self._launch is not None:
             self._launch.kill()
             self._launch = None
+
+
+def _killed(folder: Path, rank: int, signal: str) -> RankKilled:
+    """What a rank server would have said, where there is none."""
+    beat = spool.read_beat(folder, rank)
+    return RankKilled(
+        rank=rank,
+        phase=beat.phase if beat else "start",
+        signal=signal,
+        at=time.time(),
+        place=spool.last_place(folder, rank),
+        last_words=spool.last_words(folder, rank) or None,
+    )
 
 
 class RankServers:
@@ -125,20 +143,20 @@ class RankServers:
     def wait_ready(self) -> str | None:
         """Wait until all servers have imported everything; the reason when they did not."""
         deadline = time.monotonic() + START_TIMEOUT_S
-        while time.monotonic() < deadline:
-            if len(self.states()) == self.num_processes:
-                return None
+        while len(self.states()) < self.num_processes:
             if ended := self.launch.ended():
                 return f"the rank servers did not start: {ended}"
+            if time.monotonic() > deadline:
+                return f"the rank servers did not start within {START_TIMEOUT_S:g} s"
             time.sleep(POLL_S)
-        return f"the rank servers did not start within {START_TIMEOUT_S:g} s"
+        return None
 
     def states(self) -> list[ServerState]:
         files = (self.folder / f"server{rank}.json" for rank in range(self.num_processes))
         return [state for file in files if (state := spool.read(file, ServerState)) is not None]
 
     def alive(self) -> bool:
-        return self.launch.ended() is None and all(psutil.pid_exists(state.pid) for state in self.states())
+        return self.launch.ended() is None and all(processes.runs(state.pid) for state in self.states())
 
     def run(self, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
         self._number += 1

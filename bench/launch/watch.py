@@ -32,6 +32,8 @@ LEAST_S, PACES = 60.0, 20.0
 """After that: so many of the longest step, and never less than this."""
 ANSWER_S = 5.0
 """How long ranks have to say where they stand before they are ended."""
+ASLEEP_S = 5.0
+"""Longer than this between two looks, and bench itself was stopped: what passed meanwhile is held against nobody."""
 
 
 class Watch:
@@ -42,7 +44,7 @@ class Watch:
 
     def __init__(self, folder: Path, world_size: int, limits: Limits, on_beat: OnBeat) -> None:
         self.folder, self.world_size, self.limits, self.on_beat = folder, world_size, limits, on_beat
-        self._began_s = self._moved_s = time.monotonic()
+        self._began_s = self._moved_s = self._awake_s = time.monotonic()
         self._next_beat = 0.0
         self._beats: dict[int, Beat] = {}
         self._stepped_s: float | None = None
@@ -51,7 +53,7 @@ class Watch:
     def pause(self) -> str | None:
         """Sleep for a moment; why the attempt is to be given up, when it is."""
         time.sleep(POLL_S)
-        now = time.monotonic()
+        now = self._wake()
         if now >= self._next_beat:
             self._next_beat = now + BEAT_EVERY_S
             self._look(now)
@@ -61,15 +63,27 @@ class Watch:
             return f"no progress for {patience:.0f} s"
         return None
 
+    def _wake(self) -> float:
+        """The time, after a look at how long this process itself did not run."""
+        now = time.monotonic()
+        if (gap_s := now - self._awake_s) > ASLEEP_S:
+            self._began_s += gap_s
+            self._moved_s += gap_s
+            if self._stepped_s is not None:
+                self._stepped_s += gap_s
+        self._awake_s = now
+        return now
+
     def diagnose(self) -> list[Stuck]:
         """Ask the ranks where they stand, once; returns what they said within a few seconds."""
         spool.ask_for_diagnosis(self.folder)
         until = time.monotonic() + ANSWER_S
-        while len(found := spool.read_stuck(self.folder, self.world_size)) < self.world_size:
-            if time.monotonic() > until:
-                break
+        while True:
+            found = spool.read_stuck(self.folder, self.world_size)
+            spoken = {one.rank for one in [*found, *spool.read_ranks(self.folder, self.world_size)]}
+            if len(spoken) == self.world_size or time.monotonic() > until:
+                return found
             time.sleep(POLL_S)
-        return found
 
     def _look(self, now: float) -> None:
         found = ((rank, spool.read_beat(self.folder, rank)) for rank in range(self.world_size))
@@ -110,16 +124,25 @@ def cause_of_death(launcher_returncode: int, log: str) -> str:
     """Why a launch ended, in words: the launcher's own end, or the rank that its log blames."""
     if launcher_returncode < 0:
         return f"accelerate launch was killed by {_signal(launcher_returncode)}"
-    if (block := log.rfind("Root Cause")) >= 0:
-        worker = _WORKER.search(log, block)
-        if worker is not None:
-            rank, code = int(worker[1]), int(worker[2])
-            how = f"was killed by {_signal(code)}" if code < 0 else f"ended with exit code {code}"
-            return f"the process of rank {rank} {how}"
-    if single := _CALLED_PROCESS.search(log):
-        return f"the process of rank 0 was killed by {single[1]}"
+    if dead := killed_rank(log):
+        return f"the process of rank {dead[0]} was killed by {dead[1]}"
+    if worker := _root_cause(log):
+        return f"the process of rank {worker[1]} ended with exit code {worker[2]}"
     last = log.strip().splitlines()[-1] if log.strip() else "its log is empty"
     return f"accelerate launch ended with exit code {launcher_returncode}: {last[:300]}"
+
+
+def killed_rank(log: str) -> tuple[int, str] | None:
+    """The rank that a launcher's log blames, and the signal that ended it."""
+    if (worker := _root_cause(log)) and int(worker[2]) < 0:
+        return int(worker[1]), _signal(int(worker[2]))
+    single = _CALLED_PROCESS.search(log)
+    return (0, single[1]) if single else None
+
+
+def _root_cause(log: str) -> re.Match[str] | None:
+    block = log.rfind("Root Cause")
+    return _WORKER.search(log, block) if block >= 0 else None
 
 
 def _signal(returncode: int) -> str:

@@ -1,6 +1,5 @@
 """One attempt in this process: set up, warm up, throughput window, phase window. Whatever happens becomes a file."""
 
-import os
 import sys
 import time
 import traceback
@@ -9,11 +8,11 @@ from pathlib import Path
 
 import torch
 
-from bench import spool, workload
+from bench import secrets, spool, workload
 from bench.backends import backend_of
 from bench.cell import Attempt, Audit, Device, Walk
 from bench.outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
-from bench.runner import audits, oom, regime
+from bench.runner import audits, log, oom, recorder, regime
 from bench.runner.device import Shim, shim
 from bench.runner.preload import build_extensions, preload
 from bench.runner.pulse import pulse
@@ -21,6 +20,13 @@ from bench.runner.setup import Job, set_up
 from bench.runner.steps import METRICS, phase_window, throughput_window
 from bench.runner.walk import walk
 from bench.spool import BeatFile, Spec
+
+_EPOCH_S = time.time() - time.monotonic()
+
+
+def now_s() -> float:
+    """Seconds since the epoch, in the order of events also when somebody sets the clock."""
+    return _EPOCH_S + time.monotonic()
 
 
 @dataclass(frozen=True)
@@ -36,14 +42,14 @@ class Here:
 def run(spec: Spec, out: Path, rank: int) -> bool:
     """Do what ``spec`` asks as ``rank`` and leave `rank<N>.json` in ``out``; False when it failed."""
     out.mkdir(parents=True, exist_ok=True)
-    _log_to(out / f"rank{rank}.log")
+    log.send_output_to(out / f"rank{rank}.log")
     here = Here(rank, shim(spec.device), out, BeatFile(out, rank))
     try:
         with pulse(out, rank, here.beat):
             outcome = _run(spec, here)
     except BaseException as error:
         here.device.lift_limit()
-        traceback.print_exc()
+        sys.stderr.write(_traceback(error))
         limited = spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
         outcome = failure(error, rank, here.beat.phase, limited=limited)
     spool.write(spool.rank_file(out, rank), outcome)
@@ -113,24 +119,20 @@ def failure(error: BaseException, rank: int, phase: str, *, limited: bool = Fals
         return RankOom(
             rank=rank,
             phase=phase,
-            message=found.message,
+            message=secrets.mask(found.message),
             source=found.kind,
             bytes_asked=found.bytes_asked,
-            at=time.time(),
+            at=now_s(),
         )
-    # An undecodable file name in a message could not be written.
-    message, text = (
-        part.encode("utf-8", "backslashreplace").decode()
-        for part in (f"{type(error).__name__}: {error}", "".join(traceback.format_exception(error)))
-    )
-    return RankError(rank=rank, phase=phase, error=message[:2000], traceback=text[-20_000:], at=time.time())
+    message, text = _writable(f"{type(error).__name__}: {error}")[:2000], _traceback(error)[-20_000:]
+    place = recorder.site_of(error)
+    return RankError(rank=rank, phase=phase, error=message, traceback=text, at=now_s(), place=place)
 
 
-def _log_to(path: Path) -> None:
-    """Send all output of this process, also that of C++ libraries, to ``path``."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
-    os.dup2(log, 1)
-    os.dup2(log, 2)
-    os.close(log)
+def _traceback(error: BaseException) -> str:
+    return _writable("".join(traceback.format_exception(error)))
+
+
+def _writable(text: str) -> str:
+    """Without secrets, nor what UTF-8 cannot hold, such as an undecodable file name."""
+    return secrets.mask(text).encode("utf-8", "backslashreplace").decode()

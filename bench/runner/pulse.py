@@ -1,4 +1,4 @@
-"""A thread beside the training: says once a second how far this rank is, and where it stands when bench asks."""
+"""A thread beside the training: says twice a second how far this rank is, and where it stands when bench asks."""
 
 import faulthandler
 import sys
@@ -10,15 +10,15 @@ from pathlib import Path
 
 from bench import spool
 from bench.runner import recorder
+from bench.site import site
 from bench.spool import BeatFile
 from bench.stuck import Stuck
 
-EVERY_S = 1.0
+EVERY_S = 0.5
 SILENT_S = 20.0
 """When this thread itself has not run for so long, the stacks are written without Python's help."""
 NEWEST = 200
 """Collectives that a stuck rank tells of."""
-TAIL_BYTES = 4000
 
 
 @contextmanager
@@ -43,11 +43,13 @@ def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
                     answered = True
             faulthandler.cancel_dump_traceback_later()
 
+        faulthandler.enable(file=stacks)  # a fatal signal, too, leaves the stacks there
         thread = threading.Thread(target=run, name="bench-pulse", daemon=True)
         thread.start()
         try:
             yield
         finally:
+            faulthandler.disable()
             ended.set()
             thread.join(timeout=EVERY_S)
 
@@ -66,14 +68,8 @@ def _stuck(folder: Path, rank: int, beat: BeatFile, trained_by: int) -> Stuck:
         phase=phase,
         step=step,
         steps=steps,
-        place=recorder.site(list(recorder.frames(traceback.walk_stack(running[trained_by])))),
+        place=site(list(recorder.frames(traceback.walk_stack(running[trained_by])))),
         stacks="\n".join(stacks)[-20_000:],
         collectives=recorder.collectives(NEWEST),
-        log_tail=_tail(folder / f"rank{rank}.log"),
+        log_tail=spool.last_words(folder, rank),
     )
-
-
-def _tail(log: Path) -> str:
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - TAIL_BYTES))
-        return file.read().decode(errors="replace")

@@ -2,8 +2,7 @@
 
 import pickle
 import traceback
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterable, Iterator, Mapping
 from types import FrameType
 from typing import Any
 
@@ -11,15 +10,7 @@ import torch
 import torch.distributed as dist
 
 from bench.collectives import Collective
-
-_HERE = str(Path(__file__).parent)
-_LIBRARIES = (
-    *(f"/{name}/" for name in ("torch", "accelerate", "deepspeed", "concurrent")),
-    *(f"/{name}.py" for name in ("typing_extensions", "contextlib", "threading", "functools")),
-)
-_CALLS = "/torch/nn/modules/module.py"
-"""What stands between a module and its forward."""
-Frame = Mapping[str, Any]
+from bench.site import Frame, site
 
 
 def collectives(newest: int | None = None) -> tuple[Collective, ...]:
@@ -57,7 +48,7 @@ def _collective(entry: Mapping[str, Any]) -> Collective:
         shapes=tuple(tuple(map(int, shape)) for shape in entry["input_sizes"]),
         dtypes=tuple(map(str, entry["input_dtypes"])),
         finished=entry["state"] == "completed" or bool(entry["retired"]),
-        site=site(entry["frames"]),
+        site=site([Frame(frame["name"], frame["filename"], frame["line"]) for frame in entry["frames"]]),
     )
 
 
@@ -69,26 +60,4 @@ def site_of(error: BaseException) -> str:
 def frames(walked: Iterable[tuple[FrameType, int]]) -> Iterator[Frame]:
     """As the flight recorder has them."""
     for frame, line in walked:
-        yield {"name": frame.f_code.co_name, "filename": frame.f_code.co_filename, "line": line}
-
-
-def site(frames: Sequence[Frame]) -> str:
-    """The innermost function of the workload; where there is none, what the runner's step called.
-
-    Args:
-        frames: innermost first, each with ``name``, ``filename`` and ``line``.
-    """
-    called: str | None = None
-    for frame in frames:
-        if frame["filename"].startswith(_HERE):
-            return f"{called}, called by {_place(frame)}" if called else _place(frame)
-        if not any(part in frame["filename"] for part in _LIBRARIES):
-            return _place(frame)
-        if not frame["filename"].endswith(_CALLS):
-            called = frame["name"]
-    return _place(frames[0]) if frames else "an unknown place"
-
-
-def _place(frame: Frame) -> str:
-    file = Path(frame["filename"])
-    return f"{frame['name']} ({file.parent.name}/{file.name}:{frame['line']})"
+        yield Frame(frame.f_code.co_name, frame.f_code.co_filename, line)

@@ -8,6 +8,7 @@ import signal
 import time
 from pathlib import Path
 
+import psutil
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import (
@@ -18,7 +19,7 @@ from accelerate.utils.launch import (
 
 from bench import oom_kill, processes, spool
 from bench.outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
-from bench.runner import attempt
+from bench.runner import attempt, log
 from bench.runner.preload import preload
 from bench.spool import Request, ServerState, Spec
 
@@ -27,7 +28,7 @@ BUSY_POLL_S = 0.1
 """While a child measures: seldom enough to cost it nothing that can be seen."""
 LOADER_FAILED = 127
 """glibc's exit code when it cannot load a library that is needed in the middle of a run."""
-GRACE_S = 1.0
+GRACE_S = 1.5
 """How long a rank may go on after another one failed: time to say why itself."""
 
 
@@ -94,7 +95,9 @@ class Server:
             self._report(folder, status, ended_because, kills)
 
     def _end_orphans(self) -> None:
-        """Whatever the attempt has started and left; it may lead a session of its own."""
+        """Whatever the attempt has started and left; it may lead a session of its own. The keeper of its log ends by
+        itself."""
+        psutil.wait_procs(processes.tree(os.getpid())[1:], timeout=log.LOOK_S)
         while (left := processes.tree(os.getpid())[1:]) and not processes.kill(left):
             pass
 
@@ -130,7 +133,9 @@ class Server:
                 if newest is not None and newest.number == request.number and newest.cancelled:
                     ended_because = newest.cancelled
                 elif failed_since is None:
-                    failed_since = time.monotonic() if _failed(folder, peers) else None
+                    if _failed(folder, peers):
+                        failed_since = time.monotonic()
+                        spool.ask_for_diagnosis(folder)  # what it was doing tells why the other failed
                 elif time.monotonic() - failed_since > GRACE_S:
                     ended_because = "another rank had failed"
                 if ended_because is not None:
@@ -140,7 +145,7 @@ class Server:
     def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counters) -> None:
         """Say what became of a child that could not say so itself."""
         beat = spool.read_beat(folder, self.rank)
-        phase, now = beat.phase if beat else "start", time.time()
+        phase, now = beat.phase if beat else "start", attempt.now_s()
         outcome: RankOom | RankKilled | RankError
         if os.WIFSIGNALED(status):
             name = processes.signal_name(os.WTERMSIG(status))
@@ -150,7 +155,15 @@ class Server:
                     rank=self.rank, phase=phase, message=f"killed by {name}: {words}", source=source, at=now
                 )
             else:
-                outcome = RankKilled(rank=self.rank, phase=phase, signal=name, at=now, by_bench=ended_because)
+                outcome = RankKilled(
+                    rank=self.rank,
+                    phase=phase,
+                    signal=name,
+                    at=now,
+                    by_bench=ended_because,
+                    place=spool.last_place(folder, self.rank),
+                    last_words=spool.last_words(folder, self.rank) or None,
+                )
         elif os.WEXITSTATUS(status) == LOADER_FAILED and _limited(folder):
             words = "the dynamic loader could not map a library within the memory limit"
             outcome = RankOom(rank=self.rank, phase=phase, message=words, source="loader", at=now)

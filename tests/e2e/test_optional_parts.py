@@ -1,9 +1,12 @@
 """Parts that samples may lack, at the published rates, on two real ranks."""
 
 import math
+import re
 
 import pytest
 from harness import Bench
+
+from bench.outcome import Failed
 
 POLICY = {
     "name": "pi07",
@@ -40,17 +43,25 @@ def test_steps_end_when_ranks_agree_and_when_nothing_is_left_to_decide(bench: Be
             assert agreed == pytest.approx(hoisted, rel=0.02)
 
 
-def test_ranks_that_decide_alone_desynchronise_a_sharded_backend(bench: Bench) -> None:
+@pytest.mark.parametrize("level", ["OFF", "DETAIL"])
+def test_ranks_that_decide_alone_desynchronise_a_sharded_backend(bench: Bench, level: str) -> None:
     matrix = bench.matrix(
         workload={**POLICY, "branch_sync": "none"},
-        matrix={"backend": "fsdp", "batch": 1},
+        matrix={"backend": ["fsdp", "zero3"], "batch": 1},
         measure={"warmup_steps": 1, "steps": 50, "phase_steps": 0},
-        launch={"attempt_timeout_s": 90},
+        launch={"attempt_timeout_s": 120},
     )
-    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, TORCH_DISTRIBUTED_DEBUG="DETAIL")
-    [fsdp] = bench.results()
-    assert fsdp.outcome.kind == "failed"
-    assert "Detected mismatch between collectives on ranks" in fsdp.outcome.reason
+    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, TORCH_DISTRIBUTED_DEBUG=level)
+    said = {
+        "OFF": "Received data size doesn't match expected size",  # gloo aborts
+        "DETAIL": "Detected mismatch between collectives on ranks",
+    }
+    for result in bench.results():
+        outcome = result.outcome
+        assert isinstance(outcome, Failed)
+        assert outcome.fault == "desync"
+        assert re.search(r"rank 0 in \w+ \(model/\w+\.py:\d+\); rank 1 in \w+ \(model/\w+\.py:\d+\)", outcome.reason)
+        assert said[level] in outcome.reason
 
 
 def test_a_field_that_only_some_ranks_have_is_named_with_the_ranks(bench: Bench) -> None:
