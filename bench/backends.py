@@ -185,8 +185,7 @@ def environment(num_processes: int, hardware: Hardware, user: Mapping[str, str])
         user: the environment that bench itself was started with.
     """
     added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // num_processes)), "TOKENIZERS_PARALLELISM": "false"}
-    # torch's flight recorder: the collectives that a hang is explained by. The second name is that of torch before 2.9.
-    added |= {"TORCH_FR_BUFFER_SIZE": "2000", "TORCH_NCCL_TRACE_BUFFER_SIZE": "2000"}
+    added["TORCH_FR_BUFFER_SIZE"] = "2000"  # torch's flight recorder: the collectives that a hang is explained by
     if hardware.device == "cuda":
         # torch.cuda.is_available() then asks NVML, so that a rank server can import everything and still fork.
         added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"

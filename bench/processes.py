@@ -76,6 +76,16 @@ def signal_name(number: int) -> str:
         return f"signal {number}"
 
 
+def runs(pid: int) -> bool:
+    """Whether the process is there and has not ended; one that its parent has not yet asked after has."""
+    import psutil
+
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
 def tree(pid: int) -> list[psutil.Process]:
     """The process and all below it; empty when it is gone."""
     import psutil

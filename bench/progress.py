@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from statistics import fmean
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -41,7 +40,7 @@ class Progress:
         self._doing = self._at = ""
         self._began_s = self._spoke_s = clock()
         self._attempt_began_s: float | None = None
-        self._walls_s: list[float] = []
+        self._timed, self._wall_s = 0, 0.0
         self._probe_began_s: float | None = None
 
     def __enter__(self) -> "Progress":
@@ -76,8 +75,7 @@ class Progress:
             self._start(what)
         else:
             self._at = what
-            if self._live is not None:
-                self._live.refresh()
+            self._redraw()
 
     def attempt(self, label: str, batch_per_rank: int) -> None:
         """An attempt starts."""
@@ -87,9 +85,8 @@ class Progress:
     def beat(self, phase: str, step: int, steps: int) -> None:
         """Where the slowest rank of the attempt stands; ``steps`` is 0 for a phase that has none."""
         self._at = f"{phase} {step}/{steps}" if steps else phase
-        if self._live is not None:
-            self._live.refresh()
-        elif self._clock() - self._spoke_s >= PLAIN_INTERVAL_S:
+        self._redraw()
+        if self._live is None and self._clock() - self._spoke_s >= PLAIN_INTERVAL_S:
             self._say(f"{self._count()} {self._doing}: {self._at}, {self._times()}")
 
     def result(self, label: str, result: Result) -> None:
@@ -97,7 +94,7 @@ class Progress:
         if self._probe_began_s is None:
             self._finished += 1
             if self._attempt_began_s is not None:
-                self._walls_s.append(self._clock() - self._attempt_began_s)
+                self._add_wall(self._attempt_began_s)
         self._attempt_began_s, self._doing, self._at = None, "", ""
         row = row_of(result)
         came_to = row.reason or ""
@@ -117,7 +114,7 @@ class Progress:
         """A search ended."""
         self._finished += 1
         if self._probe_began_s is not None:
-            self._walls_s.append(self._clock() - self._probe_began_s)
+            self._add_wall(self._probe_began_s)
         self._probe_began_s, self._doing, self._at = None, "", ""
         color, words = ("green", _advice(found)) if isinstance(found, Verdict) else ("red", found.reason)
         if needs_bytes is not None:
@@ -138,24 +135,28 @@ class Progress:
     def end(self) -> None:
         """The run is over: takes the bar away. May be called again."""
         if self._live is not None:
-            self._live.stop()
+            with suppress(OSError):
+                self._live.stop()
             self._live = None
 
     def _start(self, what: str) -> None:
         news = (what := one_line(what)) != self._doing
         self._doing, self._at = what, ""
-        if self._live is not None:
-            self._live.refresh()
-        elif news:
+        self._redraw()
+        if self._live is None and news:
             self._say(f"{self._count()} {self._doing}")
 
     def _say(self, line: str | Text) -> None:
         """One line that stays. Unwrapped, so that a log can be searched."""
         self._spoke_s = self._clock()
-        with suppress(OSError):  # a closed pipe or a full disk must not stop the measuring
+        with suppress(OSError):  # a closed terminal or a full disk must not stop the measuring
             self._console.print(Text(one_line(line)) if isinstance(line, str) else line, soft_wrap=True)
+        self._redraw()
+
+    def _redraw(self) -> None:
         if self._live is not None:
-            self._live.refresh()
+            with suppress(OSError):
+                self._live.refresh()
 
     def _display(self) -> Group:
         first = Table.grid(padding=(0, 2))
@@ -171,12 +172,17 @@ class Progress:
     def _times(self) -> str:
         return f"elapsed {duration(self._clock() - self._began_s)}, left {duration(self._left_s())}"
 
+    def _add_wall(self, began_s: float) -> None:
+        """Two sums, not a list of all: a run of thousands of attempts does not grow."""
+        self._timed += 1
+        self._wall_s += self._clock() - began_s
+
     def _left_s(self) -> float | None:
         """By the mean of the attempts of this run that were not skipped; unknown before the first."""
-        if not self._walls_s:
+        if not self._timed:
             return None
         under_way_s = 0.0 if self._attempt_began_s is None else self._clock() - self._attempt_began_s
-        return max(0.0, fmean(self._walls_s) * (self._attempts - self._finished) - under_way_s)
+        return max(0.0, self._wall_s / self._timed * (self._attempts - self._finished) - under_way_s)
 
 
 def _advice(found: Verdict) -> str:

@@ -9,18 +9,19 @@ reports/<name>/
     superseded/                       attempts that were measured again, or were under way when a run was killed
     servers/                          logs of the rank servers
     imported/                         the files that imported figures come from
+    .room                             while a run has the folder: see bench/room.py
 """
 
 import fcntl
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
-from bench import spool
+from bench import room, spool
 from bench.cell import Attempt, Audit, Cell, Frozen, Walk
 from bench.errors import InputError
 from bench.machine import Machine
@@ -44,39 +45,60 @@ class Store:
 
     def __init__(self, root: Path) -> None:
         self.root = root
+        self.unreadable: dict[Path, str] = {}
+        """Files that were met and count as nothing, and why."""
 
     @contextmanager
     def open(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> Iterator[None]:
         """Take the folder for one run, creating it where needed. Imported figures have no matrix.
 
         Raises:
-            InputError: another run has it, it was made on an unlike machine, or it cannot be written.
+            InputError: another run has it, it was made on an unlike machine, or it cannot be written, be it now or
+                later on, when its disk is full.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            if not (self.root / "run.json").exists() and any(file.name != ".lock" for file in self.root.iterdir()):
+            mine = (file.name.startswith(".") for file in self.root.iterdir())  # of a run that was killed at once
+            if not (self.root / "run.json").exists() and not all(mine):
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
             lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
         except OSError as error:
-            raise InputError(f"cannot write there: {error.strerror}", where=str(self.root), fix="see --out") from error
+            raise room.refused(self.root, error) from error
         try:
             self._take(lock)
-            known = self._run()
-            if known is not None and (differences := known.machine.unlike(machine)):
-                raise InputError(
-                    "this run was measured on an unlike machine: " + "; ".join(differences),
-                    where=str(self.root),
-                    fix="results of unlike machines do not stand in one run: choose another folder with --out",
-                )
-            slugs = [*(known.cells if known else ()), *(cell.slug for cell in cells)]
-            spool.write(self.root / "run.json", Run(machine=machine, cells=tuple(dict.fromkeys(slugs))))
-            if matrix_text is not None:
-                spool.write_text(self.root / "matrix.yaml", matrix_text)
-            yield
+            with room.said_once(self.root):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, str(os.getpid()).encode(), 0)
+                self._take_up(machine, cells, matrix_text)
+                yield
         finally:
             os.close(lock)
+
+    def _take_up(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
+        known = self._run()
+        if known is not None and (differences := known.machine.unlike(machine)):
+            raise InputError(
+                "this run was measured on an unlike machine: " + "; ".join(differences),
+                where=str(self.root),
+                fix="results of unlike machines do not stand in one run: choose another folder with --out",
+            )
+        file = self.root / "run.json"
+        before, planned = known.cells if known else (), [cell.slug for cell in cells]
+        slugs = [*planned, *before] if file in self.unreadable else [*before, *planned]
+        spool.write(file, Run(machine=machine, cells=tuple(dict.fromkeys(slugs))))
+        self._be_the_newest()
+        if matrix_text is not None:
+            spool.write_text(self.root / "matrix.yaml", matrix_text)
+
+    def _be_the_newest(self) -> None:
+        """Also under a clock that was set back since another run was opened: see `newest`."""
+        file = self.root / "run.json"
+        with suppress(OSError):  # another run may go while we look
+            others = [run.stat().st_mtime_ns for run in self.root.parent.glob("*/run.json") if run != file]
+            if (latest := max(others, default=0)) >= file.stat().st_mtime_ns:
+                os.utime(file, ns=(latest + 10**6,) * 2)
 
     def _take(self, lock: int) -> None:
         try:
@@ -88,13 +110,10 @@ class Store:
                 where=str(self.root),
                 fix="wait for it, or choose another folder with --out",
             ) from error
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, str(os.getpid()).encode(), 0)
 
     def result(self, attempt: Attempt) -> Result | None:
         """What is stored of ``attempt``; None when it was not finished, or its file is not what was written."""
-        found = self._read(self.folder(attempt))
-        return found if found is not None and found.attempt == attempt else None
+        return self._read(attempt.slug)
 
     def results(self) -> list[Result]:
         """Everything that was finished, in the matrix's order.
@@ -109,11 +128,11 @@ class Store:
 
     def of_cell(self, cell: Cell) -> list[Result]:
         """Everything that was finished of one cell, by batch."""
-        return [result for result in self._results(cell.slug) if result.attempt.cell == cell]
+        return self._results(cell.slug)
 
     def _results(self, slug: str) -> list[Result]:
         folders = (self.root / "attempts" / slug).glob("b*")
-        found = [result for folder in folders if (result := self._read(folder)) is not None]
+        found = [result for folder in folders if (result := self._read(f"{slug}/{folder.name}")) is not None]
         return sorted(found, key=lambda result: (result.attempt.batch_per_rank, result.attempt.short))
 
     def command(self, attempt: Attempt) -> str | None:
@@ -130,28 +149,33 @@ class Store:
     def walked(self, cell: Cell) -> list[Walked]:
         """The footprints of a walk, by rank; empty when there was none, or a rank left none."""
         folder = self.folder(Walk(cell=cell, batches_per_rank=()))
-        ranks = [_read(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
+        ranks = [self._load(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
         return [rank for rank in ranks if rank is not None] if all(ranks) else []
 
     def probe(self, cell: Cell) -> Probe | None:
-        found = _read(self._probe_file(cell), Probe)
-        return found if found is not None and found.cell == cell else None
+        return self._probe(cell.slug)
 
     def probes(self) -> list[Probe]:
         """The verdicts of all searches, in the matrix's order."""
         run = self._run()
-        files = (self.root / "attempts" / slug / "probe.json" for slug in (run.cells if run else ()))
-        return [found for file in files if (found := _read(file, Probe)) is not None]
+        return [found for slug in (run.cells if run else ()) if (found := self._probe(slug)) is not None]
 
     def finish_probe(self, found: Probe) -> None:
-        self._probe_file(found.cell).parent.mkdir(parents=True, exist_ok=True)
-        spool.write(self._probe_file(found.cell), found)
+        file = self._probe_file(found.cell.slug)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        spool.write(file, found)
 
-    def _probe_file(self, cell: Cell) -> Path:
-        return self.root / "attempts" / cell.slug / "probe.json"
+    def _probe(self, slug: str) -> Probe | None:
+        file = self._probe_file(slug)
+        found = self._load(file, Probe)
+        return found if found is None or self._belongs(file, found.cell.slug, slug) else None
+
+    def _probe_file(self, slug: str) -> Path:
+        return self.root / "attempts" / slug / "probe.json"
 
     def begin(self, attempt: Attempt | Walk | Audit) -> Path:
         """An empty folder for ``attempt``; what lies there already is set aside."""
+        room.keep(self.root)
         folder = self.folder(attempt)
         self._set_aside(folder)
         folder.mkdir(parents=True)
@@ -180,7 +204,11 @@ class Store:
         """Store an attempt's outcome. It is on disk when this returns."""
         folder = self.folder(result.attempt)
         folder.mkdir(parents=True, exist_ok=True)
-        spool.write(folder / "result.json", result)
+        try:
+            spool.write(folder / "result.json", result)
+        except OSError:
+            room.give_up(self.root)
+            spool.write(folder / "result.json", result)
 
     def keep(self, name: str, text: str) -> None:
         """A copy of a file that figures were imported from."""
@@ -201,26 +229,48 @@ class Store:
         return self.root / "attempts" / attempt.slug
 
     def _run(self) -> Run | None:
-        try:
-            return spool.read(self.root / "run.json", Run)
-        except (ValidationError, OSError) as error:
+        """None when there is none. One that cannot be read is made anew from the results, as far as they tell."""
+        file = self.root / "run.json"
+        run = self._load(file, Run)
+        if run is not None or file not in self.unreadable:
+            return run
+        slugs = sorted(folder.name for folder in (self.root / "attempts").glob("*"))
+        results = [result for slug in slugs for result in self._results(slug)]
+        if not results:
             raise InputError(
-                "is not a run of this version of bench", where=str(self.root / "run.json"), fix="see --out"
-            ) from error
+                "is not a run of this version of bench", where=str(file), fix="choose another folder with --out"
+            )
+        return Run(machine=results[0].machine, cells=tuple(slugs))
 
-    def _read(self, folder: Path) -> Result | None:
+    def _read(self, slug: str) -> Result | None:
         """The attempt's result. While one is measured again, and if that is cut off, it is the one before."""
+        folder = self.root / "attempts" / slug
         for kept in (folder, *reversed(self._aside(folder) if folder.is_dir() else [])):
-            if (found := _read(kept / "result.json", Result)) is not None:
+            file = kept / "result.json"
+            found = self._load(file, Result)
+            if found is not None and self._belongs(file, found.attempt.slug, slug):
                 return found
+            if file in self.unreadable:
+                return None
         return None
 
+    def _belongs(self, file: Path, slug: str, expected: str) -> bool:
+        """A cell's name is a hash of its content, so that an edited cell has another one."""
+        if slug != expected:
+            self.unreadable[file] = f"it is of another cell or batch, {slug}"
+        return slug == expected
 
-def _read(file: Path, kind: type[Model]) -> Model | None:
-    """What is stored; a file that is torn, edited or of another version counts as nothing."""
-    try:
-        return spool.read(file, kind)
-    except (ValidationError, OSError):
+    def _load(self, file: Path, kind: type[Model]) -> Model | None:
+        """What is stored; a file that is torn, edited or of another version counts as nothing, and is remembered."""
+        self.unreadable.pop(file, None)
+        try:
+            return spool.read(file, kind)
+        except NotADirectoryError:
+            return None
+        except ValidationError as error:
+            self.unreadable[file] = spool.why(error)
+        except OSError as error:
+            self.unreadable[file] = error.strerror or str(error)
         return None
 
 

@@ -28,12 +28,18 @@ class Stuck(Frozen):
         return self.collectives[-1] if self.collectives else None
 
 
-def explain(ranks: Sequence[Stuck], world_size: int) -> str:
-    """Who waits where, and for whom: one sentence, for the reason of a hang."""
-    silent = sorted(set(range(world_size)) - {one.rank for one in ranks})
+def explain(ranks: Sequence[Stuck], world_size: int, measured: Sequence[int] = ()) -> str:
+    """Who waits where, and for whom: one sentence, for the reason of a hang.
+
+    Args:
+        measured: ranks that had done all they were asked for, and have nothing to answer.
+    """
+    silent = sorted(set(range(world_size)) - {one.rank for one in ranks} - set(measured))
     parted = first_difference({one.rank: one.collectives for one in ranks}) if len(ranks) > 1 else None
     parts = differ(parted) if parted is not None and None not in parted.issued.values() else []
     parts += _grouped({one.rank: _position(one) for one in ranks})
+    if measured:
+        parts.append(f"{ranks_in_words(sorted(measured))} had finished")
     if silent:
         parts.append(f"{ranks_in_words(silent)} did not answer: stopped, or busy where Python cannot look")
     return "; ".join(parts)
@@ -62,7 +68,13 @@ def _grouped(words: Mapping[int, str]) -> list[str]:
     ranks: dict[str, list[int]] = {}
     for rank in sorted(words):
         ranks.setdefault(words[rank], []).append(rank)
-    return [f"{ranks_in_words(group)} {what}" for what, group in ranks.items()]
+    return [f"{ranks_in_words(group)} {_said_of(group, what)}" for what, group in ranks.items()]
+
+
+def _said_of(group: Sequence[int], what: str) -> str:
+    verb, _, rest = what.partition(" ")
+    plural = {"is": "are", "waits": "wait"}.get(verb, verb)
+    return f"{plural} {rest}" if len(group) > 1 else what
 
 
 def ranks_in_words(ranks: Sequence[int]) -> str:

@@ -9,9 +9,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
-from bench import backends, probe, spool
+from bench import backends, probe, room, spool
 from bench.cell import Attempt, Audit, AuditKind, Cell, Walk
 from bench.classify import classify
+from bench.hygiene import Sampler
 from bench.launch import prepare
 from bench.launch.local import Ended, Executor
 from bench.launch.watch import Limits
@@ -34,7 +35,7 @@ from bench.outcome import (
 from bench.probe import Probe
 from bench.progress import Progress
 from bench.search import Goal, Verdict
-from bench.spool import Walked
+from bench.spool import Beat, Walked
 from bench.store import Store
 
 Rerun = Literal["failed", "oom", "all"]
@@ -47,6 +48,7 @@ class Audited:
 
     label: str
     folder: Path
+    batch_per_rank: int
     ended: Oom | Hang | Failed | None
     """What it came to, when its ranks could not look at all that was asked for."""
 
@@ -66,6 +68,8 @@ class Sweep:
     store: Store
     executor: Executor
     progress: Progress
+    beside: Sampler
+    """Looks at what else the machine does."""
 
     def run(self) -> list[Result]:
         """Measure what is not measured yet; each result is stored before the next attempt starts.
@@ -73,14 +77,20 @@ class Sweep:
         Returns:
             The results of all attempts of the sweep, old and new, in the matrix's order.
         """
-        results: list[Result] = []
         for plan in self.plans:
+            before: list[Result] = []  # of this cell only: a run of thousands of attempts does not grow
             for batch in plan.batches:
                 if batch == "probe":
-                    results += self._probe(plan)
+                    self._probe(plan)
                 else:
-                    results.append(self.attempt(plan, Attempt(cell=plan.cell, batch_per_rank=batch), results))
-        return results
+                    before.append(self.attempt(plan, Attempt(cell=plan.cell, batch_per_rank=batch), before))
+        return [result for plan in self.plans for result in self._results(plan)]
+
+    def _results(self, plan: CellPlan) -> list[Result]:
+        if "probe" in plan.batches:
+            return self.store.of_cell(plan.cell)
+        listed = (Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches if batch != "probe")
+        return [result for attempt in listed if (result := self.store.result(attempt)) is not None]
 
     def finished(self) -> int:
         """How many attempts and searches are stored already."""
@@ -93,8 +103,18 @@ class Sweep:
         searched = [self.store.probe(plan.cell) for plan in self.plans if "probe" in plan.batches]
         return sum(found is not None for found in [*listed, *searched])
 
+    def unreadable(self) -> list[str]:
+        """What lies there of these cells and counts as nothing, as sentences."""
+        for plan in self.plans:
+            self.store.of_cell(plan.cell)
+        return [
+            f"{file.relative_to(self.store.root)} cannot be read ({why}): "
+            + ("made anew" if file.name == "run.json" else "it counts as not measured, and is measured again")
+            for file, why in self.store.unreadable.items()
+        ]
+
     def attempt(self, plan: CellPlan, attempt: Attempt, before: Sequence[Result]) -> Result:
-        """The attempt's result: stored, known beforehand, or measured now."""
+        """The attempt's result: stored, known by those of its cell ``before`` it, or measured now."""
         if result := self.stored(attempt):
             return result
         if reason := self._known_beforehand(attempt, before):
@@ -109,14 +129,16 @@ class Sweep:
         """What stands for ``attempt``, unless it is to be measured again. A skip is decided anew."""
         result = self.store.result(attempt)
         again = {"skipped"} | (RERUN_KINDS[self.rerun] if self.rerun else set())
-        return None if result is None or result.outcome.kind in again else result
+        if result is None or result.outcome.kind in again or _deserves_another_try(result):
+            return None
+        return result
 
     def _known_beforehand(self, attempt: Attempt, before: Sequence[Result]) -> str | None:
         """Why ``attempt`` need not run: its backend forbids it, or a smaller batch of the cell ran out of memory."""
         if reason := backends.forbids(attempt.cell, self.machine.hardware.device):
             return reason
         for result in before:
-            if result.attempt.cell == attempt.cell and result.outcome.kind == "oom":
+            if result.outcome.kind == "oom":
                 return f"stopped early: batch {result.attempt.batch_per_rank} ran out of memory"
         return None
 
@@ -125,29 +147,37 @@ class Sweep:
         if before is not None and before.outcome == outcome:
             return before
         self.store.begin(attempt)
-        return self._result(plan, attempt, outcome, time.time(), None)
+        return self._result(plan, attempt, outcome, datetime.now(UTC), 0.0, None)
 
     def _measure(self, plan: CellPlan, attempt: Attempt) -> Result:
         """Once; a second time when the machine, not the attempt, was at fault."""
         result = self._try(plan, attempt)
-        if not (isinstance(result.outcome, Failed) and result.outcome.fault in INFRASTRUCTURE):
+        if not _deserves_another_try(result):
             return result
+        assert isinstance(result.outcome, Failed)
         first = f"{result.outcome.fault}: {result.outcome.reason}"
         self.store.finish(result)  # `begin` sets it aside
         self.progress.note(f"{label(plan)}, batch {attempt.batch_per_rank}: once more after {first}")
         return self._try(plan, attempt).model_copy(update={"retried": first})
 
     def _try(self, plan: CellPlan, attempt: Attempt) -> Result:
-        started = time.time()
+        started, began_s = datetime.now(UTC), time.monotonic()
         self.progress.attempt(label(plan), attempt.batch_per_rank)
+        self.beside.begin()
         ended = self.launch(attempt, self.store.begin(attempt).resolve())
-        return self._result(plan, attempt, _outcome(ended, attempt.cell), started, ended.isolation)
+        conditions = self.beside.end()
+        outcome = _outcome(ended, attempt.cell)
+        if outcome.kind in ("failed", "hang"):
+            room.check(self.store.root)  # a run without room stops here; this attempt stays unfinished
+        result = self._result(plan, attempt, outcome, started, time.monotonic() - began_s, ended.isolation)
+        return result.model_copy(update={"conditions": conditions})
 
-    def _probe(self, plan: CellPlan) -> list[Result]:
+    def _probe(self, plan: CellPlan) -> None:
         """Search the cell's batch; the verdict is stored beside its attempts."""
         cell, progress, store = plan.cell, self.progress, self.store
         if backends.forbids(cell, self.machine.hardware.device):
-            return [self.attempt(plan, Attempt(cell=cell, batch_per_rank=self.goal.granularity), [])]
+            self.attempt(plan, Attempt(cell=cell, batch_per_rank=self.goal.granularity), [])
+            return
         if self.rerun:
             store.set_aside(cell, RERUN_KINDS[self.rerun])
 
@@ -166,7 +196,6 @@ class Sweep:
         needs_bytes = self._needs(cell) if isinstance(found, Verdict) and found.max_batch_per_rank is None else None
         store.finish_probe(Probe(cell=cell, axes=plan.axes, goal=self.goal, found=found, needs_bytes=needs_bytes))
         progress.verdict(label(plan), found, needs_bytes)
-        return store.of_cell(cell)
 
     def _needs(self, cell: Cell) -> int | None:
         """Bytes that the smallest batch takes on a CPU when nothing limits it; None when that cannot be tried."""
@@ -191,16 +220,17 @@ class Sweep:
         return None
 
     def audit(self, plan: CellPlan, kind: AuditKind, batch_per_rank: int, steps: int) -> Audited:
-        """Have ranks look at one cell; what they find lies in the folder."""
+        """Have ranks look at one cell; what they find lies in the folder. Parameters are looked at by one process."""
         self.progress.attempt(f"{kind} of {label(plan)}", batch_per_rank)
         audit = Audit(cell=plan.cell, kind=kind, batch_per_rank=batch_per_rank, steps=steps)
         folder = self.store.begin(audit).resolve()
-        ended = self.launch(audit, folder)
+        cell = _unsharded(plan.cell) if kind == "params" else plan.cell
+        ended = self.launch(audit.model_copy(update={"cell": cell}), folder)
         outcome = None
-        if not all(isinstance(rank, RankAudited) for rank in ended.ranks) or len(ended.ranks) < plan.cell.num_processes:
-            outcome = _outcome(ended, plan.cell)
+        if not all(isinstance(rank, RankAudited) for rank in ended.ranks) or len(ended.ranks) < cell.num_processes:
+            outcome = _outcome(ended, cell)
         assert not isinstance(outcome, Ok | Reported | Skipped)
-        return Audited(label=label(plan), folder=folder, ended=outcome)
+        return Audited(label=label(plan), folder=folder, batch_per_rank=batch_per_rank, ended=outcome)
 
     def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> Ended:
         """Prepare ``folder``, and run ranks in it until all have ended."""
@@ -209,12 +239,20 @@ class Sweep:
         environment = backends.environment(attempt.cell.num_processes, hardware, os.environ)
         for name, text in prepare.files(attempt, self.units, hardware.device, environment, str(folder)).items():
             spool.write_text(folder / name, text)
-        return self.executor.run(
-            attempt.cell, folder, self.limits, lambda beat: self.progress.beat(beat.phase, beat.step, beat.steps)
-        )
+        return self.executor.run(attempt.cell, folder, self.limits, self._on_beat)
+
+    def _on_beat(self, beat: Beat) -> None:
+        self.progress.beat(beat.phase, beat.step, beat.steps)
+        self.beside.look()
 
     def _result(
-        self, plan: CellPlan, attempt: Attempt, outcome: Outcome, started: float, isolation: Isolation | None
+        self,
+        plan: CellPlan,
+        attempt: Attempt,
+        outcome: Outcome,
+        started: datetime,
+        wall_s: float,
+        isolation: Isolation | None,
     ) -> Result:
         return Result(
             attempt=attempt,
@@ -222,9 +260,21 @@ class Sweep:
             outcome=outcome,
             machine=self.machine,
             isolation=isolation,
-            started_at=datetime.fromtimestamp(started, UTC).isoformat(timespec="seconds"),
-            wall_s=time.time() - started,
+            started_at=started.isoformat(timespec="seconds"),
+            wall_s=wall_s,
         )
+
+
+def _deserves_another_try(result: Result) -> bool:
+    """The machine, not the attempt, was at fault, and there was no second try; bench may have ended before it."""
+    outcome = result.outcome
+    return isinstance(outcome, Failed) and outcome.fault in INFRASTRUCTURE and result.retried is None
+
+
+def _unsharded(cell: Cell) -> Cell:
+    """The cell's model and samples in one process, which may have all the memory there is."""
+    alone = {"backend": "single", "accelerate": None, "num_processes": 1, "memory_limit_bytes": None}
+    return cell.model_copy(update=alone)
 
 
 def _outcome(ended: Ended, cell: Cell) -> Outcome:

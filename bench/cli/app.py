@@ -1,5 +1,8 @@
 """The application: bad input becomes one message and exit code 2."""
 
+import os
+import signal
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -7,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 import typer
 from typer.core import TyperGroup
 
-from bench.errors import InputError
+from bench.errors import InputError, one_line
+from bench.secrets import mask
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
     from bench.probe import Probe
     from bench.report.show import Verbatim
     from bench.report.tables import Table
+    from bench.store import Store
 
 REPORTS = Path("reports")
 
@@ -27,12 +32,23 @@ class Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except InputError as error:
-            typer.echo(f"bench: {error}", err=True)
+            _tell(error)
             raise typer.Exit(2) from error
+        except BrokenPipeError as error:
+            forget_stdout()
+            raise typer.Exit(128 + signal.SIGPIPE) from error
         except OSError as error:
-            where = f"{error.filename}: " if error.filename else ""
-            typer.echo(f"bench: {where}{error.strerror or error}", err=True)
+            where = str(error.filename) if error.filename else None
+            _tell(InputError(error.strerror or str(error), where=where))
             raise typer.Exit(2) from error
+        except Exception as error:
+            if hasattr(error, "format_message"):  # typer's own words about an option
+                setattr(error, "message", one_line(getattr(error, "message", ""), 480))  # noqa: B010
+            raise
+
+
+def _tell(error: InputError) -> None:
+    typer.echo(f"bench: {mask(str(error))}", err=True)  # a module of the user's may say anything when it is loaded
 
 
 app = typer.Typer(
@@ -44,10 +60,26 @@ app = typer.Typer(
 )
 
 
+def tell_left_out(stores: "Sequence[Store]") -> None:
+    """Files of these runs that could not be read, a line each."""
+    for store in stores:
+        for file, why in store.unreadable.items():
+            typer.echo(f"bench: left out: {one_line(f'{file}: {why}', 480)}", err=True)
+
+
 def console() -> "Console":
     from rich.console import Console
 
-    return Console(highlight=False)
+    class Lasting(Console):
+        def on_broken_pipe(self) -> None:
+            forget_stdout()  # whoever read along has gone; the measuring goes on
+
+    return Lasting(highlight=False)
+
+
+def forget_stdout() -> None:
+    """Nobody reads it any more: what is still to be printed goes nowhere, and raises nothing."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_results(results: "list[Result]", probes: "list[Probe]", to: "Console") -> None:

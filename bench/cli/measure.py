@@ -4,13 +4,13 @@ import os
 import signal
 import sys
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.app import REPORTS, app, console, print_results
+from bench.cli.app import REPORTS, app, console, print_results, tell_left_out
 from bench.cli.reports import write_reports
 from bench.errors import InputError
 
@@ -119,9 +119,15 @@ def opened(
     rerun: "Rerun | None" = None,
     isolation: "Isolation" = "fork",
     limits: "Limits | None" = None,
+    keep_matrix: bool = False,
 ) -> Iterator["Sweep"]:
-    """The sweep of a matrix with its folder taken. When it is left, no process of it remains."""
+    """The sweep of a matrix with its folder taken. When it is left, no process of it remains.
+
+    Args:
+        keep_matrix: leave the folder's own `matrix.yaml` as it is.
+    """
     from bench import backends, machine, workload
+    from bench.hygiene import Sampler
     from bench.launch.local import Forking, OwnLaunch
     from bench.launch.watch import Limits
     from bench.progress import Progress
@@ -131,8 +137,11 @@ def opened(
     store = Store(out or REPORTS / loaded.name)
     record = machine.record(hardware, os.environ, backends.environment(1, hardware, os.environ))
     modules = [workload.module_of(loaded.workload.name)]
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the clean-up below runs
-    with store.open(record, [plan.cell for plan in plans], loaded.text()), Progress(console()) as progress:
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the clean-up below runs
+    text = None if keep_matrix else loaded.text()
+    with store.open(record, [plan.cell for plan in plans], text), Progress(console()) as progress:
         own = isolation == "launch"
         executor = (
             OwnLaunch(hardware) if own else Forking(store.servers, hardware, modules, progress.waiting, progress.note)
@@ -148,6 +157,7 @@ def opened(
                 store=store,
                 executor=executor,
                 progress=progress,
+                beside=Sampler(store.root),
             )
 
 
@@ -162,24 +172,30 @@ def _sweep(
     from bench import machine
 
     with opened(loaded, plans, hardware, out=out, rerun=rerun, isolation=isolation) as sweep:
-        store = sweep.store
+        store, finished = sweep.store, sweep.finished()
         sweep.progress.begin(
             cells=len(plans),
             attempts=sum(len(plan.batches) for plan in plans),
-            finished=sweep.finished(),
+            finished=finished,
             folder=str(store.root),
-            notes=[*loaded.notes, *machine.notes(sweep.machine), *_limits(plans)],
+            notes=[*loaded.notes, *machine.notes(sweep.machine), *_limits(plans), *sweep.unreadable(), *_busy()],
         )
         try:
             results = sweep.run()
-        except KeyboardInterrupt:
+        except (KeyboardInterrupt, SystemExit) as stop:
             sweep.progress.end()
             again = "without --rerun, it" if rerun else "it"
-            typer.echo(f"interrupted; start the command again and {again} goes on from here: {store.root}", err=True)
+            with suppress(OSError):  # the terminal may be gone
+                typer.echo(
+                    f"interrupted; start the command again and {again} goes on from here: {store.root}", err=True
+                )
+            if isinstance(stop, SystemExit):
+                raise
             raise typer.Exit(130) from None
         finally:
             write_reports(store)
     print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], console())
+    tell_left_out([store])
     typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     if any(result.outcome.kind in ("failed", "hang") for result in results):
         raise typer.Exit(1)
@@ -196,6 +212,16 @@ def _limits(plans: "list[CellPlan]") -> list[str]:
         else f"probing up to {gib(limit)} GiB a rank, enforced"
         for limit in limits
     ]
+
+
+def _busy() -> list[str]:
+    """What disturbs a measurement from its beginning."""
+    from bench import hygiene
+    from bench.report.conditions import OTHERS_CPU
+    from bench.units import percent
+
+    share = hygiene.busy_now()
+    return [f"other processes take {percent(share)} of the CPU"] if share is not None and share > OTHERS_CPU else []
 
 
 def _refuse_accumulation() -> None:

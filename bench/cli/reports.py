@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.app import REPORTS, app, console, print_results
+from bench.cli.app import REPORTS, app, console, print_results, tell_left_out
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
@@ -45,6 +45,7 @@ def report(
     stores = [Store(folder) for folder in folders or [newest(REPORTS)]]
     results = [result for store in stores for result in store.results()]
     probes = [probe for store in stores for probe in store.probes()]
+    tell_left_out(stores)
     asked = _choices(stores, results, compare, reference, allow_unlike, claims)
     shown_on = console()
     _append_to_step_summary(results, probes, asked)

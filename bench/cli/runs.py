@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.app import REPORTS, app, print_document
+from bench.cli.app import REPORTS, app, print_document, tell_left_out
 from bench.errors import InputError
 
 LOG_LINES = 20
@@ -35,13 +35,14 @@ def compare(
     from bench.store import Store
 
     threshold = None if fail_on_regression is None else _share("--fail-on-regression", fail_on_regression)
+    runs = [Store(base), Store(head)]
     two = compare_.compare(
-        Store(base).results(),
-        Store(head).results(),
+        *(run.results() for run in runs),
         noise=None if noise is None else _share("--noise", noise),
         margin=ratio.MARGIN if same_within is None else _share("--same-within", same_within),
         allow_unlike=allow_unlike,
     )
+    tell_left_out(runs)
     warning = compare_tables.warning(two)
     if warning is not None:
         typer.echo(f"bench: {warning}", err=True)
@@ -71,7 +72,9 @@ def show(
 
     cell_words, folder = _cell_and_run(words)
     store = Store(folder or newest(REPORTS))
-    results = find.find_cell(store.results(), cell_words)
+    found = store.results()
+    tell_left_out([store])
+    results = find.find_cell(found, cell_words)
     cell = results[0].attempt.cell
     files = {
         result.attempt.slug: show_.Files(

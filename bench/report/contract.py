@@ -47,15 +47,21 @@ def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, b
     against a result.
     """
     return tuple(
-        name for name, value in one.items() if name != but and name in other and _text(value) != _text(other[name])
+        name for name, value in one.items() if name != but and name in other and not same(value, other[name])
     )
+
+
+def same(one: JsonValue, other: JsonValue) -> bool:
+    """Whether two values are equal as JSON: in Python ``1 == True``."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, dict) and isinstance(other, dict):
+        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
+    if isinstance(one, list) and isinstance(other, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    return one == other
 
 
 def key(contract: Mapping[str, JsonValue], *, without: frozenset[str]) -> str:
     """The same for contracts that agree in everything but the fields ``without``."""
-    return _text({name: value for name, value in contract.items() if name not in without})
-
-
-def _text(value: object) -> str:
-    # As JSON: in Python 1 == True.
-    return json.dumps(value, sort_keys=True)
+    return json.dumps({name: value for name, value in contract.items() if name not in without}, sort_keys=True)
