@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install quickstart check test long browser perf perf-probe perf-compare gpu clean
+.PHONY: help install quickstart check test faults long browser perf perf-probe perf-compare soak fuzz gpu clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,8 +23,11 @@ check: install ## Format, lint, types, and the arrows between rooms
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: install ## All tests but those that need a GPU or minutes of training, with real launches
-	$(BIN)/pytest -m 'not gpu and not long'
+test: install ## All tests but faults, and those that need a GPU or minutes of training; with real launches
+	$(BIN)/pytest -m 'not gpu and not long' --ignore=tests/faults
+
+faults: install ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes what they came to
+	$(BIN)/pytest tests/faults
 
 long: install ## The tests that train for minutes
 	$(BIN)/pytest -m long
@@ -44,6 +47,12 @@ perf-probe: install ## What a certified batch costs against a loop of launches
 
 perf-compare: install ## Whether the verdicts of bench compare can be believed on this machine
 	$(BIN)/python tests/perf/compare_trials.py
+
+soak: install ## Whether a thousand attempts on one pair of rank servers leave them as they were (half an hour)
+	$(BIN)/python tests/perf/soak.py
+
+fuzz: install ## Ten thousand mutated matrices and command lines through a dry run (minutes)
+	BENCH_FUZZ_SAMPLES=10000 $(BIN)/pytest tests/test_fuzz.py
 
 gpu: install ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu

@@ -1,6 +1,8 @@
 """The run folder: what is finished stays, what is not is measured again, and one run at a time has it."""
 
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -103,25 +105,50 @@ WHOLE = A.model_dump_json()
         WHOLE[: len(WHOLE) // 2],
         "{}",
         "\x00",
-        WHOLE.replace('"schema_version":1', '"schema_version":2'),
-        WHOLE.replace('"schema_version":1', '"schema_version":1,"surprise":1'),
+        WHOLE.replace('"schema_version":2', '"schema_version":3'),
+        WHOLE.replace('"schema_version":2', '"schema_version":2,"surprise":1'),
+        WHOLE.replace('"wall_s":10.0', '"wall":10.0'),
+        B.model_dump_json(),
+        C.model_dump_json(),
     ],
 )
-def test_a_torn_or_foreign_result_is_unfinished(tmp_path: Path, stack: ExitStack, content: str) -> None:
+def test_a_torn_or_foreign_result_is_unfinished_and_named(tmp_path: Path, stack: ExitStack, content: str) -> None:
     store = opened(stack, tmp_path, A)
-    finish(store, A, B)
+    finish(store, A, A, B)
     file = tmp_path / "attempts" / A.attempt.slug / "result.json"
-    assert file.read_text() != content
+    assert content not in (WHOLE, file.read_text())
     file.write_text(content)
-    assert store.result(A.attempt) is None
+    assert store.result(A.attempt) is None  # nor the one before, which was set aside
     assert store.results() == [B]
+    assert list(store.unreadable) == [file]
+    finish(store, A)
+    assert store.results() == [A, B]
+    assert store.unreadable == {}
 
 
-def test_a_result_of_another_attempt_is_unfinished(tmp_path: Path, stack: ExitStack) -> None:
+def test_a_copy_of_a_folder_is_no_second_result(tmp_path: Path, stack: ExitStack) -> None:
     store = opened(stack, tmp_path, A)
     finish(store, A)
-    (tmp_path / "attempts" / A.attempt.slug / "result.json").write_text(B.model_dump_json())
-    assert store.result(A.attempt) is None
+    copy = Path(shutil.copytree(store.folder(A.attempt), store.folder(A.attempt).with_name("b1.bak")))
+    (copy.parent / "b.txt").write_text("a note")
+    assert store.results() == [A]
+    assert list(store.unreadable) == [copy / "result.json"]
+
+
+def test_a_torn_run_file_is_made_anew_from_the_results(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        finish(opened(stack, tmp_path, C, A), A, C)
+    file = tmp_path / "run.json"
+    whole = file.read_text()
+    file.write_text(whole[:50])
+    store = Store(tmp_path)
+    assert store.results() == [A, C]  # by name: the matrix's order is gone
+    assert list(store.unreadable) == [file]
+    with pytest.raises(InputError, match="unlike machine"), ExitStack() as stack:
+        opened(stack, tmp_path, C, machine=CUDA_MACHINE)
+    with ExitStack() as stack:
+        opened(stack, tmp_path, C, A)
+    assert file.read_text() == whole
 
 
 def test_setting_aside_takes_one_cells_results_of_one_kind(tmp_path: Path, stack: ExitStack) -> None:
@@ -234,6 +261,15 @@ def test_a_run_of_another_version_is_refused(tmp_path: Path, stack: ExitStack, c
     with pytest.raises(InputError, match="not a run of this version"):
         opened(stack, tmp_path, A)
     assert (tmp_path / "run.json").read_text() == content
+
+
+def test_a_run_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    for name in ("b", "c", "a"):
+        with ExitStack() as stack:
+            opened(stack, tmp_path / name, A)
+        assert newest(tmp_path) == tmp_path / name
+        if name == "b":
+            os.utime(tmp_path / name / "run.json", (time.time() + 3600,) * 2)
 
 
 def test_newest_is_the_run_that_was_opened_last(tmp_path: Path) -> None:

@@ -18,56 +18,26 @@ def outcomes(bench: Bench) -> list[tuple[str, str]]:
     return [(r.outcome.kind, getattr(r.outcome, "reason", "")) for r in bench.results()]
 
 
-def test_a_silent_fall_back_to_ddp_is_failed_with_both_regimes_named(bench: Bench) -> None:
-    matrix = bench.matrix(workload={"name": "fallback:Toy"}, matrix={"backend": "fsdp", "batch": 2})
-    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
-    [(kind, reason)] = outcomes(bench)
-    assert kind == "failed"
-    assert "distributed_type: asked for FSDP, found MULTI_CPU" in reason
-    assert "sharding: asked for FULL_SHARD, found none" in reason
-    assert "sharded_parameters: asked for some, found 0" in reason
-
-
-FAULTS = {
-    "raise": "ValueError: planted",
-    "kill": "killed by SIGKILL",
-    "segfault": "killed by SIGSEGV",
-    "exit": "ended by itself with exit code 0",
-}
+FAULTS = {"raise": "ValueError: planted", "kill": "killed by SIGKILL"}
 
 
 def test_one_rank_fails_the_other_is_ended_and_the_sweep_goes_on(bench: Bench) -> None:
-    matrix = bench.matrix(
-        matrix={"backend": "ddp", "fault": [*FAULTS, "none"], "batch": 2},
-        include=[{"backend": "ddp", "fault": "raise", "fault_at": "build", "batch": 1}],
-    )
+    matrix = bench.matrix(matrix={"backend": "ddp", "fault": [*FAULTS, "none"], "batch": 2})
     bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
-    *failed, good, in_build = bench.results()
+    *failed, good = bench.results()
     assert good.outcome.kind == "ok"
-    for result, says in zip([*failed, in_build], [*FAULTS.values(), FAULTS["raise"]], strict=True):
+    for result, says in zip(failed, FAULTS.values(), strict=True):
         assert result.outcome.kind == "failed"
         assert says in result.outcome.reason
         assert result.outcome.rank == 1
-        folder = bench.folder / "run/attempts" / result.attempt.slug
-        first, second = (file.stat().st_mtime for file in folder.glob("rank?.json"))
-        assert abs(first - second) < 5
     bench.assert_gone()
 
 
 def test_out_of_memory_stops_the_cell_early_and_stays_in_the_table(bench: Bench) -> None:
-    backends = ["ddp", "fsdp", "fsdp2", "zero2", "zero3"]
-    matrix = bench.matrix(
-        workload={"name": "toy:Toy", "fault": "allocate"}, matrix={"backend": backends, "batch": [1, 2]}
-    )
+    matrix = bench.matrix(workload={"name": "toy:Toy", "fault": "allocate"}, matrix={"backend": "ddp", "batch": [1, 2]})
     output = bench("run", matrix, "--out", str(bench.folder / "run"))
-    assert [kind for kind, _ in outcomes(bench)] == ["oom", "skipped"] * len(backends)
+    assert [kind for kind, _ in outcomes(bench)] == ["oom", "skipped"]
     assert "stopped early: batch 1 ran out of memory" in output
-    for result in bench.results()[::2]:
-        assert result.outcome.rank == 1  # type: ignore[union-attr]
-        assert result.outcome.bytes_asked == 2**52  # type: ignore[union-attr]
-        folder = bench.folder / "run/attempts" / result.attempt.slug
-        first, second = (file.stat().st_mtime for file in folder.glob("rank?.json"))
-        assert abs(first - second) < 5
 
 
 def test_memory_limit_is_real(bench: Bench) -> None:

@@ -1,6 +1,5 @@
 """A small workload whose ranks can be told to misbehave."""
 
-import ctypes
 import os
 import signal
 import time
@@ -9,7 +8,8 @@ from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Fault = Literal["none", "raise", "kill", "segfault", "exit", "sleep", "allocate"]
+Fault = Literal["none", "raise", "kill", "sleep", "allocate"]
+"""A few of them; tests/faults has all."""
 
 
 class ToyConfig(BaseModel):
@@ -21,7 +21,6 @@ class ToyConfig(BaseModel):
     sleep_s: float = 0.0
     fault: Fault = "none"
     fault_rank: int = 1
-    fault_at: Literal["build", "forward"] = "forward"
     fault_step: int = 3
 
 
@@ -42,8 +41,6 @@ class Toy:
         from torch import nn
 
         config = self.config
-        if config.fault_at == "build":
-            misbehave(config)
 
         class Block(nn.Module):
             def __init__(self) -> None:
@@ -63,7 +60,7 @@ class Toy:
             def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
                 self.calls += 1
                 time.sleep(config.sleep_s)
-                if config.fault_at == "forward" and self.calls == config.fault_step:
+                if self.calls == config.fault_step:
                     misbehave(config)
                 x_BC = batch["x"]
                 for block in self.blocks:
@@ -97,10 +94,6 @@ def misbehave(config: ToyConfig) -> None:
             raise ValueError("planted")
         case "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        case "segfault":
-            ctypes.string_at(0)
-        case "exit":
-            os._exit(0)
         case "sleep":
             time.sleep(3600)
         case "allocate":

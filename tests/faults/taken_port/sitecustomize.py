@@ -1,0 +1,11 @@
+"""Gives `accelerate launch` the port in TAKEN_PORT as a free one, as often as there are lines left in TAKEN_TIMES."""
+
+import os
+import sys
+from pathlib import Path
+
+if sys.orig_argv[2:3] == ["accelerate.commands.launch"] and (times := Path(os.environ["TAKEN_TIMES"])).stat().st_size:
+    times.write_text(times.read_text()[2:])
+    from accelerate.utils import launch
+
+    launch.get_free_port = lambda: int(os.environ["TAKEN_PORT"])

@@ -1,0 +1,170 @@
+"""A disk that is full or read-only: one message, exit code 2, nothing lost, and the same command goes on."""
+
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from moments import Struck
+from table import FaultBench, Phase, judge, skip
+
+FULL, READ_ONLY = "No space left on device", "Read-only file system"
+
+
+def mount(*arguments: object) -> None:
+    subprocess.run(["mount", *map(str, arguments)], check=True, capture_output=True)
+
+
+class Disk:
+    """A small real file system at ``folder``."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._hog = folder, folder / ".hog"
+        folder.mkdir()
+        mount("-t", "tmpfs", "-o", "size=24m", "tmpfs", folder)
+
+    def fill(self) -> None:
+        with self._hog.open("wb", buffering=0) as hog:
+            for size in (2**20, 2**12):
+                try:
+                    while True:
+                        hog.write(b"x" * size)
+                except OSError:
+                    continue
+
+    def free(self) -> None:
+        self._hog.unlink()
+
+    def read_only(self) -> None:
+        """For every path that is opened from now on; what is open stays so, as when a kernel gives a disk up."""
+        mount("--bind", self.folder, self.folder)
+        mount("-o", "remount,bind,ro", self.folder)
+
+    def read_and_write(self) -> None:
+        subprocess.run(["umount", self.folder], check=True, capture_output=True)
+
+
+@pytest.fixture
+def disk(bench: FaultBench) -> Iterator[Callable[[str], Disk]]:
+    """Makes a disk, and takes it away with what is on it."""
+    made: list[Path] = []
+
+    def make(fault: str, phase: Phase, name: str = "run") -> Disk:
+        try:
+            found = Disk(bench.folder / name)
+        except (OSError, subprocess.CalledProcessError):
+            skip(fault, phase, "nothing may be mounted here")
+        made.append(found.folder)
+        return found
+
+    yield make
+    for folder in made:
+        while os.path.ismount(folder):
+            subprocess.run(["umount", "--lazy", folder], check=True)
+
+
+def refused(run: Struck, problem: str) -> str:
+    """How the run ended, once the words are right."""
+    code, output = run.end()
+    said = [line for line in output.splitlines() if line.startswith("bench: ")]
+    assert said == [f"bench: {run.folder}: cannot write there: {problem}"], output
+    assert "the same command goes on from there" in output
+    assert "Traceback" not in output
+    assert run.bench.left() == 0
+    return f"stops with exit code {code}"
+
+
+STOPS = "stops with exit code 2"
+
+
+@pytest.mark.parametrize("phase", ["set-up", "warm-up", "measuring"])
+def test_a_disk_that_becomes_full_stops_the_run_which_goes_on_once_there_is_room(
+    bench: FaultBench, disk: Callable[..., Disk], phase: Phase
+) -> None:
+    full = disk("disk full", phase)
+    run = Struck(bench)
+    run.come_to(phase)
+    full.fill()
+    seen = refused(run, FULL)
+    assert [result.outcome.kind for result in bench.results()] == ["ok"]
+    assert refused(Struck(bench), FULL) == STOPS  # and launches nothing
+    full.free()
+    run.again()
+    code, output = run.end()
+    assert code == 0, output
+    assert "1 of them finished before" in output
+    judge(bench, "disk full", phase, seen, STOPS)
+
+
+def test_what_was_measured_is_stored_on_a_disk_that_is_full_by_then(
+    bench: FaultBench, disk: Callable[..., Disk]
+) -> None:
+    full = disk("disk full", "teardown")
+    run = Struck(bench)
+    run.come_to("teardown")
+    full.fill()
+    run.wake()
+    seen = refused(run, FULL)
+    full.free()
+    slow = run.result(2)
+    assert slow is not None
+    assert slow.outcome.kind == "ok"
+    run.again()
+    code, output = run.end()
+    assert code == 0, output
+    assert "2 of them finished before" in output
+    judge(bench, "disk full", "teardown", seen, STOPS)
+
+
+def test_a_disk_that_is_full_from_the_start(bench: FaultBench, disk: Callable[..., Disk]) -> None:
+    full = disk("disk full", "start")
+    full.fill()
+    run = Struck(bench)
+    seen = refused(run, FULL)
+    assert {file.name for file in full.folder.iterdir()} <= {".hog", ".lock"}
+    full.free()
+    run.again()
+    assert run.end()[0] == 0
+    judge(bench, "disk full", "start", seen, STOPS)
+
+
+def test_a_full_disk_that_only_a_rank_meets_is_that_attempts_failure(
+    bench: FaultBench, disk: Callable[..., Disk]
+) -> None:
+    full = disk("disk full, a rank's own", "measuring", "scratch")
+    full.fill()
+    run = Struck(bench, matrix={"workload": {"name": "scribbler:Scribbler", "scratch": str(full.folder)}})
+    code, output = run.end()
+    assert code == 1, output
+    judge(bench, "disk full, a rank's own", "measuring", run.result(2), "failed disk", says="Errno 28", rank=1)
+
+
+@pytest.mark.parametrize("phase", ["set-up", "measuring", "teardown"])
+def test_a_disk_that_becomes_read_only_stops_the_run_which_goes_on_once_it_can_be_written(
+    bench: FaultBench, disk: Callable[..., Disk], phase: Phase
+) -> None:
+    given_up = disk("disk read-only", phase)
+    run = Struck(bench)
+    run.come_to(phase)
+    given_up.read_only()
+    run.wake()
+    seen = refused(run, READ_ONLY)
+    assert [result.outcome.kind for result in bench.results()] == ["ok"]
+    given_up.read_and_write()
+    run.again()
+    code, output = run.end()
+    assert code == 0, output
+    assert "1 of them finished before" in output
+    judge(bench, "disk read-only", phase, seen, STOPS)
+
+
+def test_a_disk_that_is_read_only_from_the_start(bench: FaultBench, disk: Callable[..., Disk]) -> None:
+    given_up = disk("disk read-only", "start")
+    given_up.read_only()
+    run = Struck(bench)
+    seen = refused(run, READ_ONLY)
+    given_up.read_and_write()
+    run.again()
+    assert run.end()[0] == 0
+    judge(bench, "disk read-only", "start", seen, STOPS)

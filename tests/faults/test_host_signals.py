@@ -1,0 +1,193 @@
+"""Signals that end bench, ears that close, a bench that sleeps, and processes that die below it."""
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+
+import psutil
+import pytest
+from harness import HERE, MARK, wait_for
+from moments import Struck
+from table import FaultBench, Phase, judge
+
+PHASES: tuple[Phase, ...] = ("start", "set-up", "warm-up", "measuring", "teardown")
+SIGNALS = {
+    signal.SIGINT: 130,
+    signal.SIGTERM: 143,
+    signal.SIGHUP: 129,
+    signal.SIGQUIT: -signal.SIGQUIT,
+    signal.SIGKILL: -signal.SIGKILL,
+}
+
+
+@pytest.mark.parametrize("kind", SIGNALS)
+def test_a_run_that_is_ended_leaves_nothing_and_goes_on(bench: FaultBench, kind: signal.Signals) -> None:
+    run: Struck | None = None
+    seen: dict[Phase, str] = {}
+    for phase in PHASES:
+        if run is None:
+            run = Struck(bench)
+        else:
+            run.again()
+        run.come_to(phase)
+        run.process.send_signal(kind)
+        run.wake()
+        code, output = run.end()
+        assert bench.left() == 0
+        assert ("it goes on from here" in output) == (code > 0)
+        assert "Traceback" not in output
+        seen[phase] = f"stops with exit code {code}"
+        assert [result.outcome.kind for result in bench.results()] == ["ok"] * (phase != "start")
+    assert run is not None
+    run.again()
+    code, output = run.end()
+    assert code == 0, output
+    assert "1 of them finished before" in output
+    for phase, how in seen.items():
+        judge(bench, f"{kind.name} of bench", phase, how, f"stops with exit code {SIGNALS[kind]}")
+
+
+@pytest.mark.parametrize("isolation", ["fork", "launch"])
+@pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
+def test_also_of_launches_of_its_own(bench: FaultBench, kind: signal.Signals, isolation: str) -> None:
+    run = Struck(bench, "--isolation", isolation)
+    run.come_to("measuring")
+    run.process.send_signal(kind)
+    code, _ = run.end()
+    judge(
+        bench,
+        f"{kind.name} of bench, {isolation}",
+        "measuring",
+        f"stops with exit code {code}",
+        f"stops with exit code {SIGNALS[kind]}",
+        goes_on=False,
+    )
+
+
+def test_the_reader_of_the_output_goes_away(bench: FaultBench) -> None:
+    """``bench run | head -1``"""
+    run = Struck(bench)
+    assert run.process.stdout is not None
+    assert run.process.stdout.readline().startswith("3 cells, 3 attempts")
+    run.process.stdout.close()
+    assert run.process.wait(timeout=120) == 0
+    judge(bench, "reader of stdout gone", "start", run.result(3), "ok")
+
+
+def test_whoever_reads_a_report_may_stop_before_its_end(bench: FaultBench) -> None:
+    bench("run", bench.matrix(matrix={"backend": "single", "batch": 2}), "--out", str(bench.folder / "run"))
+    process = bench.start("report", str(bench.folder / "run"))
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.wait(timeout=60) in (0, 128 + signal.SIGPIPE)  # 0: all was written before
+
+
+@pytest.mark.parametrize(("ignored", "exit_code"), [(False, 129), (True, 0)])
+def test_the_terminal_is_closed(bench: FaultBench, ignored: bool, exit_code: int) -> None:
+    """Its window, or its connection; with ``nohup`` and the like the run goes on without one."""
+    terminal, below = pty.openpty()
+
+    def in_a_terminal(*arguments: str) -> "subprocess.Popen[str]":
+        program = f"import signal, sys; {'signal.signal(signal.SIGHUP, signal.SIG_IGN); ' if ignored else ''}"
+        program += "import fcntl, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); from bench.cli import main; main()"
+        return subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            cwd=HERE,
+            env={**os.environ, MARK: bench.mark, "PYTHONPATH": bench.python_path, "TERM": "xterm"},
+            stdin=below,
+            stdout=below,
+            stderr=below,
+            start_new_session=True,
+            text=True,
+        )
+
+    run = Struck(bench, start=in_a_terminal)
+    os.close(below)
+    run.come_to("measuring")
+    os.close(terminal)
+    assert run.process.wait(timeout=120) == exit_code
+    seen = f"exit code {run.process.returncode}"
+    assert bench.left() == 0
+    assert (run.folder / "report.md").exists()
+    run.again()
+    assert run.end()[0] == 0
+    fault = "terminal closed" + ", SIGHUP ignored" * ignored
+    judge(bench, fault, "measuring", seen, f"exit code {exit_code}")
+
+
+def test_two_runs_in_one_folder(bench: FaultBench) -> None:
+    run = Struck(bench)
+    run.come_to("measuring")
+    output = bench(*run.command, expect=2)
+    assert f"another bench (process {run.process.pid}) is running in this folder" in output
+    code, output = run.end()
+    assert code == 0, output
+    judge(bench, "a second bench in the folder", "measuring", run.result(2), "ok")
+
+
+def test_a_bench_that_sleeps_calls_nothing_a_hang(bench: FaultBench) -> None:
+    run = Struck(bench, matrix={"launch": {"hang_after_s": 8, "attempt_timeout_s": 12}})
+    folder = run.come_to("warm-up")
+    run.process.send_signal(signal.SIGSTOP)
+    wait_for(lambda: all((folder / f"rank{rank}.json").exists() for rank in range(2)))
+    time.sleep(13)
+    run.wake()
+    code, output = run.end()
+    assert code == 0, output
+    judge(bench, "bench stopped for longer than its limits", "warm-up", run.result(2), "ok")
+
+
+# --- below bench ------------------------------------------------------------------------------------------------------
+
+
+def server(run: Struck) -> psutil.Process:
+    return psutil.Process(run.servers()[1]["pid"])
+
+
+DEATHS: dict[str, tuple[Callable[[Struck], psutil.Process], str]] = {
+    "SIGKILL of a rank server": (server, "the process of rank 1 was killed by SIGKILL"),
+    "SIGKILL of the launcher": (Struck.launcher, "accelerate launch was killed by SIGKILL"),
+}
+
+
+@pytest.mark.parametrize("fault", DEATHS)
+def test_a_server_or_launcher_dies_and_the_sweep_goes_on(bench: FaultBench, fault: str) -> None:
+    whom, says = DEATHS[fault]
+    phases: tuple[Phase, ...] = ("set-up", "warm-up", "measuring", "teardown")
+    run: Struck | None = None
+    for phase in phases:
+        if run is None:
+            run = Struck(bench)
+        else:
+            run.again("--rerun", "failed")
+        run.come_to(phase)
+        whom(run).kill()
+        run.wake()
+        code, output = run.end()
+        spoken = phase == "teardown"  # what its ranks have said is not taken back
+        judge(bench, fault, phase, run.result(2), "ok" if spoken else "failed launch", says="" if spoken else says)
+        assert code == (0 if spoken else 1), output
+
+
+def test_a_launcher_that_dies_while_it_starts_its_ranks(bench: FaultBench) -> None:
+    run = Struck(bench)
+    run.come_to("start")
+    run.launcher().kill()
+    code, output = run.end()
+    assert code == 1, output
+    judge(bench, "SIGKILL of the launcher", "start", run.result(1), "failed launch", says="the rank servers did not s")
+
+
+def test_a_server_that_died_between_attempts_is_replaced(bench: FaultBench) -> None:
+    run = Struck(bench)
+    run.come_to("teardown")
+    server(run).kill()
+    wait_for(lambda: not run.launcher().children(recursive=True))
+    run.wake()
+    code, output = run.end()
+    assert code == 0, output
+    judge(bench, "SIGKILL of a rank server between attempts", "teardown", run.result(3), "ok")

@@ -1,0 +1,318 @@
+"""A rank dies, raises, runs out of memory, stops, floods its log or goes its own way, on two real ranks."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from faulty import FLOOD_BYTES, MEASURE
+from table import FaultBench, Phase, judge, skip
+
+from bench.outcome import Failed, Hang, Ok, Oom, Result
+from bench.runner.log import HEAD_BYTES, TAIL_BYTES
+
+PHASES: tuple[Phase, ...] = ("set-up", "warm-up", "measuring", "teardown")
+Benches = Callable[[str], FaultBench]
+Cell = Mapping[str, Any]
+MARGIN_S = 5.0
+"""How long the other ranks may outlive the one that failed."""
+
+
+class Planted:
+    """A run of one cell a fault, the last of them sound."""
+
+    def __init__(
+        self,
+        bench: FaultBench,
+        cells: Sequence[Cell],
+        *arguments: str,
+        launch: Cell | None = None,
+        cgroup: Path | None = None,
+        expect: int = 1,
+        **environment: str,
+    ) -> None:
+        self.bench = bench
+        include = [{"backend": "ddp", "batch": 1, **cell} for cell in [*cells, {"plant": "none"}]]
+        matrix = bench.matrix(
+            workload={"name": "faulty:Faulty"}, matrix={}, include=include, measure=MEASURE, launch=launch or {}
+        )
+        process = bench.start("run", matrix, "--out", str(bench.folder / "run"), *arguments, **environment)
+        if cgroup is not None:
+            (cgroup / "cgroup.procs").write_text(str(process.pid))  # it has started nothing yet
+        output, _ = process.communicate(timeout=600)
+        assert process.returncode == expect, output
+
+    def result(self, **axes: object) -> Result:
+        axes = {"backend": "ddp", **axes}
+        [found] = [result for result in self.bench.results() if axes.items() <= result.axes.items()]
+        return found
+
+    def file(self, result: Result, name: str) -> Path:
+        return self.bench.folder / "run/attempts" / result.attempt.slug / name
+
+    def ended_together(self, result: Result) -> bool:
+        """No rank was left waiting for long."""
+        first, last = sorted(self.file(result, f"rank{rank}.json").stat().st_mtime for rank in (0, 1))
+        return last - first < MARGIN_S
+
+
+# One rank ends or raises. Python itself ignores what is raised when an object is let go of: nothing is lost then.
+ENDS = {
+    "kill": ("failed killed", "^killed by SIGKILL"),
+    "segfault": ("failed killed", "^killed by SIGSEGV"),
+    "raise": ("failed error", "^ValueError: planted$"),
+    "surrogates": ("failed error", r"no such file: \\udcff\\udcfe$"),
+    "exit": ("failed ended", "ended by itself with exit code 0"),
+    "exit in a thread": ("failed ended", "ended by itself with exit code 0"),
+    "sys.exit": ("failed error", "^SystemExit: 3$"),
+    "allocate": ("oom", "4503599627370496"),
+}
+SAYS = {"flood": "1 GB of output", "not UTF-8": "output that is not UTF-8"}
+SHARDED = ("fsdp", "fsdp2", "zero2", "zero3")
+RAISES = ("raise", "surrogates", "sys.exit", "allocate")
+WORDS = {
+    "kill": "SIGKILL",
+    "segfault": "SIGSEGV",
+    "raise": "exception",
+    "surrogates": "exception that UTF-8 cannot hold",
+    "exit": "exit 0 too early",
+    "exit in a thread": "exit 0 in a thread",
+    "sys.exit": "sys.exit",
+    "allocate": "out of memory",
+}
+
+
+@pytest.fixture(scope="module")
+def planted(benches: Benches) -> Planted:
+    """All faults that end by themselves."""
+    everywhere = [{"plant": plant, "at": at} for plant in (*ENDS, *SAYS) for at in PHASES]
+    backward = [{"plant": "allocate", "way": "backward", "at": at} for at in ("warm-up", "measuring")]
+    sharded = [{"plant": plant, "backend": backend} for plant in ("kill", "allocate") for backend in SHARDED]
+    killed = [{"plant": f"{plant} and kill"} for plant in SAYS]
+    numbers = [{"plant": plant, "at": at} for plant in ("nan", "inf") for at in ("warm-up", "measuring")]
+    return Planted(benches("planted"), [*everywhere, *backward, *sharded, *killed, *numbers])
+
+
+@pytest.mark.parametrize("at", PHASES)
+@pytest.mark.parametrize("plant", ENDS)
+def test_a_rank_that_ends_or_raises_is_named_and_the_other_ends_too(planted: Planted, plant: str, at: Phase) -> None:
+    expected, says = ("ok", "") if at == "teardown" and plant in RAISES else ENDS[plant]
+    result = planted.result(plant=plant, at=at, way="forward")
+    rank = None if expected == "ok" else 1
+    judge(planted.bench, f"one rank: {WORDS[plant]}", at, result, expected, says=says, rank=rank)
+    assert planted.ended_together(result)
+    if expected == "ok":
+        assert "Exception ignored in" in planted.file(result, "rank1.log").read_text()
+
+
+@pytest.mark.parametrize("at", ["warm-up", "measuring"])
+def test_out_of_memory_in_the_backward_pass(planted: Planted, at: Phase) -> None:
+    result = planted.result(plant="allocate", at=at, way="backward")
+    judge(planted.bench, "one rank: out of memory in backward", at, result, "oom", rank=1)
+    assert isinstance(result.outcome, Oom)
+    assert result.outcome.bytes_asked == 2**52
+    assert planted.ended_together(result)
+
+
+@pytest.mark.parametrize("backend", SHARDED)
+@pytest.mark.parametrize("plant", ["kill", "allocate"])
+def test_on_sharded_backends_too(planted: Planted, plant: str, backend: str) -> None:
+    expected, says = ENDS[plant]
+    result = planted.result(plant=plant, backend=backend)
+    judge(planted.bench, f"one rank: {WORDS[plant]}", "measuring", result, expected, says=says, rank=1)
+    assert planted.ended_together(result)
+    if isinstance(result.outcome, Oom):
+        assert result.outcome.bytes_asked == 2**52
+
+
+# Ranks that wait for each other.
+DOES_NOTHING = {
+    "sleep": ("asleep", r"rank 1 is in _strike \(faults/faulty.py:\d+\)"),
+    "busy": ("holds the interpreter", "rank 1 did not answer"),
+    "stop": ("SIGSTOP", "rank 1 did not answer"),
+}
+DESYNC: dict[tuple[str, str, Phase], str] = {
+    ("ddp", "extra collective", "set-up"): "hang",
+    ("ddp", "extra collective", "warm-up"): "failed desync",
+    ("ddp", "extra collective", "measuring"): "failed desync",
+    ("ddp", "extra collective", "teardown"): "ok",
+    ("fsdp", "extra collective", "measuring"): "hang",
+    ("fsdp2", "extra collective", "measuring"): "hang",
+    ("zero3", "extra collective", "measuring"): "failed desync",
+    ("ddp", "another collective", "measuring"): "hang",
+    ("fsdp", "another collective", "measuring"): "hang",
+    ("fsdp2", "another collective", "measuring"): "hang",
+    ("zero3", "another collective", "measuring"): "hang",
+}
+"""gloo says so itself when it receives more than it expects; else the ranks wait for ever. When the other rank has
+finished, the connection ends, which raises where Python ignores it."""
+
+
+@pytest.fixture(scope="module")
+def waiting(benches: Benches) -> Planted:
+    nothing = [{"plant": plant, "at": at} for plant in DOES_NOTHING for at in PHASES]
+    apart = [{"backend": backend, "plant": plant, "at": at} for backend, plant, at in DESYNC]
+    slow = [*({"plant": "doze", "at": at} for at in PHASES), {"plant": "none", "sleep_s": 3.0}]
+    return Planted(benches("waiting"), [*nothing, *apart, *slow], launch={"hang_after_s": 5})
+
+
+@pytest.mark.parametrize("at", PHASES)
+@pytest.mark.parametrize("plant", DOES_NOTHING)
+def test_a_rank_that_does_nothing_is_named_with_its_place(waiting: Planted, plant: str, at: Phase) -> None:
+    name, says = DOES_NOTHING[plant]
+    result = waiting.result(plant=plant, at=at)
+    judge(waiting.bench, f"one rank: {name}", at, result, "hang", says=f"^no progress for 5 s: .*{says}")
+    assert isinstance(result.outcome, Hang)
+    other = {"set-up": "rank 0 waits at collective", "teardown": "rank 0 had finished"}.get(at, "rank 0 waits at")
+    assert other in result.outcome.reason
+
+
+@pytest.mark.parametrize(("backend", "plant", "at"), DESYNC)
+def test_ranks_that_part_are_told_where(waiting: Planted, backend: str, plant: str, at: Phase) -> None:
+    result = waiting.result(backend=backend, plant=plant, at=at)
+    expected = DESYNC[backend, plant, at]
+    says = {"hang": r"the ranks part at collective \d+; .*_strike", "ok": ""}.get(
+        expected, "unlike .*rank 1 in _strike"
+    )
+    article = "an" if plant.startswith("extra") else ""
+    judge(waiting.bench, f"one rank: {article} {plant}, {backend}".replace("  ", " "), at, result, expected, says=says)
+
+
+@pytest.mark.parametrize("at", PHASES)
+def test_slow_is_not_hung(waiting: Planted, at: Phase) -> None:
+    judge(waiting.bench, "one rank: slow, 3 s where 5 s are a hang", at, waiting.result(plant="doze", at=at), "ok")
+
+
+def test_slow_steps_are_not_hung(waiting: Planted) -> None:
+    result = waiting.result(plant="none", sleep_s=3.0)
+    judge(waiting.bench, "all ranks: every step slow, 3 s where 5 s are a hang", "measuring", result, "ok")
+
+
+# What a rank says, and what it computes.
+def bounded(log: Path) -> bytes:
+    """The log of a flood, after a look at how much of it there is."""
+    content = log.read_bytes()
+    said = b"\n[%15d bytes of output are left out here]\n" % (FLOOD_BYTES - HEAD_BYTES - TAIL_BYTES)
+    assert len(content) == HEAD_BYTES + len(said) + TAIL_BYTES
+    left_out = int(content[HEAD_BYTES : HEAD_BYTES + len(said)].split(b"bytes")[0].strip(b"\n[ "))
+    assert left_out >= FLOOD_BYTES - HEAD_BYTES - TAIL_BYTES
+    return content
+
+
+@pytest.mark.parametrize("at", PHASES)
+@pytest.mark.parametrize("plant", SAYS)
+def test_output_is_kept_as_it_is_and_never_more_than_two_megabytes(planted: Planted, plant: str, at: Phase) -> None:
+    result = planted.result(plant=plant, at=at)
+    judge(planted.bench, f"one rank: {SAYS[plant]}", at, result, "ok")
+    log = planted.file(result, "rank1.log")
+    if plant == "flood":
+        assert b"the first words\n" in bounded(log)[:HEAD_BYTES]
+        assert b"the last words\n" in bounded(log)[-TAIL_BYTES:]
+    else:
+        assert b"\xff\xfe\x00 said in no encoding\n" in log.read_bytes()
+
+
+def test_the_last_words_of_a_rank_that_is_killed_in_a_flood_are_there(planted: Planted) -> None:
+    result = planted.result(plant="flood and kill")
+    judge(planted.bench, f"one rank: {SAYS['flood']}, then SIGKILL", "measuring", result, "failed killed", rank=1)
+    assert bounded(planted.file(result, "rank1.log")).endswith(b"the last words\n")
+
+
+def test_last_words_in_no_encoding_are_shown(planted: Planted) -> None:
+    result = planted.result(plant="not UTF-8 and kill")
+    judge(planted.bench, f"one rank: {SAYS['not UTF-8']}, then SIGKILL", "measuring", result, "failed killed", rank=1)
+    shown = planted.bench("show", result.attempt.cell.id, str(planted.bench.folder / "run"))
+    assert "said in no encoding" in shown
+
+
+@pytest.mark.parametrize("at", ["warm-up", "measuring"])
+@pytest.mark.parametrize("plant", ["nan", "inf"])
+def test_a_loss_that_is_no_number_is_failed(planted: Planted, plant: str, at: Phase) -> None:
+    result = planted.result(plant=plant, at=at)
+    judge(
+        planted.bench, f"one rank: the loss is {plant}", at, result, "failed nan_loss", says=f"the loss is {plant} at"
+    )
+
+
+# What a rank lacks, or runs instead.
+def test_a_package_that_is_not_there_is_named(benches: Benches) -> None:
+    bench = benches("missing")
+    (bench.folder / "shadow/deepspeed").mkdir(parents=True)
+    (bench.folder / "shadow/deepspeed/__init__.py").write_text("raise ModuleNotFoundError('no deepspeed, planted')\n")
+    path = os.pathsep.join([str(bench.folder / "shadow"), bench.python_path])
+    run = Planted(bench, [{"backend": "zero2", "plant": "none"}], PYTHONPATH=path)
+    result = run.result(backend="zero2")
+    judge(bench, "all ranks: DeepSpeed is missing", "set-up", result, "failed missing_package", says="planted")
+
+
+def test_a_module_that_raises_when_it_is_imported(bench: FaultBench) -> None:
+    matrix = bench.matrix(workload={"name": "imports:Toy"}, matrix={"backend": ["ddp", "fsdp"], "batch": 1})
+    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
+    raised, _ = bench.results()
+    judge(bench, "all ranks: the module raises", "set-up", raised, "failed error", says="planted in the import")
+
+
+def test_a_silent_fall_back_to_ddp_is_failed_with_both_regimes_named(bench: FaultBench) -> None:
+    matrix = bench.matrix(workload={"name": "fallback:Toy"}, matrix={"backend": ["fsdp", "ddp"], "batch": 2})
+    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
+    fell, _ = bench.results()
+    judge(bench, "all ranks: fall back to DDP", "set-up", fell, "failed regime")
+    assert isinstance(fell.outcome, Failed)
+    assert "distributed_type: asked for FSDP, found MULTI_CPU" in fell.outcome.reason
+    assert "sharding: asked for FULL_SHARD, found none" in fell.outcome.reason
+    assert "sharded_parameters: asked for some, found 0" in fell.outcome.reason
+
+
+# The kernel's own killer.
+@pytest.fixture(scope="module")
+def eating(benches: Benches) -> Iterator[Planted | None]:
+    """In a cgroup of 3 GiB; None where none can be made."""
+    v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
+    root, limit = (v1, "memory.limit_in_bytes") if (v1 / "memory.limit_in_bytes").exists() else (v2, "memory.max")
+    cgroup = root / f"bench-faults-{os.getpid()}"
+    try:
+        cgroup.mkdir()
+        (cgroup / limit).write_text(str(3 * 2**30))
+    except OSError:
+        yield None
+    else:
+        yield Planted(benches("eating"), [{"plant": "eat", "at": at} for at in PHASES], cgroup=cgroup, expect=0)
+    finally:
+        if cgroup.exists():
+            cgroup.rmdir()
+
+
+@pytest.mark.parametrize("at", PHASES)
+def test_a_rank_that_the_kernel_kills_for_memory(eating: Planted | None, at: Phase) -> None:
+    fault = "one rank: the kernel's out-of-memory killer"
+    if eating is None:
+        skip(fault, at, "needs the right to make a memory cgroup")
+    says = "killed by SIGKILL: the kernel's out-of-memory killer, cgroup memory"
+    judge(eating.bench, fault, at, eating.result(plant="eat", at=at), "oom", says=says, rank=1)
+
+
+# Each attempt in an accelerate launch of its own.
+OWN = {
+    "kill": ("failed killed", "SIGKILL"),
+    "exit": ("failed ended", ""),
+    "sleep": ("hang", "rank 1 is in _strike"),
+    "flood": ("ok", ""),
+}
+
+
+@pytest.fixture(scope="module")
+def own(benches: Benches) -> Planted:
+    cells = [{"plant": plant} for plant in OWN]
+    return Planted(benches("own"), cells, "--isolation", "launch", launch={"hang_after_s": 20})
+
+
+@pytest.mark.parametrize("plant", OWN)
+def test_in_launches_of_their_own(own: Planted, plant: str) -> None:
+    expected, says = OWN[plant]
+    result = own.result(plant=plant)
+    name = {"sleep": "asleep", "flood": SAYS["flood"], **WORDS}[plant]
+    judge(own.bench, f"own launch, one rank: {name}", "measuring", result, expected, says=says)
+    assert result.isolation == "launch"
+    if isinstance(result.outcome, Ok):
+        assert bounded(own.file(result, "rank1.log")).endswith(b"the last words\n")
