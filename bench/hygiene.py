@@ -3,7 +3,7 @@
 import contextlib
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -18,6 +18,8 @@ EVERY_S = 1.0
 """How often an attempt under way is looked at."""
 LEAST_WINDOW_S = 0.5
 """A share of time over less than this says nothing."""
+WORKING = ("warmup", "measure", "phases")
+"""Phases in which a GPU has its work: before, an idle one lowers its clock by itself."""
 GPU_WINDOW_S = 2.0
 """NVML's utilisation is of up to a second before; so long after an attempt of ours none of it is ours."""
 THROTTLING: Mapping[int, str] = {
@@ -39,24 +41,26 @@ class GpuConditions(Frozen):
     """Processes that held memory on it before the attempt had any."""
     others_bytes_before: int | None
     """Memory in use then."""
-    throttled: tuple[str, ...]
-    """Why, at any look during the attempt."""
+    throttled: tuple[str, ...] | None
+    """Why, at any look while steps ran; a power cap is one of them."""
     sm_clock_share_min: float | None
-    """Lowest clock seen, of the highest that it can have."""
+    """Lowest clock seen while steps ran, of the highest that it can have."""
     temperature_c_max: int | None
+    """While steps ran."""
 
 
 class Conditions(Frozen):
     """Beside one attempt. null is unknown."""
 
     others_cpu_share_before: float | None
-    """Of all cores' time, what other processes took since the attempt before; null when that was just now."""
+    """Of the time of the cores that bench may use, what other processes took since the attempt before; null when that
+    was just now."""
     others_cpu_share: float | None
     """The same during the attempt."""
-    available_bytes_min: int
+    available_bytes_min: int | None
     """Memory of the host."""
-    swap_used_bytes_before: int
-    swapped_bytes: int
+    swap_used_bytes_before: int | None
+    swapped_bytes: int | None
     """Moved to and from swap during the attempt, by anybody."""
     disk_free_bytes_min: int | None
     """Where the run's folder lies."""
@@ -74,102 +78,121 @@ class Sampler:
 
     def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
         self._folder = folder
-        self._gpus = [_Gpu(handle) for handle in _handles([gpu.uuid for gpu in machine.gpus(environment)])]
-        self._cpu = _Cpu.read()
-        self._before: float | None = None
-        self._swap_before = psutil.swap_memory()
-        self._next_s = 0.0
+        self._gpus = [_Gpu(handle) for handle in _handles(environment)]
+        self._cpu = _Cpu()
         self._ended_s: float | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        self._available_bytes = psutil.virtual_memory().available
-        self._disk_free_bytes, self._disk_bytes = _disk(self._folder)
+        self.begin()
 
     def begin(self) -> None:
         """An attempt is about to start."""
-        now = _Cpu.read()
-        self._before = now.others_share(self._cpu)
-        self._cpu = now
-        self._swap_before = psutil.swap_memory()
-        self._reset()
+        self._before, self._cpu = self._cpu.others_share(), _Cpu()
+        self._swap_before = _known(psutil.swap_memory)
+        self._available_bytes: int | None = None
+        self._disk_free_bytes: int | None = None
+        self._disk_bytes: int | None = None
+        self._next_s, self._phase = 0.0, ""
         rested = self._ended_s is None or time.monotonic() - self._ended_s >= GPU_WINDOW_S
         for gpu in self._gpus:
             gpu.begin(rested=rested)
+        self._look_at_host()
 
-    def look(self) -> None:
-        """The attempt is under way. Called often; looks once a second."""
+    def look(self, phase: str) -> None:
+        """The attempt is under way. Called often; looks once a second, and at once when a phase begins."""
         now = time.monotonic()
-        if now < self._next_s:
+        if now < self._next_s and phase == self._phase:
             return
-        self._next_s = now + EVERY_S
-        self._available_bytes = min(self._available_bytes, psutil.virtual_memory().available)
-        free, _ = _disk(self._folder)
-        if free is not None and self._disk_free_bytes is not None:
-            self._disk_free_bytes = min(self._disk_free_bytes, free)
-        for gpu in self._gpus:
-            gpu.look()
+        self._next_s, self._phase = now + EVERY_S, phase
+        self._look_at_host()
+        self._cpu.look()
+        if phase in WORKING:
+            for gpu in self._gpus:
+                gpu.look()
 
     def end(self) -> Conditions:
         """The attempt has ended."""
-        now, swap = _Cpu.read(), psutil.swap_memory()
-        during, self._cpu, self._ended_s = now.others_share(self._cpu), now, time.monotonic()
+        self._look_at_host()
+        during, self._cpu, self._ended_s = self._cpu.others_share(), _Cpu(), time.monotonic()
+        return self._conditions(during)
+
+    def _look_at_host(self) -> None:
+        self._available_bytes = _least(self._available_bytes, _known(lambda: psutil.virtual_memory().available))
+        disk = _known(lambda: psutil.disk_usage(str(self._folder)))
+        if disk is not None:
+            self._disk_free_bytes, self._disk_bytes = _least(self._disk_free_bytes, disk.free), disk.total
+
+    def now(self, window_s: float = LEAST_WINDOW_S) -> Conditions:
+        """The machine before anything is measured, by a look of ``window_s``."""
+        self._cpu = _Cpu()
+        time.sleep(window_s)
+        self.begin()
+        return self._conditions(None)
+
+    def _conditions(self, others_cpu_share: float | None) -> Conditions:
+        was, swap = self._swap_before, _known(psutil.swap_memory)
+        moved = None if was is None or swap is None else max(0, swap.sin + swap.sout - was.sin - was.sout)
         return Conditions(
             others_cpu_share_before=self._before,
-            others_cpu_share=during,
+            others_cpu_share=others_cpu_share,
             available_bytes_min=self._available_bytes,
-            swap_used_bytes_before=self._swap_before.used,
-            swapped_bytes=max(0, swap.sin + swap.sout - self._swap_before.sin - self._swap_before.sout),
+            swap_used_bytes_before=None if was is None else was.used,
+            swapped_bytes=moved,
             disk_free_bytes_min=self._disk_free_bytes,
             disk_bytes=self._disk_bytes,
             gpus=tuple(gpu.conditions() for gpu in self._gpus),
         )
 
 
-def busy_now(window_s: float = 0.3) -> float | None:
-    """Share of all cores' time that other processes take, by a look of ``window_s``; None when it cannot be told."""
-    before = _Cpu.read()
-    time.sleep(window_s)
-    return _Cpu.read().others_share(before, least_window_s=window_s / 2)
+def _known(read: Callable[[], T]) -> T | None:
+    """What is read, or None: a figure less must not cost an attempt."""
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)
 
 
 class _Cpu:
-    """Time that all cores, and the processes of this run, have been busy so far."""
+    """What others take of the cores that this process may use, from its making on."""
 
-    def __init__(self, at_s: float, whole_s: float, busy_s: float, ours_s: float) -> None:
-        self.at_s, self.whole_s, self.busy_s, self.ours_s = at_s, whole_s, busy_s, ours_s
+    def __init__(self) -> None:
+        self._began_s, self._times = time.monotonic(), _known(_core_times)
+        self._own_s, self._ours_s = _own_s(), 0.0
 
-    @classmethod
-    def read(cls) -> "_Cpu":
-        times = psutil.cpu_times()
-        # Linux counts a guest's time in user's, too.
-        whole_s = sum(getattr(times, name) for name in times._fields if not name.startswith("guest"))
-        idle_s = times.idle + getattr(times, "iowait", 0.0)
-        return cls(time.monotonic(), whole_s, whole_s - idle_s, _ours_s())
+    def look(self) -> None:
+        """To be called now and then: a process that ends with nobody to wait for it takes its time along."""
+        own_s = _own_s()
+        self._ours_s += max(0.0, own_s - self._own_s)
+        self._own_s = own_s
 
-    def others_share(self, before: "_Cpu", least_window_s: float = LEAST_WINDOW_S) -> float | None:
-        if self.at_s - before.at_s < least_window_s or self.whole_s <= before.whole_s:
+    def others_share(self) -> float | None:
+        self.look()
+        was, now = self._times, _known(_core_times)
+        if was is None or now is None or time.monotonic() - self._began_s < LEAST_WINDOW_S or now[1] <= was[1]:
             return None
-        others_s = (self.busy_s - before.busy_s) - (self.ours_s - before.ours_s)
-        return min(1.0, max(0.0, others_s / (self.whole_s - before.whole_s)))
+        return min(1.0, max(0.0, (now[0] - was[0] - self._ours_s) / (now[1] - was[1])))
 
 
-def _ours_s() -> float:
+def _core_times() -> tuple[float, float]:
+    """Seconds that processes had of the cores that this one may use, and of those cores in all."""
+    cores = psutil.cpu_times(percpu=True)
+    if hasattr(os, "sched_getaffinity"):
+        cores = [cores[core] for core in os.sched_getaffinity(0)]
+    # Interrupts are no process's. Linux counts a guest's time in user's, too.
+    busy_s = sum(core.user + core.nice + core.system + getattr(core, "steal", 0.0) for core in cores)
+    whole_s = sum(getattr(core, name) for core in cores for name in core._fields if not name.startswith("guest"))
+    return busy_s, whole_s
+
+
+def _own_s() -> float:
     """Of this process and all below it, with those that have ended and were waited for."""
     total_s = 0.0
-    for process in processes.tree(os.getpid()):
+    for process in _known(lambda: processes.tree(os.getpid())) or ():
         with contextlib.suppress(psutil.Error):
             total_s += sum(process.cpu_times()[:4])
     return total_s
-
-
-def _disk(folder: Path) -> tuple[int | None, int | None]:
-    """Bytes free, and in all."""
-    try:
-        usage = psutil.disk_usage(str(folder))
-    except OSError:
-        return None, None
-    return usage.free, usage.total
 
 
 class _Gpu:
@@ -181,56 +204,54 @@ class _Gpu:
     def begin(self, *, rested: bool) -> None:
         import pynvml
 
-        busy = self._ask(pynvml.nvmlDeviceGetUtilizationRates)
-        others = self._ask(pynvml.nvmlDeviceGetComputeRunningProcesses)
-        used = self._ask(pynvml.nvmlDeviceGetMemoryInfo)
-        self._busy_share = busy.gpu / 100 if busy is not None and rested else None
-        self._others = None if others is None else len(others)
         # Before a rank has started nothing on the GPU is ours: servers do not touch it.
-        self._others_bytes = None if used is None or not others else int(used.used)
-        self._throttled: dict[str, None] = {}
+        self._busy_share = (
+            self._ask(lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100) if rested else None
+        )
+        self._others = self._ask(lambda gpu: len(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)))
+        # Version 2 leaves out what the driver keeps for itself.
+        self._others_bytes = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used))
+        self._throttled: dict[str, None] | None = None
         self._clock_share: float | None = None
         self._temperature_c: int | None = None
 
     def look(self) -> None:
         import pynvml
 
-        reasons = self._ask(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons) or 0
-        self._throttled |= {words: None for bit, words in THROTTLING.items() if int(reasons) & bit}
-        clock = self._ask(lambda gpu: pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM))
-        highest = self._ask(lambda gpu: pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM))
-        if clock and highest:
-            self._clock_share = min(clock / highest, self._clock_share or 1.0)
-        warm = self._ask(lambda gpu: pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU))
+        reasons = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
+        if reasons is not None:
+            seen = {words: None for bit, words in THROTTLING.items() if reasons & bit}
+            self._throttled = (self._throttled or {}) | seen
+        clock = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)))
+        highest = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)))
+        if clock is not None and highest:
+            self._clock_share = min(clock / highest, 1.0 if self._clock_share is None else self._clock_share)
+        warm = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)))
         if warm is not None:
-            self._temperature_c = max(int(warm), self._temperature_c or 0)
+            self._temperature_c = warm if self._temperature_c is None else max(warm, self._temperature_c)
 
     def conditions(self) -> GpuConditions:
         return GpuConditions(
             busy_share_before=self._busy_share,
             others_before=self._others,
             others_bytes_before=self._others_bytes,
-            throttled=tuple(self._throttled),
+            throttled=None if self._throttled is None else tuple(self._throttled),
             sm_clock_share_min=self._clock_share,
             temperature_c_max=self._temperature_c,
         )
 
     def _ask(self, question: Callable[[Any], T]) -> T | None:
-        import pynvml
-
-        try:
-            return question(self._handle)
-        except pynvml.NVMLError:
-            return None
+        return _known(lambda: question(self._handle))
 
 
-def _handles(uuids: Sequence[str]) -> list[Any]:
+def _handles(environment: Mapping[str, str]) -> list[Any]:
     """NVML stays open: it ends with the process."""
     import pynvml
 
-    try:
+    def opened() -> list[Any]:
+        uuids = [gpu.uuid for gpu in machine.gpus(environment)]
         if uuids:
             pynvml.nvmlInit()
         return [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
-    except pynvml.NVMLError:
-        return []
+
+    return _known(opened) or []

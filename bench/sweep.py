@@ -243,7 +243,7 @@ class Sweep:
 
     def _on_beat(self, beat: Beat) -> None:
         self.progress.beat(beat.phase, beat.step, beat.steps)
-        self.beside.look()
+        self.beside.look(beat.phase)
 
     def _result(
         self,

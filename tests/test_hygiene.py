@@ -1,6 +1,6 @@
 """What the machine does beside an attempt: real processes for the CPU, a made-up NVML and the real one for GPUs."""
 
-# ruff: noqa: N802 - the names are those of NVML
+# ruff: noqa: N802, N815 - the names are those of NVML
 
 import subprocess
 import sys
@@ -10,13 +10,15 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pynvml
 import pytest
 from examples import rendered, result
 
-from bench import hygiene, machine
+from bench import hygiene, machine, processes
 from bench.hygiene import Conditions, GpuConditions, Sampler
-from bench.outcome import Result
+from bench.outcome import Oom, Result
+from bench.report.conditions import doubts
 
 SPIN = "import os, time; print(os.getpid(), flush=True); end = time.time() + 60\nwhile time.time() < end: pass"
 GIB = 2**30
@@ -55,26 +57,59 @@ def test_a_stranger_on_the_cpu_is_seen_and_our_own_work_is_not(tmp_path: Path, s
     sampler.begin()
     ours = subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.DEVNULL)
     time.sleep(1.5)
-    sampler.look()
+    sampler.look("measure")
     ours.kill()
     ours.wait()
     seen = sampler.end()
-    cores = hygiene.psutil.cpu_count() or 1
+    cores = psutil.cpu_count() or 1
     assert seen.others_cpu_share is not None
     # A share of all cores; the two of them may have to share one.
     assert seen.others_cpu_share > 0.3 / cores
-    assert seen.available_bytes_min > 0
+    assert seen.available_bytes_min
     assert seen.disk_bytes
-    assert hygiene.busy_now() is not None
+    assert sampler.now().others_cpu_share_before is not None
 
 
 def test_what_we_compute_ourselves_is_not_another_s(tmp_path: Path) -> None:
-    before = hygiene._Cpu.read()
-    end = time.monotonic() + 1
-    while time.monotonic() < end:
+    seen = hygiene._Cpu()
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
         pass
-    after = hygiene._Cpu.read()
-    assert after.ours_s - before.ours_s > 0.2
+    seen.look()
+    assert seen._ours_s > 0.25
+
+
+def test_the_time_of_ours_that_were_killed_is_not_taken_back(tmp_path: Path) -> None:
+    """A launch that is ended takes its ranks' times along: nobody is left to wait for them."""
+    rank = "import time\nwhile True: pass"
+    command = "import subprocess, sys; subprocess.Popen([sys.executable, '-c', sys.argv[1]]).wait()"
+    launcher = subprocess.Popen([sys.executable, "-c", command, rank])
+    tree = processes.tree(launcher.pid)
+    while sum(process.cpu_times().user for process in tree) < 1:
+        time.sleep(0.05)
+        tree = processes.tree(launcher.pid)
+    seen = hygiene._Cpu()
+    processes.kill(tree)
+    launcher.wait()
+    seen.look()
+    assert seen._ours_s >= 0
+    end = time.process_time() + 0.3
+    while time.process_time() < end:
+        pass
+    seen.look()
+    assert seen._ours_s > 0.25
+
+
+def test_a_look_that_fails_costs_its_figure_and_no_attempt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise OSError("planted")
+
+    sampler = Sampler(tmp_path)
+    for name in ("virtual_memory", "swap_memory", "disk_usage", "cpu_times"):
+        monkeypatch.setattr(psutil, name, fails)
+    sampler.begin()
+    sampler.look("measure")
+    assert set(sampler.end().model_dump().values()) == {None, ()}
 
 
 def test_too_short_a_look_says_nothing(tmp_path: Path) -> None:
@@ -88,7 +123,7 @@ def test_too_short_a_look_says_nothing(tmp_path: Path) -> None:
 class Nvml:
     """Two GPUs: the first is shared and hot, the second answers nothing but its memory."""
 
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, NVMLError = 1, 0, pynvml.NVMLError
+    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, nvmlMemory_v2 = 1, 0, pynvml.nvmlMemory_v2
     clock, reasons, temperature = 1980, 0, 50
 
     def nvmlInit(self) -> None: ...
@@ -102,7 +137,8 @@ class Nvml:
     def nvmlDeviceGetComputeRunningProcesses(self, gpu: str) -> list[object]:
         return [object()] if gpu == "a" else self._no()
 
-    def nvmlDeviceGetMemoryInfo(self, gpu: str) -> Any:
+    def nvmlDeviceGetMemoryInfo(self, gpu: str, version: int) -> Any:
+        assert version == self.nvmlMemory_v2
         return SimpleNamespace(used=7 * GIB)
 
     def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: str) -> int:
@@ -129,10 +165,13 @@ def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(
     monkeypatch.setattr(machine, "gpus", lambda _: [machine.Gpu("Example", GIB, uuid) for uuid in "ab"])
     sampler = Sampler(tmp_path)
     sampler.begin()
-    sampler.look()
+    fake.clock = 345
+    sampler.look("setup")  # idle: its clock says nothing
+    fake.clock = 1980
+    sampler.look("measure")
     fake.clock, fake.reasons, fake.temperature = 990, 0x44, 91
     sampler._next_s = 0
-    sampler.look()
+    sampler.look("measure")
     shared, silent = sampler.end().gpus
     assert shared == GpuConditions(
         busy_share_before=0.35,
@@ -145,8 +184,8 @@ def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(
     assert silent == GpuConditions(
         busy_share_before=None,
         others_before=None,
-        others_bytes_before=None,
-        throttled=(),
+        others_bytes_before=7 * GIB,
+        throttled=None,
         sm_clock_share_min=None,
         temperature_c_max=None,
     )
@@ -155,11 +194,15 @@ def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(
 
 
 @pytest.mark.gpu
+@pytest.mark.skipif(machine.detect().device != "cuda", reason="needs a CUDA device and its driver")
 def test_a_real_gpu_is_looked_at(tmp_path: Path) -> None:
     sampler = Sampler(tmp_path)
     sampler.begin()
-    sampler.look()
-    for gpu in sampler.end().gpus:
+    sampler.look("measure")
+    found = sampler.end().gpus
+    assert len(found) == machine.detect().devices
+    for gpu in found:
+        assert gpu.throttled is not None
         assert gpu.temperature_c_max is not None
         assert gpu.sm_clock_share_min is not None
 
@@ -173,12 +216,28 @@ DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
         {"gpus": (GpuConditions(**{**COOL, "others_before": 2, "others_bytes_before": 7 * GIB}),)},
         "GPU 0 had 2 other processes on it before, 7.00 GiB in use.",
     ),
+    "a tenant that cannot be seen": (
+        {"gpus": (GpuConditions(**{**COOL, "others_before": 0, "others_bytes_before": 7 * GIB}),)},
+        "GPU 0 had 7.00 GiB in use by others before.",
+    ),
     "busy": ({"gpus": (GpuConditions(**{**COOL, "busy_share_before": 0.5}),)}, "GPU 0 was 50.0 % busy before."),
     "throttled": (
         {"gpus": (GpuConditions(**{**COOL, "throttled": ("power brake",), "sm_clock_share_min": 0.5}),)},
         "GPU 0 was throttled at up to 60 °C, its clock down to 50.0 %: power brake.",
     ),
 }
+
+
+def test_a_power_cap_is_recorded_and_not_doubted() -> None:
+    capped = GpuConditions(**{**COOL, "throttled": ("power cap",)})
+    assert list(doubts(Conditions(**QUIET, gpus=(capped,)))) == []
+
+
+def test_who_shares_a_gpu_is_named_beside_an_attempt_that_ran_out_of_memory() -> None:
+    shared = GpuConditions(**{**COOL, "others_before": 1, "others_bytes_before": 7 * GIB})
+    conditions = Conditions(**QUIET, gpus=(shared,))
+    oom = result(Oom(rank=0, phase="setup", reason="CUDA out of memory")).model_copy(update={"conditions": conditions})
+    assert "GPU 0 had 1 other process on it before" in rendered([oom])
 
 
 @pytest.mark.parametrize("name", DOUBTS)

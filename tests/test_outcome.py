@@ -103,7 +103,10 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     "timed out after one rank had measured": (
         [rank(0)],
         {"gave_up": "no result within 8 s"},
-        Hang(reason="no result within 8 s"),
+        Hang(
+            reason="no result within 8 s: rank 0 had finished; rank 1 did not answer: stopped, or busy where Python cannot"
+            " look"
+        ),
     ),
     "one rank hears of unlike collectives by an abort, the other by the loss of its peer": (
         [

@@ -178,7 +178,13 @@ def _sweep(
             attempts=sum(len(plan.batches) for plan in plans),
             finished=finished,
             folder=str(store.root),
-            notes=[*loaded.notes, *machine.notes(sweep.machine), *_limits(plans), *sweep.unreadable(), *_busy()],
+            notes=[
+                *loaded.notes,
+                *machine.notes(sweep.machine),
+                *_limits(plans),
+                *sweep.unreadable(),
+                *_disturbed(sweep),
+            ],
         )
         try:
             results = sweep.run()
@@ -214,14 +220,11 @@ def _limits(plans: "list[CellPlan]") -> list[str]:
     ]
 
 
-def _busy() -> list[str]:
-    """What disturbs a measurement from its beginning."""
-    from bench import hygiene
-    from bench.report.conditions import OTHERS_CPU
-    from bench.units import percent
+def _disturbed(sweep: "Sweep") -> list[str]:
+    """What is wrong with the machine already."""
+    from bench.report.conditions import doubts
 
-    share = hygiene.busy_now()
-    return [f"other processes take {percent(share)} of the CPU"] if share is not None and share > OTHERS_CPU else []
+    return [f"the machine before the run: {doubt.removesuffix('.')}" for doubt in doubts(sweep.beside.now())]
 
 
 def _refuse_accumulation() -> None:

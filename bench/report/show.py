@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from bench.outcome import Hang, Ok, Result
 from bench.probe import Probe
 from bench.report import tables
-from bench.report.conditions import doubts
+from bench.report.conditions import doubts, gpus
 from bench.report.nearest import flat
 from bench.report.rows import Row, Sampled
 from bench.report.summary import row_of, summarize
@@ -68,6 +68,7 @@ def show(
         *([verdicts([probe])] if probe else []),
         _walk(walked),
         _beside(results),
+        gpus([(_batch(result), result.conditions) for result in results if result.conditions is not None]),
         _files(results, files),
     ]
     return [*(table for table in parts if table.rows), *_verbatim(results, files)]
@@ -186,7 +187,7 @@ def _walk(walked: Sequence[Walked]) -> Table:
 
 
 def _beside(results: Sequence[Result]) -> Table:
-    """What the machine did beside each attempt; one line a GPU where there are some."""
+    """What the machine did beside each attempt."""
     lines = []
     for result in results:
         if (seen := result.conditions) is not None:
