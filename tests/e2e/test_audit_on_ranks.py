@@ -49,11 +49,9 @@ def test_a_loader_that_keeps_training_waiting_is_told_from_one_that_does_not(ben
     bench("run", matrix, *out)
     written = (bench.folder / "run/matrix.yaml").read_text()
     fed, starved = said(bench(*audit, "--batch", "3", expect=1)).values()
-    assert "takes at batch 2" in fed
-    assert "takes at batch 2" in starved
-    fed, starved = said(bench(*audit, expect=1)).values()
     assert fed.startswith("FED, the loader delivers")
     assert starved.startswith("STARVED, the loader delivers")
+    assert "that training takes at batch 2" in starved
     assert (bench.folder / "run/matrix.yaml").read_text() == written
 
 
@@ -63,8 +61,8 @@ def test_with_workers_the_window_counts_and_not_the_bursts(bench: Bench) -> None
     output = bench("audit", "dataloader", matrix, *many)
     [says] = said(output).values()
     samples_per_s = float(re.search(r"delivers ([\d.]+) samples/s", says)[1])  # type: ignore[index]
-    # Three sleepers on each of two ranks cannot do better than this; bursts alone would look much faster.
-    assert 20 < samples_per_s < 62
+    # Three sleepers on each of two ranks make 60; by most of their fetches alone it would be thousands.
+    assert samples_per_s < 2 * 60
 
 
 def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None:
@@ -111,5 +109,4 @@ def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None
         else:
             assert result.outcome.kind == "ok", label
     assert "| UNUSED    | spare" in output
-    bench("audit", "params", matrix, *out, "--select", "find_unused_parameters=true")
     bench("audit", "params", matrix, *out, "--select", "part=spare", "--axis", "backend=fsdp,zero2")
