@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 
 from bench.outcome import (
+    INFRASTRUCTURE,
     Failed,
     Fault,
     Hang,
@@ -91,10 +92,13 @@ def classify(
         return Hang(reason=gave_up + (f": {where}" if where else ""), stuck=tuple(stuck))
     if launcher is not None:
         return _launch_failed(launcher)
-    if failures:
-        return _outcome_of(min(failures, key=lambda f: (f.kind == "killed", f.at)))  # what one said itself, first
+    said = _outcome_of(min(failures, key=lambda f: (f.kind == "killed", f.at))) if failures else None  # itself, first
     missing = min(set(range(world_size)) - {rank.rank for rank in ranks}, default=None)
-    return Failed(fault="ended", rank=missing, phase=None, reason=f"rank {missing} left no result and no word why")
+    if said is not None and (missing is None or (isinstance(said, Failed) and said.fault in INFRASTRUCTURE)):
+        return said
+    evidence = said.reason if said is not None else None
+    reason = f"rank {missing} left no result and no word why"
+    return Failed(fault="ended", rank=missing, phase=None, reason=reason, evidence=evidence)
 
 
 def _phases(failures: Sequence[RankOom | RankError | RankKilled]) -> str:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     import psutil
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
+LAST_WORDS_S = 1.0
+"""How long what is left may go on: the keeper of a rank's log writes until it has all."""
 PARENT = "BENCH_LAUNCHER_PID"
 """Names the launcher to its ranks: one that starts slowly may find it gone already."""
 
@@ -66,6 +68,22 @@ def anyone_has_open(file: Path) -> bool:
             if any(Path(opened.path) == file for opened in process.open_files()):
                 return True
     return False
+
+
+def end_orphans(others: Sequence[psutil.Process] = ()) -> None:
+    """End what descendants have started and left to this process, which adopts it, whatever session it leads.
+
+    Args:
+        others: started by this process for something else.
+    """
+    import psutil
+
+    def left() -> list[psutil.Process]:
+        return [process for process in tree(os.getpid())[1:] if process not in others]
+
+    psutil.wait_procs(left(), timeout=LAST_WORDS_S)
+    while (found := left()) and not kill(found):
+        pass
 
 
 def signal_name(number: int) -> str:

@@ -18,7 +18,7 @@ from bench import processes
 from bench.cell import Attempt
 from bench.launch import prepare
 from bench.launch.local import accelerate_command
-from bench.launch.watch import Watch, cause_of_death
+from bench.launch.watch import Limits, Watch, cause_of_death, exit_codes
 from bench.spool import Beat, BeatFile, Spec
 
 # --- why a launch ended ---------------------------------------------------------------------------------------------
@@ -108,6 +108,16 @@ def test_cause_of_death(returncode: int, log: str, cause: str) -> None:
     assert cause_of_death(returncode, log).endswith(cause)
 
 
+def test_all_ranks_that_failed_by_themselves_are_known_the_first_one_first() -> None:
+    assert exit_codes(TORCHRUN.format(other=0, rank=1, code=-11, word="")) == {1: -11}  # the other was asked to end
+    both = TORCHRUN.format(other=1, rank=0, code=1, word="").replace(
+        "-15 (pid: 11)  (SIGTERM)", "-9 (pid: 11)  (SIGKILL)"
+    )
+    assert list(exit_codes(both).items()) == [(0, 1), (1, -9)]
+    assert exit_codes("died with <Signals.SIGSEGV: 11>.") == {0: -11}
+    assert exit_codes("config:\n rank : 8 lora\n exitcode : 7\nValueError: real") == {}
+
+
 def test_a_last_line_without_end_is_cut() -> None:
     assert len(cause_of_death(1, "x" * 10_000)) < 400
 
@@ -134,13 +144,13 @@ def test_the_slowest_rank_is_shown(
             BeatFile(tmp_path, rank)(*beat, 50)
     BeatFile(tmp_path, len(beats))("start")  # a rank of another world
     shown: list[Beat] = []
-    assert Watch(tmp_path, len(beats), 60, shown.append).pause() is False
+    assert Watch(tmp_path, len(beats), Limits(60, None), shown.append).pause() is None
     assert [(beat.phase, beat.step, beat.steps) for beat in shown] == [(*slowest, 50)]
 
 
 def test_without_a_beat_nothing_is_shown_and_time_passes(tmp_path: Path) -> None:
     shown: list[Beat] = []
-    watch = Watch(tmp_path, 2, 0.12, shown.append)
+    watch = Watch(tmp_path, 2, Limits(0.12, None), shown.append)
     start = time.monotonic()
     while not watch.pause():
         assert time.monotonic() - start < 5

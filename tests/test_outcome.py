@@ -58,11 +58,6 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
         {},
         Failed(rank=1, phase="forward", reason=RESET, evidence="Traceback"),
     ),
-    "a consequence and a rank without a word": (
-        [error(0, 1.0, PEER)],
-        {},
-        Failed(rank=0, phase="forward", reason=PEER, evidence="Traceback"),
-    ),
     "timed out, and bench ended both": (
         [killed(0, 9.0, "time is up"), killed(1, 9.0, "time is up")],
         {"gave_up": "no result within 8 s"},
@@ -104,8 +99,8 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
         [rank(0)],
         {"gave_up": "no result within 8 s"},
         Hang(
-            reason="no result within 8 s: rank 0 had finished; rank 1 did not answer: stopped, or busy where Python cannot"
-            " look"
+            reason="no result within 8 s: rank 0 had finished; rank 1 did not answer: stopped, or busy where Python"
+            " cannot look"
         ),
     ),
     "one rank hears of unlike collectives by an abort, the other by the loss of its peer": (
@@ -139,6 +134,16 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
         [rank(0)],
         {},
         Failed(fault="ended", rank=1, phase=None, reason="rank 1 left no result and no word why"),
+    ),
+    "a consequence and a rank without a word": (
+        [error(0, 1.0, RESET)],
+        {},
+        Failed(fault="ended", rank=1, phase=None, reason="rank 1 left no result and no word why", evidence=RESET),
+    ),
+    "a rank is missing because a port was taken": (
+        [error(0, 1.0, TAKEN).model_copy(update={"phase": "setup"})],
+        {},
+        Failed(fault="rendezvous", rank=0, phase="setup", reason=TAKEN, evidence="Traceback"),
     ),
     "all ranks are missing: the first": (
         [],

@@ -1,5 +1,6 @@
 """report."""
 
+import gc
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -10,6 +11,8 @@ from bench.cli.app import REPORTS, app, console, print_results, tell_left_out
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
     from bench.claim import Claim
     from bench.outcome import Result
     from bench.probe import Probe
@@ -38,13 +41,14 @@ def report(
     claims: Annotated[Path | None, typer.Option(help="What was expected beforehand; else claims of the run.")] = None,
 ) -> None:
     """Show runs: tables on a terminal, markdown for a pull request, a page with charts, or rows for other programs."""
-    from bench.report import html, markdown, sections
+    from bench.report import markdown, sections
     from bench.spool import write_text
     from bench.store import Store, newest
 
     stores = [Store(folder) for folder in folders or [newest(REPORTS)]]
     results = [result for store in stores for result in store.results()]
     probes = [probe for store in stores for probe in store.probes()]
+    gc.freeze()  # what was read stays to the end: no use looking for garbage in it again and again
     tell_left_out(stores)
     asked = _choices(stores, results, compare, reference, allow_unlike, claims)
     shown_on = console()
@@ -57,6 +61,8 @@ def report(
         case "md":
             typer.echo(markdown.render(sections.report(results, probes, asked)), nl=False)
         case "html":
+            from bench.report import html
+
             output = output or stores[0].root / "report.html"
             write_text(output, html.render(sections.report(results, probes, asked)))
         case "csv" | "json" | "parquet" as kind:
@@ -96,28 +102,57 @@ def _choices(
     import yaml
 
     from bench.matrix.claims import read
-    from bench.report.contract import contract_of
     from bench.report.sections import Choices
 
     value = None
     if reference is not None:
         compare, equals, text = reference.partition("=")
+        try:
+            value = yaml.safe_load(text)
+        except yaml.YAMLError:
+            equals = ""
         if not equals:
             raise InputError(f"{reference!r} names no value", field="--reference", allowed="axis=value: backend=ddp")
-        value = yaml.safe_load(text)
     allowed = frozenset(allow_unlike.split(",")) if allow_unlike else frozenset()
-    known = {name: None for result in results for name in contract_of(result)}
-    for option, names in (("--compare", [compare]), ("--allow-unlike", sorted(allowed))):
-        for name in names if results else []:
-            if name not in known:
-                raise InputError(
-                    f"{name!r} is no field of these results",
-                    field=option,
-                    allowed=list(known),
-                    fix=near_miss(name, known),
-                )
+    if results:
+        _check(results, "--compare", [compare])
+        _check(results, "--allow-unlike", sorted(allowed))
+        if reference is not None:
+            _check_value(results, compare, value)
     said = read(claims) if claims else _claims(stores)
     return Choices(axis=compare, reference=value, allowed=allowed, claims=said)
+
+
+def _check(results: "list[Result]", option: str, names: list[str]) -> None:
+    """That each of ``names`` is a field of a comparison."""
+    from bench.report.contract import contract_of
+
+    if all(name in contract_of(results[0]) for name in names):
+        return
+    known = {name: None for result in results for name in contract_of(result)}
+    for name in names:
+        if name not in known:
+            raise InputError(
+                f"{name!r} is no field of these results",
+                field=option,
+                allowed=list(known),
+                fix=near_miss(name, known),
+            )
+
+
+def _check_value(results: "list[Result]", name: str, value: "JsonValue") -> None:
+    from bench.report.contract import contract_of, same
+    from bench.report.tables import setting
+
+    values = [contract[name] for result in results if name in (contract := contract_of(result))]
+    if not any(same(one, value) for one in values):
+        words = {setting(name, one): None for one in values}
+        raise InputError(
+            f"no result has {name} {setting(name, value)}",
+            field="--reference",
+            allowed=list(words),
+            fix=near_miss(setting(name, value), words),
+        )
 
 
 def _write_rows(kind: Literal["csv", "json", "parquet"], output: Path | None, results: "list[Result]") -> None:

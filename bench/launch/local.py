@@ -11,13 +11,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+import psutil
 import yaml
 
 from bench import backends, processes, secrets, spool
 from bench.cell import Cell, Device
-from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, killed_rank
+from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.machine import Hardware
-from bench.outcome import Isolation, RankKilled, RankOutcome
+from bench.outcome import Isolation, RankError, RankKilled, RankOutcome
 from bench.spool import Request, ServerState
 from bench.stuck import Stuck
 
@@ -91,10 +92,13 @@ class OwnLaunch:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
         self._launch: Launch | None = None
+        self._others: Sequence[psutil.Process] = ()
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
         world_size = cell.num_processes
         added = backends.environment(world_size, self.hardware, os.environ)
+        processes.adopt_orphans()
+        self._others = processes.tree(os.getpid())[1:]
         self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
         watch = Watch(folder, world_size, limits, on_beat)
         try:
@@ -104,9 +108,12 @@ class OwnLaunch:
                     ranks = spool.read_ranks(folder, world_size)
                     return Ended(ranks=ranks, isolation="launch", gave_up=gave_up, stuck=stuck)
             ranks = spool.read_ranks(folder, world_size)
-            if (dead := killed_rank(self._launch.words())) and dead[0] not in {rank.rank for rank in ranks}:
-                ranks.append(_killed(folder, *dead))
-            return Ended(ranks=ranks, isolation="launch", launcher=ended if len(ranks) < world_size else None)
+            spoken = {rank.rank for rank in ranks}
+            codes = exit_codes(self._launch.words())
+            ranks += [_ended(folder, rank, code) for rank, code in codes.items() if rank not in spoken]
+            # A rank that has said itself why it failed says more than the launcher does of it.
+            said = len(ranks) == world_size or any(rank in spoken for rank in codes)
+            return Ended(ranks=ranks, isolation="launch", launcher=None if said else ended)
         finally:
             self.close()
 
@@ -114,17 +121,22 @@ class OwnLaunch:
         if self._launch is not None:
             self._launch.kill()
             self._launch = None
+            processes.end_orphans(self._others)
 
 
-def _killed(folder: Path, rank: int, signal: str) -> RankKilled:
+def _ended(folder: Path, rank: int, code: int) -> RankKilled | RankError:
     """What a rank server would have said, where there is none."""
     beat = spool.read_beat(folder, rank)
+    phase, place = beat.phase if beat else "start", spool.last_place(folder, rank)
+    if code >= 0:
+        error = f"the process ended by itself with exit code {code} and left no result"
+        return RankError(rank=rank, phase=phase, error=error, traceback="", at=time.time(), place=place)
     return RankKilled(
         rank=rank,
-        phase=beat.phase if beat else "start",
-        signal=signal,
+        phase=phase,
+        signal=processes.signal_name(-code),
         at=time.time(),
-        place=spool.last_place(folder, rank),
+        place=place,
         last_words=spool.last_words(folder, rank) or None,
     )
 

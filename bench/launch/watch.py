@@ -1,6 +1,7 @@
 """Waits for an attempt: beats, time limit, and what is known when a launch ends before its ranks have spoken."""
 
 import re
+import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -124,25 +125,26 @@ def cause_of_death(launcher_returncode: int, log: str) -> str:
     """Why a launch ended, in words: the launcher's own end, or the rank that its log blames."""
     if launcher_returncode < 0:
         return f"accelerate launch was killed by {_signal(launcher_returncode)}"
-    if dead := killed_rank(log):
-        return f"the process of rank {dead[0]} was killed by {dead[1]}"
-    if worker := _root_cause(log):
-        return f"the process of rank {worker[1]} ended with exit code {worker[2]}"
+    if codes := exit_codes(log):
+        rank, code = next(iter(codes.items()))
+        how = f"was killed by {_signal(code)}" if code < 0 else f"ended with exit code {code}"
+        return f"the process of rank {rank} {how}"
     last = log.strip().splitlines()[-1] if log.strip() else "its log is empty"
     return f"accelerate launch ended with exit code {launcher_returncode}: {last[:300]}"
 
 
-def killed_rank(log: str) -> tuple[int, str] | None:
-    """The rank that a launcher's log blames, and the signal that ended it."""
-    if (worker := _root_cause(log)) and int(worker[2]) < 0:
-        return int(worker[1]), _signal(int(worker[2]))
-    single = _CALLED_PROCESS.search(log)
-    return (0, single[1]) if single else None
+def exit_codes(log: str) -> dict[int, int]:
+    """The ranks that failed, by what the launcher says in its log, and their exit codes: negative for a signal.
 
-
-def _root_cause(log: str) -> re.Match[str] | None:
-    block = log.rfind("Root Cause")
-    return _WORKER.search(log, block) if block >= 0 else None
+    The first is the one that it blames. It lists what failed at about the same time, but none that ended as if all were
+    well; and it asks the others to end (SIGTERM).
+    """
+    if (root := log.rfind("Root Cause")) < 0:
+        single = _CALLED_PROCESS.search(log)
+        return {0: -signal.Signals[single[1]]} if single else {}
+    others = _WORKER.finditer(log, max(0, log.rfind("Failures:", 0, root)), root)
+    failed = {int(worker[1]): int(worker[2]) for worker in _WORKER.finditer(log, root)}
+    return failed | {int(worker[1]): int(worker[2]) for worker in others if int(worker[2]) != -signal.SIGTERM}
 
 
 def _signal(returncode: int) -> str:

@@ -6,6 +6,7 @@ The two can disagree, and a reader must see it: a large batch is a merit of its 
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from pydantic import JsonValue
 
@@ -61,6 +62,9 @@ class Comparison:
     axis: str
     speed_ups: tuple[SpeedUp, ...]
     refused: tuple[Refused, ...]
+    """At most `MAX_REFUSED`."""
+    more_refused: bool = False
+    """Whether there would have been more."""
 
 
 def compare(
@@ -86,8 +90,12 @@ def compare(
         speed_ups += found
         if not found:
             alone += [cell for cell in cells if cell.best]
+    refused = tuple(islice(_refused(alone, summary.cells, axis), MAX_REFUSED + 1))
     return Comparison(
-        axis=axis, speed_ups=tuple(speed_ups), refused=tuple(_refused(alone, summary.cells, axis))[:MAX_REFUSED]
+        axis=axis,
+        speed_ups=tuple(speed_ups),
+        refused=refused[:MAX_REFUSED],
+        more_refused=len(refused) > MAX_REFUSED,
     )
 
 
@@ -111,16 +119,30 @@ def _speed_ups(
 
 def _refused(alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str) -> Iterator[Refused]:
     """For each cell without a like one, the nearest with another value of the axis."""
+    by_value: dict[str, list[CellRows]] = {}
+    for cell in cells:
+        if cell.best:
+            by_value.setdefault(key({axis: cell.contract.get(axis)}), []).append(cell)
     seen = set()
     for one in alone:
-        others = [cell for cell in cells if cell.best and cell.contract.get(axis) != one.contract.get(axis)]
-        ranked = [(differing(one.contract, other.contract, but=axis), other) for other in others]
-        if ranked:
-            fields, other = min(ranked, key=lambda pair: len(pair[0]))
-            pair = frozenset({one.cell.id, other.cell.id})
-            if fields and pair not in seen:
-                seen.add(pair)
-                yield Refused(one=one, other=other, fields=fields)
+        mine = key({axis: one.contract.get(axis)})
+        others = [cell for value, them in by_value.items() if value != mine for cell in them]
+        fields, other = _nearest(one, others, axis)
+        if other is not None and fields and (pair := frozenset({one.cell.id, other.cell.id})) not in seen:
+            seen.add(pair)
+            yield Refused(one=one, other=other, fields=fields)
+
+
+def _nearest(one: CellRows, others: Sequence[CellRows], axis: str) -> tuple[tuple[str, ...], CellRows | None]:
+    """The one of ``others`` that differs in the fewest fields, and these."""
+    found: tuple[tuple[str, ...], CellRows | None] = ((), None)
+    for other in others:
+        fields = differing(one.contract, other.contract, but=axis)
+        if found[1] is None or len(fields) < len(found[0]):
+            found = fields, other
+        if len(fields) <= 1:
+            break
+    return found
 
 
 def table(summary: Summary, found: Comparison) -> Table:
@@ -158,11 +180,12 @@ def table(summary: Summary, found: Comparison) -> Table:
 
 def refusals(summary: Summary, found: Comparison) -> list[str]:
     """One sentence for each pair that was not compared, with the fields that differ."""
-    return [
+    told = [
         f"{cell_name(summary, each.one.rows[0])} is not compared with {cell_name(summary, each.other.rows[0])}: they"
         f" differ in {', '.join(each.fields)}."
         for each in found.refused
     ]
+    return [*told, "These are the first; more pairs are not compared."] if found.more_refused else told
 
 
 def _words(each: SpeedUp, axis: str) -> str:

@@ -46,9 +46,7 @@ def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, b
     A field that only one of them knows is no difference: what was not measured, or not published, cannot be held
     against a result.
     """
-    return tuple(
-        name for name, value in one.items() if name != but and name in other and not same(value, other[name])
-    )
+    return tuple(name for name, value in one.items() if name != but and name in other and not same(value, other[name]))
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:
@@ -62,6 +60,6 @@ def same(one: JsonValue, other: JsonValue) -> bool:
     return one == other
 
 
-def key(contract: Mapping[str, JsonValue], *, without: frozenset[str]) -> str:
+def key(contract: Mapping[str, JsonValue], *, without: frozenset[str] = frozenset()) -> str:
     """The same for contracts that agree in everything but the fields ``without``."""
     return json.dumps({name: value for name, value in contract.items() if name not in without}, sort_keys=True)

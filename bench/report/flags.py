@@ -29,8 +29,9 @@ def flags(summary: Summary) -> list[str]:
             if row.measured is not None and row.retried is not None:
                 found.append(f"{row_name(summary, row)}: second try; the first failed: {one_line(row.retried)}.")
             if isinstance(row.measured, Sampled):
-                beside = doubts(row.conditions) if row.conditions else ()
-                found += [f"{row_name(summary, row)}: {doubt}" for doubt in (*_doubts(row.measured), *beside)]
+                found += [f"{row_name(summary, row)}: {doubt}" for doubt in _doubts(row.measured)]
+            if row.conditions is not None:  # who shares a GPU may be why another ran out of memory
+                found += [f"{row_name(summary, row)}: {doubt}" for doubt in doubts(row.conditions)]
         found += _thrashing(summary, cell)
         found += _shorter_steps(summary, cell)
     return found + _unlike_losses(summary)

@@ -1,5 +1,6 @@
 """The rows as a table for other programs: one flat record a result, units and scope in every name. Pure."""
 
+import json
 from typing import TYPE_CHECKING, Literal
 
 from pydantic import JsonValue
@@ -29,9 +30,15 @@ def text(summary: Summary, kind: Literal["csv", "json"]) -> str:
 
 
 def parquet(summary: Summary) -> bytes:
-    """The frame as Parquet."""
-    found: bytes = frame(summary).to_parquet(index=False)
-    return found
+    """The frame as Parquet. A column has one type there: values of several become text, as JSON has them."""
+    found = frame(summary)
+    for name in found.columns[found.dtypes == object]:
+        values = [value for value in found[name] if value is not None]
+        whole = all(isinstance(value, str) or -(2**63) <= value < 2**63 for value in values)
+        if len({type(value) for value in values}) > 1 or not whole:
+            found[name] = [None if value is None else json.dumps(value) for value in found[name]]
+    written: bytes = found.to_parquet(index=False)
+    return written
 
 
 def _record(cell: CellRows, row: Row) -> dict[str, JsonValue]:
@@ -40,13 +47,19 @@ def _record(cell: CellRows, row: Row) -> dict[str, JsonValue]:
     step = sampled.slowest.step if sampled else None
     interval = sampled.interval if sampled else None
     phases = measured.phases if measured else None
-    settings = {name: value for name, value in row.settings.items() if name != "cell"}
+    settings = {
+        name: json.dumps(value) if isinstance(value, list | dict) else value
+        for name, value in row.settings.items()
+        if name != "cell"
+    }
     return {
         "cell": cell.cell.id,
         **settings,
         "batch_per_rank": row.batch_per_rank,
         "batch_global": row.batch_global,
         "outcome": row.outcome,
+        "fault": row.fault,
+        "retried": row.retried,
         "short": row.short,
         "thrashing": row.batch_per_rank in cell.thrashing,
         "samples_per_s_global": measured.samples_per_s_global if measured else None,

@@ -42,7 +42,8 @@ def blocks(samples: Sequence[float]) -> list[Sequence[float]]:
 
 def standard_error(values: Sequence[float]) -> float:
     """Of the mean of independent values."""
-    return statistics.stdev(values) / math.sqrt(len(values))
+    mean, n = statistics.fmean(values), len(values)
+    return math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
 
 
 @cache

@@ -9,7 +9,7 @@ from bench.probe import Probe
 from bench.report import tables
 from bench.report.sections import TITLE, Facts, Lines, Section
 from bench.report.summary import summarize
-from bench.report.tables import Table
+from bench.report.tables import Table, one_line
 from bench.report.verdicts import verdicts
 
 
@@ -51,11 +51,10 @@ def section(section: Section, plots: str | None = None) -> list[str]:
 
 
 def escape(text: str) -> str:
-    """``text`` as markdown that shows it literally, also inside a table."""
-    entities = text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    """``text`` as markdown that shows it literally, also inside a table; without control characters."""
+    entities = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     # What cannot be markup stays as it is, so that the raw text reads well: snake_case, a * b, [0].
-    marked = re.sub(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", entities)
-    return " ".join(marked.split())
+    return re.sub(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", entities)
 
 
 def _table(table: Table) -> list[str]:

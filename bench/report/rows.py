@@ -1,7 +1,8 @@
 """The rows of a report: frozen data that `summary` computes and the other modules show."""
 
 import math
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -10,7 +11,7 @@ from pydantic import JsonValue
 from bench.cell import Cell, Regime
 from bench.hygiene import Conditions
 from bench.machine import Machine
-from bench.outcome import Memory
+from bench.outcome import Fault, Memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -18,10 +19,18 @@ class Times:
     """Statistics of one rank's samples."""
 
     mean_s: float
-    median_s: float | None
-    """None without samples, as in what was imported."""
-    p95_s: float | None
-    """``sorted[int(0.95 * (n - 1))]``: always a sample that was measured."""
+    samples_s: Sequence[float] = ()
+    """None of what was imported."""
+
+    @property
+    def median_s(self) -> float | None:
+        return statistics.median(self.samples_s) if self.samples_s else None
+
+    @property
+    def p95_s(self) -> float | None:
+        """``sorted[int(0.95 * (n - 1))]``: always a sample that was measured."""
+        n = len(self.samples_s)
+        return sorted(self.samples_s)[int(0.95 * (n - 1))] if n else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,12 +132,13 @@ class Row:
     outcome: Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
     reason: str | None
     """Why it was not measured, with the rank and phase where known."""
+    fault: Fault | None
+    """Of what failed: what kind of failure."""
     measured: Measured | None
     short: bool
     """A probe's attempt of a few steps."""
     n_steps: int
     """Of the throughput window."""
-    slug: str
     retried: str | None = None
     """Why the first of two tries failed."""
     conditions: Conditions | None = None

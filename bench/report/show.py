@@ -4,14 +4,14 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.outcome import Hang, Ok, Result
+from bench.outcome import Failed, Hang, Ok, Result
 from bench.probe import Probe
 from bench.report import tables
 from bench.report.conditions import doubts, gpus
 from bench.report.nearest import flat
 from bench.report.rows import Row, Sampled
 from bench.report.summary import row_of, summarize
-from bench.report.tables import Table, one_line
+from bench.report.tables import REASON_LIMIT, Table, one_line
 from bench.report.verdicts import verdicts
 from bench.spool import Walked
 from bench.units import UNKNOWN, duration, gib, ms, percent, rate
@@ -97,7 +97,7 @@ def _attempts(results: Sequence[Result], rows: Sequence[Row]) -> Table:
                 duration(result.wall_s),
                 result.isolation or "none",
                 result.started_at,
-                one_line(row.reason or ""),
+                one_line(row.reason or "", REASON_LIMIT),
             )
             for result, row in zip(results, rows, strict=True)
         ),
@@ -217,6 +217,7 @@ def _files(results: Sequence[Result], files: Mapping[str, Files]) -> Table:
 
 
 SHOWN_COLLECTIVES = 10
+VERBS = {"oom": "ran out of memory", "hang": "hung", "failed": "failed", "skipped": "was skipped"}
 
 
 def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator[Verbatim]:
@@ -226,15 +227,20 @@ def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator
         if (left := files.get(result.attempt.slug)) and left.command:
             scripts.setdefault(left.command, []).append(_batch(result))
     for script, batches in scripts.items():
-        yield Verbatim(title=f"command.sh of batch {', '.join(batches)}", text=script)
+        yield Verbatim(title=f"command.sh of batch {', '.join(batches)}", text=_plain(script))
     for result in results:
+        if reason := row_of(result).reason:
+            evidence = result.outcome.evidence if isinstance(result.outcome, Failed) else None
+            cut = len(one_line(reason)) > REASON_LIMIT
+            if text := "\n\n".join(part for part in (reason if cut else None, evidence) if part):
+                yield Verbatim(title=f"Why batch {_batch(result)} {VERBS[result.outcome.kind]}", text=_plain(text))
         for one in result.outcome.stuck if isinstance(result.outcome, Hang) else ():
             newest = "\n".join(f"{made.number} {made}" for made in one.collectives[-SHOWN_COLLECTIVES:])
             text = f"{one.phase} {one.step}/{one.steps}\n\nnewest collectives:\n{newest or 'none'}\n\n{one.stacks}"
             yield Verbatim(title=f"Rank {one.rank} in the hang of batch {_batch(result)}", text=_plain(text))
         if result.outcome.kind in ("failed", "hang", "oom") and (left := files.get(result.attempt.slug)):
             for name, tail in left.log_tails.items():
-                yield Verbatim(title=f"End of {name}, batch {_batch(result)}: {result.outcome.kind}", text=_plain(tail))
+                yield Verbatim(title=f"End of {_plain(name)}, batch {_batch(result)}: {result.outcome.kind}", text=_plain(tail))
 
 
 def _batch(result: Result) -> str:

@@ -8,7 +8,7 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from bench.outcome import PHASES, Failed, Ok, Oom, Outcome, RankOk, Reported, Result
-from bench.report.contract import contract_of
+from bench.report.contract import contract_of, same
 from bench.report.intervals import mean_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
 from bench.search.throughput import CEILING, CLEARLY
@@ -22,7 +22,7 @@ def summarize(results: Sequence[Result]) -> Summary:
     by_cell: dict[str, list[Result]] = {}
     for result in results:
         by_cell.setdefault(result.attempt.cell.id, []).append(result)
-    cells = tuple(_cell_rows(group) for group in by_cell.values())
+    cells = tuple(_cell_rows(cell_id, group) for cell_id, group in by_cell.items())
     columns = _differing([cell.rows[0].settings for cell in cells])
     shared = cells[0].rows[0].settings if cells else {}
     return Summary(
@@ -36,40 +36,44 @@ def summarize(results: Sequence[Result]) -> Summary:
     )
 
 
-def row_of(result: Result) -> Row:
-    """The row of one result."""
+def row_of(result: Result, cell_id: str | None = None) -> Row:
+    """The row of one result.
+
+    Args:
+        cell_id: where it is known, it need not be computed again.
+    """
     attempt, outcome = result.attempt, result.outcome
     return Row(
-        settings=_settings(result),
+        settings=_settings(result, cell_id or attempt.cell.id),
         batch_per_rank=attempt.batch_per_rank,
         batch_global=attempt.batch_per_rank * attempt.cell.num_processes,
         world_size=attempt.cell.num_processes,
         outcome=outcome.kind,
         reason=_reason(result),
+        fault=outcome.fault if isinstance(outcome, Failed) else None,
         measured=_measured(outcome, attempt.batch_per_rank, attempt.cell.num_processes),
         short=attempt.short,
         n_steps=attempt.measure.steps,
-        slug=attempt.slug,
         retried=result.retried,
         conditions=result.conditions,
     )
 
 
-def _cell_rows(results: Sequence[Result]) -> CellRows:
+def _cell_rows(cell_id: str, results: Sequence[Result]) -> CellRows:
     # Where a batch was measured in full, its short attempt has nothing to add.
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
     told = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
-    rows = sorted((row_of(result) for result in told), key=lambda row: row.batch_per_rank)
+    rows = sorted((row_of(result, cell_id) for result in told), key=lambda row: row.batch_per_rank)
     thrashing = _thrashing(rows)
     sound = [
         (row.measured.samples_per_s_global, row)
         for row in rows
         if row.measured and not row.short and row.batch_per_rank not in thrashing
     ]
-    contracts = [contract_of(result) for result in results]
+    knows_most = max(results, key=lambda result: (isinstance(result.outcome, Ok), len(result.stated or ())))
     return CellRows(
         cell=results[0].attempt.cell,
-        contract=max(contracts, key=len),  # that of a measured result knows most
+        contract=contract_of(knows_most),
         rows=tuple(rows),
         best=max(sound, key=lambda pair: pair[0])[1] if sound else None,
         thrashing=thrashing,
@@ -91,7 +95,7 @@ def _thrashing(rows: Sequence[Row]) -> frozenset[int]:
     return frozenset(found)
 
 
-def _settings(result: Result) -> dict[str, JsonValue]:
+def _settings(result: Result, cell_id: str) -> dict[str, JsonValue]:
     """Named values of a cell. The axes give the order; what the cell resolved them to gives the value."""
     cell = result.attempt.cell
     preset = {"preset": cell.options["preset"]} if "preset" in cell.options else {}
@@ -105,21 +109,26 @@ def _settings(result: Result) -> dict[str, JsonValue]:
         "memory_limit_bytes": cell.memory_limit_bytes,
         **cell.train.model_dump(mode="json"),
         **cell.measure.model_dump(mode="json"),
-        "cell": cell.id,
+        "cell": cell_id,
     }
     return result.known(settings)
 
 
 def _differing(settings: Sequence[dict[str, JsonValue]]) -> tuple[str, ...]:
     """Names whose values differ, and the cell's id when these do not tell the cells apart."""
-    names = [name for name in _distinct(name for one in settings for name in one) if name != "cell"]
-    columns = [name for name in names if name == "backend" or len({_key(one, [name]) for one in settings}) > 1]
+    names = [name for name in dict.fromkeys(name for one in settings for name in one) if name != "cell"]
+    columns = [name for name in names if name == "backend" or _varies(settings, name)]
     told_apart = len({_key(one, columns) for one in settings}) == len(settings)
     return tuple(columns if told_apart else [*columns, "cell"])
 
 
+def _varies(settings: Sequence[dict[str, JsonValue]], name: str) -> bool:
+    """A missing value is not the same as null."""
+    first = settings[0]
+    return any((name in one) != (name in first) or not same(one.get(name), first.get(name)) for one in settings)
+
+
 def _key(settings: dict[str, JsonValue], names: Sequence[str]) -> str:
-    """Compares values as JSON: in Python ``1 == True``, and a missing one would equal null."""
     return json.dumps([[settings[name]] if name in settings else [] for name in names], sort_keys=True)
 
 
@@ -170,7 +179,7 @@ def _read_off(outcome: Reported, batch_global: int) -> Measured | None:
 
 
 def _mean_only(mean_s: float) -> Times:
-    return Times(mean_s=mean_s, median_s=None, p95_s=None)
+    return Times(mean_s=mean_s)
 
 
 def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
@@ -233,11 +242,7 @@ def _unaccounted_share(rank: RankOk) -> float | None:
 
 def times(samples: Sequence[float]) -> Times:
     """Statistics of raw samples."""
-    return Times(
-        mean_s=statistics.fmean(samples),
-        median_s=statistics.median(samples),
-        p95_s=sorted(samples)[int(0.95 * (len(samples) - 1))],
-    )
+    return Times(mean_s=statistics.fmean(samples), samples_s=samples)
 
 
 def _worst(values: Sequence[Number | None]) -> Number | None:

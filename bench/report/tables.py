@@ -14,6 +14,8 @@ REASON = "reason"
 """Header of the one column of prose."""
 REASON_LIMIT = 200
 """A reason's length in a table; the whole one is in the result's file."""
+MAX_DETAILED = 300
+"""Rows of a table of details: nobody reads more, and the raw matrix has them all."""
 
 Statistic = Literal["mean", "share", "median", "p95"]
 
@@ -77,8 +79,9 @@ def _outcome(row: Row, *, thrashing: bool) -> str:
 def phases(summary: Summary, statistic: Statistic) -> Table:
     """One line per measured result: the ``mean``, ``median``, ``p95`` or ``share`` of every phase."""
     names = PHASES if statistic == "share" else (*PHASES, "total")
+    detailed, left_out = _detailed(summary)
     rows, deepspeed = [], False
-    for row in summary.rows:
+    for row in detailed:
         if row.measured and (found := row.measured.phases):
             rank = UNKNOWN if found.rank is None else str(found.rank)
             rows.append((*_place(summary, row), rank, *_phase_values(found, statistic)))
@@ -92,6 +95,7 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
         notes=(
             "rank: the slowest of the phase window, whose times these are.",
             *([DEEPSPEED_NOTE] if deepspeed else []),
+            *left_out,
         ),
     )
 
@@ -99,18 +103,20 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
 def steps(summary: Summary) -> Table:
     """Both timing windows side by side, and the loss."""
     headers = ("mean ms", "median ms", "p95 ms", "synchronised ms", "difference", "first loss", "last loss")
+    detailed, left_out = _detailed(summary)
     return Table(
         title="Steps",
         headers=(*_place_headers(summary), *headers),
         rows=tuple(
             (*_place(summary, row), *_step_values(row.measured))
-            for row in summary.rows
+            for row in detailed
             if isinstance(row.measured, Sampled)
         ),
         numeric=frozenset({"batch per rank", *headers}),
         notes=(
             "mean, median, p95: the slowest rank's, throughput window. synchronised: mean total of the phase window."
             " difference: what synchronising, and noise, adds; it is in no throughput.",
+            *left_out,
         ),
     )
 
@@ -118,8 +124,9 @@ def steps(summary: Summary) -> Table:
 def ranks(summary: Summary) -> Table:
     """Every rank's mean step and peak memory; no statistic is rank 0's alone."""
     columns = _memory_columns(summary)
+    detailed, left_out = _detailed(summary)
     rows = []
-    for row in summary.rows:
+    for row in detailed:
         if isinstance(row.measured, Sampled):
             times = ", ".join(ms(time) for time in row.measured.step_time_s_per_rank)
             peaks = [", ".join(gib(_peak(rank.memory, column)) for rank in row.measured.ranks) for column in columns]
@@ -129,8 +136,19 @@ def ranks(summary: Summary) -> Table:
         headers=(*_place_headers(summary), "slowest", "step ms", *columns),
         rows=tuple(rows),
         numeric=frozenset({"batch per rank"}),
-        notes=("One value a rank, rank 0 first.",),
+        notes=("One value a rank, rank 0 first.", *left_out),
     )
+
+
+def _detailed(summary: Summary) -> tuple[Sequence[Row], tuple[str, ...]]:
+    """The rows of a table of details, and a note where these are not all that were measured."""
+    measured = [row for row in summary.rows if row.measured]
+    if len(measured) <= MAX_DETAILED:
+        return measured, ()
+    best = [cell.best for cell in summary.cells if cell.best]
+    cells = f"the first {MAX_DETAILED} of {len(best)} cells" if len(best) > MAX_DETAILED else f"all {len(best)} cells"
+    note = f"Of {len(measured)} measured rows those of highest throughput, of {cells}: `bench show` tells of every row."
+    return best[:MAX_DETAILED], (note,)
 
 
 def regimes(summary: Summary) -> Table:
@@ -195,13 +213,14 @@ def setting(name: str, value: JsonValue) -> str:
 
 def one_line(text: str, limit: int | None = None) -> str:
     """``text`` without line breaks and control characters, cut at ``limit``."""
-    line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
+    shown = text if text.isprintable() else "".join(char if char.isprintable() else " " for char in text)
+    line = " ".join(shown.split())
     return line if limit is None or len(line) <= limit else line[: limit - 1].rstrip() + "…"
 
 
 def caption(name: str) -> str:
     """A setting's name, without its unit: `setting` writes that."""
-    return name.removesuffix("_bytes")
+    return one_line(name.removesuffix("_bytes"))
 
 
 def _place_headers(summary: Summary) -> tuple[str, ...]:

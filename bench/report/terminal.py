@@ -65,6 +65,7 @@ def mark_up(table: Table) -> list[RenderableType]:
 
 
 def _cell(table: Table, index: int, header: str, text: str) -> Text:
+    text = one_line(text)  # a terminal obeys control characters
     if (index, header) in table.bold:
         return Text(text, style="bold")
     return Text(text, style=COLORS.get(text, "") if header == "outcome" else "")

@@ -8,7 +8,6 @@ import signal
 import time
 from pathlib import Path
 
-import psutil
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import (
@@ -19,7 +18,7 @@ from accelerate.utils.launch import (
 
 from bench import oom_kill, processes, spool
 from bench.outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
-from bench.runner import attempt, log
+from bench.runner import attempt
 from bench.runner.preload import preload
 from bench.spool import Request, ServerState, Spec
 
@@ -90,16 +89,9 @@ class Server:
             os.setpgid(child, child)
         self._tell(child)
         status, ended_because = self._wait(child, request, folder)
-        self._end_orphans()
+        processes.end_orphans()
         if not spool.rank_file(folder, self.rank).exists():
             self._report(folder, status, ended_because, kills)
-
-    def _end_orphans(self) -> None:
-        """Whatever the attempt has started and left; it may lead a session of its own. The keeper of its log ends by
-        itself."""
-        psutil.wait_procs(processes.tree(os.getpid())[1:], timeout=log.LOOK_S)
-        while (left := processes.tree(os.getpid())[1:]) and not processes.kill(left):
-            pass
 
     def _be_child(self, request: Request, folder: Path) -> None:
         """Never returns: whatever happens, this copy of the server must not serve."""

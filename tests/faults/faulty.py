@@ -4,6 +4,7 @@ import ctypes
 import itertools
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -93,7 +94,7 @@ def strike(config: Config) -> None:
         torch.distributed.all_reduce(torch.ones(7))
 
 
-def _strike(plant: str) -> None:  # noqa: PLR0912  a list
+def _strike(plant: str) -> None:  # noqa: PLR0912, PLR0915  a list
     import torch
 
     match plant:
@@ -140,6 +141,8 @@ def _strike(plant: str) -> None:  # noqa: PLR0912  a list
         case "flood and kill":
             _strike("flood")
             _strike("kill")
+        case "leave":
+            subprocess.Popen(["sleep", "600"], start_new_session=True)
         case "not UTF-8":
             os.write(1, b"\xff\xfe\x00 said in no encoding\n")
         case "not UTF-8 and kill":

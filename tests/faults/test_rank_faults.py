@@ -9,7 +9,7 @@ import pytest
 from faulty import FLOOD_BYTES, MEASURE
 from table import FaultBench, Phase, judge, skip
 
-from bench.outcome import Failed, Hang, Ok, Oom, Result
+from bench.outcome import Failed, Hang, Oom, Result
 from bench.runner.log import HEAD_BYTES, TAIL_BYTES
 
 PHASES: tuple[Phase, ...] = ("set-up", "warm-up", "measuring", "teardown")
@@ -69,6 +69,7 @@ ENDS = {
     "allocate": ("oom", "4503599627370496"),
 }
 SAYS = {"flood": "1 GB of output", "not UTF-8": "output that is not UTF-8"}
+LEAVES = "a process left behind"
 SHARDED = ("fsdp", "fsdp2", "zero2", "zero3")
 RAISES = ("raise", "surrogates", "sys.exit", "allocate")
 WORDS = {
@@ -86,7 +87,7 @@ WORDS = {
 @pytest.fixture(scope="module")
 def planted(benches: Benches) -> Planted:
     """All faults that end by themselves."""
-    everywhere = [{"plant": plant, "at": at} for plant in (*ENDS, *SAYS) for at in PHASES]
+    everywhere = [{"plant": plant, "at": at} for plant in (*ENDS, *SAYS, "leave") for at in PHASES]
     backward = [{"plant": "allocate", "way": "backward", "at": at} for at in ("warm-up", "measuring")]
     sharded = [{"plant": plant, "backend": backend} for plant in ("kill", "allocate") for backend in SHARDED]
     killed = [{"plant": f"{plant} and kill"} for plant in SAYS]
@@ -124,6 +125,11 @@ def test_on_sharded_backends_too(planted: Planted, plant: str, backend: str) -> 
     assert planted.ended_together(result)
     if isinstance(result.outcome, Oom):
         assert result.outcome.bytes_asked == 2**52
+
+
+@pytest.mark.parametrize("at", PHASES)
+def test_what_a_rank_starts_does_not_outlive_the_attempt(planted: Planted, at: Phase) -> None:
+    judge(planted.bench, f"one rank: {LEAVES}", at, planted.result(plant="leave", at=at), "ok")
 
 
 # Ranks that wait for each other.
@@ -298,6 +304,7 @@ OWN = {
     "exit": ("failed ended", ""),
     "sleep": ("hang", "rank 1 is in _strike"),
     "flood": ("ok", ""),
+    "leave": ("ok", ""),
 }
 
 
@@ -311,8 +318,8 @@ def own(benches: Benches) -> Planted:
 def test_in_launches_of_their_own(own: Planted, plant: str) -> None:
     expected, says = OWN[plant]
     result = own.result(plant=plant)
-    name = {"sleep": "asleep", "flood": SAYS["flood"], **WORDS}[plant]
+    name = {"sleep": "asleep", "flood": SAYS["flood"], "leave": LEAVES, **WORDS}[plant]
     judge(own.bench, f"own launch, one rank: {name}", "measuring", result, expected, says=says)
     assert result.isolation == "launch"
-    if isinstance(result.outcome, Ok):
+    if plant == "flood":
         assert bounded(own.file(result, "rank1.log")).endswith(b"the last words\n")
