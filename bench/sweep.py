@@ -1,6 +1,5 @@
 """The product on one screen: cells -> attempts -> outcomes -> store."""
 
-import gc
 import json
 import os
 import time
@@ -78,9 +77,7 @@ class Sweep:
         Returns:
             The results of all attempts of the sweep, old and new, in the matrix's order.
         """
-        gc.freeze()  # what is there before the first attempt stays, and is looked at no more
         for plan in self.plans:
-            gc.collect()  # the interpreter's free lists too, which nothing else would ever empty
             before: list[Result] = []  # of this cell only: a run of thousands of attempts does not grow
             for batch in plan.batches:
                 if batch == "probe":

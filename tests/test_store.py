@@ -1,6 +1,5 @@
 """The run folder: what is finished stays, what is not is measured again, and one run at a time has it."""
 
-import json
 import os
 import shutil
 import subprocess

@@ -94,9 +94,10 @@ def print_results(results: "list[Result]", probes: "list[Probe]", to: "Console")
 
 def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
     """As markdown, or aligned on a terminal."""
-    from bench.report import markdown, terminal
+    from bench.report import markdown, tables, terminal
     from bench.report.tables import Table
 
+    title, sentences = tables.one_line(title), [tables.one_line(sentence) for sentence in sentences]
     shown_on = console()
     if shown_on.is_terminal:
         shown_on.print(f"{title}\n", style="bold", markup=False)
