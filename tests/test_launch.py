@@ -158,6 +158,21 @@ def test_without_a_beat_nothing_is_shown_and_time_passes(tmp_path: Path) -> None
     assert shown == []
 
 
+def test_what_passed_while_bench_itself_was_stopped_is_held_against_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.launch.watch.ASLEEP_S", 0.5)
+    watch = Watch(tmp_path, 2, Limits(1.0, 0.8), lambda _: None)
+    for _ in range(3):
+        time.sleep(1.0)
+        assert watch.pause() is None
+    start = time.monotonic()
+    while (reason := watch.pause()) is None:
+        assert time.monotonic() - start < 5
+    assert reason == "no progress for 1 s"
+    assert time.monotonic() - start > 0.3
+
+
 # --- the files of a launch ------------------------------------------------------------------------------------------
 
 ATTEMPT = Attempt(cell=cell("zero2"), batch_per_rank=4)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.app import REPORTS, app, console, print_results, tell_left_out
+from bench.cli.app import REPORTS, app, console, forget_stdout, print_results, tell_left_out
 from bench.cli.reports import write_reports
 from bench.errors import InputError
 
@@ -200,9 +200,12 @@ def _sweep(
             raise typer.Exit(130) from None
         finally:
             write_reports(store)
-    print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], console())
-    tell_left_out([store])
-    typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
+    try:
+        print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], console())
+        tell_left_out([store])
+        typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
+    except OSError:  # all is stored, and the exit code says how it went
+        forget_stdout()
     if any(result.outcome.kind in ("failed", "hang") for result in results):
         raise typer.Exit(1)
 

@@ -5,7 +5,6 @@ import signal
 import time
 from pathlib import Path
 
-import psutil
 import pytest
 from harness import Bench, server_states, wait_for
 
@@ -94,21 +93,6 @@ def _start_slow(bench: Bench, *arguments: str, isolation: str = "fork"):  # type
     return process, run
 
 
-@pytest.mark.parametrize(
-    ("kind", "isolation"),
-    [(signal.SIGKILL, "fork"), (signal.SIGKILL, "launch"), (signal.SIGINT, "fork"), (signal.SIGTERM, "launch")],
-)
-def test_a_killed_run_leaves_nothing_and_goes_on(bench: Bench, kind: signal.Signals, isolation: str) -> None:
-    process, run = _start_slow(bench, isolation=isolation)
-    process.send_signal(kind)
-    process.wait(timeout=10)
-    bench.assert_gone(within_s=5)
-    assert bench.results() == []
-    bench(*run)
-    assert [kind for kind, _ in outcomes(bench)] == ["ok", "ok"]
-    assert "2 of them finished before" in bench(*run)
-
-
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.5])
 def test_a_run_that_is_killed_while_its_servers_start_leaves_nothing(bench: Bench, after_s: float) -> None:
     process = bench.start("run", bench.matrix(**AXES), "--out", str(bench.folder / "run"))
@@ -125,27 +109,6 @@ def test_a_launcher_that_is_killed_at_once_leaves_nothing(bench: Bench) -> None:
     process.kill()
     process.wait()
     bench.assert_gone(within_s=5)
-
-
-def test_a_server_that_died_between_attempts_is_replaced(bench: Bench) -> None:
-    matrix = bench.matrix(
-        workload={"name": "toy:Toy", "fault": "none"}, matrix={"backend": ["ddp", "fsdp", "fsdp2"], "batch": 2}
-    )
-    process = bench.start("run", matrix, "--out", str(bench.folder / "run"))
-    wait_for(lambda: (bench.folder / "run").is_dir() and _idle_once(bench))
-    for state in server_states(bench.folder / "run"):
-        if state["child"] is None:
-            os.kill(state["pid"], signal.SIGKILL)
-            break
-    process.communicate(timeout=120)
-    kinds = [kind for kind, _ in outcomes(bench)]
-    assert len(kinds) == 3
-    assert kinds.count("ok") >= 2  # the one under way when the server died may have failed, no other
-
-
-def _idle_once(bench: Bench) -> bool:
-    states = server_states(bench.folder / "run")
-    return len(states) == 2 and all(state["finished"] >= 1 for state in states)
 
 
 def test_what_a_workload_starts_does_not_outlive_its_attempt(bench: Bench) -> None:
@@ -194,33 +157,6 @@ def test_a_killed_child_is_failed_and_the_sweep_goes_on(bench: Bench) -> None:
     (bad, reason), (good, _) = outcomes(bench)
     assert (bad, good) == ("failed", "ok")
     assert reason == "killed by SIGKILL"
-
-
-def test_a_killed_server_is_failed_and_the_sweep_goes_on(bench: Bench) -> None:
-    process, _ = _start_slow(bench)
-    os.kill(server_states(bench.folder / "run")[1]["pid"], signal.SIGKILL)
-    process.communicate(timeout=120)
-    (bad, reason), (good, _) = outcomes(bench)
-    assert (bad, good) == ("failed", "ok")
-    assert reason == "the process of rank 1 was killed by SIGKILL"
-
-
-def test_a_killed_launcher_is_failed_and_the_sweep_goes_on(bench: Bench) -> None:
-    process, _ = _start_slow(bench)
-    server = psutil.Process(server_states(bench.folder / "run")[0]["pid"])
-    server.parent().kill()  # type: ignore[union-attr]
-    process.communicate(timeout=120)
-    (bad, reason), (good, _) = outcomes(bench)
-    assert (bad, good) == ("failed", "ok")
-    assert reason == "accelerate launch was killed by SIGKILL"
-
-
-def test_two_runs_in_one_folder(bench: Bench) -> None:
-    process, run = _start_slow(bench)
-    output = bench(*run, expect=2)
-    assert f"another bench (process {process.pid}) is running in this folder" in output
-    process.send_signal(signal.SIGINT)
-    process.wait(timeout=10)
 
 
 def test_servers_that_initialise_cuda_are_left_for_own_launches(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """A rank dies, raises, runs out of memory, stops, floods its log or goes its own way, on two real ranks."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ MARGIN_S = 5.0
 
 
 class Planted:
-    """A run of one cell a fault, the last of them sound."""
+    """A run of one cell a fault, the last of them sound. It goes on while others do, until a result is asked for."""
 
     def __init__(
         self,
@@ -29,7 +30,6 @@ class Planted:
         *arguments: str,
         launch: Cell | None = None,
         cgroup: Path | None = None,
-        expect: int = 1,
         **environment: str,
     ) -> None:
         self.bench = bench
@@ -40,13 +40,21 @@ class Planted:
         process = bench.start("run", matrix, "--out", str(bench.folder / "run"), *arguments, **environment)
         if cgroup is not None:
             (cgroup / "cgroup.procs").write_text(str(process.pid))  # it has started nothing yet
-        output, _ = process.communicate(timeout=600)
-        assert process.returncode == expect, output
+        self._reader = threading.Thread(target=process.communicate)  # a full pipe would stop it
+        self._reader.start()
+        self._process = process
 
-    def result(self, **axes: object) -> Result:
+    def exit_code(self) -> int | None:
+        self._reader.join(timeout=500)
+        return self._process.poll()
+
+    def result(self, **axes: object) -> Result | None:
+        """Of the cell with these axes; None when the run did not come so far."""
+        self.exit_code()
         axes = {"backend": "ddp", **axes}
-        [found] = [result for result in self.bench.results() if axes.items() <= result.axes.items()]
-        return found
+        found = [result for result in self.bench.results() if axes.items() <= result.axes.items()]
+        assert len(found) < 2
+        return found[0] if found else None
 
     def file(self, result: Result, name: str) -> Path:
         return self.bench.folder / "run/attempts" / result.attempt.slug / name
@@ -84,15 +92,63 @@ WORDS = {
 }
 
 
+# Ranks that wait for each other.
+DOES_NOTHING = {
+    "sleep": ("asleep", r"rank 1 is in _strike \(faults/faulty.py:\d+\)"),
+    "busy": ("holds the interpreter", "rank 1 did not answer"),
+    "stop": ("SIGSTOP", "rank 1 did not answer"),
+}
+DESYNC: dict[tuple[str, str, Phase], str] = {
+    ("ddp", "extra collective", "set-up"): "hang",
+    ("ddp", "extra collective", "warm-up"): "failed desync",
+    ("ddp", "extra collective", "measuring"): "failed desync",
+    ("ddp", "extra collective", "teardown"): "ok",
+    ("fsdp", "extra collective", "measuring"): "hang",
+    ("fsdp2", "extra collective", "measuring"): "hang",
+    ("zero3", "extra collective", "measuring"): "failed desync",
+    ("ddp", "another collective", "measuring"): "hang",
+    ("fsdp", "another collective", "measuring"): "hang",
+    ("fsdp2", "another collective", "measuring"): "hang",
+    ("zero3", "another collective", "measuring"): "hang",
+}
+"""gloo says so itself when it receives more than it expects; else the ranks wait for ever. When the other rank has
+finished, the connection ends, which raises where Python ignores it."""
+
+
 @pytest.fixture(scope="module")
-def planted(benches: Benches) -> Planted:
-    """All faults that end by themselves."""
+def runs(benches: Benches) -> dict[str, Planted]:
+    """Side by side, because ranks that hang take minutes and no work."""
     everywhere = [{"plant": plant, "at": at} for plant in (*ENDS, *SAYS, "leave") for at in PHASES]
     backward = [{"plant": "allocate", "way": "backward", "at": at} for at in ("warm-up", "measuring")]
     sharded = [{"plant": plant, "backend": backend} for plant in ("kill", "allocate") for backend in SHARDED]
     killed = [{"plant": f"{plant} and kill"} for plant in SAYS]
     numbers = [{"plant": plant, "at": at} for plant in ("nan", "inf") for at in ("warm-up", "measuring")]
-    return Planted(benches("planted"), [*everywhere, *backward, *sharded, *killed, *numbers])
+    nothing = [{"plant": plant, "at": at} for plant in DOES_NOTHING for at in PHASES]
+    apart = [{"backend": backend, "plant": plant, "at": at} for backend, plant, at in DESYNC]
+    slow = [*({"plant": "doze", "at": at} for at in PHASES), {"plant": "none", "sleep_s": 3.0}]
+    return {
+        "still": Planted(benches("still"), nothing, launch={"hang_after_s": 5}),
+        "apart": Planted(benches("apart"), [*apart, *slow], launch={"hang_after_s": 5}),
+        "planted": Planted(benches("planted"), [*everywhere, *backward, *sharded, *killed, *numbers]),
+    }
+
+
+@pytest.fixture
+def planted(runs: dict[str, Planted]) -> Planted:
+    """Faults that end by themselves."""
+    return runs["planted"]
+
+
+@pytest.fixture
+def still(runs: dict[str, Planted]) -> Planted:
+    """Ranks that do nothing."""
+    return runs["still"]
+
+
+@pytest.fixture
+def apart(runs: dict[str, Planted]) -> Planted:
+    """Ranks that part, and slow ones."""
+    return runs["apart"]
 
 
 @pytest.mark.parametrize("at", PHASES)
@@ -132,67 +188,36 @@ def test_what_a_rank_starts_does_not_outlive_the_attempt(planted: Planted, at: P
     judge(planted.bench, f"one rank: {LEAVES}", at, planted.result(plant="leave", at=at), "ok")
 
 
-# Ranks that wait for each other.
-DOES_NOTHING = {
-    "sleep": ("asleep", r"rank 1 is in _strike \(faults/faulty.py:\d+\)"),
-    "busy": ("holds the interpreter", "rank 1 did not answer"),
-    "stop": ("SIGSTOP", "rank 1 did not answer"),
-}
-DESYNC: dict[tuple[str, str, Phase], str] = {
-    ("ddp", "extra collective", "set-up"): "hang",
-    ("ddp", "extra collective", "warm-up"): "failed desync",
-    ("ddp", "extra collective", "measuring"): "failed desync",
-    ("ddp", "extra collective", "teardown"): "ok",
-    ("fsdp", "extra collective", "measuring"): "hang",
-    ("fsdp2", "extra collective", "measuring"): "hang",
-    ("zero3", "extra collective", "measuring"): "failed desync",
-    ("ddp", "another collective", "measuring"): "hang",
-    ("fsdp", "another collective", "measuring"): "hang",
-    ("fsdp2", "another collective", "measuring"): "hang",
-    ("zero3", "another collective", "measuring"): "hang",
-}
-"""gloo says so itself when it receives more than it expects; else the ranks wait for ever. When the other rank has
-finished, the connection ends, which raises where Python ignores it."""
-
-
-@pytest.fixture(scope="module")
-def waiting(benches: Benches) -> Planted:
-    nothing = [{"plant": plant, "at": at} for plant in DOES_NOTHING for at in PHASES]
-    apart = [{"backend": backend, "plant": plant, "at": at} for backend, plant, at in DESYNC]
-    slow = [*({"plant": "doze", "at": at} for at in PHASES), {"plant": "none", "sleep_s": 3.0}]
-    return Planted(benches("waiting"), [*nothing, *apart, *slow], launch={"hang_after_s": 5})
-
-
 @pytest.mark.parametrize("at", PHASES)
 @pytest.mark.parametrize("plant", DOES_NOTHING)
-def test_a_rank_that_does_nothing_is_named_with_its_place(waiting: Planted, plant: str, at: Phase) -> None:
+def test_a_rank_that_does_nothing_is_named_with_its_place(still: Planted, plant: str, at: Phase) -> None:
     name, says = DOES_NOTHING[plant]
-    result = waiting.result(plant=plant, at=at)
-    judge(waiting.bench, f"one rank: {name}", at, result, "hang", says=f"^no progress for 5 s: .*{says}")
+    result = still.result(plant=plant, at=at)
+    judge(still.bench, f"one rank: {name}", at, result, "hang", says=f"^no progress for 5 s: .*{says}")
     assert isinstance(result.outcome, Hang)
     other = {"set-up": "rank 0 waits at collective", "teardown": "rank 0 had finished"}.get(at, "rank 0 waits at")
     assert other in result.outcome.reason
 
 
 @pytest.mark.parametrize(("backend", "plant", "at"), DESYNC)
-def test_ranks_that_part_are_told_where(waiting: Planted, backend: str, plant: str, at: Phase) -> None:
-    result = waiting.result(backend=backend, plant=plant, at=at)
+def test_ranks_that_part_are_told_where(apart: Planted, backend: str, plant: str, at: Phase) -> None:
+    result = apart.result(backend=backend, plant=plant, at=at)
     expected = DESYNC[backend, plant, at]
     says = {"hang": r"the ranks part at collective \d+; .*_strike", "ok": ""}.get(
         expected, "unlike .*rank 1 in _strike"
     )
     article = "an" if plant.startswith("extra") else ""
-    judge(waiting.bench, f"one rank: {article} {plant}, {backend}".replace("  ", " "), at, result, expected, says=says)
+    judge(apart.bench, f"one rank: {article} {plant}, {backend}".replace("  ", " "), at, result, expected, says=says)
 
 
 @pytest.mark.parametrize("at", PHASES)
-def test_slow_is_not_hung(waiting: Planted, at: Phase) -> None:
-    judge(waiting.bench, "one rank: slow, 3 s where 5 s are a hang", at, waiting.result(plant="doze", at=at), "ok")
+def test_slow_is_not_hung(apart: Planted, at: Phase) -> None:
+    judge(apart.bench, "one rank: slow, 3 s where 5 s are a hang", at, apart.result(plant="doze", at=at), "ok")
 
 
-def test_slow_steps_are_not_hung(waiting: Planted) -> None:
-    result = waiting.result(plant="none", sleep_s=3.0)
-    judge(waiting.bench, "all ranks: every step slow, 3 s where 5 s are a hang", "measuring", result, "ok")
+def test_slow_steps_are_not_hung(apart: Planted) -> None:
+    result = apart.result(plant="none", sleep_s=3.0)
+    judge(apart.bench, "all ranks: every step slow, 3 s where 5 s are a hang", "measuring", result, "ok")
 
 
 # What a rank says, and what it computes.
@@ -283,7 +308,7 @@ def eating(benches: Benches) -> Iterator[Planted | None]:
     except OSError:
         yield None
     else:
-        yield Planted(benches("eating"), [{"plant": "eat", "at": at} for at in PHASES], cgroup=cgroup, expect=0)
+        yield Planted(benches("eating"), [{"plant": "eat", "at": at} for at in PHASES], cgroup=cgroup)
     finally:
         if cgroup.exists():
             cgroup.rmdir()
@@ -323,3 +348,7 @@ def test_in_launches_of_their_own(own: Planted, plant: str) -> None:
     assert result.isolation == "launch"
     if plant == "flood":
         assert bounded(own.file(result, "rank1.log")).endswith(b"the last words\n")
+
+
+def test_a_run_says_that_attempts_failed(runs: dict[str, Planted], own: Planted) -> None:
+    assert [run.exit_code() for run in (*runs.values(), own)] == [1] * 4
