@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install quickstart check test faults long browser perf perf-probe perf-compare soak fuzz gpu clean
+.PHONY: help install quickstart check test faults long browser picture perf perf-probe perf-compare soak fuzz gpu clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -35,6 +35,9 @@ long: install ## The tests that train for minutes
 browser: ## Get Chromium, for the test that opens the page of the report (Debian, as root)
 	apt-get update
 	apt-get install -y --no-install-recommends chromium
+
+picture: install ## Take the README's picture of the published report; needs `make browser`
+	$(BIN)/python tests/e2e/picture.py
 
 perf: install ## What bench itself costs, as ratios from interleaved runs
 	$(BIN)/python tests/perf/attempt_cost.py

@@ -7,7 +7,7 @@ An attempt's folder (named by the store):
     rank<N>.json     what became of rank N; see bench/outcome.py
     walk<N>.json     a walk's footprints
     audit<N>.json    what an audit found; see bench/audit
-    rank<N>.log      its output
+    rank<N>.log      its output: the first and the last megabyte, see bench/runner/log.py
     rank<N>.beat     its phase, step and newest collective, one line, rewritten in place
     diagnose         bench asks all ranks where they stand, before it ends them
     rank<N>.stuck.json, rank<N>.stacks
@@ -152,11 +152,15 @@ def read_stuck(folder: Path, world_size: int) -> list[Stuck]:
 
 
 def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
     """Write ``path`` so that a reader sees the old content or the new one, and a crash leaves one of them."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with aside.open("w", encoding="utf-8") as file:
-            file.write(text)
+        with aside.open("wb") as file:
+            file.write(content)
             file.flush()
             os.fsync(file.fileno())
         aside.replace(path)

@@ -1,20 +1,26 @@
 """Fair comparison, advice, and the rows for other programs: from built results, and from the published table."""
 
 import io
+import json
 import math
+from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import pytest
 from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, result, vram
+from pydantic import JsonValue
+from typer.testing import CliRunner
 
-from bench.outcome import Ok, Oom, Outcome, Reported, Result
+from bench.cli import app
+from bench.outcome import Failed, Hang, Ok, Oom, Outcome, Reported, Result
 from bench.report import frame
 from bench.report.advice import advise, sentences
-from bench.report.comparison import compare, refusals, table
-from bench.report.contract import contract_of, differing
+from bench.report.comparison import MAX_REFUSED, compare, refusals, table
+from bench.report.contract import contract_of, differing, same
 from bench.report.flags import flags
 from bench.report.summary import summarize
+from bench.store import Store
 
 CAPACITY_BYTES = 85_900_000_000
 SDPA, EAGER = {"attention": "sdpa", "grad_ckpt": True}, {"attention": "eager", "grad_ckpt": False}
@@ -58,7 +64,7 @@ def rows() -> list[Result]:
 def test_best_and_matched_batches_stand_side_by_side(rows: list[Result]) -> None:
     summary = summarize(rows)
     shown = table(summary, compare(summary))
-    told = {(row[0], row[3]): row[-1] for row in shown.rows}
+    told = {(row[0], row[3]): row[4] for row in shown.rows}
     assert shown.headers[:4] == ("num_cams", "attention", "grad_ckpt", "how")
     assert told["1", "best against best"] == "zero2 1.43×"
     assert told["1", "matched batch 8"] == "fsdp 1.13×"
@@ -103,7 +109,7 @@ def test_an_override_is_loud_and_marks_each_figure(rows: list[Result]) -> None:
     summary = summarize([rows[0], published("zero2", 1, EAGER, 8, 50.0, 60.0, 1000)])
     shown = table(summary, compare(summary, allowed=frozenset({"attention", "grad_ckpt"})))
     assert shown.rows
-    assert all("UNLIKE in attention, grad_ckpt" in row[-1] for row in shown.rows)
+    assert all("UNLIKE in attention, grad_ckpt" in row[shown.headers.index("faster")] for row in shown.rows)
     assert shown.notes[0].startswith("UNLIKE: these figures compare results that differ in attention, grad_ckpt")
 
 
@@ -141,6 +147,82 @@ def test_optimizer_precision_is_part_of_the_contract() -> None:
     assert not compare(summarize([one, other])).speed_ups
 
 
+def test_of_many_refusals_the_first_are_told_and_that_there_are_more() -> None:
+    apart = [result(backend=name, axes={"num_cams": n}) for n, name in enumerate(("ddp", "fsdp") * (MAX_REFUSED + 1))]
+    summary = summarize(apart)
+    told = refusals(summary, compare(summary))
+    assert len(told) == MAX_REFUSED + 1
+    assert told[0] == "ddp, num_cams 0 is not compared with fsdp, num_cams 1: they differ in num_cams."
+    assert told[-1] == "These are the first; more pairs are not compared."
+    few = summarize(apart[:4])
+    assert all(line.endswith("they differ in num_cams.") for line in refusals(few, compare(few)))
+
+
+def test_a_cell_is_refused_with_the_nearest_of_the_others() -> None:
+    far = result(backend="fsdp", axes={"num_cams": 4, "attention": "eager", "grad_ckpt": True})
+    near = result(backend="fsdp", axes={"num_cams": 1, "attention": "eager", "grad_ckpt": True})
+    one = result(axes={"num_cams": 1, "attention": "sdpa", "grad_ckpt": False})
+    summary = summarize([one, far, near])
+    first = compare(summary).refused[0]
+    assert (first.one.cell.id, first.other.cell.id) == (one.attempt.cell.id, near.attempt.cell.id)
+    assert first.fields == ("attention", "grad_ckpt")
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [
+        (1, 1, True), (1, True, False), (0, False, False), (1, 1.0, False), (None, None, True), ("1", 1, False),
+        ([1, {"a": 1}], [1, {"a": 1}], True), ([1, {"a": 1}], [1, {"a": True}], False), ([1], [1, 1], False),
+        ({"a": 1}, {"a": 1, "b": None}, False), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
+    ],
+)  # fmt: skip
+def test_values_agree_as_json_has_them(one: JsonValue, other: JsonValue, alike: bool) -> None:
+    assert same(one, other) == same(other, one) == alike
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--reference", "backend=fspd"), "--reference: no result has backend fspd\n  allowed: ddp, fsdp\n  did you"),
+        (("--reference", "backend"), "--reference: 'backend' names no value"),
+        (("--reference", "backend=["), "--reference: 'backend=[' names no value"),
+        (("--reference", "num_cams=true"), "--reference: no result has num_cams on\n  allowed: 1"),
+        (("--reference", "bakend=ddp"), "--reference: 'bakend' is no field of these results"),
+        (("--compare", "batch"), "--compare: 'batch' is no field of these results"),
+        (("--allow-unlike", "num_cams, atention"), "--allow-unlike: 'atention' is no field of these results"),
+    ],
+)
+def test_an_axis_or_a_value_that_no_result_has_is_one_message(
+    arguments: tuple[str, ...], message: str, tmp_path: Path
+) -> None:
+    run = stored(tmp_path / "run", [result(axes={"num_cams": 1}), result(backend="fsdp", axes={"num_cams": 1})])
+    done = CliRunner().invoke(app, ["report", str(run), *arguments])
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"bench: {message}")
+    assert done.stdout == ""
+    assert CliRunner().invoke(app, ["report", str(run), "--allow-unlike", "num_cams, seed"]).exit_code == 0
+
+
+def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
+    results = [result(), result(batch=4)]
+    one, other = (stored(tmp_path / name, results[: 2 - number]) for number, name in enumerate(("one", "other")))
+    both = CliRunner().invoke(app, ["report", str(one), str(other)]).stdout
+    assert "ddp, batch 2: is in several of these runs, a row each" in both
+    assert "ddp, batch 4: is in several" not in both
+    assert "3 attempts in 1 cells" in both
+    twice = CliRunner().invoke(app, ["report", str(one), f"{one}/../one"]).stdout
+    assert twice == CliRunner().invoke(app, ["report", str(one)]).stdout
+    assert "is in several" not in twice
+
+
+def stored(folder: Path, results: list[Result]) -> Path:
+    store = Store(folder)
+    with store.open(MACHINE, [each.attempt.cell for each in results], ""):
+        for each in results:
+            store.finish(each)
+    return folder
+
+
 def test_any_axis_can_be_compared_against_any_reference() -> None:
     results = [result(ok((s,) * 3, (s,) * 3), axes={"attention": a}) for a, s in (("sdpa", 0.1), ("eager", 0.2))]
     summary = summarize(results)
@@ -149,7 +231,7 @@ def test_any_axis_can_be_compared_against_any_reference() -> None:
     assert best.ratio == matched.ratio == pytest.approx(2)
     assert not compare(summary).speed_ups
     shown = table(summary, compare(summary, "attention", reference="eager"))
-    assert shown.rows[0][-1].startswith("sdpa 2.00×")
+    assert shown.rows[0][shown.headers.index("faster")].startswith("sdpa 2.00×")
 
 
 def test_a_ratio_has_an_interval_and_noise_is_called_even() -> None:
@@ -159,7 +241,7 @@ def test_a_ratio_has_an_interval_and_noise_is_called_even() -> None:
     assert found.interval is not None
     assert found.interval[0] < 1 < found.interval[1]
     assert math.sqrt(found.interval[0] * found.interval[1]) == pytest.approx(found.ratio)
-    assert table(summary, compare(summary)).rows[0][-1].startswith("even, 1.00×")
+    assert table(summary, compare(summary)).rows[0][1].startswith("even, 1.00×")
 
 
 def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on(rows: list[Result]) -> None:
@@ -190,6 +272,33 @@ def test_rows_for_other_programs_have_units_and_nulls() -> None:
         assert pd.isna(found["samples_per_s_global"][1])
         assert found["straggler_spread"][0] == pytest.approx(1.0)
         assert found["reason"][1] == "rank 1 in bwd: x"
+
+
+def test_rows_for_other_programs_have_their_fault_and_retry_and_one_line_each() -> None:
+    failed = result(Failed(fault="missing_package", rank=0, phase="start", reason="no\n\x1b[31mmodule"))
+    again = result(Failed(fault="rendezvous", rank=0, phase="setup", reason="x"), batch=4)
+    again = again.model_copy(update={"retried": "a port\nwas taken"})
+    hang = result(Hang(reason="rank 0 waits"), batch=8)
+    summary = summarize([failed, again, hang, result(batch=16)])
+    for found in (
+        pd.read_csv(io.StringIO(frame.text(summary, "csv"))),
+        pd.read_json(io.StringIO(frame.text(summary, "json"))),
+        pd.read_parquet(io.BytesIO(frame.parquet(summary))),
+    ):
+        assert found["fault"].fillna("").to_list() == ["missing_package", "rendezvous", "", ""]
+        assert found["retried"].fillna("").to_list() == ["", "a port was taken", "", ""]
+        assert found["outcome"].to_list() == ["failed", "failed", "hang", "ok"]
+        assert found["reason"][0] == "missing package: rank 0 in start: no [31mmodule"
+
+
+def test_values_of_several_types_and_large_numbers_go_into_every_format() -> None:
+    values: list[JsonValue] = [1, "a|b", [1, 2], {"k": [True]}, None, False, 2**70, 1.5]
+    summary = summarize([result(axes={"x": value}) for value in values])
+    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(summary)))["x"]
+    assert from_parquet.fillna("null").map(json.loads).to_list()[:2] == [1, "a|b"]
+    assert from_parquet[6] == str(2**70)
+    assert '{""k"": [true]}' in frame.text(summary, "csv")
+    assert [row["x"] for row in json.loads(frame.text(summary, "json"))][:3] == [1, "a|b", "[1, 2]"]
 
 
 def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:

@@ -2,7 +2,9 @@
 
 import base64
 import hashlib
+import os
 import re
+import subprocess
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -243,9 +245,29 @@ def test_github_gets_the_tables_on_the_page_of_the_job(
 
 
 def test_an_output_that_cannot_be_written_is_one_message(run: Path, tmp_path: Path) -> None:
-    done = CliRunner().invoke(
-        app, ["report", str(run), "--format", "html", "--output", str(tmp_path / "no" / "a.html")]
-    )
-    assert done.exit_code == 2
-    assert done.stderr.startswith("bench: ")
-    assert "Traceback" not in done.output
+    (tmp_path / "file").touch()
+    for kind in ("md", "html", "csv", "json", "parquet"):
+        for output in (tmp_path, tmp_path / "file" / f"a.{kind}"):
+            done = CliRunner().invoke(app, ["report", str(run), "--format", kind, "--output", str(output)])
+            assert done.exit_code == 2
+            assert done.stderr.startswith(f"bench: {output}: cannot write there: ")
+            assert len(done.stderr.splitlines()) == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "run"]
+
+
+def test_a_folder_that_is_missing_is_made(run: Path, tmp_path: Path) -> None:
+    for kind in ("md", "html", "csv", "json", "parquet"):
+        file = tmp_path / kind / "deep" / f"a.{kind}"
+        bench(run, "--format", kind, "--output", file)
+        assert [path for path in file.parent.iterdir() if path.name != "plots"] == [file]
+
+
+def test_a_stream_is_written_to_and_stays_what_it_is(run: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    for kind in ("md", "csv"):
+        with subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE, text=True) as reader:
+            assert bench(run, "--format", kind, "--output", pipe) == ""
+            assert reader.communicate(timeout=30)[0] == bench(run, "--format", kind)
+    assert pipe.is_fifo()
+    assert not (tmp_path / "plots").exists()

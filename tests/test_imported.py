@@ -15,10 +15,13 @@ from bench.cli import app
 from bench.errors import InputError
 from bench.imported import read_all, save
 from bench.machine import StatedHardware
-from bench.outcome import Oom, Reported, Result
+from bench.outcome import PHASES, Oom, Reported, Result
+from bench.report.charts import charts
 from bench.report.contract import contract_of
 from bench.report.flags import flags
+from bench.report.show import show
 from bench.report.summary import summarize
+from bench.report.tables import Table
 from bench.store import Store
 
 PUBLISHED = Path(__file__).parent.parent / "reports" / "published-8xA100"
@@ -155,6 +158,63 @@ def test_the_json_of_a_step_profiler(tmp_path: Path) -> None:
     )
 
 
+def test_phases_that_were_not_given_are_unknown_and_the_others_are_shown(tmp_path: Path) -> None:
+    first, second = imported(
+        tmp_path, HEAD + "backend,batch,step_time_s,bwd_ms,total_ms\nfsdp,8,9,6633,\nzero2,8,6,3900,6066\n"
+    )
+    text = rendered([first, second])
+    means = text.partition("## Phases, mean ms")[2].partition("##")[0]
+    lines = [[cell.strip() for cell in line.split("|")] for line in means.splitlines() if line.startswith("|")]
+    assert [line[3:-1] for line in lines[2:]] == [
+        ["n/a", "n/a", "n/a", "6633", *["n/a"] * 4, "n/a"],
+        ["n/a", "n/a", "n/a", "3900", *["n/a"] * 4, "6066"],
+    ]
+    shares = text.partition("## Phases, % of total")[2].partition("##")[0]
+    assert "| zero2   |" in shares
+    assert "64.3" in shares
+    assert "| fsdp" not in shares  # without a total there is none
+    assert "## Phases, median ms" not in text
+    assert flags(summarize([first, second])) == []
+    whole = [chart.name for chart in charts(summarize([first, second]))]
+    assert "phases" not in whole  # a bar of one phase would look like a short step
+
+
+@pytest.mark.parametrize(
+    ("columns", "values", "doubt"),
+    [
+        ("peak_allocated_gib,peak_reserved_gib", "30,20", "its peak reserved is 20.00 GiB, less than the 30.00 GiB"),
+        ("peak_allocated_gib,peak_reserved_gib", "30,30", None),
+        ("peak_allocated_gib", "30", None),
+        ("{phases}", "10,20,40,10,10,5,5,103", "its phases sum to 2.9 % short of their total."),
+        ("{phases}", "10,20,40,10,10,5,5,97", "its phases sum to 3.1 % beyond their total."),
+        ("{phases}", "10,20,40,10,10,5,5,101", None),
+        ("{phases}", "10,20,,10,10,5,5,101", None),
+    ],
+)
+def test_imported_figures_are_doubted_by_the_same_rules(
+    columns: str, values: str, doubt: str | None, tmp_path: Path
+) -> None:
+    columns = columns.format(phases=",".join(f"{name}_ms" for name in (*PHASES, "total")))
+    found = flags(summarize(imported(tmp_path, HEAD + f"backend,batch,step_time_s,{columns}\nfsdp,8,1,{values}\n")))
+    assert len(found) == (doubt is not None)
+    assert all(one.startswith(f"fsdp, batch 8: {doubt}") for one in found)
+
+
+def test_ranks_of_a_profile_that_are_far_apart_are_flagged(tmp_path: Path) -> None:
+    (doubt,) = flags(summarize(profile(tmp_path, per_rank_step_time_s=[1.2, 1.0])))
+    assert doubt == "ddp, batch 12: rank 0's mean step (1200 ms) takes 20.0 % longer than rank 1's (1000 ms)."
+
+
+def test_a_cell_of_imported_figures_is_shown_without_defaults_that_nobody_stated(tmp_path: Path) -> None:
+    results = imported(tmp_path, GOOD, "warmup_steps=20", "capacity_gb=80")[:1]
+    shown = {part.title: part for part in show(results, {}) if isinstance(part, Table)}
+    assert [name for name, _ in shown["Settings"].rows] == [
+        "backend", "accelerate", "workload", "options.num_cams", "num_processes", "measure.warmup_steps",
+    ]  # fmt: skip
+    assert shown["Attempts"].rows[0][1] == "imported"
+    assert shown["Imported figures"].rows == (("8", "40.85", "n/a", "54.8 %", "a wiki page"),)
+
+
 def test_a_list_of_profiles(tmp_path: Path) -> None:
     entries = [PROFILE, {**PROFILE, "batch": 6}]
     results = imported(tmp_path, json.dumps(entries), "source=x", "workload=y", name="all.JSON")
@@ -177,6 +237,16 @@ def test_a_run_of_imported_figures_is_a_run(tmp_path: Path) -> None:
     assert "8 x A100" in (tmp_path / "run" / "report.md").read_text()
     shown = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
     assert "Imported, means without samples" in shown.output
+
+
+def test_keys_that_are_not_read_are_named_without_what_a_terminal_obeys(tmp_path: Path) -> None:
+    file = tmp_path / "step.json"
+    file.write_text(json.dumps({**PROFILE, "\x1b[31mred\u202e": 1, "long " * 500: 2}))
+    done = CliRunner().invoke(app, ["import", str(file), "source=x", "workload=y", "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    (line,) = [line for line in done.stderr.splitlines() if line.startswith("not read: ")]
+    assert line.isprintable()
+    assert len(line) < 500
 
 
 def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
@@ -274,6 +344,13 @@ CASES = [
     Case("no figures", row("fsdp,1,8,,,"), ("neither a step time nor a throughput", "oom")),
     Case("figures that disagree", row("fsdp,1,64,3917,16.3,"), ("16.3 samples/s cannot be", "one rank's samples")),
     Case("share in points", row("a,79,1,1", "backend,capacity_share,batch,step_time_s\n"), ("'79'", "0.79 or 79%")),
+    Case(
+        "more memory than there is",
+        row("a,1,1,87,80", "backend,batch,step_time_s,peak_reserved_gib,capacity_gb\n"),
+        ("table.csv:5: peak_reserved: 87.00 GiB are more than the capacity of 74.51 GiB", "_gb is 1e9 bytes"),
+    ),
+    Case("a key twice", '{"batch": 1, "x": {"a": 1, "a": 2}}', ("x.json: ", "'a' is given twice"), file="x.json"),
+    Case("no time in all", row("a,1,1,0", "backend,batch,step_time_s,total_ms\n"), ("total_ms: '0'", "above 0")),
     Case(
         "the same in two units", row("a,1,1,1000", "backend,batch,step_time_s,step_time_ms\n"), ("say the same twice",)
     ),

@@ -1,5 +1,6 @@
 """Charts: what is in them, and that their drawings are well-formed, the same every time, and escaped."""
 
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -96,6 +97,20 @@ def test_many_cells_become_panels_that_share_their_scales() -> None:
         "num_cams 4, attention eager",
     ]
     assert all([line.series for line in panel.lines] == [0, 1] for panel in chart.panels)
+
+
+def test_a_long_title_of_a_panel_is_wrapped_above_the_label_of_its_axis() -> None:
+    axes = [{"num_cams": cams, "note": "with many words " * 6} for cams in range(4)]
+    chart = throughput(summarize([result(backend=name, axes=one) for name in ("ddp", "fsdp") for one in axes]))
+    long = replace(chart.panels[0], title="with many words " * 6)
+    root = ElementTree.fromstring(plots.drawing(replace(chart, panels=(long,)), long))
+    texts = [node for node in root.iter() if node.tag.endswith("text")]
+    lines = [node for node in texts if node.get("class") == "panel"]
+    assert " ".join(node.text or "" for node in lines) == ("with many words " * 6).strip()
+    assert len(lines) == 2
+    assert all(len(node.text or "") <= plots.TITLE_LETTERS for node in lines)
+    below = [float(node.get("y", "0")) for node in texts if node.text == "samples/s"]
+    assert below[0] > max(float(node.get("y", "0")) for node in lines)
 
 
 def test_a_chart_that_would_not_end_says_what_it_leaves_out() -> None:

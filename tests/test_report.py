@@ -6,6 +6,7 @@ import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -29,6 +30,7 @@ from bench.report import frame, markdown, tables, terminal
 from bench.report.flags import flags
 from bench.report.rows import Measured
 from bench.report.summary import row_of, summarize
+from bench.report.tables import MAX_DETAILED
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -323,6 +325,28 @@ def test_names_of_fields_are_left_readable() -> None:
 def test_long_reasons_are_cut() -> None:
     text = rendered([result(Failed(rank=0, phase="start", reason="x" * 5000))])
     assert max(len(line) for line in text.splitlines()) < 500
+
+
+def test_of_many_rows_the_details_are_those_of_each_cells_peak() -> None:
+    few = [result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED // 2) for batch in (1, 2)]
+    many = [*few, result(batch=4, axes={"n": 0})]
+    for shown in (tables.steps, tables.ranks, partial(tables.phases, statistic="mean")):
+        assert len(shown(summarize(few)).rows) == len(few) == MAX_DETAILED
+        assert not any("measured rows" in note for note in shown(summarize(few)).notes)
+        found = shown(summarize(many))
+        assert [row[1:3] for row in found.rows] == [(str(n), "4" if n == 0 else "2") for n in range(MAX_DETAILED // 2)]
+        assert f"Of {len(many)} measured rows those of highest throughput, of all 150 cells" in found.notes[-1]
+    assert len(tables.matrix(summarize(many)).rows) == len(many)
+    cells = [result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED + 1) for batch in (1, 2)]
+    assert len(tables.steps(summarize(cells)).rows) == MAX_DETAILED
+    assert f"of the first {MAX_DETAILED} of {MAX_DETAILED + 1} cells" in tables.steps(summarize(cells)).notes[-1]
+
+
+def test_a_long_reason_of_a_retry_is_cut() -> None:
+    again = result().model_copy(update={"retried": "x" * 5000})
+    (doubt,) = flags(summarize([again]))
+    assert doubt.startswith("ddp, batch 2: second try; the first failed: xxx")
+    assert len(doubt) < 300
 
 
 def test_columns_line_up_in_the_source() -> None:

@@ -91,7 +91,7 @@ def test_hints() -> None:
     assert "allowed: 4, 1" in said("num_cams=3")
     cell = records()[0].attempt.cell
     assert f"did you mean '{cell.slug}'?" in said(cell.slug[:-1] + "x")
-    assert f"{cell.slug}  backend=fsdp num_cams=4 grad_ckpt=true" in said("fsdp")
+    assert f"{cell.slug} (backend=fsdp num_cams=4 grad_ckpt=true)" in said("fsdp")
 
 
 def test_a_run_without_results() -> None:

@@ -8,7 +8,7 @@ import typer
 
 from bench.cli.app import REPORTS, app
 from bench.cli.reports import write_reports
-from bench.errors import InputError
+from bench.errors import InputError, one_line
 
 
 @app.command("import")
@@ -35,6 +35,6 @@ def import_(
     imported.save(found.results, files, store)
     write_reports(store)
     if found.not_read:
-        typer.echo(f"not read: {', '.join(found.not_read)}", err=True)
+        typer.echo(f"not read: {one_line(', '.join(found.not_read), 480)}", err=True)
     cells = len({result.attempt.cell.id for result in found.results})
     typer.echo(f"imported {len(found.results)} rows in {cells} cells: {store.root}")

@@ -2,6 +2,8 @@
 
 import gc
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -42,10 +44,10 @@ def report(
 ) -> None:
     """Show runs: tables on a terminal, markdown for a pull request, a page with charts, or rows for other programs."""
     from bench.report import markdown, sections
-    from bench.spool import write_text
     from bench.store import Store, newest
 
-    stores = [Store(folder) for folder in folders or [newest(REPORTS)]]
+    named = {folder.resolve(): folder for folder in folders or [newest(REPORTS)]}
+    stores = [Store(folder) for folder in named.values()]
     results = [result for store in stores for result in store.results()]
     probes = [probe for store in stores for probe in store.probes()]
     gc.freeze()  # what was read stays to the end: no use looking for garbage in it again and again
@@ -53,32 +55,43 @@ def report(
     asked = _choices(stores, results, compare, reference, allow_unlike, claims)
     shown_on = console()
     _append_to_step_summary(results, probes, asked)
-    match format_ or ("md" if output or not shown_on.is_terminal else None):
-        case None:
-            print_results(results, probes, shown_on)
-        case "md" if output:
-            _write_with_plots(output, sections.report(results, probes, asked))
-        case "md":
-            typer.echo(markdown.render(sections.report(results, probes, asked)), nl=False)
-        case "html":
-            from bench.report import html
+    output = output or (stores[0].root / "report.html" if format_ == "html" else None)
+    with _said_of(output):
+        match format_ or ("md" if output or not shown_on.is_terminal else None):
+            case None:
+                print_results(results, probes, shown_on)
+            case "md" if output:
+                _write_with_plots(output, sections.report(results, probes, asked))
+            case "md":
+                typer.echo(markdown.render(sections.report(results, probes, asked)), nl=False)
+            case "html" if output:
+                from bench.report import html
 
-            output = output or stores[0].root / "report.html"
-            write_text(output, html.render(sections.report(results, probes, asked)))
-        case "csv" | "json" | "parquet" as kind:
-            _write_rows(kind, output, results)
-    if output is not None:
+                _write(output, html.render(sections.report(results, probes, asked)))
+            case "csv" | "json" | "parquet" as kind:
+                _write_rows(kind, output, results)
+    if output is not None and not _is_a_stream(output):
         typer.echo(f"report: {output}")
+
+
+@contextmanager
+def _said_of(output: Path | None) -> Iterator[None]:
+    """What cannot be written is said of the file that was asked for, whatever is written beside it."""
+    try:
+        yield
+    except OSError as error:
+        if output is None:
+            raise
+        raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix="see --output") from error
 
 
 def write_reports(store: "Store") -> None:
     """`report.md` with its plots, and `report.html`, in the run's own folder."""
     from bench.report import html, sections
-    from bench.spool import write_text
 
     found = sections.report(store.results(), store.probes(), sections.Choices(claims=_claims([store])))
     _write_with_plots(store.root / "report.md", found)
-    write_text(store.root / "report.html", html.render(found))
+    _write(store.root / "report.html", html.render(found))
 
 
 def _claims(stores: "list[Store]") -> "tuple[Claim, ...]":
@@ -113,9 +126,9 @@ def _choices(
             equals = ""
         if not equals:
             raise InputError(f"{reference!r} names no value", field="--reference", allowed="axis=value: backend=ddp")
-    allowed = frozenset(allow_unlike.split(",")) if allow_unlike else frozenset()
+    allowed = frozenset(name.strip() for name in allow_unlike.split(",")) if allow_unlike else frozenset()
     if results:
-        _check(results, "--compare", [compare])
+        _check(results, "--compare" if reference is None else "--reference", [compare])
         _check(results, "--allow-unlike", sorted(allowed))
         if reference is not None:
             _check_value(results, compare, value)
@@ -158,29 +171,45 @@ def _check_value(results: "list[Result]", name: str, value: "JsonValue") -> None
 def _write_rows(kind: Literal["csv", "json", "parquet"], output: Path | None, results: "list[Result]") -> None:
     from bench.report import frame
     from bench.report.summary import summarize
-    from bench.spool import write_text
 
     summary = summarize(results)
     if kind == "parquet":
         if output is None:
             raise InputError("parquet is no text", field="--output", fix="name a file: --output rows.parquet")
-        output.write_bytes(frame.parquet(summary))
+        _write(output, frame.parquet(summary))
     elif output is None:
         typer.echo(frame.text(summary, kind), nl=False)
     else:
-        write_text(output, frame.text(summary, kind))
+        _write(output, frame.text(summary, kind))
 
 
 def _write_with_plots(output: Path, found: "list[Section]") -> None:
     from bench.report import markdown, plots
     from bench.report.figure import BarChart, LineChart
-    from bench.spool import write_text
 
-    (output.parent / "plots").mkdir(parents=True, exist_ok=True)
+    alone = _is_a_stream(output)
+    _write(output, markdown.render(found, plots=None if alone else "plots"))
     for section in found:
-        if isinstance(section, LineChart | BarChart):
-            write_text(output.parent / "plots" / f"{section.name}.svg", plots.svg(section))
-    write_text(output, markdown.render(found, plots="plots"))
+        if isinstance(section, LineChart | BarChart) and not alone:
+            _write(output.parent / "plots" / f"{section.name}.svg", plots.svg(section))
+
+
+def _is_a_stream(output: Path) -> bool:
+    """``/dev/stdout``, or a pipe."""
+    return output.exists() and not output.is_file() and not output.is_dir()
+
+
+def _write(output: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all, and its folder where that is missing; a stream as it is."""
+    from bench.spool import write_bytes
+
+    data = content.encode() if isinstance(content, str) else content
+    if _is_a_stream(output):
+        with output.open("wb") as stream:
+            stream.write(data)
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(output, data)
 
 
 def _append_to_step_summary(results: "list[Result]", probes: "list[Probe]", asked: "Choices") -> None:

@@ -65,6 +65,10 @@ SMALLEST, LARGEST = 1e-9, 1e18
 """Of a quantity in base units: beyond, it is a slip, and arithmetic with it would overflow."""
 
 
+MOST_HELD = 1.1
+"""Of capacity: what was measured may lie a little above what a rank was meant to have."""
+
+
 class Expected(ValueError):
     """A value that cannot be used; says what would be."""
 
@@ -94,11 +98,11 @@ def quantity(value: JsonValue, scale: float, *, zero: bool = False) -> float:
 
 
 def share(value: JsonValue) -> float:
-    """``0.79`` or ``79%``; what was measured may lie a little above the whole."""
+    """``0.79`` or ``79%``."""
     percent = isinstance(value, str) and value.endswith("%")
     found = _number(value[:-1].strip() if percent and isinstance(value, str) else value)
     found = found / 100 if found is not None and percent else found
-    if found is None or not 0 < found <= 1.1:
+    if found is None or not 0 < found <= MOST_HELD:
         raise Expected("a share such as 0.79 or 79%")
     return found
 

@@ -159,7 +159,7 @@ def _with(common: Given, values: Values, places: Mapping[str, str], where: str |
 
 def _read_json(text: str, where: str, common: Given) -> Table:
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", where=f"{where}:{error.lineno}") from error
     except (ValueError, RecursionError) as error:
@@ -178,6 +178,15 @@ def _read_json(text: str, where: str, common: Given) -> Table:
 
 def _refuse_constant(name: str) -> float:
     raise ValueError(f"{name} is no number")
+
+
+def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
+    values = dict(pairs)
+    if len(values) < len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise ValueError(f"{show(twice)} is given twice")
+    return values
 
 
 def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:

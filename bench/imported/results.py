@@ -16,7 +16,7 @@ from bench.matrix.file import NAME, NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
-from bench.units import rate
+from bench.units import gib, rate
 
 Value = TypeVar("Value")
 Kind = Literal["ok", "oom", "hang", "failed", "skipped"]
@@ -168,13 +168,17 @@ def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
     if step_times_s and samples_per_s is not None:
         _agree(row, attempt, max(step_times_s), samples_per_s)
     capacity, peak = _bytes(row, "capacity"), _bytes(row, "peak")
+    for name in ("peak_allocated", "peak_reserved", "peak"):
+        _fits(row, name, capacity)
     share = _read(row, "capacity_share", fields.share)
     return Reported(
         source=source,
         step_time_s_per_rank=step_times_s,
         samples_per_s_global=samples_per_s,
         phase_times_s={
-            name: mean_s for name in fields.PHASE_NAMES if (mean_s := _seconds(row, name, zero=True)) is not None
+            name: mean_s
+            for name in fields.PHASE_NAMES
+            if (mean_s := _seconds(row, name, zero=name != "total")) is not None
         },
         peak_allocated_bytes=_bytes(row, "peak_allocated"),
         peak_reserved_bytes=_bytes(row, "peak_reserved"),
@@ -205,6 +209,17 @@ def _agree(row: Given, attempt: Attempt, step_s: float, samples_per_s: float) ->
             field="samples_per_s",
             fix="batch counts one rank's samples in one optimizer step; where the source contradicts itself, leave one"
             " of the two out",
+        )
+
+
+def _fits(row: Given, name: str, capacity: int | None) -> None:
+    held = _bytes(row, name)
+    if held is not None and capacity is not None and held > fields.MOST_HELD * capacity:
+        raise InputError(
+            f"{gib(held)} GiB are more than the capacity of {gib(capacity)} GiB",
+            where=row.place(next(field for field in row.values if field.rpartition("_")[0] == name)),
+            field=name,
+            fix="a field's unit is the end of its name: _gb is 1e9 bytes, _gib 2**30",
         )
 
 

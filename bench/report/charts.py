@@ -100,20 +100,20 @@ def memory(summary: Summary) -> LineChart:
 
 def phases(summary: Summary) -> BarChart:
     """Where the time of a step goes."""
-    rows = [row for row in summary.rows if row.measured and row.measured.phases]
+    drawn = [(row, found) for row in summary.rows if (found := _whole(row))]
     notes = [note for note in tables.phases(summary, "mean").notes if note == DEEPSPEED_NOTE]
-    if len(rows) > MAX_BARS:
-        best = [cell.best for cell in summary.cells if cell.best and cell.best.measured and cell.best.measured.phases]
+    if len(drawn) > MAX_BARS:
+        best = [(cell.best, found) for cell in summary.cells if cell.best and (found := _whole(cell.best))]
         left_out = f"; the first {MAX_BARS} of {len(best)} cells" if len(best) > MAX_BARS else ""
         notes.append(f"Each cell at its best batch{left_out}; the tables hold the rest.")
-        rows = best[:MAX_BARS]
+        drawn = best[:MAX_BARS]
     return BarChart(
         name="phases",
         title="Where the time of a step goes",
         x_label="ms a step",
         x_unit=1e-3,
         series=PHASES,
-        bars=tuple(_bar(summary, row, row.measured.phases) for row in rows if row.measured and row.measured.phases),
+        bars=tuple(_bar(row_name(summary, row), *found) for row, found in drawn),
         notes=("Means of the phase window, of the rank that is slowest there.", *notes),
     )
 
@@ -213,10 +213,15 @@ def _capacity_bytes(measured: Measured) -> float | None:
     return held / measured.capacity_share_rank_max if held and measured.capacity_share_rank_max else None
 
 
-def _bar(summary: Summary, row: Row, found: Phases) -> Bar:
-    name = row_name(summary, row)
+def _whole(row: Row) -> tuple[Phases, float] | None:
+    """All phases and their total, in seconds: a bar of some of them would look like a short step."""
+    phases, total_s = (row.measured.phases, row.measured.total_s) if row.measured else (None, None)
+    return (phases, total_s) if phases and total_s and phases.complete else None
+
+
+def _bar(name: str, found: Phases, total_s: float) -> Bar:
     return Bar(
-        label=f"{name}: {ms(found.total.mean_s)} ms",
+        label=f"{name}: {ms(total_s)} ms",
         parts=tuple(
             Part(
                 series=PHASES.index(phase),

@@ -219,9 +219,10 @@ def _metric(side: _Side, claim: Claim) -> float:
         case "samples_per_s":
             found = measured.samples_per_s_global
         case "total":
-            found = measured.phases.total.mean_s if measured.phases else None
+            found = measured.total_s
         case phase:
-            found = measured.phases.parts[phase].mean_s if measured.phases else None
+            known = measured.phases.parts.get(phase) if measured.phases else None
+            found = known.mean_s if known else None
     if found is None:
         raise _NotTestedError(f"{caption(claim.metric)} is not known of {_named(side, claim.of)}")
     return found

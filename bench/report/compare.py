@@ -11,7 +11,7 @@ from bench.report.nearest import differing, nearest
 from bench.report.ratio import MARGIN, Ratio, Speed, speed, step_ratios
 from bench.report.rows import Measured, Row
 from bench.report.summary import row_of, summarize
-from bench.report.tables import row_name
+from bench.report.tables import REASON_LIMIT, one_line, row_name
 
 Space = Literal["SAME", "LESS", "MORE", "n/a"]
 
@@ -102,7 +102,8 @@ class TwoRuns:
             if pair.speed != "SAME" and pair.ratio is not None and pair.ratio.alarm[0] >= 1 + threshold
         ]
         broken = [
-            f"{changed.name}: was {changed.base.outcome} and is {changed.head.outcome}: {changed.head.reason}"
+            f"{changed.name}: was {changed.base.outcome} and is {changed.head.outcome}:"
+            f" {one_line(changed.head.reason or '', REASON_LIMIT)}"
             for changed in self.changed
             if changed.base.measured
         ]

@@ -160,12 +160,12 @@ def table(summary: Summary, found: Comparison) -> Table:
             text for value, batch, per_s in sides for text in (setting(found.axis, value), str(batch), rate(per_s))
         ]
         how = f"matched batch {each.row.batch_per_rank}" if each.matched else "best against best"
-        rows.append((*named, how, *values, _words(each, found.axis)))
+        rows.append((*named, how, _words(each, found.axis), *values))
     unlike = sorted({name for each in found.speed_ups for name in each.unlike})
     loud = f"UNLIKE: these figures compare results that differ in {', '.join(unlike)}, because they were asked for."
     return Table(
         title=f"Which {axis} is faster",
-        headers=(*map(caption, settings), "how", *numbers, "faster"),
+        headers=(*map(caption, settings), "how", "faster", *numbers),
         rows=tuple(rows),
         numeric=frozenset({"batch A", "batch B", "samples/s A", "samples/s B"}),
         bold=frozenset((index, "faster") for index, each in enumerate(found.speed_ups) if not each.matched),

@@ -89,9 +89,9 @@ def _spellings(name: str, value: JsonValue) -> set[str]:
 
 def _listed(results: Sequence[Result]) -> str:
     """Cells by folder and axes, for an error."""
-    lines = [f"{result.attempt.cell.slug}  {_axes(result)}" for result in results[:MAX_LISTED]]
+    cells = [f"{result.attempt.cell.slug} ({_axes(result)})" for result in results[:MAX_LISTED]]
     more = [f"and {len(results) - MAX_LISTED} more"] if len(results) > MAX_LISTED else []
-    return "\n    ".join(["", *lines, *more])
+    return "; ".join([*cells, *more])
 
 
 def _axes(result: Result) -> str:

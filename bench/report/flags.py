@@ -4,8 +4,8 @@ from statistics import median
 
 from bench.report.conditions import doubts
 from bench.report.contract import key
-from bench.report.rows import CellRows, Row, Sampled, Summary
-from bench.report.tables import one_line, row_name
+from bench.report.rows import CellRows, Measured, Row, Sampled, Summary
+from bench.report.tables import REASON_LIMIT, one_line, row_name
 from bench.units import gib, ms, percent, rate
 
 PHASES_MISS_TOTAL = 0.02
@@ -25,10 +25,11 @@ def flags(summary: Summary) -> list[str]:
     """One sentence for each doubt; empty when there is none."""
     found = _machines(summary)
     for cell in summary.cells:
+        found += _twice(summary, cell)
         for row in cell.rows:
             if row.measured is not None and row.retried is not None:
-                found.append(f"{row_name(summary, row)}: second try; the first failed: {one_line(row.retried)}.")
-            if isinstance(row.measured, Sampled):
+                found.append(f"{row_name(summary, row)}: second try; the first failed: {_cut(row.retried)}.")
+            if row.measured is not None:
                 found += [f"{row_name(summary, row)}: {doubt}" for doubt in _doubts(row.measured)]
             if row.conditions is not None:  # who shares a GPU may be why another ran out of memory
                 found += [f"{row_name(summary, row)}: {doubt}" for doubt in doubts(row.conditions)]
@@ -37,35 +38,66 @@ def flags(summary: Summary) -> list[str]:
     return found + _unlike_losses(summary)
 
 
+def _twice(summary: Summary, cell: CellRows) -> list[str]:
+    """Of one run alone, each batch of a cell is stored once."""
+    batches = [row.batch_per_rank for row in cell.rows]
+    rows = {row.batch_per_rank: row for row in cell.rows if batches.count(row.batch_per_rank) > 1}
+    return [
+        f"{row_name(summary, row)}: is in several of these runs, a row each: `bench compare` holds two runs against"
+        " each other."
+        for row in rows.values()
+    ]
+
+
 def _machines(summary: Summary) -> list[str]:
     return [
-        f"The results come from unlike machines: {one_line(difference)}."
+        f"The results come from unlike machines: {_cut(difference)}."
         for other in summary.machines[1:]
         for difference in summary.machines[0].unlike(other)
     ]
 
 
-def _doubts(measured: Sampled) -> list[str]:
+def _cut(text: str) -> str:
+    return one_line(text, REASON_LIMIT)
+
+
+def _doubts(measured: Measured) -> list[str]:
+    found = _of_ranks(measured) if isinstance(measured, Sampled) else _of_figures(measured)
+    apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
+    if apart is not None and apart > RANKS_APART:
+        slowest, fastest = max(times_s), min(times_s)
+        found.append(
+            f"rank {times_s.index(slowest)}'s mean step ({ms(slowest)} ms) takes {percent(apart)}"
+            f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms)."
+        )
+    return found + (_unsteady(measured) if isinstance(measured, Sampled) else [])
+
+
+def _of_ranks(measured: Sampled) -> list[str]:
     found = []
     for rank in measured.ranks:
-        missed, memory = rank.unaccounted_share, rank.memory
-        if missed is not None and abs(missed) > PHASES_MISS_TOTAL:
-            sense = "short of" if missed > 0 else "beyond"
-            found.append(f"rank {rank.rank}'s phases sum to {percent(abs(missed))} {sense} their total.")
-        allocated, reserved = memory.peak_allocated_bytes, memory.peak_reserved_bytes
+        found += _phases_miss(rank.unaccounted_share, f"rank {rank.rank}'s")
+        allocated, reserved = rank.memory.peak_allocated_bytes, rank.memory.peak_reserved_bytes
         if allocated is not None and reserved is not None and reserved < allocated:
             found.append(
                 f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
             )
-    fastest = min(measured.ranks, key=lambda rank: rank.step.mean_s)
-    slowest = measured.slowest
-    apart = slowest.step.mean_s / fastest.step.mean_s - 1
-    if apart > RANKS_APART:
-        found.append(
-            f"rank {slowest.rank}'s mean step ({ms(slowest.step.mean_s)} ms) takes {percent(apart)}"
-            f" longer than rank {fastest.rank}'s ({ms(fastest.step.mean_s)} ms)."
-        )
-    return found + _unsteady(measured)
+    return found
+
+
+def _of_figures(measured: Measured) -> list[str]:
+    """The same of imported figures: each of the two peaks is the worst rank's, so reserved is the larger one still."""
+    found = _phases_miss(measured.phases.unaccounted_share, "its") if measured.phases else []
+    allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
+    if allocated is not None and reserved is not None and reserved < allocated:
+        found.append(f"its peak reserved is {gib(reserved)} GiB, less than the {gib(allocated)} GiB allocated.")
+    return found
+
+
+def _phases_miss(share: float | None, whose: str) -> list[str]:
+    if share is None or abs(share) <= PHASES_MISS_TOTAL:
+        return []
+    return [f"{whose} phases sum to {percent(abs(share))} {'short of' if share > 0 else 'beyond'} their total."]
 
 
 def _unsteady(measured: Sampled) -> list[str]:
@@ -78,7 +110,7 @@ def _unsteady(measured: Sampled) -> list[str]:
             f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
             f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
         )
-    synchronised = measured.phases.total.mean_s if measured.phases else None
+    synchronised = measured.total_s
     if synchronised and abs(apart := synchronised / step.mean_s - 1) > WINDOWS_APART:
         found.append(
             f"its windows disagree by {percent(abs(apart))} ({ms(step.mean_s)} and {ms(synchronised)} ms a step):"

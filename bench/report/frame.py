@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 from pydantic import JsonValue
 
 from bench.report.rows import CellRows, Row, Sampled, Summary
+from bench.report.tables import one_line
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,11 +33,11 @@ def text(summary: Summary, kind: Literal["csv", "json"]) -> str:
 def parquet(summary: Summary) -> bytes:
     """The frame as Parquet. A column has one type there: values of several become text, as JSON has them."""
     found = frame(summary)
-    for name in found.columns[found.dtypes == object]:
-        values = [value for value in found[name] if value is not None]
-        whole = all(isinstance(value, str) or -(2**63) <= value < 2**63 for value in values)
-        if len({type(value) for value in values}) > 1 or not whole:
-            found[name] = [None if value is None else json.dumps(value) for value in found[name]]
+    for name in found.select_dtypes(object):
+        known = found[name].dropna()
+        large = any(not isinstance(value, str) and not -(2**63) <= value < 2**63 for value in known)
+        if len(set(map(type, known))) > 1 or large:
+            found[name] = known.map(json.dumps)
     written: bytes = found.to_parquet(index=False)
     return written
 
@@ -48,7 +49,7 @@ def _record(cell: CellRows, row: Row) -> dict[str, JsonValue]:
     interval = sampled.interval if sampled else None
     phases = measured.phases if measured else None
     settings = {
-        name: json.dumps(value) if isinstance(value, list | dict) else value
+        one_line(name): json.dumps(value) if isinstance(value, list | dict) else _text(value)
         for name, value in row.settings.items()
         if name != "cell"
     }
@@ -59,7 +60,7 @@ def _record(cell: CellRows, row: Row) -> dict[str, JsonValue]:
         "batch_global": row.batch_global,
         "outcome": row.outcome,
         "fault": row.fault,
-        "retried": row.retried,
+        "retried": _text(row.retried),
         "short": row.short,
         "thrashing": row.batch_per_rank in cell.thrashing,
         "samples_per_s_global": measured.samples_per_s_global if measured else None,
@@ -76,9 +77,14 @@ def _record(cell: CellRows, row: Row) -> dict[str, JsonValue]:
         "capacity_share_rank_max": measured.capacity_share_rank_max if measured else None,
         "alloc_retries": sampled.alloc_retries if sampled else None,
         **({f"{name}_s_mean": times.mean_s for name, times in phases.parts.items()} if phases else {}),
-        "total_s_mean": phases.total.mean_s if phases else None,
+        "total_s_mean": measured.total_s if measured else None,
         "loss_first": sampled.losses[0] if sampled else None,
         "loss_last": sampled.losses[-1] if sampled else None,
-        "source": measured.source if measured else None,
-        "reason": row.reason,
+        "source": _text(measured.source) if measured else None,
+        "reason": _text(row.reason),
     }
+
+
+def _text(value: JsonValue) -> JsonValue:
+    """On one line: a terminal that shows a CSV file obeys control characters."""
+    return one_line(value) if isinstance(value, str) else value

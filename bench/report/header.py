@@ -67,13 +67,14 @@ def _of_machines(summary: Summary, words: Callable[[Machine], str]) -> str:
 def _hardware(machine: Machine) -> str:
     hardware = machine.hardware
     host = [machine.cpu, f"{hardware.cores} cores" if isinstance(hardware, Hardware) else None]
-    memory = f"{gib(hardware.memory_bytes)} GiB"
+    memory = f"{gib(hardware.memory_bytes)} GiB" if hardware.memory_bytes is not None else "memory n/a"
     if hardware.device == "cpu":
         parts = [_joined(*host, memory), machine.system]
     else:
         models = {model: machine.accelerators.count(model) for model in machine.accelerators}
         gpus = [f"{count} x {model}" for model, count in models.items()] or [f"{hardware.devices} GPUs"]
-        parts = [_joined(*gpus, f"{memory} each"), _joined(*host), machine.system]
+        each = " each" if hardware.memory_bytes is not None else ""
+        parts = [_joined(*gpus, memory + each), _joined(*host), machine.system]
     return "; ".join(part for part in parts if part)
 
 

@@ -28,6 +28,8 @@ CROSS = "M-4,-4l8,8M4,-4l-8,8"
 
 TOP, PLOT, STRIP, ROW, AXIS = 34, 200, 8, 14, 40
 """Heights: above the plot, the plot, before the crosses, a line of crosses, below all."""
+TITLE_LINE, TITLE_LETTERS = 16, 50
+"""Of a panel's title: the height of a line, and what fits into one where the page is narrow."""
 BAR, GAP = 14, 28
 """Heights of a bar, and of its label."""
 
@@ -93,7 +95,16 @@ def drawing(chart: Chart, panel: Panel | None = None) -> str:
 def _height(chart: Chart) -> int:
     if isinstance(chart, BarChart):
         return len(chart.bars) * (BAR + GAP) + AXIS
-    return TOP + PLOT + _strip(chart) + AXIS
+    return _titles(chart) + TOP + PLOT + _strip(chart) + AXIS
+
+
+def _titles(chart: LineChart) -> int:
+    """Height of the panels' titles, the same in all so that their axes stand side by side."""
+    return TITLE_LINE * max((len(_title(panel)) for panel in chart.panels), default=0)
+
+
+def _title(panel: Panel) -> list[str]:
+    return textwrap.wrap(one_line(panel.title), TITLE_LETTERS)
 
 
 def _strip(chart: LineChart) -> int:
@@ -104,16 +115,16 @@ def _strip(chart: LineChart) -> int:
 
 
 def _axes(chart: LineChart, panel: Panel) -> Iterator[str]:
-    scale, strip = across(chart), _strip(chart)
+    scale, strip, titles = across(chart), _strip(chart), _titles(chart)
     step, top = heights(chart)
-    bottom = TOP + PLOT
+    bottom = titles + TOP + PLOT
 
     def y(value: float) -> float:
         return bottom - PLOT * value / chart.y_unit / top
 
-    yield _text("label", "0", 12, chart.y_label)
-    if panel.title:
-        yield _text("panel", "100%", 12, panel.title, "end")
+    for number, words in enumerate(_title(panel)):
+        yield _text("panel", "0", 12 + TITLE_LINE * number, words)
+    yield _text("label", "0", titles + 12, chart.y_label)
     for number in range(round(top / step) + 1):
         height = bottom - PLOT * number * step / top
         yield _level("grid" if number else "axis", height)

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from bench.cell import Cell, Regime
 from bench.hygiene import Conditions
 from bench.machine import Machine
-from bench.outcome import Fault, Memory
+from bench.outcome import PHASES, Fault, Memory
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,13 +40,28 @@ class Phases:
     rank: int | None
     """None where nobody said which."""
     parts: dict[str, Times]
-    """In the order of PHASES."""
-    total: Times
+    """In the order of PHASES; of imported figures those that were given."""
+    total: Times | None
+    """None where nobody gave it."""
     backward_step: Times | None
     """bwd + unscale_clip + optim_step + zero_grad_sched. Never shown beside its parts: shares would pass 100 %."""
 
-    def share(self, name: str) -> float:
-        """The part of `total` that a phase takes, by means."""
+    @property
+    def complete(self) -> bool:
+        """Whether every phase is known, and the total."""
+        return self.total is not None and len(self.parts) == len(PHASES)
+
+    @property
+    def unaccounted_share(self) -> float | None:
+        """By how much of `total` the phases miss it, by means; None unless all are known."""
+        if not self.complete or self.total is None:
+            return None
+        return 1 - sum(part.mean_s for part in self.parts.values()) / self.total.mean_s
+
+    def share(self, name: str) -> float | None:
+        """The part of `total` that a phase takes, by means; None where one of the two is unknown."""
+        if name not in self.parts or self.total is None:
+            return None
         return self.parts[name].mean_s / self.total.mean_s
 
 
@@ -88,6 +103,11 @@ class Measured:
         return max(self.step_time_s_per_rank, default=None)
 
     @property
+    def total_s(self) -> float | None:
+        """The mean step of the phase window."""
+        return self.phases.total.mean_s if self.phases and self.phases.total else None
+
+    @property
     def straggler_spread(self) -> float | None:
         """How much longer the slowest rank's mean step takes than the fastest's, as a share."""
         times_s = self.step_time_s_per_rank
@@ -117,7 +137,7 @@ class Sampled(Measured):
     @property
     def instrumentation_share(self) -> float | None:
         """What synchronising at every phase boundary adds to a step, slowest rank against slowest rank."""
-        return None if self.phases is None else self.phases.total.mean_s / self.slowest.step.mean_s - 1
+        return None if self.total_s is None else self.total_s / self.slowest.step.mean_s - 1
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -85,8 +85,12 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
             title="Where the results lie",
             facts=tuple(files(summary)),
             notes=(
-                "Below the run's folder; b<batch>/result.json of a cell holds the raw samples of every rank, and"
-                " b<batch>/command.sh measures that row again by hand.",
+                "Below the run's folder; b<batch>/result.json of a cell holds "
+                + (
+                    "the raw samples of every rank, and b<batch>/command.sh measures that row again by hand."
+                    if summary.isolations
+                    else "the figures as they were given."
+                ),
             ),
         ),
     ]

@@ -1,7 +1,7 @@
 """Everything about one cell, as tables and verbatim text. Pure: what lies in files is handed in."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.outcome import Failed, Hang, Ok, Result
@@ -60,9 +60,10 @@ def show(
     rows = [row_of(result) for result in results]
     parts = [
         _settings(results[0]),
-        _attempts(results, rows),
+        _attempts(results, rows, summary.cells[0].thrashing),
         _regimes(results),
         _ranks(results, rows),
+        _imported(rows),
         *(tables.phases(summary, statistic) for statistic in ("mean", "share")),
         tables.steps(summary),
         *([verdicts([probe])] if probe else []),
@@ -71,11 +72,20 @@ def show(
         gpus([(_batch(result), result.conditions) for result in results if result.conditions is not None]),
         _files(results, files),
     ]
-    return [*(table for table in parts if table.rows), *_verbatim(results, files)]
+    return [
+        *(table for table in parts if table.rows),
+        *(Verbatim(title=one_line(part.title), text=_plain(part.text)) for part in _verbatim(results, files)),
+    ]
 
 
 def _settings(result: Result) -> Table:
     content = flat(result.attempt.cell.model_dump(mode="json"))
+    known = result.known({name.rpartition(".")[2]: None for name in content if not name.startswith("options.")})
+    content = {
+        name: value
+        for name, value in content.items()
+        if name.startswith("options.") or name.rpartition(".")[2] in known
+    }
     return Table(
         title="Settings",
         headers=("setting", "value"),
@@ -84,15 +94,15 @@ def _settings(result: Result) -> Table:
     )
 
 
-def _attempts(results: Sequence[Result], rows: Sequence[Row]) -> Table:
+def _attempts(results: Sequence[Result], rows: Sequence[Row], thrashing: Collection[int]) -> Table:
     numbers = ("samples/s", "95 % interval", "step ms")
     return Table(
         title="Attempts",
         headers=("batch per rank", "outcome", *numbers, "wall", "isolation", "started", "why"),
         rows=tuple(
             (
-                _batch(result),
-                row.outcome,
+                str(row.batch_per_rank),
+                tables.outcome(row, thrashing=row.batch_per_rank in thrashing),
                 *_speed(row),
                 duration(result.wall_s),
                 result.isolation or "none",
@@ -166,6 +176,27 @@ def _ranks(results: Sequence[Result], rows: Sequence[Row]) -> Table:
     )
 
 
+def _imported(rows: Sequence[Row]) -> Table:
+    memory = ("peak allocated GiB", "peak reserved GiB", "of capacity")
+    return Table(
+        title="Imported figures",
+        headers=("batch per rank", *memory, "source"),
+        rows=tuple(
+            (
+                str(row.batch_per_rank),
+                gib(row.measured.peak_allocated_bytes_rank_max),
+                gib(row.measured.peak_reserved_bytes_rank_max),
+                percent(row.measured.capacity_share_rank_max),
+                row.measured.source or UNKNOWN,
+            )
+            for row in rows
+            if row.measured and not isinstance(row.measured, Sampled)
+        ),
+        numeric=frozenset({"batch per rank", *memory}),
+        notes=("Means without samples, measured elsewhere and otherwise.",),
+    )
+
+
 def _walk(walked: Sequence[Walked]) -> Table:
     return Table(
         title="Walk",
@@ -212,7 +243,9 @@ def _files(results: Sequence[Result], files: Mapping[str, Files]) -> Table:
             (_batch(result), files[result.attempt.slug].folder) for result in results if result.attempt.slug in files
         ),
         numeric=frozenset({"batch per rank"}),
-        notes=("result.json holds the raw samples of every rank; sh command.sh runs the attempt again by hand.",),
+        notes=("result.json holds the raw samples of every rank; sh command.sh runs the attempt again by hand.",)
+        if any(result.isolation for result in results)
+        else (),
     )
 
 
@@ -227,20 +260,20 @@ def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator
         if (left := files.get(result.attempt.slug)) and left.command:
             scripts.setdefault(left.command, []).append(_batch(result))
     for script, batches in scripts.items():
-        yield Verbatim(title=f"command.sh of batch {', '.join(batches)}", text=_plain(script))
+        yield Verbatim(title=f"command.sh of batch {', '.join(batches)}", text=script)
     for result in results:
         if reason := row_of(result).reason:
             evidence = result.outcome.evidence if isinstance(result.outcome, Failed) else None
             cut = len(one_line(reason)) > REASON_LIMIT
             if text := "\n\n".join(part for part in (reason if cut else None, evidence) if part):
-                yield Verbatim(title=f"Why batch {_batch(result)} {VERBS[result.outcome.kind]}", text=_plain(text))
+                yield Verbatim(title=f"Why batch {_batch(result)} {VERBS[result.outcome.kind]}", text=text)
         for one in result.outcome.stuck if isinstance(result.outcome, Hang) else ():
             newest = "\n".join(f"{made.number} {made}" for made in one.collectives[-SHOWN_COLLECTIVES:])
             text = f"{one.phase} {one.step}/{one.steps}\n\nnewest collectives:\n{newest or 'none'}\n\n{one.stacks}"
-            yield Verbatim(title=f"Rank {one.rank} in the hang of batch {_batch(result)}", text=_plain(text))
+            yield Verbatim(title=f"Rank {one.rank} in the hang of batch {_batch(result)}", text=text)
         if result.outcome.kind in ("failed", "hang", "oom") and (left := files.get(result.attempt.slug)):
             for name, tail in left.log_tails.items():
-                yield Verbatim(title=f"End of {_plain(name)}, batch {_batch(result)}: {result.outcome.kind}", text=_plain(tail))
+                yield Verbatim(title=f"End of {name}, batch {_batch(result)}: {result.outcome.kind}", text=tail)
 
 
 def _batch(result: Result) -> str:

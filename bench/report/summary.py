@@ -163,23 +163,23 @@ def _read_off(outcome: Reported, batch_global: int) -> Measured | None:
     if samples_per_s is None:
         return None
     held, capacity = outcome.peak_reserved_bytes or outcome.peak_allocated_bytes, outcome.capacity_bytes
-    parts = {name: _mean_only(outcome.phase_times_s[name]) for name in PHASES if name in outcome.phase_times_s}
-    whole = len(parts) == len(PHASES) and "total" in outcome.phase_times_s
+    means = {name: Times(mean_s=mean_s) for name, mean_s in outcome.phase_times_s.items()}
     return Measured(
         samples_per_s_global=samples_per_s,
         step_time_s_per_rank=outcome.step_time_s_per_rank,
         peak_allocated_bytes_rank_max=outcome.peak_allocated_bytes,
         peak_reserved_bytes_rank_max=outcome.peak_reserved_bytes,
         capacity_share_rank_max=outcome.capacity_share or (held / capacity if held and capacity else None),
-        phases=Phases(rank=None, parts=parts, total=_mean_only(outcome.phase_times_s["total"]), backward_step=None)
-        if whole
+        phases=Phases(
+            rank=None,
+            parts={name: means[name] for name in PHASES if name in means},
+            total=means.get("total"),
+            backward_step=means.get("backward_step"),
+        )
+        if means
         else None,
         source=outcome.source,
     )
-
-
-def _mean_only(mean_s: float) -> Times:
-    return Times(mean_s=mean_s)
 
 
 def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:

@@ -56,7 +56,7 @@ def matrix(summary: Summary) -> Table:
                 *_place(summary, row),
                 str(row.batch_global),
                 *_matrix_values(row.measured, memory),
-                _outcome(row, thrashing=id(row) in thrashing),
+                outcome(row, thrashing=id(row) in thrashing),
                 *[one_line(row.reason or "", REASON_LIMIT) for _ in reason],
             )
             for row in rows
@@ -71,7 +71,8 @@ def matrix(summary: Summary) -> Table:
     )
 
 
-def _outcome(row: Row, *, thrashing: bool) -> str:
+def outcome(row: Row, *, thrashing: bool) -> str:
+    """A row's outcome in words."""
     word = "thrashing" if thrashing else "imported" if row.outcome == "reported" else row.outcome
     return word + (" (few steps)" if row.short else "")
 
@@ -84,8 +85,9 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
     for row in detailed:
         if row.measured and (found := row.measured.phases):
             rank = UNKNOWN if found.rank is None else str(found.rank)
-            rows.append((*_place(summary, row), rank, *_phase_values(found, statistic)))
-            deepspeed |= _under_deepspeed(row)
+            if set(values := _phase_values(found, statistic)) != {UNKNOWN}:
+                rows.append((*_place(summary, row), rank, *values))
+                deepspeed |= _under_deepspeed(row)
     title = "% of total" if statistic == "share" else f"{statistic} ms"
     return Table(
         title=f"Phases, {title}",
@@ -267,20 +269,20 @@ def _step_values(measured: Sampled) -> list[str]:
     step, losses = measured.slowest.step, measured.losses
     return [
         *(ms(value) for value in (step.mean_s, step.median_s, step.p95_s)),
-        ms(measured.phases.total.mean_s if measured.phases else None),
+        ms(measured.total_s),
         percent(measured.instrumentation_share),
         *(f"{loss:#.4g}" for loss in (losses[0], losses[-1])),
     ]
 
 
 def _phase_values(phases: Phases, statistic: Statistic) -> list[str]:
-    times = [*phases.parts.values(), phases.total]
+    times = [*(phases.parts.get(name) for name in PHASES), phases.total]
     match statistic:
         case "mean":
-            return [ms(time.mean_s) for time in times]
+            return [ms(time.mean_s if time else None) for time in times]
         case "median":
-            return [ms(time.median_s) for time in times]
+            return [ms(time.median_s if time else None) for time in times]
         case "p95":
-            return [ms(time.p95_s) for time in times]
+            return [ms(time.p95_s if time else None) for time in times]
         case "share":
-            return [percent(phases.share(name)).removesuffix(" %") for name in phases.parts]
+            return [percent(phases.share(name)).removesuffix(" %") for name in PHASES]

@@ -1,5 +1,6 @@
 """A headless Chromium over the pipe of its DevTools protocol: no port, no driver, and it ends when the pipe does."""
 
+import base64
 import itertools
 import json
 import os
@@ -75,6 +76,15 @@ class Page:
     def press(self, key: str) -> None:
         for kind in ("keyDown", "keyUp"):
             self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key)
+
+    def picture(self, width: int, height: int, below: str) -> bytes:
+        """A PNG of the page in its light theme, scrolled so that the element ``below`` is at the top."""
+        self.call("Emulation.setScrollbarsHidden", hidden=True)
+        self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
+        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "light"}])
+        self.evaluate(f"document.querySelector({json.dumps(below)}).scrollIntoView()")
+        self.evaluate("window.scrollBy(0, -16)")
+        return base64.b64decode(self.call("Page.captureScreenshot", format="png")["data"])
 
     def happened(self, method: str) -> list[dict[str, Any]]:
         return [event["params"] for event in self.events if event["method"] == method]
