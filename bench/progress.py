@@ -182,7 +182,9 @@ class Progress:
         if not self._timed:
             return None
         under_way_s = 0.0 if self._attempt_began_s is None else self._clock() - self._attempt_began_s
-        return max(0.0, self._wall_s / self._timed * (self._attempts - self._finished) - under_way_s)
+        each_s, left = self._wall_s / self._timed, self._attempts - self._finished
+        # One that takes longer than the mean says nothing of those behind it.
+        return max(0.0, each_s - under_way_s) + each_s * max(0, left - 1)
 
 
 def _advice(found: Verdict) -> str:

@@ -275,12 +275,13 @@ class Store:
 
 
 def newest(reports: Path) -> Path:
-    """The run folder below ``reports`` that was written to last.
+    """The run folder below ``reports`` that was written to last, of those that hold results: an audit makes none.
 
     Raises:
         InputError: there is none.
     """
     runs = sorted(reports.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
+    runs = [run for run in runs if any(run.parent.glob("attempts/*/b*/result.json"))] or runs
     if not runs:
         raise InputError("no run below this folder", where=str(reports), fix="`bench run MATRIX` makes one")
     return runs[-1].parent

@@ -103,6 +103,14 @@ class Sweep:
         searched = [self.store.probe(plan.cell) for plan in self.plans if "probe" in plan.batches]
         return sum(found is not None for found in [*listed, *searched])
 
+    def failed_before(self) -> list[str]:
+        """How many of the stored ones are failures, and what to do, as a sentence."""
+        stored = [
+            result for plan in self.plans for result in self.store.of_cell(plan.cell) if self.stored(result.attempt)
+        ]
+        failed = sum(result.outcome.kind in RERUN_KINDS["failed"] for result in stored)
+        return [f"{failed} of them failed or hung: --rerun failed measures them again"] if failed else []
+
     def unreadable(self) -> list[str]:
         """What lies there of these cells and counts as nothing, as sentences."""
         for plan in self.plans:

@@ -44,7 +44,8 @@ class Workload(Protocol):
         Its ``forward`` takes a collated batch, a dict of tensors with a leading batch dimension, and returns a dict of
         scalar tensors: ``loss``, averaged over samples with equal weight, and any of ``mse``, ``ce``, ``l1``,
         ``accuracy``. It draws no random numbers of its own, so that the same samples give the same loss on any backend
-        and split over ranks.
+        and split over ranks. Samples keep the dtype that the dataset gave them, while weights may be bf16 and nothing
+        autocasts: it casts where the two meet.
         """
         ...
 

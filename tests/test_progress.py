@@ -178,8 +178,8 @@ def test_time_left_is_unknown_at_first_then_the_mean_of_this_run(clock: Clock) -
             clock.now_s += seconds
             progress.beat("steps", 1, 2)
 
-    # 5 x 120 s - 60 s, then 4 x 90 s - 60 s, then overdue.
-    assert left(plain(run, clock)) == ["n/a", "9 min", "5 min", "0 s"]
+    # 5 x 120 s - 60 s, then 4 x 90 s - 60 s, then overdue with three to come.
+    assert left(plain(run, clock)) == ["n/a", "9 min", "5 min", "4 min"]
 
 
 def test_skipped_attempts_do_not_make_the_rest_look_fast(clock: Clock) -> None:

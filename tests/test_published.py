@@ -1,4 +1,4 @@
-"""What the report says of the published figures, word for word: it settles the discussion that they were about."""
+"""What the report says of the published figures, word for word, and the two runs that are kept as examples."""
 
 import re
 from pathlib import Path
@@ -7,8 +7,10 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli import app
+from bench.store import Store
 
-PUBLISHED = Path(__file__).parent.parent / "reports" / "published-8xA100"
+REPORTS = Path(__file__).parent.parent / "reports"
+PUBLISHED, CPU_TINY = KEPT = REPORTS / "published-8xA100", REPORTS / "cpu-tiny"
 Row = dict[str, str]
 
 
@@ -162,6 +164,42 @@ def test_phases_that_were_published_in_part_are_shown_in_part(text: str) -> None
     assert "plots/phases.svg" not in (PUBLISHED / "report.md").read_text()
 
 
-def test_the_stored_report_is_what_the_command_prints(text: str) -> None:
-    stored = (PUBLISHED / "report.md").read_text()
-    assert re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", stored) == text
+# What is kept of runs
+
+
+@pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
+def test_a_stored_report_is_what_the_command_writes(run: Path, tmp_path: Path) -> None:
+    said(run, "--output", tmp_path / "report.md")
+    said(run, "--format", "html", "--output", tmp_path / "report.html")
+    for made in (file for file in tmp_path.rglob("*") if file.is_file()):
+        stored = run / made.relative_to(tmp_path)
+        assert stored.read_text() == made.read_text(), f"bench report {run} --output {stored}"
+
+
+@pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
+def test_what_is_kept_can_be_read_and_names_no_path_of_a_machine(run: Path) -> None:
+    store = Store(run)
+    assert store.results()
+    assert (store.probes() != []) == (run == CPU_TINY)
+    assert store.unreadable == {}
+    for name in (
+        "report.md",
+        "report.html",
+        "run.json",
+        "attempts/**/result.json",
+        "attempts/**/walk?.json",
+        "**/*.svg",
+    ):
+        for file in run.glob(name):
+            assert not re.search(r"(?<![\w<])/(home|root|tmp|usr|opt|var|work|mnt)/", file.read_text()), file
+
+
+def test_the_cpu_run_shows_a_search_a_refuted_claim_and_what_ran_out_of_memory() -> None:
+    text = said(CPU_TINY)
+    searched = rows(text, "Batch per rank")
+    assert [row["backend"] for row in searched] == ["ddp", "fsdp2", "zero2"]
+    for row in searched:
+        assert int(row["safe"]) <= int(row["max"]) < int(row["does not fit"])
+    outcomes = {row["outcome"] for row in rows(text, "Raw matrix")}
+    assert {"ok", "oom (few steps)"} <= outcomes
+    assert {row["verdict"] for row in rows(text, "Claims")} <= {"**CONFIRMED**", "**REFUTED**"}

@@ -207,3 +207,11 @@ def test_a_wrong_cell_or_run_is_one_message(run: Path, arguments: tuple[str, ...
     assert done.stdout == ""
     assert done.stderr.startswith("bench: ")
     assert "Traceback" not in done.stderr
+
+
+def test_a_backend_s_name_means_no_other_one_that_begins_alike() -> None:
+    other = result(backend="zero2")
+    with pytest.raises(InputError, match="no cell is called 'zero'"):
+        find_cell([other], "zero")
+    assert find_cell([other], "zero2") == [other]
+    assert find_cell([other], other.attempt.cell.slug[:-3]) == [other]

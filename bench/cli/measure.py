@@ -183,6 +183,7 @@ def _sweep(
                 *machine.notes(sweep.machine),
                 *_limits(plans),
                 *sweep.unreadable(),
+                *sweep.failed_before(),
                 *_disturbed(sweep),
             ],
         )
@@ -190,11 +191,13 @@ def _sweep(
             results = sweep.run()
         except (KeyboardInterrupt, SystemExit) as stop:
             sweep.progress.end()
-            again = "without --rerun, it" if rerun else "it"
+            again = (
+                "start the command again and it goes on from here"
+                if not rerun
+                else "the same command measures all of them again; what was not reached keeps its earlier result"
+            )
             with suppress(OSError):  # the terminal may be gone
-                typer.echo(
-                    f"interrupted; start the command again and {again} goes on from here: {store.root}", err=True
-                )
+                typer.echo(f"interrupted; {again}: {store.root}", err=True)
             if isinstance(stop, SystemExit):
                 raise
             raise typer.Exit(130) from None

@@ -43,7 +43,7 @@ def _by_name(cells: Mapping[str, Result], name: str) -> list[str]:
     slugs = {cell_id: result.attempt.cell.slug for cell_id, result in cells.items()}
     exact = [cell_id for cell_id, slug in slugs.items() if name in (cell_id, slug)]
     found = exact or [
-        cell_id for cell_id, slug in slugs.items() if name and (cell_id.startswith(name) or slug.startswith(name))
+        cell_id for cell_id, slug in slugs.items() if name and (cell_id.startswith(name) or _begins(slug, name))
     ]
     if not found:
         raise InputError(
@@ -52,6 +52,12 @@ def _by_name(cells: Mapping[str, Result], name: str) -> list[str]:
             fix=near_miss(name, [*slugs.values(), *slugs]) or "or name settings: backend=fsdp num_cams=4",
         )
     return found
+
+
+def _begins(slug: str, name: str) -> bool:
+    """``fsdp`` begins no cell of ``fsdp2``; an id may be cut anywhere."""
+    backend = slug.rpartition("-")[0]
+    return slug.startswith(name) and (len(name) > len(backend) or name == backend)
 
 
 def _by_settings(cells: Mapping[str, Result], words: Sequence[str]) -> list[str]:
