@@ -10,3 +10,4 @@ settings.load_profile("same")
 # A shell that runs the tests in its background has them, and all that they start, ignore these.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+signal.signal(signal.SIGHUP, lambda *_: None)  # as under nohup; what they start hears it
