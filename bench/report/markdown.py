@@ -3,6 +3,7 @@
 import itertools
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 
 from bench.outcome import Result
 from bench.probe import Probe
@@ -50,11 +51,15 @@ def section(section: Section, plots: str | None = None) -> list[str]:
     return [*heading, f"![{escape(section.title)}]({plots}/{section.name}.svg)", ""]
 
 
+_MARKUP = re.compile(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""What cannot be markup stays as it is, so that the raw text reads well: snake_case, a * b, [0]."""
+
+
+@lru_cache(maxsize=4096)  # the cells of a long table are the same few words
 def escape(text: str) -> str:
     """``text`` as markdown that shows it literally, also inside a table; without control characters."""
     entities = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-    # What cannot be markup stays as it is, so that the raw text reads well: snake_case, a * b, [0].
-    return re.sub(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])", r"\\\g<0>", entities)
+    return _MARKUP.sub(r"\\\g<0>", entities)
 
 
 def _table(table: Table) -> list[str]:

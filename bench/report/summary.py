@@ -36,15 +36,15 @@ def summarize(results: Sequence[Result]) -> Summary:
     )
 
 
-def row_of(result: Result, cell_id: str | None = None) -> Row:
+def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
     """The row of one result.
 
     Args:
-        cell_id: where it is known, it need not be computed again.
+        settings: those of its cell, where they are known already.
     """
     attempt, outcome = result.attempt, result.outcome
     return Row(
-        settings=_settings(result, cell_id or attempt.cell.id),
+        settings=settings or _settings(result, attempt.cell.id),
         batch_per_rank=attempt.batch_per_rank,
         batch_global=attempt.batch_per_rank * attempt.cell.num_processes,
         world_size=attempt.cell.num_processes,
@@ -63,7 +63,16 @@ def _cell_rows(cell_id: str, results: Sequence[Result]) -> CellRows:
     # Where a batch was measured in full, its short attempt has nothing to add.
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
     told = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
-    rows = sorted((row_of(result, cell_id) for result in told), key=lambda row: row.batch_per_rank)
+    first = results[0]
+    settings = _settings(first, cell_id)
+    rows = sorted(
+        (
+            # Axes may be named in another order in another run, and imported rows may state unlike fields.
+            row_of(result, settings if _named_alike(result, first) else _settings(result, cell_id))
+            for result in told
+        ),
+        key=lambda row: row.batch_per_rank,
+    )
     thrashing = _thrashing(rows)
     sound = [
         (row.measured.samples_per_s_global, row)
@@ -72,7 +81,7 @@ def _cell_rows(cell_id: str, results: Sequence[Result]) -> CellRows:
     ]
     knows_most = max(results, key=lambda result: (isinstance(result.outcome, Ok), len(result.stated or ())))
     return CellRows(
-        cell=results[0].attempt.cell,
+        cell=first.attempt.cell,
         contract=contract_of(knows_most),
         rows=tuple(rows),
         best=max(sound, key=lambda pair: pair[0])[1] if sound else None,
@@ -93,6 +102,10 @@ def _thrashing(rows: Sequence[Row]) -> frozenset[int]:
             found.add(row.batch_per_rank)
         fastest = max(fastest, rate)
     return frozenset(found)
+
+
+def _named_alike(one: Result, other: Result) -> bool:
+    return list(one.axes) == list(other.axes) and one.axes == other.axes and one.stated == other.stated
 
 
 def _settings(result: Result, cell_id: str) -> dict[str, JsonValue]:
