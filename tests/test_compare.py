@@ -18,7 +18,7 @@ from bench.errors import InputError
 from bench.machine import Machine
 from bench.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.outcome import Result as Record
-from bench.report.compare import MEMORY_MARGIN_BYTES, compare
+from bench.report.compare import MAX_NEAREST, MEMORY_MARGIN_BYTES, compare
 from bench.report.ratio import QUIET, Ratio, speed, step_ratios, typical_step
 from bench.store import Store
 
@@ -239,6 +239,20 @@ def test_memory_is_the_worst_ranks(more_bytes: int | None, space: str) -> None:
     head = result(Ok(ranks=(rank(0, memory=rss(1.0)), rank(1, memory=new))))
     (pair,) = compare([result(Ok(ranks=(rank(0, memory=base), rank(1, memory=base))))], [head]).pairs
     assert pair.space == ("LESS" if more_bytes == -(2**30) else space)
+
+
+def test_the_nearest_is_looked_for_of_the_first_cells_alone() -> None:
+    gone = [run(axes={"num_cams": n}, batch=batch) for n in range(MAX_NEAREST + 1) for batch in (1, 2)]
+    lone = compare([run(), *gone], [run()]).lone
+    assert len(lone) == len(gone)
+    assert lone[0].nearest == lone[1].nearest == "options.num_cams null instead of 0"
+    assert [each.nearest for each in lone[-3:]] == [f"options.num_cams null instead of {MAX_NEAREST - 1}", "n/a", "n/a"]
+
+
+def test_a_broken_attempt_is_named_in_one_short_line() -> None:
+    (line,) = compare([run()], [result(Failed(rank=0, phase="bwd", reason="a\n\x1b[31m" * 1000))]).regressions(0.05)
+    assert line.isprintable()
+    assert len(line) < 300
 
 
 def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:

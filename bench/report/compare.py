@@ -7,11 +7,12 @@ from typing import Literal
 
 from bench.errors import InputError
 from bench.outcome import Ok, Result
-from bench.report.nearest import differing, nearest
+from bench.report.nearest import Cells, differing
 from bench.report.ratio import MARGIN, Ratio, Speed, speed, step_ratios
-from bench.report.rows import Measured, Row
+from bench.report.rows import Measured, Row, Summary
 from bench.report.summary import row_of, summarize
 from bench.report.tables import REASON_LIMIT, one_line, row_name
+from bench.units import UNKNOWN
 
 Space = Literal["SAME", "LESS", "MORE", "n/a"]
 
@@ -19,6 +20,8 @@ MEMORY_MARGIN = 0.02
 """Share by which the peaks of two attempts may differ and count as the same."""
 MEMORY_MARGIN_BYTES = 32 * 2**20
 """The same in bytes, for small models: libraries and the allocator's blocks come and go by this much."""
+MAX_NEAREST = 100
+"""Cells of one run for which the nearest of the other is looked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,25 +148,25 @@ def compare(
     if not both:
         raise InputError("no attempt is in both runs", fix=_why_none(base, head))
     summary = summarize([*base, *head])
-
-    def name(result: Result) -> str:
-        return row_name(summary, row_of(result))
-
-    measured = [(one, other) for one, other in both if row_of(one).measured and row_of(other).measured]
+    rows = [(row_of(one), row_of(other)) for one, other in both]
+    measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
+    compared = [(one, other) for one, other in rows if one.measured and other.measured]
+    others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
     ratios = step_ratios([(_steps_s(one), _steps_s(other)) for one, other in measured], noise)
     return TwoRuns(
         pairs=tuple(
-            _pair(name(one), one, other, ratio, margin) for (one, other), ratio in zip(measured, ratios, strict=True)
+            _pair(row_name(summary, pair[0]), results, pair, ratio, margin)
+            for results, pair, ratio in zip(measured, compared, ratios, strict=True)
         ),
-        unmeasured=sum(one.outcome.kind == other.outcome.kind and not row_of(one).measured for one, other in both),
+        unmeasured=sum(one.outcome == other.outcome for one, other in others),
         changed=tuple(
-            Changed(name=name(one), base=row_of(one), head=row_of(other))
-            for one, other in both
-            if one.outcome.kind != other.outcome.kind and not (row_of(one).measured and row_of(other).measured)
+            Changed(name=row_name(summary, one), base=one, head=other)
+            for one, other in others
+            if one.outcome != other.outcome
         ),
         lone=(
-            *(_lone(name(ours[key]), "base", ours[key], head) for key in ours if key not in theirs),
-            *(_lone(name(theirs[key]), "head", theirs[key], base) for key in theirs if key not in ours),
+            *_lone(summary, "base", [ours[key] for key in ours if key not in theirs], head),
+            *_lone(summary, "head", [theirs[key] for key in theirs if key not in ours], base),
         ),
         noise=noise,
         margin=margin,
@@ -186,8 +189,8 @@ def _steps_s(result: Result) -> tuple[tuple[float, ...], ...]:
     return tuple(rank.step_times_s for rank in outcome.ranks) if isinstance(outcome, Ok) else ()
 
 
-def _pair(name: str, base: Result, head: Result, ratio: Ratio | None, margin: float) -> Pair:
-    ours, theirs = row_of(base), row_of(head)
+def _pair(name: str, results: tuple[Result, Result], rows: tuple[Row, Row], ratio: Ratio | None, margin: float) -> Pair:
+    (base, head), (ours, theirs) = results, rows
     same = base.outcome == head.outcome
     if same and ratio is not None:  # one measurement: equal without any doubt
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
@@ -226,14 +229,23 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing(before, after))
 
 
-def _lone(name: str, run: Literal["base", "head"], result: Result, others: Sequence[Result]) -> Lone:
-    batches = [other.attempt.batch_per_rank for other in others if other.attempt.cell == result.attempt.cell]
-    has = (
-        f"this cell at batch {', '.join(map(str, batches))}"
-        if batches
-        else nearest(result.attempt.cell, [other.attempt.cell for other in others])
-    )
-    return Lone(name=name, run=run, row=row_of(result), nearest=has, cell_gone=not batches)
+def _lone(
+    summary: Summary, run: Literal["base", "head"], alone: Sequence[Result], others: Sequence[Result]
+) -> Iterator[Lone]:
+    """What the other run has nothing of."""
+    if not alone:
+        return
+    cells = {other.attempt.cell.id: other.attempt.cell for other in others}
+    batches: dict[str, list[str]] = {}
+    for other in others:
+        batches.setdefault(other.attempt.cell.id, []).append(str(other.attempt.batch_per_rank))
+    candidates, found = Cells(cells.values()), dict[str, str]()
+    for result in alone:
+        cell_id, row = result.attempt.cell.id, row_of(result)
+        if cell_id not in cells and cell_id not in found and len(found) < MAX_NEAREST:
+            found[cell_id] = candidates.nearest(result.attempt.cell)
+        has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else found.get(cell_id, UNKNOWN)
+        yield Lone(name=row_name(summary, row), run=run, row=row, nearest=has, cell_gone=cell_id not in cells)
 
 
 def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
@@ -243,7 +255,7 @@ def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
     shared = next((result for result in head if result.attempt.cell.id in cells), None)
     if shared is not None:
         return "their cells are the same and their batches are not"
-    differences = nearest(head[0].attempt.cell, [result.attempt.cell for result in base])
+    differences = Cells(result.attempt.cell for result in base).nearest(head[0].attempt.cell)
     return f"nearest to the first cell of head, base has {differences}"
 
 

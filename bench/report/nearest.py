@@ -6,19 +6,25 @@ from collections.abc import Iterable
 from pydantic import JsonValue
 
 from bench.cell import Cell
+from bench.report.contract import same
 
 
-def nearest(cell: Cell, others: Iterable[Cell]) -> str:
-    """In words, the fields in which the one of ``others`` that differs least from ``cell`` does."""
-    before = flat(cell.model_dump(mode="json"))
-    candidates = [flat(other.model_dump(mode="json")) for other in {other.id: other for other in others}.values()]
-    if not candidates:
-        return "nothing"
-    after = min(candidates, key=lambda other: len(differing(before, other)))
-    return "; ".join(
-        f"{field} {json.dumps(after.get(field))} instead of {json.dumps(before.get(field))}"
-        for field in differing(before, after)
-    )
+class Cells:
+    """Cells among which the nearest to another one is looked for."""
+
+    def __init__(self, cells: Iterable[Cell]) -> None:
+        self._flat = [flat(cell.model_dump(mode="json")) for cell in cells]
+
+    def nearest(self, cell: Cell) -> str:
+        """In words, the fields in which the one that differs least from ``cell`` does."""
+        before = flat(cell.model_dump(mode="json"))
+        if not self._flat:
+            return "nothing"
+        after = min(self._flat, key=lambda other: len(differing(before, other)))
+        return "; ".join(
+            f"{field} {json.dumps(after.get(field))} instead of {json.dumps(before.get(field))}"
+            for field in differing(before, after)
+        )
 
 
 def flat(content: JsonValue, path: str = "") -> dict[str, JsonValue]:
@@ -33,9 +39,9 @@ def flat(content: JsonValue, path: str = "") -> dict[str, JsonValue]:
 
 
 def differing(one: dict[str, JsonValue], other: dict[str, JsonValue]) -> list[str]:
-    """Keys whose values are not the same, compared as JSON: in Python ``1 == True``."""
-
-    def text(content: dict[str, JsonValue], key: str) -> str | None:
-        return json.dumps(content[key]) if key in content else None
-
-    return [key for key in dict.fromkeys([*one, *other]) if text(one, key) != text(other, key)]
+    """Keys whose values are not the same; one that is missing is not the same as null."""
+    return [
+        key
+        for key in dict.fromkeys([*one, *other])
+        if (key in one) != (key in other) or not same(one.get(key), other.get(key))
+    ]
