@@ -34,7 +34,9 @@ def site(frames: Sequence[Frame]) -> str:
         if frame.filename.startswith(_RUNNER):
             return f"{called}, called by {_place(frame)}" if called else _place(frame)
         if not any(part in frame.filename for part in _LIBRARIES):
-            return _place(frame)
+            if not frame.name.startswith("<"):  # a generator's name says nothing; its function's does
+                return _place(frame)
+            continue
         if not frame.filename.endswith(_CALLS):
             called = frame.name
     return _place(frames[0]) if frames else "an unknown place"

@@ -44,6 +44,8 @@ def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
             faulthandler.cancel_dump_traceback_later()
 
         faulthandler.enable(file=stacks)  # a fatal signal, too, leaves the stacks there
+        # The watchdog's own stack counts as memory of the process: it is to be there before a limit is set.
+        faulthandler.dump_traceback_later(SILENT_S, file=stacks)
         thread = threading.Thread(target=run, name="bench-pulse", daemon=True)
         thread.start()
         try:
