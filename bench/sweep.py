@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Literal
 
 from bench import backends, probe, room, spool
-from bench.cell import Attempt, Audit, AuditKind, Cell, Walk
+from bench.cell import Attempt, Audit, Cell, Walk
 from bench.classify import classify
 from bench.hygiene import Sampler
 from bench.launch import prepare
@@ -21,14 +21,9 @@ from bench.matrix import CellPlan
 from bench.outcome import (
     INFRASTRUCTURE,
     Failed,
-    Hang,
     Isolation,
-    Ok,
-    Oom,
     Outcome,
-    RankAudited,
     RankOk,
-    Reported,
     Result,
     Skipped,
 )
@@ -40,17 +35,6 @@ from bench.store import Store
 
 Rerun = Literal["failed", "oom", "all"]
 RERUN_KINDS = {"failed": {"failed", "hang"}, "oom": {"oom"}, "all": {"ok", "oom", "failed", "hang"}}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Audited:
-    """An audit of one cell that has ended."""
-
-    label: str
-    folder: Path
-    batch_per_rank: int
-    ended: Oom | Hang | Failed | None
-    """What it came to, when its ranks could not look at all that was asked for."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +158,7 @@ class Sweep:
         self.beside.begin()
         ended = self.launch(attempt, self.store.begin(attempt).resolve())
         conditions = self.beside.end()
-        outcome = _outcome(ended, attempt.cell)
+        outcome = outcome_of(ended, attempt.cell)
         if outcome.kind in ("failed", "hang"):
             room.check(self.store.root)  # a run without room stops here; this attempt stays unfinished
         result = self._result(plan, attempt, outcome, started, time.monotonic() - began_s, ended.isolation)
@@ -227,19 +211,6 @@ class Sweep:
                 return known.found.max_batch_per_rank
         return None
 
-    def audit(self, plan: CellPlan, kind: AuditKind, batch_per_rank: int, steps: int) -> Audited:
-        """Have ranks look at one cell; what they find lies in the folder. Parameters are looked at by one process."""
-        self.progress.attempt(f"{kind} of {label(plan)}", batch_per_rank)
-        audit = Audit(cell=plan.cell, kind=kind, batch_per_rank=batch_per_rank, steps=steps)
-        folder = self.store.begin(audit).resolve()
-        cell = _unsharded(plan.cell) if kind == "params" else plan.cell
-        ended = self.launch(audit.model_copy(update={"cell": cell}), folder)
-        outcome = None
-        if not all(isinstance(rank, RankAudited) for rank in ended.ranks) or len(ended.ranks) < cell.num_processes:
-            outcome = _outcome(ended, cell)
-        assert not isinstance(outcome, Ok | Reported | Skipped)
-        return Audited(label=label(plan), folder=folder, batch_per_rank=batch_per_rank, ended=outcome)
-
     def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> Ended:
         """Prepare ``folder``, and run ranks in it until all have ended."""
         hardware = self.machine.hardware
@@ -279,13 +250,8 @@ def _deserves_another_try(result: Result) -> bool:
     return isinstance(outcome, Failed) and outcome.fault in INFRASTRUCTURE and result.retried is None
 
 
-def _unsharded(cell: Cell) -> Cell:
-    """The cell's model and samples in one process, which may have all the memory there is."""
-    alone = {"backend": "single", "accelerate": None, "num_processes": 1, "memory_limit_bytes": None}
-    return cell.model_copy(update=alone)
-
-
-def _outcome(ended: Ended, cell: Cell) -> Outcome:
+def outcome_of(ended: Ended, cell: Cell) -> Outcome:
+    """What an attempt of ``cell`` came to."""
     return classify(
         ended.ranks,
         world_size=cell.num_processes,

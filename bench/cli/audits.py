@@ -10,10 +10,11 @@ from bench.cli.app import app, print_document
 from bench.cli.measure import opened
 
 if TYPE_CHECKING:
+    from bench.audited import Audited
     from bench.cell import AuditKind
     from bench.matrix import CellPlan
     from bench.report.tables import Table
-    from bench.sweep import Audited, Sweep
+    from bench.sweep import Sweep
 
 audit = typer.Typer(no_args_is_help=True, help="Look at one property of a cell that throughput does not show.")
 app.add_typer(audit, name="audit")
@@ -156,6 +157,7 @@ def _run(
 ) -> None:
     """Audit one cell after the other, then print everything; exit code 1 when something is not good."""
     from bench import machine
+    from bench.audited import audit as audit_cell
     from bench.launch.watch import Limits
     from bench.matrix import expand, load
 
@@ -175,7 +177,7 @@ def _run(
         progress, folder = sweep.progress, str(sweep.store.root)
         progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=folder, notes=loaded.notes)
         for plan in plans:
-            done = sweep.audit(plan, kind, asked.batch or _trained(sweep, plan), asked.steps)
+            done = audit_cell(sweep, plan, kind, asked.batch or _trained(sweep, plan), asked.steps)
             found = findings[done.label] = judge(sweep, plan, done)
             progress.audited(done.label, found.good, found.says)
     says = [f"{label}: {found.says}" for label, found in findings.items()]
