@@ -49,7 +49,7 @@ def _agree(present_RF: list[list[int]], any_RF: list[list[int]]) -> dict[str, bo
         having = [rank for rank, row in enumerate(present_RF) if row[column]]
         lacking = [rank for rank, row in enumerate(present_RF) if not row[column]]
         if having and lacking:
-            problems.append(f"{field!r} is in the batches of ranks {_list(having)} but not of ranks {_list(lacking)}")
+            problems.append(f"{field!r} is in the batches of {_in_words(having)} but not of {_in_words(lacking)}")
     if problems:
         raise BranchMismatch("; ".join(problems))
     return {part: any(row[column] for row in any_RF) for column, part in enumerate(FIELDS)}
@@ -63,5 +63,5 @@ def _any(part: str, field_BX: Tensor | None, device: torch.device) -> Tensor:
     return field_BX.any()
 
 
-def _list(ranks: list[int]) -> str:
-    return ", ".join(map(str, ranks))
+def _in_words(ranks: list[int]) -> str:
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"

@@ -118,6 +118,6 @@ def test_ranks_agree_or_name_the_field_and_the_ranks(tmp_path: Path, lacking: bo
     first, second = ((tmp_path / str(rank)).read_text() for rank in (0, 1))
     assert first == second
     if lacking:
-        assert first == "'response_is_real' is in the batches of ranks 0 but not of ranks 1"
+        assert first == "'response_is_real' is in the batches of rank 0 but not of rank 1"
     else:
         assert "'subgoal': True" in first  # rank 0 has none, but rank 1 does

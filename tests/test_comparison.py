@@ -113,6 +113,19 @@ def test_an_override_is_loud_and_marks_each_figure(rows: list[Result]) -> None:
     assert shown.notes[0].startswith("UNLIKE: these figures compare results that differ in attention, grad_ckpt")
 
 
+def test_an_override_prefers_what_is_alike_and_shows_both_sides_of_what_is_not() -> None:
+    cells = [("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4), ("zero2", 8)]
+    summary = summarize([result(backend=backend, num_processes=ranks) for backend, ranks in cells])
+    shown = table(summary, compare(summary, allowed=frozenset({"num_processes"})))
+    columns = [shown.headers.index(name) for name in ("num_processes", "how", "backend A", "backend B")]
+    best = [tuple(row[column] for column in columns) for row in shown.rows if "best against best" in row]
+    assert best == [
+        ("2", "best against best", "ddp", "fsdp"),
+        ("4", "best against best", "ddp", "fsdp"),
+        ("2 (A), 8 (B)", "best against best", "ddp", "zero2"),
+    ]
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [

@@ -162,6 +162,7 @@ def test_what_passed_while_bench_itself_was_stopped_is_held_against_nobody(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("bench.launch.watch.ASLEEP_S", 0.5)
+    BeatFile(tmp_path, 0)("setup")
     watch = Watch(tmp_path, 2, Limits(1.0, 0.8), lambda _: None)
     for _ in range(3):
         time.sleep(1.0)
@@ -171,6 +172,23 @@ def test_what_passed_while_bench_itself_was_stopped_is_held_against_nobody(
         assert time.monotonic() - start < 5
     assert reason == "no progress for 1 s"
     assert time.monotonic() - start > 0.3
+
+
+@pytest.mark.parametrize(
+    ("phase", "limits", "given_up"),
+    [
+        (None, Limits(60, 0.2), False),  # imports
+        ("compile", Limits(60, 0.2), False),
+        ("setup", Limits(60, 0.2), True),
+        ("setup", Limits(60, 0.2, set_up_counts=False), False),
+        ("warmup", Limits(60, 0.2, set_up_counts=False), True),
+    ],
+)
+def test_what_counts_as_no_progress(tmp_path: Path, phase: str | None, limits: Limits, given_up: bool) -> None:
+    if phase is not None:
+        BeatFile(tmp_path, 0)(phase)
+    watch = Watch(tmp_path, 2, limits, lambda _: None)
+    assert any(watch.pause() for _ in range(6)) == given_up
 
 
 # --- the files of a launch ------------------------------------------------------------------------------------------

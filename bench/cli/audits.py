@@ -20,7 +20,7 @@ audit = typer.Typer(no_args_is_help=True, help="Look at one property of a cell t
 app.add_typer(audit, name="audit")
 
 HANG_AFTER_S = 20.0
-"""An audit's steps are short; whoever does not come on for so long waits for ever."""
+"""An audit's steps are short; whoever does not come on for so long in one waits for ever."""
 
 MatrixArgument = Annotated[
     Path | None, typer.Argument(help="A matrix file whose cells are audited; without one, the bundled policy.")
@@ -171,7 +171,8 @@ def _run(
     hardware = machine.detect()
     loaded = load(matrix, overrides=overrides, axes=axes, hardware=hardware)
     plans = expand(loaded, hardware, select=asked.select or [])
-    limits = Limits(loaded.launch.attempt_timeout_s, loaded.launch.hang_after_s or hang_after_s)
+    told_s = loaded.launch.hang_after_s
+    limits = Limits(loaded.launch.attempt_timeout_s, told_s or hang_after_s, set_up_counts=told_s is not None)
     findings: dict[str, Finding] = {}
     with opened(loaded, plans, hardware, out=asked.out, limits=limits, keep_matrix=True) as sweep:
         progress, folder = sweep.progress, str(sweep.store.root)

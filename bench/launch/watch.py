@@ -24,7 +24,9 @@ class Limits:
     timeout_s: float
     """In all."""
     hang_after_s: float | None
-    """Without progress; None: by the cell's own pace."""
+    """Without progress; None: by the cell's own pace. Imports do not count."""
+    set_up_counts: bool = True
+    """Whether that holds for the set-up, too, in which a large model is long in the making."""
 
 
 FIRST_STEP_S = 600.0
@@ -100,9 +102,10 @@ class Watch:
             self.on_beat(min(beats.values(), key=_progress))
 
     def _patience_s(self) -> float:
-        if any(beat.phase == "compile" for beat in self._beats.values()):
-            return FIRST_STEP_S  # another program is at work, and does not beat
-        if self.limits.hang_after_s is not None:
+        phases = {beat.phase for beat in self._beats.values()}
+        if not phases or "compile" in phases:
+            return FIRST_STEP_S  # imports, or another program at work, which does not beat
+        if self.limits.hang_after_s is not None and (self.limits.set_up_counts or "setup" not in phases):
             return self.limits.hang_after_s
         return FIRST_STEP_S if self._pace_s is None else max(LEAST_S, PACES * self._pace_s)
 

@@ -10,7 +10,7 @@ from itertools import islice
 
 from pydantic import JsonValue
 
-from bench.report.contract import differing, key
+from bench.report.contract import differing, key, same
 from bench.report.rows import CellRows, Row, Sampled, Summary
 from bench.report.tables import Table, caption, cell_name, setting, value_of
 from bench.units import rate
@@ -102,15 +102,19 @@ def compare(
 def _speed_ups(
     cells: Sequence[CellRows], axis: str, reference: JsonValue, allowed: frozenset[str]
 ) -> Iterator[SpeedUp]:
-    measured = [cell for cell in cells if cell.best]
-    first = next((cell for cell in measured if cell.contract.get(axis) == reference), measured[0] if measured else None)
-    for cell in measured:
-        if first is None or first.best is None or cell.best is None or cell is first:
+    """Each cell against the one of the reference's value that it differs least from."""
+    measured = [(cell.contract.get(axis), cell, cell.best) for cell in cells if cell.best]
+    values = [value for value, _, _ in measured]
+    against = next((value for value in values if same(value, reference)), next(iter(values), None))
+    references = [(cell, best) for value, cell, best in measured if same(value, against)]
+    for value, cell, best in measured:
+        if same(value, against):
             continue
-        unlike = differing(first.contract, cell.contract, but=axis)
+        pairs = [(differing(first.contract, cell.contract, but=axis), first, top) for first, top in references]
+        unlike, first, top = min(pairs, key=lambda pair: len(pair[0]))
         if not allowed.issuperset(unlike):
             continue
-        yield SpeedUp(reference=first.best, row=cell.best, matched=False, unlike=unlike)
+        yield SpeedUp(reference=top, row=best, matched=False, unlike=unlike)
         theirs = {row.batch_per_rank: row for row in first.sound}
         for row in cell.sound:
             if row.batch_per_rank in theirs:
@@ -155,7 +159,7 @@ def table(summary: Summary, found: Comparison) -> Table:
         sides = [
             (side.settings.get(found.axis), side.batch_per_rank, _rate(side)) for side in (each.reference, each.row)
         ]
-        named = (*(value_of(each.row, name) for name in settings),)
+        named = (*(_of_both(each, name) for name in settings),)
         values = [
             text for value, batch, per_s in sides for text in (setting(found.axis, value), str(batch), rate(per_s))
         ]
@@ -186,6 +190,12 @@ def refusals(summary: Summary, found: Comparison) -> list[str]:
         for each in found.refused
     ]
     return [*told, "These are the first; more pairs are not compared."] if found.more_refused else told
+
+
+def _of_both(each: SpeedUp, name: str) -> str:
+    """A setting's value; of either side where the user let them differ."""
+    a, b = value_of(each.reference, name), value_of(each.row, name)
+    return a if a == b else f"{a} (A), {b} (B)"
 
 
 def _words(each: SpeedUp, axis: str) -> str:

@@ -1,6 +1,7 @@
 """Max: the bracket between the largest batch that fits and the smallest that does not, closed in few attempts."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import NamedTuple
 
 from bench.search import memory
@@ -101,14 +102,20 @@ def _crawls(seen: Sequence[Observation], bracket: Bracket, goal: Goal) -> bool:
 
 
 def _curve(known: Evidence) -> memory.Curve | None:
-    """Fitted on all peaks; on evidence alone when the scout's lead away from it, as after a leak."""
+    """Fitted on all peaks; on evidence alone when the scout's lead away from it, as after a leak.
+
+    A long process holds a little more or less than a fresh one at any batch: evidence says where the curve lies.
+    """
     fresh, hints = (
         [memory.Point(o.batch, o.peak) for o in group if o.outcome == "ok" and o.peak]
         for group in (known.seen, known.hints)
     )
     curve = memory.fit([*fresh, *hints])
-    agrees = curve and all(abs(curve.at(batch) - share) <= 1 - NEAR for batch, share in fresh)
-    return curve if agrees else memory.fit(fresh)
+    if curve is None or not fresh:
+        return curve
+    if any(abs(curve.at(batch) - share) > 1 - NEAR for batch, share in fresh):
+        return memory.fit(fresh)
+    return curve._replace(static=curve.static + fmean(share - curve.at(batch) for batch, share in fresh))
 
 
 def _aim(curve: memory.Curve, seen: Sequence[Observation], bracket: Bracket, hint: Bracket, goal: Goal) -> int:

@@ -72,4 +72,4 @@ def test_a_field_that_only_some_ranks_have_is_named_with_the_ranks(bench: Bench)
     bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
     [result] = bench.results()
     assert result.outcome.kind == "failed"
-    assert "'subgoal_is_real' is in the batches of ranks 0 but not of ranks 1" in result.outcome.reason
+    assert "'subgoal_is_real' is in the batches of rank 0 but not of rank 1" in result.outcome.reason

@@ -105,5 +105,18 @@ def test_values_are_known_by_the_names_of_their_variables(name: str, value: str,
         )
 
 
+@pytest.mark.parametrize(
+    ("text", "masked"),
+    [
+        ("postgres://me:hunter2@host:5432/db failed", "postgres://me:[password]@host:5432/db failed"),
+        ("get 'https://:ghp_abc@git.example/x.git'", "get 'https://:[password]@git.example/x.git'"),
+        ("tcp://127.0.0.1:29500 me@host", "tcp://127.0.0.1:29500 me@host"),
+        ("http://host:80/a@b", "http://host:80/a@b"),
+    ],
+)
+def test_a_password_inside_a_url_is_masked(text: str, masked: str) -> None:
+    assert mask(text, {}) == masked
+
+
 def test_the_longer_of_two_values_is_looked_for_first() -> None:
     assert mask("secret-and-more", {"A_KEY": "secret", "B_KEY": "secret-and-more"}) == "[B_KEY]"

@@ -336,7 +336,7 @@ OWN = {
 @pytest.fixture(scope="module")
 def own(benches: Benches) -> Planted:
     cells = [{"plant": plant} for plant in OWN]
-    return Planted(benches("own"), cells, "--isolation", "launch", launch={"hang_after_s": 20})
+    return Planted(benches("own"), cells, "--isolation", "launch", launch={"hang_after_s": 5})
 
 
 @pytest.mark.parametrize("plant", OWN)
