@@ -18,7 +18,7 @@ from bench.report.summary import row_of
 from bench.report.tables import REASON_LIMIT, one_line
 from bench.report.terminal import COLORS
 from bench.search import Verdict
-from bench.units import duration, gib, rate
+from bench.units import counted, duration, gib, rate
 
 PLAIN_INTERVAL_S = 30.0
 """Without a terminal, an attempt under way says at most one line in this time."""
@@ -62,7 +62,7 @@ class Progress:
         self._attempts, self._finished = attempts, finished
         self._began_s = self._clock()
         already = f", {finished} of them finished before" if finished else ""
-        self._say(f"{_many(cells, 'cell')}, {_many(attempts, 'attempt')}{already}; results in {folder}")
+        self._say(f"{counted(cells, 'cell')}, {counted(attempts, 'attempt')}{already}; results in {folder}")
         for note in notes:
             self._say(note)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
@@ -191,10 +191,6 @@ def _advice(found: Verdict) -> str:
     """What to train with, and why."""
     chosen = found.safe or found.best
     return f"train with batch {chosen.batch}: {found.why}" if chosen else found.why
-
-
-def _many(number: int, what: str) -> str:
-    return f"{number} {what}" + "s" * (number != 1)
 
 
 def _headline(measured: Sampled) -> str:

@@ -50,6 +50,11 @@ def plain(number: float) -> str:
     return f"{number:g}"
 
 
+def counted(count: int, thing: str) -> str:
+    """``1 cell``, ``2 cells``."""
+    return f"{count} {thing}{'s' * (count != 1)}"
+
+
 def amount(count: int) -> str:
     """Three digits of a large number: ``5.58 B``, ``98.1 M``, ``812 k``."""
     for size, suffix in ((1e9, " B"), (1e6, " M"), (1e3, " k")):

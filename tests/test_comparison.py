@@ -222,7 +222,7 @@ def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twic
     both = CliRunner().invoke(app, ["report", str(one), str(other)]).stdout
     assert "ddp, batch 2: is in several of these runs, a row each" in both
     assert "ddp, batch 4: is in several" not in both
-    assert "3 attempts in 1 cells" in both
+    assert "3 attempts in 1 cell," in both
     twice = CliRunner().invoke(app, ["report", str(one), f"{one}/../one"]).stdout
     assert twice == CliRunner().invoke(app, ["report", str(one)]).stdout
     assert "is in several" not in twice

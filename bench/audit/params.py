@@ -6,7 +6,7 @@ from typing import Literal
 from bench.backends import Family
 from bench.cell import Frozen
 from bench.outcome import Failed, Hang, Oom
-from bench.units import amount
+from bench.units import amount, counted
 
 State = Literal["UNUSED", "ZERO-GRAD", "FROZEN", "USED"]
 
@@ -98,7 +98,7 @@ def judge(
 
 def _sum(groups: Sequence[Group]) -> str:
     tensors, elements = sum(g.tensors for g in groups), sum(g.elements for g in groups)
-    return f"{tensors} tensor{'s' * (tensors > 1)} ({amount(elements)} parameters)"
+    return f"{counted(tensors, 'tensor')} ({amount(elements)} parameters)"
 
 
 def _when(groups: Sequence[Group], batches: int) -> str:

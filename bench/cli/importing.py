@@ -9,6 +9,7 @@ import typer
 from bench.cli.app import REPORTS, app
 from bench.cli.reports import write_reports
 from bench.errors import InputError, one_line
+from bench.units import counted
 
 
 @app.command("import")
@@ -37,4 +38,4 @@ def import_(
     if found.not_read:
         typer.echo(f"not read: {one_line(', '.join(found.not_read), 480)}", err=True)
     cells = len({result.attempt.cell.id for result in found.results})
-    typer.echo(f"imported {len(found.results)} rows in {cells} cells: {store.root}")
+    typer.echo(f"imported {counted(len(found.results), 'row')} in {counted(cells, 'cell')}: {store.root}")

@@ -21,6 +21,7 @@ from bench.machine import Hardware
 from bench.outcome import Isolation, RankError, RankKilled, RankOutcome
 from bench.spool import Request, ServerState
 from bench.stuck import Stuck
+from bench.units import counted
 
 START_TIMEOUT_S = 300.0
 """For the imports of all rank servers; a cold file cache can make them slow."""
@@ -243,7 +244,7 @@ class Forking:
         if servers is not None and not servers.alive():
             self._servers.pop(num_processes).close()  # died between two attempts, which is neither's fault
         if num_processes not in self._servers:
-            self.waiting(f"starting {num_processes} rank server{'s' * (num_processes > 1)}")
+            self.waiting(f"starting {counted(num_processes, 'rank server')}")
             servers = RankServers(self.spool(), num_processes, self.hardware, self.modules)
             self._servers[num_processes] = servers
             if problem := servers.wait_ready():

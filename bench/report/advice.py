@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from bench.report.contract import key
 from bench.report.rows import Row, Sampled, Summary
 from bench.report.tables import caption, value_of
-from bench.units import percent, rate
+from bench.units import counted, percent, rate
 
 HEADROOM = 0.9
 """Share of capacity that a recommended batch may hold."""
@@ -87,7 +87,7 @@ def _memory(row: Row, headroom: float) -> str:
 def _rests_on(row: Row) -> str:
     if not isinstance(row.measured, Sampled):
         return f"Rests on figures from elsewhere: {row.measured.source if row.measured else ''}."
-    return f"Rests on {row.n_steps} measured steps of {row.world_size} rank{'s' * (row.world_size > 1)}."
+    return f"Rests on {row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
 
 
 def _rate(row: Row) -> float:

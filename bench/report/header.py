@@ -8,7 +8,7 @@ from bench.cell import Measure
 from bench.machine import Hardware, Machine, StatedHardware
 from bench.report.rows import Summary
 from bench.report.tables import caption, cell_name, one_line, setting
-from bench.units import UNKNOWN, duration, gib
+from bench.units import UNKNOWN, counted, duration, gib
 
 
 def header(summary: Summary) -> list[tuple[str, str]]:
@@ -105,7 +105,7 @@ def _commit(machine: Machine) -> str:
 
 def _run(summary: Summary) -> str:
     n_attempts = len(summary.rows)
-    cells = f"{n_attempts} attempts in {len(summary.cells)} cells"
+    cells = f"{counted(n_attempts, 'attempt')} in {counted(len(summary.cells), 'cell')}"
     if all(isinstance(machine.hardware, StatedHardware) for machine in summary.machines):
         return f"{cells}, imported {summary.started_at or UNKNOWN}"
     return f"{cells}, {duration(summary.wall_s)} in all, from {summary.started_at or UNKNOWN}"

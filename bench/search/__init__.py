@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from bench.search.ceiling import Bracket, settle
 from bench.search.data import Answer, Certificate, Goal, Observation, Scout, Step, Try, Verdict, evidence
 from bench.search.throughput import Answers, choose, further, know
+from bench.units import counted
 
 __all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step"]
 
@@ -71,7 +72,7 @@ def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str
 def _answers_in_words(answers: Answers) -> Iterator[str]:
     best, safe, thrashing = answers.best, answers.safe, answers.thrashing
     if best:
-        of = f"{answers.points} fresh point{'s' * (answers.points > 1)}"
+        of = counted(answers.points, "fresh point")
         yield f"{best.batch} is fastest at {best.samples_per_s:.3g} samples/s, of {of}"
     if safe and safe != best:
         yield f"{safe.batch} is fastest within the headroom at {safe.samples_per_s:.3g} samples/s"
