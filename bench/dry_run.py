@@ -1,4 +1,4 @@
-"""What `bench run --dry-run` shows: each cell with what it would be launched with. Pure."""
+"""What `--dry-run` shows: each cell with what it would be launched with. Pure."""
 
 from collections.abc import Mapping, Sequence
 

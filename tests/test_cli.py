@@ -99,6 +99,12 @@ def test_a_dry_run_says_what_would_be_skipped() -> None:
     assert "accelerate.yaml" not in output
 
 
+def test_a_search_has_a_dry_run_too() -> None:
+    output = bench("probe", "--backend", "fsdp,zero2", "--dry-run").output
+    assert "fsdp  batch per rank probe" in output
+    assert output.count("  command: ") == 2
+
+
 @pytest.mark.parametrize("of", ["matrix", "result"])
 def test_a_schema_is_json_schema(of: str) -> None:
     done = bench("schema", of)
@@ -156,11 +162,14 @@ def test_a_report_without_a_run_is_one_message(arguments: tuple[str, ...]) -> No
 
 
 @pytest.mark.parametrize("steps", ["2", "04", ""])
+@pytest.mark.parametrize(
+    "command", [("run", QUICKSTART), ("probe", "--backend", "ddp"), ("run", QUICKSTART, "--dry-run")]
+)
 def test_accumulation_through_the_environment_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: str, command: tuple[str, ...]
 ) -> None:
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
-    done = bench("run", QUICKSTART, "--out", str(tmp_path / "run"))
+    done = bench(*command, "--out", str(tmp_path / "run"))
     assert done.exit_code == 2
     assert f"bench: environment: ACCELERATE_GRADIENT_ACCUMULATION_STEPS: {steps!r}" in done.stderr
     assert "throughput would read too high" in done.stderr

@@ -22,6 +22,11 @@ if TYPE_CHECKING:
     from bench.sweep import Rerun, Sweep
 
 
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Print the cells with config, environment and command; launch nothing.")
+]
+
+
 @app.command()
 def run(
     matrix: Annotated[Path, typer.Argument(help="The matrix file, e.g. matrices/quickstart.yaml.")],
@@ -43,24 +48,16 @@ def run(
         Literal["fork", "launch"],
         typer.Option(help="fork: rank servers that import once. launch: each attempt its own accelerate launch."),
     ] = "fork",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the cells with config, environment and command; launch nothing.")
-    ] = False,
+    dry_run: DryRun = False,
 ) -> None:
     """Measure every cell of a matrix. Run again, it goes on where it was stopped."""
     from bench import machine
     from bench.matrix import expand, load
 
-    _refuse_accumulation()
     hardware = machine.detect()
     loaded = load(matrix, overrides=overrides or [], axes=axis or [], hardware=hardware)
     plans = expand(loaded, hardware, select=select or [], exclude=exclude or [])
-    if dry_run:
-        from bench import dry_run as dry_run_
-
-        typer.echo("\n".join(dry_run_.lines(loaded, plans, hardware, os.environ)))
-    else:
-        _sweep(loaded, plans, hardware, out, rerun, isolation)
+    _sweep(loaded, plans, hardware, out, rerun, isolation, dry_run=dry_run)
 
 
 @app.command()
@@ -85,6 +82,7 @@ def probe(
         Literal["failed", "oom", "all"] | None, typer.Option(help="Measure finished attempts of this kind again.")
     ] = None,
     isolation: Annotated[Literal["fork", "launch"], typer.Option(help="As in run.")] = "fork",
+    dry_run: DryRun = False,
 ) -> None:
     """Find the largest batch that fits, the fastest, and the fastest with memory to spare."""
     from bench import machine
@@ -106,7 +104,7 @@ def probe(
     if matrix is None and backend is None:
         raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
     loaded = load(matrix, overrides=changes, axes=[*axes, "batch=probe"], hardware=hardware)
-    _sweep(loaded, expand(loaded, hardware), hardware, out, rerun, isolation)
+    _sweep(loaded, expand(loaded, hardware), hardware, out, rerun, isolation, dry_run=dry_run)
 
 
 @contextmanager
@@ -168,9 +166,17 @@ def _sweep(
     out: Path | None,
     rerun: "Rerun | None",
     isolation: "Isolation",
+    *,
+    dry_run: bool,
 ) -> None:
     from bench import machine
 
+    _refuse_accumulation()
+    if dry_run:
+        from bench import dry_run as shown
+
+        typer.echo("\n".join(shown.lines(loaded, plans, hardware, os.environ)))
+        return
     with opened(loaded, plans, hardware, out=out, rerun=rerun, isolation=isolation) as sweep:
         store, finished = sweep.store, sweep.finished()
         sweep.progress.begin(
