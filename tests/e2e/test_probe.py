@@ -8,6 +8,7 @@ from harness import ROOT, Bench, wait_for
 from bench.search import Verdict
 from bench.store import Probe, Store
 
+BACKENDS = ("ddp", "fsdp", "zero2")
 # A batch of 8 is some 70 MiB here, several times what malloc varies by.
 SETTINGS = ("--granularity", "8", "--memory-limit", "320MiB")
 
@@ -17,15 +18,24 @@ def found(bench: Bench) -> Probe:
     return probe
 
 
-@pytest.mark.parametrize("backend", ["ddp", "fsdp", "zero2"])
-def test_max_is_certified_and_holds_in_launches_of_their_own(bench: Bench, backend: str) -> None:
-    output = bench("probe", "--backend", backend, *SETTINGS, "--out", str(bench.folder / "run"), cwd=ROOT)
-    verdict = found(bench).found
+@pytest.fixture(scope="module")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, str]:
+    """One search of three cells, and what it printed."""
+    bench = Bench(tmp_path_factory.mktemp("probed"))
+    output = bench("probe", "--backend", ",".join(BACKENDS), *SETTINGS, "--out", str(bench.folder / "run"), cwd=ROOT)
+    bench.assert_gone()
+    return bench, output
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_max_is_certified_and_holds_in_launches_of_their_own(probed: tuple[Bench, str], backend: str) -> None:
+    bench, output = probed
+    [verdict] = [probe.found for probe in Store(bench.folder / "run").probes() if probe.cell.backend == backend]
     assert isinstance(verdict, Verdict)
     assert verdict.certificate == "next_fails"
     assert verdict.max_batch_per_rank is not None
     assert verdict.fails == verdict.max_batch_per_rank + 8
-    kinds = {(r.attempt.batch_per_rank, r.outcome.kind) for r in bench.results()}
+    kinds = {(r.attempt.batch_per_rank, r.outcome.kind) for r in bench.results() if r.attempt.cell.backend == backend}
     assert {(verdict.max_batch_per_rank, "ok"), (verdict.fails, "oom")} <= kinds
     assert verdict.best is not None
     assert verdict.best.confirmed
@@ -36,8 +46,10 @@ def test_max_is_certified_and_holds_in_launches_of_their_own(bench: Bench, backe
         launch={"memory_limit": "320MiB"},
         measure={"warmup_steps": 1, "steps": 2, "phase_steps": 0},
     )
-    bench("run", matrix, "--isolation", "launch", "--out", str(bench.folder / "again"), cwd=ROOT)
-    assert [result.outcome.kind for result in bench.results("again")] == ["ok", "oom"]
+    again = f"again-{backend}"
+    bench("run", matrix, "--isolation", "launch", "--out", str(bench.folder / again), cwd=ROOT)
+    assert [result.outcome.kind for result in bench.results(again)] == ["ok", "oom"]
+    bench.assert_gone()
 
 
 def test_a_killed_probe_goes_on_and_repeats_nothing(bench: Bench) -> None:

@@ -1,14 +1,13 @@
 """A small workload whose ranks can be told to misbehave."""
 
 import os
-import signal
 import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, Literal
 
 from pydantic import BaseModel, ConfigDict
 
-Fault = Literal["none", "raise", "kill", "sleep", "allocate"]
+Fault = Literal["none", "raise", "sleep", "allocate"]
 """A few of them; tests/faults has all."""
 
 
@@ -92,8 +91,6 @@ def misbehave(config: ToyConfig) -> None:
     match config.fault:
         case "raise":
             raise ValueError("planted")
-        case "kill":
-            os.kill(os.getpid(), signal.SIGKILL)
         case "sleep":
             time.sleep(3600)
         case "allocate":

@@ -64,6 +64,21 @@ def test_also_while_an_attempt_has_a_launch_of_its_own(bench: FaultBench, kind: 
     judge(bench, f"{kind.name} of bench, own launches", "measuring", f"{exits} {code}", f"{exits} {SIGNALS[kind]}")
 
 
+def test_also_while_deepspeed_compiles(bench: FaultBench) -> None:
+    """A killed build leaves a file behind for which torch waits for ever: it must not block the next run."""
+    extensions = {"TORCH_EXTENSIONS_DIR": str(bench.folder / "extensions")}
+    run = ["run", bench.matrix(matrix={"backend": ["zero2"], "batch": 2}), "--out", str(bench.folder / "run")]
+    process = bench.start(*run, **extensions)
+    wait_for(lambda: "cc1plus" in bench.names())
+    process.kill()
+    process.wait()
+    assert bench.left() == 0
+    assert list(bench.folder.glob("extensions/*/lock"))
+    bench(*run, **extensions)
+    [result] = bench.results()
+    judge(bench, "SIGKILL of bench while DeepSpeed's helper is compiled", "set-up", result, "ok")
+
+
 def test_the_reader_of_the_output_goes_away(bench: FaultBench) -> None:
     """``bench run | head -1``"""
     run = Struck(bench)
