@@ -3,6 +3,7 @@
 import io
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,8 @@ def test_an_override_is_loud_and_marks_each_figure(rows: list[Result]) -> None:
     shown = table(summary, compare(summary, allowed=frozenset({"attention", "grad_ckpt"})))
     assert shown.rows
     assert all("UNLIKE in attention, grad_ckpt" in row[shown.headers.index("faster")] for row in shown.rows)
+    assert "Only results that differ in nothing else" not in " ".join(shown.notes)
+    assert shown.notes[-1].startswith("Best against best: each at the batch")
     assert shown.notes[0].startswith("UNLIKE: these figures compare results that differ in attention, grad_ckpt")
 
 
@@ -268,6 +271,54 @@ def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on(rows: li
     assert told[2].startswith("For num_cams 4: train with fsdp")
     assert "batch 4: 6.19 samples/s" in told[2]  # batch 8 holds 90.7 %
     assert told[3].startswith("For num_cams 4: or faster, but beyond the headroom: fsdp")
+
+
+STEADY, NOISY = (0.1, 0.1001, 0.0999) * 4, (0.06, 0.16, 0.1) * 4
+
+
+def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
+    slow = tuple(2 * step_s for step_s in STEADY)
+    results = [
+        result(ok(slow, slow)),
+        result(ok(NOISY, NOISY, backend="fsdp"), backend="fsdp"),
+        result(ok(STEADY, STEADY, backend="zero2"), backend="zero2"),
+    ]
+    summary = summarize(results)
+    (advice,) = advise(summary)
+    (pair,) = advice.even
+    assert pair.reference.settings["backend"] == "fsdp"
+    first, *others = sentences(summary, [advice])
+    assert first.startswith("train with zero2, batch 2: 40 samples/s")
+    assert re.search(r"of 2 ranks\. Even with fsdp, batch 2 \(1\.07×, 0\.\d\d to 1\.\d\d\)\.$", first)
+    assert not any("Even" in line for line in others)
+
+
+def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
+    results = [result(ok(STEADY, STEADY), axes={"attention": name}) for name in "abcdefgh"]
+    summary = summarize(results)
+    (line,) = sentences(summary, advise(summary))
+    assert "Even with ddp, attention b, batch 2 (1.00×, 1.00 to 1.00); ddp, attention c" in line
+    assert line.endswith("; 2 more.")
+
+
+def test_advice_says_that_a_row_is_doubted() -> None:
+    apart = result(ok((0.1, 0.1, 0.1), (0.05, 0.05, 0.05), backend="fsdp"), backend="fsdp", batch=4)
+    summary = summarize([result(), apart])
+    told = sentences(summary, advise(summary))
+    assert told[0].startswith("train with fsdp, batch 4")
+    assert told[0].endswith('This row is doubted: see "Rows to doubt".')
+    assert "doubted" not in told[1]
+
+
+def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
+    full = Ok(ranks=(rank(0, (0.2,) * 3, memory=vram(75, 76)), rank(1, (0.2,) * 3, memory=vram(75, 76))))
+    results = [
+        result(ok(memory=vram(30, 40)), machine=CUDA_MACHINE),
+        result(full, backend="zero2", machine=CUDA_MACHINE),
+        result(Oom(rank=0, phase="bwd", reason="x"), backend="fsdp", machine=CUDA_MACHINE),
+    ]
+    summary = summarize(results)
+    assert sentences(summary, advise(summary))[1:] == ["zero2, fsdp: no batch within the headroom was measured."]
 
 
 def test_rows_for_other_programs_have_units_and_nulls() -> None:

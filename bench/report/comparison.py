@@ -45,6 +45,11 @@ class SpeedUp:
         half = math.hypot(*(half for half in halves if half is not None))
         return self.ratio * math.exp(-half), self.ratio * math.exp(half)
 
+    @property
+    def even(self) -> bool:
+        """Whether the interval holds 1; unknown is not even."""
+        return self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
+
 
 @dataclass(frozen=True, kw_only=True)
 class Refused:
@@ -175,9 +180,9 @@ def table(summary: Summary, found: Comparison) -> Table:
         bold=frozenset((index, "faster") for index, each in enumerate(found.speed_ups) if not each.matched),
         notes=(
             *([loud] if unlike else []),
-            "Only results that differ in nothing else are compared. Best against best: each at the batch of its highest"
-            " throughput. In brackets: where the ratio lies with 95 % confidence, from the scatter of steps within each"
-            " attempt.",
+            ("" if unlike else "Only results that differ in nothing else are compared. ")
+            + "Best against best: each at the batch of its highest throughput. In brackets: where the ratio lies with"
+            " 95 % confidence, from the scatter of steps within each attempt.",
         ),
     )
 
@@ -205,7 +210,7 @@ def _words(each: SpeedUp, axis: str) -> str:
         won, ratio = each.reference, 1 / ratio
         interval = (1 / interval[1], 1 / interval[0]) if interval else None
     within = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-    if interval and interval[0] <= 1:
+    if each.even:
         return f"even, {ratio:.2f}×{within}" + _mark(each)
     return f"{setting(axis, won.settings.get(axis))} {ratio:.2f}×{within}" + _mark(each)
 

@@ -1,8 +1,9 @@
 """Rows that cannot be right, as sentences that name them."""
 
+from dataclasses import dataclass
 from statistics import median
 
-from bench.report.conditions import doubts
+from bench.report import conditions
 from bench.report.contract import key
 from bench.report.rows import CellRows, Measured, Row, Sampled, Summary
 from bench.report.tables import REASON_LIMIT, one_line, row_name
@@ -21,37 +22,53 @@ SAME_LOSS = frozenset(
 """Fields that change how a step is computed, and not what it comes to."""
 
 
+@dataclass(frozen=True)
+class Doubt:
+    """Why something cannot be right."""
+
+    row: Row | None
+    """None where it is about all of them."""
+    words: str
+
+
 def flags(summary: Summary) -> list[str]:
     """One sentence for each doubt; empty when there is none."""
+    return [f"{row_name(summary, doubt.row)}: {doubt.words}" if doubt.row else doubt.words for doubt in doubts(summary)]
+
+
+def doubted(summary: Summary) -> frozenset[int]:
+    """The rows that are doubted, by ``id``: equal figures of two runs are two rows."""
+    return frozenset(id(doubt.row) for doubt in doubts(summary) if doubt.row)
+
+
+def doubts(summary: Summary) -> list[Doubt]:
+    """All of them, cell by cell."""
     found = _machines(summary)
     for cell in summary.cells:
-        found += _twice(summary, cell)
+        found += _twice(cell)
         for row in cell.rows:
             if row.measured is not None and row.retried is not None:
-                found.append(f"{row_name(summary, row)}: second try; the first failed: {_cut(row.retried)}.")
+                found.append(Doubt(row, f"second try; the first failed: {_cut(row.retried)}."))
             if row.measured is not None:
-                found += [f"{row_name(summary, row)}: {doubt}" for doubt in _doubts(row.measured)]
+                found += [Doubt(row, words) for words in _of_figures(row.measured)]
             if row.conditions is not None:  # who shares a GPU may be why another ran out of memory
-                found += [f"{row_name(summary, row)}: {doubt}" for doubt in doubts(row.conditions)]
-        found += _thrashing(summary, cell)
-        found += _shorter_steps(summary, cell)
+                found += [Doubt(row, words) for words in conditions.doubts(row.conditions)]
+        found += _thrashing(cell)
+        found += _shorter_steps(cell)
     return found + _unlike_losses(summary)
 
 
-def _twice(summary: Summary, cell: CellRows) -> list[str]:
+def _twice(cell: CellRows) -> list[Doubt]:
     """Of one run alone, each batch of a cell is stored once."""
     batches = [row.batch_per_rank for row in cell.rows]
     rows = {row.batch_per_rank: row for row in cell.rows if batches.count(row.batch_per_rank) > 1}
-    return [
-        f"{row_name(summary, row)}: is in several of these runs, a row each: `bench compare` holds two runs against"
-        " each other."
-        for row in rows.values()
-    ]
+    words = "is in several of these runs, a row each: `bench compare` holds two runs against each other."
+    return [Doubt(row, words) for row in rows.values()]
 
 
-def _machines(summary: Summary) -> list[str]:
+def _machines(summary: Summary) -> list[Doubt]:
     return [
-        f"The results come from unlike machines: {_cut(difference)}."
+        Doubt(None, f"The results come from unlike machines: {_cut(difference)}.")
         for other in summary.machines[1:]
         for difference in summary.machines[0].unlike(other)
     ]
@@ -61,8 +78,8 @@ def _cut(text: str) -> str:
     return one_line(text, REASON_LIMIT)
 
 
-def _doubts(measured: Measured) -> list[str]:
-    found = _of_ranks(measured) if isinstance(measured, Sampled) else _of_figures(measured)
+def _of_figures(measured: Measured) -> list[str]:
+    found = _of_ranks(measured) if isinstance(measured, Sampled) else _of_imported(measured)
     apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
     if apart is not None and apart > RANKS_APART:
         slowest, fastest = max(times_s), min(times_s)
@@ -85,7 +102,7 @@ def _of_ranks(measured: Sampled) -> list[str]:
     return found
 
 
-def _of_figures(measured: Measured) -> list[str]:
+def _of_imported(measured: Measured) -> list[str]:
     """The same of imported figures: each of the two peaks is the worst rank's, so reserved is the larger one still."""
     found = _phases_miss(measured.phases.unaccounted_share, "its") if measured.phases else []
     allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
@@ -121,7 +138,7 @@ def _unsteady(measured: Sampled) -> list[str]:
     return found
 
 
-def _thrashing(summary: Summary, cell: CellRows) -> list[str]:
+def _thrashing(cell: CellRows) -> list[Doubt]:
     """Batches that fit and must not be recommended."""
     found = []
     for row in cell.rows:
@@ -134,11 +151,11 @@ def _thrashing(summary: Summary, cell: CellRows) -> list[str]:
         instead = f"; batch {peak.batch_per_rank} does {rate(_rate(peak))}" if peak else ""
         retries = measured.alloc_retries if isinstance(measured, Sampled) else 0
         asked = f", {retries} allocation retries" if retries else ""
-        found.append(f"{row_name(summary, row)}: thrashing, {evidence} samples/s{asked}{instead}.")
+        found.append(Doubt(row, f"thrashing, {evidence} samples/s{asked}{instead}."))
     return found
 
 
-def _unlike_losses(summary: Summary) -> list[str]:
+def _unlike_losses(summary: Summary) -> list[Doubt]:
     """Backends that saw the same weights and samples, and whose losses are not those of the others."""
     groups: dict[str, list[Row]] = {}
     for cell in summary.cells:
@@ -156,10 +173,11 @@ def _unlike_losses(summary: Summary) -> list[str]:
             apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, middle, strict=False)]
             relative = median(gap / scale if scale else 0.0 for gap, scale in apart)
             if relative > LOSSES_APART and max(gap for gap, _ in apart) > LOSS_NOISE:
-                found.append(
-                    f"{row_name(summary, row)}: its losses are {percent(relative)} off those of the others with the"
-                    f" same weights and samples ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
+                words = (
+                    f"its losses are {percent(relative)} off those of the others with the same weights and samples"
+                    f" ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
                 )
+                found.append(Doubt(row, words))
     return found
 
 
@@ -167,7 +185,7 @@ def _rate(row: Row) -> float:
     return row.measured.samples_per_s_global if row.measured else 0.0
 
 
-def _shorter_steps(summary: Summary, cell: CellRows) -> list[str]:
+def _shorter_steps(cell: CellRows) -> list[Doubt]:
     """A larger batch whose step takes less time than that of a smaller batch of the same cell."""
     found = []
     measured = [
@@ -177,8 +195,9 @@ def _shorter_steps(summary: Summary, cell: CellRows) -> list[str]:
         smaller, smaller_s = max(measured[: index + 1], key=lambda pair: pair[1])
         shorter = 1 - step_s / smaller_s
         if shorter > STEP_SHORTER and smaller.batch_per_rank < row.batch_per_rank:
-            found.append(
-                f"{row_name(summary, row)}: its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
+            words = (
+                f"its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
                 f" {smaller.batch_per_rank} ({ms(smaller_s)} ms)."
             )
+            found.append(Doubt(row, words))
     return found
