@@ -4,7 +4,9 @@ import hashlib
 import json
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue
+from pydantic import BaseModel, ConfigDict, Field
+
+from bench.bounds import AtLeastOne, Count, Finite, Settings
 
 Device = Literal["cpu", "cuda"]
 MixedPrecision = Literal["bf16", "no"]
@@ -45,9 +47,9 @@ class Train(Frozen):
     way to train. FSDP and DeepSpeed have masters of their own."""
     fused: bool | None = None
     """Fused AdamW on or off; null leaves the choice to torch."""
-    learning_rate: Annotated[float, Field(ge=0)] = 1e-4
-    weight_decay: Annotated[float, Field(ge=0)] = 0.01
-    max_grad_norm: Annotated[float, Field(gt=0)] = 1.0
+    learning_rate: Annotated[Finite, Field(ge=0)] = 1e-4
+    weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
+    max_grad_norm: Annotated[Finite, Field(gt=0)] = 1.0
     """Gradients are clipped to this global norm."""
     find_unused_parameters: bool = False
     """Let DDP search for parameters that had no part in the loss. Costs a walk over the graph every step."""
@@ -60,11 +62,11 @@ class Cell(Frozen):
 
     backend: str
     """A built-in backend, or the name that the matrix gives to the user's own accelerate config."""
-    accelerate: dict[str, JsonValue] | None = None
+    accelerate: Settings | None = None
     """The content of the user's own accelerate config; null for a built-in backend."""
     workload: str
     """``pi07``, or ``package.module:Class`` of the user's own."""
-    options: dict[str, JsonValue]
+    options: Settings
     """Every field of the workload's config, resolved, defaults included."""
     num_processes: Annotated[int, Field(ge=1)]
     mixed_precision: MixedPrecision
@@ -87,14 +89,14 @@ class Cell(Frozen):
 class Regime(Frozen):
     """What really ran, observed in the process; a backend's entry says what was asked for in the same words."""
 
-    world_size: int
+    world_size: AtLeastOne
     distributed_type: str
     """accelerate's name: NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED."""
     sharding: str
     """none, NO_SHARD, FULL_SHARD, SHARD_GRAD_OP, fully_shard, zero1, zero2, zero3."""
-    parameters: int
+    parameters: AtLeastOne
     """Scalars in the model, over all ranks."""
-    sharded_parameters: int
+    sharded_parameters: Count
     """Scalars of parameters of which this rank holds only a part."""
     weights_dtype: str
     masters_dtype: str | None

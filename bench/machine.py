@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
+from bench.bounds import AtLeastOne, Count
 from bench.cell import Device, Frozen
 
 LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
@@ -29,11 +30,11 @@ class Hardware(Frozen):
 
     device: Device
     """``cuda`` when the driver reports a GPU."""
-    devices: int
+    devices: Count
     """Number of GPUs; 0 on a CPU."""
-    cores: int
+    cores: AtLeastOne
     """CPU cores that this process may use."""
-    memory_bytes: int
+    memory_bytes: AtLeastOne
     """Memory of one GPU, or of the whole host on a CPU."""
 
 
@@ -41,9 +42,9 @@ class StatedHardware(Frozen):
     """What the source of imported figures says of its hardware."""
 
     device: Device
-    devices: int
+    devices: Count
     """Number of GPUs; one a rank unless the source says otherwise."""
-    memory_bytes: int | None
+    memory_bytes: AtLeastOne | None
     """Memory of one GPU."""
 
 

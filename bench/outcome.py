@@ -4,6 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, JsonValue, field_validator
 
+from bench.bounds import LARGEST, MOST, Amount, AtLeastOne, Count, Finite, Positive, Rank, Settings
 from bench.cell import Attempt, Frozen, Measure, Regime, Train
 from bench.hygiene import Conditions
 from bench.machine import Machine
@@ -24,18 +25,18 @@ It is not printed beside its parts."""
 class Memory(Frozen):
     """Peaks of one rank over the throughput window, reset at the warm-up boundary."""
 
-    peak_allocated_bytes: int | None
+    peak_allocated_bytes: Annotated[int, Field(ge=-MOST, le=MOST)] | None
     """CUDA: live tensors of the caching allocator. CPU: what the attempt has added to the data segment, which is what a
-    memory limit counts."""
-    peak_reserved_bytes: int | None
+    memory limit counts; it may have given back more than it took."""
+    peak_reserved_bytes: Count | None
     """CUDA caching allocator, blocks held; null on a CPU."""
-    peak_rss_bytes: int | None
+    peak_rss_bytes: Count | None
     """High-water mark of the process's resident memory; null where the kernel cannot reset it."""
-    capacity_bytes: int
+    capacity_bytes: AtLeastOne
     """What this rank could have used: the memory limit, or what was free when it started."""
-    overhead_bytes: int | None = None
+    overhead_bytes: Count | None = None
     """CUDA memory beside the caching allocator that counts against capacity: NCCL, cuBLAS; null on a CPU."""
-    alloc_retries: int = 0
+    alloc_retries: Count = 0
     """Times that the caching allocator had to give its blocks back and ask anew."""
 
     @property
@@ -50,12 +51,12 @@ class RankOk(Frozen):
     """One rank's raw samples."""
 
     kind: Literal["ok"] = "ok"
-    rank: int
+    rank: Rank
     regime: Regime
     memory: Memory
-    step_times_s: Annotated[tuple[float, ...], Field(min_length=1)]
+    step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]
     """Throughput window."""
-    phase_times_s: dict[str, tuple[float, ...]]
+    phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
     """Phase window: every phase of PHASES, `total`, and `backward_step`."""
     losses: tuple[float, ...]
     """Mean over ranks, of every step after warm-up: throughput window, then phase window."""
@@ -63,9 +64,9 @@ class RankOk(Frozen):
     """The first is of the weights as they were built: the same on every backend."""
     metrics: dict[str, tuple[float, ...]]
     """The other scalars of the workload, like losses."""
-    setup_s: float
-    warmup_s: float
-    threads: int
+    setup_s: Amount
+    warmup_s: Amount
+    threads: Count
     """CPU threads of the rank's operators."""
 
     @field_validator("phase_times_s")
@@ -73,6 +74,10 @@ class RankOk(Frozen):
     def _all_phases(cls, times_s: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
         if times_s and set(times_s) != {*PHASES, "total", "backward_step"}:
             raise ValueError("phases are missing or unknown")
+        if len({len(samples) for samples in times_s.values()}) > 1:
+            raise ValueError("phases have unlike numbers of steps")
+        if not all(total > 0 for total in times_s.get("total", ())):
+            raise ValueError("a step took no time")
         return times_s
 
 
@@ -80,35 +85,35 @@ class RankWalked(Frozen):
     """This rank has walked as far as it could; its footprints are in a file of their own."""
 
     kind: Literal["walked"] = "walked"
-    rank: int
+    rank: Rank
 
 
 class RankAudited(Frozen):
     """This rank has seen what an audit asked for; what it found is in a file of its own."""
 
     kind: Literal["audited"] = "audited"
-    rank: int
+    rank: Rank
 
 
 class RankOom(Frozen):
     """This rank ran out of memory."""
 
     kind: Literal["oom"] = "oom"
-    rank: int
+    rank: Rank
     phase: str
     message: str
     at: float
     """Seconds since the epoch."""
     source: str | None = None
     """Who refused: see bench.runner.oom.Kind; `kernel` for its killer, `abort` for native code."""
-    bytes_asked: int | None = None
+    bytes_asked: Count | None = None
 
 
 class RankError(Frozen):
     """This rank raised, or ended without a result."""
 
     kind: Literal["error"] = "error"
-    rank: int
+    rank: Rank
     phase: str
     error: str
     """``Type: message``."""
@@ -122,7 +127,7 @@ class RankKilled(Frozen):
     """This rank's process was ended by a signal, seen by its server."""
 
     kind: Literal["killed"] = "killed"
-    rank: int
+    rank: Rank
     phase: str
     signal: str
     at: float
@@ -152,28 +157,35 @@ class Reported(Frozen):
     kind: Literal["reported"] = "reported"
     source: str
     """Where they come from, for people."""
-    step_time_s_per_rank: tuple[float, ...] = ()
+    step_time_s_per_rank: tuple[Positive, ...] = ()
     """Mean step of each rank; a single one is all ranks' or the slowest's."""
-    samples_per_s_global: float | None = None
-    phase_times_s: dict[str, float] = Field(default_factory=dict)
+    samples_per_s_global: Positive | None = None
+    phase_times_s: dict[str, Amount] = Field(default_factory=dict)
     """Means, by names of PHASES, `total` and `backward_step`; those that were given."""
-    peak_allocated_bytes: int | None = None
-    peak_reserved_bytes: int | None = None
-    capacity_bytes: int | None = None
-    capacity_share: float | None = None
+    peak_allocated_bytes: Count | None = None
+    peak_reserved_bytes: Count | None = None
+    capacity_bytes: AtLeastOne | None = None
+    capacity_share: Annotated[Finite, Field(gt=0, le=LARGEST)] | None = None
     """Where only this was given."""
+
+    @field_validator("phase_times_s")
+    @classmethod
+    def _took_time(cls, means_s: dict[str, float]) -> dict[str, float]:
+        if means_s.get("total") == 0:
+            raise ValueError("a step took no time")
+        return means_s
 
 
 class Oom(Frozen):
     """A rank ran out of memory."""
 
     kind: Literal["oom"] = "oom"
-    rank: int | None
+    rank: Rank | None
     phase: str | None
     """null where imported figures do not say."""
     reason: str
     source: str | None = None
-    bytes_asked: int | None = None
+    bytes_asked: Count | None = None
     """See RankOom."""
 
 
@@ -211,7 +223,7 @@ class Failed(Frozen):
 
     kind: Literal["failed"] = "failed"
     fault: Fault = "error"
-    rank: int | None
+    rank: Rank | None
     phase: str | None
     reason: str
     evidence: str | None = None
@@ -240,7 +252,7 @@ class Result(Frozen):
 
     schema_version: Literal[1, 2] = SCHEMA_VERSION
     attempt: Attempt
-    axes: dict[str, JsonValue]
+    axes: Settings
     """The values that name the cell to people, in the matrix's order."""
     outcome: Outcome
     machine: Machine
@@ -248,7 +260,7 @@ class Result(Frozen):
     """null when nothing was launched."""
     started_at: str
     """ISO 8601, UTC; of the import, for imported figures."""
-    wall_s: float
+    wall_s: Amount
     retried: str | None = None
     """Why an earlier try of this attempt failed, when it was given a second one."""
     conditions: Conditions | None = None

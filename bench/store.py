@@ -14,12 +14,13 @@ reports/<name>/
 
 import fcntl
 import os
+import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TypeVar
+from typing import Annotated, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, Field, ValidationError
 
 from bench import room, spool
 from bench.cell import Attempt, Audit, Cell, Frozen, Walk
@@ -32,11 +33,15 @@ from bench.spool import Walked
 Model = TypeVar("Model", bound=BaseModel)
 
 
+SLUG = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""A folder's name, and no way out of `attempts/`."""
+
+
 class Run(Frozen):
     """`run.json`."""
 
     machine: Machine
-    cells: tuple[str, ...]
+    cells: tuple[Annotated[str, Field(pattern=SLUG)], ...]
     """Slugs, in the order of the matrix."""
 
 
@@ -77,20 +82,31 @@ class Store:
             os.close(lock)
 
     def _take_up(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
-        known = self._run()
+        known, file = self._run(), self.root / "run.json"
         if known is not None and (differences := known.machine.unlike(machine)):
             raise InputError(
                 "this run was measured on an unlike machine: " + "; ".join(differences),
                 where=str(self.root),
                 fix="results of unlike machines do not stand in one run: choose another folder with --out",
             )
-        file = self.root / "run.json"
+        torn = file in self.unreadable
         before, planned = known.cells if known else (), [cell.slug for cell in cells]
-        slugs = [*planned, *before] if file in self.unreadable else [*before, *planned]
-        spool.write(file, Run(machine=machine, cells=tuple(dict.fromkeys(slugs))))
+        slugs = tuple(dict.fromkeys([*planned, *before] if torn else [*before, *planned]))
+        if known is not None and not torn and matrix_text is None:
+            if slugs != before:
+                self._add(known.model_copy(update={"cells": slugs}))
+            return
+        spool.write(file, Run(machine=machine, cells=slugs))
         self._be_the_newest()
         if matrix_text is not None:
             spool.write_text(self.root / "matrix.yaml", matrix_text)
+
+    def _add(self, run: Run) -> None:
+        """Cells that are looked at and not measured: which run is the newest stays as it was."""
+        file = self.root / "run.json"
+        written = file.stat()
+        spool.write(file, run)
+        os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))
 
     def _be_the_newest(self) -> None:
         """Also under a clock that was set back since another run was opened: see `newest`."""
@@ -234,7 +250,8 @@ class Store:
         run = self._load(file, Run)
         if run is not None or file not in self.unreadable:
             return run
-        slugs = sorted(folder.name for folder in (self.root / "attempts").glob("*"))
+        names = sorted(folder.name for folder in (self.root / "attempts").glob("*"))
+        slugs = [name for name in names if re.fullmatch(SLUG, name)]
         results = [result for slug in slugs for result in self._results(slug)]
         if not results:
             raise InputError(

@@ -64,6 +64,12 @@ def test_units_are_those_of_the_names(tmp_path: Path) -> None:
     assert found.source == "a wiki page"
 
 
+def test_the_smallest_figures_are_read(tmp_path: Path) -> None:
+    columns = "backend,batch,step_time_s,peak_bytes,capacity_bytes\n"
+    found = reported(imported(tmp_path, HEAD + columns + "ddp,1,1e-9,1e-9,1e18\nfsdp,1,1e-9,1e-9,1e-9\n")[0])
+    assert found.capacity_share == 1e-18
+
+
 def test_a_gb_is_1e9_bytes_and_a_row_comes_before_what_holds_for_all(tmp_path: Path) -> None:
     fsdp, zero2 = imported(tmp_path, GOOD, "accelerator=A100", "source=not this one")
     assert reported(fsdp).peak_allocated_bytes == 43_860_000_000

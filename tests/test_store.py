@@ -1,5 +1,6 @@
 """The run folder: what is finished stays, what is not is measured again, and one run at a time has it."""
 
+import json
 import os
 import shutil
 import subprocess
@@ -150,6 +151,18 @@ def test_a_torn_run_file_is_made_anew_from_the_results(tmp_path: Path) -> None:
     assert file.read_text() == whole
 
 
+@pytest.mark.parametrize("slug", ["/", "../../etc", "..", "a/b", "a\0b", "", "a\n"])
+def test_a_run_file_that_names_another_folder_is_torn(tmp_path: Path, slug: str) -> None:
+    with ExitStack() as stack:
+        finish(opened(stack, tmp_path, A, C), A, C)
+    file = tmp_path / "run.json"
+    (tmp_path / "attempts" / ".notes").mkdir()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "cells": [slug]}))
+    store = Store(tmp_path)
+    assert store.results() == [A, C]
+    assert list(store.unreadable) == [file]
+
+
 def test_setting_aside_takes_one_cells_results_of_one_kind(tmp_path: Path, stack: ExitStack) -> None:
     hung, other = (each.model_copy(update={"outcome": Hang(reason="no result within 8 s")}) for each in (B, C))
     store = opened(stack, tmp_path, A, C)
@@ -269,6 +282,24 @@ def test_a_run_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> No
         assert newest(tmp_path) == tmp_path / name
         if name == "b":
             os.utime(tmp_path / name / "run.json", (time.time() + 3600,) * 2)
+
+
+def test_what_measures_nothing_makes_no_run_the_newest(tmp_path: Path) -> None:
+    commit = MACHINE.model_copy(update={"git_commit": "a" * 40})
+    for name in ("b", "a"):
+        with ExitStack() as stack:
+            finish(opened(stack, tmp_path / name, A), A)
+    file = tmp_path / "b" / "run.json"
+    before, written = file.read_bytes(), file.stat().st_mtime_ns
+    with Store(tmp_path / "b").open(commit, [A.attempt.cell], None):
+        assert (file.read_bytes(), file.stat().st_mtime_ns) == (before, written)
+    with Store(tmp_path / "b").open(commit, [C.attempt.cell], None):
+        pass
+    assert json.loads(file.read_bytes())["cells"] == [A.attempt.cell.slug, C.attempt.cell.slug]
+    assert newest(tmp_path) == tmp_path / "a"
+    with ExitStack() as stack:
+        opened(stack, tmp_path / "b", A)
+    assert newest(tmp_path) == tmp_path / "b"
 
 
 def test_newest_is_the_run_that_was_opened_last(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import re
 from pydantic import JsonValue
 
 from bench import workload
+from bench.bounds import LARGEST, SMALLEST
 from bench.cell import Measure, Train
 from bench.machine import LIBRARIES
 from bench.outcome import PHASES
@@ -60,10 +61,6 @@ FIELDS = (
     *OPTIONS,
 )
 """Every name that a column may have, but for ``workload.<any other>``."""
-
-SMALLEST, LARGEST = 1e-9, 1e18
-"""Of a quantity in base units: beyond, it is a slip, and arithmetic with it would overflow."""
-
 
 MOST_HELD = 1.1
 """Of capacity: what was measured may lie a little above what a rank was meant to have."""

@@ -229,7 +229,7 @@ def _seconds(row: Given, name: str, *, zero: bool = False) -> float | None:
 
 def _bytes(row: Given, name: str) -> int | None:
     found = _in_base_units(row, name, fields.BYTES)
-    return None if found is None else round(found)
+    return None if found is None else max(1, round(found))
 
 
 def _in_base_units(row: Given, name: str, units: dict[str, float], *, zero: bool = False) -> float | None:
