@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import Literal
 
 import pytest
 from examples import (
@@ -26,9 +27,10 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench.outcome import PHASES, Failed, Hang, Ok, Oom, Result, Skipped
-from bench.report import frame, markdown, tables, terminal
+from bench.report import frame, markdown, sections, tables, terminal
 from bench.report.flags import flags
 from bench.report.rows import Measured
+from bench.report.sections import Choices
 from bench.report.summary import row_of, summarize
 from bench.report.tables import MAX_DETAILED
 
@@ -60,10 +62,16 @@ def measured(outcome: Ok, batch: int = 2) -> Measured:
     return found
 
 
-def shown(results: Sequence[Result], width: int = 100) -> str:
+def shown(
+    results: Sequence[Result],
+    choices: Choices | None = None,
+    *,
+    width: int = 100,
+    color: Literal["standard"] | None = None,
+) -> str:
     file = io.StringIO()
-    console = Console(width=width, file=file, color_system=None)
-    for renderable in terminal.tables(results):
+    console = Console(width=width, file=file, color_system=color, force_terminal=True, highlight=False)
+    for renderable in terminal.tables(results, (), choices):
         console.print(renderable)
     return file.getvalue()
 
@@ -374,6 +382,67 @@ def test_four_axes_stay_readable_on_a_terminal_of_100_columns() -> None:
     # Whole words: no name or number is folded into two lines.
     for word in ("fsdp_grad_op", "attention", "dataload", "samples/s", "allocated", "reserved", "50.0 %", "160"):
         assert word in text
+
+
+def test_a_terminal_shows_the_answer_first() -> None:
+    results = [result(), result(ok(backend="zero2"), backend="zero2"), result(backend="fsdp", num_processes=4)]
+    text = shown(results)
+    titles = ["What to run", "Which backend is faster", "Not compared", "Raw matrix", "Phases, mean ms"]
+    places = [text.index(title) for title in titles]
+    assert places == sorted(places)
+    assert "\n- For num_processes 2: train with ddp, batch 2: 40 samples/s" in text
+    assert "even, 1.00×" in text
+    assert "they differ in num_processes." in " ".join(text.split())
+    assert max(len(line) for line in text.splitlines()) <= 100
+    assert re.search(r"\x1b\[1mWhat to run\x1b\[0m\n- ", colored := shown(results, color="standard"))
+    assert re.search(r"\x1b\[2m- fsdp, num_processes 4 is not compared", colored)
+
+
+def test_a_terminal_shows_what_was_asked_for() -> None:
+    attention = [result(ok((s,) * 3, (s,) * 3), axes={"attention": a}) for a, s in (("sdpa", 0.1), ("eager", 0.2))]
+    assert "is faster" not in shown(attention)
+    against = shown(attention, Choices(axis="attention", reference="eager"))
+    assert re.search(r"best against best sdpa 2\.00× \(2\.00 to +eager +2 ", against)
+    unlike = [result(), result(ok(backend="zero2"), backend="zero2", num_processes=4)]
+    assert "UNLIKE" not in shown(unlike)
+    assert "UNLIKE in num_processes" in " ".join(shown(unlike, Choices(allowed=frozenset({"num_processes"}))).split())
+
+
+def test_a_terminal_is_sent_no_markup_of_a_setting() -> None:
+    text = shown([result(axes={"attention": name}) for name in ("[bold]a[/]", "b\x1b[31m")], color="standard")
+    assert "[bold]a[/]" in text
+    assert "\x1b[31m" not in text
+
+
+@pytest.mark.parametrize(
+    ("results", "choices", "sentence"),
+    [
+        ([result()], Choices(), None),
+        ([result()], Choices(reference="ddp"), "backend is ddp in all results: nothing to compare."),
+        (
+            [result(axes={"attention": "sdpa"}), result(backend="fsdp", axes={"attention": "sdpa"})],
+            Choices(axis="attention"),
+            "attention is sdpa in all results: nothing to compare.",
+        ),
+        (
+            [
+                result(axes={"attention": "sdpa"}),
+                result(Oom(rank=0, phase="bwd", reason="x"), axes={"attention": "eager"}),
+            ],
+            Choices(axis="attention"),
+            "attention is sdpa in all results that were measured: nothing to compare.",
+        ),
+    ],
+)
+def test_nothing_to_compare_is_said_where_it_was_asked_for(
+    results: list[Result], choices: Choices, sentence: str | None
+) -> None:
+    text = markdown.render(sections.report(results, choices=choices))
+    if sentence is None:
+        assert "is faster" not in text
+    else:
+        assert f"## Which {choices.axis} is faster\n\n{sentence}\n" in text
+        assert sentence in " ".join(shown(results, choices).split())
 
 
 def test_a_report_needs_no_torch() -> None:

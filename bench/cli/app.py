@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from bench.outcome import Result
     from bench.probe import Probe
+    from bench.report.sections import Choices
     from bench.report.show import Verbatim
     from bench.report.tables import Table
     from bench.store import Store
@@ -82,11 +83,13 @@ def forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_results(results: "list[Result]", probes: "list[Probe]", to: "Console") -> None:
+def print_results(
+    results: "list[Result]", probes: "list[Probe]", to: "Console", choices: "Choices | None" = None
+) -> None:
     from bench.report import markdown, terminal
 
     if to.is_terminal:
-        for table in terminal.tables(results, probes):
+        for table in terminal.tables(results, probes, choices):
             to.print(table)
     else:
         typer.echo(markdown.main_tables(results, probes))

@@ -59,7 +59,7 @@ def report(
     with _said_of(output):
         match format_ or ("md" if output or not shown_on.is_terminal else None):
             case None:
-                print_results(results, probes, shown_on)
+                print_results(results, probes, shown_on, asked)
             case "md" if output:
                 _write_with_plots(output, sections.report(results, probes, asked))
             case "md":

@@ -187,6 +187,20 @@ def table(summary: Summary, found: Comparison) -> Table:
     )
 
 
+def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:
+    """A sentence where fewer than two values of ``axis`` were measured; none where there are two."""
+    every = [cell for cell in summary.cells if axis in cell.contract]
+    values, measured = (
+        tuple(dict.fromkeys(setting(axis, cell.contract[axis]) for cell in cells))
+        for cells in (every, [cell for cell in every if cell.best])
+    )
+    if len(values) == 1:
+        return (f"{caption(axis)} is {values[0]} in all results: nothing to compare.",)
+    if len(measured) == 1:
+        return (f"{caption(axis)} is {measured[0]} in all results that were measured: nothing to compare.",)
+    return ()
+
+
 def refusals(summary: Summary, found: Comparison) -> list[str]:
     """One sentence for each pair that was not compared, with the fields that differ."""
     told = [

@@ -14,11 +14,14 @@ from bench.report.charts import charts
 from bench.report.figure import Chart
 from bench.report.flags import flags
 from bench.report.header import files, header, method
+from bench.report.rows import Summary
 from bench.report.summary import summarize
 from bench.report.tables import Statistic, Table
 from bench.report.verdicts import verdicts
 
 TITLE = "Training benchmark"
+NOT_COMPARED = "Not compared"
+DOUBTS = "Rows to doubt"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +66,14 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
         return [Lines(title="", lines=("No results.",))]
     summary = summarize(results)
     drawn = charts(summary)
-    compared = comparison.compare(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
     sections: list[Section] = [
         Facts(title="", facts=tuple(header(summary))),
-        Lines(title="What to run", lines=tuple(advice.sentences(summary, advice.advise(summary)))),
-        comparison.table(summary, compared),
-        Lines(title="Not compared", lines=tuple(comparison.refusals(summary, compared))),
+        *answer(summary, choices),
         *(chart for chart in drawn if chart.name != "phases"),
         tables.matrix(summary),
         verdicts(probes),
         claims.table(claims.judge(summary, choices.claims)),
-        Lines(title="Rows to doubt", lines=tuple(flags(summary)) or ("None.",)),
+        Lines(title=DOUBTS, lines=tuple(flags(summary)) or ("None.",)),
         tables.regimes(summary),
         theory.table(summary),
         tables.steps(summary),
@@ -95,6 +95,22 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
         ),
     ]
     return [section for section in sections if not _empty(section)]
+
+
+def answer(summary: Summary, choices: Choices) -> list[Lines | Table]:
+    """What to run, what is faster, and what was not compared: what most readers came for."""
+    compared = comparison.compare(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
+    faster = comparison.table(summary, compared)
+    # Nobody who reports on one backend has asked for a comparison of backends.
+    asked = choices.axis != Choices.axis or choices.reference is not None
+    alone = comparison.nothing_varies(summary, choices.axis) if asked and not faster.rows else ()
+    found: list[Lines | Table] = [
+        Lines(title="What to run", lines=tuple(advice.sentences(summary, advice.advise(summary)))),
+        faster,
+        Lines(title=faster.title, lines=alone),
+        Lines(title=NOT_COMPARED, lines=tuple(comparison.refusals(summary, compared))),
+    ]
+    return [section for section in found if not _empty(section)]
 
 
 def _empty(section: Section) -> bool:

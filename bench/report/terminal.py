@@ -9,6 +9,8 @@ from rich.text import Text
 from bench.outcome import Result
 from bench.probe import Probe
 from bench.report.flags import flags
+from bench.report.rows import Summary
+from bench.report.sections import DOUBTS, NOT_COMPARED, Choices, answer
 from bench.report.summary import summarize
 from bench.report.tables import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name
 from bench.report.verdicts import verdicts
@@ -24,8 +26,10 @@ COLORS = {
 """Color of an outcome."""
 
 
-def tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> list[RenderableType]:
-    """Raw matrix, why rows are missing from it, phases, doubts."""
+def tables(
+    results: Sequence[Result], probes: Sequence[Probe] = (), choices: Choices | None = None
+) -> list[RenderableType]:
+    """The answer; then the raw matrix, why rows are missing from it, phases, doubts."""
     if not results:
         return []
     summary = summarize(results)
@@ -37,21 +41,35 @@ def tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> list[Rend
         if row.reason
     ]
     shown = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
-    doubts = [Text(f"doubtful: {doubt}", style="yellow") for doubt in flags(summary)]
+    doubts = [Text(f"doubtful: {one_line(doubt)}", style="yellow") for doubt in flags(summary)]
     return [
+        *_answer(summary, choices or Choices()),
         *mark_up(matrix(summary)),
         *reasons,
         *(part for table in shown for part in ("", *mark_up(table))),
-        *doubts,
-        *(mark_up(verdicts(probes)) if probes else []),
+        *([Text(f"\n{DOUBTS}", style="bold"), *doubts] if doubts else []),
+        *(["", *mark_up(verdicts(probes))] if probes else []),
     ]
+
+
+def _answer(summary: Summary, choices: Choices) -> list[RenderableType]:
+    shown: list[RenderableType] = []
+    for section in answer(summary, choices):
+        if isinstance(section, Table):
+            shown += [*mark_up(section), ""]
+        else:
+            style = "dim" if section.title == NOT_COMPARED else ""
+            lines = [Text(f"- {one_line(line)}", style) for line in section.lines]
+            shown += [Text(section.title, style="bold"), *lines, ""]
+    return shown
 
 
 def mark_up(table: Table) -> list[RenderableType]:
     """A table with its title and notes. The column of reasons is left out."""
     # No lines and one blank between columns: a matrix of four axes needs the rest of 100 columns. A column of
     # reasons would be a few letters wide, so they stand below.
-    marked = RichTable(title=table.title, title_justify="left", title_style="bold", box=None, padding=(0, 1, 0, 0))
+    title = Text(table.title, style="bold")
+    marked = RichTable(title=title, title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
     for header in table.headers:
         if header == REASON:
             continue
