@@ -83,6 +83,16 @@ def test_every_command_has_help(command: str) -> None:
     assert f" {command} " in done.output
 
 
+@pytest.mark.parametrize("output", ["/", ".", "..", "", "here"])
+@pytest.mark.parametrize("kind", ["md", "html", "csv", "parquet"])
+def test_a_report_into_a_folder_is_one_message(output: str, kind: str) -> None:
+    stored(Path("run"))
+    Path("here").mkdir()
+    done = bench("report", "run", "--format", kind, "--output", output)
+    assert done.exit_code == 2
+    assert done.stderr == f"bench: {Path(output)}: cannot write there: Is a directory\n  see --output\n"
+
+
 def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     output = bench("run", QUICKSTART, "--dry-run").output

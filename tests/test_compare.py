@@ -345,7 +345,18 @@ def test_the_command_prints_both_runs_and_fails_on_request(tmp_path: Path) -> No
     only_oom = bench(base, head, "--fail-on-regression", "50%")
     assert only_oom.exit_code == 1
     assert "was ok and is oom" in only_oom.stderr
-    assert bench(base, base, "--fail-on-regression", "0").exit_code == 0
+    same = bench(base, base, "--fail-on-regression", "0")
+    assert (same.exit_code, same.stderr) == (0, "")
+
+
+def test_a_gate_that_cannot_decide_says_so(tmp_path: Path) -> None:
+    base = store(tmp_path / "base", run(batch=2), run(batch=4))
+    head = store(tmp_path / "head", run([0.104] * STEPS, [0.104] * STEPS, batch=2), run(batch=4))
+    assert "1 UNCLEAR" in bench(base, head, "--same-within", "3%").stdout
+    gate = bench(base, head, "--same-within", "3%", "--fail-on-regression", "3%")
+    assert (gate.exit_code, gate.stderr) == (0, "1 of 2 attempts UNCLEAR at 3.0 %: the gate could not decide there\n")
+    far = bench(base, head, "--same-within", "3%", "--fail-on-regression", "50%")
+    assert (far.exit_code, far.stderr) == (0, "")
 
 
 def test_the_command_is_loud_about_unlike_machines(tmp_path: Path) -> None:

@@ -97,10 +97,20 @@ def test_throughput_recomputed_from_the_samples(times: list[list[float]], batch:
     assert all(found.step_time_s_rank_max >= mean for mean in found.step_time_s_per_rank)
 
 
-@pytest.mark.parametrize(("n", "index"), [(1, 0), (2, 0), (10, 8), (20, 18), (21, 19), (50, 46), (100, 94)])
-def test_p95_is_the_sample_that_the_definition_names(n: int, index: int) -> None:
+@pytest.mark.parametrize(("n", "index"), [(3, None), (19, None), (20, 18), (21, 19), (50, 46), (100, 94)])
+def test_p95_is_the_sample_that_the_definition_names(n: int, index: int | None) -> None:
     samples = [float(value) for value in range(1, n + 1)]
-    assert measured(Ok(ranks=(rank(0, samples[::-1]),))).slowest.step.p95_s == samples[index]
+    found = measured(Ok(ranks=(rank(0, samples[::-1]),))).slowest.step.p95_s
+    assert found == (None if index is None else samples[index])
+
+
+def test_a_table_of_p95_says_what_it_needs() -> None:
+    assert "## Phases, p95 ms" not in rendered([result()])
+    few = tables.steps(summarize([result()]))
+    assert few.rows[0][few.headers.index("p95 ms")] == "n/a"
+    assert "p95 needs 20 steps" in few.notes[0]
+    enough = rank(totals_s=(0.1,) * 20)
+    assert "p95 needs 20 steps." in tables.phases(summarize([result(Ok(ranks=(enough,)))]), "p95").notes
 
 
 def test_median_and_mean() -> None:
@@ -219,6 +229,17 @@ def test_an_attempt_that_was_not_measured_keeps_its_row_and_its_reason() -> None
         assert reason in screen
 
 
+def test_a_rank_that_nobody_knows_is_not_named() -> None:
+    lost = [
+        result(Failed(fault="nan_loss", rank=None, phase="measure", reason="the loss is nan")),
+        result(Oom(rank=None, phase="bwd", reason="out of memory"), batch=4),
+    ]
+    assert [row.reason for row in summarize(lost).rows] == [
+        "nan loss: in measure: the loss is nan",
+        "in bwd: out of memory",
+    ]
+
+
 # Doubts
 
 
@@ -283,7 +304,7 @@ def test_golden(name: str) -> None:
 def test_the_deepspeed_note_stands_under_every_phase_table_with_deepspeed_and_only_there() -> None:
     note = "compare total between backends"
     text = rendered([result(), result(backend="zero2")])
-    assert text.count(note) == text.count("## Phases") == 4
+    assert text.count(note) == text.count("## Phases") == 3
     assert note not in rendered([result(), result(backend="fsdp")])
     assert shown([result(), result(backend="zero2")], width=300).count(note) == 2
 

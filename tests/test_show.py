@@ -120,8 +120,8 @@ def test_settings_attempts_regime_and_ranks() -> None:
         (str(rank), "FSDP", "FULL_SHARD", "2", "1,000", "900") for rank in (0, 1)
     ]
     assert [row[:7] for row in shown["Ranks"].rows] == [
-        ("2", "0", "100", "100", "100", "1000", "500"),
-        ("2", "1", "200", "200", "200", "1000", "500"),
+        ("2", "0", "100", "100", "n/a", "1000", "500"),
+        ("2", "1", "200", "200", "n/a", "1000", "500"),
     ]
     assert {"Phases, mean ms", "Phases, % of total", "Steps"} <= set(shown)
     assert shown["Steps"].rows[0][-2:] == ("2.000", "0.5000")

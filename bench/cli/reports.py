@@ -1,5 +1,6 @@
 """report."""
 
+import errno
 import gc
 import os
 from collections.abc import Iterator
@@ -207,6 +208,8 @@ def _write(output: Path, content: str | bytes) -> None:
     if _is_a_stream(output):
         with output.open("wb") as stream:
             stream.write(data)
+    elif output.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(output))
     else:
         output.parent.mkdir(parents=True, exist_ok=True)
         write_bytes(output, data)

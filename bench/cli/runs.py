@@ -50,6 +50,8 @@ def compare(
     regressions = [] if threshold is None else two.regressions(threshold)
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
+    if threshold is not None and (undecided := two.undecided(threshold)):
+        typer.echo(undecided, err=True)
     if regressions:
         raise typer.Exit(1)
 

@@ -6,6 +6,7 @@ from bench.audit.collectives import CollectivesVerdict
 from bench.audit.dataloader import DataloaderVerdict, Loaded, Training
 from bench.audit.params import Group, ParamsVerdict
 from bench.outcome import Result
+from bench.report.rows import P95_NEEDS
 from bench.report.summary import summarize, times
 from bench.report.tables import Table
 from bench.units import amount, ms, rate
@@ -61,7 +62,7 @@ def dataloader(label: str, loaded: Sequence[Loaded], batch_per_rank: int, verdic
     speeds = [one.batches_per_s for one in loaded]
     notes = [
         "batches/s: of the whole window, in which fetches and copies follow each other. start ms: until every worker,"
-        " or the rank itself, had delivered its first batch; in no other figure.",
+        f" or the rank itself, had delivered its first batch; in no other figure. p95 needs {P95_NEEDS} batches.",
     ]
     if verdict.samples_per_s_global is not None:
         mean = sum(speeds) / len(speeds)

@@ -12,7 +12,7 @@ from bench.report.ratio import MARGIN, Ratio, Speed, speed, step_ratios
 from bench.report.rows import Measured, Row, Summary
 from bench.report.summary import row_of, summarize
 from bench.report.tables import REASON_LIMIT, one_line, row_name
-from bench.units import UNKNOWN
+from bench.units import UNKNOWN, counted, percent
 
 Space = Literal["SAME", "LESS", "MORE", "n/a"]
 
@@ -116,6 +116,17 @@ class TwoRuns:
             if lone.run == "base" and lone.cell_gone and lone.row.measured
         ]
         return slower + broken + gone
+
+
+    def undecided(self, threshold: float) -> str | None:
+        """Where a step may be longer by ``threshold`` and may as well not be; None where there is no such attempt."""
+        n = sum(
+            pair.speed == "UNCLEAR"
+            and (pair.ratio is None or pair.ratio.alarm[0] < 1 + threshold <= pair.ratio.alarm[1])
+            for pair in self.pairs
+        )
+        at = f"{n} of {counted(len(self.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
+        return f"{at}: the gate could not decide there" if n else None
 
 
 def compare(

@@ -6,7 +6,7 @@ from pydantic import JsonValue
 
 from bench.cell import Measure
 from bench.machine import Hardware, Machine, StatedHardware
-from bench.report.rows import Summary
+from bench.report.rows import P95_NEEDS, Summary
 from bench.report.tables import caption, cell_name, one_line, setting
 from bench.units import UNKNOWN, counted, duration, gib
 
@@ -46,7 +46,7 @@ def method(summary: Summary) -> list[str]:
         "samples/s = batch per rank x ranks / mean step of the slowest rank in that window.",
         "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
         "Phases come from separate steps, synchronised at every boundary, of the rank that is slowest there;"
-        " p95 = sorted[int(0.95 * (n - 1))].",
+        f" p95 = sorted[int(0.95 * (n - 1))], of n = {P95_NEEDS} or more.",
         "All backends see the same seeded weights and samples; losses are means over ranks.",
     ]
 

@@ -13,6 +13,9 @@ from bench.hygiene import Conditions
 from bench.machine import Machine
 from bench.outcome import PHASES, Fault, Memory
 
+P95_NEEDS = 20
+"""Samples. Of fewer, one in twenty is none: the formula would give the median of three."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Times:
@@ -28,9 +31,9 @@ class Times:
 
     @property
     def p95_s(self) -> float | None:
-        """``sorted[int(0.95 * (n - 1))]``: always a sample that was measured."""
+        """``sorted[int(0.95 * (n - 1))]``: always a sample that was measured. None of fewer than `P95_NEEDS`."""
         n = len(self.samples_s)
-        return sorted(self.samples_s)[int(0.95 * (n - 1))] if n else None
+        return sorted(self.samples_s)[int(0.95 * (n - 1))] if n >= P95_NEEDS else None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ from bench.report.conditions import doubts, gpus
 from bench.report.nearest import flat
 from bench.report.rows import Row, Sampled
 from bench.report.summary import row_of, summarize
-from bench.report.tables import REASON_LIMIT, Table, one_line
+from bench.report.tables import P95_NOTE, REASON_LIMIT, Table, one_line
 from bench.report.verdicts import verdicts
 from bench.spool import Walked
 from bench.units import UNKNOWN, duration, gib, ms, percent, rate
@@ -171,7 +171,8 @@ def _ranks(results: Sequence[Result], rows: Sequence[Row]) -> Table:
         rows=tuple(lines),
         numeric=frozenset({"batch per rank", "rank", *times, *memory}),
         notes=(
-            "Steps of the throughput window, and memory peaks over it. retries: of the allocator, to find a block.",
+            f"Steps of the throughput window, and memory peaks over it; {P95_NOTE}. retries: of the allocator, to"
+            " find a block.",
         ),
     )
 

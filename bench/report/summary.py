@@ -151,7 +151,8 @@ def _reason(result: Result) -> str | None:
         case Ok() | Reported():
             return None
         case Oom(phase=str()) | Failed(phase=str()):
-            reason = f"rank {outcome.rank} in {outcome.phase}: {outcome.reason}"
+            rank = "" if outcome.rank is None else f"rank {outcome.rank} "
+            reason = f"{rank}in {outcome.phase}: {outcome.reason}"
         case _:
             reason = outcome.reason
     if isinstance(outcome, Failed) and outcome.fault != "error":

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from bench.outcome import PHASES, Memory
-from bench.report.rows import Measured, Phases, Row, Sampled, Summary
+from bench.report.rows import P95_NEEDS, Measured, Phases, Row, Sampled, Summary
 from bench.units import UNKNOWN, gib, ms, percent, rate
 
 REASON = "reason"
@@ -23,6 +23,8 @@ DEEPSPEED_NOTE = (
     "Under DeepSpeed the engine steps inside backward, so optim_step and unscale_clip read near zero there and bwd"
     " holds them: compare total between backends."
 )
+
+P95_NOTE = f"p95 needs {P95_NEEDS} steps"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,6 +98,7 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
         numeric=frozenset({"batch per rank", "rank", *names}),
         notes=(
             "rank: the slowest of the phase window, whose times these are.",
+            *([f"{P95_NOTE}."] if statistic == "p95" else []),
             *([DEEPSPEED_NOTE] if deepspeed else []),
             *left_out,
         ),
@@ -116,8 +119,8 @@ def steps(summary: Summary) -> Table:
         ),
         numeric=frozenset({"batch per rank", *headers}),
         notes=(
-            "mean, median, p95: the slowest rank's, throughput window. synchronised: mean total of the phase window."
-            " difference: what synchronising, and noise, adds; it is in no throughput.",
+            f"mean, median, p95: the slowest rank's, throughput window; {P95_NOTE}. synchronised: mean total of the"
+            " phase window. difference: what synchronising, and noise, adds; it is in no throughput.",
             *left_out,
         ),
     )

@@ -20,9 +20,9 @@ def verdicts(probes: Sequence[Probe]) -> Table:
         ),
         numeric=frozenset(numbers),
         notes=(
-            "max: the largest batch that fits. best: highest throughput. safe: highest throughput within the headroom."
-            " Each was measured in a fresh process, best and safe at the full step count. points: fresh batches that"
-            " best and safe rest on. safe holds: share of capacity.",
+            "max: the largest batch that fit a fresh process, for a few steps unless it is best or safe too. best:"
+            " highest throughput. safe: highest throughput within the headroom; both in fresh processes, at the full"
+            " step count. points: fresh batches that best and safe rest on. safe holds: share of capacity.",
         ),
     )
 
