@@ -349,6 +349,15 @@ def test_the_command_prints_both_runs_and_fails_on_request(tmp_path: Path) -> No
     assert (same.exit_code, same.stderr) == (0, "")
 
 
+def test_an_option_of_one_run_is_named_where_it_is_an_axis_of_the_other() -> None:
+    options = {"preset": "tiny", "num_cams": 1}
+    base = [result(options=options), result(options=options, batch=4)]
+    head = [result(options=options), result(axes={"num_cams": 4})]
+    two = compare(base, head)
+    assert [pair.name for pair in two.pairs] == ["ddp, num_cams 1, batch 2"]
+    assert [lone.name for lone in two.lone] == ["ddp, num_cams 1, batch 4", "ddp, num_cams 4, batch 2"]
+
+
 def test_a_gate_that_cannot_decide_says_so(tmp_path: Path) -> None:
     base = store(tmp_path / "base", run(batch=2), run(batch=4))
     head = store(tmp_path / "head", run([0.104] * STEPS, [0.104] * STEPS, batch=2), run(batch=4))

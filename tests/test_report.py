@@ -27,7 +27,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench.outcome import PHASES, Failed, Hang, Ok, Oom, Result, Skipped
-from bench.report import frame, markdown, sections, tables, terminal
+from bench.report import comparison, frame, markdown, sections, tables, terminal
 from bench.report.flags import flags
 from bench.report.rows import Measured
 from bench.report.sections import Choices
@@ -182,6 +182,18 @@ def test_what_differs_is_a_column_and_what_does_not_is_said_once() -> None:
     assert summary.shared["preset"] == "tiny"
     assert tables.matrix(summary).headers[:4] == ("backend", "num_cams", "grad_ckpt", "batch per rank")
     assert [row[1:3] for row in tables.matrix(summary).rows] == [("1", "on"), ("4", "off")]
+
+
+def test_an_axis_of_one_run_that_is_an_option_of_another_has_its_value() -> None:
+    axis = result(axes={"num_cams": 4, "attention": "sdpa"})
+    option = result(backend="zero2", options={"preset": "tiny", "num_cams": 1, "attention": "sdpa"})
+    for results in ([axis, option], [option, axis]):
+        summary = summarize(results)
+        assert {row.settings["num_cams"] for row in summary.rows} == {1, 4}
+        assert all(row.settings["attention"] == "sdpa" for row in summary.rows)
+        assert {"backend", "num_cams"} == set(summary.columns)
+        faster = comparison.table(summary, comparison.compare(summary, allowed=frozenset({"num_cams"})))
+        assert {row[faster.headers.index("num_cams")] for row in faster.rows} <= {"4 (A), 1 (B)", "1 (A), 4 (B)"}
 
 
 def test_a_switch_that_is_no_axis_still_tells_cells_apart() -> None:

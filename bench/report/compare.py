@@ -10,7 +10,7 @@ from bench.outcome import Ok, Result
 from bench.report.nearest import Cells, differing
 from bench.report.ratio import MARGIN, Ratio, Speed, speed, step_ratios
 from bench.report.rows import Measured, Row, Summary
-from bench.report.summary import row_of, summarize
+from bench.report.summary import row_of, settings_of, summarize
 from bench.report.tables import REASON_LIMIT, one_line, row_name
 from bench.units import UNKNOWN, counted, percent
 
@@ -117,7 +117,6 @@ class TwoRuns:
         ]
         return slower + broken + gone
 
-
     def undecided(self, threshold: float) -> str | None:
         """Where a step may be longer by ``threshold`` and may as well not be; None where there is no such attempt."""
         n = sum(
@@ -159,7 +158,7 @@ def compare(
     if not both:
         raise InputError("no attempt is in both runs", fix=_why_none(base, head))
     summary = summarize([*base, *head])
-    rows = [(row_of(one), row_of(other)) for one, other in both]
+    rows = [(_row(summary, one), _row(summary, other)) for one, other in both]
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]
     others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
@@ -182,6 +181,11 @@ def compare(
         noise=noise,
         margin=margin,
     )
+
+
+def _row(summary: Summary, result: Result) -> Row:
+    """Its settings as the other run names them too."""
+    return row_of(result, settings_of(result, summary.columns))
 
 
 def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
@@ -252,7 +256,7 @@ def _lone(
         batches.setdefault(other.attempt.cell.id, []).append(str(other.attempt.batch_per_rank))
     candidates, found = Cells(cells.values()), dict[str, str]()
     for result in alone:
-        cell_id, row = result.attempt.cell.id, row_of(result)
+        cell_id, row = result.attempt.cell.id, _row(summary, result)
         if cell_id not in cells and cell_id not in found and len(found) < MAX_NEAREST:
             found[cell_id] = candidates.nearest(result.attempt.cell)
         has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else found.get(cell_id, UNKNOWN)

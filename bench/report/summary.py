@@ -22,7 +22,8 @@ def summarize(results: Sequence[Result]) -> Summary:
     by_cell: dict[str, list[Result]] = {}
     for result in results:
         by_cell.setdefault(result.attempt.cell.id, []).append(result)
-    cells = tuple(_cell_rows(cell_id, group) for cell_id, group in by_cell.items())
+    named = tuple(dict.fromkeys(name for result in results for name in result.axes))
+    cells = tuple(_cell_rows(cell_id, group, named) for cell_id, group in by_cell.items())
     columns = _differing([cell.rows[0].settings for cell in cells])
     shared = cells[0].rows[0].settings if cells else {}
     return Summary(
@@ -44,7 +45,7 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
     """
     attempt, outcome = result.attempt, result.outcome
     return Row(
-        settings=settings or _settings(result, attempt.cell.id),
+        settings=settings or settings_of(result),
         batch_per_rank=attempt.batch_per_rank,
         batch_global=attempt.batch_per_rank * attempt.cell.num_processes,
         world_size=attempt.cell.num_processes,
@@ -59,16 +60,16 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
     )
 
 
-def _cell_rows(cell_id: str, results: Sequence[Result]) -> CellRows:
+def _cell_rows(cell_id: str, results: Sequence[Result], named: Sequence[str]) -> CellRows:
     # Where a batch was measured in full, its short attempt has nothing to add.
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
     told = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
     first = results[0]
-    settings = _settings(first, cell_id)
+    settings = settings_of(first, named, cell_id)
     rows = sorted(
         (
             # Axes may be named in another order in another run, and imported rows may state unlike fields.
-            row_of(result, settings if _named_alike(result, first) else _settings(result, cell_id))
+            row_of(result, settings if _named_alike(result, first) else settings_of(result, named, cell_id))
             for result in told
         ),
         key=lambda row: row.batch_per_rank,
@@ -108,13 +109,19 @@ def _named_alike(one: Result, other: Result) -> bool:
     return list(one.axes) == list(other.axes) and one.axes == other.axes and one.stated == other.stated
 
 
-def _settings(result: Result, cell_id: str) -> dict[str, JsonValue]:
-    """Named values of a cell. The axes give the order; what the cell resolved them to gives the value."""
-    cell = result.attempt.cell
+def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None = None) -> dict[str, JsonValue]:
+    """Named values of a cell. The axes give the order; what the cell resolved them to gives the value.
+
+    Args:
+        named: axes of other results; a plain option of this one is a setting by that name too.
+        cell_id: where it is known already.
+    """
+    cell, options = result.attempt.cell, result.attempt.cell.options
     preset = {"preset": cell.options["preset"]} if "preset" in cell.options else {}
     settings = {
         "backend": cell.backend,
         **{name: value for name, value in result.axes.items() if name not in ("backend", "batch")},
+        **{name: options[name] for name in named if name in options and name not in result.axes},
         "workload": cell.workload,
         **preset,
         "num_processes": cell.num_processes,
@@ -122,7 +129,7 @@ def _settings(result: Result, cell_id: str) -> dict[str, JsonValue]:
         "memory_limit_bytes": cell.memory_limit_bytes,
         **cell.train.model_dump(mode="json"),
         **cell.measure.model_dump(mode="json"),
-        "cell": cell_id,
+        "cell": cell_id or cell.id,
     }
     return result.known(settings)
 
