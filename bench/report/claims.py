@@ -9,12 +9,17 @@ from pydantic import JsonValue
 
 from bench.claim import KINDS, Claim
 from bench.errors import near_miss
+from bench.report.comparison import SpeedUp
 from bench.report.contract import differing
+from bench.report.flags import doubted
 from bench.report.rows import CellRows, Row, Summary
 from bench.report.tables import Table, caption, one_line, setting
 from bench.units import Kind, in_unit, quantity
 
 Verdict = Literal["CONFIRMED", "REFUTED", "NOT TESTED"]
+
+TIMED = ("samples_per_s", "step_time_s")
+"""Metrics whose scatter is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,7 +50,8 @@ class _NotTestedError(Exception):
 
 def judge(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
     """Each claim against the results. Two sides are only compared when they agree in all but the fields of ``of``."""
-    return [_judge(summary, claim) for claim in claims]
+    doubts = doubted(summary) if claims else frozenset[int]()
+    return [_judge(summary, claim, doubts) for claim in claims]
 
 
 def table(judged: Sequence[Judged]) -> Table:
@@ -67,17 +73,19 @@ def table(judged: Sequence[Judged]) -> Table:
         bold=frozenset((index, "verdict") for index in range(len(judged))),
         notes=(
             "Stated by people; the expectation is the typed one. Both sides agree in everything but what is compared,"
-            " else a claim is NOT TESTED. GB is 10^9 bytes, GiB 2^30.",
+            " else a claim is NOT TESTED. The verdict is of the figures as they are; within the noise: their 95 %"
+            " interval holds the bound, so measured again it may be the other. GB is 10^9 bytes, GiB 2^30.",
         ),
     )
 
 
-def _judge(summary: Summary, claim: Claim) -> Judged:
+def _judge(summary: Summary, claim: Claim, doubts: frozenset[int]) -> Judged:
     try:
         if claim.against is None:
             side = _only(list(_sides(summary, claim, claim.of)), claim.of)
             value = _metric(side, claim)
-            return _verdict(claim, value, f"{_show(value, claim)} ({_named(side, claim.of)})", value, None)
+            found = f"{_show(value, claim)} ({_named(side, claim.of)}){_doubt([side], doubts)}"
+            return _verdict(claim, value, found, value, None)
         of, against = _pair(summary, claim, claim.against)
         ours, theirs = _metric(of, claim), _metric(against, claim)
     except _NotTestedError as missing:
@@ -85,21 +93,42 @@ def _judge(summary: Summary, claim: Claim) -> Judged:
     sides = " against ".join(
         f"{_show(value, claim)} ({_named(side, claim.of)})" for value, side in ((ours, of), (theirs, against))
     )
+    doubt = _doubt([of, against], doubts)
     if claim.ratio:
         if not theirs:
             return Judged(claim=claim, verdict="NOT TESTED", found=f"{sides}: no ratio to 0")
         figure = ours / theirs
-        return _verdict(claim, figure, f"{sides}: {in_unit(figure, 'x')}", ours, theirs)
+        noise = _noise(claim, of, against, figure)
+        return _verdict(claim, figure, f"{sides}: {in_unit(figure, 'x')}{noise}{doubt}", ours, theirs)
     figure = ours - theirs
     sense = "more" if figure >= 0 else "less"
-    return _verdict(claim, figure, f"{sides}: {_show(abs(figure), claim)} {sense}", ours, theirs)
+    return _verdict(claim, figure, f"{sides}: {_show(abs(figure), claim)} {sense}{doubt}", ours, theirs)
+
+
+def _noise(claim: Claim, of: _Side, against: _Side, ratio: float) -> str:
+    """Whether the scatter of steps leaves open on which side of a bound the ratio lies."""
+    pair = SpeedUp(reference=against.row, row=of.row, matched=False)
+    if claim.metric not in TIMED or pair.interval is None:
+        return ""
+    widest = pair.interval[1] / pair.ratio  # on a logarithmic scale, so the same for times and for rates
+    low, high = ratio / widest, ratio * widest
+    if not any(low < bound < high for bound in (_bound(claim, "at_least"), _bound(claim, "at_most")) if bound):
+        return ""
+    return f"; within the noise of these steps ({low:.2f} to {high:.2f})"
+
+
+def _doubt(sides: Sequence[_Side], doubts: frozenset[int]) -> str:
+    return "; a row of it is doubted" if any(id(side.row) in doubts for side in sides) else ""
+
+
+def _bound(claim: Claim, end: Literal["at_least", "at_most"]) -> float | None:
+    text: float | str | None = getattr(claim.bounds, end)
+    return None if text is None else quantity(text, claim.kind)[0]
 
 
 def _verdict(claim: Claim, figure: float, found: str, ours: float, theirs: float | None) -> Judged:
-    least, most = claim.bounds.at_least, claim.bounds.at_most
-    holds = (least is None or figure >= quantity(least, claim.kind)[0]) and (
-        most is None or figure <= quantity(most, claim.kind)[0]
-    )
+    least, most = _bound(claim, "at_least"), _bound(claim, "at_most")
+    holds = (least is None or figure >= least) and (most is None or figure <= most)
     verdict: Verdict = "CONFIRMED" if holds else "REFUTED"
     return Judged(claim=claim, verdict=verdict, found=found, of_value=ours, against_value=theirs, figure=figure)
 
