@@ -113,10 +113,11 @@ BACKENDS: dict[str, Backend] = {
 
 def backend_of(cell: Cell) -> Backend:
     """The cell's entry: a built-in one, or one read off the user's own accelerate config."""
-    return BACKENDS[cell.backend] if cell.accelerate is None else _own(cell.accelerate)
+    return BACKENDS[cell.backend] if cell.accelerate is None else own(cell.accelerate)
 
 
-def _own(config: Mapping[str, JsonValue]) -> Backend:
+def own(config: Mapping[str, JsonValue]) -> Backend:
+    """Read off the user's own accelerate config."""
     fsdp, deepspeed = _section(config, "fsdp_config"), _section(config, "deepspeed_config")
     match config.get("distributed_type", "NO"):
         case "FSDP" if float(str(fsdp.get("fsdp_version", 1))) == 2:
@@ -236,8 +237,27 @@ def forbids(cell: Cell, device: Device) -> str | None:
         return f"{cell.backend} keeps fp32 masters of its own, which bench cannot leave out"
     if family != "single" and device == "cpu" and cell.num_processes == 1:
         return f"{cell.backend} on a CPU needs two processes: accelerate opens no process group for one"
-    if family == "single" and cell.num_processes != 1:
-        return "an accelerate config of distributed_type NO runs in one process; set launch.num_processes to 1"
+    if family in ("fsdp", "fsdp2"):
+        return _forbids_loading(_section(backend_of(cell).config, "fsdp_config"), family, device)
+    return None
+
+
+def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Device) -> str | None:
+    """What accelerate says of these two in set-up, where it says it in other words or only after a while."""
+    switches = ("fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states")
+    loading, synced = (
+        str(fsdp.get(name, True)).lower() not in ("false", "no", "off", "n", "f", "0") for name in switches
+    )
+    if family == "fsdp" and device == "cpu" and (loading or synced):
+        return (
+            "accelerate sends FSDP's weights by way of a GPU, unless its config says so: set"
+            " fsdp_cpu_ram_efficient_loading: false and fsdp_sync_module_states: false in its fsdp_config"
+        )
+    if loading and not synced:
+        return (
+            "accelerate refuses fsdp_sync_module_states: false as long as fsdp_cpu_ram_efficient_loading is true, as it"
+            " is unless set: set both to false in its fsdp_config"
+        )
     return None
 
 

@@ -2,7 +2,8 @@
 
 from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
+from pydantic_core import InitErrorDetails
 
 from bench.cell import Frozen
 from bench.units import Kind, quantity
@@ -105,7 +106,16 @@ class Claim(Frozen):
             raise ValueError("of and against are the same")
         if both := set(self.of) & set(self.where):
             raise ValueError(f"where repeats {min(both)} of of")
-        ends = [quantity(end, self.kind)[0] for end in (self.bounds.at_least, self.bounds.at_most) if end is not None]
+        ends = [self._end(given[0], name) for name in ("at_least", "at_most") if getattr(self.bounds, name) is not None]
         if ends != sorted(ends):
             raise ValueError("at_least is above at_most")
         return self
+
+    def _end(self, bounds: str, name: str) -> float:
+        """One end in base units; what is wrong with it is said of its own field."""
+        written = getattr(self.bounds, name)
+        try:
+            return quantity(written, self.kind)[0]
+        except ValueError as error:
+            wrong = InitErrorDetails(type="value_error", loc=(bounds, name), input=written, ctx={"error": error})
+            raise ValidationError.from_exception_data("Claim", [wrong]) from error

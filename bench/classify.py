@@ -44,7 +44,8 @@ _FAULTS: tuple[tuple[Fault, tuple[str, ...] | None, re.Pattern[str]], ...] = (
         "disk",
         None,
         re.compile(
-            r"^OSError: \[Errno (28|30|122)\]|^PermissionError\b"
+            r"^OSError: \[Errno (28|30|122)\]"
+            r"|^PermissionError: \[Errno (13\].*: b?['\"]|1\].*: b?['\"].*/)"  # of a file: a socket has no name
             r"|No space left on device|Read-only file system|Disk quota exceeded"
         ),
     ),

@@ -250,13 +250,26 @@ ALONE = {"num_processes": 1}
         *((backend, NO_OPTIMIZER, "cuda", None) for backend in ("single", "ddp", "fsdp", "fsdp2")),
         *((backend, ALONE, "cpu", f"{backend} on a CPU needs two processes") for backend in TWO_RANKS),
         *((backend, ALONE, "cuda", None) for backend in BACKENDS),
-        ("single", {"num_processes": 2}, "cuda", "runs in one process"),
-        ("single", {"num_processes": 2}, "cpu", "set launch.num_processes to 1"),
     ],
 )
 def test_what_is_forbidden_says_why(backend: str, changes: dict[str, Any], device: Device, says: str | None) -> None:
     reason = backends.forbids(of(backend, **changes), device)
     assert reason is None if says is None else says in (reason or "")
+
+
+@pytest.mark.parametrize("version", [1, 2])
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("loading", [None, True, False, "false"])
+@pytest.mark.parametrize("synced", [None, True, False])
+def test_own_fsdp_says_which_switches_to_set(version: int, device: Device, loading: object, synced: object) -> None:
+    """As seen in runs of each combination."""
+    switches = {"fsdp_cpu_ram_efficient_loading": loading, "fsdp_sync_module_states": synced}
+    config = {"fsdp_version": version} | {name: value for name, value in switches.items() if value is not None}
+    reason = backends.forbids(own({"distributed_type": "FSDP", "fsdp_config": config}), device)
+    loads, syncs = loading in (None, True), synced in (None, True)
+    refused = (version == 1 and device == "cpu" and (loads or syncs)) or (loads and not syncs)
+    assert (reason is not None) == refused
+    assert reason is None or all(name in reason for name in switches)
 
 
 def test_own_zero3_is_forbidden_like_the_built_in_one() -> None:

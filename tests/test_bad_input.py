@@ -91,7 +91,17 @@ CASES = [
     Case(
         "not a size", GOOD + "launch: {memory_limit: big}\n", ("memory_limit: 'big'", "a size such as 8GiB or 'auto'")
     ),
+    Case(
+        "8 B", GOOD + "launch: {memory_limit: 8}\n", ("8 B is less than any model takes: say 8GiB", "memory_limit: 8")
+    ),
+    Case("8 kB", GOOD + "launch: {memory_limit: 8kB}\n", ("bad.yaml:6: launch.memory_limit", "7.81 KiB is less than")),
     Case("several problems", GOOD + "measure: {steps: 0, seed: -1, x: 1}\n", ("measure.steps", "2 more problems")),
+    Case(
+        "not a share",
+        GOOD + "probe: {tolerance: abc}\n",
+        ("probe.tolerance: 'abc'", "a number or a percentage such as 3%"),
+    ),
+    Case("true for a share", GOOD + "probe: {headroom: true}\n", ("probe.headroom: true", "a percentage such as 3%")),
     # axes
     Case(
         "unknown backend",
@@ -219,6 +229,12 @@ CASES = [
         GOOD.replace("tiny", "tiny, width: wide"),
         ("bad.yaml:1: workload.width: 'wide'",),
     ),
+    Case(
+        "infinite default of the workload",
+        GOOD.replace(":Toy", ":Unbounded"),
+        ("bad.yaml:1: workload.clip: inf is no JSON value", "finite value, or null"),
+    ),
+    Case("default that is no data", GOOD.replace(":Toy", ":Opaque"), ("bad.yaml:1: workload: ", "stored as JSON")),
     # the machine
     Case(
         "more processes than GPUs",

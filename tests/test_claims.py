@@ -222,7 +222,10 @@ def test_claims_of_a_matrix(tmp_path: Path) -> None:
         ("metric: samples_per_s", "metric: speed", ("m.yaml:5: claims[0].metric", "'speed' cannot", "bwd")),
         ("of: {backend: zero2}", "of: {bakend: zero2}", ("m.yaml:4: claims[0]", "must name the same fields")),
         ("of: {backend: zero2}", "off: {backend: zero2}", ("claims[0].of", "is required")),
-        ("at_least: 1x", "at_least: fast", ("m.yaml:4: claims[0]", "'fast' is no such quantity")),
+        ("at_least: 1x", "at_least: fast", ("m.yaml:8: claims[0].ratio.at_least: 'fast'", "with one of x")),
+        ("at_least: 1x", "at_most: 1parsec", ("m.yaml:8: claims[0].ratio.at_most: '1parsec'", "with one of x")),
+        ("at_least: 1x", "at_leest: 1x", ("claims[0].ratio.at_leest: unknown", "at_least, at_most", "'at_least'?")),
+        ("ratio:", "ratoi:", ("m.yaml:8: claims[0].ratoi: unknown field", "against, where, diff", "mean 'ratio'?")),
         ("    ratio:", "    where: {num_cms: 1}\n    ratio:", ("m.yaml:8: claims[0].where.num_cms", "'num_cams'")),
     ],
 )  # fmt: skip

@@ -254,6 +254,22 @@ def test_the_command_launches_its_own_folder_with_the_recorded_environment(tmp_p
     assert done.stdout.decode() == "results: out here\n"
 
 
+@pytest.mark.parametrize("program", ["exit 127", "exec PYTHON -I -S"])
+def test_the_command_without_its_environment_says_so_and_makes_nothing(tmp_path: Path, program: str) -> None:
+    (tmp_path / "command.sh").write_text(prepare.files(ATTEMPT, (), "cpu", {}, str(tmp_path))["command.sh"])
+    python = tmp_path / "bin" / prepare.COMMAND[0]
+    python.parent.mkdir()
+    python.write_text(f'#!/bin/sh\n{program.replace("PYTHON", shlex.quote(sys.executable))} "$@"\n')
+    python.chmod(0o755)
+    environment = {**os.environ, "PATH": f"{python.parent}:{os.environ['PATH']}", "TMPDIR": str(python.parent)}
+    command = ["sh", "command.sh"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr == "activate the environment in which bench was started: python here has no bench\n"
+    assert list(python.parent.iterdir()) == [python]
+
+
 def test_the_command_shown_is_the_command_run() -> None:
     run = accelerate_command("accelerate.yaml", ["attempt", "x"])
     assert ["python", *run[1:]] == [*prepare.COMMAND, "attempt", "x"]

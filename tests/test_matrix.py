@@ -208,6 +208,13 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
         "deepspeed_config_file": {"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": "auto"}
     }
     assert "mine: launch.num_processes 2 replaces its own 8" in matrix.notes
+    (tmp_path / "own.yaml").write_text("distributed_type: 'NO'\nnum_processes: 1\n")
+    alone = load_text(text)
+    assert expand(alone, CPU)[0].cell.num_processes == 1
+    assert [note for note in alone.notes if "num_processes" in note] == [
+        "mine: distributed_type NO runs in one process, not in launch.num_processes 2"
+    ]
+    (tmp_path / "own.yaml").write_text("mixed_precision: 'no'\n")
     asked = load_text(text + "launch: {mixed_precision: bf16}\n").notes
     assert "mine: its own mixed_precision no stands, not launch.mixed_precision bf16" in asked
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')

@@ -160,6 +160,24 @@ def test_classify_in_whatever_order_the_ranks_come(name: str) -> None:
         assert classify(order, **{"world_size": 2, **known}) == expected  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("said", "fault"),
+    [
+        ("PermissionError: [Errno 13] Permission denied: '/mnt/cache/x.bin'", "disk"),
+        ("PermissionError: [Errno 13] Permission denied: 'cache'", "disk"),
+        ("PermissionError: [Errno 1] Operation not permitted: '/mnt/cache'", "disk"),
+        ("PermissionError: [Errno 1] Operation not permitted: 'gpu'", "error"),
+        ("PermissionError: [Errno 13] Permission denied", "error"),  # to bind a socket
+        ("PermissionError: no", "error"),
+        ("OSError: [Errno 28] No space left on device: 'x'", "disk"),
+    ],
+)
+def test_a_disk_is_blamed_for_files_alone(said: str, fault: str) -> None:
+    outcome = classify([error(0, 1.0, said), killed(1, 2.0, ENDED)], world_size=2)
+    assert isinstance(outcome, Failed)
+    assert outcome.fault == fault
+
+
 OUTCOMES: list[Outcome] = [
     ok((0.1, 0.2, 0.30000000000000004), (0.1, 0.1, 1e-9)),
     OOM_0,

@@ -23,6 +23,14 @@ class ToyConfig(BaseModel):
         return self
 
 
+class UnboundedConfig(ToyConfig):
+    clip: float = float("inf")
+
+
+class OpaqueConfig(ToyConfig):
+    mask: object = object()
+
+
 class Toy:
     """A workload by protocol only: it is never built."""
 
@@ -37,3 +45,11 @@ class Toy:
     def build(self) -> Any: ...
 
     def dataset(self, seed: int) -> Any: ...
+
+
+class Unbounded(Toy):
+    Config = UnboundedConfig
+
+
+class Opaque(Toy):
+    Config = OpaqueConfig

@@ -22,6 +22,9 @@ COMMAND = [
     "bench.runner",
 ]
 
+_FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("accelerate") and has("bench")))'
+"""A program: both are there. Importing them would take seconds."""
+
 
 def files(
     attempt: Attempt | Walk | Audit, units: tuple[str, ...], device: Device, environment: Mapping[str, str], folder: str
@@ -51,6 +54,10 @@ def _script(environment: Mapping[str, str]) -> str:
         "# Runs this attempt by hand, in an accelerate launch of its own. Results go to the folder that you name, or",
         "# to a new one. Start it where bench was started, for the workload to be found, and with the same python.",
         "set -eu",
+        f"{COMMAND[0]} -c '{_FINDS}' 2>/dev/null || {{",
+        f'  echo "activate the environment in which bench was started: {COMMAND[0]} here has no bench" >&2',
+        "  exit 1",
+        "}",
         'here=$(cd "$(dirname "$0")" && pwd)',
         "out=${1:-$(mktemp -d)}",
         "trap 'echo \"results: $out\"' EXIT",

@@ -6,9 +6,12 @@ from collections.abc import Sequence
 from typing import TypeVar
 
 from pydantic import BaseModel
+from pydantic_core import PydanticSerializationError
 
+from bench import backends
 from bench import workload as workloads
 from bench.backends import BACKENDS
+from bench.bounds import not_finite
 from bench.cell import Cell, MixedPrecision, Train
 from bench.errors import InputError, near_miss
 from bench.machine import Hardware
@@ -197,8 +200,8 @@ def _cell(
         backend=backend,
         accelerate=accelerate,
         workload=matrix.workload.name,
-        options=config.model_dump(mode="json"),
-        num_processes=1 if backend == "single" else num_processes(matrix.launch, hardware),
+        options=_json(matrix, config, options),
+        num_processes=_ranks(matrix, backend, hardware),
         mixed_precision=precision,
         memory_limit_bytes=memory_limit(
             matrix, workload, str(preset), "probe" in _batches(matrix, combination), hardware
@@ -208,6 +211,26 @@ def _cell(
     )
     own = {"preset": preset, "mixed_precision": precision, "backend": backend}
     return cell, {**cell.train.model_dump(mode="json"), **cell.options, **own}
+
+
+def _json(matrix: Matrix, config: BaseModel, given: _Combination) -> Values:
+    """The workload's config as it is stored and hashed; a workload of the user's may have defaults that JSON lacks."""
+    why = "each field of a workload's Config is stored as JSON"
+    try:
+        found: Values = config.model_dump(mode="json")
+    except PydanticSerializationError as error:
+        where = place_of(matrix.places, ("workload", "name"))
+        raise InputError(f"{error}: {why}", where=where, field="workload") from error
+    for name, value in found.items():
+        if wrong := not_finite(value, name):
+            key = given[name].key if name in given else ("workload", name)
+            raise InputError(
+                f"{wrong[1]} is no JSON value: {why}",
+                where=place_of(matrix.places, key),
+                field=f"workload.{wrong[0]}",
+                fix="choose a finite value, or null for none",
+            )
+    return found
 
 
 def _own_precision(matrix: Matrix, backend: str, config: Values, combination: _Combination) -> MixedPrecision:
@@ -241,6 +264,12 @@ def _backend_of(matrix: Matrix, combination: _Combination) -> str:
             fix=near_miss(given.value, backends),
         )
     return str(given.value)
+
+
+def _ranks(matrix: Matrix, backend: str, hardware: Hardware) -> int:
+    own = matrix.configs.get(backend)
+    chosen = BACKENDS[backend] if own is None else backends.own(own)
+    return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware)
 
 
 def _validate(matrix: Matrix, model: type[Model], values: _Combination, section: str) -> Model:

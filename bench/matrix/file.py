@@ -11,6 +11,7 @@ from bench.cell import Cell, Frozen, Measure, MixedPrecision, Train
 from bench.claim import Claim
 from bench.matrix.yaml_file import Places
 from bench.search import Goal
+from bench.units import size
 
 OWN_AXES = ("backend", "batch", "preset", "mixed_precision")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
@@ -26,6 +27,12 @@ def _as_list(value: Any) -> Any:
 def _short(value: Any) -> Any:
     if isinstance(value, str) and len(value) > 30:
         raise ValueError("a size such as 8GiB is short")
+    return value
+
+
+def _enough(value: ByteSize) -> ByteSize:
+    if 0 < value < 2**20:
+        raise ValueError(f"{size(value)} is less than any model takes: say 8GiB")
     return value
 
 
@@ -50,7 +57,8 @@ class Launch(Frozen):
     """Ranks. ``auto``: one per GPU, or two on a CPU. The backend ``single`` always has one."""
     mixed_precision: MixedPrecision = "bf16"
     memory_limit: (
-        Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_short), _SIZE_SCHEMA] | Literal["auto"]
+        Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_short), AfterValidator(_enough), _SIZE_SCHEMA]
+        | Literal["auto"]
     ) = "auto"
     """What one rank may allocate, such as ``8GiB``. ``auto``: all that the device has."""
     attempt_timeout_s: Annotated[float, Field(gt=0)] = 1800

@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import BaseModel, JsonValue
 
 from bench import workload as workloads
-from bench.backends import BACKENDS
+from bench.backends import BACKENDS, own
 from bench.cell import Measure, Train
 from bench.errors import InputError, near_miss
 from bench.machine import Hardware
@@ -226,9 +226,12 @@ def _notes(matrix: Matrix, workload: type[Workload], hardware: Hardware) -> tupl
         notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} GiB a rank")
     ours = num_processes(matrix.launch, hardware)
     for name, content in matrix.configs.items():
-        if content.get("num_processes", ours) != ours:
+        if own(content).family == "single":
+            if ours != 1:
+                notes.append(f"{name}: distributed_type NO runs in one process, not in launch.num_processes {ours}")
+        elif content.get("num_processes", ours) != ours:
             notes.append(f"{name}: launch.num_processes {ours} replaces its own {content['num_processes']}")
-        asked, own = matrix.launch.mixed_precision, accelerate_file.mixed_precision(content)
-        if "mixed_precision" in matrix.launch.model_fields_set and asked != own:
-            notes.append(f"{name}: its own mixed_precision {own} stands, not launch.mixed_precision {asked}")
+        asked, its = matrix.launch.mixed_precision, accelerate_file.mixed_precision(content)
+        if "mixed_precision" in matrix.launch.model_fields_set and asked != its:
+            notes.append(f"{name}: its own mixed_precision {its} stands, not launch.mixed_precision {asked}")
     return tuple(notes)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 from pydantic import BaseModel, JsonValue, ValidationError
 
@@ -114,11 +114,20 @@ def _value_at(data: Any, key: Key) -> JsonValue:
 
 def _fields_at(model: type[BaseModel], key: Key) -> list[str]:
     for part in key:
-        inner = model.model_fields[str(part)].annotation if str(part) in model.model_fields else None
-        if not (isinstance(inner, type) and issubclass(inner, BaseModel)):
+        if isinstance(part, int):
+            continue  # one of a list of models
+        inner = _model_in(model.model_fields[part].annotation) if part in model.model_fields else None
+        if inner is None:
             return []
         model = inner
     return list(model.model_fields)
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The model of ``Model``, ``Model | None`` and ``list[Model]``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)
 
 
 def known(given: Mapping[str, object], key: Key, allowed: Sequence[str], places: Places) -> None:

@@ -1,9 +1,11 @@
 """What the search is told and what it answers. Batches are per rank."""
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from bench.cell import Frozen
 
@@ -42,10 +44,10 @@ class Observation(Frozen):
 def _percent(value: Any) -> Any:
     """``3%`` is 0.03."""
     if isinstance(value, str) and value.strip().endswith("%"):
-        try:
+        with suppress(ValueError):
             return float(value.strip()[:-1]) / 100
-        except ValueError:
-            return value
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise PydanticCustomError("share", "a number or a percentage such as 3%")
     return value
 
 
