@@ -4,6 +4,7 @@ import io
 import json
 import math
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pandas as pd
 import pytest
 from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, result, vram
 from pydantic import JsonValue
+from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.cli import app
@@ -217,6 +219,23 @@ def test_an_axis_or_a_value_that_no_result_has_is_one_message(
     assert done.stderr.startswith(f"bench: {message}")
     assert done.stdout == ""
     assert CliRunner().invoke(app, ["report", str(run), "--allow-unlike", "num_cams, seed"]).exit_code == 0
+
+
+def test_the_options_apply_on_a_terminal_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Console(force_terminal=True, color_system=None, width=100)
+    monkeypatch.setattr(sys.modules["bench.cli.reports"], "console", lambda: terminal)
+    unlike = [result(), result(ok(backend="zero2"), backend="zero2", num_processes=4)]
+    run = stored(tmp_path / "run", [*unlike, result(num_processes=8)])
+
+    def said(*arguments: str) -> str:
+        done = CliRunner().invoke(app, ["report", str(run), *arguments])
+        assert done.exit_code == 0
+        return " ".join(done.stdout.split())
+
+    assert "is not compared with zero2, num_processes 4: they differ in num_processes." in said()
+    assert "UNLIKE in num_processes" in said("--allow-unlike", "num_processes")
+    assert "Which num_processes is faster" in said("--reference", "num_processes=8")
+    assert "seed is 1000 in all results: nothing to compare." in said("--compare", "seed")
 
 
 def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twice_is_read_once(tmp_path: Path) -> None:
