@@ -1,5 +1,6 @@
 """Claims: judged on the published figures and on planted ones, and what a claim that cannot be judged is told."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -116,6 +117,42 @@ def test_a_batch_against_another() -> None:
     results = [*runs(), result(ok((0.15,) * 3, (0.15,) * 3), batch=4)]
     changes = {"of": {"batch": 4}, "against": {"batch": 2}, "where": {"backend": "ddp"}}
     assert judge(results, **changes).found == "53.3 samples/s (batch 4) against 40 samples/s (batch 2): 1.33x"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "said"),
+    [
+        ({"ratio": {"at_least": "1x"}}, "CONFIRMED", True),
+        ({"ratio": {"at_least": "1.2x"}}, "REFUTED", True),
+        ({"ratio": {"at_most": "1.2x"}}, "CONFIRMED", True),
+        ({"metric": "step_time_s", "ratio": {"at_least": "1x"}}, "REFUTED", True),
+        ({"ratio": {"at_least": "2x"}}, "REFUTED", False),
+        ({"ratio": {"at_least": "0.5x"}}, "CONFIRMED", False),
+        ({"metric": "bwd", "ratio": {"at_most": "1x"}}, "CONFIRMED", False),
+    ],
+)
+def test_a_verdict_within_the_noise_says_so(changes: dict[str, Any], verdict: str, said: bool) -> None:
+    ours, theirs = (0.1, 0.12, 0.08) * 4, (0.11, 0.13, 0.09) * 4
+    results = [
+        result(ok(theirs, theirs)),
+        result(ok(ours, ours, backend="zero2"), backend="zero2"),
+    ]
+    judged = judge(results, **changes)
+    within = re.search(r"(1\.10|0\.91)x; within the noise of these steps \((\d\.\d\d) to (\d\.\d\d)\)$", judged.found)
+    assert (judged.verdict, bool(within)) == (verdict, said), judged.found
+    if within:
+        ratio, low, high = map(float, within.groups())
+        assert low < 1 < high
+        assert low * high == pytest.approx(ratio**2, rel=0.02)
+
+
+def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
+    apart = result(ok((0.08,) * 3, (0.04,) * 3, backend="zero2", memory=vram(2, 2.5)), backend="zero2")
+    value = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
+    for changes in ({}, {"ratio": ..., "difference": {"at_least": 1}}, value):
+        judged = judge([runs()[0], apart], **changes)
+        assert (judged.verdict, judged.found.endswith("; a row of it is doubted")) == ("CONFIRMED", True)
+        assert "doubted" not in judge(runs(), **changes).found
 
 
 # Not tested
