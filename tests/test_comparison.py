@@ -236,6 +236,9 @@ def test_the_options_apply_on_a_terminal_too(tmp_path: Path, monkeypatch: pytest
     assert "UNLIKE in num_processes" in said("--allow-unlike", "num_processes")
     assert "Which num_processes is faster" in said("--reference", "num_processes=8")
     assert "seed is 1000 in all results: nothing to compare." in said("--compare", "seed")
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("- {say: fast, metric: samples_per_s, of: {num_processes: 2}, value: {at_least: 39}}")
+    assert "CONFIRMED" in said("--claims", str(claims))
 
 
 def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twice_is_read_once(tmp_path: Path) -> None:

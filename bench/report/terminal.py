@@ -8,6 +8,7 @@ from rich.text import Text
 
 from bench.outcome import Result
 from bench.probe import Probe
+from bench.report import claims
 from bench.report.flags import flags
 from bench.report.rows import Summary
 from bench.report.sections import DOUBTS, NOT_COMPARED, Choices, answer
@@ -32,7 +33,7 @@ def tables(
     """The answer; then the raw matrix, why rows are missing from it, phases, doubts."""
     if not results:
         return []
-    summary = summarize(results)
+    summary, asked = summarize(results), choices or Choices()
     reasons = [
         Text.assemble(
             (row.outcome, COLORS[row.outcome]), f" {row_name(summary, row)}: {one_line(row.reason, REASON_LIMIT)}"
@@ -43,12 +44,13 @@ def tables(
     shown = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
     doubts = [Text(f"doubtful: {one_line(doubt)}", style="yellow") for doubt in flags(summary)]
     return [
-        *_answer(summary, choices or Choices()),
+        *_answer(summary, asked),
         *mark_up(matrix(summary)),
         *reasons,
         *(part for table in shown for part in ("", *mark_up(table))),
         *([Text(f"\n{DOUBTS}", style="bold"), *doubts] if doubts else []),
         *(["", *mark_up(verdicts(probes))] if probes else []),
+        *(["", *mark_up(claims.table(claims.judge(summary, asked.claims)))] if asked.claims else []),
     ]
 
 
