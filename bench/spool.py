@@ -26,6 +26,7 @@ from typing import TypeVar
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
 from bench import secrets
+from bench.bounds import AtLeastOne, Positive
 from bench.cell import Attempt, Audit, Device, Frozen, Walk
 from bench.outcome import Memory, RankError, RankOutcome
 from bench.site import site_of_dump
@@ -82,9 +83,9 @@ class Beat(Frozen):
 class Footprint(Frozen):
     """One batch of a walk, as one rank saw it."""
 
-    batch_per_rank: int
+    batch_per_rank: AtLeastOne
     memory: Memory
-    step_time_s: float
+    step_time_s: Positive
     """Of the last step at this batch."""
 
 

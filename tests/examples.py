@@ -7,6 +7,7 @@ from typing import Any
 from bench.cell import Attempt, Cell, Measure, Regime
 from bench.machine import Machine
 from bench.outcome import PHASES, Memory, Ok, Outcome, RankOk, Result
+from bench.probe import Probe
 from bench.report import markdown, sections
 
 GIB = 2**30
@@ -155,6 +156,6 @@ def result(
     )
 
 
-def rendered(results: Sequence[Result]) -> str:
+def rendered(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     """The report as markdown."""
-    return markdown.render(sections.report(results))
+    return markdown.render(sections.report(results, probes))

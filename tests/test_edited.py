@@ -7,13 +7,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, ok, rank, rendered, result, vram
+from examples import CUDA_MACHINE, ok, rank, rendered, result, rss, vram
 
+from bench.cell import Walk
 from bench.hygiene import Conditions, GpuConditions
 from bench.outcome import Ok, Oom, Reported
+from bench.probe import Probe, hints
 from bench.report import frame
 from bench.report.show import show
 from bench.report.summary import summarize
+from bench.search import Answer, Goal, Verdict
+from bench.spool import Footprint, Walked, write
 from bench.store import Store
 
 NUMBERS: tuple[Any, ...] = (0, -1, float("nan"), float("inf"), 1e308, 2**70)
@@ -101,3 +105,43 @@ def test_a_number_that_cannot_be_breaks_no_report(tmp_path: Path, name: str) -> 
             broken.append(f"{key} = {value}: {error!r}")
     assert broken == []
     assert left_out > 20
+
+
+@pytest.mark.parametrize("name", ["probe.json", "walk/walk0.json"])
+def test_nor_does_a_number_of_a_search(tmp_path: Path, name: str) -> None:
+    best = Answer(batch=4, samples_per_s=40.0, held=0.5, confirmed=True)
+    verdict = Verdict(
+        max_batch_per_rank=6,
+        certificate="next_fails",
+        fits=6,
+        fails=7,
+        best=best,
+        safe=best,
+        points=2,
+        thrashing=(5,),
+        why="",
+    )
+    records = [result(batch=batch) for batch in (2, 4)]
+    cell = records[0].attempt.cell
+    marks = tuple(Footprint(batch_per_rank=n, memory=rss(n), step_time_s=0.1) for n in (1, 2, 1))
+    store = Store(tmp_path)
+    with store.open(records[0].machine, [cell], ""):
+        for record in records:
+            store.finish(record)
+        store.finish_probe(Probe(cell=cell, axes={}, goal=Goal(), found=verdict, needs_bytes=2**30))
+    folder = store.folder(Walk(cell=cell, batches_per_rank=()))
+    folder.mkdir()
+    for number in (0, 1):
+        write(folder / f"walk{number}.json", Walked(rank=number, footprints=marks))
+    file = folder.parent / name
+    written, broken = json.loads(file.read_text()), []
+    for key, value in leaves(written):
+        for alike in folder.parent.glob("walk/walk*.json") if name.startswith("walk") else [file]:
+            alike.write_text(edited(written, key, value))
+        try:
+            rendered(store.results(), store.probes())
+            show(records, {}, store.probe(cell), store.walked(cell))
+            list(hints(store.walked(cell)))
+        except Exception as error:
+            broken.append(f"{key} = {value}: {error!r}")
+    assert broken == []

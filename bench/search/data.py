@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 from pydantic import BeforeValidator, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
+from bench.bounds import Amount, AtLeastOne, Positive
 from bench.cell import Frozen
 
 
@@ -141,10 +142,10 @@ contradicted  batches ran out that had fitted, or below ones that had, again and
 class Answer(Frozen):
     """One batch to train with."""
 
-    batch: int
-    samples_per_s: float
+    batch: AtLeastOne
+    samples_per_s: Positive
     """Global; at the full step count when that was measured."""
-    held: float | None
+    held: Amount | None
     """Share of capacity: reserved when known, else allocated."""
     confirmed: bool
     """Measured at the full step count in a fresh process."""

@@ -5,6 +5,8 @@ import json
 import yaml
 from harness import Bench
 
+from bench.outcome import Ok, Skipped
+
 FSDP = {
     "distributed_type": "FSDP",
     "mixed_precision": "bf16",
@@ -50,3 +52,17 @@ def test_own_configs_run_and_their_regime_is_observed(bench: Bench) -> None:
     assert my_fsdp.regime == fsdp.regime
     assert my_zero.regime == zero.regime
     assert my_zero.losses == zero.losses
+
+
+def test_a_config_of_one_process_runs_beside_others_and_one_that_cannot_run_is_skipped(bench: Bench) -> None:
+    """As `accelerate config` writes them by default."""
+    (bench.folder / "no.yaml").write_text("distributed_type: 'NO'\nmixed_precision: 'no'\nnum_processes: 1\n")
+    (bench.folder / "fsdp.yaml").write_text("distributed_type: FSDP\nfsdp_config: {fsdp_version: 1}\n")
+    files = {"alone": "no.yaml", "sharded": "fsdp.yaml"}
+    own = [{"name": name, "config_file": file} for name, file in files.items()]
+    bench("run", bench.matrix(matrix={"backend": own, "batch": 1}), "--out", str(bench.folder / "run"))
+    alone, skipped = (result.outcome for result in bench.results())
+    assert isinstance(alone, Ok)
+    assert [rank.regime.world_size for rank in alone.ranks] == [1]
+    assert isinstance(skipped, Skipped)
+    assert "fsdp_cpu_ram_efficient_loading: false" in skipped.reason
