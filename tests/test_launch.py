@@ -3,6 +3,7 @@
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -320,19 +321,30 @@ ROOT = Path(__file__).parent.parent
 LEASH = [sys.executable, "-m", "bench.launch.leash"]
 
 
-def test_a_command_on_the_leash_ends_when_its_parent_is_killed() -> None:
-    sleep = [sys.executable, "-c", "import time; time.sleep(60)"]
+def test_all_below_the_leash_ends_when_its_parent_is_killed() -> None:
+    """Also what leads a session of its own and was left behind."""
+    start = "import subprocess as s, time; s.Popen('setsid sleep 60 &', shell=True)"
+    sleep = [sys.executable, "-c", f"{start}; time.sleep(60)"]
     parent = (
         "import os, subprocess, time\n"
         f"subprocess.Popen([*{LEASH!r}, str(os.getpid()), *{sleep!r}], start_new_session=True)\n"
         "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT) as process:
-        children = psutil.Process(process.pid).children
-        wait_for(lambda: children() and "leash" not in " ".join(children()[0].cmdline()))
-        [command] = children()
+        below = psutil.Process(process.pid)
+        wait_for(lambda: "sleep" in {child.name() for child in below.children(recursive=True)})
+        tree = below.children(recursive=True)
+        assert len(tree) >= 3  # the leash, the command, and what it has left
         process.kill()
-    wait_for(lambda: not alive(command), within_s=2)
+    wait_for(lambda: not any(map(alive, tree)), within_s=5)
+
+
+def test_a_command_that_is_killed_takes_along_what_it_has_started_and_its_signal_is_told() -> None:
+    program = "import os, subprocess as s; print(s.Popen(['sleep', '60']).pid, flush=True); os.kill(os.getpid(), 9)"
+    command = [*LEASH, str(os.getpid()), sys.executable, "-c", program]
+    done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL
+    assert not processes.runs(int(done.stdout))
 
 
 def test_a_command_whose_parent_was_gone_before_it_looked_never_starts(tmp_path: Path) -> None:

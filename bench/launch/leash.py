@@ -1,15 +1,44 @@
-"""`python -m bench.launch.leash PARENT COMMAND...` becomes COMMAND, which the kernel ends when process PARENT ends.
+"""`python -m bench.launch.leash PARENT COMMAND...` runs COMMAND, and ends all that is below it when either ends.
 
-A step of its own because `preexec_fn` is not safe in a process with threads. Survives exec: prctl(2). So does the
-process number, which tells the ranks below who their launcher is.
+The kernel tells it when process PARENT ends, however that ends. What ranks start for themselves, in whatever session,
+becomes a child of this process once they are gone, and ends with it. It takes COMMAND's end for its own.
 """
 
 import os
+import signal
 import sys
 
 from bench import processes
 
+
+def main(parent: int, command: list[str]) -> None:
+    processes.adopt_orphans()
+    signal.signal(signal.SIGTERM, _end)
+    processes.die_with_parent(parent, by=signal.SIGTERM)
+    leash = os.getpid()
+    child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        processes.die_with_parent(leash)
+        os.environ[processes.PARENT] = str(os.getpid())  # survives exec, and so does the wish to die: prctl(2)
+        os.execv(command[0], command)
+    while (ended := os.wait())[0] != child:
+        pass  # an orphan
+    processes.end_orphans()
+    if os.WIFSIGNALED(ended[1]):
+        number = os.WTERMSIG(ended[1])
+        if number != signal.SIGKILL:
+            signal.signal(number, signal.SIG_DFL)
+        os.kill(leash, number)
+    os._exit(os.waitstatus_to_exitcode(ended[1]))
+
+
+def _end(*_: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt this
+    while found := processes.tree(os.getpid())[1:]:
+        processes.kill(found)
+    os._exit(128 + signal.SIGTERM)
+
+
 if __name__ == "__main__":
-    processes.die_with_parent(int(sys.argv[1]))
-    os.environ[processes.PARENT] = str(os.getpid())
-    os.execv(sys.argv[2], sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2:])

@@ -29,7 +29,7 @@ def test_zero3_with_checkpointing_is_skipped_visibly(bench: Bench) -> None:
 @pytest.mark.parametrize("after_s", [0.0, 0.1, 0.5])
 def test_a_run_that_is_killed_while_its_servers_start_leaves_nothing(bench: Bench, after_s: float) -> None:
     process = bench.start("run", bench.matrix(**AXES), "--out", str(bench.folder / "run"))
-    wait_for(lambda: len(bench.processes()) >= 4)  # bench, the launcher and two ranks
+    wait_for(lambda: len(bench.processes()) >= 5)  # bench, the leash, the launcher and two ranks
     time.sleep(after_s)
     process.kill()
     process.wait()
@@ -38,7 +38,7 @@ def test_a_run_that_is_killed_while_its_servers_start_leaves_nothing(bench: Benc
 
 def test_a_launcher_that_is_killed_at_once_leaves_nothing(bench: Bench) -> None:
     process = bench.start("run", bench.matrix(**AXES), "--out", str(bench.folder / "run"))
-    wait_for(lambda: len(bench.processes()) >= 2)
+    wait_for(lambda: len(bench.processes()) >= 3)  # bench, the leash and the launcher
     process.kill()
     process.wait()
     bench.assert_gone(within_s=5)

@@ -54,7 +54,7 @@ class Struck:
         In the teardown its ranks have spoken and bench, stopped, has not yet heard them.
         """
         if phase == "start":
-            wait_for(lambda: len(self.bench.processes()) >= 4)  # bench, the launcher and two ranks
+            wait_for(lambda: len(self.bench.processes()) >= 5)  # bench, the leash, the launcher and two ranks
             return self.folder
         folder = wait_for(self._slow_attempt)
         assert isinstance(folder, Path)
@@ -87,7 +87,12 @@ class Struck:
         return server_states(self.folder)
 
     def launcher(self) -> psutil.Process:
-        """The newest `accelerate launch` below bench."""
+        """The newest `accelerate launch`."""
+        [launcher] = self.leash().children()
+        return launcher
+
+    def leash(self) -> psutil.Process:
+        """What runs it: see bench/launch/leash.py."""
         return max(psutil.Process(self.process.pid).children(), key=lambda child: child.create_time())
 
     def end(self) -> tuple[int, str]:

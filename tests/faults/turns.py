@@ -1,5 +1,9 @@
-"""A toy of three turns: a quick cell, one that dwells in each of its phases, and a quick one again."""
+"""A toy of three turns: a quick cell, one that dwells in each of its phases, and a quick one again.
 
+The one that dwells starts a process in a session of its own, and never ends it.
+"""
+
+import subprocess
 import time
 from typing import Any, ClassVar
 
@@ -21,5 +25,7 @@ class Turns(Toy):
         self._build_s = 1.5 if slow else 0.0
 
     def build(self) -> Any:
+        if self._build_s:
+            subprocess.Popen(["sleep", "600"], start_new_session=True)
         time.sleep(self._build_s)
         return super().build()
