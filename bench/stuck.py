@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from bench.cell import Frozen
-from bench.collectives import Collective, Difference, first_difference
+from bench.collectives import DEFAULT_GROUP, Collective, Difference, first_difference
 
 
 class Stuck(Frozen):
@@ -45,12 +45,21 @@ def explain(ranks: Sequence[Stuck], world_size: int, measured: Sequence[int] = (
     return "; ".join(parts)
 
 
-def differ(found: Difference) -> list[str]:
-    """Which ranks asked for what where they part."""
+def differ(found: Difference, failed_in: Mapping[int, str] | None = None) -> list[str]:
+    """Which ranks asked for what where they part.
+
+    Args:
+        failed_in: the place where a rank raised. What it asked for there and was refused, no recorder has.
+    """
+    places = failed_in or {}
     asked = _grouped(
-        {rank: f"asked for {one}" if one else "asked for none" for rank, one in found.issued.items()},
+        {
+            rank: f"asked for {one}" if one else f"failed in {places[rank]}" if rank in places else "asked for none"
+            for rank, one in found.issued.items()
+        }
     )
-    return [f"the ranks part at collective {found.number}", *asked]
+    group = "" if found.group == DEFAULT_GROUP else f" of group {found.group}"
+    return [f"the ranks part at collective {found.number}{group}", *asked]
 
 
 def _position(one: Stuck) -> str:

@@ -78,13 +78,13 @@ def judged(*ranks: Sequence[Collective], ended: Oom | Hang | Failed | None = Non
 
 def test_ranks_are_the_same_only_when_all_have_spoken_and_ended_well() -> None:
     good = series("all_reduce", "all_gather")
-    assert judged(good, good).same
+    assert judged(good, good).word == "SAME"
     assert judged(good, good).says == "all 2 ranks issue the same 2 collectives"
     assert "nothing to disagree with" in judged(good, world_size=1).says
     assert judged(good).says == "rank 1 left no record"
     ended = judged(good, good, ended=OOM)
-    assert not ended.same
-    assert ended.says == "the steps did not end: oom: CUDA out of memory"
+    assert ended.word == "NOT SEEN"
+    assert ended.says == "the steps did not end: oom, rank 0 in audit: CUDA out of memory"
 
 
 def test_ranks_that_part_are_named_with_what_each_asked_for() -> None:
@@ -116,11 +116,36 @@ def test_what_torch_refused_is_told_with_the_places_that_asked() -> None:
         Issued(rank=1, collectives=tuple(series("a", "a")), failed_in=None),
     ]
     verdict = collectives.judge(issued, 2, Failed(rank=1, phase="audit", reason=refusal))
-    assert not verdict.same
+    assert verdict.word == "DIFFERENT"
     assert verdict.says == (
         "ranks issue unlike collectives: the ranks part at collective 3; rank 0 asked for allgather_base 6x8 in forward"
         " (model/vision.py:119); rank 1 asked for allgather 147936 in an unknown place"
     )
+
+
+def test_a_rank_that_raises_is_told_and_not_called_a_difference() -> None:
+    asked, raised = [one(1), one(2)], [one(1)]
+    planted = Failed(fault="error", rank=1, phase="audit", reason="ValueError: planted")
+    verdict = judged(asked, raised, ended=planted)
+    assert verdict.word == "NOT SEEN"
+    assert verdict.says == "the steps did not end: failed, rank 1 in audit: ValueError: planted"
+    assert judged(asked, raised, ended=planted.model_copy(update={"fault": "desync"})).word == "DIFFERENT"
+    other = judged(asked, [one(1), one(2, "barrier")], ended=planted)
+    assert other.word == "DIFFERENT"  # who raises then may do so for that
+
+
+def test_a_collective_that_was_refused_is_told_by_its_place_and_a_group_by_its_name() -> None:
+    issued = [
+        Issued(rank=0, collectives=(one(1), one(2))),
+        Issued(rank=1, collectives=(one(1),), failed_in="forward (toy/toy.py:58)"),
+    ]
+    verdict = collectives.judge(issued, 2, Failed(fault="desync", rank=1, phase="audit", reason="unlike"))
+    assert verdict.says.endswith("; rank 1 failed in forward (toy/toy.py:58)")
+    apart = [
+        Issued(rank=rank, collectives=(one(1, operation).model_copy(update={"group": "7"}),))
+        for rank, operation in enumerate(("all_reduce", "barrier"))
+    ]
+    assert "the ranks part at collective 1 of group 7" in collectives.judge(apart, 2, None).says
 
 
 def test_ranks_that_hang_are_judged_by_what_they_said_when_asked() -> None:
@@ -250,7 +275,7 @@ def test_the_whole_window_counts_not_its_bursts() -> None:
 def test_a_loader_that_did_not_get_through_has_no_figure() -> None:
     for ranks, ended, says in (
         ([loaded(0)], None, "rank 1 left no record"),
-        ([loaded(0), loaded(1)], OOM, "oom: CUDA out of memory"),
+        ([loaded(0), loaded(1)], OOM, "oom, rank 0 in audit: CUDA out of memory"),
     ):
         verdict = dataloader.judge(ranks, 2, 2, 0, trained(1), ended)
         assert (verdict.word, verdict.says, verdict.samples_per_s_global) == ("NOT MEASURED", says, None)

@@ -6,9 +6,11 @@ Ranks that issue unlike ones wait for each other for ever, or exchange nonsense.
 import re
 from collections import Counter
 from collections.abc import Sequence
+from typing import Literal
 
+from bench.audit.ended import in_words
 from bench.cell import Frozen
-from bench.collectives import Collective, first_difference
+from bench.collectives import Collective, Difference, first_difference
 from bench.outcome import Failed, Hang, Oom
 from bench.stuck import differ, ranks_in_words
 
@@ -32,7 +34,8 @@ class SiteCount(Frozen):
 
 
 class CollectivesVerdict(Frozen):
-    same: bool
+    word: Literal["SAME", "DIFFERENT", "NOT SEEN"]
+    """NOT SEEN: the steps did not end, and not for that."""
     says: str
     """One sentence."""
     sites: tuple[SiteCount, ...]
@@ -48,25 +51,35 @@ def judge(issued: Sequence[Issued], world_size: int, ended: Oom | Hang | Failed 
     if isinstance(ended, Hang) and len(issued) < world_size:
         # A rank that waits wrote nothing itself; it was asked.
         issued = [Issued(rank=one.rank, collectives=one.collectives) for one in ended.stuck]
+    word, says = _judge(issued, world_size, ended)
+    return CollectivesVerdict(word=word, says=says, sites=count(issued))
+
+
+def _judge(
+    issued: Sequence[Issued], world_size: int, ended: Oom | Hang | Failed | None
+) -> tuple[Literal["SAME", "DIFFERENT", "NOT SEEN"], str]:
     record = {one.rank: one.collectives for one in issued}
-    sites = count(issued)
     found = first_difference(record) if len(record) > 1 else None
-    if found is not None:
-        words = "; ".join(differ(found))
-        return CollectivesVerdict(same=False, says=f"ranks issue unlike collectives: {words}", sites=sites)
+    if found is not None and not _stopped_early(found, ended):
+        failed_in = {one.rank: one.failed_in for one in issued if one.failed_in}
+        return "DIFFERENT", f"ranks issue unlike collectives: {'; '.join(differ(found, failed_in))}"
     if refused := _refused(issued, ended):
-        return CollectivesVerdict(same=False, says=f"ranks issue unlike collectives: {refused}", sites=sites)
+        return "DIFFERENT", f"ranks issue unlike collectives: {refused}"
     if ended is not None:
-        return CollectivesVerdict(same=False, says=f"the steps did not end: {ended.kind}: {ended.reason}", sites=sites)
+        return "NOT SEEN", f"the steps did not end: {in_words(ended)}"
     if len(record) < world_size:
         missing = sorted(set(range(world_size)) - set(record))
-        return CollectivesVerdict(same=False, says=f"{ranks_in_words(missing)} left no record", sites=sites)
+        return "NOT SEEN", f"{ranks_in_words(missing)} left no record"
     total = len(issued[0].collectives)
     if world_size == 1:
-        return CollectivesVerdict(
-            same=True, says=f"one rank, {total} collectives: nothing to disagree with", sites=sites
-        )
-    return CollectivesVerdict(same=True, says=f"all {world_size} ranks issue the same {total} collectives", sites=sites)
+        return "SAME", f"one rank, {total} collectives: nothing to disagree with"
+    return "SAME", f"all {world_size} ranks issue the same {total} collectives"
+
+
+def _stopped_early(found: Difference, ended: Oom | Hang | Failed | None) -> bool:
+    """A rank that raised, or ran out of memory, asks for none from then on: that is no other way through the code."""
+    raised = isinstance(ended, Oom) or (isinstance(ended, Failed) and ended.fault != "desync")
+    return raised and None in found.issued.values()
 
 
 UNKNOWN = "an unknown place"

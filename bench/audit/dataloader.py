@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Literal
 
+from bench.audit.ended import in_words
 from bench.cell import Frozen
 from bench.outcome import Failed, Hang, Oom
 from bench.stuck import ranks_in_words
@@ -65,7 +66,7 @@ def judge(
     """
     if ended is not None or len(loaded) < world_size:
         missing = ranks_in_words(sorted(set(range(world_size)) - {one.rank for one in loaded}))
-        why = f"{ended.kind}: {ended.reason}" if ended is not None else f"{missing} left no record"
+        why = in_words(ended) if ended is not None else f"{missing} left no record"
         return DataloaderVerdict(word="NOT MEASURED", says=why, samples_per_s_global=None)
     delivers = batch_per_rank * world_size * min(one.batches_per_s for one in loaded)
     if training is None:

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
+from bench.audit.ended import in_words
 from bench.backends import Family
 from bench.cell import Frozen
 from bench.outcome import Failed, Hang, Oom
@@ -73,7 +74,7 @@ def judge(
         ended: what the look came to when it did not end well.
     """
     if looked is None or ended is not None:
-        why = f"{ended.kind}: {ended.reason}" if ended is not None else "it left no record"
+        why = in_words(ended) if ended is not None else "it left no record"
         return ParamsVerdict(good=False, says=f"the look at its parameters did not end: {why}", batches=0, groups=())
     order: tuple[State, ...] = ("UNUSED", "ZERO-GRAD", "FROZEN")
     groups = sorted((g for g in group(looked) if g.state in order), key=lambda g: order.index(g.state))

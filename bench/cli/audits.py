@@ -53,8 +53,8 @@ def collectives(
     def judge(_: "Sweep", plan: "CellPlan", done: "Audited") -> Finding:
         issued = read_audits(done.folder, plan.cell.num_processes, judging.Issued)
         verdict = judging.judge(issued, plan.cell.num_processes, done.ended)
-        says = f"{'SAME' if verdict.same else 'DIFFERENT'}, {verdict.says}"
-        return Finding(verdict.same, says, [audit_tables.collectives(done.label, verdict)])
+        says = f"{verdict.word}, {verdict.says}"
+        return Finding(verdict.word == "SAME", says, [audit_tables.collectives(done.label, verdict)])
 
     asked = Asked(matrix, overrides, backend, axis, select, steps, batch, out)
     _run("collectives", judge, asked, hang_after_s=HANG_AFTER_S)
@@ -165,7 +165,7 @@ def _run(
     if matrix is not None and "=" in str(matrix) and not matrix.exists():
         matrix, overrides = None, [str(matrix), *overrides]
     overrides = [*([] if matrix is not None else ["name=audit"]), *overrides]
-    axes = [*(asked.axis or []), *([f"backend={asked.backend}"] if asked.backend else [])]
+    axes = [*(asked.axis or []), *([f"backend={asked.backend}"] if asked.backend is not None else [])]
     if asked.batch is not None or matrix is None:
         axes.append(f"batch={asked.batch or 1}")
     hardware = machine.detect()

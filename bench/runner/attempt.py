@@ -8,7 +8,7 @@ from pathlib import Path
 
 import torch
 
-from bench import secrets, spool, workload
+from bench import room, secrets, spool, workload
 from bench.backends import backend_of
 from bench.cell import Attempt, Audit, Device, Walk
 from bench.outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
@@ -52,8 +52,18 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
         sys.stderr.write(_traceback(error))
         limited = spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
         outcome = failure(error, rank, here.beat.phase, limited=limited)
-    spool.write(spool.rank_file(out, rank), outcome)
+    _write(out, rank, outcome)
     return isinstance(outcome, RankOk | RankWalked | RankAudited)
+
+
+def _write(out: Path, rank: int, outcome: RankOutcome) -> None:
+    """Where the disk has become full meanwhile, into the room that the run has kept for this."""
+    try:
+        spool.write(spool.rank_file(out, rank), outcome)
+    except OSError:
+        room.give_up(out.parents[2])  # attempts/<cell>/<batch>
+        time.sleep(0.5)  # another rank may have done so, and the disk be at it
+        spool.write(spool.rank_file(out, rank), outcome)
 
 
 def _run(spec: Spec, here: Here) -> RankOutcome:

@@ -19,7 +19,7 @@ from bench.cell import Audit, AuditKind
 from bench.runner import recorder
 from bench.runner.device import Shim
 from bench.runner.setup import build, loader_of, set_up, task_of
-from bench.runner.steps import no_lap, step
+from bench.runner.steps import next_batch, no_lap, step
 from bench.spool import BeatFile
 
 Look = Callable[[Audit, Shim, Path, int, BeatFile], None]
@@ -66,7 +66,7 @@ def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile
     for index in range(first + steps):
         beat("audit", index, first + steps)
         start = time.perf_counter()
-        batch = next(batches)
+        batch = next_batch(batches)
         fetched = time.perf_counter()
         send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
         device.synchronize()
@@ -101,7 +101,7 @@ def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) ->
         beat("audit", index, audit.steps)
         reached.clear()
         model.zero_grad()
-        model(next(batches))["loss"].backward()
+        model(next_batch(batches))["loss"].backward()
         for name, parameter in named.items():
             if name not in reached:
                 unused[name].append(index)

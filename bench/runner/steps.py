@@ -7,13 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from bench.errors import InputError
 from bench.outcome import BACKWARD_STEP, PHASES
 from bench.runner.device import Shim
 from bench.runner.setup import Job
 
 METRICS = ("loss", "mse", "ce", "l1", "accuracy")
 
-Batches = Iterator[dict[str, Tensor]]
+Batch = dict[str, Tensor]
+Batches = Iterator[Batch]
 Lap = Callable[[str], None]
 Beat = Callable[[str, int, int], None]
 
@@ -37,7 +39,7 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
     Returns:
         The METRICS as means over ranks; one that the workload does not have is 0.
     """
-    batch = next(batches)
+    batch = next_batch(batches)
     lap("dataload_wait")
     output: dict[str, Tensor] = job.model(batch)
     lap("forward")
@@ -57,6 +59,21 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
     means = _gather(job, output)
     lap("sync_gather")
     return means
+
+
+def next_batch(batches: Iterator[Batch]) -> Batch:
+    """The next batch of a loader.
+
+    Raises:
+        InputError: there is none.
+    """
+    try:
+        return next(batches)
+    except StopIteration:
+        raise InputError(
+            "the workload's dataset has too few samples: its loader ended before the last step",
+            fix="make it longer: each rank takes batch × (warm-up, measured and phase steps)",
+        ) from None
 
 
 def _gather(job: Job, output: dict[str, Tensor]) -> list[float]:

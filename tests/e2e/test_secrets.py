@@ -1,6 +1,8 @@
 """What bench writes and prints never holds the value of a token, key or password of the environment."""
 
+import json
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from harness import Bench
@@ -87,6 +89,7 @@ def test_a_workload_that_cannot_be_loaded_is_told_without_it(bench: Bench) -> No
         ("hf_token", "hf_0123456789", True),
         ("MY_KEYS", "one two\nthree", True),
         ("A_PASSWORD_FILE", "it's here", True),
+        ("AWS_SECRET_ACCESS_KEY", 's3cr&t/"tok\\en+1234', True),
         ("SSH_PRIVATE_KEY", "-----BEGIN\nabc\n", True),
         ("TOKENIZERS_PARALLELISM", "parallel", False),
         ("PWD", "/home/someone", False),
@@ -98,7 +101,7 @@ def test_a_workload_that_cannot_be_loaded_is_told_without_it(bench: Bench) -> No
 )
 def test_values_are_known_by_the_names_of_their_variables(name: str, value: str, masked: bool) -> None:
     environment = {"PATH": "/usr/bin", name: value}
-    for written in (value, repr(value)[1:-1]):
+    for written in (value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value), quote(value, safe="")):
         assert (
             mask(f"/usr/bin said {written}1.", environment) == f"/usr/bin said {f'[{name}]' if masked else written}1."
         )
@@ -109,6 +112,12 @@ def test_values_are_known_by_the_names_of_their_variables(name: str, value: str,
     [
         ("postgres://me:hunter2@host:5432/db failed", "postgres://me:[password]@host:5432/db failed"),
         ("get 'https://:ghp_abc@git.example/x.git'", "get 'https://:[password]@git.example/x.git'"),
+        ("https://user:p@ss-w0rd@host/x", "https://user:[password]@host/x"),
+        ("https://ghp_abcdefghijklmnop@github.example/x", "https://[password]@github.example/x"),
+        ("ssh://git@github.example/x", "ssh://git@github.example/x"),
+        ("GET https://h/x?user=me&access_token=hunter2&n=1", "GET https://h/x?user=me&access_token=[password]&n=1"),
+        ("https://h/x?X-Amz-Signature=0a1b", "https://h/x?X-Amz-Signature=[password]"),
+        ("https://h/x?n_tokens=4", "https://h/x?n_tokens=4"),
         ("tcp://127.0.0.1:29500 me@host", "tcp://127.0.0.1:29500 me@host"),
         ("http://host:80/a@b", "http://host:80/a@b"),
     ],
