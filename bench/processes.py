@@ -70,19 +70,12 @@ def anyone_has_open(file: Path) -> bool:
     return False
 
 
-def end_orphans(others: Sequence[psutil.Process] = ()) -> None:
-    """End what descendants have started and left to this process, which adopts it, whatever session it leads.
-
-    Args:
-        others: started by this process for something else.
-    """
+def end_orphans() -> None:
+    """End what descendants have started and left to this process, which adopts it, whatever session it leads."""
     import psutil
 
-    def left() -> list[psutil.Process]:
-        return [process for process in tree(os.getpid())[1:] if process not in others]
-
-    psutil.wait_procs(left(), timeout=LAST_WORDS_S)
-    while (found := left()) and not kill(found):
+    psutil.wait_procs(tree(os.getpid())[1:], timeout=LAST_WORDS_S)
+    while (found := tree(os.getpid())[1:]) and not kill(found):
         pass
 
 

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-import psutil
 import yaml
 
 from bench import backends, processes, secrets, spool
@@ -75,10 +74,13 @@ class Launch:
         return secrets.mask(self.log.read_text(errors="replace"))
 
     def kill(self) -> None:
-        """End the launcher and every process below it, whatever their state."""
-        tree = processes.tree(self.process.pid)
-        processes.kill(tree)
-        self.process.wait()
+        """End the launcher and every process below it, whatever their state: the leash does."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            processes.kill(processes.tree(self.process.pid))
+            self.process.wait()
 
 
 def accelerate_command(config_file: Path | str, arguments: Sequence[str]) -> list[str]:
@@ -93,13 +95,10 @@ class OwnLaunch:
     def __init__(self, hardware: Hardware) -> None:
         self.hardware = hardware
         self._launch: Launch | None = None
-        self._others: Sequence[psutil.Process] = ()
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
         world_size = cell.num_processes
         added = backends.environment(world_size, self.hardware, os.environ)
-        processes.adopt_orphans()
-        self._others = processes.tree(os.getpid())[1:]
         self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
         watch = Watch(folder, world_size, limits, on_beat)
         try:
@@ -122,7 +121,6 @@ class OwnLaunch:
         if self._launch is not None:
             self._launch.kill()
             self._launch = None
-            processes.end_orphans(self._others)
 
 
 def _ended(folder: Path, rank: int, code: int) -> RankKilled | RankError:

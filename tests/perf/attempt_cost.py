@@ -23,10 +23,12 @@ from typing import NamedTuple
 
 from bench import backends, machine, spool, workload
 from bench.cell import Attempt, Cell, Measure
+from bench.classify import classify
 from bench.launch import prepare
 from bench.launch.local import Executor, Forking, OwnLaunch
+from bench.launch.watch import Limits
 from bench.machine import Hardware
-from bench.outcome import Ok, classify
+from bench.outcome import Ok
 
 BARE = Path(__file__).with_name("bare.py")
 BURST_S = 1.0
@@ -101,7 +103,7 @@ class Trial:
         return folder
 
     def run(self, executor: Executor, folder: Path) -> Ok:
-        ended = executor.run(self.cell, folder, 1200, lambda _: None)
+        ended = executor.run(self.cell, folder, Limits(1200, None), lambda _: None)
         outcome = classify(ended.ranks, world_size=self.ranks, launcher=ended.launcher)
         assert isinstance(outcome, Ok), outcome
         return outcome
@@ -147,20 +149,21 @@ class Trial:
         """The ratio of bench's step to the bare one, by medians, of the slower rank."""
         folder = self.prepared()
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
-        command = [*launch, "--config_file", folder / "accelerate.yaml", BARE, folder]
+        command = [*launch, "--config_file", str(folder / "accelerate.yaml"), str(BARE), str(folder)]
         subprocess.run(command, env={**os.environ, **self.environment}, check=True, capture_output=True)
         steps_s = [json.loads(file.read_text()) for file in folder.glob("bare*.json")]
-        return max(median(bench_s) for bench_s, _ in steps_s) / max(median(bare_s) for _, bare_s in steps_s)
+        return float(max(median(bench_s) for bench_s, _ in steps_s) / max(median(bare_s) for _, bare_s in steps_s))
 
 
 def send(folder: Path, number: signal.Signals) -> None:
-    """To the ranks that log into the folder."""
+    """To the ranks that beat in the folder."""
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            if os.readlink(process / "fd/1").startswith(f"{folder}/rank"):
-                os.kill(int(process.name), number)
+            opened = [os.readlink(file) for file in (process / "fd").iterdir()]
         except OSError:
             continue  # it has ended
+        if any(file.startswith(f"{folder}/rank") and file.endswith(".beat") for file in opened):
+            os.kill(int(process.name), number)
 
 
 def spread(values: Sequence[float]) -> str:

@@ -15,9 +15,11 @@ from pathlib import Path
 
 from bench import backends, machine, probe, spool, workload
 from bench.cell import Attempt, Cell, Measure, Walk
+from bench.classify import classify
 from bench.launch import prepare
 from bench.launch.local import Ended, Executor, Forking, OwnLaunch
-from bench.outcome import Result, classify
+from bench.launch.watch import Limits
+from bench.outcome import Result
 from bench.search import Goal, Verdict
 from bench.spool import Walked
 
@@ -96,7 +98,7 @@ def _launch(attempt: Attempt | Walk, executor: Executor, folder: Path) -> Ended:
     environment = backends.environment(attempt.cell.num_processes, HARDWARE, os.environ)
     for name, text in prepare.files(attempt, WORKLOAD.units, HARDWARE.device, environment, str(folder)).items():
         spool.write_text(folder / name, text)
-    return executor.run(attempt.cell, folder, 600, lambda _: None)
+    return executor.run(attempt.cell, folder, Limits(600, None), lambda _: None)
 
 
 def _result(attempt: Attempt, executor: Executor, folder: Path) -> Result:
