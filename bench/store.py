@@ -16,13 +16,13 @@ import fcntl
 import os
 import re
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from bench import room, spool
+from bench import newest, room, spool
 from bench.cell import Attempt, Audit, Cell, Frozen, Walk
 from bench.errors import InputError
 from bench.machine import Machine
@@ -97,7 +97,7 @@ class Store:
                 self._add(known.model_copy(update={"cells": slugs}))
             return
         spool.write(file, Run(machine=machine, cells=slugs))
-        self._be_the_newest()
+        newest.become(file)
         if matrix_text is not None:
             spool.write_text(self.root / "matrix.yaml", matrix_text)
 
@@ -107,14 +107,6 @@ class Store:
         written = file.stat()
         spool.write(file, run)
         os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))
-
-    def _be_the_newest(self) -> None:
-        """Also under a clock that was set back since another run was opened: see `newest`."""
-        file = self.root / "run.json"
-        with suppress(OSError):  # another run may go while we look
-            others = [run.stat().st_mtime_ns for run in self.root.parent.glob("*/run.json") if run != file]
-            if (latest := max(others, default=0)) >= file.stat().st_mtime_ns:
-                os.utime(file, ns=(latest + 10**6,) * 2)
 
     def _take(self, lock: int) -> None:
         try:
@@ -289,16 +281,3 @@ class Store:
         except OSError as error:
             self.unreadable[file] = error.strerror or str(error)
         return None
-
-
-def newest(reports: Path) -> Path:
-    """The run folder below ``reports`` that was written to last, of those that hold results: an audit makes none.
-
-    Raises:
-        InputError: there is none.
-    """
-    runs = sorted(reports.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
-    runs = [run for run in runs if any(run.parent.glob("attempts/*/b*/result.json"))] or runs
-    if not runs:
-        raise InputError("no run below this folder", where=str(reports), fix="`bench run MATRIX` makes one")
-    return runs[-1].parent

@@ -14,8 +14,9 @@ from examples import CUDA_MACHINE, MACHINE, result
 
 from bench.errors import InputError
 from bench.machine import Machine
+from bench.newest import newest
 from bench.outcome import Hang, Result
-from bench.store import Store, newest
+from bench.store import Store
 
 A, B, C = result(batch=1), result(batch=2), result(backend="fsdp", batch=1)
 

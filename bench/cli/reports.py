@@ -44,8 +44,9 @@ def report(
     claims: Annotated[Path | None, typer.Option(help="What was expected beforehand; else claims of the run.")] = None,
 ) -> None:
     """Show runs: tables on a terminal, markdown for a pull request, a page with charts, or rows for other programs."""
+    from bench.newest import newest
     from bench.report import markdown, sections
-    from bench.store import Store, newest
+    from bench.store import Store
 
     named = {folder.resolve(): folder for folder in folders or [newest(REPORTS)]}
     stores = [Store(folder) for folder in named.values()]

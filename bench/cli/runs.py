@@ -68,9 +68,10 @@ def show(
     ],
 ) -> None:
     """Show everything about one cell."""
+    from bench.newest import newest
     from bench.report import find
     from bench.report import show as show_
-    from bench.store import Store, newest
+    from bench.store import Store
 
     cell_words, folder = _cell_and_run(words)
     store = Store(folder or newest(REPORTS))
