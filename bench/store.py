@@ -22,7 +22,7 @@ from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from bench import newest, room, spool
+from bench import newest, room, secrets, spool
 from bench.cell import Attempt, Audit, Cell, Frozen, Walk
 from bench.errors import InputError
 from bench.machine import Machine
@@ -149,9 +149,10 @@ class Store:
         return file.read_text() if file.exists() else None
 
     def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
-        """The last ``lines`` of each log of ``attempt``, by the log's name; of those that say anything."""
+        """The last ``lines`` of each log of ``attempt``, without the user's secrets; of those that say anything."""
         logs = sorted(self.folder(attempt).glob("*.log"))
-        tails = {log.name: "\n".join(log.read_text(errors="replace").splitlines()[-lines:]) for log in logs}
+        texts = {log.name: secrets.mask(log.read_text(errors="replace")) for log in logs}
+        tails = {name: "\n".join(text.splitlines()[-lines:]) for name, text in texts.items()}
         return {name: tail for name, tail in tails.items() if tail.strip()}
 
     def walked(self, cell: Cell) -> list[Walked]:

@@ -173,6 +173,18 @@ def test_setting_aside_takes_one_cells_results_of_one_kind(tmp_path: Path, stack
     assert [folder.name for folder in (tmp_path / "superseded").glob("*/*")] == ["b2.0"]
 
 
+def test_the_end_of_a_log_is_told_without_secrets(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "planted-value")
+    ended = result()
+    store = opened(stack, tmp_path / "run", ended)
+    folder = store.begin(ended.attempt)
+    (folder / "rank0.log").write_text("first\nsigned in with planted-value\n")
+    (folder / "rank1.log").write_text("\n")
+    assert store.log_tails(ended.attempt, 1) == {"rank0.log": "signed in with [MY_TOKEN]"}
+
+
 def test_each_launch_of_servers_has_a_folder_of_its_own(tmp_path: Path, stack: ExitStack) -> None:
     store = opened(stack, tmp_path)
     folders = [store.servers() for _ in range(3)]
