@@ -22,15 +22,16 @@ def main(parent: int, command: list[str]) -> None:
         processes.die_with_parent(leash)
         os.environ[processes.PARENT] = str(os.getpid())  # survives exec, and so does the wish to die: prctl(2)
         os.execv(command[0], command)
-    while (ended := os.wait())[0] != child:
-        pass  # an orphan
+    ended, status = os.wait()
+    while ended != child:  # an orphan
+        ended, status = os.wait()
     processes.end_orphans()
-    if os.WIFSIGNALED(ended[1]):
-        number = os.WTERMSIG(ended[1])
+    if os.WIFSIGNALED(status):
+        number = os.WTERMSIG(status)
         if number != signal.SIGKILL:
             signal.signal(number, signal.SIG_DFL)
         os.kill(leash, number)
-    os._exit(os.waitstatus_to_exitcode(ended[1]))
+    os._exit(os.waitstatus_to_exitcode(status))
 
 
 def _end(*_: object) -> None:
