@@ -1,8 +1,9 @@
 """The live display of `bench run`: a bar on a terminal, plain lines elsewhere. Has no thread: each call redraws."""
 
+import sys
 import time
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 
 from rich.console import Console, Group
@@ -67,7 +68,8 @@ class Progress:
             self._say(note)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, get_renderable=self._display)
-            self._live.start(refresh=True)
+            with _even_unread():
+                self._live.start(refresh=True)
 
     def waiting(self, what: str) -> None:
         """Something other than an attempt takes its time."""
@@ -135,7 +137,7 @@ class Progress:
     def end(self) -> None:
         """The run is over: takes the bar away. May be called again."""
         if self._live is not None:
-            with suppress(OSError):
+            with _even_unread():
                 self._live.stop()
             self._live = None
 
@@ -149,13 +151,13 @@ class Progress:
     def _say(self, line: str | Text) -> None:
         """One line that stays. Unwrapped, so that a log can be searched."""
         self._spoke_s = self._clock()
-        with suppress(OSError):  # a closed terminal or a full disk must not stop the measuring
+        with _even_unread():
             self._console.print(Text(one_line(line)) if isinstance(line, str) else line, soft_wrap=True)
         self._redraw()
 
     def _redraw(self) -> None:
         if self._live is not None:
-            with suppress(OSError):
+            with _even_unread():
                 self._live.refresh()
 
     def _display(self) -> Group:
@@ -185,6 +187,21 @@ class Progress:
         each_s, left = self._wall_s / self._timed, self._attempts - self._finished
         # One that takes longer than the mean says nothing of those behind it.
         return max(0.0, each_s - under_way_s) + each_s * max(0, left - 1)
+
+
+@contextmanager
+def _even_unread() -> Iterator[None]:
+    """A closed terminal or a full disk must not stop the measuring. A signal must, also one that comes in the middle of
+    drawing: rich's own clean-up then raises over it."""
+    before = sys.exception()
+    try:
+        yield
+    except OSError as error:
+        raised = error.__context__
+        while raised is not None and raised is not before:
+            if isinstance(raised, KeyboardInterrupt | SystemExit):
+                raise raised from None
+            raised = raised.__context__
 
 
 def _advice(found: Verdict) -> str:

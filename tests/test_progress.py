@@ -260,3 +260,32 @@ def test_more_attempts_than_planned_do_not_overflow_the_bar(clock: Clock) -> Non
         progress.beat("steps", 0, 0)
 
     assert "2/2 attempts" in screen(run, clock)
+
+
+class Gone(io.StringIO):
+    def write(self, text: str) -> int:
+        raise OSError("closed")
+
+
+def test_the_measuring_goes_on_when_the_terminal_is_gone(clock: Clock) -> None:
+    with Progress(Console(file=Gone(), force_terminal=True, _environ={"TERM": "xterm"}), clock) as progress:
+        begin(progress)
+        progress.beat("measure", 1, 10)
+        progress.result("ddp", result(ok()))
+
+
+@pytest.mark.parametrize("stop", [SystemExit(129), KeyboardInterrupt()])
+def test_a_signal_is_heard_while_a_terminal_that_is_gone_is_drawn_on(stop: BaseException) -> None:
+    """As when its window is closed."""
+    coming: list[BaseException] = []
+
+    def clock() -> float:
+        if coming:
+            raise coming.pop()
+        return 1000.0
+
+    with Progress(Console(file=Gone(), force_terminal=True, _environ={"TERM": "xterm"}), clock) as progress:
+        begin(progress)
+        coming.append(stop)
+        with pytest.raises(type(stop)):
+            progress.beat("measure", 1, 10)
