@@ -244,6 +244,24 @@ def test_github_gets_the_tables_on_the_page_of_the_job(
     assert summary.read_text() == "before\n" + printed * 2
 
 
+def test_a_page_of_the_job_that_is_full_says_where_the_rest_is(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    summary = tmp_path / "summary.md"
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(summary))
+    summary.write_text("é" * (512 * 1024 - 1000))  # of two bytes each
+    printed = bench(run, "--format", "md")
+    assert 1024 * 1024 - 500 < len(summary.read_bytes()) <= 1024 * 1024
+    kept, _, note = summary.read_text().strip("é\n").rpartition("\n\n")
+    assert printed.startswith(f"{kept}\n")
+    assert note.startswith("**The report is cut here: a step summary holds 1 MiB.")
+    assert str(run / "report.md") in note.replace("\\", "")
+    full = summary.read_bytes().ljust(1024 * 1024)
+    summary.write_bytes(full)
+    bench(run, "--format", "md")
+    assert summary.read_bytes() == full
+
+
 def test_an_output_that_cannot_be_written_is_one_message(run: Path, tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     for kind in ("md", "html", "csv", "json", "parquet"):

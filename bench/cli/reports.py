@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from bench.store import Store
 
 Format = Literal["md", "html", "csv", "json", "parquet"]
+STEP_SUMMARY_BYTES = 1024 * 1024
+"""GitHub shows nothing of a step's summary that is larger."""
 
 
 @app.command()
@@ -56,8 +58,9 @@ def report(
     tell_left_out(stores)
     asked = _choices(stores, results, compare, reference, allow_unlike, claims)
     shown_on = console()
-    _append_to_step_summary(results, probes, asked)
     output = output or (stores[0].root / "report.html" if format_ == "html" else None)
+    whole = [output] if output and format_ in (None, "md", "html") else [store.root / "report.md" for store in stores]
+    _append_to_step_summary(results, probes, asked, whole)
     with _said_of(output):
         match format_ or ("md" if output or not shown_on.is_terminal else None):
             case None:
@@ -216,10 +219,19 @@ def _write(output: Path, content: str | bytes) -> None:
         write_bytes(output, data)
 
 
-def _append_to_step_summary(results: "list[Result]", probes: "list[Probe]", asked: "Choices") -> None:
-    """Where GitHub asks for it, the report appears on the page of the run."""
+def _append_to_step_summary(
+    results: "list[Result]", probes: "list[Probe]", asked: "Choices", whole: list[Path]
+) -> None:
+    """Where GitHub asks for it, the report appears on the page of the run.
+
+    Args:
+        whole: the files to read where it has to be cut.
+    """
     from bench.report import markdown, sections
 
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
-        with open(name, "a", encoding="utf-8") as summary:
-            summary.write(markdown.render(sections.report(results, probes, asked)))
+        text = markdown.render(sections.report(results, probes, asked))
+        note = f"The report is cut here: a step summary holds 1 MiB. All of it: {', '.join(map(str, whole))}"
+        with open(name, "ab") as summary:
+            room = STEP_SUMMARY_BYTES - os.fstat(summary.fileno()).st_size
+            summary.write(markdown.cut(text, room, note).encode())

@@ -30,6 +30,15 @@ def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     return "\n".join(line for table in shown if table.rows for line in section(table))
 
 
+def cut(text: str, room: int, note: str) -> str:
+    """``text`` if it fits into ``room`` bytes; else its first lines and ``note``; nothing where not even that fits."""
+    if len(data := text.encode()) <= room:
+        return text
+    end = f"\n\n**{escape(note)}**\n"
+    left = room - len(end.encode())
+    return data[:left].rpartition(b"\n")[0].decode() + end if left >= 0 else ""
+
+
 def section(section: Section, plots: str | None = None) -> list[str]:
     """A section under its heading."""
     heading = [f"## {escape(section.title)}", ""] if section.title else []
