@@ -321,6 +321,15 @@ def test_the_deepspeed_note_stands_under_every_phase_table_with_deepspeed_and_on
     assert shown([result(), result(backend="zero2")], width=300).count(note) == 2
 
 
+def test_a_run_ends_with_the_answer_on_a_terminal_and_elsewhere() -> None:
+    text = markdown.main_tables(mixed())
+    assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp")
+    headings = re.findall("^## (.+)", text, re.MULTILINE)
+    assert headings == ["What to run", "Not compared", "Raw matrix", "Phases, mean ms"]
+    assert shown(mixed()).startswith("What to run\n- For num_cams 1: train with ddp")
+    assert markdown.main_tables([]) == ""
+
+
 def test_backward_step_is_never_printed() -> None:
     assert "backward_step" not in rendered(mixed()) + shown(mixed())
 

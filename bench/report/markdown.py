@@ -8,7 +8,7 @@ from functools import lru_cache
 from bench.outcome import Result
 from bench.probe import Probe
 from bench.report import tables
-from bench.report.sections import TITLE, Facts, Lines, Section
+from bench.report.sections import TITLE, Choices, Facts, Lines, Section, answer
 from bench.report.summary import summarize
 from bench.report.tables import Table, one_line
 from bench.report.verdicts import verdicts
@@ -24,10 +24,13 @@ def render(sections: Sequence[Section], plots: str | None = None) -> str:
 
 
 def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
-    """The raw matrix and the mean phases: what `bench run` ends with."""
+    """The answer, the raw matrix and the mean phases: what `bench run` ends with."""
+    if not results:
+        return ""
     summary = summarize(results)
     shown = (tables.matrix(summary), tables.phases(summary, "mean"), verdicts(probes))
-    return "\n".join(line for table in shown if table.rows for line in section(table))
+    parts = (*answer(summary, Choices()), *(table for table in shown if table.rows))
+    return "\n".join(line for part in parts for line in section(part))
 
 
 def cut(text: str, room: int, note: str) -> str:
