@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import torch.distributed as dist
-from accelerate.utils import send_to_device
-from torch import nn
+from accelerate.utils import recursively_apply, send_to_device
+from torch import Tensor, nn
 
 from bench import spool
 from bench.audit.collectives import Issued
@@ -16,6 +16,7 @@ from bench.audit.dataloader import Loaded
 from bench.audit.params import Looked, Parameter
 from bench.backends import backend_of
 from bench.cell import Audit, AuditKind
+from bench.errors import InputError
 from bench.runner import recorder
 from bench.runner.device import Shim
 from bench.runner.setup import build, loader_of, set_up, task_of
@@ -68,6 +69,8 @@ def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile
         start = time.perf_counter()
         batch = next_batch(batches)
         fetched = time.perf_counter()
+        if not index:
+            _check_tensors(batch)
         send_to_device(batch, accelerator.device, non_blocking=accelerator.non_blocking)
         device.synchronize()
         ended.append(time.perf_counter())
@@ -81,6 +84,17 @@ def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile
         window_s=ended[-1] - ended[first],
     )
     spool.write(spool.audit_file(out, rank), loaded)
+
+
+def _check_tensors(batch: object) -> None:
+    """A loader is audited whatever holds its tensors, but one without any feeds no training."""
+    tensors: list[Tensor] = []
+    recursively_apply(tensors.append, batch)
+    if not tensors:
+        raise InputError(
+            f"the loader's batch, a {type(batch).__name__}, holds no tensor:"
+            " a sample of the workload's dataset must be a dict of tensors"
+        )
 
 
 def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:

@@ -65,6 +65,17 @@ def test_with_workers_the_window_counts_and_not_the_bursts(bench: Bench) -> None
     assert samples_per_s < 2 * 60
 
 
+def test_tensors_are_found_wherever_a_batch_holds_them(bench: Bench) -> None:
+    kinds = ["tuple", "nested", "tensor", "text", "empty"]
+    matrix = bench.matrix(workload={"name": "unfed:Toy"}, matrix={"backend": "ddp", "sample": kinds, "batch": 2})
+    output = bench("audit", "dataloader", matrix, "--steps", "2", "--out", str(bench.folder / "run"), expect=1)
+    *held, text, empty = said(output).values()
+    assert all(says.startswith("NO TRAINING FIGURE, the loader delivers") for says in held)
+    for says, kind in ((text, "list"), (empty, "dict")):
+        assert says.startswith("NOT MEASURED, failed")
+        assert f"the loader's batch, a {kind}, holds no tensor: a sample of" in says
+
+
 def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None:
     matrix = bench.matrix(
         workload={"name": "unreached:Toy"},

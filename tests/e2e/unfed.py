@@ -1,24 +1,34 @@
-"""Toy whose every sample takes a while to make."""
+"""Toy whose every sample takes a while to make, or is no dict of tensors."""
 
 import time
-from typing import Any
+from typing import Any, Literal
 
 import toy
 
 
 class ToyConfig(toy.ToyConfig):
     sample_s: float = 0.0
+    sample: Literal["dict", "tuple", "nested", "tensor", "text", "empty"] = "dict"
 
 
 class Toy(toy.Toy):
     Config = ToyConfig
 
     def dataset(self, seed: int) -> Any:
-        sample_s, samples = self.config.sample_s, super().dataset(seed)
+        config, samples = self.config, super().dataset(seed)
 
         class Slow(type(samples)):
             def __getitem__(self, index: int):
-                time.sleep(sample_s)
-                return super().__getitem__(index)
+                time.sleep(config.sample_s)
+                sample = super().__getitem__(index)
+                x, y = sample["x"], sample["y"]
+                return {
+                    "dict": sample,
+                    "tuple": (x, y),
+                    "nested": {"both": [x, {"y": y}], "name": "sample"},
+                    "tensor": x,
+                    "text": "sample",
+                    "empty": {},
+                }[config.sample]
 
         return Slow()
