@@ -1,4 +1,7 @@
-"""The collectives that ranks have issued, as data: where they parted, and who waits for whom."""
+"""The collectives that ranks have issued, as data: where they parted, and who waits for whom.
+
+Sends and receives between two ranks are none: the recorder leaves them out.
+"""
 
 from collections.abc import Mapping, Sequence
 

@@ -1,6 +1,7 @@
 """`bench audit collectives`: whether all ranks issue the same collectives, and from where.
 
 Ranks that issue unlike ones wait for each other for ever, or exchange nonsense. On gloo that shows in seconds.
+Point-to-point operations (send, recv) are not looked at: ranks rightly differ in them.
 """
 
 import re
