@@ -7,6 +7,7 @@ the limit counts what training takes and nothing else.
 import contextlib
 import fcntl
 import importlib
+import time
 from collections.abc import Iterable
 from pathlib import Path
 from typing import get_args
@@ -34,11 +35,18 @@ def build_extensions() -> None:
     folder = Path(cpp_extension._get_build_directory(ShareMemCommBuilder.NAME, verbose=False))
     with (folder / "bench.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
-        baton = folder / "lock"
-        if baton.exists() and not processes.anyone_has_open(baton):
-            baton.unlink(missing_ok=True)
+        _wait_for_baton(folder / "lock")
         with processes.children_end_too():
             build_shm_op()
+
+
+def _wait_for_baton(file: Path) -> None:
+    """Look again while somebody has it open: who is just being killed lets go of it after the kernel lock."""
+    while file.exists():
+        if processes.anyone_has_open(file):
+            time.sleep(0.2)
+        else:
+            file.unlink(missing_ok=True)
 
 
 def preload(families: Iterable[Family] = get_args(Family)) -> None:
