@@ -57,7 +57,7 @@ def _compiler(hardware: Hardware) -> list[Finding]:
     if hardware.device == "cuda" or importlib.util.find_spec("deepspeed") is None:
         return []
     missing = [tool for tool in ("c++", "ninja") if shutil.which(tool) is None]
-    use = "DeepSpeed compiles a communication helper on a CPU, about half a minute once per user"
+    use = "DeepSpeed compiles a communication helper on a CPU, about half a minute once per user and environment"
     return [Finding("compiler", not missing, f"{', '.join(missing)} not found: {use}" if missing else use)]
 
 

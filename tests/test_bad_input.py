@@ -306,6 +306,26 @@ CASES = [
         "ds.json: fp16.enabled",
         ds='{"fp16": {"enabled": true}}',
     ),
+    own(
+        "autocast in a DeepSpeed JSON",
+        "deepspeed_config: {deepspeed_config_file: ds.json}\n",
+        "ds.json: torch_autocast.enabled: true",
+        "mixed_precision: bf16",
+        ds='{"torch_autocast": {"enabled": true}}',
+    ),
+    own(
+        "checkpointing by FSDP",
+        "distributed_type: FSDP\nfsdp_config: {fsdp_activation_checkpointing: true}\n",
+        "own.yaml:2: fsdp_config.fsdp_activation_checkpointing: true",
+        "grad_ckpt: true",
+    ),
+    own(
+        "compilation by accelerate",
+        "distributed_type: MULTI_GPU\ndynamo_config:\n  dynamo_backend: INDUCTOR\n",
+        "own.yaml:3: dynamo_config.dynamo_backend: 'INDUCTOR'",
+        "train.compile: true",
+    ),
+    own("compilation, as older files say it", "dynamo_backend: EAGER\n", "own.yaml:1: dynamo_backend", "train.compile"),
     Case(
         "own backend with a taken name",
         HEAD + "matrix: {backend: {name: ddp, config_file: own.yaml}, batch: 1}\n",

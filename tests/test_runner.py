@@ -2,14 +2,22 @@
 
 import dataclasses
 import re
+import subprocess
+import sys
+import threading
+import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from accelerate.state import AcceleratorState, GradientState, PartialState
 from examples import cell
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
@@ -17,10 +25,12 @@ from torch.utils.data import DataLoader
 from bench.cell import Attempt, Train
 from bench.errors import InputError
 from bench.outcome import RankError, RankOom
+from bench.processes import anyone_has_open
 from bench.runner.attempt import failure
 from bench.runner.device import shim
+from bench.runner.preload import _wait_for_baton
 from bench.runner.regime import check, observe
-from bench.runner.setup import Job, set_up
+from bench.runner.setup import Job, _check_units, _compile_units, set_up
 from bench.runner.steps import METRICS, no_lap, phase_window, step, throughput_window
 from model.workload import Pi07
 
@@ -279,6 +289,14 @@ def test_a_metric_that_the_workload_lacks_is_zero() -> None:
     assert rest == [0.0] * 4
 
 
+def test_a_forward_without_a_loss_is_said() -> None:
+    job = job_of()
+    for output, words in (({"mse": 1.0}, "returned a dict with mse, not"), (torch.ones(()), "returned a Tensor, not")):
+        wrong = dataclasses.replace(job, model=lambda _, output=output: output)  # type: ignore[arg-type]
+        with pytest.raises(InputError, match=words):
+            step(wrong, batches_of(job), no_lap)
+
+
 # --- setting up -----------------------------------------------------------------------------------------------------
 
 
@@ -313,3 +331,43 @@ def test_accumulation_through_the_environment_is_refused(monkeypatch: pytest.Mon
 def test_two_jobs_of_one_seed_are_the_same() -> None:
     first, second = (list(job_of().model.parameters()) for _ in range(2))
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
+
+
+def test_units_are_compiled_also_once_they_are_sharded(tmp_path: Path) -> None:
+    """fully_shard changes their class."""
+    model = Pi07(Pi07.Config.model_validate(OPTIONS)).build()
+    dist.init_process_group("gloo", store=dist.FileStore(str(tmp_path / "store"), 1), rank=0, world_size=1)
+    try:
+        units = [module for module in model.modules() if type(module).__name__ in Pi07.units]
+        for unit in units:
+            fully_shard(unit, mesh=init_device_mesh("cpu", (1,)))
+        _compile_units(model, Pi07.units)
+    finally:
+        dist.destroy_process_group()
+    compiled = [module for module in model.modules() if module._compiled_call_impl is not None]
+    assert {id(module) for module in compiled} == {id(unit) for unit in units}
+
+
+def test_units_that_the_model_lacks_are_said() -> None:
+    with pytest.raises(InputError, match="the workload's units name Layer, but no module"):
+        _check_units(nn.Linear(1, 1), ("Linear", "Layer"))
+
+
+def test_a_dead_build_of_an_extension_blocks_nobody(tmp_path: Path) -> None:
+    """Also when the killed process has not let go of torch's lock file yet, and its kernel lock is free already."""
+    baton = tmp_path / "lock"
+    holder = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"open({str(baton)!r}, 'w').write('1'); f = open({str(baton)!r}); import time; time.sleep(60)",
+        ]
+    )
+    while not (baton.exists() and anyone_has_open(baton)):
+        time.sleep(0.01)
+    killer = threading.Timer(0.5, holder.kill)
+    killer.start()
+    _wait_for_baton(baton)
+    killer.join()
+    holder.wait()
+    assert not baton.exists()

@@ -18,6 +18,8 @@ WHY_NO_ACCUMULATION = (
     " read too high by that factor. It is always 1; choose a larger batch"
 )
 
+_CKPT = "leave it out; the bundled workload has grad_ckpt: true"
+
 Content = dict[str, JsonValue]
 
 
@@ -55,11 +57,13 @@ def read(path: Path, where: str | None) -> Content:
             field="parallelism_config",
             fix="leave it out",
         )
+    _refuse_compilation(document)
     fsdp, deepspeed = ("fsdp_config",), ("deepspeed_config",)
     if "fsdp_config" in content:
         _mapping(document, fsdp)
         _one_of(document, (*fsdp, "fsdp_version"), (1, 2), 1)
         _strategy_of_version_1(_mapping(document, fsdp))
+        _off(document, (*fsdp, "fsdp_activation_checkpointing"), "the cell would say that it keeps activations", _CKPT)
         _one_of(document, (*fsdp, "fsdp_sharding_strategy"), (*SHARDING_STRATEGIES, 1, 2, 3, 4, 5), "FULL_SHARD")
     if "deepspeed_config" in content:
         engine = _mapping(document, deepspeed)
@@ -97,6 +101,14 @@ def _read_deepspeed(named: JsonValue, folder: Path, place: str | None) -> Conten
     if "fp16" in content and _mapping(document, ("fp16",)).get("enabled", False) is not False:
         raise InputError(
             "fp16 is not measured", where=str(path), field="fp16.enabled", allowed="bf16, or neither of the two"
+        )
+    if "torch_autocast" in content:
+        _mapping(document, ("torch_autocast",))
+        _off(
+            document,
+            ("torch_autocast", "enabled"),
+            "autocast hides what the arithmetic is in",
+            "mixed_precision: bf16, or bf16.enabled here, computes in bf16",
         )
     return content
 
@@ -157,6 +169,24 @@ def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], defaul
             allowed=words,
             fix=near_miss(value, words),
         )
+
+
+def _off(document: Document, key: Key, why: str, fix: str) -> None:
+    value = _at(document, key, False)
+    if value is not False and str(value).lower() not in ("false", "no", "none"):
+        raise InputError(
+            f"{show(value)} is refused: {why}",
+            where=place_of(document.places, key),
+            field=dotted(key),
+            allowed="false",
+            fix=fix,
+        )
+
+
+def _refuse_compilation(document: Document) -> None:
+    """accelerate would compile the whole model in `prepare`, and its wrapper hides how the model is sharded."""
+    for key in (("dynamo_backend",), ("dynamo_config", "dynamo_backend")):
+        _off(document, key, "the cell would say that it is not compiled", "leave it out, and set train.compile: true")
 
 
 def _refuse_accumulation(document: Document, key: Key) -> None:

@@ -57,6 +57,8 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     _keep_only_the_wrapper()
     task = task_of(cell)
     model = build(cell, task)
+    if family in ("fsdp", "fsdp2") or cell.train.compile:
+        _check_units(model, task.units)
     if family == "fsdp2" and cell.mixed_precision == "bf16" and cell.accelerate is None:
         _reduce_in_fp32(accelerator)
     if family == "deepspeed":
@@ -202,8 +204,16 @@ def _fit_buckets(accelerator: Accelerator, parameters: int) -> None:
 def _compile_units(model: nn.Module, units: tuple[str, ...]) -> None:
     """Compile after sharding and unit by unit: hooks of the outer model stay outside the graphs."""
     for module in model.modules():
-        if type(module).__name__ in units:
+        # fully_shard gives a unit a class of its own, derived from the one it had.
+        if {kind.__name__ for kind in type(module).__mro__} & set(units):
             module.compile()
+
+
+def _check_units(model: nn.Module, units: tuple[str, ...]) -> None:
+    """Without them nothing would be compiled, and silently so."""
+    kinds = {type(module).__name__ for module in model.modules()}
+    if missing := [unit for unit in units if unit not in kinds]:
+        raise InputError(f"the workload's units name {', '.join(missing)}, but no module of its model is of that class")
 
 
 def _end_with_rank(_worker: int) -> None:

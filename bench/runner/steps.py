@@ -1,7 +1,7 @@
 """The training step, its phases and the two windows in which it is timed."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
@@ -43,6 +43,9 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
     lap("dataload_wait")
     output: dict[str, Tensor] = job.model(batch)
     lap("forward")
+    if not isinstance(output, Mapping) or "loss" not in output:
+        keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
+        raise InputError(f'the workload\'s forward returned a {type(output).__name__}{keys}, not {{"loss": ...}}')
     job.accelerator.backward(output["loss"])
     lap("bwd")
     job.clip()
