@@ -1,6 +1,5 @@
 """Runs of three cells that are struck while the second one is in a phase that the test names."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Callable
@@ -101,7 +100,7 @@ class Struck:
         return self.process.returncode, output
 
     def wake(self) -> None:
-        os.kill(self.process.pid, signal.SIGCONT)
+        self.process.send_signal(signal.SIGCONT)  # nothing where it has been killed and reaped
 
     def result(self, turn: int) -> Result | None:
         """What is stored of a cell."""
