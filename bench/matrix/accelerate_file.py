@@ -18,6 +18,7 @@ WHY_NO_ACCUMULATION = (
     " read too high by that factor. It is always 1; choose a larger batch"
 )
 
+_FALSE = ("false", "no", "none")
 _CKPT = "leave it out; the bundled workload has grad_ckpt: true"
 
 Content = dict[str, JsonValue]
@@ -63,7 +64,8 @@ def read(path: Path, where: str | None) -> Content:
         _mapping(document, fsdp)
         _one_of(document, (*fsdp, "fsdp_version"), (1, 2), 1)
         _strategy_of_version_1(_mapping(document, fsdp))
-        _off(document, (*fsdp, "fsdp_activation_checkpointing"), "the cell would say that it keeps activations", _CKPT)
+        what = "checkpointing is refused: the cell would say that activations are kept"
+        _refuse(document, (*fsdp, "fsdp_activation_checkpointing"), what, _FALSE, _CKPT)
         _one_of(document, (*fsdp, "fsdp_sharding_strategy"), (*SHARDING_STRATEGIES, 1, 2, 3, 4, 5), "FULL_SHARD")
     if "deepspeed_config" in content:
         engine = _mapping(document, deepspeed)
@@ -104,12 +106,8 @@ def _read_deepspeed(named: JsonValue, folder: Path, place: str | None) -> Conten
         )
     if "torch_autocast" in content:
         _mapping(document, ("torch_autocast",))
-        _off(
-            document,
-            ("torch_autocast", "enabled"),
-            "autocast hides what the arithmetic is in",
-            "mixed_precision: bf16, or bf16.enabled here, computes in bf16",
-        )
+        what = "autocast is refused: it hides what the arithmetic is in"
+        _refuse(document, ("torch_autocast", "enabled"), what, _FALSE, "mixed_precision: bf16, or bf16.enabled here")
     return content
 
 
@@ -171,31 +169,25 @@ def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], defaul
         )
 
 
-def _off(document: Document, key: Key, why: str, fix: str) -> None:
-    value = _at(document, key, False)
-    if value is not False and str(value).lower() not in ("false", "no", "none"):
+def _refuse(document: Document, key: Key, what: str, off: tuple[str, ...], fix: str) -> None:
+    """Unless it is switched off, by one of the words of ``off``."""
+    value = _at(document, key, off[0])
+    if str(value).lower() not in off:
         raise InputError(
-            f"{show(value)} is refused: {why}",
+            f"{show(value)}: {what}",
             where=place_of(document.places, key),
             field=dotted(key),
-            allowed="false",
+            allowed=off[0],
             fix=fix,
         )
 
 
 def _refuse_compilation(document: Document) -> None:
     """accelerate would compile the whole model in `prepare`, and its wrapper hides how the model is sharded."""
+    what, fix = "compilation is refused: the cell would say that there is none", "leave it out; set train.compile: true"
     for key in (("dynamo_backend",), ("dynamo_config", "dynamo_backend")):
-        _off(document, key, "the cell would say that it is not compiled", "leave it out, and set train.compile: true")
+        _refuse(document, key, what, ("no", "false", "none"), fix)
 
 
 def _refuse_accumulation(document: Document, key: Key) -> None:
-    value = _at(document, key, 1)
-    if value != "auto" and (isinstance(value, bool) or value != 1):
-        raise InputError(
-            f"{show(value)}: gradient accumulation is refused",
-            where=place_of(document.places, key),
-            field=dotted(key),
-            allowed="1",
-            fix=WHY_NO_ACCUMULATION,
-        )
+    _refuse(document, key, "gradient accumulation is refused", ("1", "1.0", "auto"), WHY_NO_ACCUMULATION)
