@@ -76,20 +76,19 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         here.beat("compile")
         build_extensions()
         here.beat("setup")
-    capacity_bytes = here.device.limit_memory(cell.memory_limit_bytes)
     if isinstance(spec.attempt, Audit):
         audits.run(spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankAudited(rank=here.rank)
     if isinstance(spec.attempt, Walk):
         here.device.keep_little()
         job = set_up(cell, here.device, spec.attempt.batches_per_rank[0])
-        walk(job, spec.attempt, here.device, capacity_bytes, here.out, here.rank, here.beat)
+        walk(job, spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankWalked(rank=here.rank)
     job = set_up(cell, here.device, spec.attempt.batch_per_rank)
-    return _measure(spec.attempt, spec.device, job, here, capacity_bytes, time.perf_counter() - start)
+    return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start)
 
 
-def _measure(attempt: Attempt, device: Device, job: Job, here: Here, capacity_bytes: int, setup_s: float) -> RankOk:
+def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: float) -> RankOk:
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
@@ -100,7 +99,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, capacity_by
     here.device.reset_peaks()
     measure_start = time.perf_counter()
     throughput = throughput_window(job, batches, measure.steps, here.beat, "measure")
-    memory = here.device.memory(capacity_bytes)
+    memory = here.device.memory(job.capacity_bytes)
     phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
     here.beat("done")
     metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))

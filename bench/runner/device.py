@@ -29,7 +29,7 @@ class Shim(Protocol):
         ...
 
     def limit_memory(self, limit_bytes: int | None) -> int:
-        """Enforce the limit on this process; returns its capacity in bytes."""
+        """After ``open``: enforce the limit on what this process takes from now on; returns its capacity in bytes."""
         ...
 
     def lift_limit(self) -> None:
@@ -119,7 +119,7 @@ class Cuda:
 class Cpu:
     """Several ranks on one machine over gloo, with the same accelerate configs as on GPUs."""
 
-    _imports_bytes: int | None = None
+    _before_bytes: int | None = None
 
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
         handlers = _handlers(find_unused_parameters)
@@ -133,13 +133,13 @@ class Cpu:
         return Accelerator(cpu=family == "single", kwargs_handlers=handlers)
 
     def limit_memory(self, limit_bytes: int | None) -> int:
-        # What the imports have taken is not the attempt's own.
-        self._imports_bytes = _status_bytes("VmData")
+        # What imports and the process group have taken is not the attempt's own.
+        self._before_bytes = _status_bytes("VmData")
         if limit_bytes is None:
             return int(psutil.virtual_memory().total) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         # torch's CPU allocator raises when the data segment cannot grow.
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
-        resource.setrlimit(resource.RLIMIT_DATA, ((self._imports_bytes or 0) + limit_bytes, hard))
+        resource.setrlimit(resource.RLIMIT_DATA, ((self._before_bytes or 0) + limit_bytes, hard))
         return limit_bytes
 
     def lift_limit(self) -> None:
@@ -174,9 +174,9 @@ class Cpu:
         back by the allocator, from the data segment.
         """
         data, peak, now = _status_bytes("VmData"), _status_bytes("VmHWM"), _status_bytes("VmRSS")
-        if data is None or peak is None or now is None or self._imports_bytes is None:
+        if data is None or peak is None or now is None or self._before_bytes is None:
             return None
-        return data + (peak - now) - self._imports_bytes
+        return data + (peak - now) - self._before_bytes
 
 
 def _reset_peak_rss() -> None:

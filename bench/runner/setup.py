@@ -26,6 +26,8 @@ class Job:
     """Everything of a training step, prepared."""
 
     accelerator: Accelerator
+    capacity_bytes: int
+    """What this rank may use from the time when it has joined the others."""
     model: nn.Module
     optimizer: Any
     """accelerate's wrapper; None when only forward and backward run."""
@@ -55,6 +57,8 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
             fix="unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
         )
     _keep_only_the_wrapper()
+    # Not before: the stacks of the rendezvous' threads depend on who launched this rank, and are no part of training.
+    capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
     task = task_of(cell)
     model = build(cell, task)
     if family in ("fsdp", "fsdp2") or cell.train.compile:
@@ -102,6 +106,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
         _compile_units(model, task.units)
     return Job(
         accelerator=accelerator,
+        capacity_bytes=capacity_bytes,
         model=model,
         optimizer=optimizer,
         scheduler=scheduler,

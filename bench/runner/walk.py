@@ -18,7 +18,7 @@ NEAR = 0.95
 """The walk ends where the next batch is likely to need more than this share of capacity on any rank."""
 
 
-def walk(job: Job, walk: Walk, device: Shim, capacity_bytes: int, out: Path, rank: int, beat: BeatFile) -> None:
+def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
     """Leave a footprint of each batch in `walk<N>.json`, up to the first that is likely not to fit.
 
     The last footprint is of the first batch again. What it needs more than at first is what the process has kept of the
@@ -38,13 +38,13 @@ def walk(job: Job, walk: Walk, device: Shim, capacity_bytes: int, out: Path, ran
         start = time.perf_counter()
         step(job, batches, no_lap)
         took_s = time.perf_counter() - start
-        memory = device.memory(capacity_bytes)
+        memory = device.memory(job.capacity_bytes)
         held.append((batch, _used(memory)))
         seen.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, seen), step_time_s=took_s))
         spool.write(out / f"walk{rank}.json", Walked(rank=rank, footprints=tuple(seen)))
 
     for batch in walk.batches_per_rank:
-        if not _everywhere(job, _likely_to_fit(held, batch, capacity_bytes)):
+        if not _everywhere(job, _likely_to_fit(held, batch, job.capacity_bytes)):
             break
         measure(batch)
     if len(seen) > 1:

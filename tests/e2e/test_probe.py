@@ -9,8 +9,9 @@ from bench.search import Verdict
 from bench.store import Probe, Store
 
 BACKENDS = ("ddp", "fsdp", "zero2")
-# A batch of 8 is some 70 MiB here, several times what malloc varies by.
-SETTINGS = ("--granularity", "8", "--memory-limit", "320MiB")
+GRANULARITY = 16
+"""Samples of some 130 MiB: malloc varies by 10, and no backend's peak is closer than 35 MiB to the limit."""
+SETTINGS = ("--granularity", str(GRANULARITY), "--memory-limit", "320MiB")
 
 
 def found(bench: Bench) -> Probe:
@@ -34,7 +35,7 @@ def test_max_is_certified_and_holds_in_launches_of_their_own(probed: tuple[Bench
     assert isinstance(verdict, Verdict)
     assert verdict.certificate == "next_fails"
     assert verdict.max_batch_per_rank is not None
-    assert verdict.fails == verdict.max_batch_per_rank + 8
+    assert verdict.fails == verdict.max_batch_per_rank + GRANULARITY
     kinds = {(r.attempt.batch_per_rank, r.outcome.kind) for r in bench.results() if r.attempt.cell.backend == backend}
     assert {(verdict.max_batch_per_rank, "ok"), (verdict.fails, "oom")} <= kinds
     assert verdict.best is not None
