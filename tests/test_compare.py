@@ -368,6 +368,21 @@ def test_a_gate_that_cannot_decide_says_so(tmp_path: Path) -> None:
     assert (far.exit_code, far.stderr) == (0, "")
 
 
+def test_the_gate_judges_by_its_own_threshold_and_not_by_the_margin(tmp_path: Path) -> None:
+    """3 % longer is SAME within 5 %, and is beyond a gate of 2 %; one of 3 % cannot tell."""
+    base, head = (store(tmp_path / name, run([s] * STEPS)) for name, s in (("base", 0.1), ("head", 0.103)))
+    gate = ("--noise", "0.1%", "--fail-on-regression")
+    proven = bench(base, head, *gate, "2%")
+    assert "1 SAME" in proven.stdout
+    assert (proven.exit_code, proven.stderr) == (
+        1, "regression: ddp, batch 2: its step takes 1.030 times as long (1.026 to 1.034)\n"
+    )  # fmt: skip
+    open_ = bench(base, head, *gate, "3%")
+    assert (open_.exit_code, open_.stderr) == (0, "1 of 1 attempt UNCLEAR at 3.0 %: the gate could not decide there\n")
+    beyond = bench(base, head, *gate, "4%")
+    assert (beyond.exit_code, beyond.stderr) == (0, "")
+
+
 def test_the_command_is_loud_about_unlike_machines(tmp_path: Path) -> None:
     base = store(tmp_path / "base", run())
     head = store(tmp_path / "head", run(machine=CUDA_MACHINE), machine=CUDA_MACHINE)

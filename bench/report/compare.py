@@ -93,16 +93,17 @@ class TwoRuns:
         )
 
     def regressions(self, threshold: float) -> list[str]:
-        """A sentence for each attempt whose step is longer by ``threshold`` at least, or that was ok and is no more.
+        """A sentence for each attempt whose step is longer by more than ``threshold``, or that was ok and is no more.
 
-        The whole interval, that for alarms, has to lie beyond the threshold. An attempt that head lacks counts when
-        its whole cell is gone; a search over batch picks other batches from run to run.
+        The whole interval, that for alarms, has to lie beyond the threshold, whatever the margin calls the same. An
+        attempt that head lacks counts when its whole cell is gone; a search over batch picks other batches from run to
+        run.
         """
         slower = [
             f"{pair.name}: its step takes {pair.ratio.estimate:.3f} times as long"
             f" ({pair.ratio.alarm[0]:.3f} to {pair.ratio.alarm[1]:.3f})"
             for pair in self.pairs
-            if pair.speed != "SAME" and pair.ratio is not None and pair.ratio.alarm[0] >= 1 + threshold
+            if pair.ratio is not None and pair.ratio.alarm[0] > 1 + threshold
         ]
         broken = [
             f"{changed.name}: was {changed.base.outcome} and is {changed.head.outcome}:"
@@ -120,8 +121,7 @@ class TwoRuns:
     def undecided(self, threshold: float) -> str | None:
         """Where a step may be longer by ``threshold`` and may as well not be; None where there is no such attempt."""
         n = sum(
-            pair.speed == "UNCLEAR"
-            and (pair.ratio is None or pair.ratio.alarm[0] < 1 + threshold <= pair.ratio.alarm[1])
+            pair.ratio.alarm[0] <= 1 + threshold < pair.ratio.alarm[1] if pair.ratio else pair.speed == "UNCLEAR"
             for pair in self.pairs
         )
         at = f"{n} of {counted(len(self.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
