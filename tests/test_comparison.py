@@ -10,19 +10,21 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, result, vram
+from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, rendered, result, vram
 from pydantic import JsonValue
 from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.outcome import Failed, Hang, Ok, Oom, Outcome, Reported, Result
+from bench.probe import Probe, Stopped
 from bench.report import frame
 from bench.report.advice import advise, sentences
 from bench.report.comparison import MAX_REFUSED, compare, refusals, table
 from bench.report.contract import contract_of, differing, same
 from bench.report.flags import flags
 from bench.report.summary import summarize
+from bench.search import Goal
 from bench.store import Store
 
 CAPACITY_BYTES = 85_900_000_000
@@ -259,6 +261,52 @@ def stored(folder: Path, results: list[Result]) -> Path:
         for each in results:
             store.finish(each)
     return folder
+
+
+def test_a_cell_on_two_machines_is_two_that_are_not_compared() -> None:
+    faster = MACHINE.model_copy(update={"cpu": "Faster CPU"})
+    quick = tuple(step_s / 3 for step_s in STEADY)
+    results = [result(ok(STEADY, STEADY, backend=name), backend=name) for name in ("ddp", "fsdp")]
+    results += [result(ok(quick, quick), machine=faster)]
+    summary = summarize(results)
+    assert summary.columns == ("backend", "machine")
+    assert {pair.ratio for pair in compare(summary).speed_ups} == {1.0}
+    assert "they differ in hardware" in refusals(summary, compare(summary))[0]
+    told = sentences(summary, advise(summary))
+    assert told[0].startswith("For machine Example CPU: train with ddp, batch 2: 40 samples/s")
+    assert told[-1].startswith("For machine Faster CPU: train with ddp, batch 2: 120 samples/s")
+
+
+def test_machines_of_one_name_are_numbered_and_a_commit_is_no_other_machine() -> None:
+    newer = MACHINE.model_copy(update={"libraries": {**MACHINE.libraries, "torch": "2.0.0"}})
+    later = MACHINE.model_copy(update={"git_commit": "f" * 40})
+    summary = summarize([result(), result(machine=newer), result(machine=later, batch=4)])
+    assert summary.n_attempts == 3
+    assert [[row.settings["machine"] for row in cell.rows] for cell in summary.cells] == [
+        ["Example CPU (1)"] * 2,
+        ["Example CPU (2)"],
+    ]
+
+
+def test_two_runs_of_one_cell_give_one_matched_batch() -> None:
+    once = [result(), result(ok(backend="fsdp"), backend="fsdp")]
+    assert len(compare(summarize([*once, *once])).speed_ups) == 2
+
+
+def test_a_few_steps_of_a_search_are_no_matched_batch() -> None:
+    both = [result(ok(backend=name), backend=name, batch=batch) for name in ("ddp", "fsdp") for batch in (2, 4)]
+    few = both[0].model_copy(update={"attempt": both[0].attempt.model_copy(update={"short": True})})
+    matched = [pair.row.batch_per_rank for pair in compare(summarize([few, *both[1:]])).speed_ups if pair.matched]
+    assert matched == [4]
+
+
+def test_advice_leaves_the_headroom_that_the_search_was_given() -> None:
+    full = Ok(ranks=tuple(rank(number, (0.2,) * 3, memory=vram(30, 68)) for number in (0, 1)))
+    results = [result(full, machine=CUDA_MACHINE)]
+    found = Stopped(reason="x")
+    probe = Probe(cell=results[0].attempt.cell, axes={}, goal=Goal(headroom=0.8), found=found)
+    assert "train with ddp, batch 2" in rendered(results)
+    assert "nothing was measured within 80.0 % of capacity" in rendered(results, [probe])
 
 
 def test_any_axis_can_be_compared_against_any_reference() -> None:

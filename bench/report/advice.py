@@ -8,10 +8,9 @@ from bench.report.contract import key
 from bench.report.flags import doubted
 from bench.report.rows import CellRows, Row, Sampled, Summary
 from bench.report.tables import caption, value_of
+from bench.search import Goal
 from bench.units import counted, percent, rate
 
-HEADROOM = 0.9
-"""Share of capacity that a recommended batch may hold."""
 CHOICES = frozenset({"backend", "attention", "grad_ckpt", "branch_sync", "compile", "fused", "find_unused_parameters"})
 """What one is free to choose for a task; everything else is the task itself."""
 OF_THE_RUN = frozenset({"masters_dtype", "optimizer_dtype"})
@@ -34,8 +33,12 @@ class Advice:
     """Backends of which no batch within the headroom was measured."""
 
 
-def advise(summary: Summary, headroom: float = HEADROOM) -> list[Advice]:
-    """For each task of the run. Rows that thrash, or that were measured in a few steps, are never chosen."""
+def advise(summary: Summary, headroom: float = Goal().headroom) -> list[Advice]:
+    """For each task of the run. Rows that thrash, or that were measured in a few steps, are never chosen.
+
+    Args:
+        headroom: share of capacity that a recommended batch may hold.
+    """
     tasks: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
         tasks.setdefault(key(cell.contract, without=CHOICES | OF_THE_RUN), []).append(cell)
@@ -48,12 +51,12 @@ def _candidates(cell: CellRows) -> list[Row]:
 
 
 def _advise(cells: Sequence[CellRows], columns: Sequence[str], headroom: float) -> Advice:
-    of_cell = {id(row): cell.cell.id for cell in cells for row in _candidates(cell)}
+    of_cell = {id(row): id(cell) for cell in cells for row in _candidates(cell)}
     ranked = sorted((row for cell in cells for row in _candidates(cell)), key=_rate, reverse=True)
     within = [row for row in ranked if (_held(row) or 0) <= headroom]
     beyond = [row for row in ranked[:1] if row not in within]
     by_backend: dict[str, Row] = {}
-    by_cell: dict[str, Row] = {}
+    by_cell: dict[int, Row] = {}
     for row in within:
         by_backend.setdefault(str(row.settings["backend"]), row)
         by_cell.setdefault(of_cell[id(row)], row)
@@ -71,7 +74,7 @@ def _advise(cells: Sequence[CellRows], columns: Sequence[str], headroom: float) 
     )
 
 
-def sentences(summary: Summary, advice: Sequence[Advice], headroom: float = HEADROOM) -> list[str]:
+def sentences(summary: Summary, advice: Sequence[Advice], headroom: float = Goal().headroom) -> list[str]:
     """What to train with, why, and what else there is."""
     doubts = doubted(summary)
     return [line for each in advice for line in _sentences(summary, each, headroom, doubts)]

@@ -120,10 +120,11 @@ def _speed_ups(
         if not allowed.issuperset(unlike):
             continue
         yield SpeedUp(reference=top, row=best, matched=False, unlike=unlike)
-        theirs = {row.batch_per_rank: row for row in first.sound}
-        for row in cell.sound:
-            if row.batch_per_rank in theirs:
-                yield SpeedUp(reference=theirs[row.batch_per_rank], row=row, matched=True, unlike=unlike)
+        # A few steps of a search decide what fits, not who is faster.
+        mine, theirs = ({row.batch_per_rank: row for row in each.sound if not row.short} for each in (cell, first))
+        for batch, row in mine.items():
+            if batch in theirs:
+                yield SpeedUp(reference=theirs[batch], row=row, matched=True, unlike=unlike)
 
 
 def _refused(alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str) -> Iterator[Refused]:
@@ -137,7 +138,7 @@ def _refused(alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str) ->
         mine = key({axis: one.contract.get(axis)})
         others = [cell for value, them in by_value.items() if value != mine for cell in them]
         fields, other = _nearest(one, others, axis)
-        if other is not None and fields and (pair := frozenset({one.cell.id, other.cell.id})) not in seen:
+        if other is not None and fields and (pair := frozenset({id(one), id(other)})) not in seen:
             seen.add(pair)
             yield Refused(one=one, other=other, fields=fields)
 

@@ -104,8 +104,7 @@ def _commit(machine: Machine) -> str:
 
 
 def _run(summary: Summary) -> str:
-    n_attempts = len(summary.rows)
-    cells = f"{counted(n_attempts, 'attempt')} in {counted(len(summary.cells), 'cell')}"
+    cells = f"{counted(summary.n_attempts, 'attempt')} in {counted(len(summary.cells), 'cell')}"
     if all(isinstance(machine.hardware, StatedHardware) for machine in summary.machines):
         return f"{cells}, imported {summary.started_at or UNKNOWN}"
     return f"{cells}, {duration(summary.wall_s)} in all, from {summary.started_at or UNKNOWN}"

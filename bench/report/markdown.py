@@ -29,7 +29,7 @@ def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
         return ""
     summary = summarize(results)
     shown = (tables.matrix(summary), tables.phases(summary, "mean"), verdicts(probes))
-    parts = (*answer(summary, Choices()), *(table for table in shown if table.rows))
+    parts = (*answer(summary, Choices(), probes), *(table for table in shown if table.rows))
     return "\n".join(line for part in parts for line in section(part))
 
 

@@ -200,6 +200,8 @@ class Summary:
     machines: tuple[Machine, ...]
     """Each distinct one: more than one is a reason for doubt."""
     isolations: tuple[str, ...]
+    n_attempts: int
+    """Short ones counted that a full one at the same batch keeps from having a row."""
     started_at: str | None
     """Of the first attempt."""
     wall_s: float

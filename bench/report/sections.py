@@ -18,6 +18,7 @@ from bench.report.rows import Summary
 from bench.report.summary import summarize
 from bench.report.tables import Statistic, Table
 from bench.report.verdicts import verdicts
+from bench.search import Goal
 
 TITLE = "Training benchmark"
 NOT_COMPARED = "Not compared"
@@ -68,7 +69,7 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
     drawn = charts(summary)
     sections: list[Section] = [
         Facts(title="", facts=tuple(header(summary))),
-        *answer(summary, choices),
+        *answer(summary, choices, probes),
         *(chart for chart in drawn if chart.name != "phases"),
         tables.matrix(summary),
         verdicts(probes),
@@ -97,15 +98,16 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
     return [section for section in sections if not _empty(section)]
 
 
-def answer(summary: Summary, choices: Choices) -> list[Lines | Table]:
+def answer(summary: Summary, choices: Choices, probes: Sequence[Probe]) -> list[Lines | Table]:
     """What to run, what is faster, and what was not compared: what most readers came for."""
+    headroom = min((probe.goal.headroom for probe in probes), default=Goal().headroom)
     compared = comparison.compare(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
     faster = comparison.table(summary, compared)
     # Nobody who reports on one backend has asked for a comparison of backends.
     asked = choices.axis != Choices.axis or choices.reference is not None
     alone = comparison.nothing_varies(summary, choices.axis) if asked and not faster.rows else ()
     found: list[Lines | Table] = [
-        Lines(title="What to run", lines=tuple(advice.sentences(summary, advice.advise(summary)))),
+        Lines(title="What to run", lines=tuple(advice.sentences(summary, advice.advise(summary, headroom), headroom))),
         faster,
         Lines(title=faster.title, lines=alone),
         Lines(title=NOT_COMPARED, lines=tuple(comparison.refusals(summary, compared))),

@@ -7,31 +7,37 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
+from bench.machine import Machine
 from bench.outcome import PHASES, Failed, Ok, Oom, Outcome, RankOk, Reported, Result
 from bench.report.contract import contract_of, same
 from bench.report.intervals import mean_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
 from bench.search.throughput import CEILING, CLEARLY
+from bench.units import UNKNOWN
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
 
 def summarize(results: Sequence[Result]) -> Summary:
-    """The summary of ``results``, which may come in any order."""
-    by_cell: dict[str, list[Result]] = {}
+    """The summary of ``results``, which may come in any order. A cell on two unlike machines is two."""
+    machines = tuple(_distinct(result.machine for result in results))
+    names = _machine_names(machines)
+    by_cell: dict[tuple[str, str | None], list[Result]] = {}
     for result in results:
-        by_cell.setdefault(result.attempt.cell.id, []).append(result)
+        name = names[machines.index(result.machine)]
+        by_cell.setdefault((result.attempt.cell.id, name), []).append(result)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
-    cells = tuple(_cell_rows(cell_id, group, named) for cell_id, group in by_cell.items())
+    cells = tuple(_cell_rows(cell_id, group, named, name) for (cell_id, name), group in by_cell.items())
     columns = _differing([cell.rows[0].settings for cell in cells])
     shared = cells[0].rows[0].settings if cells else {}
     return Summary(
         cells=cells,
         columns=columns,
         shared={name: value for name, value in shared.items() if name not in (*columns, "cell")},
-        machines=tuple(_distinct(result.machine for result in results)),
+        machines=machines,
         isolations=tuple(_distinct(result.isolation for result in results if result.isolation is not None)),
+        n_attempts=len(results),
         started_at=min((result.started_at for result in results), default=None),
         wall_s=sum(result.wall_s for result in results),
     )
@@ -60,18 +66,33 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
     )
 
 
-def _cell_rows(cell_id: str, results: Sequence[Result], named: Sequence[str]) -> CellRows:
+def _machine_names(machines: Sequence[Machine]) -> list[str | None]:
+    """A name for each, the same for those whose results may be compared; None where there is one kind."""
+    kinds = [
+        machine.model_dump(include={"cpu", "accelerators", "driver", "libraries", "allocator"}) for machine in machines
+    ]
+    distinct = _distinct(kinds)
+    if len(distinct) < 2:
+        return [None for _ in machines]
+    devices = [" + ".join(dict.fromkeys(kind["accelerators"])) or kind["cpu"] or UNKNOWN for kind in distinct]
+    names = [name if devices.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(devices, 1)]
+    return [names[distinct.index(kind)] for kind in kinds]
+
+
+def _cell_rows(cell_id: str, results: Sequence[Result], named: Sequence[str], machine: str | None) -> CellRows:
     # Where a batch was measured in full, its short attempt has nothing to add.
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
     told = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
     first = results[0]
-    settings = settings_of(first, named, cell_id)
+    here: dict[str, JsonValue] = {} if machine is None else {"machine": machine}
+
+    def settings(result: Result) -> dict[str, JsonValue]:
+        return {**settings_of(result, named, cell_id), **here}
+
+    shared = settings(first)
+    # Axes may be named in another order in another run, and imported rows may state unlike fields.
     rows = sorted(
-        (
-            # Axes may be named in another order in another run, and imported rows may state unlike fields.
-            row_of(result, settings if _named_alike(result, first) else settings_of(result, named, cell_id))
-            for result in told
-        ),
+        (row_of(result, shared if _named_alike(result, first) else settings(result)) for result in told),
         key=lambda row: row.batch_per_rank,
     )
     thrashing = _thrashing(rows)

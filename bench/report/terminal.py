@@ -44,7 +44,7 @@ def tables(
     shown = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
     doubts = [Text(f"doubtful: {one_line(doubt)}", style="yellow") for doubt in flags(summary)]
     return [
-        *_answer(summary, asked),
+        *_answer(summary, asked, probes),
         *mark_up(matrix(summary)),
         *reasons,
         *(part for table in shown for part in ("", *mark_up(table))),
@@ -54,9 +54,9 @@ def tables(
     ]
 
 
-def _answer(summary: Summary, choices: Choices) -> list[RenderableType]:
+def _answer(summary: Summary, choices: Choices, probes: Sequence[Probe]) -> list[RenderableType]:
     shown: list[RenderableType] = []
-    for section in answer(summary, choices):
+    for section in answer(summary, choices, probes):
         if isinstance(section, Table):
             shown += [*mark_up(section), ""]
         else:

@@ -158,7 +158,8 @@ def table(summary: Summary) -> Table:
             " peak allocated without what grows with the batch, on the line through two batches; with one, all of it."
             " rest: what a step holds for a while: gathered units, buckets, fp32 gradients in the optimizer's step."
             + (" On a CPU measured is growth of the data segment, with whatever libraries add." if cpu else ""),
-            "sent a step: by each rank, with ring algorithms; for zero3 at most. recomputed: part of all arithmetic.",
+            "sent a step: by each rank, with ring algorithms; for zero3, and for your own"
+            " FSDP 2 config that does not reshard after forward, at most. recomputed: part of all arithmetic.",
         ),
     )
 
