@@ -19,6 +19,7 @@ from bench.store import Store
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
+BACKENDS = str(ROOT / "matrices" / "backends.yaml")
 TORCH_SIDE = {"torch", "accelerate", "deepspeed", "transformers", "pandas"}
 
 
@@ -113,6 +114,11 @@ def test_a_search_has_a_dry_run_too() -> None:
     output = bench("probe", "--backend", "fsdp,zero2", "--dry-run").output
     assert "fsdp  batch per rank probe" in output
     assert output.count("  command: ") == 2
+
+
+def test_a_search_takes_no_batch_of_the_file_for_its_own() -> None:
+    output = bench("probe", BACKENDS, "--dry-run").output
+    assert output.count("  batch per rank ") == output.count("  batch per rank probe\n") == 8
 
 
 @pytest.mark.parametrize("of", ["matrix", "result"])

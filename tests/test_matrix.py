@@ -233,6 +233,30 @@ def test_overrides_and_axes_from_the_command_line(load_text: Callable[..., Matri
     assert {(p.cell.measure.steps, p.batches, p.cell.num_processes) for p in plans} == {(7, (2, 4), 1)}
 
 
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        (
+            "matrix: {backend: [ddp, fsdp], batch: [2, 4]}\n"
+            "include: [{backend: single, batch: 8}, {backend: ddp, num_cams: 3, batch: 4}]\n"
+            "exclude: [{backend: fsdp, batch: 4}]\n",
+            [("ddp", 1), ("fsdp", 1), ("single", 1), ("ddp", 3)],
+        ),
+        ("include: [{backend: ddp, batch: 4}, {backend: fsdp, batch: [2, 4]}]\n", [("ddp", 1), ("fsdp", 1)]),
+        ("matrix: {backend: [ddp]}\ninclude: [{num_cams: 3, batch: 4}]\n", [("ddp", 3)]),
+        ("matrix: {backend: [ddp]}\ndefaults: {batch: 4}\n", [("ddp", 1)]),
+    ],
+)
+def test_a_probe_is_of_every_cell_whatever_batches_the_file_names(
+    text: str, cells: list[tuple[str, int]], load_text: Callable[..., Matrix]
+) -> None:
+    matrix = load_text(text, probed=True)
+    plans = expand(matrix, CPU)
+    assert [(plan.cell.backend, plan.cell.options["num_cams"]) for plan in plans] == cells
+    assert {plan.batches for plan in plans} == {("probe",)}
+    assert expand(load_text(matrix.text()), CPU) == plans
+
+
 def test_select_and_exclude_narrow_cells_and_batches() -> None:
     matrix = matrix_of(matrix={"backend": ["ddp", "fsdp"], "num_cams": [1, 4], "batch": [1, 2]})
     plans = expand(matrix, CPU, select=["backend=fsdp", "batch=2"], exclude=["backend=fsdp num_cams=4"])

@@ -103,7 +103,7 @@ def probe(
     hardware = machine.detect()
     if matrix is None and backend is None:
         raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
-    loaded = load(matrix, overrides=changes, axes=[*axes, "batch=probe"], hardware=hardware)
+    loaded = load(matrix, overrides=changes, axes=axes, probed=True, hardware=hardware)
     _sweep(loaded, expand(loaded, hardware), hardware, out, rerun, isolation, dry_run=dry_run)
 
 

@@ -125,8 +125,7 @@ def _without_excluded(matrix: Matrix, originals: list[_Combination]) -> list[_Co
             raise InputError("an empty entry would exclude everything", where=where, field=field)
         known(entry, ("exclude", index), list(matrix.matrix), matrix.places)
         values = {name: canonical(value) for name, value in entry.items()}
-        listed = {name: [canonical(value) for value in matrix.matrix[name]] for name in values}
-        absent = [name for name, value in values.items() if value not in listed[name]]
+        absent = matrix.absent(entry)
         if absent and not matrix.changed.intersection(absent):
             raise InputError(
                 f"{show(entry)} matches nothing: {absent[0]} is never {show(entry[absent[0]])}",

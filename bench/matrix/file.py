@@ -1,7 +1,7 @@
 """The matrix file, every field that a user may write; and the cells that it comes to."""
 
 import re
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, WithJsonSchema
@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Fiel
 from bench.backends import BACKENDS
 from bench.cell import Cell, Frozen, Measure, MixedPrecision, Train
 from bench.claim import Claim
-from bench.matrix.yaml_file import Places
+from bench.matrix.yaml_file import Places, canonical
 from bench.search import Goal
 from bench.units import size
 
@@ -108,6 +108,18 @@ class MatrixFile(Frozen):
     claims: list[Claim] = Field(default_factory=list)
     """What is expected; the report says of each whether it was confirmed."""
 
+    def probed(self) -> Self:
+        """The same combinations, all of them at ``batch: probe``.
+
+        An axis of batches becomes ``[probe]``. Where there is none, there must be none: alone, it would make a
+        combination that each ``include`` extends in turn. An ``include`` that names a batch gets the list ``[probe]``,
+        which is no value of the axis: it stays a combination of its own, and overwrites none.
+        """
+        include = [{**entry, "batch": ["probe"]} if "batch" in entry else entry for entry in self.include]
+        if "batch" in self.matrix:
+            return self.model_copy(update={"matrix": {**self.matrix, "batch": ["probe"]}, "include": include})
+        return self.model_copy(update={"defaults": {**self.defaults, "batch": "probe"}, "include": include})
+
 
 class Matrix(MatrixFile):
     """A validated matrix file and what `load` found out on the way."""
@@ -115,7 +127,17 @@ class Matrix(MatrixFile):
     def text(self) -> str:
         """The file that says what this matrix says, with the changes from the command line."""
         content = self.model_dump(mode="json", include=set(MatrixFile.model_fields), exclude_defaults=True)
+        if "exclude" in content:  # what is moot for the command line's sake would be a mistake in the file
+            content["exclude"] = [entry for entry in self.exclude if not self.changed.intersection(self.absent(entry))]
         return yaml.safe_dump(content, sort_keys=False)
+
+    def absent(self, entry: Values) -> list[str]:
+        """The fields of an ``exclude`` that never have its value."""
+        return [
+            name
+            for name, value in entry.items()
+            if canonical(value) not in [canonical(listed) for listed in self.matrix.get(name, [])]
+        ]
 
     configs: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     """The content of the user's own accelerate configs, by backend name."""

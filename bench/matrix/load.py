@@ -35,13 +35,21 @@ NO_FILE = "{name: probe}"
 """The matrix of `bench probe --backend fsdp`: the default workload, and what the options say."""
 
 
-def load(path: Path | None, *, overrides: Sequence[str] = (), axes: Sequence[str] = (), hardware: Hardware) -> Matrix:
+def load(
+    path: Path | None,
+    *,
+    overrides: Sequence[str] = (),
+    axes: Sequence[str] = (),
+    probed: bool = False,
+    hardware: Hardware,
+) -> Matrix:
     """Reads and validates a matrix file.
 
     Args:
         path: None: there is no file, the options say it all.
         overrides: ``measure.steps=5``: a dotted field and its value as YAML.
         axes: ``num_cams=1,2``: sets or adds an axis.
+        probed: search over batch in every cell, whatever batches the file names.
 
     Raises:
         InputError: anything wrong in the file, in a config that it names, or in the overrides.
@@ -65,6 +73,8 @@ def load(path: Path | None, *, overrides: Sequence[str] = (), axes: Sequence[str
     file = validate(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
+    if probed:
+        file, changed = file.probed(), {*changed, "batch"}
     return _resolve(
         file, places, path.parent if path else Path(), frozenset(name for name in changed if name), hardware
     )
