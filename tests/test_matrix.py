@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from json_schema import fits
 
 from bench.cell import Cell
 from bench.errors import InputError
 from bench.machine import Hardware
-from bench.matrix import CellPlan, Matrix, expand, json_schema, load
+from bench.matrix import CellPlan, Matrix, expand, json_schema, load, yaml_file
 from bench.matrix.file import WorkloadChoice
 
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
@@ -281,6 +282,33 @@ def test_the_shipped_schema_is_in_step() -> None:
 def test_shipped_matrices_expand_and_name_their_schema(path: Path, hardware: Hardware) -> None:
     assert path.read_text().startswith("# yaml-language-server: $schema=matrix.schema.json\n")
     assert expand(load(path, hardware=hardware), hardware)
+
+
+@pytest.mark.parametrize("path", sorted(MATRICES.glob("*.yaml")), ids=lambda path: path.stem)
+def test_shipped_matrices_fit_their_schema(path: Path) -> None:
+    assert fits(yaml_file.read(path).data, json_schema())
+
+
+@pytest.mark.parametrize(
+    ("field", "good", "bad"),
+    [
+        ("matrix.batch", [1, "probe", [8, "probe"]], [0, "prob", [8, 8], True]),
+        ("defaults.batch", [4, "probe", [8, "probe"]], ["best"]),
+        ("probe.headroom", [0.9, "90%", " 90 %"], ["90", "most", [0.9]]),
+        ("probe.tolerance", [0, "3%", "2.5%"], ["%", None]),
+        ("launch.memory_limit", ["auto", "8GiB", 2**30], ["much"]),
+    ],
+)
+def test_the_schema_allows_what_a_matrix_may_hold_and_no_more(
+    field: str, good: list[Any], bad: list[Any], load_text: Callable[..., Matrix]
+) -> None:
+    section, _, name = field.partition(".")
+    for value in good:
+        fields: dict[str, Any] = {"matrix": {"backend": "ddp", "batch": 1}}
+        fields[section] = {**fields.get(section, {}), name: value}
+        assert fits(fields, json_schema()), value
+        assert expand(load_text("".join(f"{key}: {json.dumps(each)}\n" for key, each in fields.items())), CPU)
+    assert [value for value in bad if fits({section: {name: value}}, json_schema())] == []
 
 
 def test_backends_measures_all_eight_at_one_global_batch() -> None:

@@ -48,6 +48,7 @@ Name = Annotated[str, Field(max_length=100), AfterValidator(_folder_name), WithJ
 Batch = int | Literal["probe"]
 """A batch per rank, or the search for the largest, the best and the safe one."""
 Axis = Annotated[list[JsonValue], BeforeValidator(_as_list), Field(min_length=1)]
+"""Its values; a single one may stand without brackets."""
 
 
 class Launch(Frozen):
@@ -90,9 +91,7 @@ class MatrixFile(Frozen):
     name: Name
     """Names the run's folder; the file's own name unless given."""
     workload: WorkloadChoice = Field(default_factory=lambda: WorkloadChoice.model_validate({}))
-    matrix: dict[str, Annotated[list[JsonValue], BeforeValidator(_as_list), Field(min_length=1)]] = Field(
-        default_factory=dict
-    )
+    matrix: dict[str, Axis] = Field(default_factory=dict)
     """The axes: every combination of their values is measured."""
     defaults: Values = Field(default_factory=dict)
     """Values of axes that a combination does not name."""
@@ -168,7 +167,10 @@ def json_schema() -> dict[str, Any]:
         "additionalProperties": False,
         "description": "An accelerate config of your own, relative to this file.",
     }
-    batch = {"type": "integer", "minimum": 1, "description": "Samples per rank and step."}
+    batch = {
+        "anyOf": [{"type": "integer", "minimum": 1}, {"const": "probe"}],
+        "description": "Samples per rank and step, or the search for the largest, the best and the safe batch.",
+    }
     fields: dict[str, Any] = {
         "backend": {"anyOf": [{"enum": list(BACKENDS)}, own]},
         "batch": batch,

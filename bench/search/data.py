@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Annotated, Any, Literal, NamedTuple
 
-from pydantic import BeforeValidator, field_validator, model_validator
+from pydantic import BeforeValidator, WithJsonSchema, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
 from bench.bounds import Amount, AtLeastOne, Positive
@@ -52,7 +52,11 @@ def _percent(value: Any) -> Any:
     return value
 
 
-Share = Annotated[float, BeforeValidator(_percent)]
+Share = Annotated[
+    float,
+    BeforeValidator(_percent),
+    WithJsonSchema({"type": ["number", "string"], "pattern": r"^\s*[+-]?[0-9.]+([eE][+-]?[0-9]+)?\s*%\s*$"}),
+]
 
 
 class Goal(Frozen):
