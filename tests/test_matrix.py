@@ -222,6 +222,24 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
     assert expand(load_text(text), CPU)[0].cell.id != plan.cell.id
 
 
+def test_the_stored_matrix_of_an_own_config_is_read_again_elsewhere(
+    tmp_path: Path, load_text: Callable[..., Matrix]
+) -> None:
+    (tmp_path / "own.yaml").write_text("mixed_precision: 'no'\n")
+    mine = "{name: mine, config_file: own.yaml}"
+    for text in (
+        f"matrix: {{backend: [ddp, {mine}], batch: [1, 2]}}\nexclude: [{{backend: mine, batch: 2}}]\n",
+        f"matrix: {{batch: 1}}\ninclude: [{{backend: {mine}}}]\n",
+        f"matrix: {{num_cams: [1, 2], batch: 1}}\ndefaults: {{backend: {mine}}}\ninclude: [{{backend: mine}}]\n",
+    ):
+        matrix = load_text(text)
+        stored = tmp_path / "run" / "matrix.yaml"
+        stored.parent.mkdir(exist_ok=True)
+        stored.write_text(matrix.text())
+        assert f"config_file: {tmp_path}/own.yaml" in matrix.text()
+        assert expand(load(stored, hardware=CPU), CPU) == expand(matrix, CPU)
+
+
 def test_overrides_and_axes_from_the_command_line(load_text: Callable[..., Matrix]) -> None:
     text = "matrix: {backend: [ddp, fsdp], batch: 1}\nexclude: [{backend: fsdp}]\n"
     overrides = ["measure.steps=7", "name=other", "matrix.batch=[2, 4]", "launch.num_processes=1"]

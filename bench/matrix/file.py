@@ -128,7 +128,17 @@ class Matrix(MatrixFile):
         content = self.model_dump(mode="json", include=set(MatrixFile.model_fields), exclude_defaults=True)
         if "exclude" in content:  # what is moot for the command line's sake would be a mistake in the file
             content["exclude"] = [entry for entry in self.exclude if not self.changed.intersection(self.absent(entry))]
+        for entry in (content.get("matrix", {}), content.get("defaults", {}), *content.get("include", [])):
+            if "backend" in entry:
+                entry["backend"] = self._with_file(entry["backend"])
         return yaml.safe_dump(content, sort_keys=False)
+
+    def _with_file(self, backend: JsonValue) -> JsonValue:
+        """As the file named it; the stored matrix lies elsewhere, so an own config's path is whole there."""
+        if isinstance(backend, list):
+            return [self._with_file(each) for each in backend]
+        file = self.config_files.get(str(backend))
+        return {"name": backend, "config_file": file} if file else backend
 
     def absent(self, entry: Values) -> list[str]:
         """The fields of an ``exclude`` that never have its value."""
@@ -140,6 +150,8 @@ class Matrix(MatrixFile):
 
     configs: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
     """The content of the user's own accelerate configs, by backend name."""
+    config_files: dict[str, str] = Field(default_factory=dict)
+    """Where they were read, as absolute paths."""
     notes: tuple[str, ...] = ()
     """Sentences for the first lines of output."""
     changed: frozenset[str] = frozenset()

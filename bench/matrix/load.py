@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
@@ -159,7 +160,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     for index, claim in enumerate(file.claims):
         for side, given in (("of", claim.of), ("against", claim.against or {}), ("where", claim.where)):
             known(given, ("claims", index, side), settings, places)
-    configs: dict[str, Values] = {}
+    configs: dict[str, _Own] = {}
 
     def resolved(entry: Values, key: Key) -> Values:
         if "backend" not in entry:
@@ -184,7 +185,8 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         train=file.train,
         probe=file.probe,
         claims=file.claims,
-        configs=configs,
+        configs={name: own.content for name, own in configs.items()},
+        config_files={name: own.file for name, own in configs.items()},
         changed=changed,
         places=places,
     )
@@ -200,7 +202,15 @@ def _unique(values: Sequence[JsonValue], key: Key, places: Places) -> None:
         seen.add(canonical(value))
 
 
-def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, Values], places: Places) -> str:
+class _Own(NamedTuple):
+    """An accelerate config of the user's own."""
+
+    content: Values
+    file: str
+    """Absolute, and links in it are not followed: a DeepSpeed config that it names lies beside it."""
+
+
+def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _Own], places: Places) -> str:
     """The backend's name. The config of one's own is read into ``configs``."""
     where = place_of(places, key)
     if isinstance(value, str) and (value in BACKENDS or value in configs):
@@ -222,8 +232,9 @@ def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, Values
             field=dotted((*key, "name")),
             allowed="letters, digits, '.', '_' and '-', and not the name of a built-in backend",
         )
-    content = accelerate_file.read(folder / config_file, where)
-    if configs.setdefault(name, content) != content:
+    path = folder / config_file
+    content = accelerate_file.read(path, where)
+    if configs.setdefault(name, _Own(content, str(path.absolute()))).content != content:
         raise InputError(f"{name!r} names two different configs", where=where, field=dotted((*key, "name")))
     return name
 
