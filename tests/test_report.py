@@ -27,12 +27,15 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from bench.outcome import PHASES, Failed, Hang, Ok, Oom, Result, Skipped
+from bench.probe import Probe, Stopped
 from bench.report import comparison, frame, markdown, sections, tables, terminal
 from bench.report.flags import flags
 from bench.report.rows import Measured
 from bench.report.sections import Choices
 from bench.report.summary import row_of, summarize
 from bench.report.tables import MAX_DETAILED
+from bench.report.verdicts import verdicts
+from bench.search import Goal, Verdict
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -448,6 +451,28 @@ def test_a_terminal_shows_what_was_asked_for() -> None:
     unlike = [result(), result(ok(backend="zero2"), backend="zero2", num_processes=4)]
     assert "UNLIKE" not in shown(unlike)
     assert "UNLIKE in num_processes" in " ".join(shown(unlike, Choices(allowed=frozenset({"num_processes"}))).split())
+
+
+def test_a_terminal_says_why_each_search_ended() -> None:
+    results = [result(axes={"num_cams": n}) for n in (1, 4)]
+    ended = [
+        Stopped(reason="batch 3 neither fitted nor ran out of memory: \x1b[31mno [bold]beat[/]"),
+        Verdict(
+            max_batch_per_rank=None, certificate="nothing_fits", fits=None, fails=1, best=None, safe=None, points=0,
+            thrashing=(), why="batch 1 does not fit",
+        ),
+    ]  # fmt: skip
+    probes = [
+        Probe(cell=one.attempt.cell, axes=one.axes, goal=Goal(), found=found)
+        for one, found in zip(results, ended, strict=True)
+    ]
+    lines = [line for each in terminal.tables(results, probes) if (line := str(each)).startswith("ddp, num_cams")]
+    assert lines == [
+        "ddp, num_cams 1: batch 3 neither fitted nor ran out of memory: [31mno [bold]beat[/]",
+        "ddp, num_cams 4: batch 1 does not fit",
+    ]
+    (probe,) = terminal.mark_up(verdicts(probes[1:]))[2:]
+    assert str(probe) == "ddp: batch 1 does not fit"
 
 
 def test_a_terminal_is_sent_no_markup_of_a_setting() -> None:

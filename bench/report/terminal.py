@@ -1,6 +1,7 @@
 """The main tables as rich renderables, for a terminal of 100 columns."""
 
 from collections.abc import Sequence
+from itertools import takewhile
 
 from rich.console import RenderableType
 from rich.table import Table as RichTable
@@ -45,7 +46,7 @@ def tables(
     doubts = [Text(f"doubtful: {one_line(doubt)}", style="yellow") for doubt in flags(summary)]
     return [
         *_answer(summary, asked, probes),
-        *mark_up(matrix(summary)),
+        *_without_reasons(matrix(summary)),
         *reasons,
         *(part for table in shown for part in ("", *mark_up(table))),
         *([Text(f"\n{DOUBTS}", style="bold"), *doubts] if doubts else []),
@@ -67,7 +68,24 @@ def _answer(summary: Summary, choices: Choices, probes: Sequence[Probe]) -> list
 
 
 def mark_up(table: Table) -> list[RenderableType]:
-    """A table with its title and notes. The column of reasons is left out."""
+    """A table with its title and notes; below it its column of reasons, a line for each row."""
+    return [*_without_reasons(table), *_reasons(table)]
+
+
+def _reasons(table: Table) -> list[Text]:
+    if REASON not in table.headers:
+        return []
+    # What stands before the numbers says which row it is.
+    names = list(takewhile(lambda header: header not in table.numeric, table.headers))
+    lines = []
+    for row in table.rows:
+        settings = [text if name == "backend" else f"{name} {text}" for name, text in zip(names, row, strict=False)]
+        reason = row[table.headers.index(REASON)]
+        lines.append(Text(one_line(": ".join(filter(None, (", ".join(settings), reason))))))
+    return lines
+
+
+def _without_reasons(table: Table) -> list[RenderableType]:
     # No lines and one blank between columns: a matrix of four axes needs the rest of 100 columns. A column of
     # reasons would be a few letters wide, so they stand below.
     title = Text(table.title, style="bold")
