@@ -67,10 +67,9 @@ def observation(result: Result) -> Observation | None:
     """What a stored result says of memory and speed; None when it is neither a measurement nor out of memory."""
     attempt, outcome = result.attempt, result.outcome
     if isinstance(outcome, Ok):
-        worst = max(outcome.ranks, key=lambda rank: _used(rank.memory) or 0)
         return _observation(
             attempt.batch_per_rank,
-            worst.memory,
+            [rank.memory for rank in outcome.ranks],
             attempt.batch_per_rank * len(outcome.ranks) / max(map(_step_s, outcome.ranks)),
             fresh=True,
             full=not attempt.short,
@@ -96,14 +95,13 @@ def hints(walked: Sequence[Walked]) -> Iterator[Observation]:
     A walk that came back to its first batch shows how much that is in all; it is shared out evenly over the way.
     """
     for marks in zip(*(walk.footprints for walk in walked), strict=False):
-        worst = max(marks, key=lambda mark: _used(mark.memory) or 0)
+        batch, memories = marks[0].batch_per_rank, [mark.memory for mark in marks]
         index = walked[0].footprints.index(marks[0])
-        if index and worst.batch_per_rank == walked[0].footprints[0].batch_per_rank:
+        if index and batch == walked[0].footprints[0].batch_per_rank:
             return
-        rank = next(walk for walk, mark in zip(walked, marks, strict=True) if mark is worst)
-        kept_bytes = round(_kept_bytes(rank.footprints) * index)
-        rate = worst.batch_per_rank * len(marks) / max(mark.step_time_s for mark in marks)
-        yield _observation(worst.batch_per_rank, worst.memory, rate, fresh=False, full=False, kept_bytes=kept_bytes)
+        kept_bytes = round(_kept_bytes(walked[_fullest(memories)].footprints) * index)
+        rate = batch * len(marks) / max(mark.step_time_s for mark in marks)
+        yield _observation(batch, memories, rate, fresh=False, full=False, kept_bytes=kept_bytes)
 
 
 def _kept_bytes(footprints: Sequence[Footprint]) -> float:
@@ -116,24 +114,32 @@ def _kept_bytes(footprints: Sequence[Footprint]) -> float:
 
 
 def _observation(
-    batch: int, memory: Memory, rate: float, *, fresh: bool, full: bool, kept_bytes: int = 0
+    batch: int, memories: Sequence[Memory], rate: float, *, fresh: bool, full: bool, kept_bytes: int = 0
 ) -> Observation:
-    used, overhead = _used(memory), memory.overhead_bytes or 0
+    """Of all ranks: the peak and the capacity of the fullest one, the largest share held by any, every retry."""
+    fullest = memories[_fullest(memories)]
+    used = _used(fullest)
+    held = max((memory.held_bytes or 0) / memory.capacity_bytes for memory in memories)
     return Observation(
         batch=batch,
         outcome="ok",
         fresh=fresh,
         peak_bytes=None if used is None else used - kept_bytes,
-        capacity_bytes=memory.capacity_bytes,
+        capacity_bytes=fullest.capacity_bytes,
         samples_per_s=rate,
-        reserved_bytes=None if memory.peak_reserved_bytes is None else memory.peak_reserved_bytes + overhead,
-        alloc_retries=memory.alloc_retries,
+        reserved_bytes=None if fullest.peak_reserved_bytes is None else round(held * fullest.capacity_bytes),
+        alloc_retries=sum(memory.alloc_retries for memory in memories),
         full=full,
     )
 
 
 def _ran_out_at_once(batch: int) -> Observation:
     return Observation(batch=batch, outcome="oom", fresh=False, peak_bytes=None, capacity_bytes=1, samples_per_s=None)
+
+
+def _fullest(memories: Sequence[Memory]) -> int:
+    """The rank that uses the largest share of its own capacity, which others on its device may have lessened."""
+    return max(range(len(memories)), key=lambda rank: (_used(memories[rank]) or 0) / memories[rank].capacity_bytes)
 
 
 def _used(memory: Memory) -> int | None:

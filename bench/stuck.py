@@ -1,5 +1,7 @@
 """Ranks that came no further: what each was doing, and a sentence on who keeps whom waiting."""
 
+import itertools
+from collections import deque
 from collections.abc import Mapping, Sequence
 
 from bench.cell import Frozen
@@ -24,8 +26,14 @@ class Stuck(Frozen):
     """The last lines of its output."""
 
     @property
-    def last(self) -> Collective | None:
+    def newest(self) -> Collective | None:
         return self.collectives[-1] if self.collectives else None
+
+    @property
+    def waits_at(self) -> Collective | None:
+        """The oldest of the unfinished that end the list: over NCCL a rank asks for several before it waits."""
+        unfinished = itertools.takewhile(lambda one: not one.finished, reversed(self.collectives))
+        return next(iter(deque(unfinished, maxlen=1)), None)
 
 
 def explain(ranks: Sequence[Stuck], world_size: int, measured: Sequence[int] = ()) -> str:
@@ -64,12 +72,11 @@ def differ(found: Difference, failed_in: Mapping[int, str] | None = None) -> lis
 
 def _position(one: Stuck) -> str:
     """Where a rank is, from the outside: its collective if it waits in one, else its own code."""
-    last = one.last
-    if last is None:
+    if one.newest is None:
         return f"is in {one.place}, before any collective"
-    if last.finished:
-        return f"is in {one.place}, past collective {last.number}"
-    return f"waits at collective {last.number}, {last}"
+    if one.waits_at is None:
+        return f"is in {one.place}, past collective {one.newest.number}"
+    return f"waits at collective {one.waits_at.number}, {one.waits_at}"
 
 
 def _grouped(words: Mapping[int, str]) -> list[str]:

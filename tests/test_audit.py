@@ -76,6 +76,11 @@ def judged(*ranks: Sequence[Collective], ended: Oom | Hang | Failed | None = Non
     return collectives.judge(issued, world_size, ended)
 
 
+def test_ranks_of_which_nothing_was_recorded_are_not_called_the_same() -> None:
+    assert judged((), ()).word == "NOT SEEN"
+    assert judged((), world_size=1).word == "SAME"
+
+
 def test_ranks_are_the_same_only_when_all_have_spoken_and_ended_well() -> None:
     good = series("all_reduce", "all_gather")
     assert judged(good, good).word == "SAME"
@@ -169,6 +174,11 @@ def test_a_hang_says_who_waits_and_who_never_came() -> None:
         "rank 0 waits at collective 2, all_reduce 8 of Float in forward (model/policy.py:1);"
         " rank 1 is in sleep (toy/toy.py:9), past collective 1"
     )
+
+
+def test_a_rank_that_asks_for_several_collectives_at_once_waits_at_the_oldest() -> None:
+    ahead = stuck(0, [one(21, finished=False), one(22), one(23, finished=False), one(24, "barrier", finished=False)])
+    assert "rank 0 waits at collective 23, all_reduce 8" in explain([ahead, stuck(1, [one(22)])], 2)
 
 
 def test_a_hang_says_where_ranks_part() -> None:

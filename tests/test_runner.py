@@ -24,12 +24,14 @@ from torch.utils.data import DataLoader
 
 from bench.cell import Attempt, Train
 from bench.errors import InputError
+from bench.launch import prepare
 from bench.outcome import RankError, RankOom
 from bench.processes import anyone_has_open
 from bench.runner.attempt import failure
 from bench.runner.device import shim
 from bench.runner.preload import _wait_for_baton
 from bench.runner.regime import check, observe
+from bench.runner.server import launch_environment
 from bench.runner.setup import Job, _check_units, _compile_units, set_up
 from bench.runner.steps import METRICS, no_lap, phase_window, step, throughput_window
 from model.workload import Pi07
@@ -351,6 +353,23 @@ def test_units_are_compiled_also_once_they_are_sharded(tmp_path: Path) -> None:
 def test_units_that_the_model_lacks_are_said() -> None:
     with pytest.raises(InputError, match="the workload's units name Layer, but no module"):
         _check_units(nn.Linear(1, 1), ("Linear", "Layer"))
+
+
+@pytest.mark.parametrize("backend", ["ddp", "fsdp2", "zero3"])
+def test_a_server_that_is_alone_gives_its_child_a_world_of_one(
+    backend: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """accelerate opens no process group without these, and measures something else than was asked for."""
+    world = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1"}
+    for name in world:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    attempt = Attempt(cell=cell(backend, num_processes=1), batch_per_rank=1)
+    for name, text in prepare.files(attempt, (), "cuda", {}, str(tmp_path)).items():
+        (tmp_path / name).write_text(text)
+    assert world.items() <= launch_environment(tmp_path / "accelerate.yaml", 1234).items()
+    monkeypatch.setenv("RANK", "1")
+    assert launch_environment(tmp_path / "accelerate.yaml", 1234)["RANK"] == "1"
 
 
 def test_a_dead_build_of_an_extension_blocks_nobody(tmp_path: Path) -> None:

@@ -36,7 +36,7 @@ class SiteCount(Frozen):
 
 class CollectivesVerdict(Frozen):
     word: Literal["SAME", "DIFFERENT", "NOT SEEN"]
-    """NOT SEEN: the steps did not end, and not for that."""
+    """NOT SEEN: the steps did not end, and not for that, or nothing was recorded."""
     says: str
     """One sentence."""
     sites: tuple[SiteCount, ...]
@@ -71,9 +71,14 @@ def _judge(
     if len(record) < world_size:
         missing = sorted(set(range(world_size)) - set(record))
         return "NOT SEEN", f"{ranks_in_words(missing)} left no record"
-    total = len(issued[0].collectives)
+    return _alike(len(issued[0].collectives), world_size)
+
+
+def _alike(total: int, world_size: int) -> tuple[Literal["SAME", "NOT SEEN"], str]:
     if world_size == 1:
         return "SAME", f"one rank, {total} collectives: nothing to disagree with"
+    if not total:
+        return "NOT SEEN", "no collective was recorded: torch's flight recorder has none of this process group"
     return "SAME", f"all {world_size} ranks issue the same {total} collectives"
 
 

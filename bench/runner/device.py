@@ -4,6 +4,7 @@ import contextlib
 import ctypes
 import os
 import resource
+from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
@@ -21,6 +22,9 @@ from accelerate.utils import (
 from bench.backends import Family
 from bench.cell import Device
 from bench.outcome import Memory
+
+PATIENCE = timedelta(days=1)
+"""In a collective. bench itself ends a rank that waits, and says for whom; NCCL's watchdog would abort after 10 min."""
 
 
 class Shim(Protocol):
@@ -72,10 +76,14 @@ class Cuda:
     _limited = False
 
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:  # noqa: ARG002
-        return Accelerator(kwargs_handlers=_handlers(find_unused_parameters))
+        group = InitProcessGroupKwargs(timeout=PATIENCE)
+        accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters), group])
+        # NCCL starts at the first collective: not amid the warm-up, whose failures are the workload's.
+        accelerator.wait_for_everyone()
+        return accelerator
 
     def limit_memory(self, limit_bytes: int | None) -> int:
-        # Makes the context, whose own memory is then out of the account; so is what other processes use.
+        # Makes the context, whose own memory is then out of the account; so is what NCCL and other processes use.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         free, total = torch.cuda.mem_get_info()
         self._free_bytes, self._limited = free, limit_bytes is not None
@@ -96,6 +104,7 @@ class Cuda:
 
     def reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
+        torch.cuda.reset_accumulated_memory_stats()  # the retries
         _reset_peak_rss()
 
     def memory(self, capacity_bytes: int) -> Memory:
@@ -125,8 +134,8 @@ class Cpu:
         handlers = _handlers(find_unused_parameters)
         if family == "deepspeed":
             # Its engine reads DS_ACCELERATOR; with cpu=True it would take the world to be one process.
-            return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo")])
-        state = PartialState(cpu=True)
+            return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo", timeout=PATIENCE)])
+        state = PartialState(cpu=True, timeout=PATIENCE)
         if family in ("fsdp", "fsdp2"):
             # accelerate runs plain DDP for FSDP on MULTI_CPU, and says nothing.
             state._shared_state["distributed_type"] = DistributedType.MULTI_GPU

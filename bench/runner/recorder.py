@@ -35,7 +35,7 @@ def _entries() -> list[dict[str, Any]]:
     c10d: Any = torch._C._distributed_c10d
     if not dist.is_initialized():
         return []
-    dump = c10d._dump_nccl_trace if dist.get_backend() == "nccl" else c10d._dump_fr_trace
+    dump = c10d._dump_nccl_trace if "nccl" in dist.get_backend() else c10d._dump_fr_trace
     entries: list[dict[str, Any]] = pickle.loads(dump()).get("entries", [])  # noqa: S301  this process's own
     return [entry for entry in entries if not entry.get("is_p2p")]
 

@@ -207,5 +207,8 @@ def launch_environment(config_file: Path, port: int) -> dict[str, str]:
         environment = prepare_multi_gpu_env(arguments)
     else:
         _, environment = prepare_simple_launcher_cmd_env(arguments)
+    if arguments.use_deepspeed or arguments.multi_gpu or arguments.use_fsdp:
+        # A server that is alone in its world has no elastic agent above it that would have said so.
+        environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", **environment}
     threads = os.environ["OMP_NUM_THREADS"]
     return {**environment, "OMP_NUM_THREADS": threads, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
