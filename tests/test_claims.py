@@ -146,6 +146,46 @@ def test_a_verdict_within_the_noise_says_so(changes: dict[str, Any], verdict: st
         assert low * high == pytest.approx(ratio**2, rel=0.02)
 
 
+NOISY: dict[str, Any] = {"metric": "step_time_s", "ratio": ...}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "within"),
+    [
+        ({**NOISY, "difference": {"at_most": "0 s"}}, "CONFIRMED", "-0.02533 s to 0.005326 s"),
+        ({**NOISY, "difference": {"at_most": "-15ms"}}, "REFUTED", "-25.33 ms to 5.326 ms"),
+        ({**NOISY, "difference": {"at_most": "10ms"}}, "CONFIRMED", None),
+        ({**NOISY, "against": ..., "value": {"at_most": "95ms"}}, "REFUTED", "89.16 ms to 110.8 ms"),
+        ({**NOISY, "against": ..., "value": {"at_most": "120ms"}}, "CONFIRMED", None),
+        ({"ratio": ..., "difference": {"at_least": 5}}, "REFUTED", "-2.05 samples/s to 9.32 samples/s"),
+        ({"ratio": ..., "against": ..., "value": {"at_least": 39}}, "CONFIRMED", "36.1 samples/s to 44.9 samples/s"),
+        ({"metric": "bwd", "ratio": ..., "against": ..., "value": {"at_most": "0.04 s"}}, "CONFIRMED", None),
+    ],
+)
+def test_a_value_and_a_difference_within_the_noise_say_so_too(
+    changes: dict[str, Any], verdict: str, within: str | None
+) -> None:
+    """By hand: twelve steps of a standard deviation of 17 ms a side, Student's t of 2.20."""
+    ours, theirs = (0.1, 0.12, 0.08) * 4, (0.11, 0.13, 0.09) * 4
+    judged = judge([result(ok(theirs, theirs)), result(ok(ours, ours, backend="zero2"), backend="zero2")], **changes)
+    said = re.search(r"; within the noise of these steps \((.*)\)$", judged.found)
+    assert (judged.verdict, said and said[1]) == (verdict, within), judged.found
+
+
+def test_a_claim_is_not_judged_on_a_few_steps() -> None:
+    short = [each.model_copy(update={"attempt": each.attempt.model_copy(update={"short": True})}) for each in runs()]
+    alone = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
+    for results, changes in (
+        ([runs()[0], short[1]], {}),
+        ([short[1]], alone),
+        ([short[1]], {**alone, "metric": "bwd"}),
+    ):
+        judged = judge(results, **changes)
+        assert (judged.verdict, judged.found) == ("NOT TESTED", "zero2: only a few steps were measured there")
+    assert judge([runs()[0], short[1], *runs(batch=4)[1:]], of={"backend": "zero2"}, **alone).verdict == "CONFIRMED"
+    assert judge([*runs(), short[1]]).verdict == "CONFIRMED"
+
+
 def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
     apart = result(ok((0.08,) * 3, (0.04,) * 3, backend="zero2", memory=vram(2, 2.5)), backend="zero2")
     value = {"against": ..., "ratio": ..., "value": {"at_least": 1}}

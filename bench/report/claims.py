@@ -1,19 +1,16 @@
 """Claims against measurements: CONFIRMED, REFUTED or NOT TESTED, with the numbers. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import product
-from typing import Literal, NamedTuple
-
-from pydantic import JsonValue
+from typing import Literal
 
 from bench.claim import KINDS, Claim
-from bench.errors import near_miss
+from bench.report.claim_sides import NotTestedError, Side, find_one, find_pair, named, words
 from bench.report.comparison import SpeedUp
-from bench.report.contract import differing
 from bench.report.flags import doubted
-from bench.report.rows import CellRows, Row, Summary
-from bench.report.tables import Table, caption, one_line, setting
+from bench.report.rows import Row, Sampled, Summary
+from bench.report.tables import Table, caption, one_line
 from bench.units import Kind, in_unit, quantity
 
 Verdict = Literal["CONFIRMED", "REFUTED", "NOT TESTED"]
@@ -37,17 +34,6 @@ class Judged:
     """The difference, the ratio or the value that was claimed."""
 
 
-class _Side(NamedTuple):
-    """A row that a side of a claim names."""
-
-    cell: CellRows
-    row: Row
-
-
-class _NotTestedError(Exception):
-    """Why a claim cannot be judged."""
-
-
 def judge(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
     """Each claim against the results. Two sides are only compared when they agree in all but the fields of ``of``."""
     doubts = doubted(summary) if claims else frozenset[int]()
@@ -62,7 +48,7 @@ def table(judged: Sequence[Judged]) -> Table:
         rows=tuple(
             (
                 one_line(each.claim.say),
-                _words(each.claim.where) or "anywhere",
+                words(each.claim.where) or "anywhere",
                 _expected(each.claim),
                 one_line(each.found),
                 each.verdict,
@@ -82,42 +68,64 @@ def table(judged: Sequence[Judged]) -> Table:
 def _judge(summary: Summary, claim: Claim, doubts: frozenset[int]) -> Judged:
     try:
         if claim.against is None:
-            side = _only(list(_sides(summary, claim, claim.of)), claim.of)
+            side = find_one(summary, claim)
             value = _metric(side, claim)
-            found = f"{_show(value, claim)} ({_named(side, claim.of)}){_doubt([side], doubts)}"
-            return _verdict(claim, value, found, value, None)
-        of, against = _pair(summary, claim, claim.against)
+            found = f"{_show(value, claim)} ({named(side, claim.of)})"
+            return _verdict(claim, value, found + _noise(claim, value, side) + _doubt([side], doubts), value, None)
+        of, against = find_pair(summary, claim, claim.against)
         ours, theirs = _metric(of, claim), _metric(against, claim)
-    except _NotTestedError as missing:
+    except NotTestedError as missing:
         return Judged(claim=claim, verdict="NOT TESTED", found=str(missing))
-    sides = " against ".join(
-        f"{_show(value, claim)} ({_named(side, claim.of)})" for value, side in ((ours, of), (theirs, against))
+    found = " against ".join(
+        f"{_show(value, claim)} ({named(side, claim.of)})" for value, side in ((ours, of), (theirs, against))
     )
-    doubt = _doubt([of, against], doubts)
-    if claim.ratio:
-        if not theirs:
-            return Judged(claim=claim, verdict="NOT TESTED", found=f"{sides}: no ratio to 0")
-        figure = ours / theirs
-        noise = _noise(claim, of, against, figure)
-        return _verdict(claim, figure, f"{sides}: {in_unit(figure, 'x')}{noise}{doubt}", ours, theirs)
-    figure = ours - theirs
+    if claim.ratio and not theirs:
+        return Judged(claim=claim, verdict="NOT TESTED", found=f"{found}: no ratio to 0")
+    figure = ours / theirs if claim.ratio else ours - theirs
     sense = "more" if figure >= 0 else "less"
-    return _verdict(claim, figure, f"{sides}: {_show(abs(figure), claim)} {sense}{doubt}", ours, theirs)
+    result = in_unit(figure, "x") if claim.ratio else f"{_show(abs(figure), claim)} {sense}"
+    noise = _noise(claim, figure, of, against)
+    return _verdict(claim, figure, f"{found}: {result}{noise}{_doubt([of, against], doubts)}", ours, theirs)
 
 
-def _noise(claim: Claim, of: _Side, against: _Side, ratio: float) -> str:
-    """Whether the scatter of steps leaves open on which side of a bound the ratio lies."""
-    pair = SpeedUp(reference=against.row, row=of.row, matched=False)
-    if claim.metric not in TIMED or pair.interval is None:
+def _noise(claim: Claim, figure: float, of: Side, against: Side | None = None) -> str:
+    """Whether the scatter of steps leaves open on which side of a bound the figure lies."""
+    interval = _interval(claim, figure, of, against) if claim.metric in TIMED else None
+    if interval is None:
         return ""
-    widest = pair.interval[1] / pair.ratio  # on a logarithmic scale, so the same for times and for rates
-    low, high = ratio / widest, ratio * widest
-    if not any(low < bound < high for bound in (_bound(claim, "at_least"), _bound(claim, "at_most")) if bound):
+    low, high = interval
+    bounds = [_bound(claim, "at_least"), _bound(claim, "at_most")]
+    if not any(bound is not None and low < bound < high for bound in bounds):
         return ""
-    return f"; within the noise of these steps ({low:.2f} to {high:.2f})"
+    ends = f"{low:.2f} to {high:.2f}" if claim.ratio else f"{_show(low, claim)} to {_show(high, claim)}"
+    return f"; within the noise of these steps ({ends})"
 
 
-def _doubt(sides: Sequence[_Side], doubts: frozenset[int]) -> str:
+def _interval(claim: Claim, figure: float, of: Side, against: Side | None) -> tuple[float, float] | None:
+    """Where the figure lies with 95 % confidence, both sides as if independent; None where one's is unknown."""
+    if against is None:
+        return _interval_of(of.row, claim)
+    if claim.ratio:
+        both = SpeedUp(reference=against.row, row=of.row, matched=False)
+        if both.interval is None:
+            return None
+        widest = both.interval[1] / both.ratio  # on a logarithmic scale, so the same for times and for rates
+        return figure / widest, figure * widest
+    ours, theirs = _interval_of(of.row, claim), _interval_of(against.row, claim)
+    if ours is None or theirs is None:
+        return None
+    half = math.hypot(*((high - low) / 2 for low, high in (ours, theirs)))
+    return figure - half, figure + half
+
+
+def _interval_of(row: Row, claim: Claim) -> tuple[float, float] | None:
+    if not isinstance(row.measured, Sampled) or row.measured.interval is None:
+        return None
+    low, high = row.measured.interval
+    return (low, high) if claim.metric == "samples_per_s" else (row.batch_global / high, row.batch_global / low)
+
+
+def _doubt(sides: Sequence[Side], doubts: frozenset[int]) -> str:
     return "; a row of it is doubted" if any(id(side.row) in doubts for side in sides) else ""
 
 
@@ -133,106 +141,7 @@ def _verdict(claim: Claim, figure: float, found: str, ours: float, theirs: float
     return Judged(claim=claim, verdict=verdict, found=found, of_value=ours, against_value=theirs, figure=figure)
 
 
-def _pair(summary: Summary, claim: Claim, against: Mapping[str, JsonValue]) -> tuple[_Side, _Side]:
-    """The two sides that agree in all but the compared fields.
-
-    Raises:
-        _NotTestedError: there are none, or several.
-    """
-    ours, theirs = list(_sides(summary, claim, claim.of)), list(_sides(summary, claim, against))
-    pairs = sorted(
-        ((_unlike(one, other, claim), one, other) for one, other in product(ours, theirs)),
-        key=lambda pair: len(pair[0]),
-    )
-    alike = [(one, other) for fields, one, other in pairs if not fields]
-    if not alike:
-        raise _NotTestedError(f"the two sides differ in {', '.join(pairs[0][0])} too")
-    if len(alike) > 1:
-        _only([one for one, _ in alike], claim.of)
-        _only([other for _, other in alike], against)
-    return alike[0]
-
-
-def _unlike(one: _Side, other: _Side, claim: Claim) -> tuple[str, ...]:
-    compared = [*claim.of, *_FOLLOW_THE_BACKEND] if "backend" in claim.of else list(claim.of)
-    fields = [
-        name for name in differing(one.cell.contract, other.cell.contract, but=compared[0]) if name not in compared
-    ]
-    any_batch = "batch" in claim.of or claim.where.get("batch") == "best"
-    same_batch = any_batch or one.row.batch_per_rank == other.row.batch_per_rank
-    return (*fields, *([] if same_batch else ["batch"]))
-
-
-_FOLLOW_THE_BACKEND = ("masters_dtype", "optimizer_dtype")
-
-
-def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Iterator[_Side]:
-    """The measured rows that one side names.
-
-    Raises:
-        _NotTestedError: there is none, and why.
-    """
-    wanted = {**claim.where, **side}
-    cells = [cell for cell in summary.cells if _fits(cell, wanted)]
-    if not cells:
-        raise _NotTestedError(_no_cell(summary, wanted))
-    batch = wanted.get("batch")
-    if batch == "best":
-        found = [_Side(cell, cell.best) for cell in cells if cell.best]
-    else:
-        found = [_Side(cell, row) for cell in cells for row in cell.rows if batch in (None, row.batch_per_rank)]
-    measured = [one for one in found if one.row.measured]
-    if not measured:
-        outcomes = dict.fromkeys(one.row.outcome for one in found)
-        raise _NotTestedError(f"{_words(wanted)}: {', '.join(outcomes) or 'no such batch was measured'}")
-    yield from measured
-
-
-def _fits(cell: CellRows, wanted: Mapping[str, JsonValue]) -> bool:
-    return all(_same(cell.contract.get(name), value) for name, value in wanted.items() if name != "batch")
-
-
-def _same(one: JsonValue, other: JsonValue) -> bool:
-    # In Python 1 == True.
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _no_cell(summary: Summary, wanted: Mapping[str, JsonValue]) -> str:
-    """Which of the conditions no result meets."""
-    known = list(dict.fromkeys(name for cell in summary.cells for name in cell.contract))
-    for name in wanted:
-        if name != "batch" and name not in known:
-            return " ".join(
-                filter(None, [f"no result has a field {name}:", near_miss(name, known) or "see the matrix"])
-            )
-    for name, value in wanted.items():
-        if name != "batch" and not any(_fits(cell, {name: value}) for cell in summary.cells):
-            return f"no result has {_words({name: value})}"
-    return f"no result has {_words(wanted)}"
-
-
-def _only(sides: Sequence[_Side], named: Mapping[str, JsonValue]) -> _Side:
-    """The one row.
-
-    Raises:
-        _NotTestedError: there are several; says in what they differ.
-    """
-    distinct = {(side.cell.cell.id, side.row.batch_per_rank): side for side in sides}
-    first, *others = distinct.values()
-    if not others:
-        return first
-    fields = dict.fromkeys(
-        name
-        for other in others
-        for name in (
-            *differing(first.cell.contract, other.cell.contract, but=""),
-            *(["batch"] if first.row.batch_per_rank != other.row.batch_per_rank else []),
-        )
-    )
-    raise _NotTestedError(f"{len(distinct)} results are {_words(named)}: say in `where` which {', '.join(fields)}")
-
-
-def _metric(side: _Side, claim: Claim) -> float:
+def _metric(side: Side, claim: Claim) -> float:
     measured = side.row.measured
     assert measured is not None
     found: float | None
@@ -253,24 +162,8 @@ def _metric(side: _Side, claim: Claim) -> float:
             known = measured.phases.parts.get(phase) if measured.phases else None
             found = known.mean_s if known else None
     if found is None:
-        raise _NotTestedError(f"{caption(claim.metric)} is not known of {_named(side, claim.of)}")
+        raise NotTestedError(f"{caption(claim.metric)} is not known of {named(side, claim.of)}")
     return found
-
-
-def _named(side: _Side, by: Mapping[str, JsonValue]) -> str:
-    named = [
-        str(side.cell.contract[name]) if name == "backend" else f"{name} {setting(name, side.cell.contract.get(name))}"
-        for name in by
-        if name != "batch"
-    ]
-    return ", ".join([*named, f"batch {side.row.batch_per_rank}"])
-
-
-def _words(settings: Mapping[str, JsonValue]) -> str:
-    return ", ".join(
-        str(value) if name == "backend" else f"{caption(name)} {setting(name, value)}"
-        for name, value in settings.items()
-    )
 
 
 def _unit(claim: Claim, kind: Kind) -> str:
