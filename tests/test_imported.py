@@ -221,6 +221,17 @@ def test_a_cell_of_imported_figures_is_shown_without_defaults_that_nobody_stated
     assert shown["Imported figures"].rows == (("8", "40.85", "n/a", "54.8 %", "a wiki page"),)
 
 
+def test_processes_of_one_import_that_differ_were_measured_on_one_machine(tmp_path: Path) -> None:
+    head = "# source: a paper\n# workload: a policy\n# accelerator: Some GPU\n"
+    table = "backend,num_processes,batch,step_time_s\nddp,4,8,1\nddp,8,8,1.1\n"
+    results = imported(tmp_path, head + table)
+    assert [result.machine.hardware.devices for result in results] == [8, 8]
+    assert flags(summarize(results)) == []
+    assert contract_of(results[0])["hardware"] == contract_of(results[1])["hardware"] == [None, *["Some GPU"] * 8]
+    stated = imported(tmp_path, head + "backend,num_processes,batch,step_time_s,devices\nddp,4,8,1,4\nddp,8,8,1.1,\n")
+    assert [result.machine.hardware.devices for result in stated] == [4, 8]
+
+
 def test_a_list_of_profiles(tmp_path: Path) -> None:
     entries = [PROFILE, {**PROFILE, "batch": 6}]
     results = imported(tmp_path, json.dumps(entries), "source=x", "workload=y", name="all.JSON")
@@ -401,6 +412,10 @@ def test_bad_input_gets_one_message(case: Case, tmp_path: Path) -> None:
         ({"phase_means_s": {"bwd": "x"}}, ("bwd_s: 'x'", "at least 0")),
         ({"per_rank_step_time_s": [1.0]}, ("step_time_s_per_rank: [1.0]", "a list of 2 times")),
         ({"per_rank_step_time_s": 3}, ("step_time_s_per_rank: 3",)),
+        (
+            {"per_rank_step_time_s": [0.58, 0.6]},
+            ("step.json: step_time_s_per_rank: the slowest rank's 0.6 s cannot be: the step takes 1.2 s", "leave one"),
+        ),
         ({"peak_alloc_gb_worst": "1 GB"}, ("peak_allocated_gb: '1 GB'",)),
         ({"backend": 3}, ("backend: 3",)),
         ({"backend": ...}, ("backend: is required",)),

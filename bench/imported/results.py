@@ -22,7 +22,7 @@ Value = TypeVar("Value")
 Kind = Literal["ok", "oom", "hang", "failed", "skipped"]
 
 ROUNDING = 0.05
-"""By how much a published throughput may miss what its step time comes to."""
+"""By how much two published figures that say the same may differ."""
 FIGURES = {
     "step_time",
     "step_time_s_per_rank",
@@ -54,8 +54,10 @@ def results_of(rows: Sequence[Given], at: str) -> list[Result]:
             or two rows for the same settings and batch.
     """
     found: dict[str, tuple[Result, str]] = {}
+    # Who measured 4 and 8 processes did so on one machine, unless the rows say otherwise.
+    devices = max((_read(row, "num_processes", fields.count) or 1 for row in rows), default=1)
     for row in rows:
-        result = _result(row, at)
+        result = _result(row, at, devices)
         _, earlier = found.setdefault(result.attempt.slug, (result, row.where))
         if found[result.attempt.slug][0] is not result:
             raise InputError(
@@ -66,7 +68,7 @@ def results_of(rows: Sequence[Given], at: str) -> list[Result]:
     return [result for result, _ in found.values()]
 
 
-def _result(row: Given, at: str) -> Result:
+def _result(row: Given, at: str, devices: int) -> Result:
     options = {
         name.removeprefix("workload."): _read(row, name, partial(fields.option, name))
         for name in row.values
@@ -90,7 +92,7 @@ def _result(row: Given, at: str) -> Result:
         attempt=attempt,
         axes={"backend": cell.backend, **options, **stated},
         outcome=_outcome(row, attempt),
-        machine=_machine(row, cell.num_processes),
+        machine=_machine(row, devices),
         isolation=None,
         started_at=at,
         wall_s=0.0,
@@ -116,8 +118,8 @@ def _of_cell(row: Given) -> _OfCell:
     return validate(_OfCell, data, lambda key: (key[-1:], row.place(str(key[-1]))))
 
 
-def _machine(row: Given, num_processes: int) -> Machine:
-    devices = _read(row, "devices", fields.count) or num_processes
+def _machine(row: Given, most_processes: int) -> Machine:
+    devices = _read(row, "devices", fields.count) or most_processes
     device = _read(row, "device", _one_of(get_args(Device))) or "cuda"
     accelerator = _read(row, "accelerator", fields.text)
     capacity = _bytes(row, "capacity")
@@ -196,6 +198,13 @@ def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
         return [fields.quantity(time, 1.0) for time in value]
 
     one, many = _seconds(row, "step_time"), _read(row, "step_time_s_per_rank", per_rank)
+    if one and many and abs(one / max(many) - 1) > ROUNDING:
+        raise InputError(
+            f"the slowest rank's {max(many):g} s cannot be: the step takes {one:g} s",
+            where=row.place("step_time_s_per_rank"),
+            field="step_time_s_per_rank",
+            fix="ranks wait for each other; where the source contradicts itself, leave one of the two out",
+        )
     return tuple(many) if many else () if one is None else (one,)
 
 
