@@ -232,6 +232,15 @@ def test_processes_of_one_import_that_differ_were_measured_on_one_machine(tmp_pa
     assert [result.machine.hardware.devices for result in stated] == [4, 8]
 
 
+def test_a_profile_of_every_step_is_read_and_stored_and_what_no_profile_is_is_not(tmp_path: Path) -> None:
+    (result,) = profile(tmp_path, trace=["x" * 1000] * 400)
+    save([result], [tmp_path / "step.json"], Store(tmp_path / "run"))
+    with (tmp_path / "table.csv").open("wb") as file:
+        file.truncate(2**26 + 1)
+    with pytest.raises(InputError, match=r"table.csv: is larger than 64.0 MiB, too large to be a table of figures"):
+        read_all([tmp_path / "table.csv"], [], AT)
+
+
 def test_a_list_of_profiles(tmp_path: Path) -> None:
     entries = [PROFILE, {**PROFILE, "batch": 6}]
     results = imported(tmp_path, json.dumps(entries), "source=x", "workload=y", name="all.JSON")

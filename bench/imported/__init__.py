@@ -10,9 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import InputError
-from bench.imported.files import given_on_the_command_line, read
+from bench.imported.files import given_on_the_command_line, read, text_of
 from bench.imported.results import results_of
-from bench.matrix.yaml_file import read_text
 from bench.outcome import Result
 from bench.store import Store
 
@@ -62,7 +61,7 @@ def save(results: Sequence[Result], sources: Sequence[Path], store: Store) -> No
         raise InputError(
             "holds a run already", where=str(store.root), fix="choose another folder with --out, or remove this one"
         )
-    texts = {path.name: read_text(path) for path in sources}
+    texts = {path.name: text_of(path) for path in sources}
     cells = [result.attempt.cell for result in results]
     with store.open(results[0].machine, cells, None):
         for name, text in texts.items():

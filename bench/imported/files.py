@@ -18,6 +18,8 @@ from bench.units import UNKNOWN
 Values = dict[str, JsonValue]
 UNSAID = ("", UNKNOWN, "-")
 """What a cell of a table says when nothing is known."""
+MAX_BYTES = 2**26
+"""Of a file. Profilers may write every step."""
 
 FROM_PROFILERS = {
     "global_step_time_s": "step_time_s",
@@ -62,10 +64,19 @@ def read(path: Path, common: Given) -> Table:
     Raises:
         InputError: the file cannot be read, is not what its name says, has no rows, or has an unknown column.
     """
-    text = read_text(path)
+    text = text_of(path)
     if path.suffix.lower() == ".json":
         return _read_json(text, str(path), common)
     return Table(rows=tuple(_read_csv(text, str(path), common)))
+
+
+def text_of(path: Path) -> str:
+    """The text of a file of figures.
+
+    Raises:
+        InputError: it cannot be read, or is larger than any such file.
+    """
+    return read_text(path, MAX_BYTES, "a table of figures")
 
 
 def given_on_the_command_line(settings: Sequence[str]) -> Given:

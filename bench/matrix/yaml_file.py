@@ -15,6 +15,7 @@ from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from bench.errors import InputError, near_miss
+from bench.units import size
 
 Key = tuple[str | int, ...]
 """The way to a value from the top of its document."""
@@ -43,8 +44,11 @@ def read(path: Path) -> Document:
     return parse(text, lambda line: f"{path}:{line + 1}", str(path))
 
 
-def read_text(path: Path) -> str:
-    """The text of a small UTF-8 file.
+def read_text(path: Path, most_bytes: int = MAX_BYTES, kind: str = "a config") -> str:
+    """The text of a UTF-8 file.
+
+    Args:
+        most_bytes: a file that is larger is refused as too large to be ``kind``.
 
     Raises:
         InputError: no such file, a folder, too large, unreadable, or not UTF-8.
@@ -55,8 +59,8 @@ def read_text(path: Path) -> str:
         siblings = [] if "\0" in str(path) or not path.parent.is_dir() else [p.name for p in path.parent.glob("*.*")]
         raise InputError("no such file", where=str(path), fix=near_miss(path.name, siblings))
     try:
-        if path.stat().st_size > MAX_BYTES:
-            raise InputError(f"is larger than {MAX_BYTES // 1024} KiB, too large to be a config", where=str(path))
+        if path.stat().st_size > most_bytes:
+            raise InputError(f"is larger than {size(most_bytes)}, too large to be {kind}", where=str(path))
         return path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise InputError(f"cannot be read: {error.strerror}", where=str(path)) from error
