@@ -13,13 +13,14 @@ from examples import MACHINE, result
 from typer.testing import CliRunner, Result
 
 from bench.backends import BACKENDS
+from bench.cell import Train
 from bench.cli import app
 from bench.outcome import Result as Record
 from bench.store import Store
 
 ROOT = Path(__file__).parent.parent
 QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
-BACKENDS = str(ROOT / "matrices" / "backends.yaml")
+ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
 TORCH_SIDE = {"torch", "accelerate", "deepspeed", "transformers", "pandas"}
 
 
@@ -117,7 +118,7 @@ def test_a_search_has_a_dry_run_too() -> None:
 
 
 def test_a_search_takes_no_batch_of_the_file_for_its_own() -> None:
-    output = bench("probe", BACKENDS, "--dry-run").output
+    output = bench("probe", ALL_EIGHT, "--dry-run").output
     assert output.count("  batch per rank ") == output.count("  batch per rank probe\n") == 8
 
 
@@ -172,6 +173,39 @@ def test_a_report_without_a_run_is_one_message(arguments: tuple[str, ...]) -> No
     assert done.stderr.startswith("bench: ")
     assert "bench run MATRIX" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "value", ["learning_rate=1e-4", "max_grad_norm=1", "max_grad_norm=1.0", "learning_rate=0.0001"]
+)
+def test_the_reference_is_read_as_a_matrix_is(value: str, tmp_path: Path) -> None:
+    name = value.partition("=")[0]
+    records = [
+        result(axes={name: one}, train=Train.model_validate({name: one}))
+        for one in (getattr(Train(), name) * 2, getattr(Train(), name))
+    ]
+    store = Store(tmp_path / "run")
+    with store.open(MACHINE, [record.attempt.cell for record in records], ""):
+        for record in records:
+            store.finish(record)
+    sides = []
+    for words in (("--compare", name), ("--reference", value)):
+        done = bench("report", "run", *words)
+        assert (done.exit_code, done.stderr) == (0, "")
+        lines = done.stdout.partition(f"Which {name} is faster\n\n")[2].splitlines()
+        headers, cells = ([cell.strip() for cell in line.split("|")] for line in (lines[0], lines[2]))
+        sides.append([cells[headers.index(f"{name} {side}")] for side in "AB"])
+    assert sides[1] == sides[0][::-1]  # A is the reference, else the first
+    assert sides[0][0] != sides[0][1]
+
+
+def test_claims_that_several_runs_of_one_matrix_share_are_judged_once(tmp_path: Path) -> None:
+    claim = "{say: fast, metric: samples_per_s, of: {backend: ddp}, value: {at_least: 39}}"
+    for folder, batch, more in (("one", 2, ""), ("two", 4, f", {claim.replace('fast', 'faster')}")):
+        stored(tmp_path / folder, batch)
+        (tmp_path / folder / "claims.yaml").write_text(f"[{claim}{more}]")
+    said = bench("report", "one", "two").stdout.partition("## Claims")[2].partition("\n## ")[0]
+    assert [line.split("|")[1].strip() for line in said.splitlines() if line.startswith("| fast")] == ["fast", "faster"]
 
 
 # --- refusals -------------------------------------------------------------------------------------------------------

@@ -105,7 +105,8 @@ def _claims(stores: "list[Store]") -> "tuple[Claim, ...]":
 
     files = [[store.root / "claims.yaml", store.root / "matrix.yaml"] for store in stores]
     said = [next((file for file in pair if file.exists()), None) for pair in files]
-    return tuple(claim for file in said if file and file.stat().st_size for claim in read(file))
+    found = [claim for file in said if file and file.stat().st_size for claim in read(file)]
+    return tuple({claim.model_dump_json(): claim for claim in found}.values())  # runs of one matrix expect the same
 
 
 def _choices(
@@ -117,28 +118,34 @@ def _choices(
     claims: Path | None,
 ) -> "Choices":
     """The options, checked against what the results know."""
-    import yaml
-
     from bench.matrix.claims import read
     from bench.report.sections import Choices
 
     value = None
     if reference is not None:
-        compare, equals, text = reference.partition("=")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            equals = ""
-        if not equals:
-            raise InputError(f"{reference!r} names no value", field="--reference", allowed="axis=value: backend=ddp")
+        compare, value = _axis_and_value(reference)
     allowed = frozenset(name.strip() for name in allow_unlike.split(",")) if allow_unlike else frozenset()
     if results:
         _check(results, "--compare" if reference is None else "--reference", [compare])
         _check(results, "--allow-unlike", sorted(allowed))
         if reference is not None:
-            _check_value(results, compare, value)
+            value = _known_value(results, compare, value)
     said = read(claims) if claims else _claims(stores)
     return Choices(axis=compare, reference=value, allowed=allowed, claims=said)
+
+
+def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
+    """``learning_rate=1e-4``, read as a matrix is."""
+    from bench.matrix.yaml_file import parse
+
+    axis, equals, text = reference.partition("=")
+    try:
+        value = parse(text, lambda _: reference, reference).data
+    except InputError:
+        equals = ""
+    if not equals:
+        raise InputError(f"{reference!r} names no value", field="--reference", allowed="axis=value: backend=ddp")
+    return axis, value
 
 
 def _check(results: "list[Result]", option: str, names: list[str]) -> None:
@@ -158,12 +165,15 @@ def _check(results: "list[Result]", option: str, names: list[str]) -> None:
             )
 
 
-def _check_value(results: "list[Result]", name: str, value: "JsonValue") -> None:
-    from bench.report.contract import contract_of, same
+def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "JsonValue":
+    """The results' own value that is ``value``, as they have it: 1.0 for 1."""
+    from bench.matrix.yaml_file import canonical
+    from bench.report.contract import contract_of
     from bench.report.tables import setting
 
     values = [contract[name] for result in results if name in (contract := contract_of(result))]
-    if not any(same(one, value) for one in values):
+    found = [one for one in values if canonical(one) == canonical(value)]
+    if not found:
         words = {setting(name, one): None for one in values}
         raise InputError(
             f"no result has {name} {setting(name, value)}",
@@ -171,6 +181,7 @@ def _check_value(results: "list[Result]", name: str, value: "JsonValue") -> None
             allowed=list(words),
             fix=near_miss(setting(name, value), words),
         )
+    return found[0]
 
 
 def _write_rows(kind: Literal["csv", "json", "parquet"], output: Path | None, results: "list[Result]") -> None:
