@@ -9,6 +9,7 @@ from examples import ok, result
 
 from bench.outcome import Failed, Oom
 from bench.report import html, sections
+from bench.report.tables import Table
 
 pytestmark = pytest.mark.skipif(
     executable() is None, reason=f"needs one of {', '.join(NAMES)} on PATH: apt-get install chromium"
@@ -64,6 +65,19 @@ def test_what_is_unknown_comes_last_either_way(page: Page) -> None:
         page.point_at(f"{header} button", click=True)
         assert column(page, "samples/s") == [*expected, "", ""]
     page.point_at(f"{header} button", click=True)
+
+
+def test_sizes_are_sorted_by_their_bytes(tmp_path: Path) -> None:
+    sizes = ["138 MiB", "1.20 GiB", "n/a", "812 B", "-45.3 MiB", "2.00 KiB"]
+    table = Table(
+        title="Raw matrix", headers=("held",), rows=tuple((each,) for each in sizes), numeric=frozenset({"held"})
+    )
+    file = tmp_path / "report.html"
+    file.write_text(html.render([table]))
+    with browser(tmp_path / "profile") as page:
+        page.open(file)
+        page.point_at(f"{MATRIX} th button", click=True)
+        assert column(page, "held") == ["-45.3 MiB", "812 B", "2.00 KiB", "138 MiB", "1.20 GiB", "n/a"]
 
 
 def test_the_keyboard_sorts_too(page: Page) -> None:

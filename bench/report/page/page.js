@@ -2,7 +2,8 @@
 
 // Tables: a header's button sorts by its column, up, down, and back to the order of the report.
 
-const numberOf = (text) => Number.parseFloat(text.replaceAll(",", ""));
+const bytesOf = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 }; // one column may hold all of them
+const numberOf = (text) => Number.parseFloat(text.replaceAll(",", "")) * (bytesOf[text.split(" ").at(-1)] ?? 1);
 const words = new Intl.Collator("en", { numeric: true });
 
 function compare(one, other, isNumber, sign) {
