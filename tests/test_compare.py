@@ -292,6 +292,7 @@ def test_unlike_machines_are_refused_and_marked_when_allowed() -> None:
         compare([run()], [run(machine=other)])
     assert "--allow-unlike" in str(refusal.value)
     (pair,) = compare([run()], [run(machine=other)], allow_unlike=True).pairs
+    assert "machine" not in pair.name
     assert pair.unlike == ("cpu: Example CPU against Other CPU",)
 
 

@@ -157,7 +157,9 @@ def compare(
         )
     if not both:
         raise InputError("no attempt is in both runs", fix=_why_none(base, head))
-    summary = summarize([*base, *head])
+    found = summarize([*base, *head])
+    # A row stands for both runs: on which machine each was measured tells none from another.
+    summary = replace(found, columns=tuple(name for name in found.columns if name != "machine"))
     rows = [(_row(summary, one), _row(summary, other)) for one, other in both]
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]

@@ -1,11 +1,13 @@
 """The contract of a fair comparison: what must agree between two results, but for the one thing that is compared."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from bench.machine import Machine
 from bench.outcome import Ok, Result
+from bench.units import UNKNOWN
 
 PARTS_OF_BACKEND = ("sharding", "distributed_type")
 """Observed, but what a backend is: they differ with it."""
@@ -38,6 +40,22 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         "allocator": machine.allocator,
     }
     return result.known(fields)
+
+
+def machine_names(machines: Sequence[Machine]) -> list[str | None]:
+    """A name for each, the same for those whose results agree in all that `contract_of` takes of a machine.
+
+    None for each where there is one kind.
+    """
+    kinds = [
+        machine.model_dump(include={"cpu", "accelerators", "driver", "libraries", "allocator"}) for machine in machines
+    ]
+    distinct = [kind for number, kind in enumerate(kinds) if kind not in kinds[:number]]
+    if len(distinct) < 2:
+        return [None for _ in machines]
+    devices = [" + ".join(dict.fromkeys(kind["accelerators"])) or kind["cpu"] or UNKNOWN for kind in distinct]
+    names = [name if devices.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(devices, 1)]
+    return [names[distinct.index(kind)] for kind in kinds]
 
 
 def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:

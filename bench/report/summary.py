@@ -7,13 +7,11 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from bench.machine import Machine
 from bench.outcome import PHASES, Failed, Ok, Oom, Outcome, RankOk, Reported, Result
-from bench.report.contract import contract_of, same
+from bench.report.contract import contract_of, machine_names, same
 from bench.report.intervals import mean_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
 from bench.search.throughput import CEILING, CLEARLY
-from bench.units import UNKNOWN
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
@@ -22,7 +20,7 @@ Number = TypeVar("Number", int, float)
 def summarize(results: Sequence[Result]) -> Summary:
     """The summary of ``results``, which may come in any order. A cell on two unlike machines is two."""
     machines = tuple(_distinct(result.machine for result in results))
-    names = _machine_names(machines)
+    names = machine_names(machines)
     by_cell: dict[tuple[str, str | None], list[Result]] = {}
     for result in results:
         name = names[machines.index(result.machine)]
@@ -64,19 +62,6 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
         retried=result.retried,
         conditions=result.conditions,
     )
-
-
-def _machine_names(machines: Sequence[Machine]) -> list[str | None]:
-    """A name for each, the same for those whose results may be compared; None where there is one kind."""
-    kinds = [
-        machine.model_dump(include={"cpu", "accelerators", "driver", "libraries", "allocator"}) for machine in machines
-    ]
-    distinct = _distinct(kinds)
-    if len(distinct) < 2:
-        return [None for _ in machines]
-    devices = [" + ".join(dict.fromkeys(kind["accelerators"])) or kind["cpu"] or UNKNOWN for kind in distinct]
-    names = [name if devices.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(devices, 1)]
-    return [names[distinct.index(kind)] for kind in kinds]
 
 
 def _cell_rows(cell_id: str, results: Sequence[Result], named: Sequence[str], machine: str | None) -> CellRows:
