@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import psutil
 
+from bench import cgroup
 from bench.bounds import AtLeastOne, Count
 from bench.cell import Device, Frozen
 
@@ -33,9 +34,9 @@ class Hardware(Frozen):
     devices: Count
     """Number of GPUs; 0 on a CPU."""
     cores: AtLeastOne
-    """CPU cores that this process may use."""
+    """CPU cores that this process may use: by its affinity, and by what its control group grants."""
     memory_bytes: AtLeastOne
-    """Memory of one GPU, or of the whole host on a CPU."""
+    """Memory of one GPU; on a CPU of the whole host, or what the control group leaves of it."""
 
 
 class StatedHardware(Frozen):
@@ -91,14 +92,17 @@ def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> 
     return close and one.model_copy(update={"memory_bytes": other.memory_bytes}) == other
 
 
-def detect(environment: Mapping[str, str] = os.environ) -> Hardware:
+def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Hardware:
     """The hardware as bench will use it: GPUs that the driver reports and CUDA_VISIBLE_DEVICES does not hide."""
     shown = gpus(environment)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = min(cores, cgroup.cores(root) or cores)
     if shown:
         memory_bytes = min(gpu.memory_bytes for gpu in shown)
         return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
-    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=psutil.virtual_memory().total)
+    host_bytes = psutil.virtual_memory().total
+    memory_bytes = min(host_bytes, cgroup.memory_bytes(root) or host_bytes)
+    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=memory_bytes)
 
 
 def record(
