@@ -1,13 +1,23 @@
 """What is found of this machine, and what is not told of it."""
 
-import os
-from pathlib import Path
+# ruff: noqa: N802 - the names are those of NVML
 
+import os
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import psutil
+import pynvml
 import pytest
 from examples import CUDA_MACHINE, MACHINE
 
+import bench.gpus
 from bench import cgroup, machine
-from bench.machine import Gpu, Machine
+from bench.errors import InputError
+from bench.gpus import Gpu
+from bench.machine import Machine
 
 GIB = 2**30
 TWO = [Gpu("Example GPU", 80 * GIB, "GPU-8f2a11"), Gpu("Example GPU", 80 * GIB, "GPU-91bc22")]
@@ -17,7 +27,7 @@ TWO = [Gpu("Example GPU", 80 * GIB, "GPU-8f2a11"), Gpu("Example GPU", 80 * GIB, 
 def gpus(monkeypatch: pytest.MonkeyPatch) -> list[Gpu]:
     """The GPUs that the driver reports; empty until a test adds some."""
     reported: list[Gpu] = []
-    monkeypatch.setattr(machine, "_gpus", lambda: reported)
+    monkeypatch.setattr(bench.gpus, "_gpus", lambda: reported)
     return reported
 
 
@@ -45,6 +55,96 @@ def test_hidden_gpus_do_not_count(gpus: list[Gpu], visible: str | None, devices:
     found = machine.detect({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible})
     assert found.devices == devices
     assert found.device == ("cuda" if devices else "cpu")
+
+
+class Nvml:
+    """Two GPUs, the first of them cut into slices. A GPU's handle is its UUID."""
+
+    NVMLError, NVML_ERROR_NOT_SUPPORTED = pynvml.NVMLError, pynvml.NVML_ERROR_NOT_SUPPORTED
+    memory_bytes: dict[str, int]
+    errors: dict[str, int]
+    """What the driver says in place of an answer, by the handle."""
+
+    def __init__(self) -> None:
+        self.memory_bytes = {"GPU-a": 80 * GIB, "GPU-b": 80 * GIB, "MIG-a1": 10 * GIB, "MIG-a2": 20 * GIB}
+        self.errors = {}
+        self.open = 0
+
+    def nvmlInit(self) -> None:
+        self.open += 1
+
+    def nvmlShutdown(self) -> None:
+        self.open -= 1
+
+    def nvmlDeviceGetCount(self) -> int:
+        return 2
+
+    def nvmlDeviceGetHandleByIndex(self, index: int) -> str:
+        return ("GPU-a", "GPU-b")[index]
+
+    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
+        if uuid not in self.memory_bytes:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
+        return uuid
+
+    def nvmlDeviceGetMemoryInfo(self, gpu: str) -> Any:
+        if gpu in self.errors:
+            raise pynvml.NVMLError(self.errors[gpu])
+        return SimpleNamespace(total=self.memory_bytes[gpu])
+
+    def nvmlDeviceGetName(self, gpu: str) -> str:
+        return f"Example {gpu}"
+
+    def nvmlDeviceGetUUID(self, gpu: str) -> str:
+        return gpu
+
+
+@pytest.fixture
+def nvml(monkeypatch: pytest.MonkeyPatch) -> Nvml:
+    driver = Nvml()
+    monkeypatch.setitem(sys.modules, "pynvml", driver)
+    return driver
+
+
+@pytest.mark.parametrize(
+    ("named", "devices", "memory_bytes"),
+    [("MIG-a2", 1, 20 * GIB), (" MIG-a1 ,MIG-a2", 1, 10 * GIB), ("0", 1, 80 * GIB)],
+)
+def test_a_slice_of_a_gpu_is_a_gpu(nvml: Nvml, named: str, devices: int, memory_bytes: int) -> None:
+    found = machine.detect({"CUDA_VISIBLE_DEVICES": named})
+    assert (found.device, found.devices, found.memory_bytes) == ("cuda", devices, memory_bytes)
+    assert nvml.open == 0
+
+
+def test_a_slice_that_is_not_there_is_said(nvml: Nvml) -> None:
+    with pytest.raises(
+        InputError, match="CUDA_VISIBLE_DEVICES: 'MIG-a9': this slice does not answer: Not Found"
+    ) as said:
+        machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a9"})
+    assert said.value.fix
+    assert nvml.open == 0
+
+
+def test_without_a_driver_a_slice_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fails)
+    assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a1"}).device == "cpu"
+    assert machine.record(machine.detect({}), {}).driver is None
+
+
+def test_a_gpu_that_shares_the_host_s_memory_has_all_of_it(nvml: Nvml) -> None:
+    nvml.errors = dict.fromkeys(("GPU-a", "GPU-b"), pynvml.NVML_ERROR_NOT_SUPPORTED)
+    assert machine.detect({}).memory_bytes == psutil.virtual_memory().total
+
+
+def test_a_lost_gpu_is_named_unless_it_is_left_out(nvml: Nvml) -> None:
+    nvml.errors = {"GPU-b": pynvml.NVML_ERROR_GPU_IS_LOST}
+    with pytest.raises(InputError, match="GPU 1 does not answer: GPU is lost"):
+        machine.detect({})
+    assert machine.detect({"CUDA_VISIBLE_DEVICES": "0"}).devices == 1
+    assert nvml.open == 0
 
 
 def test_memory_is_that_of_one_gpu_the_smallest(gpus: list[Gpu]) -> None:
