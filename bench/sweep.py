@@ -12,7 +12,7 @@ from typing import Literal
 from bench import backends, probe, room, spool
 from bench.cell import Attempt, Audit, Cell, Walk
 from bench.classify import classify
-from bench.hygiene import Sampler
+from bench.hygiene import Conditions, Sampler
 from bench.launch import prepare
 from bench.launch.local import Ended, Executor
 from bench.launch.watch import Limits
@@ -155,9 +155,7 @@ class Sweep:
     def _try(self, plan: CellPlan, attempt: Attempt) -> Result:
         started, began_s = datetime.now(UTC), time.monotonic()
         self.progress.attempt(label(plan), attempt.batch_per_rank)
-        self.beside.begin()
-        ended = self.launch(attempt, self.store.begin(attempt).resolve())
-        conditions = self.beside.end()
+        ended, conditions = self.launch(attempt, self.store.begin(attempt).resolve())
         outcome = outcome_of(ended, attempt.cell)
         if outcome.kind in ("failed", "hang"):
             room.check(self.store.root)  # a run without room stops here; this attempt stays unfinished
@@ -198,8 +196,8 @@ class Sweep:
             return known.needs_bytes
         free = cell.model_copy(update={"memory_limit_bytes": None})
         attempt = Attempt(cell=free, batch_per_rank=self.goal.granularity, short=True)
-        ranks = self.launch(attempt, self.store.begin(attempt).resolve()).ranks
-        used = [rank.memory.peak_allocated_bytes for rank in ranks if isinstance(rank, RankOk)]
+        ended, _ = self.launch(attempt, self.store.begin(attempt).resolve())
+        used = [rank.memory.peak_allocated_bytes for rank in ended.ranks if isinstance(rank, RankOk)]
         return max((peak for peak in used if peak is not None), default=None)
 
     def _start(self, plan: CellPlan) -> int | None:
@@ -211,14 +209,16 @@ class Sweep:
                 return known.found.max_batch_per_rank
         return None
 
-    def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> Ended:
-        """Prepare ``folder``, and run ranks in it until all have ended."""
+    def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> tuple[Ended, Conditions]:
+        """Prepare ``folder``, and run ranks in it until all have ended; with what the machine did beside them."""
         hardware = self.machine.hardware
         assert isinstance(hardware, Hardware)  # this machine's own
         environment = backends.environment(attempt.cell.num_processes, hardware, os.environ)
         for name, text in prepare.files(attempt, self.units, hardware.device, environment, str(folder)).items():
             spool.write_text(folder / name, text)
-        return self.executor.run(attempt.cell, folder, self.limits, self._on_beat)
+        self.beside.begin()  # of each launch: what one does must not be taken for another's doing before the next
+        ended = self.executor.run(attempt.cell, folder, self.limits, self._on_beat)
+        return ended, self.beside.end()
 
     def _on_beat(self, beat: Beat) -> None:
         self.progress.beat(beat.phase, beat.step, beat.steps)
