@@ -32,6 +32,7 @@ from bench.progress import Progress
 from bench.search import Goal, Verdict
 from bench.spool import Beat, Walked
 from bench.store import Store
+from bench.units import counted
 
 Rerun = Literal["failed", "oom", "all"]
 RERUN_KINDS = {"failed": {"failed", "hang"}, "oom": {"oom"}, "all": {"ok", "oom", "failed", "hang"}}
@@ -77,15 +78,14 @@ class Sweep:
         return [result for attempt in listed if (result := self.store.result(attempt)) is not None]
 
     def finished(self) -> int:
-        """How many attempts and searches are stored already."""
-        listed = [
+        """How many of the listed attempts are stored already. A search goes over what is stored, and counts then."""
+        listed = (
             self.stored(Attempt(cell=plan.cell, batch_per_rank=batch))
             for plan in self.plans
             for batch in plan.batches
             if batch != "probe"
-        ]
-        searched = [self.store.probe(plan.cell) for plan in self.plans if "probe" in plan.batches]
-        return sum(found is not None for found in [*listed, *searched])
+        )
+        return sum(found is not None for found in listed)
 
     def failed_before(self) -> list[str]:
         """How many of the stored ones are failures, and what to do, as a sentence."""
@@ -93,7 +93,8 @@ class Sweep:
             result for plan in self.plans for result in self.store.of_cell(plan.cell) if self.stored(result.attempt)
         ]
         failed = sum(result.outcome.kind in RERUN_KINDS["failed"] for result in stored)
-        return [f"{failed} of them failed or hung: --rerun failed measures them again"] if failed else []
+        words = f"{counted(failed, 'stored attempt')} failed or hung: --rerun failed measures what failed again"
+        return [words] if failed else []
 
     def unreadable(self) -> list[str]:
         """What lies there of these cells and counts as nothing, as sentences."""

@@ -15,7 +15,7 @@ from bench.hygiene import Conditions, Sampler
 from bench.launch.local import Ended
 from bench.launch.watch import Limits, OnBeat
 from bench.matrix import CellPlan
-from bench.outcome import RankOom
+from bench.outcome import Failed, RankOom
 from bench.progress import Progress
 from bench.search import Goal
 from bench.spool import Spec
@@ -96,3 +96,38 @@ def test_the_machine_is_looked_at_beside_every_launch(tmp_path: Path, fits: int)
     launches = events[1::3]
     assert {"walk", "attempt"} == set(launches)
     assert events == [event for launch in launches for event in ("begin", launch, "end")]
+
+
+def test_a_search_that_is_replayed_counts_once_and_launches_nothing(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe"), plan("fsdp", "probe"), plan("zero2", 1, 2)]
+    swept(tmp_path / "run", plans[:2])
+    events, said = swept(tmp_path / "run", plans)
+    assert events == ["begin", "attempt", "end"] * 2
+    assert said[0] == "3 cells, 4 attempts; results in run"
+    assert [line.partition("  train")[0] for line in said if "probed" in line] == [
+        "1/4 ddp  probed",
+        "2/4 fsdp  probed",
+    ]
+    assert said[-1].startswith("4/4 zero2, batch 2: ok")
+
+
+def test_a_search_that_is_made_anew_was_not_finished_before(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe"), plan("fsdp", 1)]
+    swept(tmp_path / "run", plans)
+    _, said = swept(tmp_path / "run", plans, rerun="all")
+    assert said[0] == "2 cells, 2 attempts; results in run"
+    assert sum("1/2 ddp  probed" in line for line in said) == 1
+    assert said[-1].startswith("2/2 fsdp, batch 1: ok")
+
+
+def test_failures_within_a_search_are_told_as_well(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe")]
+    swept(tmp_path / "run", plans)
+    store = Store(tmp_path / "run")
+    stored = store.of_cell(plans[0].cell)[0]
+    store.finish(stored.model_copy(update={"outcome": Failed(rank=0, phase="bwd", reason="planted")}))
+    _, said = swept(tmp_path / "run", plans)
+    assert said[:2] == [
+        "1 cell, 1 attempt; results in run",
+        "1 stored attempt failed or hung: --rerun failed measures what failed again",
+    ]
