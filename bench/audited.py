@@ -26,7 +26,7 @@ def audit(sweep: Sweep, plan: CellPlan, kind: AuditKind, batch_per_rank: int, st
     asked = Audit(cell=plan.cell, kind=kind, batch_per_rank=batch_per_rank, steps=steps)
     folder = sweep.store.begin(asked).resolve()
     cell = _unsharded(plan.cell) if kind == "params" else plan.cell
-    ended = sweep.launch(asked.model_copy(update={"cell": cell}), folder)
+    ended, _ = sweep.launch(asked.model_copy(update={"cell": cell}), folder)
     outcome = None
     if not all(isinstance(rank, RankAudited) for rank in ended.ranks) or len(ended.ranks) < cell.num_processes:
         outcome = outcome_of(ended, cell)

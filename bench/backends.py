@@ -175,8 +175,10 @@ def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dic
     return config
 
 
-_FOREIGN = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "PMI_", "OMPI_", "MV2_", "MPI_LOCALRANKID")
-_RENDEZVOUS = {"RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT"}
+FOREIGN = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "PMI_", "OMPI_", "MV2_", "MPI_LOCALRANKID")
+"""How the variables begin that would change a launch behind its config's back: accelerate's, other launchers'."""
+RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""And these of a launcher around bench."""
 
 
 def environment(num_processes: int, hardware: Hardware, user: Mapping[str, str]) -> dict[str, str]:
@@ -195,7 +197,7 @@ def environment(num_processes: int, hardware: Hardware, user: Mapping[str, str])
     else:
         added |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         added["GLOO_SOCKET_IFNAME"] = "lo"
-    return {name: value for name, value in added.items() if name not in user or name.startswith(_FOREIGN)}
+    return {name: value for name, value in added.items() if name not in user or name.startswith(FOREIGN)}
 
 
 def launch_environment(user: Mapping[str, str], added: Mapping[str, str], tools: Path) -> dict[str, str]:
@@ -206,7 +208,7 @@ def launch_environment(user: Mapping[str, str], added: Mapping[str, str], tools:
     Args:
         tools: the folder of this environment's programs; found first, so that DeepSpeed builds with one ninja.
     """
-    kept = {name: value for name, value in user.items() if not name.startswith(_FOREIGN) and name not in _RENDEZVOUS}
+    kept = {name: value for name, value in user.items() if not name.startswith(FOREIGN) and name not in RENDEZVOUS}
     return {**kept, **added, "PATH": f"{tools}:{kept.get('PATH', '')}"}
 
 

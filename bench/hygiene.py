@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import psutil
 
-from bench import machine, processes
+from bench import gpus, processes
 from bench.bounds import Amount, Count
 from bench.cell import Frozen
 
@@ -250,7 +250,7 @@ def _handles(environment: Mapping[str, str]) -> list[Any]:
     import pynvml
 
     def opened() -> list[Any]:
-        uuids = [gpu.uuid for gpu in machine.gpus(environment)]
+        uuids = [gpu.uuid for gpu in gpus.visible(environment)]
         if uuids:
             pynvml.nvmlInit()
         return [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]

@@ -5,13 +5,13 @@ import os
 import platform
 import re
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import NamedTuple
 
 import psutil
 
+from bench import cgroup, gpus
 from bench.bounds import AtLeastOne, Count
 from bench.cell import Device, Frozen
 
@@ -33,9 +33,9 @@ class Hardware(Frozen):
     devices: Count
     """Number of GPUs; 0 on a CPU."""
     cores: AtLeastOne
-    """CPU cores that this process may use."""
+    """CPU cores that this process may use: by its affinity, and by what its control group grants."""
     memory_bytes: AtLeastOne
-    """Memory of one GPU, or of the whole host on a CPU."""
+    """Memory of one GPU; on a CPU of the whole host, or what the control group leaves of it."""
 
 
 class StatedHardware(Frozen):
@@ -91,14 +91,17 @@ def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> 
     return close and one.model_copy(update={"memory_bytes": other.memory_bytes}) == other
 
 
-def detect(environment: Mapping[str, str] = os.environ) -> Hardware:
+def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Hardware:
     """The hardware as bench will use it: GPUs that the driver reports and CUDA_VISIBLE_DEVICES does not hide."""
-    shown = gpus(environment)
+    shown = gpus.visible(environment)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = min(cores, cgroup.cores(root) or cores)
     if shown:
         memory_bytes = min(gpu.memory_bytes for gpu in shown)
         return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
-    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=psutil.virtual_memory().total)
+    host_bytes = psutil.virtual_memory().total
+    memory_bytes = min(host_bytes, cgroup.memory_bytes(root) or host_bytes)
+    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=memory_bytes)
 
 
 def record(
@@ -115,8 +118,8 @@ def record(
     commit = _git("rev-parse", "HEAD")
     return Machine(
         hardware=hardware,
-        accelerators=tuple(gpu.name for gpu in gpus(environment)),
-        driver=_driver(),
+        accelerators=tuple(gpu.name for gpu in gpus.visible(environment)),
+        driver=gpus.driver(),
         cpu=_cpu_model(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
@@ -150,66 +153,6 @@ def libraries() -> dict[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
     return found
-
-
-class Gpu(NamedTuple):
-    name: str
-    memory_bytes: int
-    uuid: str
-
-
-def gpus(environment: Mapping[str, str] = os.environ) -> list[Gpu]:
-    """Those that CUDA would show to a process with this environment."""
-    return _visible(_gpus(), environment.get("CUDA_VISIBLE_DEVICES"))
-
-
-def _visible(gpus: Sequence[Gpu], named: str | None) -> list[Gpu]:
-    """Those that CUDA would show: it stops at the first entry that names none, or one again."""
-    if named is None:
-        return list(gpus)
-    shown: list[Gpu] = []
-    for entry in (part.strip() for part in named.split(",")):
-        by_uuid = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
-        found = gpus[int(entry)] if entry.isdecimal() and int(entry) < len(gpus) else next(iter(by_uuid), None)
-        if found is None or found in shown:
-            break
-        shown.append(found)
-    return shown
-
-
-def _gpus() -> list[Gpu]:
-    """Every GPU that the driver knows; empty without a driver."""
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return []
-    try:
-        handles = [pynvml.nvmlDeviceGetHandleByIndex(index) for index in range(pynvml.nvmlDeviceGetCount())]
-        return [
-            Gpu(
-                str(pynvml.nvmlDeviceGetName(gpu)),
-                int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total),
-                str(pynvml.nvmlDeviceGetUUID(gpu)),
-            )
-            for gpu in handles
-        ]
-    finally:
-        pynvml.nvmlShutdown()
-
-
-def _driver() -> str | None:
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError:
-        return None
-    try:
-        return str(pynvml.nvmlSystemGetDriverVersion())
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def _cpu_model() -> str:

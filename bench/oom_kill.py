@@ -7,7 +7,9 @@ child's end tells them apart. Killers outside the kernel (systemd-oomd, earlyoom
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
+
+from bench import cgroup
 
 
 @dataclass(frozen=True)
@@ -57,43 +59,12 @@ def aborted_by_bad_alloc(log_tail: str) -> bool:
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:
-    v1, v2 = _cgroup(root, "memory"), _cgroup(root, None)
-    if v1 is not None:
-        yield "cgroup memory.oom_control", v1 / "memory.oom_control"
-    if v2 is not None:
-        yield "cgroup memory.events", v2 / "memory.events"
+    for folder in cgroup.folders(root, "memory")[:1]:
+        yield "cgroup memory.oom_control", folder / "memory.oom_control"
+    for folder in cgroup.folders(root, None)[:1]:
+        yield "cgroup memory.events", folder / "memory.events"
     yield "/proc/vmstat", root / "proc/vmstat"
 
 
-def _cgroup(root: Path, controller: str | None) -> Path | None:
-    """The folder of this process's cgroup, for a version 1 controller or for version 2, where it is mounted here."""
-    member = next(
-        (
-            path
-            for _, controllers, path in (line.split(":", 2) for line in _lines(root / "proc/self/cgroup"))
-            if (controller in controllers.split(",") if controller else not controllers)
-        ),
-        None,
-    )
-    if member is None:
-        return None
-    for line in _lines(root / "proc/self/mountinfo"):
-        mount, _, filesystem = line.partition(" - ")
-        _, _, _, mounted, point, *_ = mount.split()
-        kind, _, options = filesystem.split(maxsplit=2)
-        is_wanted = kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2"
-        # A container may be shown no more of the tree than its own part, or another part.
-        if is_wanted and PurePosixPath(member).is_relative_to(mounted):
-            return root / point.lstrip("/") / PurePosixPath(member).relative_to(mounted)
-    return None
-
-
 def _field(path: Path, name: str) -> int | None:
-    return next((int(line.split()[1]) for line in _lines(path) if line.startswith(f"{name} ")), None)
-
-
-def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text().splitlines()
-    except OSError:
-        return []
+    return next((int(line.split()[1]) for line in cgroup.lines(path) if line.startswith(f"{name} ")), None)

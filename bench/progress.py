@@ -57,7 +57,7 @@ class Progress:
 
         Args:
             attempts: planned in all.
-            finished: of these, stored already and not run again.
+            finished: of these, stored already and told of no more.
             notes: what the user should know first.
         """
         self._attempts, self._finished = attempts, finished
@@ -183,7 +183,8 @@ class Progress:
         """By the mean of the attempts of this run that were not skipped; unknown before the first."""
         if not self._timed:
             return None
-        under_way_s = 0.0 if self._attempt_began_s is None else self._clock() - self._attempt_began_s
+        began_s = self._attempt_began_s if self._probe_began_s is None else self._probe_began_s
+        under_way_s = 0.0 if began_s is None else self._clock() - began_s
         each_s, left = self._wall_s / self._timed, self._attempts - self._finished
         # One that takes longer than the mean says nothing of those behind it.
         return max(0.0, each_s - under_way_s) + each_s * max(0, left - 1)

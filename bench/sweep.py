@@ -12,7 +12,7 @@ from typing import Literal
 from bench import backends, probe, room, spool
 from bench.cell import Attempt, Audit, Cell, Walk
 from bench.classify import classify
-from bench.hygiene import Sampler
+from bench.hygiene import Conditions, Sampler
 from bench.launch import prepare
 from bench.launch.local import Ended, Executor
 from bench.launch.watch import Limits
@@ -32,6 +32,7 @@ from bench.progress import Progress
 from bench.search import Goal, Verdict
 from bench.spool import Beat, Walked
 from bench.store import Store
+from bench.units import counted
 
 Rerun = Literal["failed", "oom", "all"]
 RERUN_KINDS = {"failed": {"failed", "hang"}, "oom": {"oom"}, "all": {"ok", "oom", "failed", "hang"}}
@@ -77,15 +78,14 @@ class Sweep:
         return [result for attempt in listed if (result := self.store.result(attempt)) is not None]
 
     def finished(self) -> int:
-        """How many attempts and searches are stored already."""
-        listed = [
+        """How many of the listed attempts are stored already. A search goes over what is stored, and counts then."""
+        listed = (
             self.stored(Attempt(cell=plan.cell, batch_per_rank=batch))
             for plan in self.plans
             for batch in plan.batches
             if batch != "probe"
-        ]
-        searched = [self.store.probe(plan.cell) for plan in self.plans if "probe" in plan.batches]
-        return sum(found is not None for found in [*listed, *searched])
+        )
+        return sum(found is not None for found in listed)
 
     def failed_before(self) -> list[str]:
         """How many of the stored ones are failures, and what to do, as a sentence."""
@@ -93,7 +93,8 @@ class Sweep:
             result for plan in self.plans for result in self.store.of_cell(plan.cell) if self.stored(result.attempt)
         ]
         failed = sum(result.outcome.kind in RERUN_KINDS["failed"] for result in stored)
-        return [f"{failed} of them failed or hung: --rerun failed measures them again"] if failed else []
+        words = f"{counted(failed, 'stored attempt')} failed or hung: --rerun failed measures what failed again"
+        return [words] if failed else []
 
     def unreadable(self) -> list[str]:
         """What lies there of these cells and counts as nothing, as sentences."""
@@ -155,9 +156,7 @@ class Sweep:
     def _try(self, plan: CellPlan, attempt: Attempt) -> Result:
         started, began_s = datetime.now(UTC), time.monotonic()
         self.progress.attempt(label(plan), attempt.batch_per_rank)
-        self.beside.begin()
-        ended = self.launch(attempt, self.store.begin(attempt).resolve())
-        conditions = self.beside.end()
+        ended, conditions = self.launch(attempt, self.store.begin(attempt).resolve())
         outcome = outcome_of(ended, attempt.cell)
         if outcome.kind in ("failed", "hang"):
             room.check(self.store.root)  # a run without room stops here; this attempt stays unfinished
@@ -198,8 +197,8 @@ class Sweep:
             return known.needs_bytes
         free = cell.model_copy(update={"memory_limit_bytes": None})
         attempt = Attempt(cell=free, batch_per_rank=self.goal.granularity, short=True)
-        ranks = self.launch(attempt, self.store.begin(attempt).resolve()).ranks
-        used = [rank.memory.peak_allocated_bytes for rank in ranks if isinstance(rank, RankOk)]
+        ended, _ = self.launch(attempt, self.store.begin(attempt).resolve())
+        used = [rank.memory.peak_allocated_bytes for rank in ended.ranks if isinstance(rank, RankOk)]
         return max((peak for peak in used if peak is not None), default=None)
 
     def _start(self, plan: CellPlan) -> int | None:
@@ -211,14 +210,16 @@ class Sweep:
                 return known.found.max_batch_per_rank
         return None
 
-    def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> Ended:
-        """Prepare ``folder``, and run ranks in it until all have ended."""
+    def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> tuple[Ended, Conditions]:
+        """Prepare ``folder``, and run ranks in it until all have ended; with what the machine did beside them."""
         hardware = self.machine.hardware
         assert isinstance(hardware, Hardware)  # this machine's own
         environment = backends.environment(attempt.cell.num_processes, hardware, os.environ)
         for name, text in prepare.files(attempt, self.units, hardware.device, environment, str(folder)).items():
             spool.write_text(folder / name, text)
-        return self.executor.run(attempt.cell, folder, self.limits, self._on_beat)
+        self.beside.begin()  # of each launch: what one does must not be taken for another's doing before the next
+        ended = self.executor.run(attempt.cell, folder, self.limits, self._on_beat)
+        return ended, self.beside.end()
 
     def _on_beat(self, beat: Beat) -> None:
         self.progress.beat(beat.phase, beat.step, beat.steps)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import JsonValue
 
 from model.config import PI05_SHAPE, PRESETS, Pi07Config
-from model.counts import Flops, auto_preset, flops_per_sample, parameter_count, parameter_count_by_part
+from model.counts import Flops, auto_preset, flops_per_sample, parameter_count_by_part
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -28,7 +28,7 @@ class Pi07:
     @classmethod
     def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
         """The largest preset that trains unsharded in this memory; ``tiny`` on a CPU."""
-        return auto_preset(device, memory_bytes_per_rank)
+        return auto_preset(device, memory_bytes_per_rank, "pi07", "small")
 
     @classmethod
     def parameter_counts(cls, config: Pi07Config) -> Mapping[str, int]:
@@ -62,6 +62,5 @@ class Pi05(Pi07):
 
     @classmethod
     def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
-        """``pi05`` where a sharded backend can hold it, weights and gradients whole; else ``tiny``."""
-        needed = 4 * parameter_count(Pi07Config(preset="pi05"))
-        return "pi05" if device == "cuda" and memory_bytes_per_rank > needed else "tiny"
+        """``pi05`` where it trains unsharded in this memory; else ``tiny``."""
+        return auto_preset(device, memory_bytes_per_rank, "pi05")

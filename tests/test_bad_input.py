@@ -325,6 +325,14 @@ CASES = [
         "own.yaml:3: dynamo_config.dynamo_backend: 'INDUCTOR'",
         "train.compile: true",
     ),
+    own(
+        "a choice of GPUs",
+        "distributed_type: MULTI_GPU\ngpu_ids: '0,1'\n",
+        "own.yaml:2: gpu_ids: '0,1': a choice of GPUs is refused",
+        "allowed: all",
+        "CUDA_VISIBLE_DEVICES",
+    ),
+    own("a choice of one GPU", "gpu_ids: 0\n", "own.yaml:1: gpu_ids: 0", "CUDA_VISIBLE_DEVICES"),
     own("compilation, as older files say it", "dynamo_backend: EAGER\n", "own.yaml:1: dynamo_backend", "train.compile"),
     Case(
         "own backend with a taken name",

@@ -6,9 +6,9 @@ from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
 from model.config import PRESETS, Pi07Config
-from model.counts import auto_preset, flops_per_sample, parameter_count, parameter_count_by_part, prefix_length
+from model.counts import flops_per_sample, parameter_count, parameter_count_by_part, prefix_length
 from model.data import Samples
-from model.workload import Pi07
+from model.workload import Pi05, Pi07
 
 GIB = 2**30
 FULL = {"response_len": 8, "metadata_len": 8, "subgoal": True}
@@ -38,10 +38,18 @@ def test_the_published_sizes() -> None:
 
 
 def test_auto_preset_is_the_largest_that_fits() -> None:
-    assert auto_preset("cpu", 2000 * GIB) == "tiny"
-    assert auto_preset("cuda", 139 * GIB) == "pi07"
-    assert auto_preset("cuda", 79 * GIB) == "small"
-    assert auto_preset("cuda", 2 * GIB) == "tiny"
+    assert Pi07.auto_preset("cpu", 2000 * GIB) == "tiny"
+    assert Pi07.auto_preset("cuda", 139 * GIB) == "pi07"
+    assert Pi07.auto_preset("cuda", 79 * GIB) == "small"
+    assert Pi07.auto_preset("cuda", 2 * GIB) == "tiny"
+
+
+@pytest.mark.parametrize(
+    ("device", "gib", "preset"),
+    [("cpu", 2000, "tiny"), ("cuda", 15, "tiny"), ("cuda", 80, "tiny"), ("cuda", 81, "pi05")],
+)
+def test_auto_preset_of_pi05_counts_what_adam_takes_too(device: str, gib: int, preset: str) -> None:
+    assert Pi05.auto_preset(device, gib * GIB) == preset
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ import pynvml
 import pytest
 from examples import rendered, result
 
-from bench import hygiene, machine, processes
+from bench import gpus, hygiene, machine, processes
 from bench.hygiene import Conditions, GpuConditions, Sampler
 from bench.outcome import Oom, Result
 from bench.report.conditions import doubts
@@ -162,7 +162,7 @@ def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(
 ) -> None:
     fake = Nvml()
     monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(machine, "gpus", lambda _: [machine.Gpu("Example", GIB, uuid) for uuid in "ab"])
+    monkeypatch.setattr(gpus, "visible", lambda _: [gpus.Gpu("Example", GIB, uuid) for uuid in "ab"])
     sampler = Sampler(tmp_path)
     sampler.begin()
     fake.clock = 345

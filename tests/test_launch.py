@@ -15,7 +15,7 @@ import pytest
 import yaml
 from examples import cell
 
-from bench import processes
+from bench import backends, processes
 from bench.cell import Attempt
 from bench.launch import prepare
 from bench.launch.local import accelerate_command
@@ -253,6 +253,19 @@ def test_the_command_launches_its_own_folder_with_the_recorded_environment(tmp_p
     ]
     assert {name: seen[name] for name in HOSTILE} == HOSTILE
     assert done.stdout.decode() == "results: out here\n"
+
+
+def test_the_command_unsets_what_a_launch_is_kept_from() -> None:
+    foreign = [f"{prefix}X9_y" for prefix in backends.FOREIGN] + [*backends.RENDEZVOUS, "PMI_RANK"]
+    user = {"PATH": os.environ["PATH"], "LINES": "a\nb", "MY_RANK": "1", **dict.fromkeys(foreign, "planted")}
+    script = prepare.files(ATTEMPT, (), "cpu", {}, "")["command.sh"]
+    [unset] = [line for line in script.splitlines() if line.startswith("unset ")]
+    seen = subprocess.run(
+        ["sh", "-euc", f"{unset}\nenv -0"], env=user, capture_output=True, text=True, check=True
+    ).stdout
+    names = {line.partition("=")[0] for line in seen.split("\0")} - {"PWD", "OLDPWD", "SHLVL", "_", ""}
+    assert names == set(backends.launch_environment(user, {}, Path("/venv/bin")))
+    assert names == {"PATH", "LINES", "MY_RANK"}
 
 
 @pytest.mark.parametrize("program", ["exit 127", "exec PYTHON -I -S"])

@@ -345,6 +345,11 @@ def test_fsdp_vs_zero2_is_the_published_ten_cells() -> None:
     assert set(seen) == expected
 
 
+def test_zero2_vs_zero3_is_at_the_published_size_where_one_gpu_cannot_hold_it() -> None:
+    plans = expand(load(MATRICES / "zero2_vs_zero3_pi05.yaml", hardware=GPUS), GPUS)
+    assert {plan.cell.options["preset"] for plan in plans} == {"pi05"}
+
+
 # Laws
 
 VALUES: dict[str, list[Any]] = {

@@ -10,6 +10,7 @@ from examples import CUDA_MACHINE, ok, rank, result, vram
 from rich.console import Console
 
 from bench.outcome import Failed, Hang, Ok, Oom, Skipped
+from bench.probe import Stopped
 from bench.progress import PLAIN_INTERVAL_S, Progress
 
 
@@ -194,6 +195,22 @@ def test_skipped_attempts_do_not_make_the_rest_look_fast(clock: Clock) -> None:
         progress.beat("steps", 1, 2)
 
     assert left(plain(run, clock)) == ["3 min"]
+
+
+def test_a_search_under_way_counts_from_its_beginning(clock: Clock) -> None:
+    def run(progress: Progress) -> None:
+        begin(progress, attempts=2)
+        for _ in range(2):
+            progress.probing("ddp", "batch 1: does it fit?")
+            for _ in range(3):
+                progress.attempt("ddp", 1)
+                clock.now_s += 200
+                progress.beat("measure", 1, 2)
+                progress.result("ddp", result())
+            progress.verdict("ddp", Stopped(reason="planted"))
+
+    # Of the first nothing is known; the second takes 600 s as well, of which 200, 400 and 600 have passed.
+    assert left(plain(run, clock)) == ["n/a", "n/a", "n/a", "7 min", "3 min", "0 s"]
 
 
 # On a terminal

@@ -49,6 +49,7 @@ def files(
 def _script(environment: Mapping[str, str]) -> str:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     launch = " ".join(['"$here/accelerate.yaml"' if word == "accelerate.yaml" else word for word in COMMAND])
+    foreign = "|".join([f"({'|'.join(backends.FOREIGN)})[A-Za-z0-9_]*", *backends.RENDEZVOUS])
     lines = [
         "#!/bin/sh",
         "# Runs this attempt by hand, in an accelerate launch of its own. Results go to the folder that you name, or",
@@ -62,8 +63,7 @@ def _script(environment: Mapping[str, str]) -> str:
         "out=${1:-$(mktemp -d)}",
         "trap 'echo \"results: $out\"' EXIT",
         "# What another launcher, or accelerate's own variables, would change behind the config's back.",
-        "unset $(env | sed -nE 's/^((ACCELERATE|FSDP|PARALLELISM_CONFIG|TORCHELASTIC)_[A-Z_]*|(LOCAL_)?RANK"
-        "|(LOCAL_)?WORLD_SIZE|MASTER_(ADDR|PORT))=.*/\\1/p') || true",
+        f"unset $(env | sed -nE 's/^({foreign})=.*/\\1/p') || true",
         *exports,
         f'{launch} attempt "$here" --out "$out"',
     ]

@@ -58,6 +58,8 @@ def read(path: Path, where: str | None) -> Content:
             field="parallelism_config",
             fix="leave it out",
         )
+    what = "a choice of GPUs is refused: the ranks and their memory were planned for all that bench sees"
+    _refuse(document, ("gpu_ids",), what, ("all", "none"), "leave it out; set CUDA_VISIBLE_DEVICES for bench itself")
     _refuse_compilation(document)
     fsdp, deepspeed = ("fsdp_config",), ("deepspeed_config",)
     if "fsdp_config" in content:

@@ -64,7 +64,10 @@ def test_a_killed_probe_goes_on_and_repeats_nothing(bench: Bench) -> None:
     bench(*command, cwd=ROOT)
     assert isinstance(found(bench).found, Verdict)
     assert all(file.stat().st_mtime_ns == written for file, written in before.items())
-    assert "of them finished before" in bench(*command, cwd=ROOT)
+    again = bench(*command, cwd=ROOT)
+    assert "1 cell, 1 attempt; results in" in again
+    assert "1/1 ddp  probed" in again
+    assert "finished before" not in again
 
 
 def test_a_limit_too_small_for_the_model_is_said(bench: Bench) -> None:

@@ -1,0 +1,133 @@
+"""What a sweep launches, counts and looks at. The launches are made up here, and real in e2e."""
+
+import io
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import GIB, MACHINE, cell, rank, rss
+from rich.console import Console
+
+from bench import spool
+from bench.cell import Attempt, Cell, Walk
+from bench.hygiene import Conditions, Sampler
+from bench.launch.local import Ended
+from bench.launch.watch import Limits, OnBeat
+from bench.matrix import CellPlan
+from bench.outcome import Failed, RankOom
+from bench.progress import Progress
+from bench.search import Goal
+from bench.spool import Spec
+from bench.store import Store
+from bench.sweep import Sweep
+
+LIMIT = 2 * GIB
+
+
+class Ranks:
+    """Batches up to ``fits`` fit, and all of them without a limit. A walk leaves nothing."""
+
+    def __init__(self, events: list[str], fits: int) -> None:
+        self.events, self.fits = events, fits
+
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
+        spec = spool.read(folder / "spec.json", Spec)
+        assert spec is not None
+        asked = spec.attempt
+        self.events.append("walk" if isinstance(asked, Walk) else "attempt")
+        if isinstance(asked, Attempt) and (asked.batch_per_rank <= self.fits or not cell.memory_limit_bytes):
+            return Ended(ranks=[rank(number, memory=rss(1.0)) for number in range(2)], isolation="fork")
+        oom = RankOom(rank=0, phase="bwd", message="planted", at=0.0)
+        return Ended(ranks=[oom, rank(1)], isolation="fork")
+
+    def close(self) -> None: ...
+
+
+class Looks(Sampler):
+    """Says when it is called; what it sees is the real machine."""
+
+    def __init__(self, folder: Path, events: list[str]) -> None:
+        self.events: list[str] = []
+        super().__init__(folder, {"CUDA_VISIBLE_DEVICES": ""})
+        self.events = events
+
+    def begin(self) -> None:
+        self.events.append("begin")
+        super().begin()
+
+    def end(self) -> Conditions:
+        self.events.append("end")
+        return super().end()
+
+
+def plan(backend: str, *batches: Any) -> CellPlan:
+    return CellPlan(cell=cell(backend, memory_limit_bytes=LIMIT), batches=batches, axes={"backend": backend})
+
+
+def swept(root: Path, plans: Sequence[CellPlan], *, fits: int = 4, rerun: Any = None) -> tuple[list[str], list[str]]:
+    """One sweep of ``plans``: what happened, and what was said."""
+    events: list[str] = []
+    said, store = io.StringIO(), Store(root)
+    with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=said)) as progress:
+        sweep = Sweep(
+            plans=plans,
+            goal=Goal(max_batch=4),
+            units=(),
+            machine=MACHINE,
+            limits=Limits(60, None),
+            rerun=rerun,
+            store=store,
+            executor=Ranks(events, fits),
+            progress=progress,
+            beside=Looks(root, events),
+        )
+        attempts = sum(len(one.batches) for one in plans)
+        notes, finished = sweep.failed_before(), sweep.finished()
+        progress.begin(cells=len(plans), attempts=attempts, finished=finished, folder="run", notes=notes)
+        sweep.run()
+    return events, said.getvalue().splitlines()
+
+
+@pytest.mark.parametrize("fits", [4, 0])
+def test_the_machine_is_looked_at_beside_every_launch(tmp_path: Path, fits: int) -> None:
+    """Without it a walk's own work is what the machine did before the attempt after it."""
+    events, _ = swept(tmp_path / "run", [plan("ddp", "probe"), plan("fsdp", 2)], fits=fits)
+    launches = events[1::3]
+    assert {"walk", "attempt"} == set(launches)
+    assert events == [event for launch in launches for event in ("begin", launch, "end")]
+
+
+def test_a_search_that_is_replayed_counts_once_and_launches_nothing(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe"), plan("fsdp", "probe"), plan("zero2", 1, 2)]
+    swept(tmp_path / "run", plans[:2])
+    events, said = swept(tmp_path / "run", plans)
+    assert events == ["begin", "attempt", "end"] * 2
+    assert said[0] == "3 cells, 4 attempts; results in run"
+    assert [line.partition("  train")[0] for line in said if "probed" in line] == [
+        "1/4 ddp  probed",
+        "2/4 fsdp  probed",
+    ]
+    assert said[-1].startswith("4/4 zero2, batch 2: ok")
+
+
+def test_a_search_that_is_made_anew_was_not_finished_before(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe"), plan("fsdp", 1)]
+    swept(tmp_path / "run", plans)
+    _, said = swept(tmp_path / "run", plans, rerun="all")
+    assert said[0] == "2 cells, 2 attempts; results in run"
+    assert sum("1/2 ddp  probed" in line for line in said) == 1
+    assert said[-1].startswith("2/2 fsdp, batch 1: ok")
+
+
+def test_failures_within_a_search_are_told_as_well(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe")]
+    swept(tmp_path / "run", plans)
+    store = Store(tmp_path / "run")
+    stored = store.of_cell(plans[0].cell)[0]
+    store.finish(stored.model_copy(update={"outcome": Failed(rank=0, phase="bwd", reason="planted")}))
+    _, said = swept(tmp_path / "run", plans)
+    assert said[:2] == [
+        "1 cell, 1 attempt; results in run",
+        "1 stored attempt failed or hung: --rerun failed measures what failed again",
+    ]
