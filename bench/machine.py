@@ -5,6 +5,7 @@ import os
 import platform
 import re
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
@@ -14,10 +15,9 @@ import psutil
 from bench import cgroup, gpus
 from bench.bounds import AtLeastOne, Count
 from bench.cell import Device, Frozen
+from bench.units import UNKNOWN
 
 LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
-
-
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _THREADS = re.compile(r"\d+(,\d+)*")
 _ALLOCATOR = re.compile(r"(\w+:([A-Za-z]{1,20}|[\d.]+|\[[\d:,>]+\])(,|$))+")
@@ -76,11 +76,23 @@ class Machine(Frozen):
         """The fields in which two machines differ so that their results must not stand in one run."""
         fields = ("hardware", "accelerators", "driver", "cpu", "libraries", "allocator", "threads")
         return [
-            f"{name}: {ours} against {theirs}"
+            f"{name}: {_words(ours)} against {_words(theirs)}"
             for name in fields
             if (ours := getattr(self, name)) != (theirs := getattr(other, name))
             and not (name == "hardware" and _alike(self.hardware, other.hardware))
         ]
+
+
+def _words(value: object) -> str:
+    match value:
+        case Hardware() | StatedHardware():
+            named = value.model_dump(mode="json")
+            return ", ".join(f"{name.replace('_', ' ')} {UNKNOWN if it is None else it}" for name, it in named.items())
+        case dict():
+            return ", ".join(f"{name} {it}" for name, it in value.items()) or "none"
+        case tuple():
+            return ", ".join(map(str, value)) or "none"
+    return UNKNOWN if value is None else str(value)
 
 
 def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> bool:
@@ -99,9 +111,12 @@ def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) 
     if shown:
         memory_bytes = min(gpu.memory_bytes for gpu in shown)
         return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
-    host_bytes = psutil.virtual_memory().total
-    memory_bytes = min(host_bytes, cgroup.memory_bytes(root) or host_bytes)
-    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=memory_bytes)
+    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=host_bytes(root))
+
+
+def host_bytes(root: Path = Path("/")) -> int:
+    """Memory of the whole host, or what the control group leaves of it."""
+    return min(int(psutil.virtual_memory().total), cgroup.memory_bytes(root) or sys.maxsize)
 
 
 def record(

@@ -109,12 +109,12 @@ def prefix_length(config: Pi07Config) -> int:
 def auto_preset(device: str, memory_bytes_per_rank: int, *larger: PresetName) -> PresetName:
     """The first of ``larger`` that trains unsharded on ``device``; else, and on a CPU, ``tiny``.
 
-    A parameter is taken to cost 18 bytes (bf16 weight, fp32 gradient, master and two Adam moments); with them 70 % of
-    the memory may be filled, so that 30 % remains for activations and the allocator.
+    A parameter is taken to cost 18 bytes (bf16 weight, fp32 gradient, master and two Adam moments); with them 75 % of
+    the memory may be filled, so that a quarter remains for activations and the allocator.
     """
     if device != "cuda":
         return "tiny"
     for name in larger:
-        if 18 * parameter_count(Pi07Config(preset=name)) <= 0.7 * memory_bytes_per_rank:
+        if 18 * parameter_count(Pi07Config(preset=name)) <= 0.75 * memory_bytes_per_rank:
             return name
     return "tiny"

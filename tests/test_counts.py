@@ -46,7 +46,7 @@ def test_auto_preset_is_the_largest_that_fits() -> None:
 
 @pytest.mark.parametrize(
     ("device", "gib", "preset"),
-    [("cpu", 2000, "tiny"), ("cuda", 15, "tiny"), ("cuda", 80, "tiny"), ("cuda", 81, "pi05")],
+    [("cpu", 2000, "tiny"), ("cuda", 15, "tiny"), ("cuda", 47, "tiny"), ("cuda", 79, "pi05")],
 )
 def test_auto_preset_of_pi05_counts_what_adam_takes_too(device: str, gib: int, preset: str) -> None:
     assert Pi05.auto_preset(device, gib * GIB) == preset

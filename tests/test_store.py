@@ -250,7 +250,7 @@ def test_an_unlike_machine_is_refused_with_the_fields_named(tmp_path: Path) -> N
     message = str(refused.value)
     assert "unlike machine" in message
     assert "--out" in message
-    assert "accelerators: () against ('Example GPU', 'Example GPU')" in message
+    assert "accelerators: none against Example GPU, Example GPU" in message
     assert "cpu: " not in message
     assert (tmp_path / "run.json").read_bytes() == before
     with ExitStack() as stack:

@@ -8,7 +8,6 @@ from datetime import timedelta
 from pathlib import Path
 from typing import Protocol
 
-import psutil
 import torch
 from accelerate import Accelerator, PartialState
 from accelerate.utils import (
@@ -21,6 +20,7 @@ from accelerate.utils import (
 
 from bench.backends import Family
 from bench.cell import Device
+from bench.machine import host_bytes
 from bench.outcome import Memory
 
 PATIENCE = timedelta(days=1)
@@ -145,7 +145,7 @@ class Cpu:
         # What imports and the process group have taken is not the attempt's own.
         self._before_bytes = _status_bytes("VmData")
         if limit_bytes is None:
-            return int(psutil.virtual_memory().total) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            return host_bytes() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
         # torch's CPU allocator raises when the data segment cannot grow.
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, ((self._before_bytes or 0) + limit_bytes, hard))
