@@ -100,6 +100,7 @@ class Sweep:
         """What lies there of these cells and counts as nothing, as sentences."""
         for plan in self.plans:
             self.store.of_cell(plan.cell)
+            self.store.probe(plan.cell)
         return [
             f"{file.relative_to(self.store.root)} cannot be read ({why}): "
             + ("made anew" if file.name == "run.json" else "it counts as not measured, and is measured again")
