@@ -78,8 +78,11 @@ def test_phases_sum_to_the_total(results: dict[str, Result]) -> None:
     for result in results.values():
         for rank in ranks(result).ranks:
             assert list(rank.phase_times_s) == [*PHASES, "total", "backward_step"]
-            parts = sum(fmean(rank.phase_times_s[phase]) for phase in PHASES)
-            assert parts == pytest.approx(fmean(rank.phase_times_s["total"]), rel=0.02)
+            # Step by step: the kernel may take the rank off its core just between the last phase's end and the total's.
+            totals_s = rank.phase_times_s["total"]
+            sums_s = [sum(parts) for parts in zip(*(rank.phase_times_s[phase] for phase in PHASES), strict=True)]
+            ratios = [sums / total for sums, total in zip(sums_s, totals_s, strict=True)]
+            assert median(ratios) == pytest.approx(1, rel=0.02)
 
 
 def test_memory_is_each_ranks_own(results: dict[str, Result]) -> None:
