@@ -2,9 +2,9 @@
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from bench.bounds import AtLeastOne, Count, Finite, Settings
 
@@ -105,6 +105,12 @@ class Regime(Frozen):
     """Adam's moments."""
     reduction_dtype: str | None
     """Gradients on the wire; null with one rank."""
+
+    @model_validator(mode="after")
+    def _parts_of_the_whole(self) -> Self:
+        if self.sharded_parameters > self.parameters:
+            raise ValueError(f"{self.sharded_parameters} of {self.parameters} parameters are sharded")
+        return self
 
 
 class Attempt(Frozen):

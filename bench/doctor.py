@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench import machine, workload
 from bench.backends import BACKENDS
 from bench.machine import Hardware
-from bench.units import amount, gib
+from bench.units import amount, memory_size
 
 
 @dataclass(frozen=True)
@@ -25,13 +25,16 @@ def examine() -> list[Finding]:
     ranks = hardware.devices or 2
     devices = ", ".join(record.accelerators) or f"no GPU: {record.cpu}, {hardware.cores} cores"
     memory = hardware.memory_bytes if hardware.device == "cuda" else hardware.memory_bytes // ranks
+    compiler = _compiler(hardware)
     preset = workload.load("pi07").auto_preset(hardware.device, memory)
     return [
         Finding("device", True, f"{hardware.device}: {devices}"),
-        Finding("ranks", True, f"{ranks} by default, {gib(memory)} GiB each; workload pi07 takes preset {preset!r}"),
+        Finding(
+            "ranks", True, f"{ranks} by default, {memory_size(memory)} each; workload pi07 takes preset {preset!r}"
+        ),
         *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
-        *_compiler(hardware),
-        *(_backend(name, hardware) for name in BACKENDS),
+        *compiler,
+        *(_backend(name, hardware, all(finding.ok for finding in compiler)) for name in BACKENDS),
         *(finding for name in workload.BUNDLED for finding in _sizes(name)),
     ]
 
@@ -61,10 +64,12 @@ def _compiler(hardware: Hardware) -> list[Finding]:
     return [Finding("compiler", not missing, f"{', '.join(missing)} not found: {use}" if missing else use)]
 
 
-def _backend(name: str, hardware: Hardware) -> Finding:
+def _backend(name: str, hardware: Hardware, compiles: bool) -> Finding:
     backend = BACKENDS[name]
     needs = "deepspeed" if backend.family == "deepspeed" else "torch"
     if importlib.util.find_spec(needs) is None:
         return Finding(name, False, f"needs {needs}")
+    if backend.family == "deepspeed" and not compiles:
+        return Finding(name, False, "needs a compiler")
     alone = hardware.device == "cuda" and hardware.devices == 1 and backend.family != "single"
     return Finding(name, True, backend.about + ("; in a world of one on this machine" if alone else ""))

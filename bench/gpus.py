@@ -20,21 +20,22 @@ class Gpu(NamedTuple):
     memory_bytes: int
     uuid: str
     fault: str | None = None
-    """Which one it is and what the driver says of it, where it does not answer."""
+    """Which one it is and why it cannot be used, where it cannot."""
+    fix: str | None = None
 
 
 def visible(environment: Mapping[str, str]) -> list[Gpu]:
     """Those that CUDA would show to a process with this environment.
 
     Raises:
-        InputError: one of them does not answer, or there is no such slice.
+        InputError: one of them does not answer or is split into slices, or there is no such slice.
     """
     named = environment.get(_VISIBLE)
     if named is not None and named.strip().startswith("MIG-"):
         return _slices(named)
     shown = _visible(_gpus(), named)
     if faults := [gpu.fault for gpu in shown if gpu.fault]:
-        raise InputError("; ".join(faults), fix=f"reset it, or leave it out with {_VISIBLE}")
+        raise InputError("; ".join(faults), fix=next(gpu.fix for gpu in shown if gpu.fault))
     return shown
 
 
@@ -84,7 +85,22 @@ def _gpus() -> list[Gpu]:
         if not there:
             return []
         count = pynvml.nvmlDeviceGetCount()
-        return [_gpu(f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+        gpus = [_gpu(f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
+        return [_unless_split(index, gpu) for index, gpu in enumerate(gpus)]
+
+
+def _unless_split(index: int, gpu: Gpu) -> Gpu:
+    """CUDA would show one slice of it, which does not have the memory of the whole."""
+    import pynvml
+
+    try:
+        now, _ = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByIndex(index))
+    except pynvml.NVMLError:
+        return gpu  # it knows no slices, or does not answer
+    if now != pynvml.NVML_DEVICE_MIG_ENABLE:
+        return gpu
+    fix = f"name one of them in {_VISIBLE}, or hide this GPU: nvidia-smi -L lists them"
+    return gpu._replace(fault=f"GPU {index} is split into slices (MIG)", fix=fix)
 
 
 def _gpu(label: str, find: Callable[[T], Any], key: T) -> Gpu:
@@ -94,7 +110,8 @@ def _gpu(label: str, find: Callable[[T], Any], key: T) -> Gpu:
         gpu = find(key)
         return Gpu(str(pynvml.nvmlDeviceGetName(gpu)), _memory_bytes(gpu), str(pynvml.nvmlDeviceGetUUID(gpu)))
     except pynvml.NVMLError as error:
-        return Gpu("", 0, "", fault=f"{label} does not answer: {error}")
+        fix = f"reset it, or leave it out with {_VISIBLE}"
+        return Gpu("", 0, "", fault=f"{label} does not answer: {error}", fix=fix)
 
 
 def _memory_bytes(gpu: Any) -> int:

@@ -1,14 +1,15 @@
 """What an attempt came to, as data. The schema's history stands beside its version."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import Field, JsonValue, field_validator
+from pydantic import Field, JsonValue, field_validator, model_validator
 
 from bench.bounds import LARGEST, MOST, Amount, AtLeastOne, Count, Finite, Positive, Rank, Settings
-from bench.cell import Attempt, Frozen, Measure, Regime, Train
+from bench.cell import Attempt, Device, Frozen, Measure, Regime, Train
 from bench.hygiene import Conditions
 from bench.machine import Machine
 from bench.stuck import Stuck
+from bench.units import counted
 
 SCHEMA_VERSION: Literal[2] = 2
 """1: first version. 2: a hang holds what each rank was doing, a failure its fault and evidence, a result its retry
@@ -80,6 +81,18 @@ class RankOk(Frozen):
             raise ValueError("a step took no time")
         return times_s
 
+    @property
+    def n_phase_steps(self) -> int:
+        return len(self.phase_times_s.get("total", ()))
+
+    @model_validator(mode="after")
+    def _a_value_per_step(self) -> Self:
+        steps = len(self.step_times_s) + self.n_phase_steps
+        for name, values in {"losses": self.losses, **self.metrics}.items():
+            if len(values) != steps:
+                raise ValueError(f"{name} are of {len(values)} steps, times of {steps}")
+        return self
+
 
 class RankWalked(Frozen):
     """This rank has walked as far as it could; its footprints are in a file of their own."""
@@ -149,6 +162,17 @@ class Ok(Frozen):
 
     kind: Literal["ok"] = "ok"
     ranks: Annotated[tuple[RankOk, ...], Field(min_length=1)]
+    """In order."""
+
+    @model_validator(mode="after")
+    def _one_world(self) -> Self:
+        numbers, size = [rank.rank for rank in self.ranks], len(self.ranks)
+        if numbers != list(range(size)):
+            raise ValueError(f"ranks are numbered {', '.join(map(str, numbers))}")
+        for rank in self.ranks:
+            if rank.regime.world_size != size:
+                raise ValueError(f"rank {rank.rank} is of a world of {rank.regime.world_size}, here are {size}")
+        return self
 
 
 class Reported(Frozen):
@@ -174,6 +198,10 @@ class Reported(Frozen):
         if means_s.get("total") == 0:
             raise ValueError("a step took no time")
         return means_s
+
+    def held_bytes(self, device: Device) -> int | None:
+        """The peak to set against capacity. A GPU's allocator holds more than is allocated, nobody knows how much."""
+        return self.peak_reserved_bytes or (self.peak_allocated_bytes if device == "cpu" else None)
 
 
 class Oom(Frozen):
@@ -268,6 +296,22 @@ class Result(Frozen):
     stated: tuple[str, ...] | None = None
     """Of imported figures, the settings that their source names: any other of `SETTINGS` holds a default in the cell
     that means nothing. null: bench ran it, and all are known."""
+
+    @model_validator(mode="after")
+    def _as_asked(self) -> Self:
+        """What bench measured has the ranks and the steps of its attempt."""
+        if not isinstance(self.outcome, Ok):
+            return self
+        size, measure = self.attempt.cell.num_processes, self.attempt.measure
+        asked = (measure.warmup_steps, measure.steps, measure.phase_steps)
+        if len(self.outcome.ranks) != size:
+            raise ValueError(f"it has {counted(len(self.outcome.ranks), 'rank')}, its cell {size}")
+        for rank in self.outcome.ranks:
+            found = (len(rank.warmup_losses), len(rank.step_times_s), rank.n_phase_steps)
+            if found != asked:
+                words = "{} warm-up, {} measured and {} phase steps"
+                raise ValueError(f"rank {rank.rank} has {words.format(*found)}, its attempt {words.format(*asked)}")
+        return self
 
     def known(self, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
         """``settings`` of the cell without those that mean nothing."""

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from bench.cell import Cell, Frozen
 from bench.machine import Hardware
-from bench.outcome import Memory, Ok, Oom, RankOk, Result
+from bench.outcome import Failed, Memory, Ok, Oom, RankOk, Result
 from bench.search import Goal, Observation, Scout, Verdict, next_step
 from bench.spool import Footprint, Walked
 
@@ -58,9 +58,17 @@ def search(
         result = attempt(step.batch, step.full, step.why)
         seen = observation(result)
         if seen is None:
-            reason = getattr(result.outcome, "reason", result.outcome.kind)
-            return Stopped(reason=f"batch {step.batch} neither fitted nor ran out of memory: {reason}")
+            return Stopped(reason=f"batch {step.batch} neither fitted nor ran out of memory: {_why(result)}")
         observations.append(seen)
+
+
+def _why(result: Result) -> str:
+    """What happened, and that a crash may have been for memory all the same, which it does not prove."""
+    reason: str = getattr(result.outcome, "reason", result.outcome.kind)
+    crashed = isinstance(result.outcome, Failed) and "SIGSEGV" in reason
+    if not crashed or result.attempt.cell.memory_limit_bytes is None:
+        return reason
+    return f"{reason}; native code may crash so where it gets no memory: a larger memory limit tells"
 
 
 def observation(result: Result) -> Observation | None:

@@ -18,8 +18,9 @@ from bench.report.rows import Sampled
 from bench.report.summary import row_of
 from bench.report.tables import REASON_LIMIT, one_line
 from bench.report.terminal import COLORS
+from bench.report.verdicts import why
 from bench.search import Verdict
-from bench.units import counted, duration, gib, rate
+from bench.units import counted, duration, memory_size, rate
 
 PLAIN_INTERVAL_S = 30.0
 """Without a terminal, an attempt under way says at most one line in this time."""
@@ -118,9 +119,10 @@ class Progress:
         if self._probe_began_s is not None:
             self._add_wall(self._probe_began_s)
         self._probe_began_s, self._doing, self._at = None, "", ""
-        color, words = ("green", _advice(found)) if isinstance(found, Verdict) else ("red", found.reason)
-        if needs_bytes is not None:
-            words += f": it takes {gib(needs_bytes)} GiB a rank"
+        words = why(found, needs_bytes)
+        if isinstance(found, Verdict) and (chosen := found.advised):
+            words = f"train with batch {chosen.batch}: {words}"
+        color = "green" if isinstance(found, Verdict) else "red"
         line = Text(one_line(f"{self._count()}  {label}") + "  ")
         self._say(line.append("probed", color).append(f"  {one_line(words)}"))
 
@@ -205,13 +207,7 @@ def _even_unread() -> Iterator[None]:
             raised = raised.__context__
 
 
-def _advice(found: Verdict) -> str:
-    """What to train with, and why."""
-    chosen = found.safe or found.best
-    return f"train with batch {chosen.batch}: {found.why}" if chosen else found.why
-
-
 def _headline(measured: Sampled) -> str:
-    worst = max((rank.memory for rank in measured.ranks), key=lambda memory: memory.held_bytes or 0)
-    used = f"{gib(worst.held_bytes)} of {gib(worst.capacity_bytes)} GiB"
+    worst = max((rank.memory for rank in measured.ranks), key=lambda one: one.held_bytes or 0)
+    used = f"{memory_size(worst.held_bytes)} of {memory_size(worst.capacity_bytes)}"
     return f"{rate(measured.samples_per_s_global)} samples/s, {used}"

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
+from pydantic import ValidationError
+
 from bench import backends, probe, room, spool
 from bench.cell import Attempt, Audit, Cell, Walk
 from bench.classify import classify
@@ -158,10 +160,14 @@ class Sweep:
         started, began_s = datetime.now(UTC), time.monotonic()
         self.progress.attempt(label(plan), attempt.batch_per_rank)
         ended, conditions = self.launch(attempt, self.store.begin(attempt).resolve())
-        outcome = outcome_of(ended, attempt.cell)
-        if outcome.kind in ("failed", "hang"):
+        wall_s = time.monotonic() - began_s
+        try:
+            result = self._result(plan, attempt, outcome_of(ended, attempt.cell), started, wall_s, ended.isolation)
+        except ValidationError as error:  # a rank's file is not what bench writes there
+            torn = Failed(rank=None, phase=None, reason=f"what its ranks left cannot be: {spool.why(error)}")
+            result = self._result(plan, attempt, torn, started, wall_s, ended.isolation)
+        if result.outcome.kind in ("failed", "hang"):
             room.check(self.store.root)  # a run without room stops here; this attempt stays unfinished
-        result = self._result(plan, attempt, outcome, started, time.monotonic() - began_s, ended.isolation)
         return result.model_copy(update={"conditions": conditions})
 
     def _probe(self, plan: CellPlan) -> None:
@@ -174,7 +180,8 @@ class Sweep:
             store.set_aside(cell, RERUN_KINDS[self.rerun])
 
         def walk(batches: tuple[int, ...]) -> list[Walked]:
-            progress.probing(label(plan), f"walking {', '.join(map(str, batches))} in one process")
+            listed = [*map(str, batches)] if len(batches) <= 6 else [*map(str, batches[:3]), f"... up to {batches[-1]}"]
+            progress.probing(label(plan), f"walking {', '.join(listed)} in one process")
             way = Walk(cell=cell, batches_per_rank=batches)
             self.launch(way, store.begin(way).resolve())
             return store.walked(cell)

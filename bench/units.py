@@ -1,5 +1,6 @@
 """The one module that formats quantities for people. Everything is stored in base units; GiB is 2**30."""
 
+import math
 import re
 from typing import Literal
 
@@ -18,6 +19,19 @@ def size(n_bytes: float) -> str:
             number = n_bytes / factor
             return f"{number:.0f} {unit}" if abs(number) >= 100 else f"{number:#.3g} {unit}"
     return f"{n_bytes:.0f} B"
+
+
+def memory_size(n_bytes: float | None) -> str:
+    """What a device has, or a limit: ``8.00 GiB``, below one ``320 MiB``."""
+    if n_bytes is None:
+        return UNKNOWN
+    return f"{gib(n_bytes)} GiB" if abs(n_bytes) >= GIB else size(n_bytes)
+
+
+def memory_needed(n_bytes: float) -> str:
+    """Rounded up: nothing may seem to fit the very limit that it exceeds."""
+    step = GIB / 100 if n_bytes > GIB else 2**20
+    return memory_size(math.ceil(n_bytes / step) * step)
 
 
 def ms(seconds: float | None) -> str:

@@ -1,6 +1,7 @@
 """The protocol that a workload meets. bench knows nothing else of what it trains."""
 
 import importlib
+import inspect
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -95,6 +96,14 @@ def load(name: str) -> type[Workload]:
         raise InputError(f"{name!r} is not a workload: its Config is no pydantic model", field="workload.name")
     if not isinstance(found.units, tuple) or not all(isinstance(unit, str) for unit in found.units):
         raise InputError(f"{name!r} is not a workload: its units are no tuple of class names", field="workload.name")
+    try:
+        inspect.signature(found).bind("config")
+    except TypeError as error:
+        raise InputError(
+            f"{name!r} is not a workload: it cannot be made from its config: {error}",
+            field="workload.name",
+            fix="give it an __init__(self, config)",
+        ) from error
     return cast(type[Workload], found)
 
 

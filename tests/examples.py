@@ -69,21 +69,27 @@ def rank(
     memory: Memory | None = None,
     losses: Sequence[float] = (1.0, 0.75, 0.5),
 ) -> RankOk:
-    """One rank; each phase takes ``phases_s`` in both steps of the phase window."""
+    """One rank of two; each phase takes ``phases_s`` in every step of the phase window, and the last loss stays.
+
+    Args:
+        totals_s: of the phase window's steps, by default two; empty leaves it out.
+    """
     totals = tuple(totals_s) if totals_s is not None else (sum(phases_s),) * 2
     if totals_s is None and tuple(phases_s) == PHASES_S:
         # The two windows agree unless a test says otherwise.
         phases_s = [part * fmean(step_times_s) / sum(PHASES_S) for part in PHASES_S]
         totals = (sum(phases_s),) * 2
-    phase_times_s = {name: (time,) * len(totals) for name, time in zip(PHASES, phases_s, strict=True)}
+    n_steps = len(step_times_s) + len(totals)
+    means_s = dict(zip(PHASES, phases_s, strict=True)) | {"backward_step": sum(phases_s[2:6])}
+    phase_times_s = {name: (time,) * len(totals) for name, time in means_s.items()} | {"total": totals}
     return RankOk.model_validate(
         {
             "rank": number,
             "regime": regime(backend),
             "memory": memory or rss(1.0),
             "step_times_s": tuple(step_times_s),
-            "phase_times_s": phase_times_s | {"total": totals, "backward_step": (sum(phases_s[2:6]),) * len(totals)},
-            "losses": tuple(losses),
+            "phase_times_s": phase_times_s if totals else {},
+            "losses": (*losses, *losses[-1:] * n_steps)[:n_steps],
             "warmup_losses": (2.0,),
             "threads": 1,
             "metrics": {},
@@ -129,7 +135,13 @@ def vram(allocated_gib: float, reserved_gib: float, capacity_gib: float = 80.0) 
 def ok(*step_times_s: Sequence[float], **changes: Any) -> Ok:
     """Measured; one sequence of step times a rank, by default two ranks of 0.1 s."""
     times = step_times_s or ((0.1, 0.1, 0.1),) * 2
-    return Ok(ranks=tuple(rank(number, steps, **changes) for number, steps in enumerate(times)))
+    return world(*(rank(number, steps, **changes) for number, steps in enumerate(times)))
+
+
+def world(*ranks: RankOk) -> Ok:
+    """Measured by these ranks, whose world has as many."""
+    regimes = [rank.regime.model_copy(update={"world_size": len(ranks)}) for rank in ranks]
+    return Ok(ranks=tuple(r.model_copy(update={"regime": seen}) for r, seen in zip(ranks, regimes, strict=True)))
 
 
 def result(
@@ -144,11 +156,18 @@ def result(
 ) -> Result:
     """A stored result; ``axes`` go into the cell's options as well. ``changes`` are fields of the cell."""
     axes = axes or {}
+    # The ranks and the steps that were measured are those that were asked for.
+    if isinstance(outcome, Ok):
+        first, n_ranks = outcome.ranks[0], len(outcome.ranks)
+        steps = {"steps": len(first.step_times_s), "phase_steps": first.n_phase_steps}
+        measure = Measure(warmup_steps=len(first.warmup_losses), **steps)
+        changes = {"num_processes": n_ranks, "measure": measure} | changes
     options = {"preset": "tiny", **axes}
+    of = cell(backend, **{"options": options, **changes})
     return Result(
-        attempt=Attempt(cell=cell(backend, **{"options": options, **changes}), batch_per_rank=batch),
+        attempt=Attempt(cell=of, batch_per_rank=batch),
         axes={"backend": backend, **axes},
-        outcome=outcome or ok(backend=backend),
+        outcome=outcome or ok(*((0.1,) * of.measure.steps,) * of.num_processes, backend=backend),
         machine=machine,
         isolation="fork",
         started_at="2030-01-01T00:00:00Z",

@@ -14,7 +14,7 @@ from bench.audit.collectives import Issued
 from bench.audit.dataloader import Loaded, Training
 from bench.audit.params import Looked, Parameter
 from bench.backends import Family
-from bench.cli import app
+from bench.cli import app, asked
 from bench.collectives import Collective, first_difference
 from bench.outcome import Failed, Hang, Oom, Result
 from bench.report import audit_tables
@@ -301,13 +301,19 @@ def test_a_rank_is_told_by_mean_median_and_95th_percentile() -> None:
     assert "66.7 batches/s at least, 66.7 in the mean, 66.7 at most" in table.notes[1]
 
 
-def test_training_at_the_same_batch_is_taken_else_the_best() -> None:
+def test_training_at_the_audited_batch_is_taken_and_no_other() -> None:
     slow, fast = result(ok((0.1,) * 3, (0.2,) * 3), batch=2), result(batch=8)
     oom, short = result(OOM, batch=16), result(batch=4)
     short = short.model_copy(update={"attempt": short.attempt.model_copy(update={"short": True})})
     stored: list[Result] = [slow, fast, oom, short]
     found = {batch: audit_tables.training(stored, batch) for batch in (2, 4, 8, 16, None)}
-    assert {batch: one and one.batch_per_rank for batch, one in found.items()} == {2: 2, 4: 8, 8: 8, 16: 8, None: 8}
+    assert {batch: one and one.batch_per_rank for batch, one in found.items()} == {
+        2: 2,
+        4: None,
+        8: 8,
+        16: None,
+        None: 8,
+    }
     assert found[2] is not None
     assert found[2].samples_per_s_global == pytest.approx(2 * 2 / 0.2)
     assert found[2].dataload_wait_share == pytest.approx(0.1)
@@ -401,3 +407,12 @@ def test_every_audit_has_help(kind: str) -> None:
     done = CliRunner().invoke(app, ["audit", kind, "--help"])
     assert done.exit_code == 0
     assert f" {kind} " in done.output
+
+
+def test_an_audit_at_another_batch_looks_at_the_cells_that_were_trained(tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix.yaml"
+    for batches in ("matrix: {backend: [ddp, fsdp], batch: [1, probe]}", "matrix: {backend: ddp, batch: probe}"):
+        matrix.write_text(f"workload: {{preset: tiny}}\n{batches}\n")
+        trained = [plan.cell for plan in asked.read(matrix).plans]
+        assert [plan.cell for plan in asked.read(matrix, batch=4).plans] == trained
+        assert [plan.cell for plan in asked.read(matrix, backend="ddp", batch=4).plans] == trained[:1]

@@ -91,6 +91,8 @@ CASES = [
     Case(
         "not a size", GOOD + "launch: {memory_limit: big}\n", ("memory_limit: 'big'", "a size such as 8GiB or 'auto'")
     ),
+    Case("a share for a size", GOOD + "launch: {memory_limit: 90%}\n", ("'90%' cannot be used", "a size such as 8GiB")),
+    Case("words behind a size", GOOD + "launch: {memory_limit: 8GiB each}\n", ("'8GiB each' cannot be used",)),
     Case(
         "8 B", GOOD + "launch: {memory_limit: 8}\n", ("8 B is less than any model takes: say 8GiB", "memory_limit: 8")
     ),
@@ -146,6 +148,11 @@ CASES = [
     ),
     Case("no axes at all", HEAD, ("bad.yaml", "nothing to measure")),
     Case("no backend", HEAD + "matrix: {batch: 1}\n", ("bad.yaml:2: matrix.backend: no backend", "zero3")),
+    Case(
+        "no backend in include beside axes",
+        GOOD + "defaults: {attention: sdpa}\ninclude:\n  - {batch: 8}\n",
+        ("bad.yaml:8: include[0].backend: no backend", "fits no combination", "in defaults", "under matrix.batch"),
+    ),
     Case("no backend in include", HEAD + "include:\n  - {batch: 1}\n", ("bad.yaml:3: include[0].backend: no backend",)),
     Case("no batch", HEAD + "matrix: {backend: ddp}\n", ("bad.yaml:2: matrix.batch: no batch",)),
     Case(
@@ -470,3 +477,14 @@ def test_settings_that_are_large_in_all_are_refused(tmp_path: Path, monkeypatch:
 def test_a_folder_is_not_a_matrix(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         load(tmp_path, hardware=CPU)
+
+
+def test_a_workload_that_takes_no_config_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["from pydantic import BaseModel", "class Bare:", "    class Config(BaseModel): pass", "    presets = {}"]
+    parts = [f"    def {name}(self, *_): pass" for name in ("auto_preset", "build", "dataset")]
+    (tmp_path / "bare.py").write_text("\n".join([*lines, "    units = ()", *parts]))
+    monkeypatch.chdir(tmp_path)
+    case = Case("no config", GOOD.replace("tests.workloads:Toy', preset: tiny", "bare:Bare'"), ())
+    with pytest.raises(InputError, match="it cannot be made from its config: too many positional") as said:
+        load_and_expand(place(case, tmp_path), case)
+    assert said.value.fix == "give it an __init__(self, config)"

@@ -186,6 +186,18 @@ def test_a_claim_is_not_judged_on_a_few_steps() -> None:
     assert judge([*runs(), short[1]]).verdict == "CONFIRMED"
 
 
+def test_what_one_side_alone_knows_leaves_a_claim_open() -> None:
+    """Of the figures of one source the attention is said, of the other's not."""
+    one, other = runs()[0], runs(axes={"attention": "sdpa"})[1]
+    found = judge([one, other])
+    assert found.verdict == "NOT TESTED"
+    assert found.found == "the two sides differ in attention (known of one side alone) too"
+    unsaid = one.model_copy(update={"stated": ()})
+    value: dict[str, Any] = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
+    assert judge([one], of={"fused": None}, **value).verdict == "CONFIRMED"
+    assert judge([unsaid], of={"fused": None}, **value).found == "no result has a field fused: see the matrix"
+
+
 def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
     apart = result(ok((0.08,) * 3, (0.04,) * 3, backend="zero2", memory=vram(2, 2.5)), backend="zero2")
     value = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
@@ -232,7 +244,7 @@ def two_cams() -> list[Result]:
             "the two sides differ in mixed_precision too",
         ),
         (
-            [runs()[0], result(ok((0.1,), (0.1,), backend="zero2"), backend="zero2")],
+            [runs()[0], result(ok(backend="zero2"), backend="zero2")],
             {"metric": "peak_reserved_bytes"},
             "peak_reserved is not known of zero2, batch 2",
         ),

@@ -100,7 +100,7 @@ def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypa
     output = bench("run", QUICKSTART, "--dry-run").output
     for backend in ("single", "ddp", "fsdp2", "zero2"):
         assert f"{backend}-" in output
-    assert output.count("accelerate.yaml:\n") == output.count("  command: ") == 4
+    assert output.count("accelerate.yaml:\n") == output.count("  command of each batch: ") == 4
     assert "mixed_precision: bf16" in output
     assert "fsdp_transformer_layer_cls_to_wrap: InterleavedLayer" in output
 
@@ -111,15 +111,34 @@ def test_a_dry_run_says_what_would_be_skipped() -> None:
     assert "accelerate.yaml" not in output
 
 
-def test_a_search_has_a_dry_run_too() -> None:
-    output = bench("probe", "--backend", "fsdp,zero2", "--dry-run").output
+def test_a_search_has_a_dry_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = bench("probe", "--backend", "fsdp,zero2", "--dry-run", "--max-batch", "64", "--tolerance", "3%").output
     assert "fsdp  batch per rank probe" in output
-    assert output.count("  command: ") == 2
+    assert output.count("  search: max_batch 64, granularity 1, tolerance 3.0 %, headroom 90.0 %\n") == 2
+    assert output.count("  memory limit: 320 MiB a rank, enforced\n") == 2
+    assert output.count("  command of each batch: ") == output.count("/b<batch>\n") == 2
+
+
+def test_a_search_is_narrowed_as_a_run_is() -> None:
+    def cells(*options: str) -> list[str]:
+        done = bench("probe", "matrix.yaml", "--dry-run", *options)
+        assert done.exit_code == 0, done.output
+        return re.findall(r"^\w+-\w+  (.+)  batch per rank probe$", done.output, re.MULTILINE)
+
+    Path("matrix.yaml").write_text(
+        "workload: {preset: tiny}\nmatrix: {backend: [ddp, fsdp], batch: 1}\ninclude: [{backend: zero2}]\n"
+    )
+    assert cells() == ["ddp", "fsdp", "zero2"]
+    assert cells("--backend", "ddp") == ["ddp"]
+    assert cells("--backend", "ddp,zero2", "--exclude", "backend=ddp") == ["zero2"]
+    assert cells("--select", "backend=fsdp", "--axis", "num_cams=1,2") == ["fsdp num_cams=1", "fsdp num_cams=2"]
 
 
 def test_a_search_takes_no_batch_of_the_file_for_its_own() -> None:
     output = bench("probe", ALL_EIGHT, "--dry-run").output
     assert output.count("  batch per rank ") == output.count("  batch per rank probe\n") == 8
+    assert "\nbench probe searches every cell; the batches that the matrix names" in output
 
 
 @pytest.mark.parametrize("of", ["matrix", "result"])
@@ -158,7 +177,9 @@ def test_a_report_shows_the_newest_run_or_the_one_that_is_named(tmp_path: Path) 
     for age, name in enumerate(("new", "old")):
         stored(tmp_path / "reports" / name, batch=30 + age)
         os.utime(tmp_path / "reports" / name / "run.json", (time.time() - 60 * age,) * 2)
-    assert bench("report").output == bench("report", "reports/new").output
+    newest = bench("report")
+    assert newest.stdout == bench("report", "reports/new").stdout
+    assert newest.stderr == "the newest run: reports/new\n"
     named = bench("report", "reports/old")
     assert named.exit_code == 0
     assert re.search(r"\| +31 \|", named.output)
@@ -273,3 +294,11 @@ def test_the_doctor_ends_with_1_when_something_is_missing(monkeypatch: pytest.Mo
     assert [line for line in done.output.splitlines() if line.startswith("missing")] == [
         "missing  deepspeed       not installed: pip install deepspeed"
     ]
+
+
+def test_the_doctor_takes_what_compiles_for_missing_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.doctor.shutil.which", lambda tool: None if tool == "c++" else tool)
+    done = bench("doctor")
+    assert done.exit_code == 1
+    missing = [line.split()[1] for line in done.output.splitlines() if line.startswith("missing")]
+    assert missing == ["compiler", "zero1", "zero2", "zero3"]

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from examples import CUDA_MACHINE, MACHINE, ok, rank, result, rss
+from examples import CUDA_MACHINE, MACHINE, ok, rank, result, rss, world
 from scipy import stats
 from typer.testing import CliRunner, Result
 
@@ -18,11 +18,14 @@ from bench.errors import InputError
 from bench.machine import Machine
 from bench.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.outcome import Result as Record
+from bench.probe import Probe, Stopped
 from bench.report.compare import MAX_NEAREST, MEMORY_MARGIN_BYTES, compare
 from bench.report.ratio import QUIET, Ratio, speed, step_ratios, typical_step
+from bench.search import Goal
 from bench.store import Store
 
 STEPS = 50
+ASKED = Measure(warmup_steps=1, steps=STEPS, phase_steps=2)
 
 
 def steps(source: random.Random, *, slower: float = 1.0, jitter: float = 0.01, drift: float = 0.0) -> list[float]:
@@ -236,8 +239,8 @@ def test_memory_is_the_worst_ranks(more_bytes: int | None, space: str) -> None:
     peak = base.peak_allocated_bytes
     assert peak is not None
     new = base.model_copy(update={"peak_allocated_bytes": None if more_bytes is None else peak + more_bytes})
-    head = result(Ok(ranks=(rank(0, memory=rss(1.0)), rank(1, memory=new))))
-    (pair,) = compare([result(Ok(ranks=(rank(0, memory=base), rank(1, memory=base))))], [head]).pairs
+    head = result(world(rank(0, memory=rss(1.0)), rank(1, memory=new)))
+    (pair,) = compare([result(world(rank(0, memory=base), rank(1, memory=base)))], [head]).pairs
     assert pair.space == ("LESS" if more_bytes == -(2**30) else space)
 
 
@@ -250,16 +253,30 @@ def test_the_nearest_is_looked_for_of_the_first_cells_alone() -> None:
 
 
 def test_a_broken_attempt_is_named_in_one_short_line() -> None:
-    (line,) = compare([run()], [result(Failed(rank=0, phase="bwd", reason="a\n\x1b[31m" * 1000))]).regressions(0.05)
+    (line,) = compare(
+        [run()], [result(Failed(rank=0, phase="bwd", reason="a\n\x1b[31m" * 1000), measure=ASKED)]
+    ).regressions(0.05)
     assert line.isprintable()
     assert len(line) < 300
 
 
 def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:
     oom = Oom(rank=0, phase="bwd", reason="out of memory")
-    base = [run(batch=1), run(batch=2), result(oom, batch=4), result(Skipped(reason="no"), batch=8), run(batch=16)]
+    base = [
+        run(batch=1),
+        run(batch=2),
+        result(oom, measure=ASKED, batch=4),
+        result(Skipped(reason="no"), measure=ASKED, batch=8),
+        run(batch=16),
+    ]
     base.append(run(axes={"num_cams": 4}))
-    head = [run(batch=1), result(oom, batch=2), run(batch=4), result(Skipped(reason="no"), batch=8), run(batch=32)]
+    head = [
+        run(batch=1),
+        result(oom, measure=ASKED, batch=2),
+        run(batch=4),
+        result(Skipped(reason="no"), measure=ASKED, batch=8),
+        run(batch=32),
+    ]
     two = compare(base, head)
     assert len(two.pairs) == two.unmeasured == 1
     assert [(changed.base.outcome, changed.head.outcome) for changed in two.changed] == [("ok", "oom"), ("oom", "ok")]
@@ -270,6 +287,7 @@ def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:
     assert "Outcome changed: 2. Only in base: 2. Only in head: 1." in two.summary
     assert [line.partition(":")[2] for line in two.regressions(0.05)] == [
         " was ok and is oom: rank 0 in bwd: out of memory",
+        " was ok, and head has no such batch",
         " was ok, and head has nothing of its cell",
     ]
 
@@ -308,10 +326,10 @@ def test_what_ran_otherwise_than_asked_is_told() -> None:
 
 
 def test_runs_of_other_settings_do_not_meet_and_the_fields_are_named() -> None:
-    head = run(measure=Measure(warmup_steps=1, steps=5, phase_steps=2))
+    head = run([0.1] * 5, [0.1] * 5)
     with pytest.raises(InputError, match="no attempt is in both runs") as refusal:
         compare([run(), run(backend="zero2")], [head])
-    assert "measure.steps 3 instead of 5" in str(refusal.value)
+    assert "measure.steps 50 instead of 5" in str(refusal.value)
     assert "backend" not in str(refusal.value)
 
 
@@ -332,7 +350,7 @@ def bench(*arguments: str) -> Result:
 
 
 def test_the_command_prints_both_runs_and_fails_on_request(tmp_path: Path) -> None:
-    oom = result(Oom(rank=0, phase="bwd", reason="a|b <out>"), batch=4)
+    oom = result(Oom(rank=0, phase="bwd", reason="a|b <out>"), measure=ASKED, batch=4)
     base = store(tmp_path / "base", run(batch=2), run(batch=4))
     head = store(tmp_path / "head", run([0.13] * STEPS, [0.12] * STEPS, batch=2), oom)
     done = bench(base, head)
@@ -412,6 +430,34 @@ def test_given_noise_decides(tmp_path: Path) -> None:
     assert "1 SLOWER" in bench(base, head).stdout
     assert "1 UNCLEAR" in bench(base, head, "--noise", "10%").stdout
     assert "1 SAME" in bench(base, head, "--same-within", "0.3").stdout
+
+
+def test_what_head_never_measured_fails_the_gate(tmp_path: Path) -> None:
+    """A run that was cut off, or one of whose results is torn."""
+    skipped = run(batch=8).model_copy(update={"outcome": Skipped(reason="no")})
+    base = store(tmp_path / "base", run(batch=2), run(batch=4), skipped)
+    head = store(tmp_path / "head", run(batch=2))
+    assert bench(base, head).exit_code == 0
+    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert (gate.exit_code, gate.stderr) == (
+        1, "regression: ddp, batch 4: was ok, and head has no such batch\n1 attempt of base never measured in head\n"
+    )  # fmt: skip
+    more = bench(head, base, "--fail-on-regression", "5%")
+    assert (more.exit_code, more.stderr) == (0, "")
+
+
+def test_a_batch_that_a_search_chose_need_not_be_chosen_again(tmp_path: Path) -> None:
+    base, head = [run(batch=2), run(batch=4)], [run(batch=2)]
+    folders = [store(tmp_path / "base", *base), store(tmp_path / "head", *head)]
+    Store(tmp_path / "base").finish_probe(
+        Probe(cell=base[0].attempt.cell, axes={}, goal=Goal(), found=Stopped(reason="it hung"))
+    )
+    gate = bench(*folders, "--fail-on-regression", "5%")
+    assert (gate.exit_code, gate.stderr) == (0, "")
+    cut_off = run(batch=1)
+    cut_off = cut_off.model_copy(update={"attempt": cut_off.attempt.model_copy(update={"short": True})})
+    assert compare(base, [*head, cut_off]).unmeasured_in_head is None
+    assert compare(base, head).unmeasured_in_head == "1 attempt of base never measured in head"
 
 
 def test_failed_is_no_measurement(tmp_path: Path) -> None:

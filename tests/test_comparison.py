@@ -10,12 +10,13 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, rendered, result, vram
+from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, rendered, result, vram, world
 from pydantic import JsonValue
 from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.cli import app
+from bench.machine import Machine
 from bench.outcome import Failed, Hang, Ok, Oom, Outcome, Reported, Result
 from bench.probe import Probe, Stopped
 from bench.report import frame
@@ -133,6 +134,10 @@ def test_an_override_prefers_what_is_alike_and_shows_both_sides_of_what_is_not()
     ]
 
 
+def with_hardware(**changes: int) -> Machine:
+    return MACHINE.model_copy(update={"hardware": MACHINE.hardware.model_copy(update=changes)})
+
+
 @pytest.mark.parametrize(
     ("change", "field"),
     [
@@ -146,6 +151,9 @@ def test_an_override_prefers_what_is_alike_and_shows_both_sides_of_what_is_not()
         ({"axes": {"n_obs_history": 6}}, "n_obs_history"),
         ({"machine": MACHINE.model_copy(update={"cpu": "Other CPU"})}, "hardware"),
         ({"machine": MACHINE.model_copy(update={"libraries": {"torch": "9"}})}, "versions"),
+        ({"machine": MACHINE.model_copy(update={"threads": {}})}, "thread_settings"),
+        ({"machine": with_hardware(cores=64)}, "cpu_cores"),
+        ({"machine": with_hardware(memory_bytes=377 * 2**30)}, "device_memory_bytes"),
     ],
 )
 def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) -> None:
@@ -156,6 +164,50 @@ def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) 
     found = compare(summary)
     assert found.speed_ups == ()
     assert field in found.refused[0].fields
+
+
+def test_what_the_kernel_keeps_of_the_memory_is_no_other_machine() -> None:
+    updated = with_hardware(memory_bytes=int(15.6 * 2**30))
+    summary = summarize([result(), result(ok(backend="fsdp"), backend="fsdp", machine=updated)])
+    assert len(compare(summary).speed_ups) == 2
+    assert "machine" not in summary.columns
+
+
+def test_a_setting_that_one_side_alone_knows_is_refused_and_allowed_by_name() -> None:
+    known = published("fsdp", 1, SDPA, 8, 43.86, 70.14, 3917)
+    other = published("zero2", 1, {"grad_ckpt": True}, 8, 36.22, 36.45, 4416)
+    for pair in ([known, other], [other, known]):
+        summary = summarize(pair)
+        found = compare(summary)
+        assert found.speed_ups == ()
+        assert refusals(summary, found)[0].endswith("they differ in attention (known of one side alone).")
+        assert {each.unlike for each in compare(summary, allowed=frozenset({"attention"})).speed_ups} == {
+            ("attention",)
+        }
+
+
+def test_what_does_not_say_its_value_of_the_axis_is_refused() -> None:
+    said = published("fsdp", 1, SDPA, 8, 43.86, 70.14, 3917)
+    summary = summarize([said, published("fsdp", 1, {"grad_ckpt": True}, 8, 36.22, 36.45, 4416)])
+    found = compare(summary, "attention")
+    assert found.speed_ups == ()
+    assert refusals(summary, found)[0].endswith("they differ in attention (known of one side alone).")
+
+
+def test_a_tie_of_imported_figures_has_no_winner() -> None:
+    summary = summarize([published(name, 1, SDPA, 8, 40, 50, 4000) for name in ("fsdp", "zero2")])
+    shown = table(summary, compare(summary))
+    assert {row[shown.headers.index("faster")] for row in shown.rows} == {"even, 1.00×"}
+
+
+def test_a_headline_that_rests_on_a_doubted_row_says_so() -> None:
+    apart = result(ok((0.1,) * 3, (0.2,) * 3, backend="fsdp"), backend="fsdp")
+    summary = summarize([result(), apart, result(backend="zero2")])
+    shown = table(summary, compare(summary))
+    marked = {row[shown.headers.index("backend B")]: row[shown.headers.index("faster")] for row in shown.rows}
+    assert marked["fsdp"].endswith(", doubted")
+    assert not marked["zero2"].endswith("doubted")
+    assert shown.notes[-1] == 'Doubted: a row of it stands in "Rows to doubt".'
 
 
 def test_optimizer_precision_is_part_of_the_contract() -> None:
@@ -208,6 +260,7 @@ def test_values_agree_as_json_has_them(one: JsonValue, other: JsonValue, alike: 
         (("--reference", "backend=["), "--reference: 'backend=[' names no value"),
         (("--reference", "num_cams=true"), "--reference: no result has num_cams on\n  allowed: 1"),
         (("--reference", "bakend=ddp"), "--reference: 'bakend' is no field of these results"),
+        (("--compare", "num_cams", "--reference", "backend=ddp"), "--reference: 'backend=ddp' is a value of backend"),
         (("--compare", "batch"), "--compare: 'batch' is no field of these results"),
         (("--allow-unlike", "num_cams, atention"), "--allow-unlike: 'atention' is no field of these results"),
     ],
@@ -226,7 +279,7 @@ def test_an_axis_or_a_value_that_no_result_has_is_one_message(
 def test_the_options_apply_on_a_terminal_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     terminal = Console(force_terminal=True, color_system=None, width=100)
     monkeypatch.setattr(sys.modules["bench.cli.reports"], "console", lambda: terminal)
-    unlike = [result(), result(ok(backend="zero2"), backend="zero2", num_processes=4)]
+    unlike = [result(), result(backend="zero2", num_processes=4)]
     run = stored(tmp_path / "run", [*unlike, result(num_processes=8)])
 
     def said(*arguments: str) -> str:
@@ -247,12 +300,11 @@ def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twic
     results = [result(), result(batch=4)]
     one, other = (stored(tmp_path / name, results[: 2 - number]) for number, name in enumerate(("one", "other")))
     both = CliRunner().invoke(app, ["report", str(one), str(other)]).stdout
-    assert "ddp, batch 2: is in several of these runs, a row each" in both
-    assert "ddp, batch 4: is in several" not in both
-    assert "3 attempts in 1 cell," in both
+    assert "1 cell is in several of these runs: results are compared within their own run" in both
+    assert "3 attempts in 2 cells," in both
     twice = CliRunner().invoke(app, ["report", str(one), f"{one}/../one"]).stdout
     assert twice == CliRunner().invoke(app, ["report", str(one)]).stdout
-    assert "is in several" not in twice
+    assert "in several" not in twice
 
 
 def stored(folder: Path, results: list[Result]) -> Path:
@@ -381,14 +433,17 @@ def test_advice_says_that_a_row_is_doubted() -> None:
 
 
 def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
-    full = Ok(ranks=(rank(0, (0.2,) * 3, memory=vram(75, 76)), rank(1, (0.2,) * 3, memory=vram(75, 76))))
+    full = world(rank(0, (0.2,) * 3, memory=vram(75, 76)), rank(1, (0.2,) * 3, memory=vram(75, 76)))
     results = [
         result(ok(memory=vram(30, 40)), machine=CUDA_MACHINE),
         result(full, backend="zero2", machine=CUDA_MACHINE),
         result(Oom(rank=0, phase="bwd", reason="x"), backend="fsdp", machine=CUDA_MACHINE),
     ]
     summary = summarize(results)
-    assert sentences(summary, advise(summary))[1:] == ["zero2, fsdp: no batch within the headroom was measured."]
+    assert sentences(summary, advise(summary))[1:] == [
+        "zero2: no batch within the headroom was measured.",
+        "fsdp: nothing was measured: oom.",
+    ]
 
 
 def test_rows_for_other_programs_have_units_and_nulls() -> None:
@@ -447,7 +502,7 @@ def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
 
 def test_allocation_retries_are_thrashing() -> None:
     memory = vram(70, 79).model_copy(update={"alloc_retries": 3})
-    outcome = Ok(ranks=(rank(0, memory=memory), rank(1, memory=memory)))
+    outcome = world(rank(0, memory=memory), rank(1, memory=memory))
     summary = summarize([result(outcome, machine=CUDA_MACHINE)])
     assert summary.cells[0].best is None
     assert any("6 allocation retries" in doubt for doubt in flags(summary))

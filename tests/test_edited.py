@@ -2,16 +2,16 @@
 
 import copy
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, ok, rank, rendered, result, rss, vram
+from examples import CUDA_MACHINE, ok, rank, rendered, result, rss, vram, world
 
 from bench.cell import Walk
 from bench.hygiene import Conditions, GpuConditions
-from bench.outcome import Ok, Oom, Reported
+from bench.outcome import Oom, Reported
 from bench.probe import Probe, hints
 from bench.report import frame
 from bench.report.show import show
@@ -39,7 +39,7 @@ BESIDE = Conditions(
     disk_bytes=2**40,
     gpus=(GPU,),
 )
-MEASURED = Ok(ranks=tuple(rank(n, memory=vram(1, 2)).model_copy(update={"metrics": {"mse": (1.0,)}}) for n in (0, 1)))
+MEASURED = world(*(rank(n, memory=vram(1, 2)).model_copy(update={"metrics": {"mse": (1.0,) * 5}}) for n in (0, 1)))
 REPORTED = Reported(
     source="a table",
     step_time_s_per_rank=(0.1,),
@@ -105,6 +105,68 @@ def test_a_number_that_cannot_be_breaks_no_report(tmp_path: Path, name: str) -> 
             broken.append(f"{key} = {value}: {error!r}")
     assert broken == []
     assert left_out > 20
+
+
+EDITS: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "a rank is missing": (lambda o: {"ranks": o["ranks"][:1]}, "rank 0 is of a world of 2, here are 1"),
+    "a rank too many": (lambda o: {"ranks": [*o["ranks"], o["ranks"][1] | {"rank": 2}]}, "of a world of 2, here are 3"),
+    "two of a number": (lambda o: {"ranks": [o["ranks"][0]] * 2}, "ranks are numbered 0, 0"),
+    "a number of no rank": (lambda o: {"ranks": [o["ranks"][0], o["ranks"][1] | {"rank": 7}]}, "are numbered 0, 7"),
+    "another order": (lambda o: {"ranks": o["ranks"][::-1]}, "ranks are numbered 1, 0"),
+    "another world": (lambda o: regimes(o, world_size=3), "rank 0 is of a world of 3, here are 2"),
+    "a smaller world": (
+        lambda o: {"ranks": regimes(o, world_size=1)["ranks"][:1]},
+        "it has 1 rank, its cell 2",
+    ),
+    "more sharded than there are": (lambda o: regimes(o, sharded_parameters=1001), "1001 of 1000 parameters"),
+    "a step less": (lambda o: last_rank(o, "step_times_s"), "losses are of 5 steps, times of 4"),
+    "a step and its loss less": (
+        lambda o: last_rank(o, "step_times_s", "losses", metrics={}),
+        "rank 1 has 1 warm-up, 2 measured and 2 phase steps, its attempt 1 warm-up, 3 measured and 2 phase steps",
+    ),
+    "a loss less": (lambda o: last_rank(o, "losses"), "losses are of 4 steps, times of 5"),
+    "no losses": (lambda o: last_rank(o, losses=[]), "losses are of 0 steps, times of 5"),
+    "no loss of the warm-up": (lambda o: last_rank(o, warmup_losses=[]), "rank 1 has 0 warm-up"),
+    "a metric of fewer steps": (lambda o: last_rank(o, metrics={"mse": [1.0]}), "mse are of 1 steps, times of 5"),
+    "no phases": (lambda o: last_rank(o, phase_times_s={}), "losses are of 5 steps, times of 3"),
+    "phases of unlike lengths": (
+        lambda o: last_rank(o, phase_times_s=o["ranks"][1]["phase_times_s"] | {"bwd": [0.1]}),
+        "phases have unlike numbers of steps",
+    ),
+}
+
+
+def last_rank(outcome: Any, *shorter: str, **changes: Any) -> Any:
+    first, last = outcome["ranks"]
+    return {"ranks": [first, last | {name: last[name][:-1] for name in shorter} | changes]}
+
+
+def regimes(outcome: Any, **changes: Any) -> Any:
+    return {"ranks": [rank | {"regime": rank["regime"] | changes} for rank in outcome["ranks"]]}
+
+
+@pytest.mark.parametrize("name", EDITS)
+def test_a_result_that_is_not_of_its_own_cell_counts_as_not_measured(tmp_path: Path, name: str) -> None:
+    stored, (edit, why) = STORED["measured on GPUs"], EDITS[name]
+    store = Store(tmp_path)
+    with store.open(stored.machine, [stored.attempt.cell], ""):
+        store.finish(stored)
+    file = store.folder(stored.attempt) / "result.json"
+    document = json.loads(file.read_text())
+    file.write_text(json.dumps(document | {"outcome": document["outcome"] | edit(document["outcome"])}))
+    assert store.results() == []
+    assert why in store.unreadable[file]
+
+
+def test_a_short_attempt_has_a_short_attempt_s_steps(tmp_path: Path) -> None:
+    full = STORED["measured on a CPU"]
+    attempt = full.attempt.model_copy(update={"short": True})
+    store = Store(tmp_path)
+    with store.open(full.machine, [attempt.cell], ""):
+        for totals_s, found in (((), 1), (None, 0)):
+            outcome = world(rank(0, totals_s=totals_s), rank(1, totals_s=totals_s))
+            store.finish(full.model_copy(update={"attempt": attempt, "outcome": outcome}))
+            assert len(store.results()) == found
 
 
 @pytest.mark.parametrize("name", ["probe.json", "walk/walk0.json"])

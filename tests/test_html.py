@@ -277,6 +277,9 @@ def test_a_folder_that_is_missing_is_made(run: Path, tmp_path: Path) -> None:
     for kind in ("md", "html", "csv", "json", "parquet"):
         file = tmp_path / kind / "deep" / f"a.{kind}"
         bench(run, "--format", kind, "--output", file)
+        by_ending = tmp_path / f"b.{kind}"
+        bench(run, "--output", by_ending)
+        assert by_ending.read_bytes() == file.read_bytes()
         assert [path for path in file.parent.iterdir() if path.name != "plots"] == [file]
 
 

@@ -218,7 +218,26 @@ def test_a_cell_of_imported_figures_is_shown_without_defaults_that_nobody_stated
         "backend", "accelerate", "workload", "options.num_cams", "num_processes", "measure.warmup_steps",
     ]  # fmt: skip
     assert shown["Attempts"].rows[0][1] == "imported"
-    assert shown["Imported figures"].rows == (("8", "40.85", "n/a", "54.8 %", "a wiki page"),)
+    assert shown["Imported figures"].rows == (("8", "40.85", "n/a", "n/a", "a wiki page"),)
+
+
+@pytest.mark.parametrize(("device", "share"), [("cpu", 0.5), ("cuda", None)])
+def test_what_a_gpu_holds_is_not_known_from_what_is_allocated(tmp_path: Path, device: str, share: float | None) -> None:
+    table = "backend,batch,step_time_s,peak_allocated_gb,peak_reserved_gb\nddp,8,1,40,\nddp,16,1,40,72\n"
+    (cell,) = summarize(imported(tmp_path, HEAD + table, "capacity_gb=80", f"device={device}")).cells
+    alone, both = (row.measured for row in cell.rows)
+    assert alone is not None
+    assert both is not None
+    assert (alone.capacity_share_rank_max, both.capacity_share_rank_max) == (share, pytest.approx(0.9))
+    assert alone.capacity_bytes_rank_min == both.capacity_bytes_rank_min == 80e9
+
+
+def test_a_stated_share_of_what_a_gpu_holds_makes_no_capacity_of_what_is_allocated(tmp_path: Path) -> None:
+    table = "backend,batch,step_time_s,peak_allocated_gb,capacity_share\nddp,8,1,40,90%\n"
+    (found,) = (row.measured for row in summarize(imported(tmp_path, HEAD + table)).rows)
+    assert found is not None
+    assert found.capacity_share_rank_max == pytest.approx(0.9)
+    assert found.capacity_bytes_rank_min is None
 
 
 def test_processes_of_one_import_that_differ_were_measured_on_one_machine(tmp_path: Path) -> None:
@@ -375,6 +394,50 @@ CASES = [
         row("a,1,1,87,80", "backend,batch,step_time_s,peak_reserved_gib,capacity_gb\n"),
         ("table.csv:5: peak_reserved: 87.00 GiB are more than the capacity of 74.51 GiB", "_gb is 1e9 bytes"),
     ),
+    *(
+        Case(
+            f"a share that {name} contradicts",
+            row(f"a,1,1,{peak},80,{share}", f"backend,batch,step_time_s,{name}_gb,capacity_gb,capacity_share\n"),
+            (f"table.csv:5: capacity_share: {said} cannot be: {name} is ", f" of 74.51 GiB, {found}", "leave one"),
+            options,
+        )
+        for name, peak, share, said, found, options in (
+            ("peak_reserved", "79", "10%", "10.0 %", "98.8 %", ()),
+            ("peak_reserved", "40", "0.9", "90.0 %", "50.0 %", ()),
+            ("peak", "79", "10%", "10.0 %", "98.8 %", ()),
+            ("peak_allocated", "79", "10%", "10.0 %", "98.8 %", ()),
+            ("peak_allocated", "40", "0.9", "90.0 %", "50.0 %", ("device=cpu",)),
+        )
+    ),
+    *(
+        Case(name, row(f"a,2,{values}", f"backend,batch,{columns}\n"), (f"table.csv:5: {said}", "leave one of the two"))
+        for name, columns, values, said in (
+            (
+                "a total that no step has",
+                "step_time_ms,total_ms",
+                "1000,9000",
+                "total: phases of 9 s cannot be: the step takes 1 s",
+            ),
+            (
+                "phases that no step has",
+                "step_time_ms,forward_ms,bwd_ms",
+                "1000,4000,5000",
+                "bwd: phases of 9 s cannot be: the step takes 1 s",
+            ),
+            (
+                "phases that no throughput has",
+                "samples_per_s,backward_step_s",
+                "16,9",
+                "backward_step: phases of 9 s cannot be: the step takes 1 s",
+            ),
+            (
+                "phases beyond their total",
+                "step_time_ms,forward_ms,bwd_ms,total_ms",
+                "1000,800,700,1000",
+                "total: phases of 1.5 s cannot be: their total is 1 s",
+            ),
+        )
+    ),
     Case("a key twice", '{"batch": 1, "x": {"a": 1, "a": 2}}', ("x.json: ", "'a' is given twice"), file="x.json"),
     Case("no time in all", row("a,1,1,0", "backend,batch,step_time_s,total_ms\n"), ("total_ms: '0'", "above 0")),
     Case(
@@ -401,6 +464,21 @@ CASES = [
     Case("JSON list of numbers", "[1]", ("x.json: holds [1]",), file="x.json"),
     Case("JSON without rows", "[]", ("x.json: holds []",), file="x.json"),
 ]
+
+
+@pytest.mark.parametrize(
+    ("columns", "values"),
+    [
+        ("peak_allocated_gb,capacity_gb,capacity_share", "40,80,90%"),
+        ("peak_reserved_gb,capacity_gb,capacity_share", "70,80,90%"),
+        ("forward_ms,bwd_ms,optim_step_ms,backward_step_ms,total_ms", "300,500,200,700,1100"),
+        ("total_ms", "1900"),
+    ],
+    ids=["more held than allocated", "held beside the allocator", "a sum and its parts", "waiting at each phase"],
+)
+def test_figures_that_may_be_are_not_refused(tmp_path: Path, columns: str, values: str) -> None:
+    (result,) = imported(tmp_path, row(f"a,1,1,{values}", f"backend,batch,step_time_s,{columns}\n"))
+    assert result.outcome.kind == "reported"
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)

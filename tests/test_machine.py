@@ -58,9 +58,12 @@ def test_hidden_gpus_do_not_count(gpus: list[Gpu], visible: str | None, devices:
 
 
 class Nvml:
-    """Two GPUs, the first of them cut into slices. A GPU's handle is its UUID."""
+    """Two GPUs, and slices that can be named. A GPU's handle is its UUID."""
 
     NVMLError, NVML_ERROR_NOT_SUPPORTED = pynvml.NVMLError, pynvml.NVML_ERROR_NOT_SUPPORTED
+    NVML_DEVICE_MIG_ENABLE = pynvml.NVML_DEVICE_MIG_ENABLE
+    split: str | None = None
+    """The GPU that is in MIG mode; the others know no such mode."""
     memory_bytes: dict[str, int]
     errors: dict[str, int]
     """What the driver says in place of an answer, by the handle."""
@@ -86,6 +89,11 @@ class Nvml:
         if uuid not in self.memory_bytes:
             raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_FOUND)
         return uuid
+
+    def nvmlDeviceGetMigMode(self, gpu: str) -> tuple[int, int]:
+        if gpu != self.split:
+            raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
+        return self.NVML_DEVICE_MIG_ENABLE, self.NVML_DEVICE_MIG_ENABLE
 
     def nvmlDeviceGetMemoryInfo(self, gpu: str) -> Any:
         if gpu in self.errors:
@@ -123,6 +131,17 @@ def test_a_slice_that_is_not_there_is_said(nvml: Nvml) -> None:
         machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a9"})
     assert said.value.fix
     assert nvml.open == 0
+
+
+@pytest.mark.parametrize("named", [None, "0", "GPU-a,GPU-b"])
+def test_a_gpu_that_is_split_is_not_taken_for_a_whole_one(nvml: Nvml, named: str | None) -> None:
+    nvml.split = "GPU-a"
+    with pytest.raises(InputError, match="GPU 0 is split into slices") as said:
+        machine.detect({} if named is None else {"CUDA_VISIBLE_DEVICES": named})
+    assert said.value.fix is not None
+    assert "name one of them in CUDA_VISIBLE_DEVICES" in said.value.fix
+    assert machine.detect({"CUDA_VISIBLE_DEVICES": "1"}).memory_bytes == 80 * GIB
+    assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a2"}).memory_bytes == 20 * GIB
 
 
 def test_without_a_driver_a_slice_is_none(monkeypatch: pytest.MonkeyPatch) -> None:

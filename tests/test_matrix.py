@@ -276,6 +276,51 @@ def test_a_probe_is_of_every_cell_whatever_batches_the_file_names(
     assert expand(load_text(matrix.text()), CPU) == plans
 
 
+def test_a_probe_says_which_batches_it_leaves(load_text: Callable[..., Matrix]) -> None:
+    text = "workload: {name: 'tests.workloads:Toy', preset: tiny}\nmatrix: {backend: ddp, batch: [2, 4, probe]}\n"
+    text += "include: [{backend: fsdp, batch: 8}, {backend: zero2}]\n"
+    (note,) = load_text(text, probed=True).notes
+    assert note == "bench probe searches every cell; the batches that the matrix names (2, 4, 8) are for bench run"
+    assert load_text(text).notes == ()
+    assert load_text(text.replace("[2, 4, probe]", "probe").replace("8}", "probe}"), probed=True).notes == ()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "matrix: {backend: ddp, batch: [1, probe]}\n",
+        "matrix: {backend: ddp, batch: [1]}\ninclude: [{backend: ddp, batch: probe}]\n",
+    ],
+)
+def test_a_named_batch_and_a_search_are_of_one_cell(text: str, load_text: Callable[..., Matrix]) -> None:
+    tiny = "workload: {name: pi07, preset: tiny}\n"
+    matrix = load_text(tiny + text)
+    (plan,) = expand(matrix, CPU)
+    assert plan.batches == (1, "probe")
+    assert plan.cell.memory_limit_bytes == 320 * 2**20
+    (picked,) = expand(matrix, CPU, select=["batch=1"])
+    assert picked.cell == plan.cell
+    assert expand(load_text(tiny + "matrix: {backend: ddp, batch: 1}\n"), CPU)[0].cell.memory_limit_bytes is None
+    assert expand(matrix, GPUS)[0].cell.memory_limit_bytes is None
+
+
+def test_the_limit_of_a_matrix_that_searches_is_that_of_each_cell_s_preset(load_text: Callable[..., Matrix]) -> None:
+    text = "workload: {name: pi07}\nmatrix: {backend: ddp, preset: [tiny, small], batch: 1}\n"
+    text += "include: [{backend: zero2, preset: tiny, batch: probe}]\n"
+    limits = [plan.cell.memory_limit_bytes for plan in expand(load_text(text), CPU)]
+    assert limits == [320 * 2**20, 6 * 2**30, 320 * 2**20]
+
+
+def test_a_backend_picks_cells_that_an_include_adds_too() -> None:
+    matrix = matrix_of(matrix={"backend": ["ddp", "fsdp"], "batch": [1]}, include=[{"backend": "zero2"}])
+    assert [plan.cell.backend for plan in expand(matrix, CPU, backend="ddp")] == ["ddp"]
+    assert [plan.cell.backend for plan in expand(matrix, CPU, backend="zero2,fsdp")] == ["fsdp", "zero2"]
+    with pytest.raises(InputError, match="backend is never 'zero3'") as told:
+        expand(matrix, CPU, backend="zero3")
+    assert told.value.where == "--backend zero3"
+    assert "--axis backend=zero3" in str(told.value)
+
+
 def test_select_and_exclude_narrow_cells_and_batches() -> None:
     matrix = matrix_of(matrix={"backend": ["ddp", "fsdp"], "num_cams": [1, 4], "batch": [1, 2]})
     plans = expand(matrix, CPU, select=["backend=fsdp", "batch=2"], exclude=["backend=fsdp num_cams=4"])
@@ -314,7 +359,7 @@ def test_shipped_matrices_fit_their_schema(path: Path) -> None:
         ("defaults.batch", [4, "probe", [8, "probe"]], ["best"]),
         ("probe.headroom", [0.9, "90%", " 90 %"], ["90", "most", [0.9]]),
         ("probe.tolerance", [0, "3%", "2.5%"], ["%", None]),
-        ("launch.memory_limit", ["auto", "8GiB", 2**30], ["much"]),
+        ("launch.memory_limit", ["auto", "8GiB", "8gib", "1.5 GB", ".5Gib", "8g", 2**30], ["much"]),
     ],
 )
 def test_the_schema_allows_what_a_matrix_may_hold_and_no_more(
@@ -327,6 +372,16 @@ def test_the_schema_allows_what_a_matrix_may_hold_and_no_more(
         assert fits(fields, json_schema()), value
         assert expand(load_text("".join(f"{key}: {json.dumps(each)}\n" for key, each in fields.items())), CPU)
     assert [value for value in bad if fits({section: {name: value}}, json_schema())] == []
+
+
+@pytest.mark.parametrize("size", ["much", "90%", "8GiB or so", "1.2.3GiB", "8gbit", 90])
+def test_what_the_schema_refuses_as_a_size_is_refused_when_it_is_read(
+    size: Any, load_text: Callable[..., Matrix]
+) -> None:
+    launch = {"memory_limit": size}
+    assert not fits({"launch": launch}, json_schema())
+    with pytest.raises(InputError, match="cannot be used"):
+        load_text(f"matrix: {{backend: ddp, batch: 1}}\nlaunch: {json.dumps(launch)}\n")
 
 
 def test_backends_measures_all_eight_at_one_global_batch() -> None:

@@ -1,10 +1,11 @@
 """What a search makes of stored results and walks."""
 
-from examples import CUDA_MACHINE, rank, result, vram
+import pytest
+from examples import CUDA_MACHINE, rank, result, vram, world
 
-from bench.outcome import Memory, Ok
-from bench.probe import hints, observation
-from bench.search import Observation
+from bench.outcome import Failed, Memory
+from bench.probe import Stopped, hints, observation, search
+from bench.search import Goal, Observation
 from bench.spool import Footprint, Walked
 
 GIB = 2**30
@@ -16,7 +17,7 @@ def memory(allocated_gib: float, reserved_gib: float, capacity_gib: float, retri
 
 def seen(*memories: Memory) -> Observation:
     ranks = tuple(rank(number, memory=each) for number, each in enumerate(memories))
-    found = observation(result(Ok(ranks=ranks), machine=CUDA_MACHINE))
+    found = observation(result(world(*ranks), machine=CUDA_MACHINE))
     assert found is not None
     return found
 
@@ -45,3 +46,15 @@ def test_a_walk_is_judged_by_its_fullest_rank_too() -> None:
         for number, capacity in enumerate((80, 40))
     ]
     assert [(hint.batch, hint.capacity_bytes) for hint in hints(walks)] == [(1, 40 * GIB), (2, 40 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("signal", "limit", "hinted"), [("SIGSEGV", 2**27, True), ("SIGSEGV", None, False), ("SIGKILL", 2**27, False)]
+)
+def test_a_crash_within_a_limit_may_have_been_for_memory(signal: str, limit: int | None, hinted: bool) -> None:
+    crashed = Failed(fault="killed", rank=0, phase="warmup", reason=f"killed by {signal} in backward")
+    stored = result(crashed, batch=1, memory_limit_bytes=limit)
+    found = search(Goal(max_batch=2), None, [], [], lambda _: [], lambda *_: stored)
+    assert isinstance(found, Stopped)
+    assert f"neither fitted nor ran out of memory: killed by {signal} in backward" in found.reason
+    assert ("a larger memory limit tells" in found.reason) == hinted

@@ -4,7 +4,7 @@ import math
 from itertools import permutations
 
 import pytest
-from examples import ok, rank, result
+from examples import ok, rank, result, world
 from pydantic import TypeAdapter, ValidationError
 
 from bench.classify import classify
@@ -39,8 +39,8 @@ ERROR_0, ERROR_1 = (Failed(rank=n, phase="forward", reason="ValueError: planted"
 KILLED_1 = Failed(fault="killed", rank=1, phase="measure", reason="killed by SIGKILL")
 
 CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
-    "both ranks measured": ([rank(0), rank(1)], {}, Ok(ranks=(rank(0), rank(1)))),
-    "one rank is a world": ([rank(0)], {"world_size": 1}, Ok(ranks=(rank(0),))),
+    "both ranks measured": ([rank(0), rank(1)], {}, world(rank(0), rank(1))),
+    "one rank is a world": ([*world(rank(0)).ranks], {"world_size": 1}, world(rank(0))),
     "one rank out of memory": ([oom(0)], {"world_size": 1}, OOM_0),
     "out of memory while the peer loses its connection first": ([error(0, 1.0, PEER), oom(1, 2.0)], {}, OOM_1),
     "out of memory while the peer is ended by bench": ([oom(0), killed(1, 2.0, ENDED)], {}, OOM_0),
@@ -93,7 +93,7 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     "measured by all before the launcher died": (
         [rank(0), rank(1)],
         {"launcher": "died", "gave_up": "no result within 8 s"},
-        Ok(ranks=(rank(0), rank(1))),
+        world(rank(0), rank(1)),
     ),
     "timed out after one rank had measured": (
         [rank(0)],

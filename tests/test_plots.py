@@ -4,11 +4,11 @@ from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
-from examples import CUDA_MACHINE, cell, ok, rank, result, vram
+from examples import CUDA_MACHINE, cell, ok, rank, result, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.outcome import PHASES, Failed, Ok, Oom, Reported, Result, Skipped
+from bench.outcome import PHASES, Failed, Oom, Reported, Result, Skipped
 from bench.report import plots
 from bench.report.charts import MAX_BARS, MAX_PANELS, charts, memory, phases, throughput
 from bench.report.scales import Across, step_of
@@ -25,8 +25,8 @@ def run() -> list[Result]:
         for batch, (step_s, allocated, reserved) in full.items():
             seconds = step_s if backend == "fsdp" or batch < 12 else 1.1
             times = (seconds, seconds * 1.01, seconds * 0.99)
-            ranks = (rank(0, times, backend=backend, memory=vram(allocated, reserved)),)
-            found.append(result(Ok(ranks=ranks), backend=backend, batch=batch, machine=CUDA_MACHINE))
+            ranks = [rank(n, times, backend=backend, memory=vram(allocated, reserved)) for n in (0, 1)]
+            found.append(result(world(*ranks), backend=backend, batch=batch, machine=CUDA_MACHINE))
         oom = Oom(rank=0, phase="bwd", reason="no memory")
         found.append(result(oom, backend=backend, batch=16, machine=CUDA_MACHINE))
     return found
@@ -37,7 +37,7 @@ def test_throughput_has_every_measured_batch_with_its_interval_and_every_oom() -
     (panel,) = chart.panels
     assert chart.series == ("fsdp", "zero2")
     assert [[point.x for point in line.points] for line in panel.lines] == [[1, 8, 12]] * 2
-    assert panel.lines[0].points[1].y == pytest.approx(8 * 1 / 0.8)
+    assert panel.lines[0].points[1].y == pytest.approx(8 * 2 / 0.8)
     assert all(point.interval and point.interval[0] < point.y < point.interval[1] for point in panel.lines[0].points)
     assert [(miss.x, miss.series) for miss in panel.misses] == [(16, 0), (16, 1)]
 
@@ -57,14 +57,14 @@ def test_memory_shows_reserved_allocated_and_capacity() -> None:
 
 
 def test_a_capacity_far_above_is_said_and_not_drawn() -> None:
-    chart = memory(summarize([result(Ok(ranks=(rank(memory=vram(1, 2, 80)),)), machine=CUDA_MACHINE)]))
+    chart = memory(summarize([result(world(rank(memory=vram(1, 2, 80))), machine=CUDA_MACHINE)]))
     assert chart.panels[0].limits == ()
     assert "Far above what is drawn: capacity 80.00 GiB." in chart.notes
 
 
 def test_capacities_that_hardly_differ_are_one_line() -> None:
     results = [
-        result(Ok(ranks=(rank(memory=vram(30, 40, capacity)),)), batch=batch, machine=CUDA_MACHINE)
+        result(world(rank(memory=vram(30, 40, capacity))), batch=batch, machine=CUDA_MACHINE)
         for batch, capacity in ((1, 78.9), (2, 79.1), (4, 40.0))
     ]
     assert [round(limit.y / 2**30, 1) for limit in memory(summarize(results)).panels[0].limits] == [40.0, 78.9]
@@ -176,6 +176,6 @@ def test_a_step_divides_into_no_more_parts_than_asked_for(reach: float, at_most:
 
 
 def test_cells_that_only_their_id_tells_apart_are_drawn() -> None:
-    results = [result(ok(), options={"hidden": number}) for number in range(9)]
+    results = [result(ok(), accelerate={"mine": number}) for number in range(9)]
     chart = throughput(summarize(results))
-    assert cell(options={"hidden": 8}).id in " ".join([*chart.series, *(panel.title for panel in chart.panels)])
+    assert cell(accelerate={"mine": 8}).id in " ".join([*chart.series, *(panel.title for panel in chart.panels)])

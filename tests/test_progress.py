@@ -6,10 +6,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, ok, rank, result, vram
+from examples import CUDA_MACHINE, ok, rank, result, vram, world
 from rich.console import Console
 
-from bench.outcome import Failed, Hang, Ok, Oom, Skipped
+from bench.outcome import Failed, Hang, Oom, Skipped
 from bench.probe import Stopped
 from bench.progress import PLAIN_INTERVAL_S, Progress
 
@@ -64,7 +64,7 @@ def test_plain_lines(clock: Clock) -> None:
         "preset: auto chose 'tiny'",
         "0/4 starting 2 rank servers",
         "0/4 ddp num_cams=1, batch 2",
-        "1/4 ddp num_cams=1, batch 2: ok, 40 samples/s, 0.50 of 4.00 GiB, 10 s",
+        "1/4 ddp num_cams=1, batch 2: ok, 40 samples/s, 512 MiB of 4.00 GiB, 10 s",
     ]
 
 
@@ -149,13 +149,13 @@ def test_each_outcome_leaves_a_line_with_its_reason(
 
 
 def test_memory_on_a_gpu_is_reserved_memory_of_the_worst_rank(clock: Clock) -> None:
-    outcome = Ok(ranks=(rank(0, memory=vram(10, 20)), rank(1, memory=vram(10, 40))))
+    outcome = world(rank(0, memory=vram(10, 20)), rank(1, memory=vram(10, 40)))
 
     def run(progress: Progress) -> None:
         begin(progress)
         progress.result("ddp", result(outcome, machine=CUDA_MACHINE))
 
-    assert "40.00 of 80.00 GiB" in plain(run, clock)
+    assert "40.00 GiB of 80.00 GiB" in plain(run, clock)
 
 
 # Time left
@@ -238,7 +238,7 @@ def test_finished_attempts_stay_and_the_bar_goes(clock: Clock) -> None:
 
     text = screen(run, clock)
     assert text.rindex("1/4 attempts") > text.rindex("0/4 attempts")
-    assert text.count("ok, 40 samples/s, 0.50 of 4.00 GiB") == 1
+    assert text.count("ok, 40 samples/s, 512 MiB of 4.00 GiB") == 1
     assert text.count("rank servers were started again") == 1
     raw = plain(run, Clock(), force_terminal=True, _environ={"TERM": "xterm"})
     # The bar is erased and the cursor shown again.

@@ -11,17 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import pytest
-from examples import (
-    CUDA_MACHINE,
-    MACHINE,
-    cell,
-    ok,
-    rank,
-    rendered,
-    result,
-    rss,
-    vram,
-)
+from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, rendered, result, rss, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -90,7 +80,9 @@ def test_throughput_is_gated_by_the_slowest_rank() -> None:
 
 
 @given(
-    times=st.lists(st.lists(st.floats(1e-4, 1e3), min_size=1, max_size=5), min_size=1, max_size=4),
+    times=st.integers(1, 5).flatmap(
+        lambda n: st.lists(st.lists(st.floats(1e-4, 1e3), min_size=n, max_size=n), min_size=1, max_size=4)
+    ),
     batch=st.integers(1, 64),
 )
 def test_throughput_recomputed_from_the_samples(times: list[list[float]], batch: int) -> None:
@@ -103,7 +95,7 @@ def test_throughput_recomputed_from_the_samples(times: list[list[float]], batch:
 @pytest.mark.parametrize(("n", "index"), [(3, None), (19, None), (20, 18), (21, 19), (50, 46), (100, 94)])
 def test_p95_is_the_sample_that_the_definition_names(n: int, index: int | None) -> None:
     samples = [float(value) for value in range(1, n + 1)]
-    found = measured(Ok(ranks=(rank(0, samples[::-1]),))).slowest.step.p95_s
+    found = measured(world(rank(0, samples[::-1]))).slowest.step.p95_s
     assert found == (None if index is None else samples[index])
 
 
@@ -113,19 +105,17 @@ def test_a_table_of_p95_says_what_it_needs() -> None:
     assert few.rows[0][few.headers.index("p95 ms")] == "n/a"
     assert "p95 needs 20 steps" in few.notes[0]
     enough = rank(totals_s=(0.1,) * 20)
-    assert "p95 needs 20 steps." in tables.phases(summarize([result(Ok(ranks=(enough,)))]), "p95").notes
+    assert "p95 needs 20 steps." in tables.phases(summarize([result(world(enough))]), "p95").notes
 
 
 def test_median_and_mean() -> None:
-    step = measured(Ok(ranks=(rank(0, (0.1, 0.2, 0.6)),))).slowest.step
+    step = measured(world(rank(0, (0.1, 0.2, 0.6)))).slowest.step
     assert step.median_s == 0.2
     assert step.mean_s == pytest.approx(0.3)
 
 
 def test_memory_is_the_worst_ranks_whichever_rank_that_is() -> None:
-    found = measured(
-        Ok(ranks=(rank(0, memory=vram(30, 40)), rank(1, memory=vram(31, 60)), rank(2, memory=vram(32, 50))))
-    )
+    found = measured(world(rank(0, memory=vram(30, 40)), rank(1, memory=vram(31, 60)), rank(2, memory=vram(32, 50))))
     assert found.peak_allocated_bytes_rank_max == 32 * 2**30
     assert found.peak_reserved_bytes_rank_max == 60 * 2**30
     assert found.capacity_share_rank_max == pytest.approx(0.75)
@@ -133,14 +123,14 @@ def test_memory_is_the_worst_ranks_whichever_rank_that_is() -> None:
 
 def test_memory_is_unknown_when_one_ranks_is() -> None:
     unknown = rss(1).model_copy(update={"peak_rss_bytes": None, "peak_allocated_bytes": None})
-    found = measured(Ok(ranks=(rank(0, memory=rss(1)), rank(1, memory=unknown))))
+    found = measured(world(rank(0, memory=rss(1)), rank(1, memory=unknown)))
     assert found.peak_rss_bytes_rank_max is None
     assert found.capacity_share_rank_max is None
 
 
 def test_phases_are_those_of_the_slowest_rank_of_the_phase_window() -> None:
     slow = (0.01, 0.02, 0.06, 0.01, 0.01, 0.005, 0.005)
-    found = measured(Ok(ranks=(rank(0, (0.2, 0.2), totals_s=(0.1, 0.1)), rank(1, (0.1, 0.1), phases_s=slow))))
+    found = measured(world(rank(0, (0.2, 0.2), totals_s=(0.1, 0.1)), rank(1, (0.1, 0.1), phases_s=slow)))
     assert found.slowest.rank == 0
     assert found.phases is not None
     assert found.phases.rank == 1
@@ -152,9 +142,9 @@ def test_phases_are_those_of_the_slowest_rank_of_the_phase_window() -> None:
 
 
 def test_without_a_phase_window_there_is_no_phase_table() -> None:
-    bare = rank().model_copy(update={"phase_times_s": {}})
-    results = [result(Ok(ranks=(bare,)))]
-    assert measured(Ok(ranks=(bare,))).phases is None
+    bare = rank(totals_s=())
+    results = [result(world(bare))]
+    assert measured(world(bare)).phases is None
     assert "## Phases" not in rendered(results)
     assert flags(summarize(results)) == []
 
@@ -207,12 +197,30 @@ def test_true_and_one_are_two_values() -> None:
     assert summarize([result(axes={"x": True}), result(axes={"x": 1})]).columns == ("backend", "x")
 
 
+def test_an_option_that_is_no_axis_still_tells_cells_apart() -> None:
+    hidden = [result(options={"preset": "tiny", "hidden": n, "x": 3}) for n in (1, 2)]
+    results = [*hidden, result(backend="fsdp")]
+    summary = summarize(results)
+    assert summary.columns == ("backend", "hidden", "x")
+    assert [tables.row_name(summary, row) for row in summary.rows] == [
+        "ddp, hidden 1, x 3, batch 2",
+        "ddp, hidden 2, x 3, batch 2",
+        "fsdp, hidden n/a, x n/a, batch 2",
+    ]
+
+
+def test_what_follows_from_an_axis_is_no_column() -> None:
+    """An option that a preset, or an axis of the matrix, decides."""
+    results = [result(axes={"preset": name}, options={"preset": name, "width": width}) for name, width in
+               (("tiny", 8), ("small", 16))]  # fmt: skip
+    assert summarize(results).columns == ("backend", "preset")
+
+
 def test_cells_that_nothing_named_tells_apart_show_their_id() -> None:
-    results = [result(options={"hidden": 1}), result(options={"hidden": 2})]
-    assert summarize(results).columns == ("backend", "cell")
-    assert f"cell {cell(options={'hidden': 2}).id}, batch 2" in tables.row_name(
-        summarize(results), summarize(results).rows[1]
-    )
+    results = [result(accelerate={"mine": n}) for n in (1, 2)]
+    summary = summarize(results)
+    assert summary.columns == ("backend", "cell")
+    assert tables.row_name(summary, summary.rows[1]) == f"ddp, cell {cell(accelerate={'mine': 2}).id}, batch 2"
 
 
 def test_the_peak_of_each_cell_is_bold_and_nothing_else() -> None:
@@ -284,7 +292,7 @@ def test_phases_must_sum_to_their_total(total_s: float, flagged: bool) -> None:
 
 def test_reserved_below_allocated_is_flagged_on_any_rank() -> None:
     ranks = (rank(0, memory=vram(30, 40)), rank(1, memory=vram(41, 40)))
-    assert flags(summarize([result(Ok(ranks=ranks), machine=CUDA_MACHINE)])) == [
+    assert flags(summarize([result(world(*ranks), machine=CUDA_MACHINE)])) == [
         "ddp, batch 2: rank 1 reserved 40.00 GiB, less than the 41.00 GiB it allocated."
     ]
 
@@ -341,7 +349,7 @@ def test_memory_is_called_what_it_is() -> None:
     on_cpu = rendered([result()])
     assert "peak RSS GiB" in on_cpu
     assert "reserved GiB" not in on_cpu
-    on_gpu = rendered([result(Ok(ranks=(rank(memory=vram(30, 40)),)), machine=CUDA_MACHINE)])
+    on_gpu = rendered([result(world(rank(memory=vram(30, 40))), machine=CUDA_MACHINE)])
     assert re.search(r"peak allocated GiB \| peak reserved GiB", on_gpu)
     assert "peak RSS GiB" not in on_gpu
     assert "2 x Example GPU, 80.00 GiB each" in on_gpu
@@ -416,7 +424,7 @@ def test_no_results() -> None:
 
 def test_four_axes_stay_readable_on_a_terminal_of_100_columns() -> None:
     switches = {"num_cams": 4, "attention": "eager", "grad_ckpt": False}
-    outcome = Ok(ranks=(rank(memory=vram(30, 40)),))
+    outcome = world(rank(memory=vram(30, 40)))
     results = [
         result(outcome, backend="fsdp_grad_op", axes=switches, batch=16, machine=CUDA_MACHINE),
         result(outcome, axes={"num_cams": 1, "attention": "sdpa", "grad_ckpt": True}, machine=CUDA_MACHINE),
@@ -448,7 +456,7 @@ def test_a_terminal_shows_what_was_asked_for() -> None:
     assert "is faster" not in shown(attention)
     against = shown(attention, Choices(axis="attention", reference="eager"))
     assert re.search(r"best against best sdpa 2\.00× \(2\.00 to +eager +2 ", against)
-    unlike = [result(), result(ok(backend="zero2"), backend="zero2", num_processes=4)]
+    unlike = [result(), result(backend="zero2", num_processes=4)]
     assert "UNLIKE" not in shown(unlike)
     assert "UNLIKE in num_processes" in " ".join(shown(unlike, Choices(allowed=frozenset({"num_processes"}))).split())
 

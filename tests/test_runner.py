@@ -29,7 +29,7 @@ from bench.outcome import RankError, RankOom
 from bench.processes import anyone_has_open
 from bench.runner.attempt import failure
 from bench.runner.device import shim
-from bench.runner.preload import _wait_for_baton
+from bench.runner.preload import _compiler_named, _wait_for_baton
 from bench.runner.regime import check, observe
 from bench.runner.server import launch_environment
 from bench.runner.setup import Job, _check_units, _compile_units, set_up
@@ -370,6 +370,15 @@ def test_a_server_that_is_alone_gives_its_child_a_world_of_one(
     assert world.items() <= launch_environment(tmp_path / "accelerate.yaml", 1234).items()
     monkeypatch.setenv("RANK", "1")
     assert launch_environment(tmp_path / "accelerate.yaml", 1234)["RANK"] == "1"
+
+
+def test_a_build_without_a_compiler_names_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(ImportError, match="there is no no-such-compiler"), _compiler_named():
+        raise RuntimeError("Error building extension")
+    monkeypatch.setenv("CXX", sys.executable)  # another reason than that
+    with pytest.raises(RuntimeError, match="Error building"), _compiler_named():
+        raise RuntimeError("Error building extension")
 
 
 def test_a_dead_build_of_an_extension_blocks_nobody(tmp_path: Path) -> None:

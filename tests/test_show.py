@@ -191,6 +191,7 @@ def test_the_command_shows_a_cell_of_the_newest_run_or_of_the_one_that_is_named(
         assert bench(*other).stdout == done.stdout
     named = bench("num_cams=4", "backend=fsdp", str(run))
     assert named.stdout.replace(str(run), "reports/run") == done.stdout
+    assert "**From the run reports/run**" in done.stdout
     assert "## Walk" in done.stdout
     assert "    run it\n" in done.stdout
     assert f"reports/run/attempts/{records()[1].attempt.slug}" in done.stdout

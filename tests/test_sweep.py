@@ -10,7 +10,7 @@ from examples import GIB, MACHINE, cell, rank, rss
 from rich.console import Console
 
 from bench import spool
-from bench.cell import Attempt, Cell, Walk
+from bench.cell import Attempt, Cell, Measure, Walk
 from bench.hygiene import Conditions, Sampler
 from bench.launch.local import Ended
 from bench.launch.watch import Limits, OnBeat
@@ -37,7 +37,9 @@ class Ranks:
         asked = spec.attempt
         self.events.append("walk" if isinstance(asked, Walk) else "attempt")
         if isinstance(asked, Attempt) and (asked.batch_per_rank <= self.fits or not cell.memory_limit_bytes):
-            return Ended(ranks=[rank(number, memory=rss(1.0)) for number in range(2)], isolation="fork")
+            totals_s = () if asked.short else None
+            ranks = [rank(number, memory=rss(1.0), totals_s=totals_s) for number in range(2)]
+            return Ended(ranks=ranks, isolation="fork")
         oom = RankOom(rank=0, phase="bwd", message="planted", at=0.0)
         return Ended(ranks=[oom, rank(1)], isolation="fork")
 
@@ -65,14 +67,16 @@ def plan(backend: str, *batches: Any) -> CellPlan:
     return CellPlan(cell=cell(backend, memory_limit_bytes=LIMIT), batches=batches, axes={"backend": backend})
 
 
-def swept(root: Path, plans: Sequence[CellPlan], *, fits: int = 4, rerun: Any = None) -> tuple[list[str], list[str]]:
+def swept(
+    root: Path, plans: Sequence[CellPlan], *, fits: int = 4, rerun: Any = None, **goal: Any
+) -> tuple[list[str], list[str]]:
     """One sweep of ``plans``: what happened, and what was said."""
     events: list[str] = []
     said, store = io.StringIO(), Store(root)
     with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=said)) as progress:
         sweep = Sweep(
             plans=plans,
-            goal=Goal(max_batch=4),
+            goal=Goal.model_validate({"max_batch": 4} | goal),
             units=(),
             machine=MACHINE,
             limits=Limits(60, None),
@@ -111,6 +115,26 @@ def test_a_search_that_is_replayed_counts_once_and_launches_nothing(tmp_path: Pa
     assert said[-1].startswith("4/4 zero2, batch 2: ok")
 
 
+def test_another_headroom_measures_no_finished_attempt_again(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe")]
+    swept(tmp_path / "run", plans)
+    store = Store(tmp_path / "run")
+    before = store.of_cell(plans[0].cell)
+    swept(tmp_path / "run", plans, headroom=0.2)  # a batch holds 25 %
+    again = swept(tmp_path / "run", plans, headroom=0.2)
+    assert again[0] == []
+    assert [one for one in store.of_cell(plans[0].cell) if one in before] == before
+    assert [probe.goal.headroom for probe in store.probes()] == [0.2]
+    assert swept(tmp_path / "run", plans, headroom=0.9)[0] == []
+
+
+def test_a_long_walk_is_not_listed_to_its_end(tmp_path: Path) -> None:
+    _, said = swept(tmp_path / "run", [plan("ddp", "probe")], max_batch=65536)
+    assert "0/1 ddp walking 1, 2, 4, ... up to 65536 in one process" in said
+    _, said = swept(tmp_path / "short", [plan("ddp", "probe")])
+    assert "0/1 ddp walking 1, 2, 4 in one process" in said
+
+
 def test_a_search_that_is_made_anew_was_not_finished_before(tmp_path: Path) -> None:
     plans = [plan("ddp", "probe"), plan("fsdp", 1)]
     swept(tmp_path / "run", plans)
@@ -131,3 +155,13 @@ def test_failures_within_a_search_are_told_as_well(tmp_path: Path) -> None:
         "1 cell, 1 attempt; results in run",
         "1 stored attempt failed or hung: --rerun failed measures what failed again",
     ]
+
+
+def test_ranks_that_left_what_cannot_be_are_a_failure(tmp_path: Path) -> None:
+    asked = cell("ddp", memory_limit_bytes=LIMIT, measure=Measure(warmup_steps=1, steps=4, phase_steps=2))
+    _, said = swept(tmp_path / "run", [CellPlan(cell=asked, batches=(1,), axes={"backend": "ddp"})])
+    (stored,) = Store(tmp_path / "run").results()
+    assert isinstance(stored.outcome, Failed)
+    assert stored.outcome.reason.startswith("what its ranks left cannot be: ")
+    assert "3 measured and 2 phase steps, its attempt 1 warm-up, 4 measured" in stored.outcome.reason
+    assert any("failed" in line for line in said)

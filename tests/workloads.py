@@ -38,6 +38,8 @@ class Toy:
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {"tiny": {"width": 8}, "large": {"width": 512, "scale": 2.0}}
     units: ClassVar[tuple[str, ...]] = ()
 
+    def __init__(self, config: ToyConfig) -> None: ...
+
     @classmethod
     def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
         return "large" if device == "cuda" or memory_bytes_per_rank > 2**36 else "tiny"

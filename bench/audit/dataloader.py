@@ -70,7 +70,10 @@ def judge(
         return DataloaderVerdict(word="NOT MEASURED", says=why, samples_per_s_global=None)
     delivers = batch_per_rank * world_size * min(one.batches_per_s for one in loaded)
     if training is None:
-        says = f"the loader delivers {rate(delivers)} samples/s; no training of the cell is stored here: bench run it"
+        says = (
+            f"the loader delivers {rate(delivers)} samples/s at batch {batch_per_rank}; no training of the cell at that"
+            " batch is stored here: bench run it"
+        )
         return DataloaderVerdict(word="NO TRAINING FIGURE", says=says, samples_per_s_global=delivers)
     word = _word(ratio := delivers / training.samples_per_s_global, training.dataload_wait_share)
     says = (

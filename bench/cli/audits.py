@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from bench.cli import asked
 from bench.cli.app import app, print_document
 from bench.cli.measure import opened
 
@@ -25,25 +26,18 @@ HANG_AFTER_S = 20.0
 MatrixArgument = Annotated[
     Path | None, typer.Argument(help="A matrix file whose cells are audited; without one, the bundled policy.")
 ]
-Overrides = Annotated[
-    list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any field of a matrix: workload.branch_sync=none")
-]
-Backend = Annotated[str | None, typer.Option(help="One backend or several: fsdp,zero2")]
-Axis = Annotated[list[str] | None, typer.Option(help="Set or add an axis: num_cams=1,2. Repeatable.")]
-Select = Annotated[list[str] | None, typer.Option(help="Keep only cells with these values. Repeatable.")]
-Out = Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<name>.")]
 
 
 @audit.command()
 def collectives(
     matrix: MatrixArgument = None,
-    overrides: Overrides = None,
-    backend: Backend = None,
-    axis: Axis = None,
-    select: Select = None,
+    overrides: asked.Overrides = None,
+    backend: asked.Backend = None,
+    axis: asked.Axis = None,
+    select: asked.Select = None,
     steps: Annotated[int, typer.Option(min=1, help="Training steps to watch.")] = 5,
     batch: Annotated[int, typer.Option(min=1, help="Samples per rank and step.")] = 1,
-    out: Out = None,
+    out: asked.Out = None,
 ) -> None:
     """Do all ranks issue the same collectives? If not: the first difference, with call sites. Needs no GPU."""
     from bench.audit import collectives as judging
@@ -56,22 +50,22 @@ def collectives(
         says = f"{verdict.word}, {verdict.says}"
         return Finding(verdict.word == "SAME", says, [audit_tables.collectives(done.label, verdict)])
 
-    asked = Asked(matrix, overrides, backend, axis, select, steps, batch, out)
-    _run("collectives", judge, asked, hang_after_s=HANG_AFTER_S)
+    wanted = Wanted(matrix, overrides, backend, axis, select, steps, batch, out)
+    _run("collectives", judge, wanted, hang_after_s=HANG_AFTER_S)
 
 
 @audit.command()
 def dataloader(
     matrix: MatrixArgument = None,
-    overrides: Overrides = None,
-    backend: Backend = None,
-    axis: Axis = None,
-    select: Select = None,
+    overrides: asked.Overrides = None,
+    backend: asked.Backend = None,
+    axis: asked.Axis = None,
+    select: asked.Select = None,
     steps: Annotated[int, typer.Option(min=1, help="Batches to time, on each rank.")] = 50,
     batch: Annotated[
         int | None, typer.Option(min=1, help="Samples per rank; else that of the cell's best stored training, or 1.")
     ] = None,
-    out: Out = None,
+    out: asked.Out = None,
 ) -> None:
     """Can the loader deliver what training takes? Its batches without a model, beside the stored training."""
     from bench.audit import dataloader as judging
@@ -93,20 +87,20 @@ def dataloader(
         table = audit_tables.dataloader(done.label, loaded, done.batch_per_rank, verdict)
         return Finding(good, f"{verdict.word}, {verdict.says}", [table])
 
-    _run("dataloader", judge, Asked(matrix, overrides, backend, axis, select, steps, batch, out))
+    _run("dataloader", judge, Wanted(matrix, overrides, backend, axis, select, steps, batch, out))
 
 
 @audit.command()
 def params(
     matrix: MatrixArgument = None,
-    overrides: Overrides = None,
-    backend: Backend = None,
-    axis: Axis = None,
-    select: Select = None,
+    overrides: asked.Overrides = None,
+    backend: asked.Backend = None,
+    axis: asked.Axis = None,
+    select: asked.Select = None,
     steps: Annotated[int, typer.Option(min=1, help="Batches to look at: a branch may depend on the samples.")] = 10,
     batch: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 1,
     zero_grad: Annotated[bool, typer.Option("--zero-grad", help="List gradients of exactly zero, too.")] = False,
-    out: Out = None,
+    out: asked.Out = None,
 ) -> None:
     """Which parameters does backward not reach, and may find_unused_parameters be off? In one process, unsharded."""
     from bench.audit import params as judging
@@ -123,10 +117,10 @@ def params(
         )
         return Finding(verdict.good, verdict.says, [audit_tables.params(done.label, verdict, zero_grad=zero_grad)])
 
-    _run("params", judge, Asked(matrix, overrides, backend, axis, select, steps, batch, out))
+    _run("params", judge, Wanted(matrix, overrides, backend, axis, select, steps, batch, out))
 
 
-class Asked(NamedTuple):
+class Wanted(NamedTuple):
     """What the command line says of any audit."""
 
     matrix: Path | None
@@ -152,33 +146,30 @@ class Finding(NamedTuple):
 def _run(
     kind: "AuditKind",
     judge: "Callable[[Sweep, CellPlan, Audited], Finding]",
-    asked: Asked,
+    wanted: Wanted,
     hang_after_s: float | None = None,
 ) -> None:
     """Audit one cell after the other, then print everything; exit code 1 when something is not good."""
-    from bench import machine
     from bench.audited import audit as audit_cell
     from bench.launch.watch import Limits
-    from bench.matrix import expand, load
 
-    matrix, overrides = asked.matrix, asked.overrides or []
-    if matrix is not None and "=" in str(matrix) and not matrix.exists():
-        matrix, overrides = None, [str(matrix), *overrides]
-    overrides = [*([] if matrix is not None else ["name=audit"]), *overrides]
-    axes = [*(asked.axis or []), *([f"backend={asked.backend}"] if asked.backend is not None else [])]
-    if asked.batch is not None or matrix is None:
-        axes.append(f"batch={asked.batch or 1}")
-    hardware = machine.detect()
-    loaded = load(matrix, overrides=overrides, axes=axes, hardware=hardware)
-    plans = expand(loaded, hardware, select=asked.select or [])
+    matrix, overrides = asked.file_and_overrides(wanted.matrix, wanted.overrides)
+    loaded, plans, hardware = asked.read(
+        matrix,
+        [*([] if matrix is not None else ["name=audit"]), *overrides],
+        axis=wanted.axis,
+        backend=wanted.backend,
+        select=wanted.select,
+        batch=wanted.batch or 1,
+    )
     told_s = loaded.launch.hang_after_s
     limits = Limits(loaded.launch.attempt_timeout_s, told_s or hang_after_s, set_up_counts=told_s is not None)
     findings: dict[str, Finding] = {}
-    with opened(loaded, plans, hardware, out=asked.out, limits=limits, keep_matrix=True) as sweep:
+    with opened(loaded, plans, hardware, out=wanted.out, limits=limits, keep_matrix=True) as sweep:
         progress, folder = sweep.progress, str(sweep.store.root)
         progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=folder, notes=loaded.notes)
         for plan in plans:
-            done = audit_cell(sweep, plan, kind, asked.batch or _trained(sweep, plan), asked.steps)
+            done = audit_cell(sweep, plan, kind, wanted.batch or _trained(sweep, plan), wanted.steps)
             found = findings[done.label] = judge(sweep, plan, done)
             progress.audited(done.label, found.good, found.says)
     says = [f"{label}: {found.says}" for label, found in findings.items()]

@@ -6,10 +6,11 @@ import sys
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from bench.cli import asked
 from bench.cli.app import REPORTS, app, console, forget_stdout, print_results, tell_left_out
 from bench.cli.reports import write_reports
 from bench.errors import InputError
@@ -22,42 +23,21 @@ if TYPE_CHECKING:
     from bench.sweep import Rerun, Sweep
 
 
-DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the cells with config, environment and command; launch nothing.")
-]
-
-
 @app.command()
 def run(
     matrix: Annotated[Path, typer.Argument(help="The matrix file, e.g. matrices/quickstart.yaml.")],
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any field of the file: measure.steps=5")
-    ] = None,
-    axis: Annotated[list[str] | None, typer.Option(help="Set or add an axis: num_cams=1,2. Repeatable.")] = None,
-    select: Annotated[
-        list[str] | None, typer.Option(help="Keep only cells with these values: backend=fsdp,zero2. Repeatable.")
-    ] = None,
-    exclude: Annotated[
-        list[str] | None, typer.Option(help="Drop cells that meet all of 'backend=fsdp num_cams=4'. Repeatable.")
-    ] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<name>.")] = None,
-    rerun: Annotated[
-        Literal["failed", "oom", "all"] | None, typer.Option(help="Measure finished attempts of this kind again.")
-    ] = None,
-    isolation: Annotated[
-        Literal["fork", "launch"],
-        typer.Option(help="fork: rank servers that import once. launch: each attempt its own accelerate launch."),
-    ] = "fork",
-    dry_run: DryRun = False,
+    overrides: asked.Overrides = None,
+    axis: asked.Axis = None,
+    select: asked.Select = None,
+    exclude: asked.Exclude = None,
+    out: asked.Out = None,
+    rerun: asked.Rerun = None,
+    isolation: asked.Isolate = "fork",
+    dry_run: asked.DryRun = False,
 ) -> None:
     """Measure every cell of a matrix. Run again, it goes on where it was stopped."""
-    from bench import machine
-    from bench.matrix import expand, load
-
-    hardware = machine.detect()
-    loaded = load(matrix, overrides=overrides or [], axes=axis or [], hardware=hardware)
-    plans = expand(loaded, hardware, select=select or [], exclude=exclude or [])
-    _sweep(loaded, plans, hardware, out, rerun, isolation, dry_run=dry_run)
+    read = asked.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude)
+    _sweep(read, out, rerun, isolation, dry_run=dry_run)
 
 
 @app.command()
@@ -65,33 +45,33 @@ def probe(
     matrix: Annotated[
         Path | None, typer.Argument(help="A matrix file whose cells are probed; without one, --backend says what.")
     ] = None,
-    overrides: Annotated[
-        list[str] | None, typer.Argument(metavar="[KEY=VALUE]...", help="Any field of a matrix: measure.steps=5")
-    ] = None,
-    backend: Annotated[str | None, typer.Option(help="One backend or several: fsdp,zero2")] = None,
-    num_cams: Annotated[str | None, typer.Option(help="1 or 1,4")] = None,
-    attention: Annotated[str | None, typer.Option(help="sdpa or eager")] = None,
-    grad_ckpt: Annotated[str | None, typer.Option(help="true or false")] = None,
+    overrides: asked.Overrides = None,
+    backend: asked.Backend = None,
+    axis: asked.Axis = None,
+    select: asked.Select = None,
+    exclude: asked.Exclude = None,
+    num_cams: Annotated[str | None, typer.Option(help="Short for --axis num_cams=1,4")] = None,
+    attention: Annotated[str | None, typer.Option(help="Short for --axis attention=sdpa,eager")] = None,
+    grad_ckpt: Annotated[str | None, typer.Option(help="Short for --axis grad_ckpt=true")] = None,
     max_batch: Annotated[int | None, typer.Option(help="No larger batch is tried.")] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="What one rank may allocate: 8GiB")] = None,
+    memory_limit: Annotated[str | None, typer.Option(help="What one rank may allocate: 8GiB, or auto.")] = None,
     granularity: Annotated[int | None, typer.Option(help="Batches tried are multiples of it.")] = None,
     tolerance: Annotated[str | None, typer.Option(help="How far max may be understated: 3%")] = None,
     headroom: Annotated[str | None, typer.Option(help="Share of capacity that the safe batch may hold: 90%")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<name>.")] = None,
-    rerun: Annotated[
-        Literal["failed", "oom", "all"] | None, typer.Option(help="Measure finished attempts of this kind again.")
-    ] = None,
-    isolation: Annotated[Literal["fork", "launch"], typer.Option(help="As in run.")] = "fork",
-    dry_run: DryRun = False,
+    out: asked.Out = None,
+    rerun: asked.Rerun = None,
+    isolation: asked.Isolate = "fork",
+    dry_run: asked.DryRun = False,
 ) -> None:
-    """Find the largest batch that fits, the fastest, and the fastest with memory to spare."""
-    from bench import machine
-    from bench.matrix import expand, load
+    """Find the largest batch that fits, the fastest, and the fastest with memory to spare.
 
-    if matrix is not None and "=" in str(matrix) and not matrix.exists():
-        matrix, overrides = None, [str(matrix), *(overrides or [])]
-    chosen = {"backend": backend, "num_cams": num_cams, "attention": attention, "grad_ckpt": grad_ckpt}
-    axes = [f"{name}={value}" for name, value in chosen.items() if value is not None]
+    With a matrix file, in each of its cells: --backend, --select and --exclude pick cells, --axis changes the matrix.
+    """
+    matrix, changes = asked.file_and_overrides(matrix, overrides)
+    if matrix is None and backend is None:
+        raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
+    short = {"num_cams": num_cams, "attention": attention, "grad_ckpt": grad_ckpt}
+    axes = [*(axis or []), *(f"{name}={value}" for name, value in short.items() if value is not None)]
     settings = {
         "probe.max_batch": max_batch,
         "launch.memory_limit": memory_limit,
@@ -99,12 +79,9 @@ def probe(
         "probe.tolerance": tolerance,
         "probe.headroom": headroom,
     }
-    changes = [f"{name}={value}" for name, value in settings.items() if value is not None] + (overrides or [])
-    hardware = machine.detect()
-    if matrix is None and backend is None:
-        raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
-    loaded = load(matrix, overrides=changes, axes=axes, probed=True, hardware=hardware)
-    _sweep(loaded, expand(loaded, hardware), hardware, out, rerun, isolation, dry_run=dry_run)
+    changes = [f"{name}={value}" for name, value in settings.items() if value is not None] + changes
+    read = asked.read(matrix, changes, axis=axes, backend=backend, select=select, exclude=exclude, probed=True)
+    _sweep(read, out, rerun, isolation, dry_run=dry_run)
 
 
 @contextmanager
@@ -160,9 +137,7 @@ def opened(
 
 
 def _sweep(
-    loaded: "Matrix",
-    plans: "list[CellPlan]",
-    hardware: "Hardware",
+    read: asked.Asked,
     out: Path | None,
     rerun: "Rerun | None",
     isolation: "Isolation",
@@ -172,6 +147,7 @@ def _sweep(
     from bench import machine
 
     _refuse_accumulation()
+    loaded, plans, hardware = read
     if dry_run:
         from bench import dry_run as shown
 
@@ -220,16 +196,13 @@ def _sweep(
 
 
 def _limits(plans: "list[CellPlan]") -> list[str]:
-    """What a search takes for the ceiling."""
-    from bench.units import gib
+    """What a search takes for the ceiling, and what is enforced."""
+    from bench.units import size
 
-    limits = {plan.cell.memory_limit_bytes for plan in plans if "probe" in plan.batches}
-    return [
-        "probing up to what the device has free"
-        if limit is None
-        else f"probing up to {gib(limit)} GiB a rank, enforced"
-        for limit in limits
-    ]
+    doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
+    limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
+    enforced = [f"{doing} up to {size(limit)} a rank, enforced" for limit in limits if limit is not None]
+    return enforced or (["probing up to what the device has free"] if doing == "probing" else [])
 
 
 def _disturbed(sweep: "Sweep") -> list[str]:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
@@ -27,18 +27,30 @@ STEP_SUMMARY_BYTES = 1024 * 1024
 """GitHub shows nothing of a step's summary that is larger."""
 
 
+@contextmanager
+def _without_collector() -> Iterator[None]:
+    """What is read stays to the end: no use looking for garbage in it again and again."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
 @app.command()
+@_without_collector()
 def report(
     folders: Annotated[
         list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs; else the newest.")
     ] = None,
     format_: Annotated[
-        Format | None, typer.Option("--format", help="Without it: tables on a terminal, markdown elsewhere.")
+        Format | None,
+        typer.Option("--format", help="Else by --output's ending; else tables on a terminal, markdown elsewhere."),
     ] = None,
     output: Annotated[
         Path | None, typer.Option(help="A file; markdown gets its plots/ beside it. html: else report.html of the run.")
     ] = None,
-    compare: Annotated[str, typer.Option(help="The axis whose values are compared.")] = "backend",
+    compare: Annotated[str | None, typer.Option(help="The axis whose values are compared; else backend.")] = None,
     reference: Annotated[str | None, typer.Option(help="What the others are set against: backend=ddp.")] = None,
     allow_unlike: Annotated[
         str | None, typer.Option(help="Compare although these fields differ, and say so: attention,grad_ckpt")
@@ -47,17 +59,22 @@ def report(
 ) -> None:
     """Show runs: tables on a terminal, markdown for a pull request, a page with charts, or rows for other programs."""
     from bench.newest import newest
-    from bench.report import markdown, sections
+    from bench.report import markdown, sections, several
     from bench.store import Store
 
-    named = {folder.resolve(): folder for folder in folders or [newest(REPORTS)]}
+    if not folders:
+        folders = [newest(REPORTS)]
+        typer.echo(f"the newest run: {folders[0]}", err=True)
+    named = {folder.resolve(): folder for folder in folders}
     stores = [Store(folder) for folder in named.values()]
-    results = [result for store in stores for result in store.results()]
-    probes = [probe for store in stores for probe in store.probes()]
-    gc.freeze()  # what was read stays to the end: no use looking for garbage in it again and again
+    runs = dict(zip(several.names(list(named.values())), stores, strict=True))
+    results, probes = several.told_apart(
+        {name: store.results() for name, store in runs.items()}, {name: store.probes() for name, store in runs.items()}
+    )
     tell_left_out(stores)
     asked = _choices(stores, results, compare, reference, allow_unlike, claims)
     shown_on = console()
+    format_ = format_ or _by_ending(output)
     output = output or (stores[0].root / "report.html" if format_ == "html" else None)
     whole = [output] if output and format_ in (None, "md", "html") else [store.root / "report.md" for store in stores]
     _append_to_step_summary(results, probes, asked, whole)
@@ -77,6 +94,11 @@ def report(
                 _write_rows(kind, output, results)
     if output is not None and not _is_a_stream(output):
         typer.echo(f"report: {output}")
+
+
+def _by_ending(output: Path | None) -> Format | None:
+    ending = output.suffix.removeprefix(".").lower() if output is not None else ""
+    return next((known for known in get_args(Format) if known == ending), None)
 
 
 @contextmanager
@@ -112,7 +134,7 @@ def _claims(stores: "list[Store]") -> "tuple[Claim, ...]":
 def _choices(
     stores: "list[Store]",
     results: "list[Result]",
-    compare: str,
+    compare: str | None,
     reference: str | None,
     allow_unlike: str | None,
     claims: Path | None,
@@ -121,17 +143,23 @@ def _choices(
     from bench.matrix.claims import read
     from bench.report.sections import Choices
 
-    value = None
+    axis, value = compare or Choices.axis, None
     if reference is not None:
-        compare, value = _axis_and_value(reference)
+        axis, value = _axis_and_value(reference)
+        if compare not in (None, axis):
+            raise InputError(
+                f"{reference!r} is a value of {axis}, and {compare} is compared",
+                field="--reference",
+                fix=f"--compare {axis}, or a value of {compare}",
+            )
     allowed = frozenset(name.strip() for name in allow_unlike.split(",")) if allow_unlike else frozenset()
     if results:
-        _check(results, "--compare" if reference is None else "--reference", [compare])
+        _check(results, "--compare" if reference is None else "--reference", [axis])
         _check(results, "--allow-unlike", sorted(allowed))
         if reference is not None:
-            value = _known_value(results, compare, value)
+            value = _known_value(results, axis, value)
     said = read(claims) if claims else _claims(stores)
-    return Choices(axis=compare, reference=value, allowed=allowed, claims=said)
+    return Choices(axis=axis, reference=value, allowed=allowed, claims=said)
 
 
 def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":

@@ -38,6 +38,7 @@ def compare(
     runs = [Store(base), Store(head)]
     two = compare_.compare(
         *(run.results() for run in runs),
+        searched=[probe.cell.id for run in runs for probe in run.probes()],
         noise=None if noise is None else _share("--noise", noise),
         margin=ratio.MARGIN if same_within is None else _share("--same-within", same_within),
         allow_unlike=allow_unlike,
@@ -50,8 +51,9 @@ def compare(
     regressions = [] if threshold is None else two.regressions(threshold)
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
-    if threshold is not None and (undecided := two.undecided(threshold)):
-        typer.echo(undecided, err=True)
+    for open_ in (two.unmeasured_in_head, two.undecided(threshold)) if threshold is not None else ():
+        if open_ is not None:
+            typer.echo(open_, err=True)
     if regressions:
         raise typer.Exit(1)
 
@@ -87,7 +89,8 @@ def show(
         )
         for result in results
     }
-    print_document(show_.title(results), [], show_.show(results, files, store.probe(cell), store.walked(cell)))
+    parts = show_.show(results, files, store.probe(cell), store.walked(cell))
+    print_document(show_.title(results), [f"From the run {store.root}"], parts)
 
 
 def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:

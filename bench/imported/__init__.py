@@ -3,6 +3,7 @@
 files.py    a file -> what each of its rows says, with the place of every value
 fields.py   the fields that a row may have, their units, and what is read from each
 results.py  a row -> a Result: what it does not say stays unknown, nothing is made up
+contradictions.py  figures of a row that cannot all be right
 """
 
 from collections.abc import Sequence

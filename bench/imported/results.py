@@ -9,20 +9,17 @@ from pydantic import JsonValue
 
 from bench.cell import Attempt, Cell, Device, Frozen, Measure, MixedPrecision, Train
 from bench.errors import InputError
-from bench.imported import fields
+from bench.imported import contradictions, fields
 from bench.imported.files import Given
 from bench.machine import LIBRARIES, Machine, StatedHardware
 from bench.matrix.file import NAME, NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
-from bench.units import gib, rate
 
 Value = TypeVar("Value")
 Kind = Literal["ok", "oom", "hang", "failed", "skipped"]
 
-ROUNDING = 0.05
-"""By how much two published figures that say the same may differ."""
 FIGURES = {
     "step_time",
     "step_time_s_per_rank",
@@ -167,21 +164,23 @@ def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
             where=row.where,
             fix="give step_time_ms or samples_per_s, or an outcome such as oom",
         )
-    if step_times_s and samples_per_s is not None:
-        _agree(row, attempt, max(step_times_s), samples_per_s)
+    batch_global = attempt.batch_per_rank * attempt.cell.num_processes
+    step_s = max(step_times_s, default=None)
+    if step_s and samples_per_s:
+        contradictions.of_throughput(row, attempt, step_s, samples_per_s)
     capacity, peak = _bytes(row, "capacity"), _bytes(row, "peak")
-    for name in ("peak_allocated", "peak_reserved", "peak"):
-        _fits(row, name, capacity)
     share = _read(row, "capacity_share", fields.share)
+    for name in ("peak_allocated", "peak_reserved", "peak"):
+        contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
+    phases_s = {
+        name: mean_s for name in fields.PHASE_NAMES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
+    }
+    contradictions.of_phases(row, phases_s, step_s or batch_global / (samples_per_s or 1))
     return Reported(
         source=source,
         step_time_s_per_rank=step_times_s,
         samples_per_s_global=samples_per_s,
-        phase_times_s={
-            name: mean_s
-            for name in fields.PHASE_NAMES
-            if (mean_s := _seconds(row, name, zero=name != "total")) is not None
-        },
+        phase_times_s=phases_s,
         peak_allocated_bytes=_bytes(row, "peak_allocated"),
         peak_reserved_bytes=_bytes(row, "peak_reserved"),
         capacity_bytes=capacity,
@@ -198,7 +197,7 @@ def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
         return [fields.quantity(time, 1.0) for time in value]
 
     one, many = _seconds(row, "step_time"), _read(row, "step_time_s_per_rank", per_rank)
-    if one and many and abs(one / max(many) - 1) > ROUNDING:
+    if one and many and abs(one / max(many) - 1) > contradictions.ROUNDING:
         raise InputError(
             f"the slowest rank's {max(many):g} s cannot be: the step takes {one:g} s",
             where=row.place("step_time_s_per_rank"),
@@ -206,30 +205,6 @@ def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
             fix="ranks wait for each other; where the source contradicts itself, leave one of the two out",
         )
     return tuple(many) if many else () if one is None else (one,)
-
-
-def _agree(row: Given, attempt: Attempt, step_s: float, samples_per_s: float) -> None:
-    expected = attempt.batch_per_rank * attempt.cell.num_processes / step_s
-    if abs(samples_per_s / expected - 1) > ROUNDING:
-        raise InputError(
-            f"{rate(samples_per_s)} samples/s cannot be: batch {attempt.batch_per_rank} on"
-            f" {attempt.cell.num_processes} ranks in {step_s:g} s are {rate(expected)}",
-            where=row.place("samples_per_s"),
-            field="samples_per_s",
-            fix="batch counts one rank's samples in one optimizer step; where the source contradicts itself, leave one"
-            " of the two out",
-        )
-
-
-def _fits(row: Given, name: str, capacity: int | None) -> None:
-    held = _bytes(row, name)
-    if held is not None and capacity is not None and held > fields.MOST_HELD * capacity:
-        raise InputError(
-            f"{gib(held)} GiB are more than the capacity of {gib(capacity)} GiB",
-            where=row.place(next(field for field in row.values if field.rpartition("_")[0] == name)),
-            field=name,
-            fix="a field's unit is the end of its name: _gb is 1e9 bytes, _gib 2**30",
-        )
 
 
 def _seconds(row: Given, name: str, *, zero: bool = False) -> float | None:

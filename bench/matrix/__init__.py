@@ -4,7 +4,8 @@ load.py             reads a matrix file and the overrides of the command line
 file.py             what it may hold, and its JSON Schema
 auto.py             what `auto` comes to on this machine: ranks, memory, preset
 expansion.py        axes, include and exclude -> cells
-narrow.py           --select and --exclude
+named.py            the backend and the batches of a combination
+narrow.py           --backend, --select and --exclude
 claims.py           what is expected of a run: of a matrix, or a file of its own
 accelerate_file.py  the user's own accelerate config
 validation.py       plain values to data; what is wrong with them, in a user's words

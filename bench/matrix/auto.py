@@ -60,12 +60,18 @@ def resolve_preset(
     return preset, dict(workload.presets[preset])
 
 
-def memory_limit(matrix: Matrix, workload: type[Workload], preset: str, probed: bool, hardware: Hardware) -> int | None:
-    """Bytes a rank. A search on a CPU needs a limit: without one the host itself would run out."""
+def memory_limit(
+    matrix: Matrix, workload: type[Workload], preset: str, searches: bool, hardware: Hardware
+) -> int | None:
+    """Bytes a rank. A search on a CPU needs a limit: without one the host itself would run out.
+
+    Args:
+        searches: some cell of the matrix is searched; the limit is then that of all its cells.
+    """
     limit = matrix.launch.memory_limit
     if limit != "auto":
         return int(limit)
-    if not probed or hardware.device == "cuda":
+    if not searches or hardware.device == "cuda":
         return None
     limits: Mapping[str, int] = getattr(workload, "cpu_memory_limits", {})
     return limits.get(preset, memory_per_rank(matrix.launch, hardware) * 3 // 4)

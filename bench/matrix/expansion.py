@@ -13,11 +13,12 @@ from bench import workload as workloads
 from bench.backends import BACKENDS
 from bench.bounds import not_finite
 from bench.cell import Cell, MixedPrecision, Train
-from bench.errors import InputError, near_miss
+from bench.errors import InputError
 from bench.machine import Hardware
-from bench.matrix import accelerate_file
+from bench.matrix import accelerate_file, named
 from bench.matrix.auto import Value, memory_limit, num_processes, resolve_preset
-from bench.matrix.file import Batch, CellPlan, Launch, Matrix, Values
+from bench.matrix.file import Batch, CellPlan, Launch, Matrix, Values, as_list
+from bench.matrix.named import Combination
 from bench.matrix.narrow import narrow
 from bench.matrix.validation import known, validate
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
@@ -29,11 +30,13 @@ MAX_COMBINATIONS, MAX_ENTRIES, MAX_CHARACTERS = 10_000, 1_000, 2**26
 Model = TypeVar("Model", bound=BaseModel)
 
 
-_Combination = dict[str, Value]
-
-
 def expand(
-    matrix: Matrix, hardware: Hardware, *, select: Sequence[str] = (), exclude: Sequence[str] = ()
+    matrix: Matrix,
+    hardware: Hardware,
+    *,
+    backend: str | None = None,
+    select: Sequence[str] = (),
+    exclude: Sequence[str] = (),
 ) -> list[CellPlan]:
     """The cells of a matrix in the order of the file, each with its batches. Pure.
 
@@ -42,6 +45,7 @@ def expand(
     and adds a combination when there is none.
 
     Args:
+        backend: ``fsdp,zero2``: keeps the cells of these backends.
         select: ``backend=fsdp,zero2``: keeps what has one of these values.
         exclude: ``backend=fsdp num_cams=4``: drops what meets all of these conditions.
 
@@ -59,10 +63,13 @@ def expand(
     columns = ["backend", *matrix.matrix, *(name for entry in matrix.include for name in entry)]
     plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
     points = size = 0
-    for combination in _combinations(matrix):
-        cell, resolved = _cell(matrix, workload, combination, hardware)
-        batches = _batches(matrix, combination)
-        points += len(batches)
+    combinations = _combinations(matrix)
+    # One rule for the whole matrix: a cell is the same one whether a batch of it is named or searched for.
+    searches = any("probe" in as_list(named.batch_of(matrix, combination).value) for combination in combinations)
+    for combination in combinations:
+        cell, resolved = _cell(matrix, workload, combination, hardware, searches=searches)
+        found = named.batches(matrix, combination)
+        points += len(found)
         _bound(matrix, points)
         axes = {name: resolved[name] for name in dict.fromkeys(columns) if name != "batch" and name in resolved}
         content = canonical(cell.model_dump(mode="json"))
@@ -70,12 +77,13 @@ def expand(
         if size > MAX_CHARACTERS:
             where = place_of(matrix.places, ("matrix",))
             raise InputError("the settings of all its cells are too large", where=where, fix="shorten lists and texts")
-        plans.setdefault(content, (cell, axes, set()))[2].update(batches)
+        plans.setdefault(content, (cell, axes, set()))[2].update(found)
     result = narrow(
         [
             CellPlan(cell=cell, batches=tuple(sorted(batches, key=lambda batch: (batch == "probe", batch))), axes=axes)
             for cell, axes, batches in plans.values()
         ],
+        backend,
         select,
         exclude,
     )
@@ -84,7 +92,7 @@ def expand(
     return result
 
 
-def _combinations(matrix: Matrix) -> list[_Combination]:
+def _combinations(matrix: Matrix) -> list[Combination]:
     """GitHub's rules; see `expand`."""
     axes = [
         [(name, Value(value, ("matrix", name, index))) for index, value in enumerate(values)]
@@ -96,7 +104,7 @@ def _combinations(matrix: Matrix) -> list[_Combination]:
     originals = [dict(pairs) for pairs in itertools.product(*axes)] if axes else []
     kept = _without_excluded(matrix, originals)
     extended = [dict(original) for original in kept]
-    added: list[_Combination] = []
+    added: list[Combination] = []
     for index, entry in enumerate(matrix.include):
         values = {name: Value(value, ("include", index, name)) for name, value in entry.items()}
         matching = [
@@ -117,7 +125,7 @@ def _combinations(matrix: Matrix) -> list[_Combination]:
     return [{**defaults, **combination} for combination in [*extended, *added]]
 
 
-def _without_excluded(matrix: Matrix, originals: list[_Combination]) -> list[_Combination]:
+def _without_excluded(matrix: Matrix, originals: list[Combination]) -> list[Combination]:
     kept = originals
     for index, entry in enumerate(matrix.exclude):
         where, field = place_of(matrix.places, ("exclude", index)), f"exclude[{index}]"
@@ -149,36 +157,11 @@ def _bound(
         )
 
 
-def _batches(matrix: Matrix, combination: _Combination) -> tuple[Batch, ...]:
-    """The batches of one combination; one that names none is measured at all of the matrix."""
-    listed = Value(list(matrix.matrix.get("batch", [])), ("matrix", "batch"))
-    given = combination.get("batch", listed)
-    if "batch" in matrix.matrix and given.key[0] == "defaults":
-        given = listed
-    values = given.value if isinstance(given.value, list) else [given.value]
-    for value in values:
-        if value != "probe" and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-            raise InputError(
-                f"{show(value)} cannot be used",
-                where=place_of(matrix.places, given.key),
-                field=dotted(given.key),
-                allowed="batches per rank, such as [1, 2, 4], or probe",
-            )
-    if not values:
-        raise InputError(
-            "no batch is given",
-            where=place_of(matrix.places, ("matrix",)),
-            field="matrix.batch",
-            allowed="batches per rank, such as [1, 2, 4], or probe",
-        )
-    return tuple("probe" if value == "probe" else int(str(value)) for value in values)
-
-
 def _cell(
-    matrix: Matrix, workload: type[Workload], combination: _Combination, hardware: Hardware
+    matrix: Matrix, workload: type[Workload], combination: Combination, hardware: Hardware, *, searches: bool
 ) -> tuple[Cell, Values]:
     """The cell of one combination, and every value that an axis may show."""
-    backend = _backend_of(matrix, combination)
+    backend = named.backend_of(matrix, combination)
     asked = combination.get("preset", Value(matrix.workload.preset, ("workload", "preset")))
     preset, preset_fields = resolve_preset(matrix, workload, asked, hardware)
     options = {name: Value(value, asked.key) for name, value in preset_fields.items()}
@@ -202,9 +185,7 @@ def _cell(
         options=_json(matrix, config, options),
         num_processes=_ranks(matrix, backend, hardware),
         mixed_precision=precision,
-        memory_limit_bytes=memory_limit(
-            matrix, workload, str(preset), "probe" in _batches(matrix, combination), hardware
-        ),
+        memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
         train=_validate(matrix, Train, train, "train"),
         measure=matrix.measure,
     )
@@ -212,7 +193,7 @@ def _cell(
     return cell, {**cell.train.model_dump(mode="json"), **cell.options, **own}
 
 
-def _json(matrix: Matrix, config: BaseModel, given: _Combination) -> Values:
+def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:
     """The workload's config as it is stored and hashed; a workload of the user's may have defaults that JSON lacks."""
     why = "each field of a workload's Config is stored as JSON"
     try:
@@ -232,7 +213,7 @@ def _json(matrix: Matrix, config: BaseModel, given: _Combination) -> Values:
     return found
 
 
-def _own_precision(matrix: Matrix, backend: str, config: Values, combination: _Combination) -> MixedPrecision:
+def _own_precision(matrix: Matrix, backend: str, config: Values, combination: Combination) -> MixedPrecision:
     """That of the user's own accelerate config, which no axis can change."""
     own = accelerate_file.mixed_precision(config)
     asked = combination.get("mixed_precision")
@@ -246,32 +227,13 @@ def _own_precision(matrix: Matrix, backend: str, config: Values, combination: _C
     return own
 
 
-def _backend_of(matrix: Matrix, combination: _Combination) -> str:
-    given = combination.get("backend")
-    backends = [*BACKENDS, *matrix.configs]
-    if given is None:
-        first = next(iter(combination.values()), Value(None, ("matrix",))).key
-        key: Key = first[:2] if first[0] == "include" else ("matrix",)
-        where = place_of(matrix.places, key)
-        raise InputError("no backend is given", where=where, field=f"{dotted(key)}.backend", allowed=backends)
-    if given.value not in backends:
-        raise InputError(
-            f"{show(given.value)} is not a backend",
-            where=place_of(matrix.places, given.key),
-            field=dotted(given.key),
-            allowed=backends,
-            fix=near_miss(given.value, backends),
-        )
-    return str(given.value)
-
-
 def _ranks(matrix: Matrix, backend: str, hardware: Hardware) -> int:
     own = matrix.configs.get(backend)
     chosen = BACKENDS[backend] if own is None else backends.own(own)
     return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware)
 
 
-def _validate(matrix: Matrix, model: type[Model], values: _Combination, section: str) -> Model:
+def _validate(matrix: Matrix, model: type[Model], values: Combination, section: str) -> Model:
     def locate(key: Key) -> tuple[Key, str | None]:
         source = values[str(key[0])].key if key and key[0] in values else (section, *key[:1])
         return (*source, *key[1:]), place_of(matrix.places, source)

@@ -1,10 +1,12 @@
 """The matrix file, every field that a user may write; and the cells that it comes to."""
 
 import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
 import yaml
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, WithJsonSchema
+from pydantic_core import PydanticCustomError
 
 from bench.backends import BACKENDS
 from bench.cell import Cell, Frozen, Measure, MixedPrecision, Train
@@ -20,13 +22,14 @@ NAME_IN_WORDS = "a letter or digit, then letters, digits, '.', '_' or '-': it be
 Values = dict[str, JsonValue]
 
 
-def _as_list(value: Any) -> Any:
+def as_list(value: Any) -> Any:
     return value if isinstance(value, list) else [value]
 
 
-def _short(value: Any) -> Any:
-    if isinstance(value, str) and len(value) > 30:
-        raise ValueError("a size such as 8GiB is short")
+def _whole_size(value: Any) -> Any:
+    """pydantic reads as far as it understands: 90% would be 90 bytes."""
+    if isinstance(value, str) and not (re.fullmatch(_SIZE, value) and len(value) <= 30):
+        raise PydanticCustomError("byte_size", "a size such as 8GiB")
     return value
 
 
@@ -43,11 +46,14 @@ def _folder_name(value: str) -> str:
 
 
 _NAME_SCHEMA = {"type": "string", "pattern": NAME, "maxLength": 100}
-_SIZE_SCHEMA = WithJsonSchema({"type": ["integer", "string"], "pattern": r"^[0-9.]+ *([kKMGTPE]i?B|B)?$"})
+_SIZE = r"^[0-9]*\.?[0-9]+ *([kKmMgGtTpPeE]([iI]?[bB])?|[bB])?$"
+_SIZE_SCHEMA = WithJsonSchema(
+    {"type": ["integer", "string"], "minimum": 2**20, "maximum": 2**62, "pattern": _SIZE, "maxLength": 30}
+)
 Name = Annotated[str, Field(max_length=100), AfterValidator(_folder_name), WithJsonSchema(_NAME_SCHEMA)]
 Batch = int | Literal["probe"]
 """A batch per rank, or the search for the largest, the best and the safe one."""
-Axis = Annotated[list[JsonValue], BeforeValidator(_as_list), Field(min_length=1)]
+Axis = Annotated[list[JsonValue], BeforeValidator(as_list), Field(min_length=1)]
 """Its values; a single one may stand without brackets."""
 
 
@@ -58,10 +64,11 @@ class Launch(Frozen):
     """Ranks. ``auto``: one per GPU, or two on a CPU. The backend ``single`` always has one."""
     mixed_precision: MixedPrecision = "bf16"
     memory_limit: (
-        Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_short), AfterValidator(_enough), _SIZE_SCHEMA]
+        Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_whole_size), AfterValidator(_enough), _SIZE_SCHEMA]
         | Literal["auto"]
     ) = "auto"
-    """What one rank may allocate, such as ``8GiB``. ``auto``: all that the device has."""
+    """What one rank may allocate, such as ``8GiB``. ``auto``: all that the device has; on a CPU, where a cell of the
+    matrix is searched, all its cells have what the workload names for their preset, else 3/4 of a rank's memory."""
     attempt_timeout_s: Annotated[float, Field(gt=0)] = 1800
     """An attempt that takes longer is ended and recorded as a hang."""
     hang_after_s: Annotated[float, Field(gt=0)] | None = None
@@ -106,6 +113,12 @@ class MatrixFile(Frozen):
     """How ``batch: probe`` searches."""
     claims: list[Claim] = Field(default_factory=list)
     """What is expected; the report says of each whether it was confirmed."""
+
+    def batches(self) -> list[JsonValue]:
+        """All that are named, the search aside."""
+        entries: list[Mapping[str, Any]] = [self.matrix, self.defaults, *self.include]
+        named = [batch for entry in entries if "batch" in entry for batch in as_list(entry["batch"])]
+        return [batch for batch in named if batch != "probe"]
 
     def probed(self) -> Self:
         """The same combinations, all of them at ``batch: probe``.

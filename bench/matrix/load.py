@@ -26,7 +26,7 @@ from bench.matrix.file import (
 )
 from bench.matrix.validation import known, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
-from bench.units import gib
+from bench.units import memory_size
 from bench.workload import Workload
 
 CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
@@ -74,11 +74,13 @@ def load(
     file = validate(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
+    moot = list(dict.fromkeys(map(show, file.batches()))) if probed else []
     if probed:
         file, changed = file.probed(), {*changed, "batch"}
-    return _resolve(
-        file, places, path.parent if path else Path(), frozenset(name for name in changed if name), hardware
-    )
+    folder = path.parent if path else Path()
+    matrix = _resolve(file, places, folder, frozenset(name for name in changed if name), hardware)
+    note = f"bench probe searches every cell; the batches that the matrix names ({', '.join(moot)}) are for bench run"
+    return matrix.model_copy(update={"notes": (*matrix.notes, *([note] if moot else []))})
 
 
 def _override(data: Values, places: Places, text: str, *, axis: bool = False) -> str | None:
@@ -243,8 +245,8 @@ def _notes(matrix: Matrix, workload: type[Workload], hardware: Hardware) -> tupl
     notes = []
     preset, _ = resolve_preset(matrix, workload, Value(matrix.workload.preset, ("workload", "preset")), hardware)
     if matrix.workload.preset == "auto" and workload.presets and "preset" not in {**matrix.matrix, **matrix.defaults}:
-        memory = gib(memory_per_rank(matrix.launch, hardware))
-        notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} GiB a rank")
+        memory = memory_size(memory_per_rank(matrix.launch, hardware))
+        notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} a rank")
     ours = num_processes(matrix.launch, hardware)
     for name, content in matrix.configs.items():
         if own(content).family == "single":

@@ -1,4 +1,4 @@
-"""``--select`` and ``--exclude``: which cells and batches of an expanded matrix to measure this time. Pure."""
+"""``--backend``, ``--select``, ``--exclude``: which cells and batches of an expanded matrix to measure. Pure."""
 
 from collections.abc import Sequence
 
@@ -8,18 +8,19 @@ from bench.matrix.file import Batch, CellPlan, Values
 from bench.matrix.yaml_file import canonical, show
 
 
-def narrow(plans: list[CellPlan], select: Sequence[str], exclude: Sequence[str]) -> list[CellPlan]:
-    """What is left of ``plans``; see `bench.matrix.expand` for the two filters.
+def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], exclude: Sequence[str]) -> list[CellPlan]:
+    """What is left of ``plans``; see `bench.matrix.expand` for the filters.
 
     Raises:
         InputError: an unknown field, a value that no cell has, a filter that matches nothing or leaves nothing.
     """
     points = [(plan, batch) for plan in plans for batch in plan.batches]
-    for text in select:
-        met = _meets(points, text, f"--select {text}")
+    asked = [] if backend is None else [(f"--backend {backend}", f"backend={backend}")]
+    for where, condition in [*asked, *((f"--select {text}", text) for text in select)]:
+        met = _meets(points, condition, where)
         points = [point for point, keep in zip(points, met, strict=True) if keep]
         if not points:
-            raise InputError("leaves nothing", where=f"--select {text}", fix="each --select narrows those before it")
+            raise InputError("leaves nothing", where=where, fix="each --select narrows those before it")
     for text in exclude:
         where = f"--exclude {text!r}"
         conditions = [_meets(points, condition, where) for condition in text.split()]
@@ -51,7 +52,9 @@ def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> 
     for value in wanted if isinstance(wanted, list) else []:
         if canonical(value) not in values:
             problem = f"matches nothing: {name} is never {show(value)}"
-            raise InputError(problem, where=where, allowed=values.values(), fix=near_miss(value, values.values()))
+            others = f"--axis {condition} has other backends measured" if where.startswith("--backend") else None
+            fix = others or near_miss(value, values.values())
+            raise InputError(problem, where=where, allowed=values.values(), fix=fix)
     chosen = {canonical(value) for value in wanted} if isinstance(wanted, list) else set()
     return [canonical(fact.get(name)) in chosen for fact in facts]
 

@@ -1,14 +1,20 @@
-"""What to train with: the fastest setting that leaves headroom, for each task, with its alternatives. Pure."""
+"""What to train with: the fastest setting that leaves headroom, for each task, with its alternatives. Pure.
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+Where a cell was searched, its search answers for the batches that it could try: of these only its best and its safe
+one are named. Of the batches that it left out, any may be faster, and the sentence says that it is one.
+"""
 
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from bench.probe import Probe
 from bench.report.comparison import SpeedUp
 from bench.report.contract import key
 from bench.report.flags import doubted
 from bench.report.rows import CellRows, Row, Sampled, Summary
-from bench.report.tables import caption, value_of
-from bench.search import Goal
+from bench.report.tables import REASON_LIMIT, caption, one_line, value_of
+from bench.report.verdicts import why
+from bench.search import Goal, Verdict
 from bench.units import counted, percent, rate
 
 CHOICES = frozenset({"backend", "attention", "grad_ckpt", "branch_sync", "compile", "fused", "find_unused_parameters"})
@@ -23,78 +29,130 @@ class Advice:
 
     task: str
     """What tells it from the other tasks of the run; empty when there is one."""
+    headroom: float
+    """Share of capacity that a recommended batch may hold."""
     chosen: Row | None
-    """None when nothing was measured within the headroom."""
+    """None when nothing was measured within the headroom. Of unknown memory only where every row of the task is."""
     alternatives: tuple[Row, ...]
-    """The best of the other backends, and what is faster beyond the headroom."""
+    """The best of the other backends, and what is faster beyond the headroom or of unknown memory."""
     even: tuple[SpeedUp, ...] = ()
     """The chosen row against the best of each other setting whose difference from it may be noise."""
     left_out: tuple[str, ...] = ()
-    """Backends of which no batch within the headroom was measured."""
+    """Of each backend that is not named, why: in words."""
+    unsearched: Mapping[int, Goal] = field(default_factory=dict)
+    """What the search of a cell had been asked for, by the ``id`` of the rows that it left out."""
+    ended: tuple[str, ...] = ()
+    """How the searches ended, where nothing at all was measured in full."""
+    remedy: str = ""
+    """What to ask a search for when nothing is within the headroom."""
 
 
-def advise(summary: Summary, headroom: float = Goal().headroom) -> list[Advice]:
-    """For each task of the run. Rows that thrash, or that were measured in a few steps, are never chosen.
-
-    Args:
-        headroom: share of capacity that a recommended batch may hold.
-    """
+def advise(summary: Summary, probes: Sequence[Probe] = ()) -> list[Advice]:
+    """For each task of the run, and each headroom that its searches were given. Rows that thrash, or that were measured
+    in a few steps, are never chosen."""
     tasks: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
         tasks.setdefault(key(cell.contract, without=CHOICES | OF_THE_RUN), []).append(cell)
     columns = [name for name in summary.columns if name not in CHOICES and name != "cell"]
-    return [_advise(cells, columns, headroom) for cells in tasks.values() if any(map(_candidates, cells))]
+    given = {probe.goal.headroom for probe in probes} or {Goal().headroom}
+    found = []
+    for cells in tasks.values():
+        row, ids = cells[0].rows[0], {cell.cell.id for cell in cells}
+        own = [probe for probe in probes if probe.cell.id in ids]
+        for headroom in sorted({probe.goal.headroom for probe in own} or {min(given)}):
+            asked = [f"headroom {percent(headroom)}"] if len(given) > 1 else []
+            task = ", ".join([*(f"{caption(name)} {value_of(row, name)}" for name in columns), *asked])
+            found.append(_advise(cells, [probe for probe in own if probe.goal.headroom == headroom], task, headroom))
+    return [advice for advice in found if advice.chosen or advice.alternatives or advice.ended]
 
 
-def _candidates(cell: CellRows) -> list[Row]:
-    return [row for row in cell.sound if not row.short]
+def _candidates(cell: CellRows, probes: Sequence[Probe]) -> list[Row]:
+    """The rows that may be named, by what the searches of this cell say."""
+    found = [(probe.goal, probe.found) for probe in probes if isinstance(probe.found, Verdict)]
+    rows = [row for row in cell.sound if not row.short]
+    return [row for row in rows if not found or any(_stands(row.batch_per_rank, *each) for each in found)]
 
 
-def _advise(cells: Sequence[CellRows], columns: Sequence[str], headroom: float) -> Advice:
-    of_cell = {id(row): id(cell) for cell in cells for row in _candidates(cell)}
-    ranked = sorted((row for cell in cells for row in _candidates(cell)), key=_rate, reverse=True)
-    within = [row for row in ranked if (_held(row) or 0) <= headroom]
-    beyond = [row for row in ranked[:1] if row not in within]
+def _stands(batch: int, goal: Goal, found: Verdict) -> bool:
+    """Whether a search lets ``batch`` be named: it knows what ran out, and its own batches it has compared."""
+    if found.fails is not None and batch >= found.fails:
+        return False
+    return not (goal.tries(batch) and found.confirmed) or any(
+        answer.batch == batch for answer in (found.best, found.safe) if answer
+    )
+
+
+def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headroom: float) -> Advice:
+    searched = [[probe for probe in probes if probe.cell.id == cell.cell.id] for cell in cells]
+    candidates = [_candidates(cell, own) for cell, own in zip(cells, searched, strict=True)]
+    of_cell = {id(row): number for number, rows in enumerate(candidates) for row in rows}
+    ranked = sorted((row for rows in candidates for row in rows), key=_rate, reverse=True)
+    known = [(held, row) for row in ranked if (held := _held(row)) is not None]
+    within = [row for held, row in known if held <= headroom] if known else ranked
+    beyond = [row for held, row in known[:1] if held > headroom]
+    unknown = [row for row in ranked if _held(row) is None] if known else []
+    chosen = within[0] if within else None
+    faster = [row for row in ranked if row in (*beyond, *unknown[:1]) and not (chosen and _rate(row) <= _rate(chosen))]
     by_backend: dict[str, Row] = {}
     by_cell: dict[int, Row] = {}
     for row in within:
         by_backend.setdefault(str(row.settings["backend"]), row)
         by_cell.setdefault(of_cell[id(row)], row)
-    chosen = within[0] if within else None
+    for row in unknown:
+        by_backend.setdefault(str(row.settings["backend"]), row)
     against = [*beyond, *(row for row in by_cell.values() if row is not chosen)] if chosen else []
     pairs = [SpeedUp(reference=row, row=chosen, matched=False) for row in against] if chosen else []
-    named = [str(row.settings["backend"]) for row in (*within, *beyond)]
+    named = [str(row.settings["backend"]) for row in (*within, *beyond, *unknown)]
     backends = dict.fromkeys(cell.cell.backend for cell in cells)
     return Advice(
-        task=", ".join(f"{caption(name)} {value_of(ranked[0], name)}" for name in columns),
+        task=task,
+        headroom=headroom,
         chosen=chosen,
-        alternatives=(*beyond, *(row for row in by_backend.values() if row is not chosen)),
+        alternatives=tuple({id(row): row for row in (*faster, *by_backend.values()) if row is not chosen}.values()),
         even=tuple(pair for pair in pairs if pair.even),
-        left_out=tuple(name for name in backends if name not in named) if chosen else (),
+        left_out=tuple(_left_out(name, cells) for name in backends if name not in named) if chosen else (),
+        unsearched={
+            id(row): own[0].goal
+            for row in ranked
+            if (own := searched[of_cell[id(row)]]) and not any(probe.goal.tries(row.batch_per_rank) for probe in own)
+        },
+        ended=() if ranked else tuple(dict.fromkeys(why(probe.found) for probe in probes)),
+        remedy=probes[0].goal.remedy if probes else "",
     )
 
 
-def sentences(summary: Summary, advice: Sequence[Advice], headroom: float = Goal().headroom) -> list[str]:
+def sentences(summary: Summary, advice: Sequence[Advice]) -> list[str]:
     """What to train with, why, and what else there is."""
     doubts = doubted(summary)
-    return [line for each in advice for line in _sentences(summary, each, headroom, doubts)]
+    return [line for each in advice for line in _sentences(summary, each, doubts)]
 
 
-def _sentences(summary: Summary, advice: Advice, headroom: float, doubts: frozenset[int]) -> Iterator[str]:
-    task = f"For {advice.task}: " if advice.task else ""
-    if advice.chosen is None:
-        yield f"{task}nothing was measured within {percent(headroom)} of capacity."
+def _sentences(summary: Summary, advice: Advice, doubts: frozenset[int]) -> Iterator[str]:
+    task, headroom = f"For {advice.task}: " if advice.task else "", advice.headroom
+    if advice.ended:
+        yield f"{task}nothing to train with: {one_line('; '.join(advice.ended), REASON_LIMIT)}."
+    elif advice.chosen is None:
+        remedy = f": search with {advice.remedy}" if advice.remedy else ""
+        yield f"{task}nothing was measured within {percent(headroom)} of capacity{remedy}."
     else:
         chosen, name = advice.chosen, _choice(summary, advice.chosen)
         figures = f"{rate(_rate(chosen))} samples/s, {_memory(chosen, headroom)} {_rests_on(chosen)}"
-        yield f"{task}train with {name}: {figures}{_even(summary, advice.even)}{_doubt(chosen, doubts)}"
+        yield f"{task}train with {name}: {figures}{_even(summary, advice.even)}{_but(advice, chosen, doubts)}"
     for row in advice.alternatives:
         beyond = (_held(row) or 0) > headroom
-        why = "faster, but beyond the headroom: " if beyond and advice.chosen else ""
-        figures = f"{rate(_rate(row))} samples/s, {_memory(row, headroom)}{_doubt(row, doubts)}"
-        yield f"{task}or {why}{_choice(summary, row)}: {figures}"
-    if advice.left_out:
-        yield f"{task}{', '.join(advice.left_out)}: no batch within the headroom was measured."
+        faster = "faster, but beyond the headroom: " if beyond and advice.chosen else ""
+        figures = f"{rate(_rate(row))} samples/s, {_memory(row, headroom)}{_but(advice, row, doubts)}"
+        yield f"{task}or {faster}{_choice(summary, row)}: {figures}"
+    for words in advice.left_out:
+        yield f"{task}{words}"
+
+
+def _left_out(backend: str, cells: Sequence[CellRows]) -> str:
+    """A backend that failed everywhere says nothing of its memory."""
+    rows = [row for cell in cells if cell.cell.backend == backend for row in cell.rows]
+    if any(row.measured for row in rows):
+        return f"{backend}: no batch within the headroom was measured."
+    return f"{backend}: nothing was measured: {', '.join(dict.fromkeys(row.outcome for row in rows))}."
 
 
 def _even(summary: Summary, pairs: Sequence[SpeedUp]) -> str:
@@ -108,8 +166,11 @@ def _even(summary: Summary, pairs: Sequence[SpeedUp]) -> str:
     return f" Even with {'; '.join([*named, *more])}." if pairs else ""
 
 
-def _doubt(row: Row, doubts: frozenset[int]) -> str:
-    return ' This row is doubted: see "Rows to doubt".' if id(row) in doubts else ""
+def _but(advice: Advice, row: Row, doubts: frozenset[int]) -> str:
+    """What to know before taking a row at its word."""
+    goal = advice.unsearched.get(id(row))
+    unsearched = f" The search left this batch out: it tries {goal.candidates}." if goal else ""
+    return unsearched + (' This row is doubted: see "Rows to doubt".' if id(row) in doubts else "")
 
 
 def _choice(summary: Summary, row: Row) -> str:
@@ -121,7 +182,7 @@ def _choice(summary: Summary, row: Row) -> str:
 def _memory(row: Row, headroom: float) -> str:
     held = _held(row)
     if held is None:
-        return "memory n/a."
+        return "memory n/a: whether it is within the headroom is unknown."
     spare = f"{percent(1 - held)} of capacity to spare."
     return f"{percent(held)} of capacity held, {spare}" if held <= headroom else f"{percent(held)} of capacity held."
 

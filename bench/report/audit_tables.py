@@ -34,16 +34,17 @@ def collectives(label: str, verdict: CollectivesVerdict) -> Table:
 
 
 def training(results: Sequence[Result], batch_per_rank: int | None = None) -> Training | None:
-    """What full measurements of one cell say of its training: at this batch, else at the best.
+    """What full measurements of one cell say of its training; None where there is none.
 
     Args:
         results: of one cell.
+        batch_per_rank: training at another one takes other steps, and does not count; None: the best counts.
     """
     if not results:
         return None
     [cell] = summarize(results).cells
-    same = [row for row in cell.rows if row.batch_per_rank == batch_per_rank and row.measured and not row.short]
-    row = same[0] if same else cell.best
+    same = (row for row in cell.rows if row.batch_per_rank == batch_per_rank and row.measured and not row.short)
+    row = cell.best if batch_per_rank is None else next(same, None)
     if row is None or row.measured is None:
         return None
     phases = row.measured.phases

@@ -8,7 +8,7 @@ from bench.report import tables
 from bench.report.figure import Bar, BarChart, Chart, Limit, Line, LineChart, Miss, Panel, Part, Point
 from bench.report.rows import CellRows, Measured, Phases, Row, Sampled, Summary
 from bench.report.tables import DEEPSPEED_NOTE, caption, cell_name, one_line, row_name, setting
-from bench.units import GIB, gib, ms, percent, rate
+from bench.units import GIB, gib, memory_size, ms, percent, rate
 
 TOGETHER = 6
 """Lines that are still told apart in one panel; of more cells, those that differ in one setting share a panel."""
@@ -193,24 +193,18 @@ def _share(measured: Measured) -> str:
 
 
 def _limits(cells: Sequence[CellRows]) -> Iterator[Limit]:
+    measured = [row.measured for cell in cells for row in cell.rows if row.measured]
     known = sorted(
-        capacity
-        for cell in cells
-        for row in cell.rows
-        if row.measured and (capacity := _capacity_bytes(row.measured)) is not None
+        found.capacity_bytes_rank_min
+        for found in measured
+        if found.capacity_bytes_rank_min is not None
+        and (found.peak_reserved_bytes_rank_max or found.peak_allocated_bytes_rank_max) is not None
     )
     lowest = 0.0
     for capacity in known:
         if capacity > lowest * (1 + NEAR):
             lowest = capacity
-            yield Limit(y=capacity, words=f"capacity {gib(capacity)} GiB")
-
-
-def _capacity_bytes(measured: Measured) -> float | None:
-    if isinstance(measured, Sampled):
-        return min(rank.memory.capacity_bytes for rank in measured.ranks)
-    held = measured.peak_reserved_bytes_rank_max or measured.peak_allocated_bytes_rank_max
-    return held / measured.capacity_share_rank_max if held and measured.capacity_share_rank_max else None
+            yield Limit(y=capacity, words=f"capacity {memory_size(capacity)}")
 
 
 def _whole(row: Row) -> tuple[Phases, float] | None:

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from bench.claim import Claim
 from bench.errors import near_miss
-from bench.report.contract import differing
+from bench.report.contract import RUN, differing, in_words
 from bench.report.rows import CellRows, Row, Summary
 from bench.report.tables import caption, setting
 
@@ -46,7 +46,8 @@ def find_pair(summary: Summary, claim: Claim, against: Mapping[str, JsonValue]) 
     )
     alike = [(one, other) for fields, one, other in pairs if not fields]
     if not alike:
-        raise NotTestedError(f"the two sides differ in {', '.join(pairs[0][0])} too")
+        fields, one, other = pairs[0]
+        raise NotTestedError(f"the two sides differ in {in_words(fields, one.cell.contract, other.cell.contract)} too")
     if len(alike) > 1:
         _only([one for one, _ in alike], claim.of)
         _only([other for _, other in alike], against)
@@ -91,7 +92,8 @@ def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Ite
 
 
 def _fits(cell: CellRows, wanted: Mapping[str, JsonValue]) -> bool:
-    return all(_same(cell.contract.get(name), value) for name, value in wanted.items() if name != "batch")
+    held = cell.contract  # what is unknown is not null
+    return all(name in held and _same(held[name], value) for name, value in wanted.items() if name != "batch")
 
 
 def _same(one: JsonValue, other: JsonValue) -> bool:
@@ -119,7 +121,7 @@ def _only(sides: Sequence[Side], named: Mapping[str, JsonValue]) -> Side:
     Raises:
         NotTestedError: there are several; says in what they differ.
     """
-    distinct = {(id(side.cell), side.row.batch_per_rank): side for side in sides}
+    distinct = {id(side.row): side for side in sides}
     first, *others = distinct.values()
     if not others:
         return first
@@ -131,7 +133,9 @@ def _only(sides: Sequence[Side], named: Mapping[str, JsonValue]) -> Side:
             *(["batch"] if first.row.batch_per_rank != other.row.batch_per_rank else []),
         )
     )
-    raise NotTestedError(f"{len(distinct)} results are {words(named)}: say in `where` which {', '.join(fields)}")
+    runs = ", ".join(sorted({str(side.cell.contract.get(RUN)) for side in distinct.values()}))
+    which = ", ".join(f"{RUN} ({runs})" if name == RUN else name for name in fields) or "run"
+    raise NotTestedError(f"{len(distinct)} results are {words(named)}: say in `where` which {which}")
 
 
 def named(side: Side, by: Mapping[str, JsonValue]) -> str:

@@ -1,20 +1,19 @@
 """Two runs of one matrix, attempt by attempt: what became slower or larger, what broke, what is missing. Pure."""
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Literal
 
 from bench.errors import InputError
 from bench.outcome import Ok, Result
+from bench.report.columns import settings_of
 from bench.report.nearest import Cells, differing
-from bench.report.ratio import MARGIN, Ratio, Speed, speed, step_ratios
+from bench.report.ratio import MARGIN, Ratio, speed, step_ratios
 from bench.report.rows import Measured, Row, Summary
-from bench.report.summary import row_of, settings_of, summarize
-from bench.report.tables import REASON_LIMIT, one_line, row_name
-from bench.units import UNKNOWN, counted, percent
-
-Space = Literal["SAME", "LESS", "MORE", "n/a"]
+from bench.report.summary import row_of, summarize
+from bench.report.tables import row_name
+from bench.report.two_runs import Changed, Lone, Pair, Space, TwoRuns
+from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02
 """Share by which the peaks of two attempts may differ and count as the same."""
@@ -24,114 +23,11 @@ MAX_NEAREST = 100
 """Cells of one run for which the nearest of the other is looked for."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Pair:
-    """One attempt that was measured in both runs."""
-
-    name: str
-    base: Row
-    head: Row
-    ratio: Ratio | None
-    """Of the step's time, head to base; None when a run holds too few samples, or none."""
-    speed: Speed
-    space: Space
-    """By peak allocated memory of the worst rank."""
-    unlike: tuple[str, ...]
-    """In what else they differ that the cell does not say: machine, regime, threads, isolation."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Changed:
-    """An attempt whose outcome is not what it was."""
-
-    name: str
-    base: Row
-    head: Row
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lone:
-    """An attempt that only one run has."""
-
-    name: str
-    run: Literal["base", "head"]
-    row: Row
-    nearest: str
-    """What the other run has instead."""
-    cell_gone: bool
-    """The other run knows nothing of its cell."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TwoRuns:
-    """All that two runs say of each other."""
-
-    pairs: tuple[Pair, ...]
-    unmeasured: int
-    """Attempts that came to the same outcome in both, and it was not a measurement."""
-    changed: tuple[Changed, ...]
-    lone: tuple[Lone, ...]
-    noise: float | None
-    margin: float
-
-    @property
-    def unlike(self) -> tuple[str, ...]:
-        """Every difference between the pairs that is no change of the code."""
-        return tuple(dict.fromkeys(difference for pair in self.pairs for difference in pair.unlike))
-
-    @property
-    def summary(self) -> str:
-        """One line."""
-        speeds = [pair.speed for pair in self.pairs]
-        spaces = [pair.space for pair in self.pairs]
-        n_base = sum(lone.run == "base" for lone in self.lone)
-        n_head = len(self.lone) - n_base
-        return (
-            f"{len(self.pairs)} attempts measured in both runs. Step: {_counts(speeds)}. Memory: {_counts(spaces)}."
-            f" Measured in neither: {self.unmeasured}. Outcome changed: {len(self.changed)}. Only in base: {n_base}."
-            f" Only in head: {n_head}."
-        )
-
-    def regressions(self, threshold: float) -> list[str]:
-        """A sentence for each attempt whose step is longer by more than ``threshold``, or that was ok and is no more.
-
-        The whole interval, that for alarms, has to lie beyond the threshold, whatever the margin calls the same. An
-        attempt that head lacks counts when its whole cell is gone; a search over batch picks other batches from run to
-        run.
-        """
-        slower = [
-            f"{pair.name}: its step takes {pair.ratio.estimate:.3f} times as long"
-            f" ({pair.ratio.alarm[0]:.3f} to {pair.ratio.alarm[1]:.3f})"
-            for pair in self.pairs
-            if pair.ratio is not None and pair.ratio.alarm[0] > 1 + threshold
-        ]
-        broken = [
-            f"{changed.name}: was {changed.base.outcome} and is {changed.head.outcome}:"
-            f" {one_line(changed.head.reason or '', REASON_LIMIT)}"
-            for changed in self.changed
-            if changed.base.measured
-        ]
-        gone = [
-            f"{lone.name}: was {lone.row.outcome}, and head has nothing of its cell"
-            for lone in self.lone
-            if lone.run == "base" and lone.cell_gone and lone.row.measured
-        ]
-        return slower + broken + gone
-
-    def undecided(self, threshold: float) -> str | None:
-        """Where a step may be longer by ``threshold`` and may as well not be; None where there is no such attempt."""
-        n = sum(
-            pair.ratio.alarm[0] <= 1 + threshold < pair.ratio.alarm[1] if pair.ratio else pair.speed == "UNCLEAR"
-            for pair in self.pairs
-        )
-        at = f"{n} of {counted(len(self.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
-        return f"{at}: the gate could not decide there" if n else None
-
-
 def compare(
     base: Sequence[Result],
     head: Sequence[Result],
     *,
+    searched: Iterable[str] = (),
     noise: float | None = None,
     margin: float = MARGIN,
     allow_unlike: bool = False,
@@ -139,6 +35,7 @@ def compare(
     """Set ``head`` against ``base``. Attempts are matched by the content of their cell and by batch.
 
     Args:
+        searched: ids of cells that have a search's verdict; short attempts tell of a search too.
         noise: run-to-run standard deviation of a step's time, as a share, instead of what the steps themselves say:
             see `ratio`.
         margin: share by which a step may change and count as the same.
@@ -147,6 +44,7 @@ def compare(
     Raises:
         InputError: the machines are unlike, or no attempt is in both runs.
     """
+    searched = {*searched, *(result.attempt.cell.id for result in (*base, *head) if result.attempt.short)}
     ours, theirs = _by_attempt(base), _by_attempt(head)
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
     machines = dict.fromkeys(difference for one, other in both for difference in one.machine.unlike(other.machine))
@@ -177,8 +75,8 @@ def compare(
             if one.outcome != other.outcome
         ),
         lone=(
-            *_lone(summary, "base", [ours[key] for key in ours if key not in theirs], head),
-            *_lone(summary, "head", [theirs[key] for key in theirs if key not in ours], base),
+            *_lone(summary, "base", [ours[key] for key in ours if key not in theirs], head, searched),
+            *_lone(summary, "head", [theirs[key] for key in theirs if key not in ours], base, searched),
         ),
         noise=noise,
         margin=margin,
@@ -247,7 +145,11 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
 
 
 def _lone(
-    summary: Summary, run: Literal["base", "head"], alone: Sequence[Result], others: Sequence[Result]
+    summary: Summary,
+    run: Literal["base", "head"],
+    alone: Sequence[Result],
+    others: Sequence[Result],
+    searched: Container[str],
 ) -> Iterator[Lone]:
     """What the other run has nothing of."""
     if not alone:
@@ -262,7 +164,14 @@ def _lone(
         if cell_id not in cells and cell_id not in found and len(found) < MAX_NEAREST:
             found[cell_id] = candidates.nearest(result.attempt.cell)
         has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else found.get(cell_id, UNKNOWN)
-        yield Lone(name=row_name(summary, row), run=run, row=row, nearest=has, cell_gone=cell_id not in cells)
+        yield Lone(
+            name=row_name(summary, row),
+            run=run,
+            row=row,
+            nearest=has,
+            cell_gone=cell_id not in cells,
+            searched=cell_id in searched,
+        )
 
 
 def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
@@ -274,7 +183,3 @@ def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
         return "their cells are the same and their batches are not"
     differences = Cells(result.attempt.cell for result in base).nearest(head[0].attempt.cell)
     return f"nearest to the first cell of head, base has {differences}"
-
-
-def _counts(verdicts: Iterable[str]) -> str:
-    return ", ".join(f"{count} {verdict}" for verdict, count in Counter(verdicts).most_common()) or "none"

@@ -1,9 +1,10 @@
 """The wording of `bench compare`: see `compare` for what it says."""
 
-from bench.report.compare import MEMORY_MARGIN, MEMORY_MARGIN_BYTES, Pair, TwoRuns
+from bench.report.compare import MEMORY_MARGIN, MEMORY_MARGIN_BYTES
 from bench.report.ratio import ALARM_CONFIDENCE, QUIET, Ratio
 from bench.report.rows import Measured, Row
 from bench.report.tables import REASON_LIMIT, Table, one_line
+from bench.report.two_runs import Pair, TwoRuns
 from bench.units import UNKNOWN, gib, ms, percent
 
 MARK = " (!)"

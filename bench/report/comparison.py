@@ -10,13 +10,12 @@ from itertools import islice
 
 from pydantic import JsonValue
 
-from bench.report.contract import differing, key, same
+from bench.report.contract import OBSERVED, differing, in_words, key, same
+from bench.report.flags import doubted
 from bench.report.rows import CellRows, Row, Sampled, Summary
 from bench.report.tables import Table, caption, cell_name, setting, value_of
 from bench.units import rate
 
-OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
-"""Known of measured rows alone: a cell that only ran out of memory has none. Checked pair by pair."""
 MAX_REFUSED = 20
 
 
@@ -85,7 +84,7 @@ def compare(
         reference: the value of ``axis`` that the others are set against; else each group's first.
         allowed: fields that may differ all the same; every figure that this makes possible says so.
     """
-    except_for = frozenset({axis, *allowed}) | OBSERVED
+    except_for = frozenset({axis, *allowed}) | OBSERVED  # checked pair by pair
     groups: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
         groups.setdefault(key(cell.contract, without=except_for), []).append(cell)
@@ -108,7 +107,7 @@ def _speed_ups(
     cells: Sequence[CellRows], axis: str, reference: JsonValue, allowed: frozenset[str]
 ) -> Iterator[SpeedUp]:
     """Each cell against the one of the reference's value that it differs least from."""
-    measured = [(cell.contract.get(axis), cell, cell.best) for cell in cells if cell.best]
+    measured = [(cell.contract.get(axis), cell, cell.best) for cell in cells if cell.best and axis in cell.contract]
     values = [value for value, _, _ in measured]
     against = next((value for value in values if same(value, reference)), next(iter(values), None))
     references = [(cell, best) for value, cell, best in measured if same(value, against)]
@@ -121,10 +120,15 @@ def _speed_ups(
             continue
         yield SpeedUp(reference=top, row=best, matched=False, unlike=unlike)
         # A few steps of a search decide what fits, not who is faster.
-        mine, theirs = ({row.batch_per_rank: row for row in each.sound if not row.short} for each in (cell, first))
+        mine, theirs = ({row.batch_per_rank: row for row in _slowest_first(each)} for each in (cell, first))
         for batch, row in mine.items():
             if batch in theirs:
                 yield SpeedUp(reference=theirs[batch], row=row, matched=True, unlike=unlike)
+
+
+def _slowest_first(cell: CellRows) -> list[Row]:
+    """Of two rows of one batch the faster one counts, as it does for the best."""
+    return sorted((row for row in cell.sound if not row.short), key=_rate)
 
 
 def _refused(alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str) -> Iterator[Refused]:
@@ -147,7 +151,8 @@ def _nearest(one: CellRows, others: Sequence[CellRows], axis: str) -> tuple[tupl
     """The one of ``others`` that differs in the fewest fields, and these."""
     found: tuple[tuple[str, ...], CellRows | None] = ((), None)
     for other in others:
-        fields = differing(one.contract, other.contract, but=axis)
+        known = axis in one.contract and axis in other.contract
+        fields = differing(one.contract, other.contract, but=axis if known else "")
         if found[1] is None or len(fields) < len(found[0]):
             found = fields, other
         if len(fields) <= 1:
@@ -160,8 +165,9 @@ def table(summary: Summary, found: Comparison) -> Table:
     axis = caption(found.axis)
     settings = tuple(name for name in summary.columns if name not in (found.axis, "cell"))
     numbers = (f"{axis} A", "batch A", "samples/s A", f"{axis} B", "batch B", "samples/s B")
-    rows = []
-    for each in found.speed_ups:
+    doubts, rows = doubted(summary), []
+    marked = [not doubts.isdisjoint((id(each.reference), id(each.row))) for each in found.speed_ups]
+    for each, doubt in zip(found.speed_ups, marked, strict=True):
         sides = [
             (side.settings.get(found.axis), side.batch_per_rank, _rate(side)) for side in (each.reference, each.row)
         ]
@@ -170,7 +176,7 @@ def table(summary: Summary, found: Comparison) -> Table:
             text for value, batch, per_s in sides for text in (setting(found.axis, value), str(batch), rate(per_s))
         ]
         how = f"matched batch {each.row.batch_per_rank}" if each.matched else "best against best"
-        rows.append((*named, how, _words(each, found.axis), *values))
+        rows.append((*named, how, _words(each, found.axis) + (", doubted" if doubt else ""), *values))
     unlike = sorted({name for each in found.speed_ups for name in each.unlike})
     loud = f"UNLIKE: these figures compare results that differ in {', '.join(unlike)}, because they were asked for."
     return Table(
@@ -184,6 +190,7 @@ def table(summary: Summary, found: Comparison) -> Table:
             ("" if unlike else "Only results that differ in nothing else are compared. ")
             + "Best against best: each at the batch of its highest throughput. In brackets: where the ratio lies with"
             " 95 % confidence, from the scatter of steps within each attempt.",
+            *(['Doubted: a row of it stands in "Rows to doubt".'] if any(marked) else []),
         ),
     )
 
@@ -206,7 +213,7 @@ def refusals(summary: Summary, found: Comparison) -> list[str]:
     """One sentence for each pair that was not compared, with the fields that differ."""
     told = [
         f"{cell_name(summary, each.one.rows[0])} is not compared with {cell_name(summary, each.other.rows[0])}: they"
-        f" differ in {', '.join(each.fields)}."
+        f" differ in {in_words(each.fields, each.one.contract, each.other.contract)}."
         for each in found.refused
     ]
     return [*told, "These are the first; more pairs are not compared."] if found.more_refused else told
@@ -225,7 +232,8 @@ def _words(each: SpeedUp, axis: str) -> str:
         won, ratio = each.reference, 1 / ratio
         interval = (1 / interval[1], 1 / interval[0]) if interval else None
     within = f" ({interval[0]:.2f} to {interval[1]:.2f})" if interval else ""
-    if each.even:
+    # Without an interval, what reads 1.00 has no winner either.
+    if each.even or (interval is None and f"{ratio:.2f}" == "1.00"):
         return f"even, {ratio:.2f}×{within}" + _mark(each)
     return f"{setting(axis, won.settings.get(axis))} {ratio:.2f}×{within}" + _mark(each)
 

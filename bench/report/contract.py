@@ -5,12 +5,17 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from bench.machine import Machine
+from bench.machine import Hardware, Machine
 from bench.outcome import Ok, Result
 from bench.units import UNKNOWN
 
 PARTS_OF_BACKEND = ("sharding", "distributed_type")
 """Observed, but what a backend is: they differ with it."""
+
+OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
+"""Known of measured rows alone: a cell that only ran out of memory has none."""
+RUN = "run"
+"""The axis, and the field, that `several` adds where two runs hold the same cell."""
 
 
 def contract_of(result: Result) -> dict[str, JsonValue]:
@@ -34,12 +39,32 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         **cell.train.model_dump(mode="json"),
         **cell.measure.model_dump(mode="json"),
         **observed,
+        **_of_machine(machine),
+        **({RUN: result.axes[RUN]} if RUN in result.axes else {}),
+    }
+    return result.known(fields)
+
+
+def _of_machine(machine: Machine) -> dict[str, JsonValue]:
+    found: dict[str, JsonValue] = {
         "hardware": [machine.cpu, *machine.accelerators],
         "driver": machine.driver,
         "versions": dict(machine.libraries),
         "allocator": machine.allocator,
     }
-    return result.known(fields)
+    if isinstance(machine.hardware, Hardware):  # of imported figures, rows of one machine may state it or not
+        found |= {
+            "cpu_cores": machine.hardware.cores,
+            "device_memory_bytes": _as_sold(machine.hardware.memory_bytes),
+            "thread_settings": dict(machine.threads),
+        }
+    return found
+
+
+def _as_sold(memory_bytes: int) -> int:
+    """Up to the next of eight steps to each power of two: the kernel and the driver keep a share, which moves."""
+    step = 1 << max(memory_bytes.bit_length() - 4, 0)
+    return -(-memory_bytes // step) * step
 
 
 def machine_names(machines: Sequence[Machine]) -> list[str | None]:
@@ -47,24 +72,33 @@ def machine_names(machines: Sequence[Machine]) -> list[str | None]:
 
     None for each where there is one kind.
     """
-    kinds = [
-        machine.model_dump(include={"cpu", "accelerators", "driver", "libraries", "allocator"}) for machine in machines
-    ]
-    distinct = [kind for number, kind in enumerate(kinds) if kind not in kinds[:number]]
+    kinds = [key(_of_machine(machine)) for machine in machines]
+    distinct = dict(zip(kinds, machines, strict=True))
     if len(distinct) < 2:
         return [None for _ in machines]
-    devices = [" + ".join(dict.fromkeys(kind["accelerators"])) or kind["cpu"] or UNKNOWN for kind in distinct]
+    devices = [" + ".join(dict.fromkeys(one.accelerators)) or one.cpu or UNKNOWN for one in distinct.values()]
     names = [name if devices.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(devices, 1)]
-    return [names[distinct.index(kind)] for kind in kinds]
+    by_kind = dict(zip(distinct, names, strict=True))
+    return [by_kind[kind] for kind in kinds]
 
 
 def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:
     """The fields in which two contracts differ, ``but`` for the one that is compared.
 
-    A field that only one of them knows is no difference: what was not measured, or not published, cannot be held
-    against a result.
+    What only one of them knows may differ, so it does; but for what only a measured row can know.
     """
-    return tuple(name for name, value in one.items() if name != but and name in other and not same(value, other[name]))
+    return tuple(
+        name
+        for name in dict.fromkeys([*one, *other])
+        if name != but and (not same(one[name], other[name]) if name in one and name in other else name not in OBSERVED)
+    )
+
+
+def in_words(fields: Sequence[str], one: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> str:
+    """The fields that differ, and which of them is unknown."""
+    return ", ".join(
+        name if (name in one) == (name in other) else f"{name} (known of one side alone)" for name in fields
+    )
 
 
 def same(one: JsonValue, other: JsonValue) -> bool:

@@ -1,13 +1,15 @@
 """Rows that cannot be right, as sentences that name them."""
 
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import permutations
 from statistics import median
 
 from bench.report import conditions
-from bench.report.contract import key
+from bench.report.contract import RUN, key
 from bench.report.rows import CellRows, Measured, Row, Sampled, Summary
 from bench.report.tables import REASON_LIMIT, one_line, row_name
-from bench.units import gib, ms, percent, rate
+from bench.units import counted, gib, ms, percent, rate
 
 PHASES_MISS_TOTAL = 0.02
 STEP_SHORTER = 0.05
@@ -17,7 +19,7 @@ MEAN_ABOVE_MEDIAN = 0.15
 LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
 SAME_LOSS = frozenset(
     {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "branch_sync", "find_unused_parameters"}
-    | {"memory_limit_bytes", "masters_dtype", "optimizer_dtype"}
+    | {"memory_limit_bytes", "masters_dtype", "optimizer_dtype", RUN}
 )
 """Fields that change how a step is computed, and not what it comes to."""
 
@@ -41,9 +43,10 @@ def doubted(summary: Summary) -> frozenset[int]:
     return frozenset(id(doubt.row) for doubt in doubts(summary) if doubt.row)
 
 
-def doubts(summary: Summary) -> list[Doubt]:
-    """All of them, cell by cell."""
-    found = _machines(summary)
+@lru_cache(maxsize=1)
+def doubts(summary: Summary) -> tuple[Doubt, ...]:
+    """All of them, cell by cell. Found once for all parts of a report."""
+    found = [*_machines(summary), *_ways(summary), *_of_several_runs(summary)]
     for cell in summary.cells:
         found += _twice(cell)
         for row in cell.rows:
@@ -55,15 +58,66 @@ def doubts(summary: Summary) -> list[Doubt]:
                 found += [Doubt(row, words) for words in conditions.doubts(row.conditions)]
         found += _thrashing(cell)
         found += _shorter_steps(cell)
-    return found + _unlike_losses(summary)
+    return (*found, *_unlike_losses(summary))
 
 
 def _twice(cell: CellRows) -> list[Doubt]:
     """Of one run alone, each batch of a cell is stored once."""
     batches = [row.batch_per_rank for row in cell.rows]
-    rows = {row.batch_per_rank: row for row in cell.rows if batches.count(row.batch_per_rank) > 1}
     words = "is in several of these runs, a row each: `bench compare` holds two runs against each other."
-    return [Doubt(row, words) for row in rows.values()]
+    return [Doubt(row, words) for row in cell.rows if batches.count(row.batch_per_rank) > 1]
+
+
+def _of_several_runs(summary: Summary) -> list[Doubt]:
+    """Cells that several runs hold, and what was measured in one where another had no room, or did not end well."""
+    groups: dict[tuple[str, str], list[CellRows]] = {}
+    for cell in summary.cells:
+        if RUN in cell.contract:
+            groups.setdefault((cell.cell.id, str(cell.rows[0].settings.get("machine"))), []).append(cell)
+    shared = [cells for cells in groups.values() if len({str(cell.contract[RUN]) for cell in cells}) > 1]
+    if not shared:
+        return []
+    found = [
+        Doubt(row, f"batch {lost.batch_per_rank} is {lost.outcome} in run {one_line(str(other.contract[RUN]))}.")
+        for cells in shared
+        for cell, other in permutations(cells, 2)
+        for row in cell.rows
+        for lost in other.rows
+        if row.measured and _lost(row, lost)
+    ]
+    are = "is" if len(shared) == 1 else "are"
+    words = (
+        f"{counted(len(shared), 'cell')} {are} in several of these runs: results are compared within their own run;"
+        " `bench compare` holds two runs against each other."
+    )
+    return [Doubt(None, words), *found]
+
+
+def _lost(row: Row, other: Row) -> bool:
+    """Whether ``other`` says that ``row`` could not have been measured: what runs out does so at larger batches too."""
+    if other.outcome == "oom":
+        return other.batch_per_rank <= row.batch_per_rank
+    return other.outcome in ("failed", "hang") and other.batch_per_rank == row.batch_per_rank
+
+
+def _ways(summary: Summary) -> list[Doubt]:
+    """What may differ between like results: how they were launched, and the threads that each rank took."""
+    found = []
+    if len(summary.isolations) > 1:
+        words = "Some attempts were forks of a rank server, and some launches of their own: their set-up differs."
+        found.append(Doubt(None, words))
+    threads: dict[tuple[str, int], set[int]] = {}
+    for cell in summary.cells:
+        for row in cell.rows:
+            if isinstance(row.measured, Sampled):
+                like = (str(cell.contract.get("cpu_cores")), row.world_size)
+                threads.setdefault(like, set()).update(rank.threads for rank in row.measured.ranks)
+    for (_, ranks), numbers in threads.items():
+        if len(numbers) > 1:
+            counts = ", ".join(map(str, sorted(numbers)))
+            words = f"Results of {counted(ranks, 'rank')} ran with unlike numbers of CPU threads a rank: {counts}."
+            found.append(Doubt(None, words))
+    return found
 
 
 def _machines(summary: Summary) -> list[Doubt]:

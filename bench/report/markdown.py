@@ -8,7 +8,8 @@ from functools import lru_cache
 from bench.outcome import Result
 from bench.probe import Probe
 from bench.report import tables
-from bench.report.sections import TITLE, Choices, Facts, Lines, Section, answer
+from bench.report.flags import flags
+from bench.report.sections import DOUBTS, TITLE, Choices, Facts, Lines, Section, answer
 from bench.report.summary import summarize
 from bench.report.tables import Table, one_line
 from bench.report.verdicts import verdicts
@@ -24,12 +25,13 @@ def render(sections: Sequence[Section], plots: str | None = None) -> str:
 
 
 def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
-    """The answer, the raw matrix and the mean phases: what `bench run` ends with."""
+    """The answer, the raw matrix, the mean phases, verdicts and doubts: what `bench run` ends with."""
     if not results:
         return ""
     summary = summarize(results)
-    shown = (tables.matrix(summary), tables.phases(summary, "mean"), verdicts(probes))
-    parts = (*answer(summary, Choices(), probes), *(table for table in shown if table.rows))
+    shown = (tables.matrix(summary), tables.phases(summary, "mean"), verdicts(probes, summary))
+    doubts = [Lines(title=DOUBTS, lines=tuple(found))] if (found := flags(summary)) else []
+    parts = (*answer(summary, Choices(), probes), *(table for table in shown if table.rows), *doubts)
     return "\n".join(line for part in parts for line in section(part))
 
 

@@ -77,6 +77,8 @@ class Rank:
     """Throughput window."""
     memory: Memory
     regime: Regime
+    threads: int
+    """CPU threads of its operators."""
     sharded_share: float
     """Of the model's parameters, those of which this rank holds only a part."""
     unaccounted_share: float | None
@@ -95,6 +97,8 @@ class Measured:
     peak_reserved_bytes_rank_max: int | None
     capacity_share_rank_max: float | None
     """Held at the peak, as a share of what the rank could have used: see `Memory.held_bytes`."""
+    capacity_bytes_rank_min: float | None
+    """What a rank could have used; the least of any."""
     phases: Phases | None
     """None when the phase window was left out."""
     source: str | None = None
@@ -187,9 +191,9 @@ class CellRows:
         return tuple(row for row in self.rows if row.measured and row.batch_per_rank not in self.thrashing)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, eq=False)
 class Summary:
-    """All that a report of these results may say."""
+    """All that a report of these results may say. Equal to itself alone, so that what follows from it can be kept."""
 
     cells: tuple[CellRows, ...]
     """In order of first appearance."""

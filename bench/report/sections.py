@@ -1,7 +1,7 @@
 """What a report says, in order: `markdown` and `html` mark up the same sections."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from pydantic import JsonValue
@@ -11,6 +11,7 @@ from bench.outcome import Result
 from bench.probe import Probe
 from bench.report import advice, claims, comparison, tables, theory
 from bench.report.charts import charts
+from bench.report.contract import RUN
 from bench.report.figure import Chart
 from bench.report.flags import flags
 from bench.report.header import files, header, method
@@ -18,7 +19,6 @@ from bench.report.rows import Summary
 from bench.report.summary import summarize
 from bench.report.tables import Statistic, Table
 from bench.report.verdicts import verdicts
-from bench.search import Goal
 
 TITLE = "Training benchmark"
 NOT_COMPARED = "Not compared"
@@ -72,7 +72,7 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
         *answer(summary, choices, probes),
         *(chart for chart in drawn if chart.name != "phases"),
         tables.matrix(summary),
-        verdicts(probes),
+        verdicts(probes, summary),
         claims.table(claims.judge(summary, choices.claims)),
         Lines(title=DOUBTS, lines=tuple(flags(summary)) or ("None.",)),
         tables.regimes(summary),
@@ -100,19 +100,28 @@ def report(results: Sequence[Result], probes: Sequence[Probe] = (), choices: Cho
 
 def answer(summary: Summary, choices: Choices, probes: Sequence[Probe]) -> list[Lines | Table]:
     """What to run, what is faster, and what was not compared: what most readers came for."""
-    headroom = min((probe.goal.headroom for probe in probes), default=Goal().headroom)
     compared = comparison.compare(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
     faster = comparison.table(summary, compared)
     # Nobody who reports on one backend has asked for a comparison of backends.
     asked = choices.axis != Choices.axis or choices.reference is not None
     alone = comparison.nothing_varies(summary, choices.axis) if asked and not faster.rows else ()
     found: list[Lines | Table] = [
-        Lines(title="What to run", lines=tuple(advice.sentences(summary, advice.advise(summary, headroom), headroom))),
+        Lines(title="What to run", lines=tuple(advice.sentences(summary, _advice(summary, probes)))),
         faster,
         Lines(title=faster.title, lines=alone),
         Lines(title=NOT_COMPARED, lines=tuple(comparison.refusals(summary, compared))),
     ]
     return [section for section in found if not _empty(section)]
+
+
+def _advice(summary: Summary, probes: Sequence[Probe]) -> list[advice.Advice]:
+    """Of each run by itself, where runs are told apart: a search answers for its own."""
+    found = []
+    for run in {str(run): run for run in (cell.contract.get(RUN) for cell in summary.cells)}.values():
+        cells = tuple(cell for cell in summary.cells if cell.contract.get(RUN) == run)
+        own = [probe for probe in probes if probe.axes.get(RUN, run) == run]
+        found += advice.advise(replace(summary, cells=cells), own)
+    return found
 
 
 def _empty(section: Section) -> bool:

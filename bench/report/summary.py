@@ -1,14 +1,15 @@
 """All arithmetic of the report: from the raw samples of results to rows. Pure: no disk, no clock, no torch."""
 
-import json
 import statistics
 from collections.abc import Iterable, Sequence
 from typing import TypeVar
 
 from pydantic import JsonValue
 
-from bench.outcome import PHASES, Failed, Ok, Oom, Outcome, RankOk, Reported, Result
-from bench.report.contract import contract_of, machine_names, same
+from bench.cell import Device
+from bench.outcome import PHASES, Failed, Ok, Oom, RankOk, Reported, Result
+from bench.report.columns import differing, hidden, settings_of
+from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.intervals import mean_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
 from bench.search.throughput import CEILING, CLEARLY
@@ -18,16 +19,24 @@ Number = TypeVar("Number", int, float)
 
 
 def summarize(results: Sequence[Result]) -> Summary:
-    """The summary of ``results``, which may come in any order. A cell on two unlike machines is two."""
+    """The summary of ``results``, which may come in any order. A cell on two unlike machines, or of two
+    runs that are told apart, is two."""
     machines = tuple(_distinct(result.machine for result in results))
     names = machine_names(machines)
-    by_cell: dict[tuple[str, str | None], list[Result]] = {}
+    by_cell: dict[tuple[str, str | None, str], list[Result]] = {}
     for result in results:
         name = names[machines.index(result.machine)]
-        by_cell.setdefault((result.attempt.cell.id, name), []).append(result)
+        by_cell.setdefault((result.attempt.cell.id, name, str(result.axes.get(RUN))), []).append(result)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
-    cells = tuple(_cell_rows(cell_id, group, named, name) for (cell_id, name), group in by_cell.items())
-    columns = _differing([cell.rows[0].settings for cell in cells])
+
+    def cells_with(named: Sequence[str]) -> tuple[CellRows, ...]:
+        return tuple(_cell_rows(cell_id, group, named, name) for (cell_id, name, _), group in by_cell.items())
+
+    cells = cells_with(named)
+    columns = differing([cell.rows[0].settings for cell in cells])
+    if more := hidden(cells, columns):
+        cells = cells_with((*named, *more))
+        columns = differing([cell.rows[0].settings for cell in cells])
     shared = cells[0].rows[0].settings if cells else {}
     return Summary(
         cells=cells,
@@ -56,7 +65,7 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
         outcome=outcome.kind,
         reason=_reason(result),
         fault=outcome.fault if isinstance(outcome, Failed) else None,
-        measured=_measured(outcome, attempt.batch_per_rank, attempt.cell.num_processes),
+        measured=_measured(result),
         short=attempt.short,
         n_steps=attempt.measure.steps,
         retried=result.retried,
@@ -115,49 +124,6 @@ def _named_alike(one: Result, other: Result) -> bool:
     return list(one.axes) == list(other.axes) and one.axes == other.axes and one.stated == other.stated
 
 
-def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None = None) -> dict[str, JsonValue]:
-    """Named values of a cell. The axes give the order; what the cell resolved them to gives the value.
-
-    Args:
-        named: axes of other results; a plain option of this one is a setting by that name too.
-        cell_id: where it is known already.
-    """
-    cell, options = result.attempt.cell, result.attempt.cell.options
-    preset = {"preset": cell.options["preset"]} if "preset" in cell.options else {}
-    settings = {
-        "backend": cell.backend,
-        **{name: value for name, value in result.axes.items() if name not in ("backend", "batch")},
-        **{name: options[name] for name in named if name in options and name not in result.axes},
-        "workload": cell.workload,
-        **preset,
-        "num_processes": cell.num_processes,
-        "mixed_precision": cell.mixed_precision,
-        "memory_limit_bytes": cell.memory_limit_bytes,
-        **cell.train.model_dump(mode="json"),
-        **cell.measure.model_dump(mode="json"),
-        "cell": cell_id or cell.id,
-    }
-    return result.known(settings)
-
-
-def _differing(settings: Sequence[dict[str, JsonValue]]) -> tuple[str, ...]:
-    """Names whose values differ, and the cell's id when these do not tell the cells apart."""
-    names = [name for name in dict.fromkeys(name for one in settings for name in one) if name != "cell"]
-    columns = [name for name in names if name == "backend" or _varies(settings, name)]
-    told_apart = len({_key(one, columns) for one in settings}) == len(settings)
-    return tuple(columns if told_apart else [*columns, "cell"])
-
-
-def _varies(settings: Sequence[dict[str, JsonValue]], name: str) -> bool:
-    """A missing value is not the same as null."""
-    first = settings[0]
-    return any((name in one) != (name in first) or not same(one.get(name), first.get(name)) for one in settings)
-
-
-def _key(settings: dict[str, JsonValue], names: Sequence[str]) -> str:
-    return json.dumps([[settings[name]] if name in settings else [] for name in names], sort_keys=True)
-
-
 def _reason(result: Result) -> str | None:
     outcome = result.outcome
     match outcome:
@@ -173,30 +139,33 @@ def _reason(result: Result) -> str | None:
     return reason if result.retried is None else f"second try, {reason} (the first: {result.retried})"
 
 
-def _measured(outcome: Outcome, batch_per_rank: int, world_size: int) -> Measured | None:
-    match outcome:
-        case Ok():
-            return _measure(outcome, batch_per_rank)
-        case Reported():
-            return _read_off(outcome, batch_per_rank * world_size)
+def _measured(result: Result) -> Measured | None:
+    attempt = result.attempt
+    match result.outcome:
+        case Ok() as outcome:
+            return _measure(outcome, attempt.batch_per_rank)
+        case Reported() as outcome:
+            batch_global = attempt.batch_per_rank * attempt.cell.num_processes
+            return _read_off(outcome, batch_global, result.machine.hardware.device)
     return None
 
 
-def _read_off(outcome: Reported, batch_global: int) -> Measured | None:
+def _read_off(outcome: Reported, batch_global: int, device: Device) -> Measured | None:
     """Imported figures; what they lack stays None."""
     step_s = max(outcome.step_time_s_per_rank, default=None)
     # A published throughput is often rounded more than the step time that it comes from.
     samples_per_s = outcome.samples_per_s_global if step_s is None else batch_global / step_s
     if samples_per_s is None:
         return None
-    held, capacity = outcome.peak_reserved_bytes or outcome.peak_allocated_bytes, outcome.capacity_bytes
+    held, capacity, share = outcome.held_bytes(device), outcome.capacity_bytes, outcome.capacity_share
     means = {name: Times(mean_s=mean_s) for name, mean_s in outcome.phase_times_s.items()}
     return Measured(
         samples_per_s_global=samples_per_s,
         step_time_s_per_rank=outcome.step_time_s_per_rank,
         peak_allocated_bytes_rank_max=outcome.peak_allocated_bytes,
         peak_reserved_bytes_rank_max=outcome.peak_reserved_bytes,
-        capacity_share_rank_max=outcome.capacity_share or (held / capacity if held and capacity else None),
+        capacity_share_rank_max=share or (held / capacity if held and capacity else None),
+        capacity_bytes_rank_min=capacity or (held / share if held and share else None),
         phases=Phases(
             rank=None,
             parts={name: means[name] for name in PHASES if name in means},
@@ -216,6 +185,7 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
             step=times(rank.step_times_s),
             memory=rank.memory,
             regime=rank.regime,
+            threads=rank.threads,
             sharded_share=rank.regime.sharded_parameters / rank.regime.parameters,
             unaccounted_share=_unaccounted_share(rank),
         )
@@ -229,13 +199,14 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
         slowest=slowest,
         samples_per_s_global=batch_global / slowest.step.mean_s,
         step_time_s_per_rank=tuple(rank.step.mean_s for rank in ranks),
-        interval=_throughput_interval(outcome.ranks[slowest.rank].step_times_s, batch_global),
+        interval=_throughput_interval(slowest.step.samples_s, batch_global),
         peak_allocated_bytes_rank_max=_worst([memory.peak_allocated_bytes for memory in memories]),
         peak_reserved_bytes_rank_max=_worst([memory.peak_reserved_bytes for memory in memories]),
         peak_rss_bytes_rank_max=_worst([memory.peak_rss_bytes for memory in memories]),
         capacity_share_rank_max=_worst(
             [None if memory.held_bytes is None else memory.held_bytes / memory.capacity_bytes for memory in memories]
         ),
+        capacity_bytes_rank_min=min(memory.capacity_bytes for memory in memories),
         alloc_retries=sum(memory.alloc_retries for memory in memories),
         phases=_phases(outcome.ranks),
         losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from bench.outcome import PHASES, Memory
 from bench.report.rows import P95_NEEDS, Measured, Phases, Row, Sampled, Summary
-from bench.units import UNKNOWN, gib, ms, percent, rate
+from bench.units import UNKNOWN, gib, memory_size, ms, percent, rate
 
 REASON = "reason"
 """Header of the one column of prose."""
@@ -212,7 +212,7 @@ def setting(name: str, value: JsonValue) -> str:
         case None:
             return "none"
         case int() if name.endswith("_bytes"):
-            return f"{gib(value)} GiB"
+            return memory_size(value)
     return one_line(str(value))
 
 

@@ -50,7 +50,7 @@ def tables(
         *reasons,
         *(part for table in shown for part in ("", *mark_up(table))),
         *([Text(f"\n{DOUBTS}", style="bold"), *doubts] if doubts else []),
-        *(["", *mark_up(verdicts(probes))] if probes else []),
+        *(["", *mark_up(verdicts(probes, summary))] if probes else []),
         *(["", *mark_up(claims.table(claims.judge(summary, asked.claims)))] if asked.claims else []),
     ]
 

@@ -7,8 +7,10 @@ the limit counts what training takes and nothing else.
 import contextlib
 import fcntl
 import importlib
+import os
+import shutil
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
@@ -36,8 +38,19 @@ def build_extensions() -> None:
     with (folder / "bench.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         _wait_for_baton(folder / "lock")
-        with processes.children_end_too():
+        with processes.children_end_too(), _compiler_named():
             build_shm_op()
+
+
+@contextlib.contextmanager
+def _compiler_named() -> Iterator[None]:
+    """Where there is none, torch's error shows the whole build, and not what is missing."""
+    try:
+        yield
+    except RuntimeError as error:
+        if shutil.which(name := os.environ.get("CXX", "c++")):
+            raise
+        raise ImportError(f"DeepSpeed compiles a communication helper on a CPU, and there is no {name}") from error
 
 
 def _wait_for_baton(file: Path) -> None:

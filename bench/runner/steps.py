@@ -74,8 +74,8 @@ def next_batch(batches: Iterator[Batch]) -> Batch:
         return next(batches)
     except StopIteration:
         raise InputError(
-            "the workload's dataset has too few samples: its loader ended before the last step",
-            fix="make it longer: each rank takes batch × (warm-up, measured and phase steps)",
+            "the workload's dataset has too few samples: its loader ended before the last step, and each rank takes"
+            " batch × (warm-up, measured and phase steps)"
         ) from None
 
 

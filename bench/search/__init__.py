@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from bench.search.ceiling import Bracket, settle
 from bench.search.data import Answer, Certificate, Goal, Observation, Scout, Step, Try, Verdict, evidence
 from bench.search.throughput import Answers, choose, further, know
-from bench.units import counted
+from bench.units import counted, percent
 
 __all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step"]
 
@@ -48,7 +48,7 @@ def _verdict(bracket: Bracket, certificate: Certificate, answers: Answers, goal:
         points=answers.points,
         thrashing=answers.thrashing,
         why="; ".join(
-            part for part in (_max_in_words(bracket, certificate, goal), *_answers_in_words(answers)) if part
+            part for part in (_max_in_words(bracket, certificate, goal), *_answers_in_words(answers, goal)) if part
         ),
     )
 
@@ -59,25 +59,30 @@ def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str
         case "next_fails":
             return f"{fits} fits and {fails} does not"
         case "tolerance":
-            return f"{fits} fits and {fails} does not, which is within the tolerance of {goal.tolerance:.3g} of max"
+            return f"{fits} fits and {fails} does not, which is within the tolerance of {percent(goal.tolerance)}"
         case "cap_fits":
             return f"{fits} fits, the largest batch allowed"
         case "nothing_fits":
-            return f"not even {goal.granularity} fits"
+            finer = "; a smaller --granularity may" if goal.granularity > 1 else ""
+            return f"not even {goal.granularity} fits{finer}"
         case "contradicted":
             known = f"{fits} fits and nothing up to it has failed" if fits else f"{fails} does not fit"
             return f"{known}, but batches that had fitted, or smaller ones, ran out: no certificate"
 
 
-def _answers_in_words(answers: Answers) -> Iterator[str]:
+def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
     best, safe, thrashing = answers.best, answers.safe, answers.thrashing
     if best:
-        of = counted(answers.points, "fresh point")
+        of = counted(answers.points, "fresh point") + (
+            f" at multiples of {goal.granularity}" if goal.granularity > 1 else ""
+        )
         yield f"{best.batch} is fastest at {best.samples_per_s:.3g} samples/s, of {of}"
     if safe and safe != best:
         yield f"{safe.batch} is fastest within the headroom at {safe.samples_per_s:.3g} samples/s"
     if best and not safe:
-        yield "no batch was seen within the headroom"
+        yield f"no batch was seen within the headroom: try {goal.remedy}"
+    elif answers.points == 1 and goal.granularity > 1:
+        yield "a smaller --granularity compares more batches"
     if thrashing:
         listed = ", ".join(map(str, thrashing))
         yield f"{listed} fits but thrashes" if len(thrashing) == 1 else f"{listed} fit but thrash"

@@ -105,6 +105,21 @@ class Goal(Frozen):
         """The largest candidate."""
         return self.down(self.max_batch)
 
+    @property
+    def candidates(self) -> str:
+        """The batches that may be tried, in words."""
+        return f"multiples of {self.granularity} up to {self.cap}" if self.granularity > 1 else f"1 to {self.cap}"
+
+    @property
+    def remedy(self) -> str:
+        """What to ask for when nothing was seen within the headroom."""
+        finer = "a smaller --granularity or " if self.granularity > 1 else ""
+        return f"{finer}a larger --headroom"
+
+    def tries(self, batch: int) -> bool:
+        """Whether the search may choose ``batch``. Others that were measured are hints to it and no answer."""
+        return batch % self.granularity == 0 and batch <= self.cap
+
     def down(self, batch: float) -> int:
         """The nearest multiple of the granularity at or below ``batch``."""
         return int(batch // self.granularity) * self.granularity
@@ -177,6 +192,11 @@ class Verdict(Frozen):
     why: str
 
     @property
+    def advised(self) -> Answer | None:
+        """What to train with: safe, or best where nobody knows what it holds."""
+        return self.safe or (self.best if self.best and self.best.held is None else None)
+
+    @property
     def confirmed(self) -> bool:
         """Best and safe were measured at the full step count."""
         return all(answer.confirmed for answer in (self.best, self.safe) if answer)
@@ -199,7 +219,7 @@ class Evidence(NamedTuple):
 
 def evidence(observations: Sequence[Observation], goal: Goal) -> Evidence:
     """Sort ``observations``."""
-    fresh = [o for o in observations if o.fresh and o.batch % goal.granularity == 0 and o.batch <= goal.cap]
+    fresh = [o for o in observations if o.fresh and goal.tries(o.batch)]
     short_fit = max((o.batch for o in fresh if o.outcome == "ok" and not o.full), default=0)
     full_only = any(o.batch <= short_fit for o in fresh if o.outcome == "oom" and o.full)
     seen = [o for o in fresh if o.outcome == "oom" or o.full] if full_only else fresh

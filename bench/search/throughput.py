@@ -36,7 +36,7 @@ class Point(NamedTuple):
     samples_per_s: float
     """To report: of the full attempt when there is one."""
     held: float | None
-    """Largest share of capacity held."""
+    """Largest share of capacity held; of the full attempt when there is one, as in the report's row."""
     at_ceiling: bool
     """Whether an allocator was seen to hold all there is; one that keeps no blocks cannot thrash."""
     retried: bool
@@ -86,8 +86,11 @@ def know(known: Evidence, bracket: Bracket, goal: Goal) -> Known:
 
 
 def choose(known: Known) -> Answers:
-    """Best and safe among the fresh points."""
-    best, safe = _fastest(known.sound), _fastest(known.within)
+    """Best and safe among the fresh points.
+
+    Which of those that were measured in full is the fastest, their full attempts say: the report shows no others.
+    """
+    best, safe = _fastest_in_full(known.sound), _fastest_in_full(known.within)
     points = sum(point.rate > 0 for point in known.points.values())
     return Answers(best and best.answer, safe and safe.answer, points, tuple(sorted(known.thrashing)))
 
@@ -115,6 +118,14 @@ def _fastest(points: Mapping[int, Point]) -> Point | None:
     return max(points.values(), key=lambda point: point.rate, default=None)
 
 
+def _fastest_in_full(points: Mapping[int, Point]) -> Point | None:
+    """The fastest where that was not confirmed."""
+    winner = _fastest(points)
+    if winner is None or not winner.full:
+        return winner
+    return max((point for point in points.values() if point.full), key=lambda point: point.samples_per_s)
+
+
 def _points(fitted: Sequence[Observation]) -> dict[int, Point]:
     groups: dict[int, list[Observation]] = {}
     for o in fitted:
@@ -126,15 +137,16 @@ def _points(fitted: Sequence[Observation]) -> dict[int, Point]:
 def _point(batch: int, group: Sequence[Observation]) -> Point:
     short, full = ([o.samples_per_s for o in group if o.samples_per_s and o.full == kind] for kind in (False, True))
     rate, full_rate = (median(rates) if rates else 0.0 for rates in (short, full))
+    was_full = any(o.full for o in group)
     fell_short = 0 < full_rate < (1 - CLEARLY) * rate
     return Point(
         batch,
         full_rate if fell_short or not rate else rate,
         full_rate or rate,
-        max((o.footprint for o in group if o.footprint is not None), default=None),
+        max((o.footprint for o in group if o.footprint is not None and o.full >= was_full), default=None),
         at_ceiling=any(o.reserved_bytes is not None and (o.footprint or 0) >= CEILING for o in group),
         retried=any(o.alloc_retries for o in group),
-        full=any(o.full for o in group),
+        full=was_full,
     )
 
 

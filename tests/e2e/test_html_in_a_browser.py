@@ -27,7 +27,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     results = [result(ok(times, times), batch=batch) for batch, times in steps.items()]
     results += [
         result(Oom(rank=0, phase="bwd", reason=ATTACK), batch=32),
-        result(ok((0.1, 0.1), (0.1, 0.1)), backend="zero2", axes={"note": ATTACK}),
+        result(ok((0.1,) * 3, (0.1,) * 3), backend="zero2", axes={"note": ATTACK}),
         result(Failed(rank=0, phase="start", reason=ATTACK), backend="fsdp"),
     ]
     file = folder / "report.html"
