@@ -5,7 +5,8 @@ from pathlib import Path
 
 from bench.cell import Audit, AuditKind, Cell
 from bench.matrix import CellPlan
-from bench.outcome import Failed, Hang, Ok, Oom, RankAudited, Reported, Skipped
+from bench.outcome import Failed, Hang, Ok, Oom, Reported, Skipped
+from bench.rank_outcome import RankAudited
 from bench.sweep import Sweep, label, outcome_of
 
 

@@ -4,22 +4,8 @@ import math
 import re
 from collections.abc import Sequence
 
-from bench.outcome import (
-    INFRASTRUCTURE,
-    Failed,
-    Fault,
-    Hang,
-    Ok,
-    Oom,
-    Outcome,
-    RankAudited,
-    RankError,
-    RankKilled,
-    RankOk,
-    RankOom,
-    RankOutcome,
-    RankWalked,
-)
+from bench.outcome import INFRASTRUCTURE, Failed, Fault, Hang, Ok, Oom, Outcome
+from bench.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankOutcome, RankWalked
 from bench.stuck import Stuck, explain
 
 # What a rank says when another one is gone: a consequence, not the cause.

@@ -7,7 +7,8 @@ from pydantic import JsonValue
 
 from bench.cell import Cell, Frozen
 from bench.machine import Hardware
-from bench.outcome import Failed, Memory, Ok, Oom, RankOk, Result
+from bench.outcome import Failed, Ok, Oom, Result
+from bench.rank_outcome import Memory, RankOk
 from bench.search import Goal, Observation, Scout, Verdict, next_step
 from bench.spool import Footprint, Walked
 

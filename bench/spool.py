@@ -4,7 +4,7 @@ An attempt's folder (named by the store):
 
     spec.json        the attempt and where it runs, for the runner
     accelerate.yaml  what `accelerate launch --config_file` is given
-    rank<N>.json     what became of rank N; see bench/outcome.py
+    rank<N>.json     what became of rank N; see bench/rank_outcome.py
     walk<N>.json     a walk's footprints
     audit<N>.json    what an audit found; see bench/audit
     rank<N>.log      its output: the first and the last megabyte, see bench/runner/log.py
@@ -28,7 +28,7 @@ from pydantic import BaseModel, TypeAdapter, ValidationError
 from bench import secrets
 from bench.bounds import AtLeastOne, Positive
 from bench.cell import Attempt, Audit, Device, Frozen, Walk
-from bench.outcome import Memory, RankError, RankOutcome
+from bench.rank_outcome import Memory, RankError, RankOutcome
 from bench.site import site_of_dump
 from bench.stuck import Stuck
 

@@ -20,17 +20,10 @@ from bench.launch.local import Ended, Executor
 from bench.launch.watch import Limits
 from bench.machine import Hardware, Machine
 from bench.matrix import CellPlan
-from bench.outcome import (
-    INFRASTRUCTURE,
-    Failed,
-    Isolation,
-    Outcome,
-    RankOk,
-    Result,
-    Skipped,
-)
+from bench.outcome import INFRASTRUCTURE, Failed, Isolation, Outcome, Result, Skipped
 from bench.probe import Probe
 from bench.progress import Progress
+from bench.rank_outcome import RankOk
 from bench.search import Goal, Verdict
 from bench.spool import Beat, Walked
 from bench.store import Store

@@ -1,14 +1,17 @@
 """Builders of results for tests. The machine and its numbers are invented."""
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 from bench.cell import Attempt, Cell, Measure, Regime
 from bench.machine import Machine
-from bench.outcome import PHASES, Memory, Ok, Outcome, RankOk, Result
+from bench.outcome import Ok, Outcome, Result
 from bench.probe import Probe
+from bench.rank_outcome import PHASES, Memory, RankOk
 from bench.report import markdown, sections
+from bench.store import Store
 
 GIB = 2**30
 
@@ -178,3 +181,12 @@ def result(
 def rendered(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     """The report as markdown."""
     return markdown.render(sections.report(results, probes))
+
+
+def stored(folder: Path, results: list[Result]) -> Path:
+    """A finished run's folder."""
+    store = Store(folder)
+    with store.open(MACHINE, [each.attempt.cell for each in results], ""):
+        for each in results:
+            store.finish(each)
+    return folder

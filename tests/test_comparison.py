@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 import pytest
-from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, rendered, result, vram, world
+from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, rendered, result, stored, vram, world
 from pydantic import JsonValue
 from rich.console import Console
 from typer.testing import CliRunner
@@ -26,7 +26,6 @@ from bench.report.contract import contract_of, differing, same
 from bench.report.flags import flags
 from bench.report.summary import summarize
 from bench.search import Goal
-from bench.store import Store
 
 CAPACITY_BYTES = 85_900_000_000
 SDPA, EAGER = {"attention": "sdpa", "grad_ckpt": True}, {"attention": "eager", "grad_ckpt": False}
@@ -305,14 +304,6 @@ def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twic
     twice = CliRunner().invoke(app, ["report", str(one), f"{one}/../one"]).stdout
     assert twice == CliRunner().invoke(app, ["report", str(one)]).stdout
     assert "in several" not in twice
-
-
-def stored(folder: Path, results: list[Result]) -> Path:
-    store = Store(folder)
-    with store.open(MACHINE, [each.attempt.cell for each in results], ""):
-        for each in results:
-            store.finish(each)
-    return folder
 
 
 def test_a_cell_on_two_machines_is_two_that_are_not_compared() -> None:

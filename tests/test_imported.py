@@ -15,7 +15,8 @@ from bench.cli import app
 from bench.errors import InputError
 from bench.imported import read_all, save
 from bench.machine import StatedHardware
-from bench.outcome import PHASES, Oom, Reported, Result
+from bench.outcome import Oom, Reported, Result
+from bench.rank_outcome import PHASES
 from bench.report.charts import charts
 from bench.report.contract import contract_of
 from bench.report.flags import flags

@@ -3,8 +3,9 @@
 import pytest
 from examples import CUDA_MACHINE, rank, result, vram, world
 
-from bench.outcome import Failed, Memory
+from bench.outcome import Failed
 from bench.probe import Stopped, hints, observation, search
+from bench.rank_outcome import Memory
 from bench.search import Goal, Observation
 from bench.spool import Footprint, Walked
 

@@ -8,7 +8,8 @@ from examples import ok, rank, result, world
 from pydantic import TypeAdapter, ValidationError
 
 from bench.classify import classify
-from bench.outcome import Failed, Hang, Ok, Oom, Outcome, RankError, RankKilled, RankOom, RankOutcome, Result
+from bench.outcome import Failed, Hang, Ok, Oom, Outcome, Result
+from bench.rank_outcome import RankError, RankKilled, RankOom, RankOutcome
 
 PEER = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:553] Connection closed by peer [::1]:20344"
 RESET = "RuntimeError: [gloo/transport/tcp/pair.cc:542] Read error [127.0.0.1]:45: Connection reset by peer"

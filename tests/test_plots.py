@@ -8,7 +8,8 @@ from examples import CUDA_MACHINE, cell, ok, rank, result, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.outcome import PHASES, Failed, Oom, Reported, Result, Skipped
+from bench.outcome import Failed, Oom, Reported, Result, Skipped
+from bench.rank_outcome import PHASES
 from bench.report import plots
 from bench.report.charts import MAX_BARS, MAX_PANELS, charts, memory, phases, throughput
 from bench.report.scales import Across, step_of

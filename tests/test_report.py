@@ -16,8 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from bench.outcome import PHASES, Failed, Hang, Ok, Oom, Result, Skipped
+from bench.outcome import Failed, Hang, Ok, Oom, Result, Skipped
 from bench.probe import Probe, Stopped
+from bench.rank_outcome import PHASES
 from bench.report import comparison, frame, markdown, sections, tables, terminal
 from bench.report.flags import flags
 from bench.report.rows import Measured

@@ -25,8 +25,8 @@ from torch.utils.data import DataLoader
 from bench.cell import Attempt, Train
 from bench.errors import InputError
 from bench.launch import prepare
-from bench.outcome import RankError, RankOom
 from bench.processes import anyone_has_open
+from bench.rank_outcome import RankError, RankOom
 from bench.runner.attempt import failure
 from bench.runner.device import shim
 from bench.runner.preload import _compiler_named, _wait_for_baton

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import MACHINE, ok, result, world
+from examples import MACHINE, ok, result, stored, world
 from test_claims import claim
 from typer.testing import CliRunner
 
@@ -15,21 +15,12 @@ from bench.report import several
 from bench.report.claims import judge
 from bench.report.flags import flags
 from bench.report.summary import summarize
-from bench.store import Store
 
 OUT = Oom(rank=0, phase="bwd", reason="out of memory")
 
 
 def taking(step_s: float, backend: str = "ddp", **changes: Any) -> Result:
     return result(ok((step_s,) * 3, (step_s,) * 3, backend=backend), backend=backend, **changes)
-
-
-def stored(folder: Path, results: list[Result]) -> Path:
-    store = Store(folder)
-    with store.open(MACHINE, [each.attempt.cell for each in results], ""):
-        for each in results:
-            store.finish(each)
-    return folder
 
 
 def said(*arguments: object) -> str:

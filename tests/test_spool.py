@@ -8,7 +8,7 @@ import pytest
 from examples import rank
 
 from bench import spool
-from bench.outcome import RankError, RankOk
+from bench.rank_outcome import RankError, RankOk
 from bench.spool import Beat, BeatFile, Request, ServerState
 
 ERROR = RankError(rank=1, phase="forward", error="ValueError: planted", traceback="", at=1.0)

@@ -15,8 +15,9 @@ from bench.hygiene import Conditions, Sampler
 from bench.launch.local import Ended
 from bench.launch.watch import Limits, OnBeat
 from bench.matrix import CellPlan
-from bench.outcome import Failed, RankOom
+from bench.outcome import Failed
 from bench.progress import Progress
+from bench.rank_outcome import RankOom
 from bench.search import Goal
 from bench.spool import Spec
 from bench.store import Store

@@ -6,7 +6,7 @@ from bench.cell import Attempt
 from bench.errors import InputError
 from bench.imported import fields
 from bench.imported.files import Given
-from bench.outcome import BACKWARD_STEP, PHASES
+from bench.rank_outcome import BACKWARD_STEP, PHASES
 from bench.units import gib, percent, rate
 
 ROUNDING = 0.05

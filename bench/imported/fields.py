@@ -9,7 +9,7 @@ from bench import workload
 from bench.bounds import LARGEST, SMALLEST
 from bench.cell import Measure, Train
 from bench.machine import LIBRARIES
-from bench.outcome import PHASES
+from bench.rank_outcome import PHASES
 
 PHASE_NAMES = (*PHASES, "total", "backward_step")
 SECONDS = {"s": 1.0, "ms": 1e-3}

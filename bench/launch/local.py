@@ -17,7 +17,8 @@ from bench import backends, processes, secrets, spool
 from bench.cell import Cell, Device
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.machine import Hardware
-from bench.outcome import Isolation, RankError, RankKilled, RankOutcome
+from bench.outcome import Isolation
+from bench.rank_outcome import RankError, RankKilled, RankOutcome
 from bench.spool import Request, ServerState
 from bench.stuck import Stuck
 from bench.units import counted

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bench.outcome import PHASES
+from bench.rank_outcome import PHASES
 from bench.report import tables
 from bench.report.figure import Bar, BarChart, Chart, Limit, Line, LineChart, Miss, Panel, Part, Point
 from bench.report.rows import CellRows, Measured, Phases, Row, Sampled, Summary

@@ -11,7 +11,8 @@ from pydantic import JsonValue
 from bench.cell import Cell, Regime
 from bench.hygiene import Conditions
 from bench.machine import Machine
-from bench.outcome import PHASES, Fault, Memory
+from bench.outcome import Fault
+from bench.rank_outcome import PHASES, Memory
 
 P95_NEEDS = 20
 """Samples. Of fewer, one in twenty is none: the formula would give the median of three."""

@@ -7,7 +7,8 @@ from typing import TypeVar
 from pydantic import JsonValue
 
 from bench.cell import Device
-from bench.outcome import PHASES, Failed, Ok, Oom, RankOk, Reported, Result
+from bench.outcome import Failed, Ok, Oom, Reported, Result
+from bench.rank_outcome import PHASES, RankOk
 from bench.report.columns import differing, hidden, settings_of
 from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.intervals import mean_interval

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from bench.outcome import PHASES, Memory
+from bench.rank_outcome import PHASES, Memory
 from bench.report.rows import P95_NEEDS, Measured, Phases, Row, Sampled, Summary
 from bench.units import UNKNOWN, gib, memory_size, ms, percent, rate
 

@@ -11,7 +11,7 @@ import torch
 from bench import room, secrets, spool, workload
 from bench.backends import backend_of
 from bench.cell import Attempt, Audit, Device, Walk
-from bench.outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
+from bench.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
 from bench.runner import audits, log, oom, recorder, regime
 from bench.runner.device import Shim, shim
 from bench.runner.preload import build_extensions, preload

@@ -17,7 +17,7 @@ from accelerate.utils.launch import (
 )
 
 from bench import oom_kill, processes, spool
-from bench.outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
+from bench.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
 from bench.spool import Request, ServerState, Spec

@@ -8,7 +8,7 @@ import torch
 
 from bench import spool
 from bench.cell import Walk
-from bench.outcome import Memory
+from bench.rank_outcome import Memory
 from bench.runner.device import Shim
 from bench.runner.setup import Job
 from bench.runner.steps import no_lap, step

@@ -7,7 +7,8 @@ from statistics import fmean, median
 import pytest
 from harness import ROOT, Bench
 
-from bench.outcome import PHASES, Ok, Result
+from bench.outcome import Ok, Result
+from bench.rank_outcome import PHASES
 from bench.report.summary import row_of
 from bench.store import Store
 

@@ -10,7 +10,7 @@ from moments import Struck
 from table import FaultBench, judge
 from turns import SLOW
 
-from bench.outcome import RankError, RankKilled
+from bench.rank_outcome import RankError, RankKilled
 from bench.spool import read_ranks
 
 HERE = Path(__file__).parent

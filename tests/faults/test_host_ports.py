@@ -12,7 +12,8 @@ import torch.distributed as dist
 from table import FaultBench, judge
 
 from bench.classify import classify
-from bench.outcome import Failed, RankError, RankKilled, Result
+from bench.outcome import Failed, Result
+from bench.rank_outcome import RankError, RankKilled
 
 HERE = Path(__file__).parent
 
