@@ -26,7 +26,7 @@ def audit(sweep: Sweep, plan: CellPlan, kind: AuditKind, batch_per_rank: int, st
     sweep.progress.attempt(f"{kind} of {label(plan)}", batch_per_rank)
     asked = Audit(cell=plan.cell, kind=kind, batch_per_rank=batch_per_rank, steps=steps)
     folder = sweep.store.begin(asked).resolve()
-    cell = _unsharded(plan.cell) if kind == "params" else plan.cell
+    cell = _unlimited(plan.cell) if kind != "params" else _unsharded(plan.cell)
     ended, _ = sweep.launch(asked.model_copy(update={"cell": cell}), folder)
     outcome = None
     if not all(isinstance(rank, RankAudited) for rank in ended.ranks) or len(ended.ranks) < cell.num_processes:
@@ -35,7 +35,11 @@ def audit(sweep: Sweep, plan: CellPlan, kind: AuditKind, batch_per_rank: int, st
     return Audited(label=label(plan), folder=folder, batch_per_rank=batch_per_rank, ended=outcome)
 
 
+def _unlimited(cell: Cell) -> Cell:
+    """What an audit looks at does not depend on memory: it may have all there is."""
+    return cell.model_copy(update={"memory_limit_bytes": None})
+
+
 def _unsharded(cell: Cell) -> Cell:
-    """The cell's model and samples in one process, which may have all the memory there is."""
-    alone = {"backend": "single", "accelerate": None, "num_processes": 1, "memory_limit_bytes": None}
-    return cell.model_copy(update=alone)
+    """The cell's model and samples in one process."""
+    return _unlimited(cell).model_copy(update={"backend": "single", "accelerate": None, "num_processes": 1})

@@ -59,9 +59,9 @@ def _library(name: str, found: dict[str, str]) -> Finding:
 def _compiler(hardware: Hardware) -> list[Finding]:
     if hardware.device == "cuda" or importlib.util.find_spec("deepspeed") is None:
         return []
-    missing = [tool for tool in ("c++", "ninja") if shutil.which(tool) is None]
+    missing = [tool for tool in (machine.compiler(), "ninja") if shutil.which(tool) is None]
     use = "DeepSpeed compiles a communication helper on a CPU, about half a minute once per user and environment"
-    return [Finding("compiler", not missing, f"{', '.join(missing)} not found: {use}" if missing else use)]
+    return [Finding("compiler", not missing, f"{' and '.join(missing)} not found: {use}" if missing else use)]
 
 
 def _backend(name: str, hardware: Hardware, compiles: bool) -> Finding:
@@ -70,6 +70,6 @@ def _backend(name: str, hardware: Hardware, compiles: bool) -> Finding:
     if importlib.util.find_spec(needs) is None:
         return Finding(name, False, f"needs {needs}")
     if backend.family == "deepspeed" and not compiles:
-        return Finding(name, False, "needs a compiler")
+        return Finding(name, False, "needs what compiles")
     alone = hardware.device == "cuda" and hardware.devices == 1 and backend.family != "single"
     return Finding(name, True, backend.about + ("; in a world of one on this machine" if alone else ""))

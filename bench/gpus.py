@@ -35,7 +35,8 @@ def visible(environment: Mapping[str, str]) -> list[Gpu]:
         return _slices(named)
     shown = _visible(_gpus(), named)
     if faults := [gpu.fault for gpu in shown if gpu.fault]:
-        raise InputError("; ".join(faults), fix=next(gpu.fix for gpu in shown if gpu.fault))
+        fixes = dict.fromkeys(gpu.fix for gpu in shown if gpu.fault and gpu.fix)
+        raise InputError("; ".join(faults), fix="; ".join(fixes))
     return shown
 
 

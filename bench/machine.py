@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -101,6 +102,11 @@ def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> 
         return False
     close = abs(one.memory_bytes - other.memory_bytes) <= 0.02 * one.memory_bytes
     return close and one.model_copy(update={"memory_bytes": other.memory_bytes}) == other
+
+
+def compiler() -> str:
+    """The program that torch builds C++ extensions with: `get_cxx_compiler` in ``torch.utils.cpp_extension``."""
+    return next(iter(shlex.split(os.environ.get("CXX", "c++"))), "c++")
 
 
 def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Hardware:

@@ -185,7 +185,8 @@ def read(path: Path, kind: type[Model]) -> Model | None:
 def why(error: ValidationError) -> str:
     """What is wrong first, and where."""
     first = error.errors(include_url=False)[0]
-    return ": ".join([*([".".join(map(str, first["loc"]))] if first["loc"] else []), first["msg"]])
+    where = [".".join(map(str, first["loc"]))] if first["loc"] else []
+    return ": ".join([*where, first["msg"].removeprefix("Value error, ")])
 
 
 LAST_WORDS_BYTES = 4000

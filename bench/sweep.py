@@ -58,6 +58,8 @@ class Sweep:
             The results of all attempts of the sweep, old and new, in the matrix's order.
         """
         for plan in self.plans:
+            if self.rerun and "probe" in plan.batches:  # before its listed batches: the search must find them
+                self.store.set_aside(plan.cell, RERUN_KINDS[self.rerun])
             before: list[Result] = []  # of this cell only: a run of thousands of attempts does not grow
             for batch in plan.batches:
                 if batch == "probe":
@@ -157,7 +159,8 @@ class Sweep:
         try:
             result = self._result(plan, attempt, outcome_of(ended, attempt.cell), started, wall_s, ended.isolation)
         except ValidationError as error:  # a rank's file is not what bench writes there
-            torn = Failed(rank=None, phase=None, reason=f"what its ranks left cannot be: {spool.why(error)}")
+            reason = f"what its ranks left cannot be: {spool.why(error)}"
+            torn = Failed(fault="ended", rank=None, phase=None, reason=reason)
             result = self._result(plan, attempt, torn, started, wall_s, ended.isolation)
         if result.outcome.kind in ("failed", "hang"):
             room.check(self.store.root)  # a run without room stops here; this attempt stays unfinished
@@ -169,8 +172,6 @@ class Sweep:
         if backends.forbids(cell, self.machine.hardware.device):
             self.attempt(plan, Attempt(cell=cell, batch_per_rank=self.goal.granularity), [])
             return
-        if self.rerun:
-            store.set_aside(cell, RERUN_KINDS[self.rerun])
 
         def walk(batches: tuple[int, ...]) -> list[Walked]:
             listed = [*map(str, batches)] if len(batches) <= 6 else [*map(str, batches[:3]), f"... up to {batches[-1]}"]
@@ -194,7 +195,7 @@ class Sweep:
         if self.machine.hardware.device == "cuda" or cell.memory_limit_bytes is None:
             return None
         known = self.store.probe(cell)
-        if known is not None and known.needs_bytes is not None:
+        if known is not None and known.goal.granularity == self.goal.granularity and known.needs_bytes is not None:
             return known.needs_bytes
         free = cell.model_copy(update={"memory_limit_bytes": None})
         attempt = Attempt(cell=free, batch_per_rank=self.goal.granularity, short=True)

@@ -98,6 +98,8 @@ def load(name: str) -> type[Workload]:
         raise InputError(f"{name!r} is not a workload: its units are no tuple of class names", field="workload.name")
     try:
         inspect.signature(found).bind("config")
+    except ValueError:
+        pass  # written in C, it may have no signature to look at
     except TypeError as error:
         raise InputError(
             f"{name!r} is not a workload: it cannot be made from its config: {error}",

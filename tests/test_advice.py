@@ -59,6 +59,42 @@ def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
     assert line.endswith("The search left this batch out: it tries multiples of 4 up to 12.")
 
 
+def test_a_batch_that_was_measured_after_the_search_is_said_to_be_one() -> None:
+    searched = [
+        *(measured(batch, 0.1 * (1 if batch < 5 else 3)) for batch in (1, 2, 4, 6, 8)),
+        result(OOM, measure=ASKED, batch=9),
+    ]
+    asked = probe(searched)
+    assert told([*searched, measured(5, 0.2)], asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
+    (line,) = told([*searched, measured(5, 0.1)], asked)
+    assert line.startswith("train with ddp, batch 5: 100 samples/s")
+    assert line.endswith("It was measured after the search: search again.")
+    (again,) = told([*searched, measured(5, 0.1)], probe([*searched, measured(5, 0.1)]))
+    assert again.startswith("train with ddp, batch 5: 100 samples/s")
+    assert "search again" not in again
+
+
+def test_why_a_backend_is_not_named() -> None:
+    fits = measured(4, 0.1)
+    short = few_steps(measured(8, 0.1, backend="fsdp"))
+    stopped = Probe(cell=short.attempt.cell, axes=short.axes, goal=Goal(), found=Stopped(reason="batch 16 hung"))
+    assert told([fits, short], stopped)[1:] == ["fsdp: nothing to train with: batch 16 hung."]
+    assert told([fits, short])[1:] == ["fsdp: no batch was measured in full and without thrashing."]
+    slow = measured(8, 0.4, held=0.95, backend="zero2")
+    assert told([fits, slow])[1:] == ["zero2: no batch within the headroom was measured."]
+
+
+def test_what_is_even_beyond_the_headroom_is_not_called_faster() -> None:
+    within, beyond = ((0.1, 0.112) * 6, 0.5), ((0.15, 0.26) * 6, 0.95)
+    rows = [
+        result(ok(*(steps_s,) * 2, memory=rss(8 * held)), batch=batch)
+        for batch, (steps_s, held) in {8: within, 16: beyond}.items()
+    ]
+    first, second = told(rows)
+    assert "Even with ddp, batch 16 (" in first
+    assert second.startswith("or even, but beyond the headroom: ddp, batch 16")
+
+
 def test_what_ran_out_below_it_keeps_a_batch_out_of_the_advice() -> None:
     results = [measured(4, 0.1), result(OOM, measure=ASKED, batch=8), measured(9, 0.1)]
     assert told(results)[0].startswith("train with ddp, batch 9")
@@ -181,17 +217,15 @@ def test_nothing_within_the_headroom_says_what_to_ask_for() -> None:
     results = [measured(16, 0.1, held=0.8), result(OOM, measure=ASKED, batch=32)]
     alone = probe(results, granularity=16)
     assert isinstance(alone.found, Verdict)
-    assert alone.found.why.endswith(
-        "of 1 fresh point at multiples of 16; a smaller --granularity compares more batches"
-    )
+    assert alone.found.why.endswith("of 1 fresh point at multiples of 16; a smaller granularity compares more batches")
     tight = probe(results, granularity=16, headroom=0.7)
     assert isinstance(tight.found, Verdict)
-    assert tight.found.why.endswith("within the headroom: try a smaller --granularity or a larger --headroom")
+    assert tight.found.why.endswith("within the headroom: try a smaller granularity or a larger headroom")
     assert alone.found.advised == alone.found.safe
     assert tight.found.best
     assert tight.found.advised is None
     assert told(results, tight)[0] == (
-        "nothing was measured within 70.0 % of capacity: search with a smaller --granularity or a larger --headroom."
+        "nothing was measured within 70.0 % of capacity: search with a smaller granularity or a larger headroom."
     )
 
 
@@ -199,7 +233,7 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
     results = [result(OOM, measure=ASKED, batch=4)]
     asked = probe(results, granularity=4).model_copy(update={"needs_bytes": 256 * 2**20 + 1})
     text = rendered(results, [asked])
-    assert "## What to run\n\nnothing to train with: not even 4 fits; a smaller --granularity may.\n" in text
+    assert "## What to run\n\nnothing to train with: not even 4 fits; a smaller granularity may.\n" in text
     assert "4 takes 257 MiB a rank" in text
     stopped = asked.model_copy(update={"found": Stopped(reason="batch 4 hung")})
     assert told(results, stopped) == ["nothing to train with: batch 4 hung."]
@@ -239,3 +273,12 @@ def test_a_search_names_a_batch_as_it_ends_only_within_the_headroom(headroom: fl
     with Progress(Console(file=said)) as progress:
         progress.verdict("ddp", found)
     assert words in said.getvalue()
+
+
+def test_what_it_holds_is_unknown_where_nobody_measured_it() -> None:
+    unknown = rss(1.0).model_copy(update={"peak_allocated_bytes": None})
+    results = [result(ok(*((0.1,) * 12,) * 2, memory=unknown), batch=4)]
+    found = probe(results, max_batch=4, granularity=4).found
+    assert isinstance(found, Verdict)
+    assert found.why.endswith("; what it holds is unknown")
+    assert Goal(headroom=1.0).remedy == ""

@@ -9,13 +9,16 @@ import time
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, result
+from examples import MACHINE, ok, result, rss
 from typer.testing import CliRunner, Result
 
+from bench import machine
 from bench.backends import BACKENDS
-from bench.cell import Train
-from bench.cli import app
+from bench.cell import Attempt, Train
+from bench.cli import app, asked
 from bench.outcome import Result as Record
+from bench.probe import Probe
+from bench.search import Answer, Goal, Verdict
 from bench.store import Store
 
 ROOT = Path(__file__).parent.parent
@@ -297,8 +300,44 @@ def test_the_doctor_ends_with_1_when_something_is_missing(monkeypatch: pytest.Mo
 
 
 def test_the_doctor_takes_what_compiles_for_missing_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.setattr("bench.doctor.shutil.which", lambda tool: None if tool == "c++" else tool)
     done = bench("doctor")
     assert done.exit_code == 1
     missing = [line.split()[1] for line in done.output.splitlines() if line.startswith("missing")]
     assert missing == ["compiler", "zero1", "zero2", "zero3"]
+
+
+def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is launched: all that is asked for is stored. The search's answer, batch 2, is not asked for."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\nmatrix: {backend: [ddp], batch: [1, probe]}\nworkload: {name: pi07, preset: tiny}\n")
+    _, [plan], hardware = asked.read(file)
+    cell, store = plan.cell, Store(tmp_path / "run")
+    record = machine.record(hardware)
+    answer = Answer(batch=2, samples_per_s=20, held=0.5, confirmed=True)
+    found = Verdict(
+        max_batch_per_rank=2,
+        certificate="cap_fits",
+        fits=2,
+        fails=None,
+        best=answer,
+        safe=answer,
+        points=2,
+        thrashing=(),
+        why="2 fits",
+    )
+    with store.open(record, [cell], file.read_text()):
+        for batch in (1, 2):
+            outcome = ok(*((0.1,) * cell.measure.steps,) * 2, memory=rss(4.0))
+            measured = result(outcome, machine=record)
+            attempt = Attempt(cell=cell, batch_per_rank=batch)
+            store.finish(measured.model_copy(update={"attempt": attempt, "axes": plan.axes}))
+        store.finish_probe(Probe(cell=cell, axes=plan.axes, goal=Goal(max_batch=2), found=found))
+    done = bench("run", str(file), "--out", str(store.root), "--select", "batch=1")
+    assert done.exit_code == 0, done.output
+    assert "train with ddp, batch 1:" in done.output
+    assert "nothing to train with" not in done.output

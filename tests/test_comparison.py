@@ -299,7 +299,7 @@ def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twic
     results = [result(), result(batch=4)]
     one, other = (stored(tmp_path / name, results[: 2 - number]) for number, name in enumerate(("one", "other")))
     both = CliRunner().invoke(app, ["report", str(one), str(other)]).stdout
-    assert "1 cell is in several of these runs: results are compared within their own run" in both
+    assert "1 cell is in several of these runs, and told apart by run" in both
     assert "3 attempts in 2 cells," in both
     twice = CliRunner().invoke(app, ["report", str(one), f"{one}/../one"]).stdout
     assert twice == CliRunner().invoke(app, ["report", str(one)]).stdout

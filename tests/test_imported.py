@@ -233,6 +233,13 @@ def test_what_a_gpu_holds_is_not_known_from_what_is_allocated(tmp_path: Path, de
     assert alone.capacity_bytes_rank_min == both.capacity_bytes_rank_min == 80e9
 
 
+def test_a_stated_share_of_what_a_gpu_holds_counts_what_is_used_beside_the_allocator(tmp_path: Path) -> None:
+    table = "backend,batch,step_time_s,peak_reserved_gib,capacity_gib,capacity_share\nddp,8,1,6,8,83%\n"
+    (found,) = (row.measured for row in summarize(imported(tmp_path, HEAD + table)).rows)
+    assert found is not None
+    assert found.capacity_share_rank_max == pytest.approx(0.83)
+
+
 def test_a_stated_share_of_what_a_gpu_holds_makes_no_capacity_of_what_is_allocated(tmp_path: Path) -> None:
     table = "backend,batch,step_time_s,peak_allocated_gb,capacity_share\nddp,8,1,40,90%\n"
     (found,) = (row.measured for row in summarize(imported(tmp_path, HEAD + table)).rows)

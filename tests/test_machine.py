@@ -144,6 +144,22 @@ def test_a_gpu_that_is_split_is_not_taken_for_a_whole_one(nvml: Nvml, named: str
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a2"}).memory_bytes == 20 * GIB
 
 
+def test_each_fault_has_its_fix(nvml: Nvml) -> None:
+    nvml.split, nvml.errors = "GPU-a", {"GPU-b": pynvml.NVML_ERROR_GPU_IS_LOST}
+    with pytest.raises(InputError, match=r"GPU 0 is split into slices .*; GPU 1 does not answer") as said:
+        machine.detect({})
+    assert said.value.fix is not None
+    assert "nvidia-smi -L lists them; reset it" in said.value.fix
+
+
+def test_the_compiler_is_the_one_that_torch_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    for setting, program in ((None, "c++"), ("clang++", "clang++"), ("ccache g++", "ccache"), ("", "c++")):
+        monkeypatch.delenv("CXX", raising=False)
+        if setting is not None:
+            monkeypatch.setenv("CXX", setting)
+        assert machine.compiler() == program
+
+
 def test_without_a_driver_a_slice_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails() -> None:
         raise pynvml.NVMLError(pynvml.NVML_ERROR_LIBRARY_NOT_FOUND)

@@ -318,7 +318,9 @@ def test_a_backend_picks_cells_that_an_include_adds_too() -> None:
     with pytest.raises(InputError, match="backend is never 'zero3'") as told:
         expand(matrix, CPU, backend="zero3")
     assert told.value.where == "--backend zero3"
-    assert "--axis backend=zero3" in str(told.value)
+    assert "to measure it all the same: --axis backend=zero3" in str(told.value)
+    with pytest.raises(InputError, match=r"did you mean .*fsdp"):
+        expand(matrix, CPU, backend="fsdpp")
 
 
 def test_select_and_exclude_narrow_cells_and_batches() -> None:

@@ -11,10 +11,13 @@ from typer.testing import CliRunner
 
 from bench.cli import app
 from bench.outcome import Oom, Outcome, Result
+from bench.probe import Probe, observation
 from bench.report import several
 from bench.report.claims import judge
 from bench.report.flags import flags
 from bench.report.summary import summarize
+from bench.search import Goal, Verdict, next_step
+from bench.store import Store
 
 OUT = Oom(rank=0, phase="bwd", reason="out of memory")
 
@@ -61,7 +64,7 @@ def test_results_are_compared_within_their_run_in_any_order(runs: list[Path], tm
     verdicts = "\n".join(section(one, "Claims"))
     assert re.search(r"faster .*2 results are zero2: say in .*which run \(first, second\) *\| \*\*NOT", verdicts)
     assert re.search(r"in one .*run first.*CONFIRMED", verdicts)
-    assert "2 cells are in several of these runs: results are compared within their own run" in one
+    assert "2 cells are in several of these runs, and told apart by run" in one
 
 
 def test_what_ran_out_in_another_run_is_doubted_where_it_is_recommended(tmp_path: Path) -> None:
@@ -90,6 +93,31 @@ def test_runs_of_other_cells_or_other_machines_are_one_set() -> None:
     for other in (taking(0.1, "zero2"), taking(0.1, machine=faster)):
         results, _ = several.told_apart({"a": [taking(0.1)], "b": [other]}, {})
         assert [list(one.axes) for one in results] == [["backend"], ["backend"]]
+
+
+def test_a_search_on_another_machine_says_nothing_of_a_run(tmp_path: Path) -> None:
+    here = [taking(0.1, batch=1), taking(0.19, batch=2), result(OUT, batch=3)]
+    goal = Goal()
+    found = next_step([seen for one in here if (seen := observation(one))], goal)
+    assert isinstance(found, Verdict)
+    searched = stored(tmp_path / "searched", here)
+    Store(searched).finish_probe(Probe(cell=here[0].attempt.cell, axes=here[0].axes, goal=goal, found=found))
+    larger = MACHINE.model_copy(update={"cpu": "Larger CPU"})
+    listed = stored(tmp_path / "listed", [taking(0.2, batch=8, machine=larger)])
+    for order in ((searched, listed), (listed, searched)):
+        report = said(*order)
+        assert re.search(r"- For run listed.*: train with ddp, batch 8: 80 samples/s", report)
+        assert re.search(r"- For run searched.*: train with ddp, batch 2", report)
+
+
+def test_a_run_whose_name_reads_as_a_number_can_be_named(tmp_path: Path) -> None:
+    for name, step_s in (("1", 0.1), ("2", 0.05)):
+        stored(tmp_path / name, [taking(step_s), taking(step_s / 2, "zero2")])
+    claims = tmp_path / "claims.yaml"
+    claims.write_text("- {say: fast, metric: samples_per_s, of: {backend: ddp}, where: {run: 2}, value: {at_least: 1}}")
+    report = said(tmp_path / "1", tmp_path / "2", "--claims", claims, "--reference", "run=2")
+    assert "CONFIRMED" in report
+    assert "| 2     |" in report or "| 2 " in report
 
 
 def test_runs_of_one_name_are_called_as_they_were_given(tmp_path: Path) -> None:

@@ -145,6 +145,26 @@ def test_a_search_that_is_made_anew_was_not_finished_before(tmp_path: Path) -> N
     assert said[-1].startswith("2/2 fsdp, batch 1: ok")
 
 
+@pytest.mark.parametrize(("rerun", "launches"), [("all", 2), ("oom", 1), ("failed", 0)])
+def test_what_is_listed_beside_a_search_is_measured_anew_once(tmp_path: Path, rerun: str, launches: int) -> None:
+    """Batch 1 is listed; the search walks, and finds that 2 does not fit."""
+    plans = [plan("ddp", 1, "probe")]
+    swept(tmp_path / "run", plans, fits=1, max_batch=2)
+    before = Store(tmp_path / "run").of_cell(plans[0].cell)
+    assert [(one.attempt.batch_per_rank, one.outcome.kind) for one in before] == [(1, "ok"), (2, "oom")]
+    events, _ = swept(tmp_path / "run", plans, fits=1, rerun=rerun, max_batch=2)
+    assert events.count("attempt") == launches
+    after = Store(tmp_path / "run").of_cell(plans[0].cell)
+    assert [one.attempt for one in after] == [one.attempt for one in before]
+
+
+def test_what_the_smallest_batch_needs_is_not_taken_from_a_search_for_another(tmp_path: Path) -> None:
+    plans = [plan("ddp", "probe")]
+    for granularity, launches in ((4, 2), (1, 3), (1, 0)):  # batches 4, 2 and 1 do not fit; and one without a limit
+        events, _ = swept(tmp_path / "run", plans, fits=0, granularity=granularity)
+        assert events.count("attempt") == launches
+
+
 def test_failures_within_a_search_are_told_as_well(tmp_path: Path) -> None:
     plans = [plan("ddp", "probe")]
     swept(tmp_path / "run", plans)
@@ -163,6 +183,7 @@ def test_ranks_that_left_what_cannot_be_are_a_failure(tmp_path: Path) -> None:
     _, said = swept(tmp_path / "run", [CellPlan(cell=asked, batches=(1,), axes={"backend": "ddp"})])
     (stored,) = Store(tmp_path / "run").results()
     assert isinstance(stored.outcome, Failed)
-    assert stored.outcome.reason.startswith("what its ranks left cannot be: ")
+    assert stored.outcome.fault == "ended"
+    assert stored.outcome.reason.startswith("what its ranks left cannot be: rank 0 has ")
     assert "3 measured and 2 phase steps, its attempt 1 warm-up, 4 measured" in stored.outcome.reason
     assert any("failed" in line for line in said)

@@ -186,7 +186,8 @@ def _sweep(
         finally:
             write_reports(store)
     try:
-        print_results(results, [found for found in store.probes() if found.cell in [p.cell for p in plans]], console())
+        searched = [plan.cell for plan in plans if "probe" in plan.batches]  # of others, not all results are here
+        print_results(results, [found for found in store.probes() if found.cell in searched], console())
         tell_left_out([store])
         typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     except OSError:  # all is stored, and the exit code says how it went

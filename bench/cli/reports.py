@@ -196,11 +196,12 @@ def _check(results: "list[Result]", option: str, names: list[str]) -> None:
 def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "JsonValue":
     """The results' own value that is ``value``, as they have it: 1.0 for 1."""
     from bench.matrix.yaml_file import canonical
-    from bench.report.contract import contract_of
+    from bench.report.contract import RUN, contract_of
     from bench.report.tables import setting
 
     values = [contract[name] for result in results if name in (contract := contract_of(result))]
-    found = [one for one in values if canonical(one) == canonical(value)]
+    # A run's name is its folder's, which may read as a number.
+    found = [one for one in values if canonical(one) == canonical(value) or (name == RUN and one == str(value))]
     if not found:
         words = {setting(name, one): None for one in values}
         raise InputError(

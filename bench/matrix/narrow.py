@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from bench.backends import BACKENDS
 from bench.errors import InputError, near_miss
 from bench.matrix import yaml_file
 from bench.matrix.file import Batch, CellPlan, Values
@@ -52,8 +53,8 @@ def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> 
     for value in wanted if isinstance(wanted, list) else []:
         if canonical(value) not in values:
             problem = f"matches nothing: {name} is never {show(value)}"
-            others = f"--axis {condition} has other backends measured" if where.startswith("--backend") else None
-            fix = others or near_miss(value, values.values())
+            named = where.startswith("--backend") and value in BACKENDS
+            fix = f"to measure it all the same: --axis {condition}" if named else near_miss(value, values.values())
             raise InputError(problem, where=where, allowed=values.values(), fix=fix)
     chosen = {canonical(value) for value in wanted} if isinstance(wanted, list) else set()
     return [canonical(fact.get(name)) in chosen for fact in facts]

@@ -1,15 +1,15 @@
 """What to train with: the fastest setting that leaves headroom, for each task, with its alternatives. Pure.
 
 Where a cell was searched, its search answers for the batches that it could try: of these only its best and its safe
-one are named. Of the batches that it left out, any may be faster, and the sentence says that it is one.
+one are named. Of the batches that it left out, or that were measured after it, one may be faster: the sentence says so.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from bench.probe import Probe
 from bench.report.comparison import SpeedUp
-from bench.report.contract import key
+from bench.report.contract import OBSERVED, key
 from bench.report.flags import doubted
 from bench.report.rows import CellRows, Row, Sampled, Summary
 from bench.report.tables import REASON_LIMIT, caption, one_line, value_of
@@ -19,7 +19,6 @@ from bench.units import counted, percent, rate
 
 CHOICES = frozenset({"backend", "attention", "grad_ckpt", "branch_sync", "compile", "fused", "find_unused_parameters"})
 """What one is free to choose for a task; everything else is the task itself."""
-OF_THE_RUN = frozenset({"masters_dtype", "optimizer_dtype"})
 MAX_EVEN = 5
 
 
@@ -39,22 +38,26 @@ class Advice:
     """The chosen row against the best of each other setting whose difference from it may be noise."""
     left_out: tuple[str, ...] = ()
     """Of each backend that is not named, why: in words."""
-    unsearched: Mapping[int, Goal] = field(default_factory=dict)
-    """What the search of a cell had been asked for, by the ``id`` of the rows that it left out."""
+    unsearched: Mapping[int, str] = field(default_factory=dict)
+    """Why a search says nothing of a row, by the row's ``id``: a sentence."""
     ended: tuple[str, ...] = ()
     """How the searches ended, where nothing at all was measured in full."""
     remedy: str = ""
     """What to ask a search for when nothing is within the headroom."""
 
 
-def advise(summary: Summary, probes: Sequence[Probe] = ()) -> list[Advice]:
+def advise(summary: Summary, probes: Sequence[Probe] = (), headrooms: Collection[float] = ()) -> list[Advice]:
     """For each task of the run, and each headroom that its searches were given. Rows that thrash, or that were measured
-    in a few steps, are never chosen."""
+    in a few steps, are never chosen.
+
+    Args:
+        headrooms: all that the page answers for: of several, each answer names its own.
+    """
     tasks: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
-        tasks.setdefault(key(cell.contract, without=CHOICES | OF_THE_RUN), []).append(cell)
+        tasks.setdefault(key(cell.contract, without=CHOICES | OBSERVED), []).append(cell)
     columns = [name for name in summary.columns if name not in CHOICES and name != "cell"]
-    given = {probe.goal.headroom for probe in probes} or {Goal().headroom}
+    given = {probe.goal.headroom for probe in probes}.union(headrooms) or {Goal().headroom}
     found = []
     for cells in tasks.values():
         row, ids = cells[0].rows[0], {cell.cell.id for cell in cells}
@@ -70,16 +73,33 @@ def _candidates(cell: CellRows, probes: Sequence[Probe]) -> list[Row]:
     """The rows that may be named, by what the searches of this cell say."""
     found = [(probe.goal, probe.found) for probe in probes if isinstance(probe.found, Verdict)]
     rows = [row for row in cell.sound if not row.short]
-    return [row for row in rows if not found or any(_stands(row.batch_per_rank, *each) for each in found)]
+    return [row for row in rows if not found or any(_stands(row, *each) for each in found)]
 
 
-def _stands(batch: int, goal: Goal, found: Verdict) -> bool:
-    """Whether a search lets ``batch`` be named: it knows what ran out, and its own batches it has compared."""
-    if found.fails is not None and batch >= found.fails:
+def _stands(row: Row, goal: Goal, found: Verdict) -> bool:
+    """Whether a search lets ``row`` be named. It knows what ran out and what thrashes; of its own batches it has named
+    the fastest, so that a faster one was measured after it."""
+    batch, held = row.batch_per_rank, _held(row)
+    if batch in found.thrashing or (found.fails is not None and batch >= found.fails):
         return False
-    return not (goal.tries(batch) and found.confirmed) or any(
-        answer.batch == batch for answer in (found.best, found.safe) if answer
-    )
+    if not (goal.tries(batch) and found.confirmed) or batch in _named(found):
+        return True
+    answer = found.safe if held is not None and held <= goal.headroom else found.best
+    return answer is None or _rate(row) > answer.samples_per_s
+
+
+def _named(found: Verdict) -> list[int]:
+    return [answer.batch for answer in (found.best, found.safe) if answer]
+
+
+def _unsearched(row: Row, probes: Sequence[Probe]) -> str | None:
+    """Why the searches of its cell say nothing of a row that may be named."""
+    found = [(probe.goal, probe.found) for probe in probes if isinstance(probe.found, Verdict)]
+    if not any(goal.tries(row.batch_per_rank) for goal, _ in found):
+        return f"The search left this batch out: it tries {found[0][0].candidates}." if found else None
+    if all(verdict.confirmed and row.batch_per_rank not in _named(verdict) for _, verdict in found):
+        return "It was measured after the search: search again."
+    return None
 
 
 def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headroom: float) -> Advice:
@@ -110,12 +130,8 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         chosen=chosen,
         alternatives=tuple({id(row): row for row in (*faster, *by_backend.values()) if row is not chosen}.values()),
         even=tuple(pair for pair in pairs if pair.even),
-        left_out=tuple(_left_out(name, cells) for name in backends if name not in named) if chosen else (),
-        unsearched={
-            id(row): own[0].goal
-            for row in ranked
-            if (own := searched[of_cell[id(row)]]) and not any(probe.goal.tries(row.batch_per_rank) for probe in own)
-        },
+        left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
+        unsearched={id(row): words for row in ranked if (words := _unsearched(row, searched[of_cell[id(row)]]))},
         ended=() if ranked else tuple(dict.fromkeys(why(probe.found) for probe in probes)),
         remedy=probes[0].goal.remedy if probes else "",
     )
@@ -140,18 +156,24 @@ def _sentences(summary: Summary, advice: Advice, doubts: frozenset[int]) -> Iter
         yield f"{task}train with {name}: {figures}{_even(summary, advice.even)}{_but(advice, chosen, doubts)}"
     for row in advice.alternatives:
         beyond = (_held(row) or 0) > headroom
-        faster = "faster, but beyond the headroom: " if beyond and advice.chosen else ""
+        even = any(pair.reference is row for pair in advice.even)
+        faster = f"{'even' if even else 'faster'}, but beyond the headroom: " if beyond and advice.chosen else ""
         figures = f"{rate(_rate(row))} samples/s, {_memory(row, headroom)}{_but(advice, row, doubts)}"
         yield f"{task}or {faster}{_choice(summary, row)}: {figures}"
     for words in advice.left_out:
         yield f"{task}{words}"
 
 
-def _left_out(backend: str, cells: Sequence[CellRows]) -> str:
-    """A backend that failed everywhere says nothing of its memory."""
-    rows = [row for cell in cells if cell.cell.backend == backend for row in cell.rows]
-    if any(row.measured for row in rows):
+def _left_out(backend: str, cells: Sequence[CellRows], probes: Sequence[Probe]) -> str:
+    """A backend that failed everywhere, or was measured in a few steps, says nothing of its memory."""
+    own = [cell for cell in cells if cell.cell.backend == backend]
+    rows = [row for cell in own for row in cell.rows]
+    if any(not row.short for cell in own for row in cell.sound):
         return f"{backend}: no batch within the headroom was measured."
+    if ended := dict.fromkeys(why(probe.found) for probe in probes if probe.cell.backend == backend):
+        return f"{backend}: nothing to train with: {one_line('; '.join(ended), REASON_LIMIT)}."
+    if any(row.measured for row in rows):
+        return f"{backend}: no batch was measured in full and without thrashing."
     return f"{backend}: nothing was measured: {', '.join(dict.fromkeys(row.outcome for row in rows))}."
 
 
@@ -168,9 +190,10 @@ def _even(summary: Summary, pairs: Sequence[SpeedUp]) -> str:
 
 def _but(advice: Advice, row: Row, doubts: frozenset[int]) -> str:
     """What to know before taking a row at its word."""
-    goal = advice.unsearched.get(id(row))
-    unsearched = f" The search left this batch out: it tries {goal.candidates}." if goal else ""
-    return unsearched + (' This row is doubted: see "Rows to doubt".' if id(row) in doubts else "")
+    unsearched = advice.unsearched.get(id(row))
+    return (f" {unsearched}" if unsearched else "") + (
+        ' This row is doubted: see "Rows to doubt".' if id(row) in doubts else ""
+    )
 
 
 def _choice(summary: Summary, row: Row) -> str:

@@ -40,11 +40,11 @@ def training(results: Sequence[Result], batch_per_rank: int | None = None) -> Tr
         results: of one cell.
         batch_per_rank: training at another one takes other steps, and does not count; None: the best counts.
     """
-    if not results:
-        return None
-    [cell] = summarize(results).cells
-    same = (row for row in cell.rows if row.batch_per_rank == batch_per_rank and row.measured and not row.short)
-    row = cell.best if batch_per_rank is None else next(same, None)
+    cells = summarize(results).cells  # several, where machines differed by too little to keep a run apart
+    rows = [row for cell in cells for row in cell.rows if row.batch_per_rank == batch_per_rank and not row.short]
+    if batch_per_rank is None:
+        rows = [cell.best for cell in cells if cell.best]
+    row = next((row for row in rows if row.measured), None)
     if row is None or row.measured is None:
         return None
     phases = row.measured.phases

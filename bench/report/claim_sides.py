@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from bench.claim import Claim
 from bench.errors import near_miss
-from bench.report.contract import RUN, differing, in_words
+from bench.report.contract import OBSERVED, RUN, differing, in_words
 from bench.report.rows import CellRows, Row, Summary
 from bench.report.tables import caption, setting
 
@@ -55,16 +55,13 @@ def find_pair(summary: Summary, claim: Claim, against: Mapping[str, JsonValue]) 
 
 
 def _unlike(one: Side, other: Side, claim: Claim) -> tuple[str, ...]:
-    compared = [*claim.of, *_FOLLOW_THE_BACKEND] if "backend" in claim.of else list(claim.of)
+    compared = [*claim.of, *OBSERVED] if "backend" in claim.of else list(claim.of)
     fields = [
         name for name in differing(one.cell.contract, other.cell.contract, but=compared[0]) if name not in compared
     ]
     any_batch = "batch" in claim.of or claim.where.get("batch") == "best"
     same_batch = any_batch or one.row.batch_per_rank == other.row.batch_per_rank
     return (*fields, *([] if same_batch else ["batch"]))
-
-
-_FOLLOW_THE_BACKEND = ("masters_dtype", "optimizer_dtype")
 
 
 def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Iterator[Side]:
@@ -92,8 +89,9 @@ def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Ite
 
 
 def _fits(cell: CellRows, wanted: Mapping[str, JsonValue]) -> bool:
-    held = cell.contract  # what is unknown is not null
-    return all(name in held and _same(held[name], value) for name, value in wanted.items() if name != "batch")
+    held = cell.contract  # what is unknown is not null; a folder's name may read as a number
+    named = {name: str(value) if name == RUN else value for name, value in wanted.items() if name != "batch"}
+    return all(name in held and _same(held[name], value) for name, value in named.items())
 
 
 def _same(one: JsonValue, other: JsonValue) -> bool:
@@ -134,8 +132,9 @@ def _only(sides: Sequence[Side], named: Mapping[str, JsonValue]) -> Side:
         )
     )
     runs = ", ".join(sorted({str(side.cell.contract.get(RUN)) for side in distinct.values()}))
-    which = ", ".join(f"{RUN} ({runs})" if name == RUN else name for name in fields) or "run"
-    raise NotTestedError(f"{len(distinct)} results are {words(named)}: say in `where` which {which}")
+    which = ", ".join(f"{RUN} ({runs})" if name == RUN else name for name in fields)
+    do = f"say in `where` which {which}" if which else "report on one run alone"
+    raise NotTestedError(f"{len(distinct)} results are {words(named)}: {do}")
 
 
 def named(side: Side, by: Mapping[str, JsonValue]) -> str:

@@ -92,8 +92,7 @@ def compare(
     for cells in groups.values():
         found = list(_speed_ups(cells, axis, reference, allowed))
         speed_ups += found
-        if not found:
-            alone += [cell for cell in cells if cell.best]
+        alone += [cell for cell in cells if cell.best and not (found and axis in cell.contract)]
     refused = tuple(islice(_refused(alone, summary.cells, axis), MAX_REFUSED + 1))
     return Comparison(
         axis=axis,
@@ -121,9 +120,9 @@ def _speed_ups(
         yield SpeedUp(reference=top, row=best, matched=False, unlike=unlike)
         # A few steps of a search decide what fits, not who is faster.
         mine, theirs = ({row.batch_per_rank: row for row in _slowest_first(each)} for each in (cell, first))
-        for batch, row in mine.items():
+        for batch in sorted(mine):
             if batch in theirs:
-                yield SpeedUp(reference=theirs[batch], row=row, matched=True, unlike=unlike)
+                yield SpeedUp(reference=theirs[batch], row=mine[batch], matched=True, unlike=unlike)
 
 
 def _slowest_first(cell: CellRows) -> list[Row]:

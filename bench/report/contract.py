@@ -9,9 +9,6 @@ from bench.machine import Hardware, Machine
 from bench.outcome import Ok, Result
 from bench.units import UNKNOWN
 
-PARTS_OF_BACKEND = ("sharding", "distributed_type")
-"""Observed, but what a backend is: they differ with it."""
-
 OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
 """Known of measured rows alone: a cell that only ran out of memory has none."""
 RUN = "run"

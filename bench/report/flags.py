@@ -6,7 +6,7 @@ from itertools import permutations
 from statistics import median
 
 from bench.report import conditions
-from bench.report.contract import RUN, key
+from bench.report.contract import OBSERVED, RUN, key
 from bench.report.rows import CellRows, Measured, Row, Sampled, Summary
 from bench.report.tables import REASON_LIMIT, one_line, row_name
 from bench.units import counted, gib, ms, percent, rate
@@ -19,7 +19,7 @@ MEAN_ABOVE_MEDIAN = 0.15
 LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
 SAME_LOSS = frozenset(
     {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "branch_sync", "find_unused_parameters"}
-    | {"memory_limit_bytes", "masters_dtype", "optimizer_dtype", RUN}
+    | {"memory_limit_bytes", RUN, *OBSERVED}
 )
 """Fields that change how a step is computed, and not what it comes to."""
 
@@ -77,17 +77,18 @@ def _of_several_runs(summary: Summary) -> list[Doubt]:
     shared = [cells for cells in groups.values() if len({str(cell.contract[RUN]) for cell in cells}) > 1]
     if not shared:
         return []
-    found = [
-        Doubt(row, f"batch {lost.batch_per_rank} is {lost.outcome} in run {one_line(str(other.contract[RUN]))}.")
-        for cells in shared
-        for cell, other in permutations(cells, 2)
-        for row in cell.rows
-        for lost in other.rows
-        if row.measured and _lost(row, lost)
-    ]
+    found = []
+    for cell, other in (pair for cells in shared for pair in permutations(cells, 2)):
+        run = one_line(str(other.contract[RUN]))
+        for row in (row for row in cell.rows if row.measured):
+            lost = min(
+                (lost for lost in other.rows if _lost(row, lost)), key=lambda lost: lost.batch_per_rank, default=None
+            )
+            if lost:
+                found.append(Doubt(row, f"batch {lost.batch_per_rank} is {lost.outcome} in run {run}."))
     are = "is" if len(shared) == 1 else "are"
     words = (
-        f"{counted(len(shared), 'cell')} {are} in several of these runs: results are compared within their own run;"
+        f"{counted(len(shared), 'cell')} {are} in several of these runs, and told apart by run:"
         " `bench compare` holds two runs against each other."
     )
     return [Doubt(None, words), *found]

@@ -116,11 +116,11 @@ def answer(summary: Summary, choices: Choices, probes: Sequence[Probe]) -> list[
 
 def _advice(summary: Summary, probes: Sequence[Probe]) -> list[advice.Advice]:
     """Of each run by itself, where runs are told apart: a search answers for its own."""
-    found = []
+    found, headrooms = [], {probe.goal.headroom for probe in probes}
     for run in {str(run): run for run in (cell.contract.get(RUN) for cell in summary.cells)}.values():
         cells = tuple(cell for cell in summary.cells if cell.contract.get(RUN) == run)
         own = [probe for probe in probes if probe.axes.get(RUN, run) == run]
-        found += advice.advise(replace(summary, cells=cells), own)
+        found += advice.advise(replace(summary, cells=cells), own, headrooms)
     return found
 
 

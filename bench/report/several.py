@@ -1,6 +1,6 @@
 """Several runs in one report: told apart by name where two of them hold the same cell. Pure."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from pathlib import Path
 
 from bench.outcome import Result
@@ -18,12 +18,14 @@ def told_apart(
     results: Mapping[str, Sequence[Result]], probes: Mapping[str, Sequence[Probe]]
 ) -> tuple[list[Result], list[Probe]]:
     """All of them. Where two runs hold the same cell, each is given its run for an axis, and so for a field of its
-    contract: else the order of the runs would decide which of two rows an answer rests on.
+    contract: else the order of the runs would decide which of two rows an answer rests on. On unlike machines they are
+    told apart by these already, but a search does not say on which it ran.
 
     Args:
         results: those of each run, by its name; as are ``probes``.
     """
-    if not _share_a_cell(list(results.values())):
+    searched = {probe.cell.id for own in probes.values() for probe in own}
+    if not _share_a_cell(list(results.values()), searched):
         return [one for found in results.values() for one in found], [one for own in probes.values() for one in own]
     return (
         [
@@ -35,12 +37,17 @@ def told_apart(
     )
 
 
-def _share_a_cell(runs: Sequence[Sequence[Result]]) -> bool:
-    """Whether two runs hold the same cell on like machines. A workload's own option named run says which it is."""
+def _share_a_cell(runs: Sequence[Sequence[Result]], searched: Container[str]) -> bool:
+    """Whether two runs hold the same cell, on like machines or ``searched``. A workload's own option named run says
+    which it is."""
     every = [result for run in runs for result in run]
     if len(runs) < 2 or any(RUN in result.attempt.cell.options for result in every):
         return False
     machines = list({result.machine.model_dump_json(): result.machine for result in every}.values())
     kinds = dict(zip((one.model_dump_json() for one in machines), machine_names(machines), strict=True))
-    cells = [{(result.attempt.cell.id, kinds[result.machine.model_dump_json()]) for result in run} for run in runs]
+    cells: list[set[tuple[str, str | None]]] = [set() for _ in runs]
+    for run, held in zip(runs, cells, strict=True):
+        for result in run:
+            cell_id = result.attempt.cell.id
+            held.add((cell_id, None if cell_id in searched else kinds[result.machine.model_dump_json()]))
     return len(set().union(*cells)) < sum(map(len, cells))

@@ -28,7 +28,8 @@ def verdicts(probes: Sequence[Probe], summary: Summary | None = None) -> Table:
     settings = {cell.cell.id: cell.rows[0].settings for cell in summary.cells} if summary else {}
     of_probe = [{**settings.get(probe.cell.id, {}), **probe.axes} for probe in probes]
     names = list(dict.fromkeys([*(name for probe in probes for name in probe.axes), *columns]))
-    varying = [name for name in names if name == "backend" or len({str(one.get(name)) for one in of_probe}) > 1]
+    texts = [{name: setting(name, one[name]) if name in one else UNKNOWN for name in names} for one in of_probe]
+    varying = [name for name in names if name == "backend" or len({text[name] for text in texts}) > 1]
     asked = [name for name in ASKED if len({ASKED[name](probe.goal) for probe in probes}) > 1]
     same = [f"{name} {ASKED[name](probe.goal)}" for probe in probes[:1] for name in ASKED if name not in asked]
     numbers = ("max", "does not fit", "best", "best samples/s", "safe", "safe samples/s", "safe holds", "points")
@@ -37,11 +38,11 @@ def verdicts(probes: Sequence[Probe], summary: Summary | None = None) -> Table:
         headers=(*map(caption, varying), *asked, *numbers, REASON),
         rows=tuple(
             (
-                *(setting(name, of_one.get(name)) for name in varying),
+                *(text[name] for name in varying),
                 *(ASKED[name](probe.goal) for name in asked),
                 *_verdict_values(probe),
             )
-            for probe, of_one in zip(probes, of_probe, strict=True)
+            for probe, text in zip(probes, texts, strict=True)
         ),
         numeric=frozenset(numbers),
         notes=(

@@ -7,14 +7,13 @@ the limit counts what training takes and nothing else.
 import contextlib
 import fcntl
 import importlib
-import os
 import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import get_args
 
-from bench import processes
+from bench import machine, processes
 from bench.backends import Family
 
 _ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks", "transformers.integrations.deepspeed")
@@ -48,7 +47,7 @@ def _compiler_named() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        if shutil.which(name := os.environ.get("CXX", "c++")):
+        if shutil.which(name := machine.compiler()):
             raise
         raise ImportError(f"DeepSpeed compiles a communication helper on a CPU, and there is no {name}") from error
 

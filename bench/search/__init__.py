@@ -63,7 +63,7 @@ def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str
         case "cap_fits":
             return f"{fits} fits, the largest batch allowed"
         case "nothing_fits":
-            finer = "; a smaller --granularity may" if goal.granularity > 1 else ""
+            finer = "; a smaller granularity may" if goal.granularity > 1 else ""
             return f"not even {goal.granularity} fits{finer}"
         case "contradicted":
             known = f"{fits} fits and nothing up to it has failed" if fits else f"{fails} does not fit"
@@ -79,10 +79,12 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
         yield f"{best.batch} is fastest at {best.samples_per_s:.3g} samples/s, of {of}"
     if safe and safe != best:
         yield f"{safe.batch} is fastest within the headroom at {safe.samples_per_s:.3g} samples/s"
-    if best and not safe:
-        yield f"no batch was seen within the headroom: try {goal.remedy}"
+    if best and best.held is None:
+        yield "what it holds is unknown"
+    elif best and not safe:
+        yield "no batch was seen within the headroom" + (f": try {goal.remedy}" if goal.remedy else "")
     elif answers.points == 1 and goal.granularity > 1:
-        yield "a smaller --granularity compares more batches"
+        yield "a smaller granularity compares more batches"
     if thrashing:
         listed = ", ".join(map(str, thrashing))
         yield f"{listed} fits but thrashes" if len(thrashing) == 1 else f"{listed} fit but thrash"

@@ -113,8 +113,8 @@ class Goal(Frozen):
     @property
     def remedy(self) -> str:
         """What to ask for when nothing was seen within the headroom."""
-        finer = "a smaller --granularity or " if self.granularity > 1 else ""
-        return f"{finer}a larger --headroom"
+        finer = ["a smaller granularity"] if self.granularity > 1 else []
+        return " or ".join([*finer, *(["a larger headroom"] if self.headroom < 1 else [])])
 
     def tries(self, batch: int) -> bool:
         """Whether the search may choose ``batch``. Others that were measured are hints to it and no answer."""
