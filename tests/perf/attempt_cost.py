@@ -2,8 +2,9 @@
 
 Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
 launch and a second fork are under way at once and halted in turn (SIGSTOP), so that what disturbs the machine disturbs
-all alike; the forks' ratio to each other is what noise allows, which is mostly how one process's memory lies against
-another's. Against the loop as a user writes it (bare.py), every other step is bench's own, in one process.
+all alike; the forks' ratio to each other is what noise allows. That is mostly how one process's memory lies against
+another's, so many processes of few steps say more than few of many. Against the loop as a user writes it (bare.py),
+every other step is bench's own, in one process.
 """
 
 import argparse
@@ -36,8 +37,8 @@ BURST_S = 1.0
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--steps", type=int, default=40)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--steps", type=int, default=15)
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
     arguments = parser.parse_args()
     hardware = machine.detect()
