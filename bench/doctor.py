@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench import machine, workload
 from bench.backends import BACKENDS
 from bench.machine import Hardware
-from bench.units import amount, memory_size
+from bench.units import UNKNOWN, amount, memory_size
 
 
 @dataclass(frozen=True)
@@ -28,6 +28,7 @@ def examine() -> list[Finding]:
     compiler = _compiler(hardware)
     preset = workload.load("pi07").auto_preset(hardware.device, memory)
     return [
+        Finding("bench", True, f"{record.bench or UNKNOWN}, Python {record.python or UNKNOWN}"),
         Finding("device", True, f"{hardware.device}: {devices}"),
         Finding(
             "ranks", True, f"{ranks} by default, {memory_size(memory)} each; workload pi07 takes preset {preset!r}"

@@ -106,7 +106,11 @@ def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> 
 
 def compiler() -> str:
     """The program that torch builds C++ extensions with: `get_cxx_compiler` in ``torch.utils.cpp_extension``."""
-    return next(iter(shlex.split(os.environ.get("CXX", "c++"))), "c++")
+    named = os.environ.get("CXX", "c++")
+    try:
+        return next(iter(shlex.split(named)), "c++")
+    except ValueError:  # an open quote: no program is called so
+        return named
 
 
 def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Hardware:

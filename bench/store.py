@@ -132,7 +132,7 @@ class Store:
         run = self._run()
         if run is None:
             raise InputError("holds no run", where=str(self.root), fix="`bench run MATRIX` makes one")
-        return [result for slug in run.cells for result in self._results(slug)]
+        return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
 
     def of_cell(self, cell: Cell) -> list[Result]:
         """Everything that was finished of one cell, by batch."""
@@ -167,7 +167,7 @@ class Store:
     def probes(self) -> list[Probe]:
         """The verdicts of all searches, in the matrix's order."""
         run = self._run()
-        return [found for slug in (run.cells if run else ()) if (found := self._probe(slug)) is not None]
+        return [found for slug in dict.fromkeys(run.cells if run else ()) if (found := self._probe(slug)) is not None]
 
     def finish_probe(self, found: Probe) -> None:
         file = self._probe_file(found.cell.slug)
@@ -186,17 +186,13 @@ class Store:
         """An empty folder for ``attempt``; what lies there already is set aside."""
         room.keep(self.root)
         folder = self.folder(attempt)
-        self._set_aside(folder)
+        self.set_aside(attempt)
         folder.mkdir(parents=True)
         return folder
 
-    def set_aside(self, cell: Cell, kinds: set[str]) -> None:
-        """Make the cell's attempts of these kinds unfinished again; they stay below `superseded/`."""
-        for result in self.of_cell(cell):
-            if result.outcome.kind in kinds:
-                self._set_aside(self.folder(result.attempt))
-
-    def _set_aside(self, folder: Path) -> None:
+    def set_aside(self, attempt: Attempt | Walk | Audit) -> None:
+        """Make the attempt unfinished again; what it came to stays below `superseded/`."""
+        folder = self.folder(attempt)
         if folder.exists():
             aside = self.root / "superseded" / folder.relative_to(self.root / "attempts")
             aside.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,7 @@ import json
 import os
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
@@ -50,6 +50,8 @@ class Sweep:
     progress: Progress
     beside: Sampler
     """Looks at what else the machine does."""
+    done: set[Path] = field(default_factory=set, init=False)
+    """Folders of the attempts that were measured now, and are not to be measured again."""
 
     def run(self) -> list[Result]:
         """Measure what is not measured yet; each result is stored before the next attempt starts.
@@ -58,8 +60,6 @@ class Sweep:
             The results of all attempts of the sweep, old and new, in the matrix's order.
         """
         for plan in self.plans:
-            if self.rerun and "probe" in plan.batches:  # before its listed batches: the search must find them
-                self.store.set_aside(plan.cell, RERUN_KINDS[self.rerun])
             before: list[Result] = []  # of this cell only: a run of thousands of attempts does not grow
             for batch in plan.batches:
                 if batch == "probe":
@@ -113,16 +113,21 @@ class Sweep:
         else:
             result = self._measure(plan, attempt)
         self.store.finish(result)
+        self.done.add(self.store.folder(attempt))
         self.progress.result(label(plan), result)
         return result
 
     def stored(self, attempt: Attempt) -> Result | None:
         """What stands for ``attempt``, unless it is to be measured again. A skip is decided anew."""
         result = self.store.result(attempt)
-        again = {"skipped"} | (RERUN_KINDS[self.rerun] if self.rerun else set())
-        if result is None or result.outcome.kind in again or _deserves_another_try(result):
+        if result is None or result.outcome.kind == "skipped" or self._again(result) or _deserves_another_try(result):
             return None
         return result
+
+    def _again(self, result: Result) -> bool:
+        """Whether what is stored is to be measured again, and was not yet."""
+        kinds = RERUN_KINDS[self.rerun] if self.rerun else set()
+        return result.outcome.kind in kinds and self.store.folder(result.attempt) not in self.done
 
     def _known_beforehand(self, attempt: Attempt, before: Sequence[Result]) -> str | None:
         """Why ``attempt`` need not run: its backend forbids it, or a smaller batch of the cell ran out of memory."""
@@ -184,8 +189,11 @@ class Sweep:
             progress.probing(label(plan), f"batch {batch}: {why}")
             return self.attempt(plan, Attempt(cell=cell, batch_per_rank=batch, short=not full), [])
 
-        before = store.of_cell(cell)
+        before = [result for result in store.of_cell(cell) if not self._again(result)]
         found = probe.search(self.goal, self._start(plan), before, store.walked(cell), walk, attempt)
+        for result in store.of_cell(cell):  # what an earlier search of the same batches has chosen, and this one not
+            if isinstance(found, Verdict) and self._again(result) and self.goal.tries(result.attempt.batch_per_rank):
+                store.set_aside(result.attempt)
         needs_bytes = self._needs(cell) if isinstance(found, Verdict) and found.max_batch_per_rank is None else None
         store.finish_probe(Probe(cell=cell, axes=plan.axes, goal=self.goal, found=found, needs_bytes=needs_bytes))
         progress.verdict(label(plan), found, needs_bytes)
@@ -194,7 +202,7 @@ class Sweep:
         """Bytes that the smallest batch takes on a CPU when nothing limits it; None when that cannot be tried."""
         if self.machine.hardware.device == "cuda" or cell.memory_limit_bytes is None:
             return None
-        known = self.store.probe(cell)
+        known = None if self.rerun else self.store.probe(cell)
         if known is not None and known.goal.granularity == self.goal.granularity and known.needs_bytes is not None:
             return known.needs_bytes
         free = cell.model_copy(update={"memory_limit_bytes": None})

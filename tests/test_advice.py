@@ -213,6 +213,16 @@ def test_two_searches_of_one_cell_say_for_which_headroom() -> None:
     assert "| headroom |" not in rendered(results, probes[:1])
 
 
+def test_a_task_that_was_not_searched_has_its_own_headroom() -> None:
+    searched = [measured(1, 0.1, held=0.5), result(OOM, measure=ASKED, batch=2)]
+    other = measured(4, 0.1, held=0.8, num_processes=2, mixed_precision="no")
+    lines = told([*searched, other], probe(searched, headroom=0.6))
+    assert [line.partition(", batch")[0] for line in lines] == [
+        "For mixed_precision bf16, headroom 60.0 %: train with ddp",
+        "For mixed_precision no, headroom 90.0 %: train with ddp",
+    ]
+
+
 def test_nothing_within_the_headroom_says_what_to_ask_for() -> None:
     results = [measured(16, 0.1, held=0.8), result(OOM, measure=ASKED, batch=32)]
     alone = probe(results, granularity=16)

@@ -12,7 +12,7 @@ import pytest
 from examples import MACHINE, ok, result, rss
 from typer.testing import CliRunner, Result
 
-from bench import machine
+from bench import __version__, machine
 from bench.backends import BACKENDS
 from bench.cell import Attempt, Train
 from bench.cli import app, asked
@@ -341,3 +341,32 @@ def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
     assert done.exit_code == 0, done.output
     assert "train with ddp, batch 1:" in done.output
     assert "nothing to train with" not in done.output
+
+
+def test_the_version_is_told() -> None:
+    done = bench("--version")
+    assert (done.exit_code, done.output) == (0, f"{__version__}\n")
+
+
+def test_an_audit_is_of_one_batch() -> None:
+    done = bench("audit", "dataloader", QUICKSTART, "--select", "batch=1")
+    assert done.exit_code == 2
+    assert done.stderr == "bench: --select batch: an audit looks at one batch\n  --batch says at which\n"
+
+
+def test_a_value_that_an_option_does_not_take_is_told_without_the_library_s_words() -> None:
+    done = bench("schema", "foo")
+    assert done.exit_code == 2
+    assert "'foo' is not one of 'matrix', 'result'" in done.stderr
+    assert "Value error" not in done.stderr
+
+
+def test_a_gate_does_not_pass_what_cannot_be_read(tmp_path: Path) -> None:
+    for run in ("base", "head"):
+        for batch in (1, 2):
+            stored(tmp_path / run, batch)
+    torn = next((tmp_path / "head").glob("attempts/*/b2/result.json"))
+    torn.write_text("{")
+    done = bench("compare", "base", "head", "--fail-on-regression", "5%")
+    assert done.exit_code == 1
+    assert f"regression: {torn.relative_to(tmp_path / 'head')} cannot be read: " in done.stderr

@@ -15,6 +15,7 @@ from pydantic import JsonValue
 from rich.console import Console
 from typer.testing import CliRunner
 
+from bench.cell import Train
 from bench.cli import app
 from bench.machine import Machine
 from bench.outcome import Failed, Hang, Ok, Oom, Outcome, Reported, Result
@@ -497,3 +498,28 @@ def test_allocation_retries_are_thrashing() -> None:
     summary = summarize([result(outcome, machine=CUDA_MACHINE)])
     assert summary.cells[0].best is None
     assert any("6 allocation retries" in doubt for doubt in flags(summary))
+
+
+def test_hardware_is_compared_by_its_name() -> None:
+    slow, fast = (MACHINE.model_copy(update={"cpu": name}) for name in ("Slow CPU", "Fast CPU"))
+    results = [result(ok((step_s,) * 3), machine=machine) for step_s, machine in ((0.2, slow), (0.1, fast))]
+    summary = summarize(results)
+    row, _ = table(summary, compare(summary, "hardware")).rows
+    assert [text.partition(" 2.00×")[0] for text in row[-8:]] == [
+        "best against best",
+        "Fast CPU",
+        "Slow CPU",
+        "2",
+        "10",
+        "Fast CPU",
+        "2",
+        "20",
+    ]
+
+
+def test_what_was_allowed_is_no_reason_to_refuse() -> None:
+    changed = {"num_processes": 1, "train": Train(compile=True)}
+    results = [result(), result(ok((0.1,) * 3, backend="zero2"), backend="zero2", **changed)]
+    summary = summarize(results)
+    (line,) = refusals(summary, compare(summary, "backend", allowed=frozenset({"compile"})))
+    assert line.endswith("they differ in num_processes.")

@@ -153,7 +153,13 @@ def test_each_fault_has_its_fix(nvml: Nvml) -> None:
 
 
 def test_the_compiler_is_the_one_that_torch_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
-    for setting, program in ((None, "c++"), ("clang++", "clang++"), ("ccache g++", "ccache"), ("", "c++")):
+    for setting, program in (
+        (None, "c++"),
+        ("clang++", "clang++"),
+        ("ccache g++", "ccache"),
+        ("", "c++"),
+        ('g++ "', 'g++ "'),
+    ):
         monkeypatch.delenv("CXX", raising=False)
         if setting is not None:
             monkeypatch.setenv("CXX", setting)

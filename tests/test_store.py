@@ -164,11 +164,11 @@ def test_a_run_file_that_names_another_folder_is_torn(tmp_path: Path, slug: str)
     assert list(store.unreadable) == [file]
 
 
-def test_setting_aside_takes_one_cells_results_of_one_kind(tmp_path: Path, stack: ExitStack) -> None:
+def test_setting_aside_takes_one_attempt(tmp_path: Path, stack: ExitStack) -> None:
     hung, other = (each.model_copy(update={"outcome": Hang(reason="no result within 8 s")}) for each in (B, C))
     store = opened(stack, tmp_path, A, C)
     finish(store, A, hung, other)
-    store.set_aside(A.attempt.cell, {"hang"})
+    store.set_aside(hung.attempt)
     assert store.results() == [A, other]
     assert [folder.name for folder in (tmp_path / "superseded").glob("*/*")] == ["b2.0"]
 
@@ -330,3 +330,12 @@ def test_there_is_no_newest_run(tmp_path: Path, name: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(InputError, match="no run below this folder"):
         newest(tmp_path / name)
+
+
+def test_a_cell_that_is_listed_twice_is_read_once(tmp_path: Path, stack: ExitStack) -> None:
+    finish(opened(stack, tmp_path, A), A)
+    stack.close()
+    file = tmp_path / "run.json"
+    run = json.loads(file.read_text())
+    file.write_text(json.dumps({**run, "cells": run["cells"] * 2}))
+    assert Store(tmp_path).results() == [A]

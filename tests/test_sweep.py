@@ -29,13 +29,15 @@ LIMIT = 2 * GIB
 class Ranks:
     """Batches up to ``fits`` fit, and all of them without a limit. A walk leaves nothing."""
 
-    def __init__(self, events: list[str], fits: int) -> None:
-        self.events, self.fits = events, fits
+    def __init__(self, events: list[str], fits: int, stop_after: int | None = None) -> None:
+        self.events, self.fits, self.stop_after = events, fits, stop_after
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
         spec = spool.read(folder / "spec.json", Spec)
         assert spec is not None
         asked = spec.attempt
+        if self.events.count("attempt") == self.stop_after:
+            raise KeyboardInterrupt
         self.events.append("walk" if isinstance(asked, Walk) else "attempt")
         if isinstance(asked, Attempt) and (asked.batch_per_rank <= self.fits or not cell.memory_limit_bytes):
             totals_s = () if asked.short else None
@@ -69,7 +71,13 @@ def plan(backend: str, *batches: Any) -> CellPlan:
 
 
 def swept(
-    root: Path, plans: Sequence[CellPlan], *, fits: int = 4, rerun: Any = None, **goal: Any
+    root: Path,
+    plans: Sequence[CellPlan],
+    *,
+    fits: int = 4,
+    rerun: Any = None,
+    stop_after: int | None = None,
+    **goal: Any,
 ) -> tuple[list[str], list[str]]:
     """One sweep of ``plans``: what happened, and what was said."""
     events: list[str] = []
@@ -83,7 +91,7 @@ def swept(
             limits=Limits(60, None),
             rerun=rerun,
             store=store,
-            executor=Ranks(events, fits),
+            executor=Ranks(events, fits, stop_after),
             progress=progress,
             beside=Looks(root, events),
         )
@@ -156,6 +164,27 @@ def test_what_is_listed_beside_a_search_is_measured_anew_once(tmp_path: Path, re
     assert events.count("attempt") == launches
     after = Store(tmp_path / "run").of_cell(plans[0].cell)
     assert [one.attempt for one in after] == [one.attempt for one in before]
+
+
+def test_a_search_that_is_made_anew_replaces_its_own_attempts_and_no_others(tmp_path: Path) -> None:
+    """More fits than before. Batch 3 is no multiple of 2, and not asked for now."""
+    root, alone = tmp_path / "run", [plan("ddp", "probe")]
+    swept(root, [plan("ddp", 3, "probe")], fits=5, granularity=2, max_batch=8)
+    swept(root, alone, fits=8, granularity=2, max_batch=8, rerun="all")
+    after = Store(root).of_cell(alone[0].cell)
+    swept(tmp_path / "fresh", alone, fits=8, granularity=2, max_batch=8)
+    fresh = Store(tmp_path / "fresh").of_cell(alone[0].cell)
+    assert [one.attempt for one in after if one.attempt.batch_per_rank != 3] == [one.attempt for one in fresh]
+    assert len(after) == len(fresh) + 1
+
+
+def test_what_a_rerun_did_not_reach_keeps_its_earlier_result(tmp_path: Path) -> None:
+    root, plans = tmp_path / "run", [plan("ddp", 1, "probe")]
+    swept(root, plans, fits=2)
+    before = [one.attempt for one in Store(root).of_cell(plans[0].cell)]
+    with pytest.raises(KeyboardInterrupt):
+        swept(root, plans, fits=2, rerun="all", stop_after=2)
+    assert [one.attempt for one in Store(root).of_cell(plans[0].cell)] == before
 
 
 def test_what_the_smallest_batch_needs_is_not_taken_from_a_search_for_another(tmp_path: Path) -> None:

@@ -103,6 +103,12 @@ def test_recomputation_is_one_part_in_four() -> None:
     assert recomputed_share(False) == 0
 
 
+def test_a_peak_that_shrinks_as_the_batch_grows_says_nothing_of_the_state() -> None:
+    results = [result(ok(memory=vram(peak, 60)), batch=batch) for batch, peak in ((1, 17.0), (2, 16.3))]
+    (cell,) = summarize(results).cells
+    assert without_batch(cell) is None
+
+
 def test_the_peak_without_the_batch_is_on_the_line_through_the_two_smallest() -> None:
     results = [
         result(ok(memory=vram(peak, 60)), batch=batch, machine=CUDA_MACHINE)

@@ -6,7 +6,7 @@ reports.py   report
 importing.py import
 runs.py      compare, show
 audits.py    audit collectives, audit dataloader, audit params
-about.py     schema, doctor
+about.py     --version, schema, doctor
 
 Libraries are imported inside the commands, so that `bench --help` is instant.
 """

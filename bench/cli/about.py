@@ -1,11 +1,26 @@
-"""schema and doctor."""
+"""--version, schema and doctor."""
 
 import json
 from typing import Annotated, Literal
 
 import typer
 
+from bench import __version__
 from bench.cli.app import app
+
+
+def _say_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print bench's version.")
+    ] = False,
+) -> None: ...
 
 
 @app.command()

@@ -44,7 +44,7 @@ class Commands(TyperGroup):
             raise typer.Exit(2) from error
         except Exception as error:
             if hasattr(error, "format_message"):  # typer's own words about an option
-                setattr(error, "message", one_line(getattr(error, "message", ""), 480))  # noqa: B010
+                setattr(error, "message", one_line(getattr(error, "message", "").replace("Value error, ", "", 1), 480))  # noqa: B010
             raise
 
 

@@ -9,6 +9,7 @@ import typer
 from bench.cli import asked
 from bench.cli.app import app, print_document
 from bench.cli.measure import opened
+from bench.errors import InputError
 
 if TYPE_CHECKING:
     from bench.audited import Audited
@@ -153,6 +154,8 @@ def _run(
     from bench.audited import audit as audit_cell
     from bench.launch.watch import Limits
 
+    if any(text.partition("=")[0].strip() == "batch" for text in wanted.select or []):
+        raise InputError("an audit looks at one batch", field="--select batch", fix="--batch says at which")
     matrix, overrides = asked.file_and_overrides(wanted.matrix, wanted.overrides)
     loaded, plans, hardware = asked.read(
         matrix,

@@ -145,6 +145,7 @@ def _sweep(
     dry_run: bool,
 ) -> None:
     from bench import machine
+    from bench.units import counted
 
     _refuse_accumulation()
     loaded, plans, hardware = read
@@ -154,10 +155,10 @@ def _sweep(
         typer.echo("\n".join(shown.lines(loaded, plans, hardware, os.environ)))
         return
     with opened(loaded, plans, hardware, out=out, rerun=rerun, isolation=isolation) as sweep:
-        store, finished = sweep.store, sweep.finished()
+        store, finished, attempts = sweep.store, sweep.finished(), sum(len(plan.batches) for plan in plans)
         sweep.progress.begin(
             cells=len(plans),
-            attempts=sum(len(plan.batches) for plan in plans),
+            attempts=attempts,
             finished=finished,
             folder=str(store.root),
             notes=[
@@ -166,7 +167,7 @@ def _sweep(
                 *_limits(plans),
                 *sweep.unreadable(),
                 *sweep.failed_before(),
-                *_disturbed(sweep),
+                *(_disturbed(sweep) if finished < attempts else []),
             ],
         )
         try:
@@ -189,6 +190,8 @@ def _sweep(
         searched = [plan.cell for plan in plans if "probe" in plan.batches]  # of others, not all results are here
         print_results(results, [found for found in store.probes() if found.cell in searched], console())
         tell_left_out([store])
+        if (others := len(store.results()) - len(results)) > 0:
+            typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
         typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     except OSError:  # all is stored, and the exit code says how it went
         forget_stdout()

@@ -202,6 +202,7 @@ def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "Jso
     values = [contract[name] for result in results if name in (contract := contract_of(result))]
     # A run's name is its folder's, which may read as a number.
     found = [one for one in values if canonical(one) == canonical(value) or (name == RUN and one == str(value))]
+    found = found or [one for one in values if setting(name, one) == value]
     if not found:
         words = {setting(name, one): None for one in values}
         raise InputError(

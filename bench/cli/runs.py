@@ -2,12 +2,15 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench.cli.app import REPORTS, app, print_document, tell_left_out
 from bench.errors import InputError
+
+if TYPE_CHECKING:
+    from bench.store import Store
 
 LOG_LINES = 20
 
@@ -48,7 +51,7 @@ def compare(
     if warning is not None:
         typer.echo(f"bench: {warning}", err=True)
     print_document("Head against base", [*([warning] if warning else []), two.summary], compare_tables.tables(two))
-    regressions = [] if threshold is None else two.regressions(threshold)
+    regressions = [] if threshold is None else two.regressions(threshold) + _lost(runs[1])
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
     for open_ in (two.unmeasured_in_head, two.undecided(threshold)) if threshold is not None else ():
@@ -56,6 +59,11 @@ def compare(
             typer.echo(open_, err=True)
     if regressions:
         raise typer.Exit(1)
+
+
+def _lost(head: "Store") -> list[str]:
+    """Files of head that may hold what has become slower or failed."""
+    return [f"{file.relative_to(head.root)} cannot be read: {why}" for file, why in head.unreadable.items()]
 
 
 @app.command()

@@ -54,7 +54,11 @@ def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> 
         if canonical(value) not in values:
             problem = f"matches nothing: {name} is never {show(value)}"
             named = where.startswith("--backend") and value in BACKENDS
-            fix = f"to measure it all the same: --axis {condition}" if named else near_miss(value, values.values())
+            fix = (
+                f"to measure it all the same: --axis {condition}"
+                if named
+                else near_miss(value, [str(fact.get(name)) for fact in facts])
+            )
             raise InputError(problem, where=where, allowed=values.values(), fix=fix)
     chosen = {canonical(value) for value in wanted} if isinstance(wanted, list) else set()
     return [canonical(fact.get(name)) in chosen for fact in facts]

@@ -57,14 +57,16 @@ def advise(summary: Summary, probes: Sequence[Probe] = (), headrooms: Collection
     for cell in summary.cells:
         tasks.setdefault(key(cell.contract, without=CHOICES | OBSERVED), []).append(cell)
     columns = [name for name in summary.columns if name not in CHOICES and name != "cell"]
-    given = {probe.goal.headroom for probe in probes}.union(headrooms) or {Goal().headroom}
+    searched = [
+        [probe for probe in probes if probe.cell.id in {cell.cell.id for cell in cells}] for cells in tasks.values()
+    ]
+    of_tasks = [sorted({probe.goal.headroom for probe in own} or {Goal().headroom}) for own in searched]
+    several = len(set(headrooms).union(*of_tasks)) > 1
     found = []
-    for cells in tasks.values():
-        row, ids = cells[0].rows[0], {cell.cell.id for cell in cells}
-        own = [probe for probe in probes if probe.cell.id in ids]
-        for headroom in sorted({probe.goal.headroom for probe in own} or {min(given)}):
-            asked = [f"headroom {percent(headroom)}"] if len(given) > 1 else []
-            task = ", ".join([*(f"{caption(name)} {value_of(row, name)}" for name in columns), *asked])
+    for cells, own, of_task in zip(tasks.values(), searched, of_tasks, strict=True):
+        for headroom in of_task:
+            asked = [f"headroom {percent(headroom)}"] if several else []
+            task = ", ".join([*(f"{caption(name)} {value_of(cells[0].rows[0], name)}" for name in columns), *asked])
             found.append(_advise(cells, [probe for probe in own if probe.goal.headroom == headroom], task, headroom))
     return [advice for advice in found if advice.chosen or advice.alternatives or advice.ended]
 

@@ -102,6 +102,8 @@ def _same(one: JsonValue, other: JsonValue) -> bool:
 def _no_cell(summary: Summary, wanted: Mapping[str, JsonValue]) -> str:
     """Which of the conditions no result meets."""
     known = list(dict.fromkeys(name for cell in summary.cells for name in cell.contract))
+    if RUN in wanted and RUN not in known:
+        return f"no result has a field {RUN}: runs are told apart where several hold the same cell"
     for name in wanted:
         if name != "batch" and name not in known:
             return " ".join(

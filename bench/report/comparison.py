@@ -4,7 +4,7 @@ The two can disagree, and a reader must see it: a large batch is a merit of its 
 """
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -93,7 +93,7 @@ def compare(
         found = list(_speed_ups(cells, axis, reference, allowed))
         speed_ups += found
         alone += [cell for cell in cells if cell.best and not (found and axis in cell.contract)]
-    refused = tuple(islice(_refused(alone, summary.cells, axis), MAX_REFUSED + 1))
+    refused = tuple(islice(_refused(alone, summary.cells, axis, allowed), MAX_REFUSED + 1))
     return Comparison(
         axis=axis,
         speed_ups=tuple(speed_ups),
@@ -130,7 +130,9 @@ def _slowest_first(cell: CellRows) -> list[Row]:
     return sorted((row for row in cell.sound if not row.short), key=_rate)
 
 
-def _refused(alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str) -> Iterator[Refused]:
+def _refused(
+    alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str, allowed: frozenset[str]
+) -> Iterator[Refused]:
     """For each cell without a like one, the nearest with another value of the axis."""
     by_value: dict[str, list[CellRows]] = {}
     for cell in cells:
@@ -140,7 +142,8 @@ def _refused(alone: Sequence[CellRows], cells: Sequence[CellRows], axis: str) ->
     for one in alone:
         mine = key({axis: one.contract.get(axis)})
         others = [cell for value, them in by_value.items() if value != mine for cell in them]
-        fields, other = _nearest(one, others, axis)
+        unlike, other = _nearest(one, others, axis)
+        fields = tuple(name for name in unlike if name not in allowed)
         if other is not None and fields and (pair := frozenset({id(one), id(other)})) not in seen:
             seen.add(pair)
             yield Refused(one=one, other=other, fields=fields)
@@ -164,18 +167,18 @@ def table(summary: Summary, found: Comparison) -> Table:
     axis = caption(found.axis)
     settings = tuple(name for name in summary.columns if name not in (found.axis, "cell"))
     numbers = (f"{axis} A", "batch A", "samples/s A", f"{axis} B", "batch B", "samples/s B")
+    values = {id(row): setting(found.axis, _value(cell, found.axis)) for cell in summary.cells for row in cell.rows}
     doubts, rows = doubted(summary), []
     marked = [not doubts.isdisjoint((id(each.reference), id(each.row))) for each in found.speed_ups]
     for each, doubt in zip(found.speed_ups, marked, strict=True):
-        sides = [
-            (side.settings.get(found.axis), side.batch_per_rank, _rate(side)) for side in (each.reference, each.row)
-        ]
         named = (*(_of_both(each, name) for name in settings),)
-        values = [
-            text for value, batch, per_s in sides for text in (setting(found.axis, value), str(batch), rate(per_s))
+        sides = [
+            text
+            for side in (each.reference, each.row)
+            for text in (values[id(side)], str(side.batch_per_rank), rate(_rate(side)))
         ]
         how = f"matched batch {each.row.batch_per_rank}" if each.matched else "best against best"
-        rows.append((*named, how, _words(each, found.axis) + (", doubted" if doubt else ""), *values))
+        rows.append((*named, how, _words(each, values) + (", doubted" if doubt else ""), *sides))
     unlike = sorted({name for each in found.speed_ups for name in each.unlike})
     loud = f"UNLIKE: these figures compare results that differ in {', '.join(unlike)}, because they were asked for."
     return Table(
@@ -192,6 +195,11 @@ def table(summary: Summary, found: Comparison) -> Table:
             *(['Doubted: a row of it stands in "Rows to doubt".'] if any(marked) else []),
         ),
     )
+
+
+def _value(cell: CellRows, axis: str) -> JsonValue:
+    """Of a setting, or of what else tells results apart, such as the hardware."""
+    return cell.contract.get(axis, cell.rows[0].settings.get(axis))
 
 
 def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:
@@ -224,8 +232,8 @@ def _of_both(each: SpeedUp, name: str) -> str:
     return a if a == b else f"{a} (A), {b} (B)"
 
 
-def _words(each: SpeedUp, axis: str) -> str:
-    """``zero2 1.43× (1.40 to 1.46)``; the winner first."""
+def _words(each: SpeedUp, values: Mapping[int, str]) -> str:
+    """``zero2 1.43× (1.40 to 1.46)``; the winner first, by its value of what is compared."""
     won, ratio, interval = each.row, each.ratio, each.interval
     if ratio < 1:
         won, ratio = each.reference, 1 / ratio
@@ -234,7 +242,7 @@ def _words(each: SpeedUp, axis: str) -> str:
     # Without an interval, what reads 1.00 has no winner either.
     if each.even or (interval is None and f"{ratio:.2f}" == "1.00"):
         return f"even, {ratio:.2f}×{within}" + _mark(each)
-    return f"{setting(axis, won.settings.get(axis))} {ratio:.2f}×{within}" + _mark(each)
+    return f"{values[id(won)]} {ratio:.2f}×{within}" + _mark(each)
 
 
 def _mark(each: SpeedUp) -> str:

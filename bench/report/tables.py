@@ -213,6 +213,8 @@ def setting(name: str, value: JsonValue) -> str:
             return "none"
         case int() if name.endswith("_bytes"):
             return memory_size(value)
+        case list() if name == "hardware":
+            return one_line(" + ".join(dict.fromkeys(str(one) for one in value if one is not None)) or UNKNOWN)
     return one_line(str(value))
 
 

@@ -129,7 +129,10 @@ class Peak(NamedTuple):
 
 
 def without_batch(cell: CellRows) -> Peak | None:
-    """The peak allocated extrapolated to batch 0 on the line through the two smallest batches; with one, its own."""
+    """The peak allocated extrapolated to batch 0 on the line through the two smallest batches; with one, its own.
+
+    None where nothing was measured, or the larger batch took less.
+    """
     known = [
         (row.batch_per_rank, row.measured.peak_allocated_bytes_rank_max)
         for row in cell.rows
@@ -140,6 +143,8 @@ def without_batch(cell: CellRows) -> Peak | None:
         return None
     (small, low), (large, high) = points[0], points[-1]
     slope = (high - low) / (large - small) if large > small else 0.0
+    if slope < 0:  # noise: what is left would exceed what was ever measured
+        return None
     return Peak(low - slope * small, tuple(batch for batch, _ in points))
 
 
