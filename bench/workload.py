@@ -4,6 +4,7 @@ import importlib
 import inspect
 import sys
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, cast
 
@@ -96,16 +97,15 @@ def load(name: str) -> type[Workload]:
         raise InputError(f"{name!r} is not a workload: its Config is no pydantic model", field="workload.name")
     if not isinstance(found.units, tuple) or not all(isinstance(unit, str) for unit in found.units):
         raise InputError(f"{name!r} is not a workload: its units are no tuple of class names", field="workload.name")
-    try:
-        inspect.signature(found).bind("config")
-    except ValueError:
-        pass  # written in C, it may have no signature to look at
-    except TypeError as error:
-        raise InputError(
-            f"{name!r} is not a workload: it cannot be made from its config: {error}",
-            field="workload.name",
-            fix="give it an __init__(self, config)",
-        ) from error
+    with suppress(ValueError):  # what is written in C may have no signature to look at
+        try:
+            inspect.signature(found).bind("config")
+        except TypeError as error:
+            raise InputError(
+                f"{name!r} is not a workload: it cannot be made from its config: {error}",
+                field="workload.name",
+                fix="give it an __init__(self, config)",
+            ) from error
     return cast(type[Workload], found)
 
 

@@ -3,9 +3,13 @@
 import sys
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 import pytest
+from workloads import Toy
 
+from bench import workload
 from bench.errors import InputError
 from bench.machine import Hardware
 from bench.matrix import expand, load
@@ -488,3 +492,17 @@ def test_a_workload_that_takes_no_config_is_refused(tmp_path: Path, monkeypatch:
     with pytest.raises(InputError, match="it cannot be made from its config: too many positional") as said:
         load_and_expand(place(case, tmp_path), case)
     assert said.value.fix == "give it an __init__(self, config)"
+
+
+def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() -> None:
+    """A class that takes its constructor from one of C's: Python cannot say what it takes."""
+
+    class Opaque(dict[str, Any]):
+        Config, presets, units = Toy.Config, Toy.presets, Toy.units
+        auto_preset = build = dataset = lambda *_: None
+
+    module = ModuleType("opaque_workload")
+    vars(module)["Opaque"] = Opaque
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "opaque_workload", module)
+        assert workload.load("opaque_workload:Opaque") is Opaque
