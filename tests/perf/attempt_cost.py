@@ -2,14 +2,16 @@
 
 Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
 launch and a second fork are under way at once and halted in turn (SIGSTOP), so that what disturbs the machine disturbs
-all alike; the forks' ratio to each other is what noise allows. That is mostly how one process's memory lies against
-another's, so many processes of few steps say more than few of many. Against the loop as a user writes it (bare.py),
-every other step is bench's own, in one process.
+all alike. What they differ by then is mostly how one process's memory lies against another's, so many processes of few
+steps say more than few of many. Against the loop as a user writes it (bare.py), every other step is bench's own, in one
+process. What noise allows: each median's 95 % interval, and the two forks' ratio to each other, which is 1 but for it.
+On two cores nine rounds leave some 5 % open; `--backends fsdp --rounds 30` asks one backend more closely.
 """
 
 import argparse
 import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -21,6 +23,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
+
+from scipy.stats import quantile_test
 
 from bench import backends, machine, spool, workload
 from bench.cell import Attempt, Cell, Measure
@@ -42,9 +46,10 @@ def main() -> None:
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
     arguments = parser.parse_args()
     hardware = machine.detect()
-    print(f"{hardware.device}, {hardware.cores} cores; median (min-max) of {arguments.rounds} rounds")
+    rounds = f"median, its 95 % interval and (min-max) of {arguments.rounds} rounds"
+    print(f"{hardware.device}, {hardware.cores} cores; {rounds}")
     print("                  fixed cost of an attempt   step time")
-    print("backend          fork s  launch s   ratio   fork/launch           fork/fork             bench/bare")
+    print(f"backend          fork s  launch s   ratio   {'fork/launch':<35}{'fork/fork':<35}bench/bare")
     with tempfile.TemporaryDirectory() as scratch:
         for backend in arguments.backends.split(","):
             Trial(backend, Path(scratch), hardware, arguments.steps).show(arguments.rounds)
@@ -168,7 +173,10 @@ def send(folder: Path, number: signal.Signals) -> None:
 
 
 def spread(values: Sequence[float]) -> str:
-    return f"{median(values):>6.3f} ({min(values):.3f}-{max(values):.3f})"
+    middle = median(values)
+    low, high = quantile_test(values, q=middle, p=0.5).confidence_interval(0.95)
+    interval = "n/a" if math.isnan(low) else f"{low:.3f}-{high:.3f}"  # of fewer than six
+    return f"{middle:>6.3f}, {interval} ({min(values):.3f}-{max(values):.3f})"
 
 
 if __name__ == "__main__":
