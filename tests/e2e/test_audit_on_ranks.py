@@ -23,8 +23,8 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> No
         workload=POLICY,
         matrix={"backend": backends, "branch_sync": ["none", "agree", "hoist"], "batch": 1},
     )
-    out = ("--out", str(bench.folder / "run"))
-    found = said(bench("audit", "collectives", matrix, "--steps", "5", *out, expect=1))
+    audit = ("audit", "collectives", matrix, "--steps", "5", "--out", str(bench.folder / "run"))
+    found = said(bench(*audit, expect=1))
     assert len(found) == 3 * len(backends)
     for label, says in found.items():
         backend, _, sync = label.partition(" branch_sync=")
@@ -34,6 +34,8 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> No
                 assert re.search(rf"rank {rank} asked for [^;]+ in \w+ \(model/\w+\.py:\d+\)", says), label
         else:  # under ddp no forward issues a collective of its own, so there is nothing to part at
             assert says.startswith("SAME, all 2 ranks"), label
+    alike = ("--select", "branch_sync=agree", "--select", "backend=fsdp")
+    assert list(said(bench(*audit, *alike))) == ["fsdp branch_sync=agree"]
     bench.assert_gone()
 
 
@@ -43,6 +45,7 @@ def test_a_loader_that_keeps_training_waiting_is_told_from_one_that_does_not(ben
     )
     out = ("--out", str(bench.folder / "run"))
     audit = ("audit", "dataloader", matrix, "--steps", "6", *out)
+    assert all(says.startswith("NO TRAINING FIGURE") for says in said(bench(*audit)).values())
     bench("run", matrix, *out)
     written = (bench.folder / "run/matrix.yaml").read_text()
     other = said(bench(*audit, "--batch", "3")).values()  # whose steps are others
@@ -119,6 +122,4 @@ def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None
         else:
             assert result.outcome.kind == "ok", label
     assert "| UNUSED    | spare" in output
-    sharded = ("--select", "part=spare", "--select", "find_unused_parameters=true", "--axis", "backend=fsdp,zero2")
-    labels = said(bench("audit", "params", matrix, *out, *sharded))
-    assert [*labels] == [f"{backend} find_unused_parameters=true part=spare" for backend in ("fsdp", "zero2")]
+    bench("audit", "params", matrix, *out, "--select", "part=spare", "--axis", "backend=fsdp,zero2")

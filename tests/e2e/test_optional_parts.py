@@ -23,7 +23,7 @@ POLICY = {
 BACKENDS = ["ddp", "fsdp", "fsdp2", "zero3"]
 
 
-@pytest.mark.parametrize("steps", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("steps", [30, pytest.param(200, marks=pytest.mark.long)])
 def test_steps_end_when_ranks_agree_and_when_nothing_is_left_to_decide(bench: Bench, steps: int) -> None:
     matrix = bench.matrix(
         workload=POLICY,
