@@ -49,7 +49,7 @@ def main() -> None:
     rounds = f"median, its 95 % interval and (min-max) of {arguments.rounds} rounds"
     print(f"{hardware.device}, {hardware.cores} cores; {rounds}")
     print("                  fixed cost of an attempt   step time")
-    print(f"backend          fork s  launch s   ratio   {'fork/launch':<35}{'fork/fork':<35}bench/bare")
+    print(f"backend          fork s  launch s   ratio   {'fork/launch':<34}{'fork/fork':<34}bench/bare")
     with tempfile.TemporaryDirectory() as scratch:
         for backend in arguments.backends.split(","):
             Trial(backend, Path(scratch), hardware, arguments.steps).show(arguments.rounds)
@@ -176,7 +176,7 @@ def spread(values: Sequence[float]) -> str:
     middle = median(values)
     low, high = quantile_test(values, q=middle, p=0.5).confidence_interval(0.95)
     interval = "n/a" if math.isnan(low) else f"{low:.3f}-{high:.3f}"  # of fewer than six
-    return f"{middle:>6.3f}, {interval} ({min(values):.3f}-{max(values):.3f})"
+    return f"{middle:>6.3f}, {interval:<11} ({min(values):.3f}-{max(values):.3f})"
 
 
 if __name__ == "__main__":
