@@ -3,15 +3,15 @@
 Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
 launch and a second fork are under way at once and halted in turn (SIGSTOP), so that what disturbs the machine disturbs
 all alike. What they differ by then is mostly how one process's memory lies against another's, so many processes of few
-steps say more than few of many. Against the loop as a user writes it (bare.py), every other step is bench's own, in one
-process. What noise allows: each median's 95 % interval, and the two forks' ratio to each other, which is 1 but for it.
-On two cores nine rounds leave some 5 % open; `--backends fsdp --rounds 30` asks one backend more closely.
+steps say more than few of many, and each sitting starts servers anew: forks of one server lie alike. Against the loop
+as a user writes it (bare.py), every other step is bench's own, in one process. What noise allows: each ratio's 95 %
+interval, and the ratio of the two forks to each other, which is 1 but for it. `--backends fsdp --sittings 4` asks one
+backend more closely.
 """
 
 import argparse
 import itertools
 import json
-import math
 import os
 import signal
 import subprocess
@@ -21,10 +21,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 from typing import NamedTuple
 
-from scipy.stats import quantile_test
+from rich.console import Console
+from rich.progress import track
+from scipy.stats.mstats import trimmed_mean, trimmed_mean_ci
 
 from bench import backends, machine, spool, workload
 from bench.cell import Attempt, Cell, Measure
@@ -37,27 +39,40 @@ from bench.outcome import Ok
 
 BARE = Path(__file__).with_name("bare.py")
 BURST_S = 1.0
+TURNS, BARES = 12, 3  # of each in a sitting
+TRIM = (0.2, 0.2)  # nearly as sharp as the mean, and a disturbed process or two change nothing
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9)
-    parser.add_argument("--steps", type=int, default=15)
+    parser.add_argument("--sittings", type=int, default=2)
+    parser.add_argument("--steps", type=int, default=8)
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
     arguments = parser.parse_args()
-    hardware = machine.detect()
-    rounds = f"median, its 95 % interval and (min-max) of {arguments.rounds} rounds"
-    print(f"{hardware.device}, {hardware.cores} cores; {rounds}")
+    hardware, sittings = machine.detect(), arguments.sittings
+    print(f"{hardware.device}, {hardware.cores} cores; fixed cost: median of {sittings} attempts each; step time:")
+    print(f"trimmed mean, its 95 % interval (min-max) of {sittings * TURNS} rounds, of {sittings * BARES} against bare")
     print("                  fixed cost of an attempt   step time")
-    print(f"backend          fork s  launch s   ratio   {'fork/launch':<34}{'fork/fork':<34}bench/bare")
+    print(f"backend          fork s  launch s   ratio   {'forks/launch':<34}{'fork/fork':<34}bench/bare", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
-        for backend in arguments.backends.split(","):
-            Trial(backend, Path(scratch), hardware, arguments.steps).show(arguments.rounds)
+        for backend in track(arguments.backends.split(","), "attempt cost", console=Console(stderr=True)):
+            trial = Trial(backend, Path(scratch), hardware, arguments.steps)
+            for _ in range(sittings):
+                trial.sit()
+            print(trial, flush=True)
 
 
 class Fixed(NamedTuple):
     fork_s: float
     launch_s: float
+
+
+class Turn(NamedTuple):
+    """Step times."""
+
+    fork_s: float
+    launch_s: float
+    again_s: float
 
 
 class Trial:
@@ -76,24 +91,30 @@ class Trial:
             measure=Measure(warmup_steps=3, steps=steps, phase_steps=0),
         )
         self.environment = backends.environment(self.ranks, hardware, os.environ)
+        self.fixed: list[Fixed] = []
+        self.turns: list[Turn] = []
+        self.bares: list[float] = []
 
-    def show(self, rounds: int) -> None:
+    def sit(self) -> None:
         first, second, launch = self.servers(), self.servers(), OwnLaunch(self.hardware)
         try:
             self.fixed_s(first)  # starts them; their children tell them what to import
             self.fixed_s(second)
-            fixed = [Fixed(self.fixed_s(first), self.fixed_s(launch)) for _ in range(rounds)]
-            steps_s = [self.in_turn([first, launch, second], turn) for turn in range(rounds)]
+            self.fixed.append(Fixed(self.fixed_s(first), self.fixed_s(launch)))
+            self.turns += [Turn(*self.in_turn([first, launch, second], turn)) for turn in range(TURNS)]
         finally:
             for servers in (first, second):
                 servers.close()
-        fork_s, launch_s = (median(column) for column in zip(*fixed, strict=True))
+        self.bares += [self.bare() for _ in range(BARES)]
+
+    def __str__(self) -> str:
+        fork_s, launch_s = (median(column) for column in zip(*self.fixed, strict=True))
         columns = [
-            spread([fork / own for fork, own, _ in steps_s]),
-            spread([fork / again for fork, _, again in steps_s]),
-            spread([self.bare() for _ in range(rounds)]),
+            spread([fmean([fork, again]) / own for fork, own, again in self.turns]),
+            spread([fork / again for fork, _, again in self.turns]),
+            spread(self.bares),
         ]
-        print(f"{self.backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}  ", *columns, flush=True)
+        return f"{self.backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}   {' '.join(columns)}"
 
     def servers(self) -> Forking:
         return Forking(self.new("servers"), self.hardware, ["model.workload"], lambda _: None, print)
@@ -173,10 +194,8 @@ def send(folder: Path, number: signal.Signals) -> None:
 
 
 def spread(values: Sequence[float]) -> str:
-    middle = median(values)
-    low, high = quantile_test(values, q=middle, p=0.5).confidence_interval(0.95)
-    interval = "n/a" if math.isnan(low) else f"{low:.3f}-{high:.3f}"  # of fewer than six
-    return f"{middle:>6.3f}, {interval:<11} ({min(values):.3f}-{max(values):.3f})"
+    low, high = trimmed_mean_ci(values, TRIM)  # Tukey and McLaughlin's
+    return f"{trimmed_mean(values, TRIM):>6.3f}, {low:.3f}-{high:.3f} ({min(values):.3f}-{max(values):.3f})"
 
 
 if __name__ == "__main__":
