@@ -1,17 +1,16 @@
 """What an attempt costs beside its own steps, and whether bench disturbs the steps that it times.
 
 Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
-launch and a second fork are under way at once and halted in turn (SIGSTOP), so that what disturbs the machine disturbs
-all alike. What they differ by then is mostly how one process's memory lies against another's, so many processes of few
-steps say more than few of many, and each sitting starts servers anew: forks of one server lie alike. Against the loop
-as a user writes it (bare.py), every other step is bench's own, in one process. What noise allows: each ratio's 95 %
-interval, and the ratio of the two forks to each other, which is 1 but for it. `--backends fsdp --sittings 4` asks one
-backend more closely.
+launch and a fork of other servers are under way at once and take each step in turn (turns.py), so that what disturbs
+the machine disturbs all alike: in bursts of a second, it was seen to change by 10 % from one to the next. What is left
+is how one process, and all that are forked from one, lie in memory: some 3 %. So each sitting starts servers anew, and
+the intervals count sittings. Against the loop as a user writes it (bare.py), every other step is bench's own, in one
+process. What noise allows: each mean's 95 % interval, and the ratio of the two forks, which is 1 but for it.
 """
 
 import argparse
-import itertools
 import json
+import math
 import os
 import signal
 import subprocess
@@ -19,14 +18,15 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import cycle, islice, permutations
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
 
 from rich.console import Console
 from rich.progress import track
-from scipy.stats.mstats import trimmed_mean, trimmed_mean_ci
+from scipy.stats import ttest_1samp
 
 from bench import backends, machine, spool, workload
 from bench.cell import Attempt, Cell, Measure
@@ -38,41 +38,36 @@ from bench.machine import Hardware
 from bench.outcome import Ok
 
 BARE = Path(__file__).with_name("bare.py")
-BURST_S = 1.0
-TURNS, BARES = 12, 3  # of each in a sitting
-TRIM = (0.2, 0.2)  # nearly as sharp as the mean, and a disturbed process or two change nothing
+HERE = str(Path(__file__).parent)
+ROUNDS = 2  # in a sitting: a launch differs from another as much as servers do, and takes longer
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sittings", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--sittings", type=int, default=6)
+    parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
     arguments = parser.parse_args()
+    os.environ["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
     hardware, sittings = machine.detect(), arguments.sittings
-    print(f"{hardware.device}, {hardware.cores} cores; fixed cost: median of {sittings} attempts each; step time:")
-    print(f"trimmed mean, its 95 % interval (min-max) of {sittings * TURNS} rounds, of {sittings * BARES} against bare")
+    print(f"{hardware.device}, {hardware.cores} cores; {sittings} sittings; fixed cost: the median of them; step time:")
+    print("their mean, its 95 % interval (min-max)")
     print("                  fixed cost of an attempt   step time")
     print(f"backend          fork s  launch s   ratio   {'forks/launch':<34}{'fork/fork':<34}bench/bare", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for backend in track(arguments.backends.split(","), "attempt cost", console=Console(stderr=True)):
             trial = Trial(backend, Path(scratch), hardware, arguments.steps)
-            for _ in range(sittings):
-                trial.sit()
-            print(trial, flush=True)
+            show(backend, [trial.sit() for _ in range(sittings)])
 
 
-class Fixed(NamedTuple):
-    fork_s: float
-    launch_s: float
-
-
-class Turn(NamedTuple):
-    """Step times."""
+class Sitting(NamedTuple):
+    """Wall time of an attempt less its own steps, and ratios of step times."""
 
     fork_s: float
     launch_s: float
-    again_s: float
+    forks_to_launch: float
+    fork_to_fork: float
+    bench_to_bare: float
 
 
 class Trial:
@@ -91,30 +86,22 @@ class Trial:
             measure=Measure(warmup_steps=3, steps=steps, phase_steps=0),
         )
         self.environment = backends.environment(self.ranks, hardware, os.environ)
-        self.fixed: list[Fixed] = []
-        self.turns: list[Turn] = []
-        self.bares: list[float] = []
 
-    def sit(self) -> None:
+    def sit(self) -> Sitting:
         first, second, launch = self.servers(), self.servers(), OwnLaunch(self.hardware)
         try:
             self.fixed_s(first)  # starts them; their children tell them what to import
             self.fixed_s(second)
-            self.fixed.append(Fixed(self.fixed_s(first), self.fixed_s(launch)))
-            self.turns += [Turn(*self.in_turn([first, launch, second], turn)) for turn in range(TURNS)]
+            fork_s, launch_s = self.fixed_s(first), self.fixed_s(launch)
+            steps = [
+                times for _ in range(ROUNDS) for times in zip(*self.in_turns([first, second, launch]), strict=True)
+            ]
         finally:
             for servers in (first, second):
                 servers.close()
-        self.bares += [self.bare() for _ in range(BARES)]
-
-    def __str__(self) -> str:
-        fork_s, launch_s = (median(column) for column in zip(*self.fixed, strict=True))
-        columns = [
-            spread([fmean([fork, again]) / own for fork, own, again in self.turns]),
-            spread([fork / again for fork, _, again in self.turns]),
-            spread(self.bares),
-        ]
-        return f"{self.backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}   {' '.join(columns)}"
+        # Each step is held against those next to it.
+        forks_to_launch = median(fork / own for *forks, own in steps for fork in forks)
+        return Sitting(fork_s, launch_s, forks_to_launch, median(fork / other for fork, other, _ in steps), self.bare())
 
     def servers(self) -> Forking:
         return Forking(self.new("servers"), self.hardware, ["model.workload"], lambda _: None, print)
@@ -122,8 +109,8 @@ class Trial:
     def new(self, what: str) -> Callable[[], Path]:
         return lambda: Path(tempfile.mkdtemp(prefix=f"{self.backend}-{what}", dir=self.scratch))
 
-    def prepared(self) -> Path:
-        folder, attempt = self.new("attempt")(), Attempt(cell=self.cell, batch_per_rank=2)
+    def prepared(self, **changes: object) -> Path:
+        folder, attempt = self.new("attempt")(), Attempt(cell=self.cell.model_copy(update=changes), batch_per_rank=2)
         units, device = self.kind.units, self.hardware.device
         for name, text in prepare.files(attempt, units, device, self.environment, str(folder)).items():
             spool.write_text(folder / name, text)
@@ -137,40 +124,45 @@ class Trial:
 
     def fixed_s(self, executor: Executor) -> float:
         """Wall time of an attempt less its own steps."""
-        folder, start = self.prepared(), time.perf_counter()
+        folder = self.prepared(measure=Measure(warmup_steps=1, steps=1, phase_steps=0))
+        start = time.perf_counter()
         outcome = self.run(executor, folder)
         wall_s = time.perf_counter() - start
         return wall_s - max(rank.warmup_s + sum(rank.step_times_s) for rank in outcome.ranks)
 
-    def in_turn(self, executors: Sequence[Executor], turn: int) -> list[float]:
-        """Each executor's median step time, by the slower rank of each step, while one at a time goes on.
-
-        Another one comes first in each ``turn``: the first to start was seen to be up to 5 % slower to the end.
-        """
-        folders = [self.prepared() for _ in executors]
-        found = [0.0 for _ in executors]
+    def in_turns(self, executors: Sequence[Executor]) -> list[list[float]]:
+        """The step times of each executor's attempt, by the slower rank of each step."""
+        folders = [self.prepared(workload="turns:InTurns") for _ in executors]
+        found: list[list[float]] = [[] for _ in executors]
 
         def attempt(index: int) -> None:
             ranks = self.run(executors[index], folders[index]).ranks
-            steps_s = [max(times) for times in zip(*(rank.step_times_s for rank in ranks), strict=True)]
-            found[index] = median(time_s for time_s in steps_s if time_s < BURST_S)  # without those that were halted
+            found[index] = [max(times) for times in zip(*(rank.step_times_s for rank in ranks), strict=True)]
 
         threads = [threading.Thread(target=attempt, args=[index]) for index in range(len(executors))]
-        attempts = list(zip(folders, threads, strict=True))
-        attempts = attempts[turn % len(attempts) :] + attempts[: turn % len(attempts)]
-        for folder, thread in attempts:
-            thread.start()
-            while not all((beat := spool.read_beat(folder, rank)) and beat.step for rank in range(self.ranks)):
+        stops = [self.stops(folder, thread) for folder, thread in zip(folders, threads, strict=True)]
+        for turns in ([stops], islice(cycle(permutations(stops)), self.cell.measure.steps)):
+            for turn in turns:
+                for stop in turn:
+                    next(stop)
+        return found
+
+    def stops(self, folder: Path, thread: threading.Thread) -> Iterator[None]:
+        """Starts the attempt, or lets it go on, to its ranks' next stop or its end."""
+        thread.start()
+        while len(ranks := ranks_of(folder)) < self.ranks or not all(map(stopped, ranks)):
+            assert thread.is_alive()
+            time.sleep(0.05)
+        yield
+        for _ in range(self.cell.measure.steps - 1):
+            let_go_on(ranks)
+            while not all(map(stopped, ranks)):
                 assert thread.is_alive()
-                time.sleep(0.02)
-            send(folder, signal.SIGSTOP)
-        for folder, thread in itertools.cycle(attempts):
-            if not any(each.is_alive() for each in threads):
-                return found
-            send(folder, signal.SIGCONT)
-            thread.join(timeout=BURST_S)
-            send(folder, signal.SIGSTOP)
-        raise AssertionError
+                time.sleep(0.005)
+            yield
+        let_go_on(ranks)
+        thread.join()
+        yield
 
     def bare(self) -> float:
         """The ratio of bench's step to the bare one, by medians, of the slower rank."""
@@ -182,20 +174,39 @@ class Trial:
         return float(max(median(bench_s) for bench_s, _ in steps_s) / max(median(bare_s) for _, bare_s in steps_s))
 
 
-def send(folder: Path, number: signal.Signals) -> None:
-    """To the ranks that beat in the folder."""
+def ranks_of(folder: Path) -> list[int]:
+    """The processes that beat in the folder."""
+    found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             opened = [os.readlink(file) for file in (process / "fd").iterdir()]
         except OSError:
             continue  # it has ended
         if any(file.startswith(f"{folder}/rank") and file.endswith(".beat") for file in opened):
-            os.kill(int(process.name), number)
+            found.append(int(process.name))
+    return found
+
+
+def stopped(process: int) -> bool:
+    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("T")
+
+
+def let_go_on(processes: Sequence[int]) -> None:
+    for process in processes:
+        os.kill(process, signal.SIGCONT)
+
+
+def show(backend: str, sittings: Sequence[Sitting]) -> None:
+    forks_s, launches_s, *ratios = zip(*sittings, strict=True)
+    fork_s, launch_s = median(forks_s), median(launches_s)
+    columns = " ".join(f"{spread(ratio):<34}" for ratio in ratios).rstrip()
+    print(f"{backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}   {columns}", flush=True)
 
 
 def spread(values: Sequence[float]) -> str:
-    low, high = trimmed_mean_ci(values, TRIM)  # Tukey and McLaughlin's
-    return f"{trimmed_mean(values, TRIM):>6.3f}, {low:.3f}-{high:.3f} ({min(values):.3f}-{max(values):.3f})"
+    low, high = ttest_1samp(values, 1.0).confidence_interval(0.95) if len(values) > 1 else (math.nan, math.nan)
+    interval = "n/a" if math.isnan(low) else f"{low:.3f}-{high:.3f}"
+    return f"{fmean(values):.3f}, {interval} ({min(values):.3f}-{max(values):.3f})"
 
 
 if __name__ == "__main__":

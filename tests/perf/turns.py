@@ -1,0 +1,21 @@
+"""The bundled policy in ranks that stop before each measured step, until SIGCONT gives them their turn."""
+
+import os
+import signal
+
+from bench.spool import BeatFile
+from model.workload import Pi07
+
+beat = BeatFile.__call__
+
+
+class InTurns(Pi07): ...
+
+
+def beat_and_stop(self: BeatFile, phase: str, step: int = 0, steps: int = 0) -> None:
+    beat(self, phase, step, steps)
+    if phase == "measure":  # outside of what is timed
+        os.kill(os.getpid(), signal.SIGSTOP)
+
+
+BeatFile.__call__ = beat_and_stop  # type: ignore[method-assign]
