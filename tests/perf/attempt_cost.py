@@ -3,14 +3,14 @@
 Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
 launch and a fork of other servers are under way at once and take each step in turn (turns.py), so that what disturbs
 the machine disturbs all alike: in bursts of a second, it was seen to change by 10 % from one to the next. What is left
-is how one process, and all that are forked from one, lie in memory: some 3 %. So each sitting starts servers anew, and
-the intervals count sittings. Against the loop as a user writes it (bare.py), every other step is bench's own, in one
-process. What noise allows: each mean's 95 % interval, and the ratio of the two forks, which is 1 but for it.
+is how a process happens to lie in memory, some 3 %, and that the first to start is 1 % slower to its end: a sitting has
+a round for each order of starting. Against the loop as a user writes it (bare.py), every other step is bench's own, in
+one process. What noise allows: each mean's 95 % interval over rounds, and the ratio of the two forks, which is 1 but
+for it.
 """
 
 import argparse
 import json
-import math
 import os
 import signal
 import subprocess
@@ -19,7 +19,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import cycle, islice, permutations
+from itertools import chain, cycle, islice, permutations
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -39,19 +39,19 @@ from bench.outcome import Ok
 
 BARE = Path(__file__).with_name("bare.py")
 HERE = str(Path(__file__).parent)
-ROUNDS = 2  # in a sitting: a launch differs from another as much as servers do, and takes longer
+BARES = 2  # in a sitting
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sittings", type=int, default=6)
+    parser.add_argument("--sittings", type=int, default=3)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
     hardware, sittings = machine.detect(), arguments.sittings
-    print(f"{hardware.device}, {hardware.cores} cores; {sittings} sittings; fixed cost: the median of them; step time:")
-    print("their mean, its 95 % interval (min-max)")
+    print(f"{hardware.device}, {hardware.cores} cores; fixed cost: median of {sittings}; step time: mean of")
+    print(f"{6 * sittings} rounds, {BARES * sittings} against bare, its 95 % interval (min-max)")
     print("                  fixed cost of an attempt   step time")
     print(f"backend          fork s  launch s   ratio   {'forks/launch':<34}{'fork/fork':<34}bench/bare", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
@@ -61,13 +61,13 @@ def main() -> None:
 
 
 class Sitting(NamedTuple):
-    """Wall time of an attempt less its own steps, and ratios of step times."""
+    """Wall times of an attempt less its own steps, and ratios of step times."""
 
     fork_s: float
     launch_s: float
-    forks_to_launch: float
-    fork_to_fork: float
-    bench_to_bare: float
+    forks_to_launch: list[float]
+    fork_to_fork: list[float]
+    bench_to_bare: list[float]
 
 
 class Trial:
@@ -93,15 +93,18 @@ class Trial:
             self.fixed_s(first)  # starts them; their children tell them what to import
             self.fixed_s(second)
             fork_s, launch_s = self.fixed_s(first), self.fixed_s(launch)
-            steps = [
-                times for _ in range(ROUNDS) for times in zip(*self.in_turns([first, second, launch]), strict=True)
-            ]
+            rounds = [self.in_turns([first, second, launch], order) for order in permutations(range(3))]
         finally:
             for servers in (first, second):
                 servers.close()
-        # Each step is held against those next to it.
-        forks_to_launch = median(fork / own for *forks, own in steps for fork in forks)
-        return Sitting(fork_s, launch_s, forks_to_launch, median(fork / other for fork, other, _ in steps), self.bare())
+        return Sitting(
+            fork_s,
+            launch_s,
+            # Each step is held against those next to it.
+            [median(fork / own for *forks, own in steps for fork in forks) for steps in rounds],
+            [median(fork / other for fork, other, _ in steps) for steps in rounds],
+            [self.bare() for _ in range(BARES)],
+        )
 
     def servers(self) -> Forking:
         return Forking(self.new("servers"), self.hardware, ["model.workload"], lambda _: None, print)
@@ -130,8 +133,8 @@ class Trial:
         wall_s = time.perf_counter() - start
         return wall_s - max(rank.warmup_s + sum(rank.step_times_s) for rank in outcome.ranks)
 
-    def in_turns(self, executors: Sequence[Executor]) -> list[list[float]]:
-        """The step times of each executor's attempt, by the slower rank of each step."""
+    def in_turns(self, executors: Sequence[Executor], order: Sequence[int]) -> list[tuple[float, ...]]:
+        """Each step's times, one of each executor's attempt, by its slower rank; they start in the given order."""
         folders = [self.prepared(workload="turns:InTurns") for _ in executors]
         found: list[list[float]] = [[] for _ in executors]
 
@@ -141,11 +144,11 @@ class Trial:
 
         threads = [threading.Thread(target=attempt, args=[index]) for index in range(len(executors))]
         stops = [self.stops(folder, thread) for folder, thread in zip(folders, threads, strict=True)]
-        for turns in ([stops], islice(cycle(permutations(stops)), self.cell.measure.steps)):
+        for turns in ([[stops[index] for index in order]], islice(cycle(permutations(stops)), self.cell.measure.steps)):
             for turn in turns:
                 for stop in turn:
                     next(stop)
-        return found
+        return list(zip(*found, strict=True))
 
     def stops(self, folder: Path, thread: threading.Thread) -> Iterator[None]:
         """Starts the attempt, or lets it go on, to its ranks' next stop or its end."""
@@ -165,13 +168,16 @@ class Trial:
         yield
 
     def bare(self) -> float:
-        """The ratio of bench's step to the bare one, by medians, of the slower rank."""
+        """The ratio of bench's step to the bare one next to it, by the slower rank of each; the median."""
         folder = self.prepared()
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
         command = [*launch, "--config_file", str(folder / "accelerate.yaml"), str(BARE), str(folder)]
         subprocess.run(command, env={**os.environ, **self.environment}, check=True, capture_output=True)
-        steps_s = [json.loads(file.read_text()) for file in folder.glob("bare*.json")]
-        return float(max(median(bench_s) for bench_s, _ in steps_s) / max(median(bare_s) for _, bare_s in steps_s))
+        ranks = [json.loads(file.read_text()) for file in folder.glob("bare*.json")]
+        bench_s, bare_s = (
+            [max(times) for times in zip(*of_ranks, strict=True)] for of_ranks in zip(*ranks, strict=True)
+        )
+        return float(median(bench / bare for bench, bare in zip(bench_s, bare_s, strict=True)))
 
 
 def ranks_of(folder: Path) -> list[int]:
@@ -199,14 +205,13 @@ def let_go_on(processes: Sequence[int]) -> None:
 def show(backend: str, sittings: Sequence[Sitting]) -> None:
     forks_s, launches_s, *ratios = zip(*sittings, strict=True)
     fork_s, launch_s = median(forks_s), median(launches_s)
-    columns = " ".join(f"{spread(ratio):<34}" for ratio in ratios).rstrip()
+    columns = " ".join(f"{spread(list(chain(*column))):<34}" for column in ratios).rstrip()
     print(f"{backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}   {columns}", flush=True)
 
 
 def spread(values: Sequence[float]) -> str:
-    low, high = ttest_1samp(values, 1.0).confidence_interval(0.95) if len(values) > 1 else (math.nan, math.nan)
-    interval = "n/a" if math.isnan(low) else f"{low:.3f}-{high:.3f}"
-    return f"{fmean(values):.3f}, {interval} ({min(values):.3f}-{max(values):.3f})"
+    low, high = ttest_1samp(values, 1.0).confidence_interval(0.95)
+    return f"{fmean(values):.3f}, {low:.3f}-{high:.3f} ({min(values):.3f}-{max(values):.3f})"
 
 
 if __name__ == "__main__":
