@@ -3,10 +3,9 @@
 Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
 launch and a fork of other servers are under way at once and take each step in turn (turns.py), so that what disturbs
 the machine disturbs all alike: in bursts of a second, it was seen to change by 10 % from one to the next. What is left
-is how a process happens to lie in memory, some 3 %, and that the first to start is 1 % slower to its end: a sitting has
-a round for each order of starting. Against the loop as a user writes it (bare.py), every other step is bench's own, in
-one process. What noise allows: each mean's 95 % interval over rounds, and the ratio of the two forks, which is 1 but
-for it.
+is how a process happens to lie in memory, some 3 %. A sitting has a round for each order of starting, in case the first
+is the slower for it. Against the loop as a user writes it (bare.py), every other step is bench's own, in one process.
+What noise allows: each mean's 95 % interval over rounds, and the ratio of the two forks, which is 1 but for it.
 """
 
 import argparse
