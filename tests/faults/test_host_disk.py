@@ -38,8 +38,14 @@ class Disk:
 
     def read_only(self) -> None:
         """For every path that is opened from now on; what is open stays so, as when a kernel gives a disk up."""
-        mount("--bind", self.folder, self.folder)
-        mount("-o", "remount,bind,ro", self.folder)
+        # Made beside and laid over at once: what was opened for writing in between would make the kernel say "busy".
+        beside = self.folder.with_name(f"{self.folder.name}-read-only")
+        beside.mkdir()
+        mount("--bind", self.folder, beside)
+        mount("-o", "remount,bind,ro", beside)
+        mount("--bind", beside, self.folder)
+        subprocess.run(["umount", beside], check=True, capture_output=True)
+        beside.rmdir()
 
     def read_and_write(self) -> None:
         subprocess.run(["umount", self.folder], check=True, capture_output=True)

@@ -3,9 +3,10 @@
 Fixed cost: a fork of a warm rank server and an `accelerate launch` of its own, in turn. Step time: a fork, an own
 launch and a fork of other servers are under way at once and take each step in turn (turns.py), so that what disturbs
 the machine disturbs all alike: in bursts of a second, it was seen to change by 10 % from one to the next. What is left
-is how a process happens to lie in memory, some 3 %. A sitting has a round for each order of starting, in case the first
-is the slower for it. Against the loop as a user writes it (bare.py), every other step is bench's own, in one process.
-What noise allows: each mean's 95 % interval over rounds, and the ratio of the two forks, which is 1 but for it.
+is how a process happens to lie in memory, some 3 %. Forks of one server lie alike, so each round starts new servers,
+and it starts the three in another order, in case the first is the slower for it. Against the loop as a user writes it
+(bare.py), every other step is bench's own, in one process. What noise allows: each mean's 95 % interval over rounds,
+and the ratio of the two forks, which is 1 but for it.
 """
 
 import argparse
@@ -18,7 +19,8 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from itertools import chain, cycle, islice, permutations
+from contextlib import closing, suppress
+from itertools import cycle, islice, permutations
 from pathlib import Path
 from statistics import fmean, median
 from typing import NamedTuple
@@ -37,36 +39,43 @@ from bench.machine import Hardware
 from bench.outcome import Ok
 
 BARE = Path(__file__).with_name("bare.py")
+ORDERS = list(permutations(range(3)))
 HERE = str(Path(__file__).parent)
-BARES = 2  # in a sitting
+PAIRS = 3  # of attempts whose fixed cost is taken
+BARES = 6
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--sittings", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
-    hardware, sittings = machine.detect(), arguments.sittings
-    print(f"{hardware.device}, {hardware.cores} cores; fixed cost: median of {sittings}; step time: mean of")
-    print(f"{6 * sittings} rounds, {BARES * sittings} against bare, its 95 % interval (min-max)")
+    hardware, rounds = machine.detect(), arguments.rounds
+    print(f"{hardware.device}, {hardware.cores} cores; fixed cost: median of {PAIRS}")
+    print(f"step time: mean of {rounds} rounds, {BARES} against bare, its 95 % interval (min-max)")
     print("                  fixed cost of an attempt   step time")
     print(f"backend          fork s  launch s   ratio   {'forks/launch':<34}{'fork/fork':<34}bench/bare", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for backend in track(arguments.backends.split(","), "attempt cost", console=Console(stderr=True)):
             trial = Trial(backend, Path(scratch), hardware, arguments.steps)
-            show(backend, [trial.sit() for _ in range(sittings)])
+            costs, found = trial.fixed_costs(), [trial.round(order) for order in islice(cycle(ORDERS), rounds)]
+            show(backend, costs, found, [trial.bare() for _ in range(BARES)])
 
 
-class Sitting(NamedTuple):
-    """Wall times of an attempt less its own steps, and ratios of step times."""
+class FixedCosts(NamedTuple):
+    """Wall times of attempts less their own steps."""
 
-    fork_s: float
-    launch_s: float
-    forks_to_launch: list[float]
-    fork_to_fork: list[float]
-    bench_to_bare: list[float]
+    fork_s: list[float]
+    launch_s: list[float]
+
+
+class Round(NamedTuple):
+    """Ratios of step times."""
+
+    forks_to_launch: float
+    fork_to_fork: float
 
 
 class Trial:
@@ -86,23 +95,19 @@ class Trial:
         )
         self.environment = backends.environment(self.ranks, hardware, os.environ)
 
-    def sit(self) -> Sitting:
-        first, second, launch = self.servers(), self.servers(), OwnLaunch(self.hardware)
-        try:
-            self.fixed_s(first)  # starts them; their children tell them what to import
-            self.fixed_s(second)
-            fork_s, launch_s = self.fixed_s(first), self.fixed_s(launch)
-            rounds = [self.in_turns([first, second, launch], order) for order in permutations(range(3))]
-        finally:
-            for servers in (first, second):
-                servers.close()
-        return Sitting(
-            fork_s,
-            launch_s,
-            # Each step is held against those next to it.
-            [median(fork / own for *forks, own in steps for fork in forks) for steps in rounds],
-            [median(fork / other for fork, other, _ in steps) for steps in rounds],
-            [self.bare() for _ in range(BARES)],
+    def fixed_costs(self) -> FixedCosts:
+        with closing(self.servers()) as fork, closing(OwnLaunch(self.hardware)) as launch:
+            self.fixed_s(fork)  # starts the servers
+            pairs = [(self.fixed_s(fork), self.fixed_s(launch)) for _ in range(PAIRS)]
+        return FixedCosts(*map(list, zip(*pairs, strict=True)))
+
+    def round(self, order: Sequence[int]) -> Round:
+        """The three start in the given order."""
+        # Each step is held against those next to it.
+        steps = self.in_turns([self.servers(), self.servers(), OwnLaunch(self.hardware)], order)
+        return Round(
+            median(fork / own for *forks, own in steps for fork in forks),
+            median(fork / other for fork, other, _ in steps),
         )
 
     def servers(self) -> Forking:
@@ -133,15 +138,17 @@ class Trial:
         return wall_s - max(rank.warmup_s + sum(rank.step_times_s) for rank in outcome.ranks)
 
     def in_turns(self, executors: Sequence[Executor], order: Sequence[int]) -> list[tuple[float, ...]]:
-        """Each step's times, one of each executor's attempt, by its slower rank; they start in the given order."""
+        """Each step's times, one of each executor's attempt, by its slower rank."""
         folders = [self.prepared(workload="turns:InTurns") for _ in executors]
         found: list[list[float]] = [[] for _ in executors]
 
         def attempt(index: int) -> None:
-            ranks = self.run(executors[index], folders[index]).ranks
+            with closing(executors[index]) as executor:
+                ranks = self.run(executor, folders[index]).ranks
             found[index] = [max(times) for times in zip(*(rank.step_times_s for rank in ranks), strict=True)]
 
-        threads = [threading.Thread(target=attempt, args=[index]) for index in range(len(executors))]
+        # Daemons: where one fails, nobody lets the others' ranks go on.
+        threads = [threading.Thread(target=attempt, args=[index], daemon=True) for index in range(len(executors))]
         stops = [self.stops(folder, thread) for folder, thread in zip(folders, threads, strict=True)]
         for turns in ([[stops[index] for index in order]], islice(cycle(permutations(stops)), self.cell.measure.steps)):
             for turn in turns:
@@ -171,7 +178,9 @@ class Trial:
         folder = self.prepared()
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
         command = [*launch, "--config_file", str(folder / "accelerate.yaml"), str(BARE), str(folder)]
-        subprocess.run(command, env={**os.environ, **self.environment}, check=True, capture_output=True)
+        tools = Path(sys.executable).parent
+        environment = backends.launch_environment(os.environ, self.environment, tools)
+        subprocess.run(command, env=environment, check=True, capture_output=True)
         ranks = [json.loads(file.read_text()) for file in folder.glob("bare*.json")]
         bench_s, bare_s = (
             [max(times) for times in zip(*of_ranks, strict=True)] for of_ranks in zip(*ranks, strict=True)
@@ -193,18 +202,22 @@ def ranks_of(folder: Path) -> list[int]:
 
 
 def stopped(process: int) -> bool:
-    return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("T")
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(") ")[2].startswith("T")
+    except OSError:
+        return False  # it has ended
 
 
 def let_go_on(processes: Sequence[int]) -> None:
     for process in processes:
-        os.kill(process, signal.SIGCONT)
+        with suppress(ProcessLookupError):  # its attempt will say so
+            os.kill(process, signal.SIGCONT)
 
 
-def show(backend: str, sittings: Sequence[Sitting]) -> None:
-    forks_s, launches_s, *ratios = zip(*sittings, strict=True)
-    fork_s, launch_s = median(forks_s), median(launches_s)
-    columns = " ".join(f"{spread(list(chain(*column))):<34}" for column in ratios).rstrip()
+def show(backend: str, costs: FixedCosts, rounds: Sequence[Round], bench_to_bare: Sequence[float]) -> None:
+    fork_s, launch_s = median(costs.fork_s), median(costs.launch_s)
+    ratios = [*zip(*rounds, strict=True), bench_to_bare]
+    columns = " ".join(f"{spread(column):<34}" for column in ratios).rstrip()
     print(f"{backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}   {columns}", flush=True)
 
 

@@ -26,7 +26,7 @@ beat = BeatFile(folder, int(os.environ.get("RANK", "0")))
 bare_s: list[float] = []
 bench_s: list[float] = []
 throughput_window(job, batches, measure.warmup_steps, beat, "warmup")
-for index in range(4 * measure.steps):
+for index in range(8 * measure.steps):
     # In turn, and the turn swapped every other time: what disturbs the machine disturbs both alike.
     if index % 4 in (0, 3):
         bench_s += throughput_window(job, batches, 1, beat, "measure").times_s
