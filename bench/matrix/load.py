@@ -74,6 +74,7 @@ def load(
     file = validate(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
+    _refuse_hidden(file, overrides)
     moot = list(dict.fromkeys(map(show, file.batches()))) if probed else []
     if probed:
         file, changed = file.probed(), {*changed, "batch"}
@@ -105,6 +106,21 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
         del places[old]
     places[key] = where
     return key[1] if len(key) == 2 and key[0] == "matrix" else None
+
+
+def _refuse_hidden(file: MatrixFile, overrides: Sequence[str]) -> None:
+    """An override that an axis or a default hides would measure something other than what was asked."""
+    for text in overrides:
+        name, _, written = text.partition("=")
+        section, _, field = name.strip().partition(".")
+        if section in ("workload", "train", "defaults") and field in file.matrix:
+            problem, fix = f"has no effect: {field} is an axis of the matrix", f"set the axis: --axis {field}={written}"
+        elif section in ("workload", "train") and field in file.defaults:
+            problem = f"has no effect: defaults name {field}"
+            fix = f"set the default: defaults.{field}={written}"
+        else:
+            continue
+        raise InputError(problem, where=text, fix=fix)
 
 
 def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
