@@ -240,6 +240,12 @@ def test_the_stored_matrix_of_an_own_config_is_read_again_elsewhere(
         assert expand(load(stored, hardware=CPU), CPU) == expand(matrix, CPU)
 
 
+def test_an_override_holds_where_an_added_combination_names_no_axis(load_text: Callable[..., Matrix]) -> None:
+    text = "matrix: {backend: [ddp], num_cams: [1], batch: 1}\ninclude: [{backend: single}]\n"
+    plans = expand(load_text(text, overrides=["workload.num_cams=2"]), CPU)
+    assert [(p.cell.backend, p.cell.options["num_cams"]) for p in plans] == [("ddp", 1), ("single", 2)]
+
+
 def test_overrides_and_axes_from_the_command_line(load_text: Callable[..., Matrix]) -> None:
     text = "matrix: {backend: [ddp, fsdp], batch: 1}\nexclude: [{backend: fsdp}]\n"
     overrides = ["measure.steps=7", "name=other", "matrix.batch=[2, 4]", "launch.num_processes=1"]

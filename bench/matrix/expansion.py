@@ -63,10 +63,10 @@ def expand(
     columns = ["backend", *matrix.matrix, *(name for entry in matrix.include for name in entry)]
     plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
     points = size = 0
-    combinations = _combinations(matrix)
+    combined = combinations(matrix)
     # One rule for the whole matrix: a cell is the same one whether a batch of it is named or searched for.
-    searches = any("probe" in as_list(named.batch_of(matrix, combination).value) for combination in combinations)
-    for combination in combinations:
+    searches = any("probe" in as_list(named.batch_of(matrix, combination).value) for combination in combined)
+    for combination in combined:
         cell, resolved = _cell(matrix, workload, combination, hardware, searches=searches)
         found = named.batches(matrix, combination)
         points += len(found)
@@ -92,7 +92,7 @@ def expand(
     return result
 
 
-def _combinations(matrix: Matrix) -> list[Combination]:
+def combinations(matrix: Matrix) -> list[Combination]:
     """GitHub's rules; see `expand`."""
     axes = [
         [(name, Value(value, ("matrix", name, index))) for index, value in enumerate(values)]

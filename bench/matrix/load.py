@@ -15,6 +15,7 @@ from bench.machine import Hardware
 from bench.matrix import accelerate_file, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION, WHY_NO_ACCUMULATION
 from bench.matrix.auto import Value, memory_per_rank, num_processes, resolve_preset
+from bench.matrix.expansion import combinations
 from bench.matrix.file import (
     NAME,
     OWN_AXES,
@@ -74,12 +75,12 @@ def load(
     file = validate(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
-    _refuse_hidden(file, overrides)
     moot = list(dict.fromkeys(map(show, file.batches()))) if probed else []
     if probed:
         file, changed = file.probed(), {*changed, "batch"}
     folder = path.parent if path else Path()
     matrix = _resolve(file, places, folder, frozenset(name for name in changed if name), hardware)
+    _refuse_hidden(matrix, overrides)
     note = f"bench probe searches every cell; the batches that the matrix names ({', '.join(moot)}) are for bench run"
     return matrix.model_copy(update={"notes": (*matrix.notes, *([note] if moot else []))})
 
@@ -108,19 +109,18 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
     return key[1] if len(key) == 2 and key[0] == "matrix" else None
 
 
-def _refuse_hidden(file: MatrixFile, overrides: Sequence[str]) -> None:
-    """An override that an axis or a default hides would measure something other than what was asked."""
+def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
+    """An override that no combination takes would measure something other than what was asked."""
     for text in overrides:
         name, _, written = text.partition("=")
         section, _, field = name.strip().partition(".")
-        if section in ("workload", "train", "defaults") and field in file.matrix:
-            problem, fix = f"has no effect: {field} is an axis of the matrix", f"set the axis: --axis {field}={written}"
-        elif section in ("workload", "train") and field in file.defaults:
-            problem = f"has no effect: defaults name {field}"
-            fix = f"set the default: defaults.{field}={written}"
-        else:
+        if section not in ("workload", "train", "defaults"):
             continue
-        raise InputError(problem, where=text, fix=fix)
+        given = [str(c[field].key[0]) if field in c else section for c in combinations(matrix)]
+        if section not in given:
+            fixes = {"matrix": f"--axis {field}={written}", "defaults": f"defaults.{field}={written}"}
+            fix = f"set {fixes[given[0]]}" if given[0] in fixes else "change it in the file"
+            raise InputError(f"has no effect: {field} is set in {', '.join(dict.fromkeys(given))}", where=text, fix=fix)
 
 
 def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
