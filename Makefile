@@ -55,7 +55,7 @@ soak: install ## Whether a thousand attempts on one pair of rank servers leave t
 	$(BIN)/python tests/perf/soak.py
 
 fuzz: install ## Ten thousand mutated matrices and command lines through a dry run (minutes)
-	BENCH_FUZZ_SAMPLES=10000 $(BIN)/pytest tests/test_fuzz.py
+	BENCH_FUZZ_SAMPLES=10000 $(BIN)/pytest tests/cli/test_fuzz.py
 
 gpu: install ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from bench.cell import Cell, Device
-from bench.machine import Hardware
+from bench.records.base import Device
+from bench.records.cell import Cell
+from bench.records.machine import Hardware
 
 Family = Literal["single", "ddp", "fsdp", "fsdp2", "deepspeed"]
 

@@ -5,13 +5,15 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from bench.cell import Attempt, Cell, Measure, Regime
-from bench.machine import Machine
-from bench.outcome import Ok, Outcome, Result
-from bench.probe import Probe
-from bench.rank_outcome import PHASES, Memory, RankOk
-from bench.report import markdown, sections
-from bench.store import Store
+from bench.records.cell import Attempt, Cell, Measure, Regime
+from bench.records.claim import Claim
+from bench.records.machine import Machine
+from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Result, Skipped
+from bench.records.rank_outcome import PHASES, Memory, RankOk
+from bench.records.verdict import Probe
+from bench.report.render import markdown
+from bench.report.tables import sections
+from bench.store.run_folder import Store
 
 GIB = 2**30
 
@@ -190,3 +192,35 @@ def stored(folder: Path, results: list[Result]) -> Path:
         for each in results:
             store.finish(each)
     return folder
+
+
+def mixed() -> list[Result]:
+    """A run on a CPU that met every outcome."""
+    ddp = {"num_cams": 1}
+    return [
+        result(ok((0.10, 0.10, 0.13), (0.10, 0.12, 0.14)), batch=2, axes=ddp),
+        result(ok((0.16, 0.16, 0.16), (0.15, 0.16, 0.17)), batch=4, axes=ddp),
+        result(Oom(rank=1, phase="bwd", reason="can't allocate memory:\nyou tried 7 | 8"), batch=8, axes=ddp),
+        result(
+            ok(backend="zero2", phases_s=(0.01, 0.02, 0.059, 0.0005, 0.0005, 0.005, 0.005)),
+            batch=2,
+            backend="zero2",
+            axes={"num_cams": 4},
+        ),
+        result(Hang(reason="no result within 60 s: rank 0 in bwd"), batch=4, backend="zero2", axes={"num_cams": 4}),
+        result(Failed(rank=0, phase="start", reason="ValueError: <b>`x`</b>"), backend="fsdp", axes={"num_cams": 4}),
+        result(Skipped(reason="ZeRO-3 with gradient checkpointing"), backend="zero3", axes={"num_cams": 4}, wall_s=0),
+    ]
+
+
+FASTER: dict[str, Any] = {
+    "say": "zero2 is faster",
+    "metric": "samples_per_s",
+    "of": {"backend": "zero2"},
+    "against": {"backend": "ddp"},
+    "ratio": {"at_least": "1x"},
+}
+
+
+def claim(**changes: Any) -> Claim:
+    return Claim.model_validate({name: value for name, value in {**FASTER, **changes}.items() if value is not ...})

@@ -10,9 +10,10 @@ from examples import cell
 
 from bench import backends
 from bench.backends import BACKENDS
-from bench.cell import Attempt, Cell, Device, Train
-from bench.launch import prepare
-from bench.machine import Hardware
+from bench.launch import attempt_files
+from bench.records.base import Device
+from bench.records.cell import Attempt, Cell, Train
+from bench.records.machine import Hardware
 
 CPU = Hardware(device="cpu", devices=0, cores=8, memory_bytes=2**34)
 GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=2**36)
@@ -32,7 +33,7 @@ def parsed(cell_: Cell, folder: Path, device: Device = "cpu") -> Any:
     """The config as accelerate reads it from the prepared file."""
     attempt = Attempt(cell=cell_, batch_per_rank=1)
     file = folder / "accelerate.yaml"
-    file.write_text(prepare.files(attempt, UNITS, device, {}, str(folder))["accelerate.yaml"])
+    file.write_text(attempt_files.files(attempt, UNITS, device, {}, str(folder))["accelerate.yaml"])
     return load_config_from_file(str(file))
 
 
@@ -112,7 +113,7 @@ def test_own_config_names_its_own_units_and_keeps_its_own_settings(tmp_path: Pat
 def test_own_deepspeed_json_is_told_nothing_twice(tmp_path: Path) -> None:
     engine = {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}, "gradient_clipping": 3.0}
     config = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": engine}}
-    files = prepare.files(Attempt(cell=own(config), batch_per_rank=1), UNITS, "cpu", {}, str(tmp_path))
+    files = attempt_files.files(Attempt(cell=own(config), batch_per_rank=1), UNITS, "cpu", {}, str(tmp_path))
     written = yaml.safe_load(files["accelerate.yaml"])
     assert "mixed_precision" not in written
     assert written["deepspeed_config"] == {"deepspeed_config_file": f"{tmp_path}/deepspeed.json"}

@@ -9,11 +9,12 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.audit.ended import in_words
-from bench.cell import Frozen
-from bench.collectives import Collective, Difference, first_difference
-from bench.outcome import Failed, Hang, Oom
-from bench.stuck import differ, ranks_in_words
+from bench.audit.unfinished import in_words
+from bench.diagnosis.collectives import Difference, first_difference
+from bench.diagnosis.hang import differ, ranks_in_words
+from bench.records.base import Frozen
+from bench.records.hang import Collective
+from bench.records.outcome import Failed, Hang, Oom
 
 
 class Issued(Frozen):

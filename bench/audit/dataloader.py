@@ -3,10 +3,10 @@
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.audit.ended import in_words
-from bench.cell import Frozen
-from bench.outcome import Failed, Hang, Oom
-from bench.stuck import ranks_in_words
+from bench.audit.unfinished import in_words
+from bench.diagnosis.hang import ranks_in_words
+from bench.records.base import Frozen
+from bench.records.outcome import Failed, Hang, Oom
 from bench.units import percent, rate
 
 ABOUT, CLEARLY = 1.1, 1.5

@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from bench.audit.ended import in_words
+from bench.audit.unfinished import in_words
 from bench.backends import Family
-from bench.cell import Frozen
-from bench.outcome import Failed, Hang, Oom
+from bench.records.base import Frozen
+from bench.records.outcome import Failed, Hang, Oom
 from bench.units import amount, counted
 
 State = Literal["UNUSED", "ZERO-GRAD", "FROZEN", "USED"]

@@ -1,20 +1,12 @@
 """The command line: parse, one library call, print, exit code. The only room that prints.
 
-app.py       the application, and how bad input is told
-measure.py   run, probe
-reports.py   report
-importing.py import
-runs.py      compare, show
-audits.py    audit collectives, audit dataloader, audit params
-about.py     --version, schema, doctor
-
 Libraries are imported inside the commands, so that `bench --help` is instant.
 """
 
-from bench.cli import measure, reports, runs, audits, importing, about  # noqa: I001 - the order in which --help names the commands
+from bench.cli import audit, compare, doctor, imports, report, run
 from bench.cli.app import app
 
-__all__ = ["about", "app", "audits", "importing", "main", "measure", "reports", "runs"]
+__all__ = ["app", "audit", "compare", "doctor", "imports", "main", "report", "run"]
 
 
 def main() -> None:

@@ -16,12 +16,12 @@ from bench.secrets import mask
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.outcome import Result
-    from bench.probe import Probe
-    from bench.report.sections import Choices
-    from bench.report.show import Verbatim
-    from bench.report.tables import Table
-    from bench.store import Store
+    from bench.records.outcome import Result
+    from bench.records.verdict import Probe
+    from bench.report.tables.attempts import Table
+    from bench.report.tables.sections import Choices
+    from bench.report.tables.show import Verbatim
+    from bench.store.run_folder import Store
 
 REPORTS = Path("reports")
 
@@ -86,7 +86,7 @@ def forget_stdout() -> None:
 def print_results(
     results: "list[Result]", probes: "list[Probe]", to: "Console", choices: "Choices | None" = None
 ) -> None:
-    from bench.report import markdown, terminal
+    from bench.report.render import markdown, terminal
 
     if to.is_terminal:
         for table in terminal.tables(results, probes, choices):
@@ -97,10 +97,11 @@ def print_results(
 
 def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
     """As markdown, or aligned on a terminal."""
-    from bench.report import markdown, tables, terminal
-    from bench.report.tables import Table
+    from bench.report.render import markdown, terminal
+    from bench.report.tables import attempts
+    from bench.report.tables.attempts import Table
 
-    title, sentences = tables.one_line(title), [tables.one_line(sentence) for sentence in sentences]
+    title, sentences = attempts.one_line(title), [attempts.one_line(sentence) for sentence in sentences]
     shown_on = console()
     if shown_on.is_terminal:
         shown_on.print(f"{title}\n", style="bold", markup=False)

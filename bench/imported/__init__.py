@@ -13,8 +13,8 @@ from pathlib import Path
 from bench.errors import InputError
 from bench.imported.files import given_on_the_command_line, read, text_of
 from bench.imported.results import results_of
-from bench.outcome import Result
-from bench.store import Store
+from bench.records.outcome import Result
+from bench.store.run_folder import Store
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,11 +2,11 @@
 
 from collections.abc import Mapping
 
-from bench.cell import Attempt
 from bench.errors import InputError
 from bench.imported import fields
 from bench.imported.files import Given
-from bench.rank_outcome import BACKWARD_STEP, PHASES
+from bench.records.cell import Attempt
+from bench.records.rank_outcome import BACKWARD_STEP, PHASES
 from bench.units import gib, percent, rate
 
 ROUNDING = 0.05

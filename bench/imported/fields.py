@@ -6,10 +6,10 @@ import re
 from pydantic import JsonValue
 
 from bench import workload
-from bench.bounds import LARGEST, SMALLEST
-from bench.cell import Measure, Train
-from bench.machine import LIBRARIES
-from bench.rank_outcome import PHASES
+from bench.machine.hardware import LIBRARIES
+from bench.records.base import LARGEST, SMALLEST
+from bench.records.cell import Measure, Train
+from bench.records.rank_outcome import PHASES
 
 PHASE_NAMES = (*PHASES, "total", "backward_step")
 SECONDS = {"s": 1.0, "ms": 1e-3}

@@ -7,15 +7,17 @@ from typing import Literal, TypeVar, cast, get_args
 
 from pydantic import JsonValue
 
-from bench.cell import Attempt, Cell, Device, Frozen, Measure, MixedPrecision, Train
 from bench.errors import InputError
 from bench.imported import contradictions, fields
 from bench.imported.files import Given
-from bench.machine import LIBRARIES, Machine, StatedHardware
+from bench.machine.hardware import LIBRARIES
 from bench.matrix.file import NAME, NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
-from bench.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
+from bench.records.base import Device, Frozen
+from bench.records.cell import Attempt, Cell, Measure, MixedPrecision, Train
+from bench.records.machine import Machine, StatedHardware
+from bench.records.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
 
 Value = TypeVar("Value")
 Kind = Literal["ok", "oom", "hang", "failed", "skipped"]

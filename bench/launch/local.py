@@ -13,14 +13,16 @@ from typing import Any, Protocol
 
 import yaml
 
-from bench import backends, processes, secrets, spool
-from bench.cell import Cell, Device
+from bench import backends, processes, secrets
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, exit_codes
-from bench.machine import Hardware
-from bench.outcome import Isolation
-from bench.rank_outcome import RankError, RankKilled, RankOutcome
-from bench.spool import Request, ServerState
-from bench.stuck import Stuck
+from bench.records.base import Device
+from bench.records.cell import Cell
+from bench.records.hang import Stuck
+from bench.records.machine import Hardware
+from bench.records.outcome import Isolation
+from bench.records.rank_outcome import RankError, RankKilled, RankOutcome
+from bench.store import spool
+from bench.store.spool import Request, ServerState
 from bench.units import counted
 
 START_TIMEOUT_S = 300.0

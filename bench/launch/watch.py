@@ -7,9 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench import processes, spool
-from bench.spool import Beat
-from bench.stuck import Stuck
+from bench import processes
+from bench.records.hang import Stuck
+from bench.store import spool
+from bench.store.spool import Beat
 
 POLL_S = 0.1
 BEAT_EVERY_S = 0.2

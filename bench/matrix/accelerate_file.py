@@ -6,9 +6,9 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from bench.cell import MixedPrecision
 from bench.errors import InputError, near_miss
 from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
+from bench.records.cell import MixedPrecision
 
 DISTRIBUTED_TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")

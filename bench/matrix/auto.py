@@ -7,9 +7,9 @@ from functools import cached_property
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
-from bench.machine import Hardware
 from bench.matrix.file import Launch, Matrix, Values
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
+from bench.records.machine import Hardware
 from bench.workload import Workload
 
 

@@ -11,17 +11,17 @@ from pydantic_core import PydanticSerializationError
 from bench import backends
 from bench import workload as workloads
 from bench.backends import BACKENDS
-from bench.bounds import not_finite
-from bench.cell import Cell, MixedPrecision, Train
 from bench.errors import InputError
-from bench.machine import Hardware
-from bench.matrix import accelerate_file, named
+from bench.matrix import accelerate_file, required
 from bench.matrix.auto import Value, memory_limit, num_processes, resolve_preset
 from bench.matrix.file import Batch, CellPlan, Launch, Matrix, Values, as_list
-from bench.matrix.named import Combination
-from bench.matrix.narrow import narrow
+from bench.matrix.required import Combination
+from bench.matrix.select import narrow
 from bench.matrix.validation import known, validate
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
+from bench.records.base import not_finite
+from bench.records.cell import Cell, MixedPrecision, Train
+from bench.records.machine import Hardware
 from bench.workload import Workload
 
 MAX_COMBINATIONS, MAX_ENTRIES, MAX_CHARACTERS = 10_000, 1_000, 2**26
@@ -65,10 +65,10 @@ def expand(
     points = size = 0
     combined = combinations(matrix)
     # One rule for the whole matrix: a cell is the same one whether a batch of it is named or searched for.
-    searches = any("probe" in as_list(named.batch_of(matrix, combination).value) for combination in combined)
+    searches = any("probe" in as_list(required.batch_of(matrix, combination).value) for combination in combined)
     for combination in combined:
         cell, resolved = _cell(matrix, workload, combination, hardware, searches=searches)
-        found = named.batches(matrix, combination)
+        found = required.batches(matrix, combination)
         points += len(found)
         _bound(matrix, points)
         axes = {name: resolved[name] for name in dict.fromkeys(columns) if name != "batch" and name in resolved}
@@ -161,7 +161,7 @@ def _cell(
     matrix: Matrix, workload: type[Workload], combination: Combination, hardware: Hardware, *, searches: bool
 ) -> tuple[Cell, Values]:
     """The cell of one combination, and every value that an axis may show."""
-    backend = named.backend_of(matrix, combination)
+    backend = required.backend_of(matrix, combination)
     asked = combination.get("preset", Value(matrix.workload.preset, ("workload", "preset")))
     preset, preset_fields = resolve_preset(matrix, workload, asked, hardware)
     options = {name: Value(value, asked.key) for name, value in preset_fields.items()}

@@ -9,10 +9,11 @@ from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Fiel
 from pydantic_core import PydanticCustomError
 
 from bench.backends import BACKENDS
-from bench.cell import Cell, Frozen, Measure, MixedPrecision, Train
-from bench.claim import Claim
 from bench.matrix.yaml_file import Places, canonical
-from bench.search import Goal
+from bench.records.base import Frozen
+from bench.records.cell import Cell, Measure, MixedPrecision, Train
+from bench.records.claim import Claim
+from bench.records.verdict import Goal
 from bench.units import size
 
 OWN_AXES = ("backend", "batch", "preset", "mixed_precision")

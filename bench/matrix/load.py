@@ -9,24 +9,16 @@ from pydantic import BaseModel, JsonValue
 
 from bench import workload as workloads
 from bench.backends import BACKENDS, own
-from bench.cell import Measure, Train
 from bench.errors import InputError, near_miss
-from bench.machine import Hardware
 from bench.matrix import accelerate_file, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION, WHY_NO_ACCUMULATION
 from bench.matrix.auto import Value, memory_per_rank, num_processes, resolve_preset
 from bench.matrix.expansion import combinations
-from bench.matrix.file import (
-    NAME,
-    OWN_AXES,
-    Launch,
-    Matrix,
-    MatrixFile,
-    Values,
-    WorkloadChoice,
-)
+from bench.matrix.file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Values, WorkloadChoice
 from bench.matrix.validation import known, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
+from bench.records.cell import Measure, Train
+from bench.records.machine import Hardware
 from bench.units import memory_size
 from bench.workload import Workload
 

@@ -7,14 +7,13 @@ one are named. Of the batches that it left out, or that were measured after it, 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from bench.probe import Probe
-from bench.report.comparison import SpeedUp
+from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.contract import OBSERVED, key
-from bench.report.flags import doubted
+from bench.report.doubts import doubted
 from bench.report.rows import CellRows, Row, Sampled, Summary
-from bench.report.tables import REASON_LIMIT, caption, one_line, value_of
-from bench.report.verdicts import why
-from bench.search import Goal, Verdict
+from bench.report.speedup import SpeedUp
+from bench.report.tables.attempts import REASON_LIMIT, caption, one_line, value_of
+from bench.report.tables.searches import why
 from bench.units import counted, percent, rate
 
 CHOICES = frozenset({"backend", "attention", "grad_ckpt", "branch_sync", "compile", "fused", "find_unused_parameters"})

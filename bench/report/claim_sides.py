@@ -6,11 +6,11 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from bench.claim import Claim
 from bench.errors import near_miss
+from bench.records.claim import Claim
 from bench.report.contract import OBSERVED, RUN, differing, in_words
 from bench.report.rows import CellRows, Row, Summary
-from bench.report.tables import caption, setting
+from bench.report.tables.attempts import caption, setting
 
 
 class Side(NamedTuple):

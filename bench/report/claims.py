@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.claim import KINDS, Claim
+from bench.records.claim import KINDS, Claim
 from bench.report.claim_sides import NotTestedError, Side, find_one, find_pair, named, words
-from bench.report.comparison import SpeedUp
-from bench.report.flags import doubted
+from bench.report.doubts import doubted
 from bench.report.rows import Row, Sampled, Summary
-from bench.report.tables import Table, caption, one_line
+from bench.report.speedup import SpeedUp
+from bench.report.tables.attempts import Table, caption, one_line
 from bench.units import Kind, in_unit, quantity
 
 Verdict = Literal["CONFIRMED", "REFUTED", "NOT TESTED"]

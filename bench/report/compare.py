@@ -5,14 +5,14 @@ from dataclasses import replace
 from typing import Literal
 
 from bench.errors import InputError
-from bench.outcome import Ok, Result
-from bench.report.columns import settings_of
-from bench.report.nearest import Cells, differing
-from bench.report.ratio import MARGIN, Ratio, speed, step_ratios
+from bench.records.outcome import Ok, Result
+from bench.report.differences import Cells, differing
 from bench.report.rows import Measured, Row, Summary
+from bench.report.run_pair import Changed, Lone, Pair, Space, TwoRuns
+from bench.report.settings import settings_of
 from bench.report.summary import row_of, summarize
-from bench.report.tables import row_name
-from bench.report.two_runs import Changed, Lone, Pair, Space, TwoRuns
+from bench.report.tables.attempts import row_name
+from bench.statistics.ratio import MARGIN, Ratio, speed, step_ratios
 from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02

@@ -2,8 +2,8 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.hygiene import Conditions, GpuConditions
-from bench.report.tables import Table
+from bench.records.conditions import Conditions, GpuConditions
+from bench.report.tables.attempts import Table
 from bench.units import GIB, UNKNOWN, gib, percent
 
 OTHERS_CPU = 0.1

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
-from bench.machine import Hardware, Machine
-from bench.outcome import Ok, Result
+from bench.records.machine import Hardware, Machine
+from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
 
 OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})

@@ -8,11 +8,11 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from bench.cell import Cell, Regime
-from bench.hygiene import Conditions
-from bench.machine import Machine
-from bench.outcome import Fault
-from bench.rank_outcome import PHASES, Memory
+from bench.records.cell import Cell, Regime
+from bench.records.conditions import Conditions
+from bench.records.machine import Machine
+from bench.records.outcome import Fault
+from bench.records.rank_outcome import PHASES, Memory
 
 P95_NEEDS = 20
 """Samples. Of fewer, one in twenty is none: the formula would give the median of three."""

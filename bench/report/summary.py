@@ -6,14 +6,14 @@ from typing import TypeVar
 
 from pydantic import JsonValue
 
-from bench.cell import Device
-from bench.outcome import Failed, Ok, Oom, Reported, Result
-from bench.rank_outcome import PHASES, RankOk
-from bench.report.columns import differing, hidden, settings_of
+from bench.records.base import Device
+from bench.records.outcome import Failed, Ok, Oom, Reported, Result
+from bench.records.rank_outcome import PHASES, RankOk
 from bench.report.contract import RUN, contract_of, machine_names
-from bench.report.intervals import mean_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
+from bench.report.settings import differing, hidden, settings_of
 from bench.search.throughput import CEILING, CLEARLY
+from bench.statistics.intervals import mean_interval
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)

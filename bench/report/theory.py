@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.cell import Regime
+from bench.records.cell import Regime
 from bench.report.rows import CellRows, Sampled, Summary
-from bench.report.tables import Table, cell_name
+from bench.report.tables.attempts import Table, cell_name
 from bench.units import UNKNOWN, percent, size
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}

@@ -29,8 +29,8 @@ def _rank() -> int:
 
 
 def _attempt(folder: Path, out: Path) -> int:
-    from bench import spool
     from bench.runner import attempt
+    from bench.store import spool
 
     spec = spool.read(folder / "spec.json", spool.Spec)
     if spec is None:

@@ -8,18 +8,21 @@ from pathlib import Path
 
 import torch
 
-from bench import room, secrets, spool, workload
+from bench import secrets, workload
 from bench.backends import backend_of
-from bench.cell import Attempt, Audit, Device, Walk
-from bench.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
+from bench.machine import disk
+from bench.records.base import Device
+from bench.records.cell import Attempt, Audit, Walk
+from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
 from bench.runner import audits, log, oom, recorder, regime
 from bench.runner.device import Shim, shim
+from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
-from bench.runner.pulse import pulse
 from bench.runner.setup import Job, set_up
 from bench.runner.steps import METRICS, phase_window, throughput_window
 from bench.runner.walk import walk
-from bench.spool import BeatFile, Spec
+from bench.store import spool
+from bench.store.spool import BeatFile, Spec
 
 _EPOCH_S = time.time() - time.monotonic()
 
@@ -61,7 +64,7 @@ def _write(out: Path, rank: int, outcome: RankOutcome) -> None:
     try:
         spool.write(spool.rank_file(out, rank), outcome)
     except OSError:
-        room.give_up(out.parents[2])  # attempts/<cell>/<batch>
+        disk.give_up(out.parents[2])  # attempts/<cell>/<batch>
         time.sleep(0.5)  # another rank may have done so, and the disk be at it
         spool.write(spool.rank_file(out, rank), outcome)
 

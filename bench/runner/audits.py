@@ -10,18 +10,18 @@ import torch.distributed as dist
 from accelerate.utils import recursively_apply, send_to_device
 from torch import Tensor, nn
 
-from bench import spool
 from bench.audit.collectives import Issued
 from bench.audit.dataloader import Loaded
 from bench.audit.params import Looked, Parameter
 from bench.backends import backend_of
-from bench.cell import Audit, AuditKind
 from bench.errors import InputError
+from bench.records.cell import Audit, AuditKind
 from bench.runner import recorder
 from bench.runner.device import Shim
 from bench.runner.setup import build, loader_of, set_up, task_of
 from bench.runner.steps import next_batch, no_lap, step
-from bench.spool import BeatFile
+from bench.store import spool
+from bench.store.spool import BeatFile
 
 Look = Callable[[Audit, Shim, Path, int, BeatFile], None]
 

@@ -19,9 +19,9 @@ from accelerate.utils import (
 )
 
 from bench.backends import Family
-from bench.cell import Device
-from bench.machine import host_bytes
-from bench.rank_outcome import Memory
+from bench.machine.hardware import host_bytes
+from bench.records.base import Device
+from bench.records.rank_outcome import Memory
 
 PATIENCE = timedelta(days=1)
 """In a collective. bench itself ends a rank that waits, and says for whom; NCCL's watchdog would abort after 10 min."""

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from bench.collectives import Collective
-from bench.site import Frame, site
+from bench.diagnosis.call_site import Frame, site
+from bench.records.hang import Collective
 
 
 def collectives(newest: int | None = None) -> tuple[Collective, ...]:

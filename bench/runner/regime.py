@@ -11,7 +11,8 @@ from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from bench.backends import expected_regime, shards_parameters
-from bench.cell import Cell, Device, Regime
+from bench.records.base import Device
+from bench.records.cell import Cell, Regime
 from bench.runner.setup import Job
 
 

@@ -16,11 +16,13 @@ from accelerate.utils.launch import (
     prepare_simple_launcher_cmd_env,
 )
 
-from bench import oom_kill, processes, spool
-from bench.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
+from bench import processes
+from bench.machine import oom_kill
+from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
-from bench.spool import Request, ServerState, Spec
+from bench.store import spool
+from bench.store.spool import Request, ServerState, Spec
 
 IDLE_POLL_S = 0.05
 BUSY_POLL_S = 0.1

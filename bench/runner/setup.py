@@ -15,10 +15,10 @@ from torch.utils.data import DataLoader, Dataset
 
 from bench import processes, workload
 from bench.backends import Family, backend_of
-from bench.cell import Cell
 from bench.errors import InputError
+from bench.records.cell import Cell
 from bench.runner.device import Shim
-from bench.runner.optimizers import MasterWeights
+from bench.runner.master_weights import MasterWeights
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.errors import InputError
-from bench.rank_outcome import BACKWARD_STEP, PHASES
+from bench.records.rank_outcome import BACKWARD_STEP, PHASES
 from bench.runner.device import Shim
 from bench.runner.setup import Job
 

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from bench import spool
-from bench.cell import Walk
-from bench.rank_outcome import Memory
+from bench.records.cell import Walk
+from bench.records.rank_outcome import Memory
 from bench.runner.device import Shim
 from bench.runner.setup import Job
 from bench.runner.steps import no_lap, step
-from bench.spool import BeatFile, Footprint, Walked
+from bench.store import spool
+from bench.store.spool import BeatFile, Footprint, Walked
 
 NEAR = 0.95
 """The walk ends where the next batch is likely to need more than this share of capacity on any rank."""

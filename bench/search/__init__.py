@@ -8,8 +8,9 @@ throughput.py   best and safe: the curve below max, thrashing
 
 from collections.abc import Iterator, Sequence
 
+from bench.records.verdict import Answer, Certificate, Goal, Verdict
 from bench.search.ceiling import Bracket, settle
-from bench.search.data import Answer, Certificate, Goal, Observation, Scout, Step, Try, Verdict, evidence
+from bench.search.data import Observation, Scout, Step, Try, evidence
 from bench.search.throughput import Answers, choose, further, know
 from bench.units import counted, percent
 

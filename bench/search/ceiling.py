@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import NamedTuple
 
+from bench.records.verdict import Certificate, Goal
 from bench.search import memory
-from bench.search.data import Certificate, Evidence, Goal, Observation, Scout, Try
+from bench.search.data import Evidence, Observation, Scout, Try
 
 NEAR = 0.98
 """A failure where the fit says at least this share of capacity is noise; below it, the fit is not believed."""

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import NamedTuple
 
+from bench.records.verdict import Answer, Goal
 from bench.search import memory
 from bench.search.ceiling import Bracket
-from bench.search.data import Answer, Evidence, Goal, Observation, Try
+from bench.search.data import Evidence, Observation, Try
 
 CLEARLY = 0.03
 """Share by which a throughput must be lower for a step or two of noise not to explain it."""

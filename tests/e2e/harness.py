@@ -14,8 +14,8 @@ import psutil
 import pytest
 import yaml
 
-from bench.outcome import Result
-from bench.store import Store
+from bench.records.outcome import Result
+from bench.store.run_folder import Store
 
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent

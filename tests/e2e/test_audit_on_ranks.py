@@ -6,8 +6,8 @@ from harness import Bench
 from test_optional_parts import POLICY
 
 from bench.audit.params import Looked, group
-from bench.outcome import Failed
-from bench.spool import read_audits
+from bench.records.outcome import Failed
+from bench.store.spool import read_audits
 
 
 def said(output: str) -> dict[str, str]:

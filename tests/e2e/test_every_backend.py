@@ -7,10 +7,10 @@ from statistics import fmean, median
 import pytest
 from harness import ROOT, Bench
 
-from bench.outcome import Ok, Result
-from bench.rank_outcome import PHASES
+from bench.records.outcome import Ok, Result
+from bench.records.rank_outcome import PHASES
 from bench.report.summary import row_of
-from bench.store import Store
+from bench.store.run_folder import Store
 
 TWO_RANKS = ("ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3")
 SHARDED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero3")
@@ -111,7 +111,7 @@ def test_attempt_folder_says_how_to_repeat_it(run: Path, tmp_path: Path) -> None
 
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(["sh", folder / "command.sh", tmp_path], cwd=ROOT, env={**os.environ, "PATH": path}, check=True)
-    from bench import spool
+    from bench.store import spool
 
     again = spool.read_ranks(tmp_path, 2)
     stored = ranks(next(r for r in Store(run).results() if r.attempt.cell.backend == "fsdp2"))

@@ -4,7 +4,7 @@ import pytest
 from harness import ROOT, Bench
 
 from bench import machine
-from bench.outcome import Ok
+from bench.records.outcome import Ok
 
 pytestmark = [
     pytest.mark.gpu,

@@ -7,9 +7,10 @@ import pytest
 from browser import NAMES, Page, browser, executable
 from examples import ok, result
 
-from bench.outcome import Failed, Oom
-from bench.report import html, sections
-from bench.report.tables import Table
+from bench.records.outcome import Failed, Oom
+from bench.report.render import html
+from bench.report.tables import sections
+from bench.report.tables.attempts import Table
 
 pytestmark = pytest.mark.skipif(
     executable() is None, reason=f"needs one of {', '.join(NAMES)} on PATH: apt-get install chromium"

@@ -6,7 +6,7 @@ import re
 import pytest
 from harness import Bench
 
-from bench.outcome import Failed
+from bench.records.outcome import Failed
 
 POLICY = {
     "name": "pi07",

@@ -5,7 +5,7 @@ import json
 import yaml
 from harness import Bench
 
-from bench.outcome import Ok, Skipped
+from bench.records.outcome import Ok, Skipped
 
 FSDP = {
     "distributed_type": "FSDP",

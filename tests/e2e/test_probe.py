@@ -6,8 +6,8 @@ import signal
 import pytest
 from harness import ROOT, Bench, wait_for
 
-from bench.search import Verdict
-from bench.store import Probe, Store
+from bench.records.verdict import Verdict
+from bench.store.run_folder import Probe, Store
 
 BACKENDS = ("ddp", "fsdp", "zero2")
 GRANULARITY = 16

@@ -7,9 +7,9 @@ from urllib.parse import quote
 import pytest
 from harness import Bench
 
-from bench.outcome import Failed, Hang
+from bench.records.outcome import Failed, Hang
 from bench.secrets import mask
-from bench.store import Store
+from bench.store.run_folder import Store
 
 SECRETS = {
     name: f"planted-{name.lower()}"

@@ -10,8 +10,8 @@ from harness import server_states, wait_for
 from table import FaultBench, Phase
 from turns import SLOW
 
-from bench.outcome import Result
-from bench.spool import Spec, rank_file, read, read_beat, read_ranks
+from bench.records.outcome import Result
+from bench.store.spool import Spec, rank_file, read, read_beat, read_ranks
 
 BEATS = {"set-up": "setup", "warm-up": "warmup", "measuring": "measure", "teardown": "phases"}
 

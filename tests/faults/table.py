@@ -13,8 +13,8 @@ from typing import Literal, get_args
 import pytest
 from harness import HERE, ROOT, Bench
 
-from bench.outcome import Failed, Result
-from bench.store import Store
+from bench.records.outcome import Failed, Result
+from bench.store.run_folder import Store
 
 Phase = Literal["start", "set-up", "warm-up", "measuring", "teardown"]
 FAULTS = Path(__file__).parent

@@ -10,8 +10,8 @@ from moments import Struck
 from table import FaultBench, judge
 from turns import SLOW
 
-from bench.rank_outcome import RankError, RankKilled
-from bench.spool import read_ranks
+from bench.records.rank_outcome import RankError, RankKilled
+from bench.store.spool import read_ranks
 
 HERE = Path(__file__).parent
 

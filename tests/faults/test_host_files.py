@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from table import FaultBench, Phase, judge
 
-from bench.outcome import Ok
-from bench.store import Store
+from bench.records.outcome import Ok
+from bench.store.run_folder import Store
 
 WHEN: Phase = "start"
 

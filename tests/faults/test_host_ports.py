@@ -11,9 +11,9 @@ import pytest
 import torch.distributed as dist
 from table import FaultBench, judge
 
-from bench.classify import classify
-from bench.outcome import Failed, Result
-from bench.rank_outcome import RankError, RankKilled
+from bench.diagnosis.classify import classify
+from bench.records.outcome import Failed, Result
+from bench.records.rank_outcome import RankError, RankKilled
 
 HERE = Path(__file__).parent
 

@@ -10,7 +10,7 @@ import pytest
 from faulty import FLOOD_BYTES, MEASURE
 from table import FaultBench, Phase, judge, skip
 
-from bench.outcome import Failed, Hang, Oom, Result
+from bench.records.outcome import Failed, Hang, Oom, Result
 from bench.runner.log import HEAD_BYTES, TAIL_BYTES
 
 PHASES: tuple[Phase, ...] = ("set-up", "warm-up", "measuring", "teardown")

@@ -29,14 +29,15 @@ from rich.console import Console
 from rich.progress import track
 from scipy.stats import ttest_1samp
 
-from bench import backends, machine, spool, workload
-from bench.cell import Attempt, Cell, Measure
-from bench.classify import classify
-from bench.launch import prepare
+from bench import backends, machine, workload
+from bench.diagnosis.classify import classify
+from bench.launch import attempt_files
 from bench.launch.local import Executor, Forking, OwnLaunch
 from bench.launch.watch import Limits
-from bench.machine import Hardware
-from bench.outcome import Ok
+from bench.records.cell import Attempt, Cell, Measure
+from bench.records.machine import Hardware
+from bench.records.outcome import Ok
+from bench.store import spool
 
 BARE = Path(__file__).with_name("bare.py")
 ORDERS = list(permutations(range(3)))
@@ -119,7 +120,7 @@ class Trial:
     def prepared(self, **changes: object) -> Path:
         folder, attempt = self.new("attempt")(), Attempt(cell=self.cell.model_copy(update=changes), batch_per_rank=2)
         units, device = self.kind.units, self.hardware.device
-        for name, text in prepare.files(attempt, units, device, self.environment, str(folder)).items():
+        for name, text in attempt_files.files(attempt, units, device, self.environment, str(folder)).items():
             spool.write_text(folder / name, text)
         return folder
 

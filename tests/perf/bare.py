@@ -8,12 +8,12 @@ from pathlib import Path
 
 import torch
 
-from bench import spool
-from bench.cell import Attempt
+from bench.records.cell import Attempt
 from bench.runner.device import shim
 from bench.runner.setup import set_up
 from bench.runner.steps import METRICS, throughput_window
-from bench.spool import BeatFile
+from bench.store import spool
+from bench.store.spool import BeatFile
 
 folder = Path(sys.argv[1])
 spec = spool.read(folder / "spec.json", spool.Spec)

@@ -18,10 +18,10 @@ from pathlib import Path
 
 import yaml
 
-from bench.outcome import Result
+from bench.records.outcome import Result
 from bench.report.compare import compare
-from bench.report.ratio import typical_step
-from bench.store import Store
+from bench.statistics.ratio import typical_step
+from bench.store.run_folder import Store
 
 ROOT = Path(__file__).parent.parent.parent
 WORKLOADS = ROOT / "tests" / "e2e"

@@ -13,15 +13,17 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import backends, machine, probe, spool, workload
-from bench.cell import Attempt, Cell, Measure, Walk
-from bench.classify import classify
-from bench.launch import prepare
+from bench import backends, machine, workload
+from bench.diagnosis.classify import classify
+from bench.launch import attempt_files
 from bench.launch.local import Ended, Executor, Forking, OwnLaunch
 from bench.launch.watch import Limits
-from bench.outcome import Result
-from bench.search import Goal, Verdict
-from bench.spool import Walked
+from bench.records.cell import Attempt, Cell, Measure, Walk
+from bench.records.outcome import Result
+from bench.records.verdict import Goal, Verdict
+from bench.store import spool
+from bench.store.spool import Walked
+from bench.sweep import probe
 
 HARDWARE = machine.detect()
 MACHINE = machine.record(HARDWARE)
@@ -107,7 +109,7 @@ def _cell(backend: str, limit_bytes: int) -> Cell:
 
 def _launch(attempt: Attempt | Walk, executor: Executor, folder: Path) -> Ended:
     environment = backends.environment(attempt.cell.num_processes, HARDWARE, os.environ)
-    for name, text in prepare.files(attempt, WORKLOAD.units, HARDWARE.device, environment, str(folder)).items():
+    for name, text in attempt_files.files(attempt, WORKLOAD.units, HARDWARE.device, environment, str(folder)).items():
         spool.write_text(folder / name, text)
     return executor.run(attempt.cell, folder, Limits(600, None), lambda _: None)
 

@@ -14,12 +14,12 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from examples import MACHINE, ok, result
 
-from bench.store import Store
+from bench.store.run_folder import Store
 
 PARSE = """
 import sys
 from pathlib import Path
-from bench.store import Store
+from bench.store.run_folder import Store
 assert len(Store(Path(sys.argv[1])).results()) == int(sys.argv[2])
 """
 

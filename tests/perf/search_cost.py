@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator
 from statistics import mean
 from typing import NamedTuple
 
-from bench.search import Goal, Observation, Scout, Try, next_step
+from bench.records.verdict import Goal
+from bench.search import Observation, Scout, Try, next_step
 
 CAPACITY, SCALE, CAP, CURVES = 80, 10**9, 4096, 400
 Attempt = Callable[[int], float | None]

@@ -20,8 +20,8 @@ from typing import NamedTuple
 import psutil
 import yaml
 
-from bench import spool
-from bench.spool import Request, ServerState
+from bench.store import spool
+from bench.store.spool import Request, ServerState
 
 E2E = Path(__file__).parent.parent / "e2e"
 MARK = "BENCH_SOAK_RUN"

@@ -3,7 +3,7 @@
 import os
 import signal
 
-from bench.spool import BeatFile
+from bench.store.spool import BeatFile
 from model.workload import Pi07
 
 beat = BeatFile.__call__

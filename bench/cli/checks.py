@@ -1,0 +1,76 @@
+"""What this machine can run, found without importing torch."""
+
+import importlib.util
+import shutil
+from dataclasses import dataclass
+
+from bench import machine, workload
+from bench.backends import BACKENDS
+from bench.records.machine import Hardware
+from bench.units import UNKNOWN, amount, memory_size
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of `bench doctor`."""
+
+    subject: str
+    ok: bool
+    words: str
+
+
+def examine() -> list[Finding]:
+    hardware = machine.detect()
+    record = machine.record(hardware)
+    ranks = hardware.devices or 2
+    devices = ", ".join(record.accelerators) or f"no GPU: {record.cpu}, {hardware.cores} cores"
+    memory = hardware.memory_bytes if hardware.device == "cuda" else hardware.memory_bytes // ranks
+    compiler = _compiler(hardware)
+    preset = workload.load("pi07").auto_preset(hardware.device, memory)
+    return [
+        Finding("bench", True, f"{record.bench or UNKNOWN}, Python {record.python or UNKNOWN}"),
+        Finding("device", True, f"{hardware.device}: {devices}"),
+        Finding(
+            "ranks", True, f"{ranks} by default, {memory_size(memory)} each; workload pi07 takes preset {preset!r}"
+        ),
+        *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
+        *compiler,
+        *(_backend(name, hardware, all(finding.ok for finding in compiler)) for name in BACKENDS),
+        *(finding for name in workload.BUNDLED for finding in _sizes(name)),
+    ]
+
+
+def _sizes(name: str) -> list[Finding]:
+    """Parameters of each preset, and of its parts."""
+    kind = workload.load(name)
+    found = []
+    for preset, fields in kind.presets.items():
+        counts = kind.parameter_counts(kind.Config.model_validate(fields))
+        layers = {part: count for part, count in counts.items() if part.endswith("_layer")}
+        parts = {part: count for part, count in counts.items() if part not in layers}
+        words = ", ".join(f"{part} {amount(count)}" for part, count in {**parts, **layers}.items())
+        found.append(Finding(f"{name} {preset}", True, f"{amount(sum(parts.values()))} parameters: {words}"))
+    return found
+
+
+def _library(name: str, found: dict[str, str]) -> Finding:
+    return Finding(name, name in found, found.get(name, f"not installed: pip install {name}"))
+
+
+def _compiler(hardware: Hardware) -> list[Finding]:
+    if hardware.device == "cuda" or importlib.util.find_spec("deepspeed") is None:
+        return []
+    missing = [tool for tool in (machine.compiler(), "ninja") if shutil.which(tool) is None]
+    use = "DeepSpeed compiles a communication helper on a CPU, about half a minute once per user and environment"
+    return [Finding("compiler", not missing, f"{' and '.join(missing)} not found: {use}" if missing else use)]
+
+
+def _backend(name: str, hardware: Hardware, compiles: bool) -> Finding:
+    backend = BACKENDS[name]
+    needs = "deepspeed" if backend.family == "deepspeed" else "torch"
+    if importlib.util.find_spec(needs) is None:
+        return Finding(name, False, f"needs {needs}")
+    if backend.family == "deepspeed" and not compiles:
+        return Finding(name, False, "needs what compiles")
+    alone = hardware.device == "cuda" and hardware.devices == 1 and backend.family != "single"
+    return Finding(name, True, backend.about + ("; in a world of one on this machine" if alone else ""))

@@ -1,0 +1,50 @@
+"""What `--dry-run` shows: each cell with what it would be launched with. Pure."""
+
+from collections.abc import Mapping, Sequence
+
+from bench import backends, workload
+from bench.launch import attempt_files
+from bench.matrix import CellPlan, Matrix
+from bench.records.cell import Attempt
+from bench.records.machine import Hardware
+from bench.records.verdict import Goal
+from bench.sweep.sweep import label
+from bench.units import percent, size
+
+
+def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
+    """The text, line by line; ``user`` is the environment that bench was started with."""
+    units = workload.load(matrix.workload.name).units
+    cells = (line for plan in plans for line in (*_cell(plan, matrix.probe, units, hardware, user), ""))
+    return [*matrix.notes, *cells]
+
+
+def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
+    cell = plan.cell
+    title = f"{cell.slug}  {label(plan)}  batch per rank {', '.join(map(str, plan.batches))}"
+    if reason := backends.forbids(cell, hardware.device):
+        return [title, f"  skipped: {reason}"]
+    listed = [batch for batch in plan.batches if batch != "probe"]
+    attempt = Attempt(cell=cell, batch_per_rank=listed[0] if listed else goal.granularity)
+    one = len(plan.batches) == len(listed) == 1
+    folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
+    environment = backends.environment(cell.num_processes, hardware, user)
+    files = attempt_files.files(attempt, units, hardware.device, environment, folder)
+    limit = cell.memory_limit_bytes
+    shown = [
+        title,
+        *([f"  search: {_settings(goal)}"] if "probe" in plan.batches else []),
+        f"  memory limit: {'none but what the device has' if limit is None else f'{size(limit)} a rank, enforced'}",
+        "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
+        f"  set beside the config: {', '.join(backends.beside_config(cell)) or 'nothing'}",
+        f"  {'command' if one else 'command of each batch'}: {' '.join(attempt_files.COMMAND)} attempt {folder}",
+    ]
+    for name in ("accelerate.yaml", "deepspeed.json"):
+        if name in files:
+            shown += [f"  {name}:", *(f"    {line}" for line in files[name].splitlines())]
+    return shown
+
+
+def _settings(goal: Goal) -> str:
+    shares = f"tolerance {percent(goal.tolerance)}, headroom {percent(goal.headroom)}"
+    return f"max_batch {goal.max_batch}, granularity {goal.granularity}, {shares}"

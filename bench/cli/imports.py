@@ -1,0 +1,41 @@
+"""import."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.app import REPORTS, app
+from bench.cli.report import write_reports
+from bench.errors import InputError, one_line
+from bench.units import counted
+
+
+@app.command("import")
+def import_(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE... [KEY=VALUE]...",
+            help="CSV tables or the JSON of step profilers, and what holds for all rows: num_processes=8",
+        ),
+    ],
+    out: Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<first file's name>.")] = None,
+) -> None:
+    """Make a run of figures from elsewhere, so that they stand in the same report. What they lack stays n/a."""
+    from bench import imported
+    from bench.store.run_folder import Store
+
+    settings = [source for source in sources if "=" in source and not Path(source).exists()]
+    files = [Path(source) for source in sources if source not in settings]
+    if not files:
+        raise InputError("nothing to import", fix="name a CSV or JSON file")
+    found = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"))
+    store = Store(out or REPORTS / files[0].stem)
+    imported.save(found.results, files, store)
+    write_reports(store)
+    if found.not_read:
+        typer.echo(f"not read: {one_line(', '.join(found.not_read), 480)}", err=True)
+    cells = len({result.attempt.cell.id for result in found.results})
+    typer.echo(f"imported {counted(len(found.results), 'row')} in {counted(cells, 'cell')}: {store.root}")

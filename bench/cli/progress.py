@@ -1,0 +1,212 @@
+"""The live display of `bench run`: a bar on a terminal, plain lines elsewhere. Has no thread: each call redraws."""
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from bench.records.outcome import Result
+from bench.records.verdict import Stopped, Verdict
+from bench.report.render.terminal import COLORS
+from bench.report.rows import Sampled
+from bench.report.summary import row_of
+from bench.report.tables.attempts import REASON_LIMIT, one_line
+from bench.report.tables.searches import why
+from bench.units import counted, duration, memory_size, rate
+
+PLAIN_INTERVAL_S = 30.0
+"""Without a terminal, an attempt under way says at most one line in this time."""
+
+
+class Progress:
+    """Tells where a run stands. As a context manager it gives the terminal back when it is left.
+
+    Args:
+        console: where to write: a bar if it is a terminal that can redraw, plain lines otherwise.
+        clock: seconds, for elapsed times only.
+    """
+
+    def __init__(self, console: Console, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console = console
+        self._clock = clock
+        self._live: Live | None = None
+        self._attempts = self._finished = 0
+        self._doing = self._at = ""
+        self._began_s = self._spoke_s = clock()
+        self._attempt_began_s: float | None = None
+        self._timed, self._wall_s = 0, 0.0
+        self._probe_began_s: float | None = None
+
+    def __enter__(self) -> "Progress":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.end()
+
+    def begin(self, *, cells: int, attempts: int, finished: int, folder: str, notes: Sequence[str]) -> None:
+        """The run starts.
+
+        Args:
+            attempts: planned in all.
+            finished: of these, stored already and told of no more.
+            notes: what the user should know first.
+        """
+        self._attempts, self._finished = attempts, finished
+        self._began_s = self._clock()
+        already = f", {finished} of them finished before" if finished else ""
+        self._say(f"{counted(cells, 'cell')}, {counted(attempts, 'attempt')}{already}; results in {folder}")
+        for note in notes:
+            self._say(note)
+        if self._console.is_terminal and not self._console.is_dumb_terminal:
+            self._live = Live(console=self._console, auto_refresh=False, transient=True, get_renderable=self._display)
+            with _even_unread():
+                self._live.start(refresh=True)
+
+    def waiting(self, what: str) -> None:
+        """Something other than an attempt takes its time."""
+        if self._attempt_began_s is None:
+            self._start(what)
+        else:
+            self._at = what
+            self._redraw()
+
+    def attempt(self, label: str, batch_per_rank: int) -> None:
+        """An attempt starts."""
+        self._attempt_began_s = self._clock()
+        self._start(f"{label}, batch {batch_per_rank}")
+
+    def beat(self, phase: str, step: int, steps: int) -> None:
+        """Where the slowest rank of the attempt stands; ``steps`` is 0 for a phase that has none."""
+        self._at = f"{phase} {step}/{steps}" if steps else phase
+        self._redraw()
+        if self._live is None and self._clock() - self._spoke_s >= PLAIN_INTERVAL_S:
+            self._say(f"{self._count()} {self._doing}: {self._at}, {self._times()}")
+
+    def result(self, label: str, result: Result) -> None:
+        """An attempt ended, or was skipped."""
+        if self._probe_began_s is None:
+            self._finished += 1
+            if self._attempt_began_s is not None:
+                self._add_wall(self._attempt_began_s)
+        self._attempt_began_s, self._doing, self._at = None, "", ""
+        row = row_of(result)
+        came_to = row.reason or ""
+        if isinstance(row.measured, Sampled):
+            came_to = f"{_headline(row.measured)}, {duration(result.wall_s)}"
+        where = one_line(f"{self._count()} {label}, batch {row.batch_per_rank}:")
+        outcome = (row.outcome, COLORS[row.outcome])
+        self._say(Text.assemble(f"{where} ", outcome, f", {one_line(came_to, REASON_LIMIT)}"))
+
+    def probing(self, label: str, what: str) -> None:
+        """A search takes its next step. Its attempts are shown; it counts as one itself."""
+        if self._probe_began_s is None:
+            self._probe_began_s = self._clock()
+        self._say(f"{self._count()}  {label}  {what}")
+
+    def verdict(self, label: str, found: Verdict | Stopped, needs_bytes: int | None = None) -> None:
+        """A search ended."""
+        self._finished += 1
+        if self._probe_began_s is not None:
+            self._add_wall(self._probe_began_s)
+        self._probe_began_s, self._doing, self._at = None, "", ""
+        words = why(found, needs_bytes)
+        if isinstance(found, Verdict) and (chosen := found.advised):
+            words = f"train with batch {chosen.batch}: {words}"
+        color = "green" if isinstance(found, Verdict) else "red"
+        line = Text(one_line(f"{self._count()}  {label}") + "  ")
+        self._say(line.append("probed", color).append(f"  {one_line(words)}"))
+
+    def audited(self, label: str, good: bool, words: str) -> None:
+        """An audit of one cell ended."""
+        self._finished += 1
+        self._attempt_began_s, self._doing, self._at = None, "", ""
+        self._say(Text(one_line(f"{self._count()} {label}: {words}"), "green" if good else "red"))
+
+    def note(self, text: str) -> None:
+        """A warning that stays on the screen."""
+        self._say(Text(one_line(text), style="yellow"))
+
+    def end(self) -> None:
+        """The run is over: takes the bar away. May be called again."""
+        if self._live is not None:
+            with _even_unread():
+                self._live.stop()
+            self._live = None
+
+    def _start(self, what: str) -> None:
+        news = (what := one_line(what)) != self._doing
+        self._doing, self._at = what, ""
+        self._redraw()
+        if self._live is None and news:
+            self._say(f"{self._count()} {self._doing}")
+
+    def _say(self, line: str | Text) -> None:
+        """One line that stays. Unwrapped, so that a log can be searched."""
+        self._spoke_s = self._clock()
+        with _even_unread():
+            self._console.print(Text(one_line(line)) if isinstance(line, str) else line, soft_wrap=True)
+        self._redraw()
+
+    def _redraw(self) -> None:
+        if self._live is not None:
+            with _even_unread():
+                self._live.refresh()
+
+    def _display(self) -> Group:
+        first = Table.grid(padding=(0, 2))
+        n_attempts = max(self._attempts, self._finished)
+        bar = ProgressBar(total=max(1, n_attempts), completed=self._finished, width=30)
+        first.add_row(bar, f"{self._count()} attempts", self._times())
+        second = Text(f"{self._doing}: {self._at}" if self._at else self._doing, no_wrap=True, overflow="ellipsis")
+        return Group(first, second)
+
+    def _count(self) -> str:
+        return f"{self._finished}/{max(self._attempts, self._finished)}"
+
+    def _times(self) -> str:
+        return f"elapsed {duration(self._clock() - self._began_s)}, left {duration(self._left_s())}"
+
+    def _add_wall(self, began_s: float) -> None:
+        """Two sums, not a list of all: a run of thousands of attempts does not grow."""
+        self._timed += 1
+        self._wall_s += self._clock() - began_s
+
+    def _left_s(self) -> float | None:
+        """By the mean of the attempts of this run that were not skipped; unknown before the first."""
+        if not self._timed:
+            return None
+        began_s = self._attempt_began_s if self._probe_began_s is None else self._probe_began_s
+        under_way_s = 0.0 if began_s is None else self._clock() - began_s
+        each_s, left = self._wall_s / self._timed, self._attempts - self._finished
+        # One that takes longer than the mean says nothing of those behind it.
+        return max(0.0, each_s - under_way_s) + each_s * max(0, left - 1)
+
+
+@contextmanager
+def _even_unread() -> Iterator[None]:
+    """A closed terminal or a full disk must not stop the measuring. A signal must, also one that comes in the middle of
+    drawing: rich's own clean-up then raises over it."""
+    before = sys.exception()
+    try:
+        yield
+    except OSError as error:
+        raised = error.__context__
+        while raised is not None and raised is not before:
+            if isinstance(raised, KeyboardInterrupt | SystemExit):
+                raise raised from None
+            raised = raised.__context__
+
+
+def _headline(measured: Sampled) -> str:
+    worst = max((rank.memory for rank in measured.ranks), key=lambda one: one.held_bytes or 0)
+    used = f"{memory_size(worst.held_bytes)} of {memory_size(worst.capacity_bytes)}"
+    return f"{rate(measured.samples_per_s_global)} samples/s, {used}"

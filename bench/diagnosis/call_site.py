@@ -1,0 +1,64 @@
+"""The place in a user's code that a Python stack stands for."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+
+class Frame(NamedTuple):
+    """One function of a stack."""
+
+    name: str
+    filename: str
+    line: int
+
+
+_RUNNER = str(Path(__file__).parents[1] / "runner")
+_LIBRARIES = (
+    *(f"/{name}/" for name in ("torch", "accelerate", "deepspeed", "concurrent")),
+    *(f"/{name}.py" for name in ("typing_extensions", "contextlib", "threading", "functools")),
+)
+_CALLS = "/torch/nn/modules/module.py"
+"""What stands between a module and its forward."""
+
+
+def site(frames: Sequence[Frame]) -> str:
+    """The innermost function of the workload; where there is none, what the runner's step called.
+
+    Args:
+        frames: innermost first.
+    """
+    called: str | None = None
+    for frame in frames:
+        if frame.filename.startswith(_RUNNER):
+            return f"{called}, called by {_place(frame)}" if called else _place(frame)
+        if not any(part in frame.filename for part in _LIBRARIES):
+            if not frame.name.startswith("<"):  # a generator's name says nothing; its function's does
+                return _place(frame)
+            continue
+        if not frame.filename.endswith(_CALLS):
+            called = frame.name
+    return _place(frames[0]) if frames else "an unknown place"
+
+
+def _place(frame: Frame) -> str:
+    file = Path(frame.filename)
+    return f"{frame.name} ({file.parent.name}/{file.name}:{frame.line})"
+
+
+_DUMPED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
+
+
+def site_of_dump(text: str) -> str | None:
+    """The same of what `faulthandler` has written: of the thread that trains; None when there is none."""
+    for thread in re.split(r"^(?=Thread |Current thread )", text, flags=re.MULTILINE):
+        frames = list(_frames(thread))
+        if any(frame.filename.startswith(_RUNNER) and frame.name in ("serve", "main") for frame in frames):
+            return site(frames)
+    return None
+
+
+def _frames(thread: str) -> Iterator[Frame]:
+    for filename, line, name in _DUMPED.findall(thread):
+        yield Frame(name, filename, int(line))

@@ -1,0 +1,150 @@
+"""From what its ranks left behind to what an attempt came to. Pure."""
+
+import math
+import re
+from collections.abc import Sequence
+
+from bench.diagnosis.hang import explain
+from bench.records.hang import Stuck
+from bench.records.outcome import INFRASTRUCTURE, Failed, Fault, Hang, Ok, Oom, Outcome
+from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankOutcome, RankWalked
+
+# What a rank says when another one is gone: a consequence, not the cause.
+_PEER_LOST = re.compile(
+    r"^Dist(Network|Store|Backend)Error\b|^ConnectionRe(set|fused)Error\b|ncclRemoteError|remote process exited"
+    r"|(gloo|transport/tcp|ProcessGroup|TCPStore|c10d|socket).*"
+    r"(clos(ed|ure)|reset|refused|timed? ?out|connectFullMesh|connection abort)"
+    r"|connection (closed|reset) by peer|connection refused|software caused connection abort|connectFullMesh",
+    re.IGNORECASE | re.DOTALL,
+)
+
+
+EVIDENCE_CHARS = 2000
+_DESYNC = re.compile(r"Detected mismatch between collectives|distributed collective mismatch")
+"""What torch's own check says, and what gloo says when it receives another size than it expects."""
+STARTING = ("start", "setup")
+"""Phases in which the ranks find each other."""
+_FAULTS: tuple[tuple[Fault, tuple[str, ...] | None, re.Pattern[str]], ...] = (
+    ("regime", None, re.compile(r"^RegimeMismatch\b")),
+    ("missing_package", None, re.compile(r"^(ModuleNotFound|Import|PackageNotFound)Error\b")),
+    (
+        "disk",
+        None,
+        re.compile(
+            r"^OSError: \[Errno (28|30|122)\]"
+            r"|^PermissionError: \[Errno (13\].*: b?['\"]|1\].*: b?['\"].*/)"  # of a file: a socket has no name
+            r"|No space left on device|Read-only file system|Disk quota exceeded"
+        ),
+    ),
+    (
+        "rendezvous",
+        STARTING,
+        re.compile(
+            r"address already in use|EADDRINUSE|^Dist(Network|Store)Error\b|RendezvousTimeout|RendezvousConnection"
+            r"|connectFullMesh|(client|TCPStore) .*(timed? ?out|refused)",
+            re.IGNORECASE,
+        ),
+    ),
+    ("nccl_init", STARTING, re.compile(r"NCCL error|nccl\w+Error")),
+)
+"""A fault by what the rank said; in these phases only, where there are some."""
+
+
+def classify(
+    ranks: Sequence[RankOutcome],
+    *,
+    world_size: int,
+    gave_up: str | None = None,
+    stuck: Sequence[Stuck] = (),
+    launcher: str | None = None,
+) -> Outcome:
+    """The attempt's outcome from what its ranks left behind.
+
+    Args:
+        ranks: at most one per rank; a rank that left nothing is missing.
+        gave_up: why bench ended it, when it did: no progress, or the time limit.
+        stuck: what the ranks were doing then.
+        launcher: what is known of the launch when it ended before its ranks did.
+    """
+    measured = [rank for rank in ranks if isinstance(rank, RankOk)]
+    if len(measured) == world_size:
+        # All have spoken; what ended late, such as a launcher or the time, takes nothing back.
+        return _without_number(measured) or Ok(ranks=tuple(sorted(measured, key=lambda rank: rank.rank)))
+    failures = [rank for rank in ranks if not isinstance(rank, RankOk | RankWalked | RankAudited)]
+    causes = sorted((f for f in failures if not _is_consequence(f)), key=lambda f: (f.kind != "oom", f.at))
+    if causes:
+        return _desync(failures) or _outcome_of(causes[0])
+    if gave_up is not None:
+        finished = [rank.rank for rank in measured]
+        where = explain(stuck, world_size, finished) if stuck or finished else _phases(failures)
+        return Hang(reason=gave_up + (f": {where}" if where else ""), stuck=tuple(stuck))
+    if launcher is not None:
+        return _launch_failed(launcher)
+    said = _outcome_of(min(failures, key=lambda f: (f.kind == "killed", f.at))) if failures else None  # itself, first
+    missing = min(set(range(world_size)) - {rank.rank for rank in ranks}, default=None)
+    if said is not None and (missing is None or (isinstance(said, Failed) and said.fault in INFRASTRUCTURE)):
+        return said
+    evidence = said.reason if said is not None else None
+    reason = f"rank {missing} left no result and no word why"
+    return Failed(fault="ended", rank=missing, phase=None, reason=reason, evidence=evidence)
+
+
+def _phases(failures: Sequence[RankOom | RankError | RankKilled]) -> str:
+    return ", ".join(f"rank {f.rank} in {f.phase}" for f in sorted(failures, key=lambda f: f.rank))
+
+
+def _is_consequence(failure: RankOom | RankError | RankKilled) -> bool:
+    match failure:
+        case RankKilled(by_bench=reason):
+            return reason is not None
+        case RankError(error=error):
+            return bool(_PEER_LOST.search(error))
+    return False
+
+
+def _desync(failures: Sequence[RankOom | RankError | RankKilled]) -> Failed | None:
+    """Ranks that issued unlike collectives, with the place where each was: the one that says so need not be wrong."""
+    for failure in failures:
+        said = failure.error if isinstance(failure, RankError) else getattr(failure, "last_words", None) or ""
+        line = next((line.strip() for line in said.splitlines() if _DESYNC.search(line)), None)
+        if line is not None:
+            ranks = sorted(failures, key=lambda f: f.rank)
+            places = [f"rank {f.rank} in {f.place}" for f in ranks if not isinstance(f, RankOom) and f.place]
+            reason = f"ranks issued unlike collectives: {'; '.join([*places, line])}"
+            return Failed(fault="desync", rank=failure.rank, phase=failure.phase, reason=reason, evidence=said)
+    return None
+
+
+def _outcome_of(failure: RankOom | RankError | RankKilled) -> Oom | Failed:
+    match failure:
+        case RankOom(rank=rank, phase=phase, message=message, source=source, bytes_asked=asked):
+            return Oom(rank=rank, phase=phase, reason=message, source=source, bytes_asked=asked)
+        case RankError(rank=rank, phase=phase, error=error, traceback=text):
+            fault: Fault = "error" if text else "ended"
+            fault = next((name for name, when, says in _FAULTS if _is(failure, when, says)), fault)
+            return Failed(fault=fault, rank=rank, phase=phase, reason=error, evidence=text[-EVIDENCE_CHARS:] or None)
+        case RankKilled(rank=rank, phase=phase, signal=signal, by_bench=by_bench, place=place, last_words=words):
+            reason = by_bench or f"killed by {signal}" + (f" in {place}" if place else "")
+            return Failed(fault="killed", rank=rank, phase=phase, reason=reason, evidence=words)
+
+
+def _is(failure: RankError, phases: tuple[str, ...] | None, says: re.Pattern[str]) -> bool:
+    return (phases is None or failure.phase in phases) and bool(says.search(failure.error))
+
+
+def _launch_failed(words: str) -> Failed:
+    """A launch that ended before its ranks did. Ports are taken and disks full there, too."""
+    fault: Fault = "launch"
+    fault = next((name for name, _, says in _FAULTS if name in ("rendezvous", "disk") and says.search(words)), fault)
+    return Failed(fault=fault, rank=None, phase=None, reason=words)
+
+
+def _without_number(ranks: Sequence[RankOk]) -> Failed | None:
+    """A loss that is no finite number: what follows it is not training. It is a mean over ranks, so it blames none."""
+    for one in sorted(ranks, key=lambda rank: rank.rank):
+        for phase, losses in (("warmup", one.warmup_losses), ("measure", one.losses)):
+            for step, loss in enumerate(losses):
+                if not math.isfinite(loss):
+                    reason = f"the loss is {loss} at step {step} of {phase}"
+                    return Failed(fault="nan_loss", rank=None, phase=phase, reason=reason)
+    return None

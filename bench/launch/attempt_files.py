@@ -1,0 +1,71 @@
+"""The files that an attempt is launched with, as text: for the attempt's folder, and for `--dry-run` to show."""
+
+import json
+import shlex
+from collections.abc import Mapping
+
+import yaml
+
+from bench import backends
+from bench.records.base import Device
+from bench.records.cell import Attempt, Audit, Walk
+from bench.store.spool import Spec
+
+COMMAND = [
+    "python",
+    "-m",
+    "accelerate.commands.launch",
+    "--config_file",
+    "accelerate.yaml",
+    "--main_process_port",
+    "0",
+    "-m",
+    "bench.runner",
+]
+
+_FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("accelerate") and has("bench")))'
+"""A program: both are there. Importing them would take seconds."""
+
+
+def files(
+    attempt: Attempt | Walk | Audit, units: tuple[str, ...], device: Device, environment: Mapping[str, str], folder: str
+) -> dict[str, str]:
+    """Name and content of each file that a launch of ``attempt`` reads.
+
+    Args:
+        environment: what bench adds to the launch's environment.
+        folder: where the files will lie; a DeepSpeed config is named by its path.
+    """
+    config = backends.accelerate_config(attempt.cell, units, device)
+    written = {"spec.json": Spec(attempt=attempt, device=device, units=units).model_dump_json(indent=1) + "\n"}
+    engine = config.get("deepspeed_config", {}).get("deepspeed_config_file")
+    if engine is not None:
+        written["deepspeed.json"] = json.dumps(engine, indent=1) + "\n"
+        config["deepspeed_config"] = {**config["deepspeed_config"], "deepspeed_config_file": f"{folder}/deepspeed.json"}
+    written["accelerate.yaml"] = yaml.safe_dump(config, sort_keys=False)
+    written["command.sh"] = _script(environment)
+    return written
+
+
+def _script(environment: Mapping[str, str]) -> str:
+    exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
+    launch = " ".join(['"$here/accelerate.yaml"' if word == "accelerate.yaml" else word for word in COMMAND])
+    foreign = "|".join([f"({'|'.join(backends.FOREIGN)})[A-Za-z0-9_]*", *backends.RENDEZVOUS])
+    lines = [
+        "#!/bin/sh",
+        "# Runs this attempt by hand, in an accelerate launch of its own. Results go to the folder that you name, or",
+        "# to a new one. Start it where bench was started, for the workload to be found, and with the same python.",
+        "set -eu",
+        f"{COMMAND[0]} -c '{_FINDS}' 2>/dev/null || {{",
+        f'  echo "activate the environment in which bench was started: {COMMAND[0]} here has no bench" >&2',
+        "  exit 1",
+        "}",
+        'here=$(cd "$(dirname "$0")" && pwd)',
+        "out=${1:-$(mktemp -d)}",
+        "trap 'echo \"results: $out\"' EXIT",
+        "# What another launcher, or accelerate's own variables, would change behind the config's back.",
+        f"unset $(env | sed -nE 's/^({foreign})=.*/\\1/p') || true",
+        *exports,
+        f'{launch} attempt "$here" --out "$out"',
+    ]
+    return "\n".join(lines) + "\n"

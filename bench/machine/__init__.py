@@ -1,0 +1,5 @@
+"""Looks at this machine: its hardware, its GPUs, and what else it does meanwhile."""
+
+from bench.machine.hardware import compiler, detect, host_bytes, libraries, notes, record
+
+__all__ = ["compiler", "detect", "host_bytes", "libraries", "notes", "record"]

@@ -1,0 +1,222 @@
+"""What the machine did beside an attempt: others on its GPUs and cores, throttling, swap, disk."""
+
+import contextlib
+import os
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import psutil
+
+from bench import processes
+from bench.machine import gpus
+from bench.records.conditions import Conditions, GpuConditions
+
+T = TypeVar("T")
+
+EVERY_S = 1.0
+"""How often an attempt under way is looked at."""
+LEAST_WINDOW_S = 0.5
+"""A share of time over less than this says nothing."""
+WORKING = ("warmup", "measure", "phases")
+"""Phases in which a GPU has its work: before, an idle one lowers its clock by itself."""
+GPU_WINDOW_S = 2.0
+"""NVML's utilisation is of up to a second before; so long after an attempt of ours none of it is ours."""
+THROTTLING: Mapping[int, str] = {
+    0x04: "power cap",
+    0x08: "hardware slowdown",
+    0x20: "thermal slowdown by software",
+    0x40: "thermal slowdown by hardware",
+    0x80: "power brake",
+}
+"""Bits of NVML's clocks event reasons that slow a busy GPU down (nvml.h, nvmlClocksEventReasons)."""
+
+
+class Sampler:
+    """Looks at the machine before, during and after each attempt of a run; raises nothing.
+
+    Args:
+        folder: the run's.
+        environment: of which CUDA_VISIBLE_DEVICES says which GPUs count.
+    """
+
+    def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
+        self._folder = folder
+        self._gpus = [_Gpu(handle) for handle in _handles(environment)]
+        self._cpu = _Cpu()
+        self._ended_s: float | None = None
+        self.begin()
+
+    def begin(self) -> None:
+        """An attempt is about to start."""
+        self._before, self._cpu = self._cpu.others_share(), _Cpu()
+        self._swap_before = _known(psutil.swap_memory)
+        self._available_bytes: int | None = None
+        self._disk_free_bytes: int | None = None
+        self._disk_bytes: int | None = None
+        self._next_s, self._phase = 0.0, ""
+        rested = self._ended_s is None or time.monotonic() - self._ended_s >= GPU_WINDOW_S
+        for gpu in self._gpus:
+            gpu.begin(rested=rested)
+        self._look_at_host()
+
+    def look(self, phase: str) -> None:
+        """The attempt is under way. Called often; looks once a second, and at once when a phase begins."""
+        now = time.monotonic()
+        if now < self._next_s and phase == self._phase:
+            return
+        self._next_s, self._phase = now + EVERY_S, phase
+        self._look_at_host()
+        self._cpu.look()
+        if phase in WORKING:
+            for gpu in self._gpus:
+                gpu.look()
+
+    def end(self) -> Conditions:
+        """The attempt has ended."""
+        self._look_at_host()
+        during, self._cpu, self._ended_s = self._cpu.others_share(), _Cpu(), time.monotonic()
+        return self._conditions(during)
+
+    def _look_at_host(self) -> None:
+        self._available_bytes = _least(self._available_bytes, _known(lambda: psutil.virtual_memory().available))
+        disk = _known(lambda: psutil.disk_usage(str(self._folder)))
+        if disk is not None:
+            self._disk_free_bytes, self._disk_bytes = _least(self._disk_free_bytes, disk.free), disk.total
+
+    def now(self, window_s: float = LEAST_WINDOW_S) -> Conditions:
+        """The machine before anything is measured, by a look of ``window_s``."""
+        self._cpu = _Cpu()
+        time.sleep(window_s)
+        self.begin()
+        return self._conditions(None)
+
+    def _conditions(self, others_cpu_share: float | None) -> Conditions:
+        was, swap = self._swap_before, _known(psutil.swap_memory)
+        moved = None if was is None or swap is None else max(0, swap.sin + swap.sout - was.sin - was.sout)
+        return Conditions(
+            others_cpu_share_before=self._before,
+            others_cpu_share=others_cpu_share,
+            available_bytes_min=self._available_bytes,
+            swap_used_bytes_before=None if was is None else was.used,
+            swapped_bytes=moved,
+            disk_free_bytes_min=self._disk_free_bytes,
+            disk_bytes=self._disk_bytes,
+            gpus=tuple(gpu.conditions() for gpu in self._gpus),
+        )
+
+
+def _known(read: Callable[[], T]) -> T | None:
+    """What is read, or None: a figure less must not cost an attempt."""
+    try:
+        return read()
+    except Exception:
+        return None
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    return min((value for value in (one, other) if value is not None), default=None)
+
+
+class _Cpu:
+    """What others take of the cores that this process may use, from its making on."""
+
+    def __init__(self) -> None:
+        self._began_s, self._times = time.monotonic(), _known(_core_times)
+        self._own_s, self._ours_s = _own_s(), 0.0
+
+    def look(self) -> None:
+        """To be called now and then: a process that ends with nobody to wait for it takes its time along."""
+        own_s = _own_s()
+        self._ours_s += max(0.0, own_s - self._own_s)
+        self._own_s = own_s
+
+    def others_share(self) -> float | None:
+        self.look()
+        was, now = self._times, _known(_core_times)
+        if was is None or now is None or time.monotonic() - self._began_s < LEAST_WINDOW_S or now[1] <= was[1]:
+            return None
+        return min(1.0, max(0.0, (now[0] - was[0] - self._ours_s) / (now[1] - was[1])))
+
+
+def _core_times() -> tuple[float, float]:
+    """Seconds that processes had of the cores that this one may use, and of those cores in all."""
+    cores = psutil.cpu_times(percpu=True)
+    if hasattr(os, "sched_getaffinity"):
+        cores = [cores[core] for core in os.sched_getaffinity(0)]
+    # Interrupts are no process's. Linux counts a guest's time in user's, too.
+    busy_s = sum(core.user + core.nice + core.system + getattr(core, "steal", 0.0) for core in cores)
+    whole_s = sum(getattr(core, name) for core in cores for name in core._fields if not name.startswith("guest"))
+    return busy_s, whole_s
+
+
+def _own_s() -> float:
+    """Of this process and all below it, with those that have ended and were waited for."""
+    total_s = 0.0
+    for process in _known(lambda: processes.tree(os.getpid())) or ():
+        with contextlib.suppress(psutil.Error):
+            total_s += sum(process.cpu_times()[:4])
+    return total_s
+
+
+class _Gpu:
+    """Reads one GPU through NVML; a figure that it does not have is None."""
+
+    def __init__(self, handle: Any) -> None:
+        self._handle = handle
+
+    def begin(self, *, rested: bool) -> None:
+        import pynvml
+
+        # Before a rank has started nothing on the GPU is ours: servers do not touch it.
+        self._busy_share = (
+            self._ask(lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100) if rested else None
+        )
+        self._others = self._ask(lambda gpu: len(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)))
+        # Version 2 leaves out what the driver keeps for itself.
+        self._others_bytes = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used))
+        self._throttled: dict[str, None] | None = None
+        self._clock_share: float | None = None
+        self._temperature_c: int | None = None
+
+    def look(self) -> None:
+        import pynvml
+
+        reasons = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
+        if reasons is not None:
+            seen = {words: None for bit, words in THROTTLING.items() if reasons & bit}
+            self._throttled = (self._throttled or {}) | seen
+        clock = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)))
+        highest = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)))
+        if clock is not None and highest:
+            self._clock_share = min(clock / highest, 1.0 if self._clock_share is None else self._clock_share)
+        warm = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetTemperature(gpu, pynvml.NVML_TEMPERATURE_GPU)))
+        if warm is not None:
+            self._temperature_c = warm if self._temperature_c is None else max(warm, self._temperature_c)
+
+    def conditions(self) -> GpuConditions:
+        return GpuConditions(
+            busy_share_before=self._busy_share,
+            others_before=self._others,
+            others_bytes_before=self._others_bytes,
+            throttled=None if self._throttled is None else tuple(self._throttled),
+            sm_clock_share_min=self._clock_share,
+            temperature_c_max=self._temperature_c,
+        )
+
+    def _ask(self, question: Callable[[Any], T]) -> T | None:
+        return _known(lambda: question(self._handle))
+
+
+def _handles(environment: Mapping[str, str]) -> list[Any]:
+    """NVML stays open: it ends with the process."""
+    import pynvml
+
+    def opened() -> list[Any]:
+        uuids = [gpu.uuid for gpu in gpus.visible(environment)]
+        if uuids:
+            pynvml.nvmlInit()
+        return [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
+
+    return _known(opened) or []

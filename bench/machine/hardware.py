@@ -1,0 +1,116 @@
+"""What runs the measurements: the devices that decide the matrix, and the full record for the report."""
+
+import importlib.metadata
+import os
+import platform
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+import psutil
+
+from bench.machine import cgroup, gpus
+from bench.records.machine import Hardware, Machine
+
+LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
+_THREADS = re.compile(r"\d+(,\d+)*")
+_ALLOCATOR = re.compile(r"(\w+:([A-Za-z]{1,20}|[\d.]+|\[[\d:,>]+\])(,|$))+")
+_UNREADABLE = "unreadable"
+"""Stands for a setting that is none: what else was put there, such as a password, is not for a record."""
+
+
+def compiler() -> str:
+    """The program that torch builds C++ extensions with: `get_cxx_compiler` in ``torch.utils.cpp_extension``."""
+    named = os.environ.get("CXX", "c++")
+    try:
+        return next(iter(shlex.split(named)), "c++")
+    except ValueError:  # an open quote: no program is called so
+        return named
+
+
+def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Hardware:
+    """The hardware as bench will use it: GPUs that the driver reports and CUDA_VISIBLE_DEVICES does not hide."""
+    shown = gpus.visible(environment)
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = min(cores, cgroup.cores(root) or cores)
+    if shown:
+        memory_bytes = min(gpu.memory_bytes for gpu in shown)
+        return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
+    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=host_bytes(root))
+
+
+def host_bytes(root: Path = Path("/")) -> int:
+    """Memory of the whole host, or what the control group leaves of it."""
+    return min(int(psutil.virtual_memory().total), cgroup.memory_bytes(root) or sys.maxsize)
+
+
+def record(
+    hardware: Hardware, environment: Mapping[str, str] = os.environ, added: Mapping[str, str] = MappingProxyType({})
+) -> Machine:
+    """The full record of this machine.
+
+    Args:
+        environment: the user's.
+        added: what bench adds to it for every launch.
+    """
+    launch = {**environment, **added}
+    allocator = launch.get("PYTORCH_ALLOC_CONF") or launch.get("PYTORCH_CUDA_ALLOC_CONF")
+    commit = _git("rev-parse", "HEAD")
+    return Machine(
+        hardware=hardware,
+        accelerators=tuple(gpu.name for gpu in gpus.visible(environment)),
+        driver=gpus.driver(),
+        cpu=_cpu_model(),
+        system=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        libraries=libraries(),
+        bench=importlib.metadata.version("training-bench"),
+        git_commit=commit,
+        git_dirty=None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no")),
+        allocator=_setting(allocator, _ALLOCATOR) if allocator and hardware.device == "cuda" else None,
+        threads={name: _setting(environment[name], _THREADS) for name in THREADS if name in environment},
+    )
+
+
+def _setting(text: str, shape: re.Pattern[str]) -> str:
+    return text if shape.fullmatch(text) else _UNREADABLE
+
+
+def notes(machine: Machine) -> list[str]:
+    """What the user should know of this machine before measuring."""
+    said = [] if machine.allocator is None else [f"CUDA allocator: {machine.allocator}"]
+    if machine.hardware.device == "cpu":
+        said.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
+    return said
+
+
+def libraries() -> dict[str, str]:
+    """Installed version of each of LIBRARIES; one that is not installed is left out."""
+    found = {}
+    for name in LIBRARIES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor() or platform.machine()
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+
+
+def _git(*arguments: str) -> str | None:
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None

@@ -1,0 +1,136 @@
+"""One HTML file that loads nothing, and nothing of what it says: see `sections`.
+
+The page's own style and script are named by their hashes in its Content-Security-Policy: whatever else a name, an error
+or a log might smuggle in is not run. Results stand in text and attributes alone, never in the script.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Sequence
+from importlib.resources import files
+
+from bench.report.render.plots import drawing, escape, swatch
+from bench.report.tables.attempts import REASON, Table
+from bench.report.tables.figure import BarChart, Chart, LineChart
+from bench.report.tables.sections import TITLE, Facts, Lines, Section
+
+OUTCOMES = frozenset({"ok", "imported", "oom", "thrashing", "hang", "failed", "skipped"})
+"""Words of the column of outcomes that have a color in page.css."""
+
+
+def render(sections: Sequence[Section], title: str = TITLE) -> str:
+    """The page. Everything in it comes from ``sections`` and the files in bench/report/render/page."""
+    style, script = _asset("chart.css") + _asset("page.css"), _asset("page.js")
+    policy = (
+        f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
+        " form-action 'none'"
+    )
+    named = [(_anchor(section.title), section.title) for section in sections if section.title]
+    lines = [
+        "<!DOCTYPE html>",
+        '<html lang="en">',
+        "<head>",
+        '<meta charset="utf-8">',
+        f'<meta http-equiv="Content-Security-Policy" content="{policy}">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1">',
+        '<meta name="color-scheme" content="light dark">',
+        f"<title>{escape(title)}</title>",
+        f"<style>{style}</style>",
+        "</head>",
+        '<body class="chart">',
+        f"<header><h1>{escape(title)}</h1></header>",
+        '<nav aria-label="Sections">',
+        *(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named),
+        "</nav>",
+        "<main>",
+        *(line for section in sections for line in _section(section)),
+        "</main>",
+        '<div id="tip" role="status" hidden></div>',
+        f"<script>{script}</script>",
+        "</body>",
+        "</html>",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _section(section: Section) -> Iterator[str]:
+    kind = "figure" if isinstance(section, LineChart | BarChart) else type(section).__name__.lower()
+    wide = (
+        " wide" if (isinstance(section, LineChart) and len(section.panels) > 1) or isinstance(section, BarChart) else ""
+    )
+    identity = f' id="{_anchor(section.title)}"' if section.title else ""
+    yield f'<section class="{kind}{wide}"{identity}>'
+    if section.title:
+        yield f"<h2>{escape(section.title)}</h2>"
+    match section:
+        case Lines(lines=(alone,)):
+            yield f"<p>{escape(alone)}</p>"
+        case Lines():
+            tag = "ol" if section.numbered else "ul"
+            yield from (f"<{tag}>", *(f"<li>{escape(line)}</li>" for line in section.lines), f"</{tag}>")
+        case Facts():
+            yield from (f'<p class="note">{escape(note)}</p>' for note in section.notes)
+            yield "<dl>"
+            yield from (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in section.facts)
+            yield "</dl>"
+        case Table():
+            yield from _table(section)
+        case LineChart() | BarChart():
+            yield from _chart(section)
+    yield "</section>"
+
+
+def _table(table: Table) -> Iterator[str]:
+    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}"><table>'
+    yield "<thead><tr>"
+    for header in table.headers:
+        number = ' class="number"' if header in table.numeric else ""
+        name = escape(header).replace("_", "_<wbr>")
+        yield f'<th scope="col" aria-sort="none"{number}><button type="button">{name}</button></th>'
+    yield "</tr></thead>"
+    yield "<tbody>"
+    for index, row in enumerate(table.rows):
+        cells = (_cell(table, index, header, text) for header, text in zip(table.headers, row, strict=True))
+        yield f"<tr>{''.join(cells)}</tr>"
+    yield "</tbody>"
+    yield "</table></div>"
+    yield from (f'<p class="note">{escape(note)}</p>' for note in table.notes)
+
+
+def _cell(table: Table, index: int, header: str, text: str) -> str:
+    shown = escape(text)
+    if text and (index, header) in table.bold:
+        shown = f"<strong>{shown}</strong>"
+    if header == "outcome" and (word := text.partition(" ")[0]) in OUTCOMES:
+        shown = f'<span class="outcome {word}">{shown}</span>'
+    kind = "number" if header in table.numeric else "prose" if header == REASON else ""
+    return f'<td class="{kind}">{shown}</td>' if kind else f"<td>{shown}</td>"
+
+
+def _chart(chart: Chart) -> Iterator[str]:
+    yield f'<figure data-chart="{escape(chart.name)}">'
+    yield '<div class="legend" role="group" aria-label="Show or hide">'
+    for number, name in enumerate(chart.series):
+        mark = f'<svg width="12" height="12" viewBox="-6 -6 12 12" aria-hidden="true">{swatch(number)}</svg>'
+        yield f'<button type="button" aria-pressed="true" data-toggles="{number}">{mark}{escape(name)}</button>'
+    yield "</div>"
+    yield '<div class="panels">'
+    drawings = [drawing(chart, panel) for panel in chart.panels] if isinstance(chart, LineChart) else [drawing(chart)]
+    yield from (f'<div class="drawing" tabindex="0">{one}</div>' for one in drawings)
+    yield "</div>"
+    yield "<figcaption>"
+    yield f'<p class="note">{escape(" ".join(chart.notes))}</p>'
+    yield "</figcaption></figure>"
+
+
+def _anchor(title: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _asset(name: str) -> str:
+    return files("bench.report.render").joinpath("page", name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"

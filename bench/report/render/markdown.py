@@ -1,0 +1,96 @@
+"""Markdown, and nothing of what it says: see `sections`."""
+
+import itertools
+import re
+from collections.abc import Sequence
+from functools import lru_cache
+
+from bench.records.outcome import Result
+from bench.records.verdict import Probe
+from bench.report.doubts import flags
+from bench.report.summary import summarize
+from bench.report.tables import attempts
+from bench.report.tables.attempts import Table, one_line
+from bench.report.tables.searches import verdicts
+from bench.report.tables.sections import DOUBTS, TITLE, Choices, Facts, Lines, Section, answer
+
+
+def render(sections: Sequence[Section], plots: str | None = None) -> str:
+    """The report of ``sections``. It reads well raw: columns are aligned in the source.
+
+    Args:
+        plots: the folder of the charts' SVG files, as the report is to link to them; None leaves charts out.
+    """
+    return "\n".join([f"# {TITLE}", "", *(line for each in sections for line in section(each, plots))])
+
+
+def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
+    """The answer, the raw matrix, the mean phases, verdicts and doubts: what `bench run` ends with."""
+    if not results:
+        return ""
+    summary = summarize(results)
+    shown = (attempts.matrix(summary), attempts.phases(summary, "mean"), verdicts(probes, summary))
+    doubts = [Lines(title=DOUBTS, lines=tuple(found))] if (found := flags(summary)) else []
+    parts = (*answer(summary, Choices(), probes), *(table for table in shown if table.rows), *doubts)
+    return "\n".join(line for part in parts for line in section(part))
+
+
+def cut(text: str, room: int, note: str) -> str:
+    """``text`` if it fits into ``room`` bytes; else its first lines and ``note``; nothing where not even that fits."""
+    if len(data := text.encode()) <= room:
+        return text
+    end = f"\n\n**{escape(note)}**\n"
+    left = room - len(end.encode())
+    return data[:left].rpartition(b"\n")[0].decode() + end if left >= 0 else ""
+
+
+def section(section: Section, plots: str | None = None) -> list[str]:
+    """A section under its heading."""
+    heading = [f"## {escape(section.title)}", ""] if section.title else []
+    match section:
+        case Lines(lines=(alone,)):
+            return [*heading, escape(alone), ""]
+        case Lines():
+            marks = (f"{number}." if section.numbered else "-" for number in itertools.count(1))
+            return [*heading, *(f"{mark} {escape(line)}" for mark, line in zip(marks, section.lines, strict=False)), ""]
+        case Facts():
+            notes = [line for note in section.notes for line in (escape(note), "")]
+            facts = [f"- **{escape(name)}:** {escape(value)}" for name, value in section.facts]
+            return [*heading, *notes, *facts, ""]
+        case Table():
+            notes = [line for note in section.notes for line in (escape(note), "")]
+            return [*heading, *_table(section), "", *notes]
+    if plots is None:
+        return []
+    return [*heading, f"![{escape(section.title)}]({plots}/{section.name}.svg)", ""]
+
+
+_MARKUP = re.compile(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
+"""What cannot be markup stays as it is, so that the raw text reads well: snake_case, a * b, [0]."""
+
+
+@lru_cache(maxsize=4096)  # the cells of a long table are the same few words
+def escape(text: str) -> str:
+    """``text`` as markdown that shows it literally, also inside a table; without control characters."""
+    entities = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _MARKUP.sub(r"\\\g<0>", entities)
+
+
+def _table(table: Table) -> list[str]:
+    texts = [[escape(header) for header in table.headers]]
+    for index, row in enumerate(table.rows):
+        texts.append([_cell(table, index, *pair) for pair in zip(table.headers, row, strict=True)])
+    right = [header in table.numeric for header in table.headers]
+    widths = [max(3, *(len(row[column]) for row in texts)) for column in range(len(right))]
+    # The last column is often prose: padding it to its longest line would only add blanks.
+    widths[-1] = len(texts[0][-1])
+    rule = ["-" * (width - 1) + ":" if end else "-" * width for width, end in zip(widths, right, strict=True)]
+    padded = [
+        [text.rjust(width) if end else text.ljust(width) for text, width, end in zip(row, widths, right, strict=True)]
+        for row in texts
+    ]
+    return [f"| {' | '.join(row)} |" for row in (padded[0], rule, *padded[1:])]
+
+
+def _cell(table: Table, index: int, header: str, text: str) -> str:
+    return f"**{escape(text)}**" if text and (index, header) in table.bold else escape(text)

@@ -1,0 +1,242 @@
+"""Charts as SVG text: the same drawing stands in the HTML page and, with its own legend and style, in a file.
+
+Across, everything is placed in percent: a drawing is as wide as its place, and its text keeps its size.
+"""
+
+import html
+import math
+import textwrap
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from importlib.resources import files
+
+from bench.report.render.scales import LEFT, RIGHT, Across, across, heights, step_of
+from bench.report.tables.attempts import one_line
+from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel
+from bench.units import plain
+
+COLORS = 8
+"""Classes c0 to c7 of chart.css."""
+SHAPES = (
+    "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
+    "M-3.6,-3.6h7.2v7.2h-7.2z",
+    "M0,-5l4.6,8h-9.2z",
+    "M0,-5l5,5l-5,5l-5,-5z",
+)
+"""Circle, square, triangle, diamond: lines are told apart without their color, too."""
+CROSS = "M-4,-4l8,8M4,-4l-8,8"
+
+TOP, PLOT, STRIP, ROW, AXIS = 34, 200, 8, 14, 40
+"""Heights: above the plot, the plot, before the crosses, a line of crosses, below all."""
+TITLE_LINE, TITLE_LETTERS = 16, 50
+"""Of a panel's title: the height of a line, and what fits into one where the page is narrow."""
+BAR, GAP = 14, 28
+"""Heights of a bar, and of its label."""
+
+WIDTH = 840
+COLUMNS = 2
+"""Of a file, in pixels and in panels."""
+LETTER = 6.7
+"""Mean width of a letter, to place a legend where nothing measures text."""
+
+
+def svg(chart: Chart) -> str:
+    """A file of its own. The same chart gives the same bytes."""
+    body, height = _panels(chart) if isinstance(chart, LineChart) else ([drawing(chart)], _height(chart))
+    legend, top = _legend(chart.series)
+    notes = [
+        _text("note", "16", top + height + 14 + 17 * number, line)
+        for number, line in enumerate(_wrap(" ".join(chart.notes)))
+    ]
+    total = top + height + 17 * len(notes) + 16
+    style = files("bench.report.render").joinpath("page", "chart.css").read_text(encoding="utf-8")
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="{WIDTH}" height="{total}"'
+            f' viewBox="0 0 {WIDTH} {total}" role="img">',
+            f"<title>{escape(chart.title)}</title>",
+            f"<style>{style}</style>",
+            '<rect class="paper" width="100%" height="100%"/>',
+            _text("title", "16", 28, chart.title),
+            *legend,
+            f'<svg x="16" y="{top}" width="{WIDTH - 32}" height="{height}">',
+            *body,
+            "</svg>",
+            *notes,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def swatch(series: int) -> str:
+    """The mark of a series, for a legend."""
+    return f'<path class="{_color(series)} mark" d="{SHAPES[series % len(SHAPES)]}"/>'
+
+
+def escape(text: str) -> str:
+    """``text`` for HTML and XML, inside and outside of attributes; without characters that XML has not."""
+    return html.escape(one_line(text))
+
+
+def drawing(chart: Chart, panel: Panel | None = None) -> str:
+    """One panel, or all bars, as an <svg> that fills the width of its place."""
+    if isinstance(chart, BarChart):
+        label, lines, height = chart.title, list(_bars(chart)), _height(chart)
+    else:
+        assert panel is not None
+        label = f"{chart.title}{f', {panel.title}' if panel.title else ''}"
+        lines, height = list(_axes(chart, panel)), _height(chart)
+    return "\n".join(
+        [f'<svg width="100%" height="{height}" role="img" aria-label="{escape(label)}">', *lines, "</svg>"]
+    )
+
+
+def _height(chart: Chart) -> int:
+    if isinstance(chart, BarChart):
+        return len(chart.bars) * (BAR + GAP) + AXIS
+    return _titles(chart) + TOP + PLOT + _strip(chart) + AXIS
+
+
+def _titles(chart: LineChart) -> int:
+    """Height of the panels' titles, the same in all so that their axes stand side by side."""
+    return TITLE_LINE * max((len(_title(panel)) for panel in chart.panels), default=0)
+
+
+def _title(panel: Panel) -> list[str]:
+    return textwrap.wrap(one_line(panel.title), TITLE_LETTERS)
+
+
+def _strip(chart: LineChart) -> int:
+    """Height of the crosses; those of one batch stand one above the other."""
+    at = [Counter(miss.x for miss in panel.misses) for panel in chart.panels]
+    rows = max((count for counts in at for count in counts.values()), default=0)
+    return STRIP + rows * ROW if rows else 0
+
+
+def _axes(chart: LineChart, panel: Panel) -> Iterator[str]:
+    scale, strip, titles = across(chart), _strip(chart), _titles(chart)
+    step, top = heights(chart)
+    bottom = titles + TOP + PLOT
+
+    def y(value: float) -> float:
+        return bottom - PLOT * value / chart.y_unit / top
+
+    for number, words in enumerate(_title(panel)):
+        yield _text("panel", "0", 12 + TITLE_LINE * number, words)
+    yield _text("label", "0", titles + 12, chart.y_label)
+    for number in range(round(top / step) + 1):
+        height = bottom - PLOT * number * step / top
+        yield _level("grid" if number else "axis", height)
+        yield _text("tick", f"{LEFT - 1.5}%", height + 4, plain(number * step), "end")
+    below = bottom + strip
+    for tick in scale.ticks():
+        yield _text("tick", f"{scale(tick):.2f}%", below + 18, plain(tick), "middle")
+    yield _text("label", f"{(LEFT + RIGHT) / 2}%", below + 34, chart.x_label, "middle")
+    for limit in panel.limits:
+        yield _level("limit", y(limit.y))
+        yield _text("limit", f"{LEFT + 1}%", y(limit.y) - 5, limit.words)
+    for line in panel.lines:
+        yield from _line(line, scale, y)
+    if strip:
+        yield _text("tick", f"{LEFT - 1.5}%", bottom + (STRIP + strip) / 2 + 4, "oom", "end")
+    stacked: Counter[float] = Counter()
+    for miss in panel.misses:
+        stacked[miss.x] += 1
+        at = bottom + STRIP + ROW * (stacked[miss.x] - 0.5)
+        yield _mark("miss", miss.series, scale(miss.x), at, CROSS, miss.words, f'data-x="{miss.x}"')
+
+
+def _line(line: Line, scale: Across, y: Callable[[float], float]) -> Iterator[str]:
+    kind = " dashed" if line.dashed else ""
+    data = f'data-series="{line.series}"'
+    for one, other in zip(line.points, line.points[1:], strict=False):
+        yield (
+            f'<line class="{_color(line.series)} line{kind}" {data} x1="{scale(one.x):.2f}%" y1="{y(one.y):.1f}"'
+            f' x2="{scale(other.x):.2f}%" y2="{y(other.y):.1f}"/>'
+        )
+    for point in line.points:
+        values, x = f'data-x="{point.x}" data-y="{point.y!r}"', scale(point.x)
+        if point.interval:
+            low, high = point.interval
+            values += f' data-low="{low!r}" data-high="{high!r}"'
+            yield (
+                f'<line class="{_color(line.series)} interval" {data} x1="{x:.2f}%" x2="{x:.2f}%"'
+                f' y1="{y(low):.1f}" y2="{y(high):.1f}"/>'
+            )
+        hollow = " hollow" if point.hollow else ""
+        shape = SHAPES[line.series % len(SHAPES)]
+        yield _mark(f"mark point{hollow}{kind}", line.series, x, y(point.y), shape, point.words, values)
+
+
+def _text(kind: str, x: str, y: float, words: str, anchor: str = "start") -> str:
+    return f'<text class="{kind}" x="{x}" y="{y:g}" text-anchor="{anchor}">{escape(words)}</text>'
+
+
+def _level(kind: str, y: float) -> str:
+    return f'<line class="{kind}" x1="{LEFT}%" x2="100%" y1="{y:.1f}" y2="{y:.1f}"/>'
+
+
+def _mark(kind: str, series: int, x: float, y: float, shape: str, words: str, values: str) -> str:
+    return (
+        f'<svg class="at" x="{x:.2f}%" y="{y:.1f}" overflow="visible"><path class="{_color(series)} {kind}"'
+        f' data-series="{series}" {values} d="{shape}"><title>{escape(words)}</title></path></svg>'
+    )
+
+
+def _bars(chart: BarChart) -> Iterator[str]:
+    longest = max(sum(part.value for part in bar.parts) for bar in chart.bars) / chart.x_unit
+    step = step_of(longest, 6)
+    bottom = len(chart.bars) * (BAR + GAP)
+    for number in range(math.floor(longest / step) + 1):
+        at = RIGHT * number * step / longest
+        yield f'<line class="grid" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="{bottom + 4}"/>'
+        yield _text("tick", f"{at:.2f}%", bottom + 18, plain(number * step), "middle" if number else "start")
+    yield _text("label", f"{RIGHT / 2}%", bottom + 34, chart.x_label, "middle")
+    for number, bar in enumerate(chart.bars):
+        yield from _bar(bar, number * (BAR + GAP), RIGHT / longest / chart.x_unit)
+
+
+def _bar(bar: Bar, top: int, percent_per_unit: float) -> Iterator[str]:
+    yield _text("name", "0", top + GAP - 6, bar.label)
+    at = 0.0
+    for part in bar.parts:
+        width = part.value * percent_per_unit
+        yield (
+            f'<rect class="{_color(part.series)} part" data-series="{part.series}" data-value="{part.value!r}"'
+            f' x="{at:.3f}%" y="{top + GAP}" width="{width:.3f}%" height="{BAR}">'
+            f"<title>{escape(part.words)}</title></rect>"
+        )
+        at += width
+
+
+def _panels(chart: LineChart) -> tuple[list[str], int]:
+    columns = min(COLUMNS, len(chart.panels))
+    share, height = 100 / columns, _height(chart) + 10
+    placed = [
+        f'<svg x="{(share + 1) * (number % columns):.2f}%" y="{height * (number // columns)}" width="{share - 1:.2f}%"'
+        f' height="{height}">{drawing(chart, panel)}</svg>'
+        for number, panel in enumerate(chart.panels)
+    ]
+    return placed, height * math.ceil(len(chart.panels) / columns)
+
+
+def _legend(series: Sequence[str]) -> tuple[list[str], int]:
+    """The names with their marks, in as many lines as they take, and where the drawing may begin."""
+    lines, x, y = [], 16.0, 52
+    for number, name in enumerate(series):
+        width = 36 + LETTER * len(name)
+        if x > 16 and x + width > WIDTH - 16:
+            x, y = 16.0, y + 20
+        lines.append(f'<g transform="translate({x + 5:.1f} {y - 4})">{swatch(number)}</g>')
+        lines.append(_text("name", f"{x + 15:.1f}", y, name))
+        x += width
+    return lines, y + 16
+
+
+def _wrap(note: str) -> list[str]:
+    return textwrap.wrap(note, int((WIDTH - 32) / LETTER * 1.1))
+
+
+def _color(series: int) -> str:
+    return f"c{series % COLORS}"

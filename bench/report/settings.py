@@ -1,0 +1,63 @@
+"""The settings of a cell by name, and those of them that tell the cells of a report apart: its columns. Pure."""
+
+import json
+from collections.abc import Sequence
+
+from pydantic import JsonValue
+
+from bench.records.outcome import Result
+from bench.report.contract import same
+from bench.report.rows import CellRows
+
+
+def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None = None) -> dict[str, JsonValue]:
+    """Named values of a cell. The axes give the order; what the cell resolved them to gives the value.
+
+    Args:
+        named: axes of other results; a plain option of this one is a setting by that name too.
+        cell_id: where it is known already.
+    """
+    cell, options = result.attempt.cell, result.attempt.cell.options
+    preset = {"preset": cell.options["preset"]} if "preset" in cell.options else {}
+    settings = {
+        "backend": cell.backend,
+        **{name: value for name, value in result.axes.items() if name not in ("backend", "batch")},
+        **{name: options[name] for name in named if name in options and name not in result.axes},
+        "workload": cell.workload,
+        **preset,
+        "num_processes": cell.num_processes,
+        "mixed_precision": cell.mixed_precision,
+        "memory_limit_bytes": cell.memory_limit_bytes,
+        **cell.train.model_dump(mode="json"),
+        **cell.measure.model_dump(mode="json"),
+        "cell": cell_id or cell.id,
+    }
+    return result.known(settings)
+
+
+def differing(settings: Sequence[dict[str, JsonValue]]) -> tuple[str, ...]:
+    """Names whose values differ, and the cell's id when these do not tell the cells apart."""
+    names = [name for name in dict.fromkeys(name for one in settings for name in one) if name != "cell"]
+    columns = [name for name in names if name == "backend" or _varies(settings, name)]
+    told_apart = len({_key(one, columns) for one in settings}) == len(settings)
+    return tuple(columns if told_apart else [*columns, "cell"])
+
+
+def hidden(cells: Sequence[CellRows], columns: Sequence[str]) -> tuple[str, ...]:
+    """Options that no axis names and in which cells differ that else differ in their backend at most."""
+    names = [name for name in columns if name not in ("backend", "cell")]
+    alike: dict[str, list[dict[str, JsonValue]]] = {}
+    for cell in cells:
+        alike.setdefault(_key(cell.rows[0].settings, names), []).append(cell.cell.options)
+    known = ((options, name) for options in alike.values() for name in dict.fromkeys(n for one in options for n in one))
+    return tuple(dict.fromkeys(name for options, name in known if name not in columns and _varies(options, name)))
+
+
+def _varies(settings: Sequence[dict[str, JsonValue]], name: str) -> bool:
+    """A missing value is not the same as null."""
+    first = settings[0]
+    return any((name in one) != (name in first) or not same(one.get(name), first.get(name)) for one in settings)
+
+
+def _key(settings: dict[str, JsonValue], names: Sequence[str]) -> str:
+    return json.dumps([[settings[name]] if name in settings else [] for name in names], sort_keys=True)

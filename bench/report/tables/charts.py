@@ -1,0 +1,227 @@
+"""Which charts a report has, and what is in them. Pure."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from bench.records.rank_outcome import PHASES
+from bench.report.rows import CellRows, Measured, Phases, Row, Sampled, Summary
+from bench.report.tables import attempts
+from bench.report.tables.attempts import DEEPSPEED_NOTE, caption, cell_name, one_line, row_name, setting
+from bench.report.tables.figure import Bar, BarChart, Chart, Limit, Line, LineChart, Miss, Panel, Part, Point
+from bench.units import GIB, gib, memory_size, ms, percent, rate
+
+TOGETHER = 6
+"""Lines that are still told apart in one panel; of more cells, those that differ in one setting share a panel."""
+MAX_PANELS = 12
+MAX_BARS = 24
+NEAR = 0.02
+"""Capacities this close to one another are one line: on a GPU each attempt finds slightly more or less free."""
+IN_SIGHT = 8
+"""Capacity is drawn up to this many times the highest peak; beyond it, the peaks would be a flat line."""
+
+
+Group = tuple[str, list[tuple[int, CellRows]]]
+"""A panel's title, and its cells with the number of their series."""
+
+
+def charts(summary: Summary) -> list[Chart]:
+    """Throughput, memory and phases; those for which there is something to draw."""
+    found: list[Chart] = [throughput(summary), memory(summary)]
+    return [
+        chart for chart in (*found, phases(summary)) if (chart.series if isinstance(chart, LineChart) else chart.bars)
+    ]
+
+
+def throughput(summary: Summary) -> LineChart:
+    """Throughput against batch, with what ran out of memory."""
+    series, groups, notes = _groups(summary)
+    panels = tuple(
+        Panel(
+            title=title,
+            lines=tuple(Line(series=number, points=tuple(_rates(summary, cell))) for number, cell in cells),
+            misses=tuple(miss for number, cell in cells for miss in _misses(summary, number, cell)),
+        )
+        for title, cells in groups
+    )
+    intervals = any(point.interval for panel in panels for line in panel.lines for point in line.points)
+    thrashing = any(point.hollow for panel in panels for line in panel.lines for point in line.points)
+    return LineChart(
+        name="throughput",
+        title="Throughput against batch",
+        y_label="samples/s",
+        y_unit=1,
+        series=series,
+        panels=panels,
+        notes=(
+            *(
+                ["Pale bars: where the throughput lies with 95 % confidence; none to be seen where the mark hides it."]
+                if intervals
+                else []
+            ),
+            *(["Hollow: thrashing, fits but must not be recommended."] if thrashing else []),
+            *(["Crosses: out of memory."] if any(panel.misses for panel in panels) else []),
+            *notes,
+        ),
+    )
+
+
+def memory(summary: Summary) -> LineChart:
+    """Peaks of the worst rank against batch, below what a rank may use."""
+    series, groups, notes = _groups(summary)
+    panels = tuple(
+        Panel(
+            title=title,
+            lines=tuple(line for number, cell in cells for line in _peaks(summary, number, cell)),
+            misses=tuple(miss for number, cell in cells for miss in _misses(summary, number, cell)),
+            limits=tuple(_limits([cell for _, cell in cells])),
+        )
+        for title, cells in groups
+    )
+    peaks = [point.y for panel in panels for line in panel.lines for point in line.points]
+    far = [limit for panel in panels for limit in panel.limits if limit.y > IN_SIGHT * max(peaks, default=0)]
+    drawn = tuple(replace(panel, limits=tuple(limit for limit in panel.limits if limit not in far)) for panel in panels)
+    dashed = any(line.dashed for panel in panels for line in panel.lines)
+    what = "Solid: reserved by the allocator. Dashed: allocated. " if dashed else "Allocated memory. "
+    beyond = ", ".join(dict.fromkeys(limit.words for limit in far))
+    return LineChart(
+        name="memory",
+        title="Memory against capacity",
+        y_label="GiB",
+        y_unit=GIB,
+        series=series if peaks else (),
+        panels=drawn,
+        notes=(
+            f"{what}Peaks of the worst rank.",
+            *([f"Far above what is drawn: {beyond}."] if far else []),
+            *notes,
+        ),
+    )
+
+
+def phases(summary: Summary) -> BarChart:
+    """Where the time of a step goes."""
+    drawn = [(row, found) for row in summary.rows if (found := _whole(row))]
+    notes = [note for note in attempts.phases(summary, "mean").notes if note == DEEPSPEED_NOTE]
+    if len(drawn) > MAX_BARS:
+        best = [(cell.best, found) for cell in summary.cells if cell.best and (found := _whole(cell.best))]
+        left_out = f"; the first {MAX_BARS} of {len(best)} cells" if len(best) > MAX_BARS else ""
+        notes.append(f"Each cell at its best batch{left_out}; the tables hold the rest.")
+        drawn = best[:MAX_BARS]
+    return BarChart(
+        name="phases",
+        title="Where the time of a step goes",
+        x_label="ms a step",
+        x_unit=1e-3,
+        series=PHASES,
+        bars=tuple(_bar(row_name(summary, row), *found) for row, found in drawn),
+        notes=("Means of the phase window, of the rank that is slowest there.", *notes),
+    )
+
+
+def _groups(summary: Summary) -> tuple[tuple[str, ...], list[Group], list[str]]:
+    """Names of the series, panels, and a note where some are left out."""
+    cells = [cell for cell in summary.cells if any(row.measured or row.outcome == "oom" for row in cell.rows)]
+    backends = {str(cell.rows[0].settings["backend"]) for cell in cells}
+    told_by = "backend" if len(backends) > 1 else summary.columns[-1] if summary.columns else "backend"
+    others = [name for name in summary.columns if name != told_by]
+    if len(cells) <= TOGETHER or not others:
+        names = tuple(cell_name(summary, cell.rows[0]) for cell in cells)
+        return names, ([("", list(enumerate(cells)))] if cells else []), []
+    names = tuple(dict.fromkeys(_named(cell.rows[0], [told_by]) for cell in cells))
+    panels: dict[str, list[tuple[int, CellRows]]] = {}
+    for cell in cells:
+        number = names.index(_named(cell.rows[0], [told_by]))
+        panels.setdefault(_named(cell.rows[0], others), []).append((number, cell))
+    left_out = [f"The first {MAX_PANELS} of {len(panels)}; the table holds the rest."] * (len(panels) > MAX_PANELS)
+    return names, list(panels.items())[:MAX_PANELS], left_out
+
+
+def _named(row: Row, names: Sequence[str]) -> str:
+    words = {name: setting(name, row.settings.get(name)) for name in names}
+    return ", ".join(text if name == "backend" else f"{caption(name)} {text}" for name, text in words.items())
+
+
+def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
+    for row in cell.rows:
+        if (measured := row.measured) is None:
+            continue
+        interval = measured.interval if isinstance(measured, Sampled) else None
+        within = f", {rate(interval[0])} to {rate(interval[1])} with 95 % confidence" if interval else ""
+        thrashes = row.batch_per_rank in cell.thrashing
+        remarks = ", thrashing" * thrashes + ", a few steps" * row.short
+        yield Point(
+            x=row.batch_per_rank,
+            y=measured.samples_per_s_global,
+            interval=interval,
+            words=f"{row_name(summary, row)}: {rate(measured.samples_per_s_global)} samples/s{within}{remarks}",
+            hollow=thrashes,
+        )
+
+
+def _misses(summary: Summary, series: int, cell: CellRows) -> Iterator[Miss]:
+    for row in cell.rows:
+        if row.outcome == "oom":
+            words = one_line(f"{row_name(summary, row)}: out of memory, {row.reason}", 200)
+            yield Miss(x=row.batch_per_rank, series=series, words=words)
+
+
+def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
+    """Reserved, and allocated dashed below it; on a CPU allocated alone."""
+    measured = [(row, row.measured) for row in cell.rows if row.measured]
+    kinds = {
+        "reserved": [found.peak_reserved_bytes_rank_max for _, found in measured],
+        "allocated": [found.peak_allocated_bytes_rank_max for _, found in measured],
+    }
+    reserved = any(value is not None for value in kinds["reserved"])
+    for kind, values in kinds.items():
+        points = tuple(
+            Point(
+                x=row.batch_per_rank,
+                y=value,
+                words=f"{row_name(summary, row)}: {gib(value)} GiB {kind}, {_share(found)}",
+                hollow=row.batch_per_rank in cell.thrashing,
+            )
+            for (row, found), value in zip(measured, values, strict=True)
+            if value is not None
+        )
+        if points:
+            yield Line(series=series, points=points, dashed=kind == "allocated" and reserved)
+
+
+def _share(measured: Measured) -> str:
+    return f"{percent(measured.capacity_share_rank_max)} of capacity held"
+
+
+def _limits(cells: Sequence[CellRows]) -> Iterator[Limit]:
+    measured = [row.measured for cell in cells for row in cell.rows if row.measured]
+    known = sorted(
+        found.capacity_bytes_rank_min
+        for found in measured
+        if found.capacity_bytes_rank_min is not None
+        and (found.peak_reserved_bytes_rank_max or found.peak_allocated_bytes_rank_max) is not None
+    )
+    lowest = 0.0
+    for capacity in known:
+        if capacity > lowest * (1 + NEAR):
+            lowest = capacity
+            yield Limit(y=capacity, words=f"capacity {memory_size(capacity)}")
+
+
+def _whole(row: Row) -> tuple[Phases, float] | None:
+    """All phases and their total, in seconds: a bar of some of them would look like a short step."""
+    phases, total_s = (row.measured.phases, row.measured.total_s) if row.measured else (None, None)
+    return (phases, total_s) if phases and total_s and phases.complete else None
+
+
+def _bar(name: str, found: Phases, total_s: float) -> Bar:
+    return Bar(
+        label=f"{name}: {ms(total_s)} ms",
+        parts=tuple(
+            Part(
+                series=PHASES.index(phase),
+                value=times.mean_s,
+                words=f"{name}: {phase} {ms(times.mean_s)} ms, {percent(found.share(phase))} of total",
+            )
+            for phase, times in found.parts.items()
+        ),
+    )

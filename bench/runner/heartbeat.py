@@ -1,0 +1,77 @@
+"""A thread beside the training: says twice a second how far this rank is, and where it stands when bench asks."""
+
+import faulthandler
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.diagnosis.call_site import site
+from bench.records.hang import Stuck
+from bench.runner import recorder
+from bench.store import spool
+from bench.store.spool import BeatFile
+
+EVERY_S = 0.5
+SILENT_S = 20.0
+"""When this thread itself has not run for so long, the stacks are written without Python's help."""
+NEWEST = 200
+"""Collectives that a stuck rank tells of."""
+
+
+@contextmanager
+def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
+    """While it is open, `rank<N>.beat` carries the number of the newest collective, and a file called `diagnose` in
+    ``folder`` is answered by `rank<N>.stuck.json`.
+
+    A rank that waits in a collective, or sleeps, lets this thread run; one that holds the interpreter does not. Then
+    the kernel's watchdog thread of `faulthandler` leaves its stacks in `rank<N>.stacks`.
+    """
+    ended = threading.Event()
+    trained_by = threading.get_ident()
+    with (folder / f"rank{rank}.stacks").open("w") as stacks:
+
+        def run() -> None:
+            answered = False
+            while not ended.wait(EVERY_S):
+                faulthandler.dump_traceback_later(SILENT_S, file=stacks)
+                beat.collective(recorder.last_number())
+                if not answered and spool.diagnosis_asked(folder):
+                    spool.write(spool.stuck_file(folder, rank), _stuck(folder, rank, beat, trained_by))
+                    answered = True
+            faulthandler.cancel_dump_traceback_later()
+
+        faulthandler.enable(file=stacks)  # a fatal signal, too, leaves the stacks there
+        # The watchdog's own stack counts as memory of the process: it is to be there before a limit is set.
+        faulthandler.dump_traceback_later(SILENT_S, file=stacks)
+        thread = threading.Thread(target=run, name="bench-pulse", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            faulthandler.disable()
+            ended.set()
+            thread.join(timeout=EVERY_S)
+
+
+def _stuck(folder: Path, rank: int, beat: BeatFile, trained_by: int) -> Stuck:
+    phase, step, steps = beat.at
+    running = sys._current_frames()
+    names = {thread.ident: thread.name for thread in threading.enumerate()}
+    stacks = [
+        f"Thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame))
+        for ident, frame in running.items()
+        if ident != threading.get_ident()
+    ]
+    return Stuck(
+        rank=rank,
+        phase=phase,
+        step=step,
+        steps=steps,
+        place=site(list(recorder.frames(traceback.walk_stack(running[trained_by])))),
+        stacks="\n".join(stacks)[-20_000:],
+        collectives=recorder.collectives(NEWEST),
+        log_tail=spool.last_words(folder, rank),
+    )

@@ -1,0 +1,283 @@
+"""The run folder: one class knows every file name. What is on disk is whole, and nothing measured is overwritten.
+
+reports/<name>/
+    run.json                          the machine, and the order in which the report shows the attempts
+    matrix.yaml                       the matrix, with the changes from the command line
+    attempts/<backend>-<id>/b<batch>/ one attempt: see bench/store/spool.py, and
+        launch.log, command.sh        its own launch's output; the command that runs it again by hand
+        result.json                   its outcome; written last
+    superseded/                       attempts that were measured again, or were under way when a run was killed
+    servers/                          logs of the rank servers
+    imported/                         the files that imported figures come from
+    .room                             while a run has the folder: see bench/machine/disk.py
+"""
+
+import fcntl
+import os
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+from pydantic import BaseModel, Field, ValidationError
+
+from bench import secrets
+from bench.errors import InputError
+from bench.machine import disk
+from bench.records.base import Frozen
+from bench.records.cell import Attempt, Audit, Cell, Walk
+from bench.records.machine import Machine
+from bench.records.outcome import Result
+from bench.records.verdict import Probe
+from bench.store import newest_run, spool
+from bench.store.spool import Walked
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+SLUG = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+"""A folder's name, and no way out of `attempts/`."""
+
+
+class Run(Frozen):
+    """`run.json`."""
+
+    machine: Machine
+    cells: tuple[Annotated[str, Field(pattern=SLUG)], ...]
+    """Slugs, in the order of the matrix."""
+
+
+class Store:
+    """One run folder."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.unreadable: dict[Path, str] = {}
+        """Files that were met and count as nothing, and why."""
+
+    @contextmanager
+    def open(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> Iterator[None]:
+        """Take the folder for one run, creating it where needed. Imported figures have no matrix.
+
+        Raises:
+            InputError: another run has it, it was made on an unlike machine, or it cannot be written, be it now or
+                later on, when its disk is full.
+        """
+        try:
+            self.root.mkdir(parents=True, exist_ok=True)
+            mine = (file.name.startswith(".") for file in self.root.iterdir())  # of a run that was killed at once
+            if not (self.root / "run.json").exists() and not all(mine):
+                raise InputError(
+                    "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
+                )
+            lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+        except OSError as error:
+            raise disk.refused(self.root, error) from error
+        try:
+            self._take(lock)
+            with disk.said_once(self.root):
+                os.ftruncate(lock, 0)
+                os.pwrite(lock, str(os.getpid()).encode(), 0)
+                self._take_up(machine, cells, matrix_text)
+                yield
+        finally:
+            os.close(lock)
+
+    def _take_up(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
+        known, file = self._run(), self.root / "run.json"
+        if known is not None and (differences := known.machine.unlike(machine)):
+            raise InputError(
+                "this run was measured on an unlike machine: " + "; ".join(differences),
+                where=str(self.root),
+                fix="results of unlike machines do not stand in one run: choose another folder with --out",
+            )
+        torn = file in self.unreadable
+        before, planned = known.cells if known else (), [cell.slug for cell in cells]
+        slugs = tuple(dict.fromkeys([*planned, *before] if torn else [*before, *planned]))
+        if known is not None and not torn and matrix_text is None:
+            if slugs != before:
+                self._add(known.model_copy(update={"cells": slugs}))
+            return
+        spool.write(file, Run(machine=machine, cells=slugs))
+        newest_run.become(file)
+        if matrix_text is not None:
+            spool.write_text(self.root / "matrix.yaml", matrix_text)
+
+    def _add(self, run: Run) -> None:
+        """Cells that are looked at and not measured: which run is the newest stays as it was."""
+        file = self.root / "run.json"
+        written = file.stat()
+        spool.write(file, run)
+        os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))
+
+    def _take(self, lock: int) -> None:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+            raise InputError(
+                f"another bench (process {holder}) is running in this folder",
+                where=str(self.root),
+                fix="wait for it, or choose another folder with --out",
+            ) from error
+
+    def result(self, attempt: Attempt) -> Result | None:
+        """What is stored of ``attempt``; None when it was not finished, or its file is not what was written."""
+        return self._read(attempt.slug)
+
+    def results(self) -> list[Result]:
+        """Everything that was finished, in the matrix's order.
+
+        Raises:
+            InputError: the folder holds no run.
+        """
+        run = self._run()
+        if run is None:
+            raise InputError("holds no run", where=str(self.root), fix="`bench run MATRIX` makes one")
+        return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
+
+    def of_cell(self, cell: Cell) -> list[Result]:
+        """Everything that was finished of one cell, by batch."""
+        return self._results(cell.slug)
+
+    def _results(self, slug: str) -> list[Result]:
+        folders = (self.root / "attempts" / slug).glob("b*")
+        found = [result for folder in folders if (result := self._read(f"{slug}/{folder.name}")) is not None]
+        return sorted(found, key=lambda result: (result.attempt.batch_per_rank, result.attempt.short))
+
+    def command(self, attempt: Attempt) -> str | None:
+        """The script that runs ``attempt`` by hand; None when nothing was launched."""
+        file = self.folder(attempt) / "command.sh"
+        return file.read_text() if file.exists() else None
+
+    def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
+        """The last ``lines`` of each log of ``attempt``, without the user's secrets; of those that say anything."""
+        logs = sorted(self.folder(attempt).glob("*.log"))
+        texts = {log.name: secrets.mask(log.read_text(errors="replace")) for log in logs}
+        tails = {name: "\n".join(text.splitlines()[-lines:]) for name, text in texts.items()}
+        return {name: tail for name, tail in tails.items() if tail.strip()}
+
+    def walked(self, cell: Cell) -> list[Walked]:
+        """The footprints of a walk, by rank; empty when there was none, or a rank left none."""
+        folder = self.folder(Walk(cell=cell, batches_per_rank=()))
+        ranks = [self._load(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
+        return [rank for rank in ranks if rank is not None] if all(ranks) else []
+
+    def probe(self, cell: Cell) -> Probe | None:
+        return self._probe(cell.slug)
+
+    def probes(self) -> list[Probe]:
+        """The verdicts of all searches, in the matrix's order."""
+        run = self._run()
+        return [found for slug in dict.fromkeys(run.cells if run else ()) if (found := self._probe(slug)) is not None]
+
+    def finish_probe(self, found: Probe) -> None:
+        file = self._probe_file(found.cell.slug)
+        file.parent.mkdir(parents=True, exist_ok=True)
+        spool.write(file, found)
+
+    def _probe(self, slug: str) -> Probe | None:
+        file = self._probe_file(slug)
+        found = self._load(file, Probe)
+        return found if found is None or self._belongs(file, found.cell.slug, slug) else None
+
+    def _probe_file(self, slug: str) -> Path:
+        return self.root / "attempts" / slug / "probe.json"
+
+    def begin(self, attempt: Attempt | Walk | Audit) -> Path:
+        """An empty folder for ``attempt``; what lies there already is set aside."""
+        disk.keep(self.root)
+        folder = self.folder(attempt)
+        self.set_aside(attempt)
+        folder.mkdir(parents=True)
+        return folder
+
+    def set_aside(self, attempt: Attempt | Walk | Audit) -> None:
+        """Make the attempt unfinished again; what it came to stays below `superseded/`."""
+        folder = self.folder(attempt)
+        if folder.exists():
+            aside = self.root / "superseded" / folder.relative_to(self.root / "attempts")
+            aside.parent.mkdir(parents=True, exist_ok=True)
+            number = max((int(old.suffix[1:]) for old in self._aside(folder)), default=-1) + 1
+            folder.rename(aside.with_name(f"{aside.name}.{number}"))
+
+    def _aside(self, folder: Path) -> list[Path]:
+        """What was set aside of one attempt, the oldest first."""
+        parent = (self.root / "superseded" / folder.relative_to(self.root / "attempts")).parent
+        found = {number: file for file in parent.glob(f"{folder.name}.*") if (number := file.suffix[1:]).isdigit()}
+        return [found[number] for number in sorted(found, key=int)]
+
+    def finish(self, result: Result) -> None:
+        """Store an attempt's outcome. It is on disk when this returns."""
+        folder = self.folder(result.attempt)
+        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            spool.write(folder / "result.json", result)
+        except OSError:
+            disk.give_up(self.root)
+            spool.write(folder / "result.json", result)
+
+    def keep(self, name: str, text: str) -> None:
+        """A copy of a file that figures were imported from."""
+        folder = self.root / "imported"
+        folder.mkdir(exist_ok=True)
+        spool.write_text(folder / name, text)
+
+    def servers(self) -> Path:
+        """A new folder for the spools of this run's rank servers."""
+        parent = self.root / "servers"
+        parent.mkdir(exist_ok=True)
+        folder = parent / str(max((int(old.name) for old in parent.iterdir() if old.name.isdigit()), default=-1) + 1)
+        folder.mkdir()
+        return folder.resolve()
+
+    def folder(self, attempt: Attempt | Walk | Audit) -> Path:
+        """Where the files of ``attempt`` lie."""
+        return self.root / "attempts" / attempt.slug
+
+    def _run(self) -> Run | None:
+        """None when there is none. One that cannot be read is made anew from the results, as far as they tell."""
+        file = self.root / "run.json"
+        run = self._load(file, Run)
+        if run is not None or file not in self.unreadable:
+            return run
+        names = sorted(folder.name for folder in (self.root / "attempts").glob("*"))
+        slugs = [name for name in names if re.fullmatch(SLUG, name)]
+        results = [result for slug in slugs for result in self._results(slug)]
+        if not results:
+            raise InputError(
+                "is not a run of this version of bench", where=str(file), fix="choose another folder with --out"
+            )
+        return Run(machine=results[0].machine, cells=tuple(slugs))
+
+    def _read(self, slug: str) -> Result | None:
+        """The attempt's result. While one is measured again, and if that is cut off, it is the one before."""
+        folder = self.root / "attempts" / slug
+        for kept in (folder, *reversed(self._aside(folder) if folder.is_dir() else [])):
+            file = kept / "result.json"
+            found = self._load(file, Result)
+            if found is not None and self._belongs(file, found.attempt.slug, slug):
+                return found
+            if file in self.unreadable:
+                return None
+        return None
+
+    def _belongs(self, file: Path, slug: str, expected: str) -> bool:
+        """A cell's name is a hash of its content, so that an edited cell has another one."""
+        if slug != expected:
+            self.unreadable[file] = f"it is of another cell or batch, {slug}"
+        return slug == expected
+
+    def _load(self, file: Path, kind: type[Model]) -> Model | None:
+        """What is stored; a file that is torn, edited or of another version counts as nothing, and is remembered."""
+        self.unreadable.pop(file, None)
+        try:
+            return spool.read(file, kind)
+        except NotADirectoryError:
+            return None
+        except ValidationError as error:
+            self.unreadable[file] = spool.why(error)
+        except OSError as error:
+            self.unreadable[file] = error.strerror or str(error)
+        return None

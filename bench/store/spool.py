@@ -1,0 +1,250 @@
+"""The files that cross the process boundary. Each is whole when it is visible: written aside, then renamed.
+
+An attempt's folder (named by the store):
+
+    spec.json        the attempt and where it runs, for the runner
+    accelerate.yaml  what `accelerate launch --config_file` is given
+    rank<N>.json     what became of rank N; see bench/records/rank_outcome.py
+    walk<N>.json     a walk's footprints
+    audit<N>.json    what an audit found; see bench/audit
+    rank<N>.log      its output: the first and the last megabyte, see bench/runner/log.py
+    rank<N>.beat     its phase, step and newest collective, one line, rewritten in place
+    diagnose         bench asks all ranks where they stand, before it ends them
+    rank<N>.stuck.json, rank<N>.stacks
+                     the answer; and the stacks of a rank that could not answer
+
+A spool folder, one per launch of rank servers:
+
+    server<N>.json   its state: ready, and the number of the last request it has finished
+    request.json     the newest request
+"""
+
+import os
+from pathlib import Path
+from typing import TypeVar
+
+from pydantic import BaseModel, TypeAdapter, ValidationError
+
+from bench import secrets
+from bench.diagnosis.call_site import site_of_dump
+from bench.records.base import AtLeastOne, Device, Frozen, Positive
+from bench.records.cell import Attempt, Audit, Walk
+from bench.records.hang import Stuck
+from bench.records.rank_outcome import Memory, RankError, RankOutcome
+
+Model = TypeVar("Model", bound=BaseModel)
+_RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
+
+
+class Spec(Frozen):
+    """All that a rank needs to know of its attempt."""
+
+    attempt: Attempt | Walk | Audit
+    device: Device
+    units: tuple[str, ...]
+
+
+class Request(Frozen):
+    """bench asks the rank servers for one attempt."""
+
+    number: int
+    folder: str
+    """The attempt's folder, absolute."""
+    port: int
+    """For the attempt's own rendezvous."""
+    cancelled: str | None = None
+    """Why the attempt is to be ended, once it is."""
+
+
+class ServerState(Frozen):
+    """A rank server tells where it stands."""
+
+    rank: int
+    pid: int
+    child: int | None = None
+    """The process of the attempt under way."""
+    finished: int = 0
+    """Number of the last request whose child is gone."""
+    unforkable: str | None = None
+    """Why a fork of this server would not work, once it is known."""
+
+
+class Beat(Frozen):
+    """How far a rank has come."""
+
+    phase: str
+    step: int
+    steps: int
+    """Steps in this phase; 0 when it has none."""
+    collective: int = 0
+    """Sequence number of the newest collective of the default group; 0 before the first. Up to a second old."""
+
+
+class Footprint(Frozen):
+    """One batch of a walk, as one rank saw it."""
+
+    batch_per_rank: AtLeastOne
+    memory: Memory
+    step_time_s: Positive
+    """Of the last step at this batch."""
+
+
+class Walked(Frozen):
+    """`walk<N>.json`: how far a rank has come; rewritten after every batch."""
+
+    rank: int
+    footprints: tuple[Footprint, ...]
+
+
+class BeatFile:
+    """Writes a rank's beats: one small write each, so that it can be called inside a timed window."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self._file = os.open(folder / f"rank{rank}.beat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._collective = 0
+        self.at = ("start", 0, 0)
+        """Phase, step, and steps of the phase."""
+
+    def __call__(self, phase: str, step: int = 0, steps: int = 0) -> None:
+        self.at = (phase, step, steps)
+        self._write()
+
+    @property
+    def phase(self) -> str:
+        return self.at[0]
+
+    def collective(self, number: int) -> None:
+        """Say how many collectives there were, when that has changed."""
+        if number != self._collective:
+            self._collective = number
+            self._write()
+
+    def _write(self) -> None:
+        phase, step, steps = self.at
+        os.pwrite(self._file, f"{phase} {step} {steps} {self._collective}".ljust(63).encode() + b"\n", 0)
+
+
+def read_beat(folder: Path, rank: int) -> Beat | None:
+    try:
+        phase, *numbers = (folder / f"rank{rank}.beat").read_text().split()
+        step, steps, collective = map(int, numbers)
+    except (OSError, ValueError):
+        return None
+    return Beat(phase=phase, step=step, steps=steps, collective=collective)
+
+
+def ask_for_diagnosis(folder: Path) -> None:
+    """Have every rank of the attempt say where it stands."""
+    (folder / "diagnose").touch()
+
+
+def diagnosis_asked(folder: Path) -> bool:
+    return (folder / "diagnose").exists()
+
+
+def stuck_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.stuck.json"
+
+
+def read_stuck(folder: Path, world_size: int) -> list[Stuck]:
+    """What the ranks have answered so far."""
+    found = (_whole(stuck_file(folder, rank), Stuck) for rank in range(world_size))
+    return [one for one in found if one is not None]
+
+
+def write_text(path: Path, text: str) -> None:
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write ``path`` so that a reader sees the old content or the new one, and a crash leaves one of them."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    try:
+        with aside.open("wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        aside.replace(path)
+    except BaseException:
+        aside.unlink(missing_ok=True)
+        raise
+
+
+def write(path: Path, record: BaseModel) -> None:
+    write_text(path, record.model_dump_json(indent=1) + "\n")
+
+
+def read(path: Path, kind: type[Model]) -> Model | None:
+    """The record at ``path``, or None while there is none."""
+    try:
+        return kind.model_validate_json(path.read_bytes())
+    except FileNotFoundError:
+        return None
+
+
+def why(error: ValidationError) -> str:
+    """What is wrong first, and where."""
+    first = error.errors(include_url=False)[0]
+    where = [".".join(map(str, first["loc"]))] if first["loc"] else []
+    return ": ".join([*where, first["msg"].removeprefix("Value error, ")])
+
+
+LAST_WORDS_BYTES = 4000
+
+
+def last_words(folder: Path, rank: int) -> str:
+    """The end of a rank's log without the user's secrets; empty when it has none."""
+    try:
+        with (folder / f"rank{rank}.log").open("rb") as log:
+            # Twice as much, because half a secret would not be known as one.
+            log.seek(max(0, os.fstat(log.fileno()).st_size - 2 * LAST_WORDS_BYTES))
+            return secrets.mask(log.read().decode(errors="replace"))[-LAST_WORDS_BYTES:]
+    except OSError:
+        return ""
+
+
+def last_place(folder: Path, rank: int) -> str | None:
+    """Where a rank stood that can no longer say so: its answer to a diagnosis, or what a fatal signal left."""
+    if (stuck := _whole(stuck_file(folder, rank), Stuck)) is not None:
+        return stuck.place
+    try:
+        return site_of_dump((folder / f"rank{rank}.stacks").read_text(errors="replace"))
+    except OSError:
+        return None
+
+
+def _whole(path: Path, kind: type[Model]) -> Model | None:
+    try:
+        return read(path, kind)
+    except ValidationError:
+        return None
+
+
+def audit_file(folder: Path, rank: int) -> Path:
+    return folder / f"audit{rank}.json"
+
+
+def read_audits(folder: Path, world_size: int, kind: type[Model]) -> list[Model]:
+    """What the ranks of an audit have found; a torn file counts as nothing."""
+    found = (_whole(audit_file(folder, rank), kind) for rank in range(world_size))
+    return [one for one in found if one is not None]
+
+
+def rank_file(folder: Path, rank: int) -> Path:
+    return folder / f"rank{rank}.json"
+
+
+def read_ranks(folder: Path, world_size: int) -> list[RankOutcome]:
+    """What the ranks of an attempt have left so far; one whose file is torn or foreign ended without a result."""
+    found: list[RankOutcome] = []
+    for rank in range(world_size):
+        file = rank_file(folder, rank)
+        try:
+            found.append(_RANK_OUTCOME.validate_json(file.read_bytes()))
+        except FileNotFoundError:
+            continue
+        except ValidationError as error:
+            beat = read_beat(folder, rank)
+            words, phase = f"{file.name} cannot be read: {why(error)}", beat.phase if beat else "start"
+            found.append(RankError(rank=rank, phase=phase, error=words, traceback="", at=file.stat().st_mtime))
+    return found

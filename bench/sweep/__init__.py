@@ -1,0 +1,1 @@
+"""The product: cells -> attempts -> outcomes -> store. Start with `sweep.py`."""

@@ -1,0 +1,31 @@
+"""What a sweep reports while it runs. `bench/cli/progress.py` shows it."""
+
+from typing import Protocol
+
+from bench.records.outcome import Result
+from bench.records.verdict import Stopped, Verdict
+
+
+class Progress(Protocol):
+    """Whoever watches a sweep. Each call returns at once and raises nothing but a signal's exception."""
+
+    def waiting(self, what: str) -> None:
+        """Something other than an attempt takes time, such as the start of the rank servers."""
+
+    def attempt(self, label: str, batch_per_rank: int) -> None:
+        """An attempt starts."""
+
+    def beat(self, phase: str, step: int, steps: int) -> None:
+        """Where the slowest rank of the attempt is; ``steps`` is 0 for a stage without steps."""
+
+    def result(self, label: str, result: Result) -> None:
+        """An attempt ended, or was skipped."""
+
+    def probing(self, label: str, what: str) -> None:
+        """A search takes its next step."""
+
+    def verdict(self, label: str, found: Verdict | Stopped, needs_bytes: int | None = None) -> None:
+        """A search ended. ``needs_bytes``: see `Probe`."""
+
+    def note(self, text: str) -> None:
+        """A warning that must stay visible."""

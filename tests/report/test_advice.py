@@ -1,0 +1,295 @@
+"""What to run beside a search: one page gives one answer."""
+
+import io
+from typing import Any
+
+import pytest
+from examples import GIB, ok, rendered, result, rss
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from bench.cli.progress import Progress
+from bench.records.cell import Measure
+from bench.records.outcome import Oom, Reported, Result
+from bench.records.verdict import Goal, Probe, Stopped, Verdict
+from bench.report.advice import advise, sentences
+from bench.report.render import markdown
+from bench.report.summary import summarize
+from bench.search import next_step
+from bench.sweep.probe import observation
+from bench.units import memory_needed, memory_size
+
+OOM = Oom(rank=0, phase="bwd", reason="x")
+ASKED = Measure(warmup_steps=1, steps=12, phase_steps=2)
+
+
+def measured(batch: int, step_s: float, held: float = 0.5, **changes: Any) -> Result:
+    """A full attempt of steps of ``step_s`` that held this share of capacity."""
+    return result(ok(*((step_s,) * 12,) * 2, memory=rss(8 * held)), batch=batch, **changes)
+
+
+def few_steps(one: Result) -> Result:
+    return one.model_copy(update={"attempt": one.attempt.model_copy(update={"short": True})})
+
+
+def probe(results: list[Result], **goal: Any) -> Probe:
+    """What a search that has seen ``results`` comes to."""
+    asked = Goal.model_validate(goal)
+    found = next_step([seen for one in results if (seen := observation(one))], asked)
+    assert isinstance(found, Verdict), found
+    return Probe(cell=results[0].attempt.cell, axes=results[0].axes, goal=asked, found=found)
+
+
+def told(results: list[Result], *probes: Probe) -> list[str]:
+    summary = summarize(results)
+    return sentences(summary, advise(summary, probes))
+
+
+def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
+    searched = [measured(4, 0.1), measured(8, 0.25), result(OOM, measure=ASKED, batch=12)]
+    results = [*searched, measured(5, 0.1)]
+    asked = probe(results, granularity=4, max_batch=12)
+    assert isinstance(asked.found, Verdict)
+    assert asked.found.safe
+    assert asked.found.safe.batch == 4
+    assert told(searched, asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
+    assert "left this batch out" not in told(searched, asked)[0]
+    (line,) = told(results, asked)
+    assert line.startswith("train with ddp, batch 5: 100 samples/s")
+    assert line.endswith("The search left this batch out: it tries multiples of 4 up to 12.")
+
+
+def test_a_batch_that_was_measured_after_the_search_is_said_to_be_one() -> None:
+    searched = [
+        *(measured(batch, 0.1 * (1 if batch < 5 else 3)) for batch in (1, 2, 4, 6, 8)),
+        result(OOM, measure=ASKED, batch=9),
+    ]
+    asked = probe(searched)
+    assert told([*searched, measured(5, 0.2)], asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
+    (line,) = told([*searched, measured(5, 0.1)], asked)
+    assert line.startswith("train with ddp, batch 5: 100 samples/s")
+    assert line.endswith("It was measured after the search: search again.")
+    (again,) = told([*searched, measured(5, 0.1)], probe([*searched, measured(5, 0.1)]))
+    assert again.startswith("train with ddp, batch 5: 100 samples/s")
+    assert "search again" not in again
+
+
+def test_why_a_backend_is_not_named() -> None:
+    fits = measured(4, 0.1)
+    short = few_steps(measured(8, 0.1, backend="fsdp"))
+    stopped = Probe(cell=short.attempt.cell, axes=short.axes, goal=Goal(), found=Stopped(reason="batch 16 hung"))
+    assert told([fits, short], stopped)[1:] == ["fsdp: nothing to train with: batch 16 hung."]
+    assert told([fits, short])[1:] == ["fsdp: no batch was measured in full and without thrashing."]
+    slow = measured(8, 0.4, held=0.95, backend="zero2")
+    assert told([fits, slow])[1:] == ["zero2: no batch within the headroom was measured."]
+
+
+def test_what_is_even_beyond_the_headroom_is_not_called_faster() -> None:
+    within, beyond = ((0.1, 0.112) * 6, 0.5), ((0.15, 0.26) * 6, 0.95)
+    rows = [
+        result(ok(*(steps_s,) * 2, memory=rss(8 * held)), batch=batch)
+        for batch, (steps_s, held) in {8: within, 16: beyond}.items()
+    ]
+    first, second = told(rows)
+    assert "Even with ddp, batch 16 (" in first
+    assert second.startswith("or even, but beyond the headroom: ddp, batch 16")
+
+
+def test_what_ran_out_below_it_keeps_a_batch_out_of_the_advice() -> None:
+    results = [measured(4, 0.1), result(OOM, measure=ASKED, batch=8), measured(9, 0.1)]
+    assert told(results)[0].startswith("train with ddp, batch 9")
+    assert told(results, probe(results, granularity=4))[0].startswith("train with ddp, batch 4")
+
+
+def test_the_advice_is_the_search_s_also_where_few_steps_had_said_otherwise() -> None:
+    """Batch 8 looked fastest for a few steps, and is 2 % behind 4 in full."""
+    results = [few_steps(measured(8, 0.19)), measured(8, 0.204), measured(4, 0.1), result(OOM, measure=ASKED, batch=12)]
+    asked = probe(results, granularity=4)
+    assert isinstance(asked.found, Verdict)
+    assert asked.found.best == asked.found.safe
+    assert asked.found.best
+    assert asked.found.best.batch == 4
+    assert told(results, asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
+
+
+def test_a_share_is_the_same_wherever_it_is_shown() -> None:
+    results = [
+        few_steps(measured(4, 0.1, held=0.809)),
+        measured(4, 0.1, held=0.808),
+        result(OOM, measure=ASKED, batch=8),
+    ]
+    text = rendered(results, [probe(results, granularity=4)])
+    assert "80.8 %" in text
+    assert "80.9 %" not in text
+
+
+@given(st.data())
+def test_the_advice_is_what_the_search_calls_safe(data: st.DataObject) -> None:
+    """Whatever was measured in full at the batches of the search."""
+    steps = data.draw(st.lists(st.floats(0.1, 0.12), min_size=4, max_size=4))
+    held = sorted(data.draw(st.lists(st.floats(0.3, 1.0), min_size=4, max_size=4)))
+    results = [measured(4 * n, 0.04 * n * steps[n - 1], held[n - 1]) for n in range(1, 5)]
+    results.append(result(OOM, measure=ASKED, batch=20))
+    asked = probe(results, granularity=4)
+    assert isinstance(asked.found, Verdict)
+    first = told(results, asked)[0]
+    if asked.found.safe:
+        assert first.startswith(f"train with ddp, batch {asked.found.safe.batch}:")
+    else:
+        assert first.startswith("nothing was measured within 90.0 % of capacity")
+
+
+def reported(batch: int, samples_per_s: float, held: float | None, **changes: Any) -> Result:
+    """Figures from elsewhere, of which not all give the memory."""
+    figures = Reported(source="a paper", samples_per_s_global=samples_per_s, capacity_share=held)
+    return result(figures, batch=batch, **changes)
+
+
+def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
+    unknown = "memory n/a: whether it is within the headroom is unknown."
+    results = [reported(2, 100.0, 0.5), reported(4, 150.0, None), reported(8, 200.0, 0.95)]
+    assert [line.partition(" Rests")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
+        "train with ddp, batch 2: 100 samples/s, 50.0 % of capacity held, 50.0 % of capacity to spare.",
+        "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
+        f"or ddp, batch 4: 150 samples/s, {unknown}",
+        f"or fsdp, batch 2: 50 samples/s, {unknown}",
+    ]
+    assert told([*results[:1], reported(1, 80.0, None)])[1:] == []
+    assert [line.partition(":")[0] for line in told(results[1:])] == [
+        "nothing was measured within 90.0 % of capacity.",
+        "or ddp, batch 8",
+        "or ddp, batch 4",
+    ]
+
+
+def test_figures_without_any_memory_are_advice_all_the_same() -> None:
+    (line,) = told([reported(2, 100.0, None), reported(4, 150.0, None)])
+    assert line == (
+        "train with ddp, batch 4: 150 samples/s, memory n/a: whether it is within the headroom is unknown."
+        " Rests on figures from elsewhere: a paper."
+    )
+
+
+def test_a_setting_that_is_no_axis_is_named_wherever_it_tells_cells_apart() -> None:
+    """The same matrix, measured again with another attention on the command line."""
+    results = [
+        measured(batch, step_s, options={"preset": "tiny", "attention": attention})
+        for attention, step_s in (("sdpa", 0.2), ("eager", 0.1))
+        for batch in (4, 8)
+    ]
+    first, *_ = told(results)
+    assert first.startswith("train with ddp, attention eager, batch 8: 160 samples/s")
+    probes = [
+        probe([*own, result(OOM, batch=12, options=own[0].attempt.cell.options)], granularity=4)
+        for own in (results[:2], results[2:])
+    ]
+    text = rendered(results, probes)
+    assert "| backend | attention | max |" in text
+    assert "cell" not in next(line for line in text.splitlines() if line.startswith("| backend | attention | batch"))
+
+
+def test_a_task_that_is_no_axis_is_named() -> None:
+    results = [
+        measured(4, step_s, options={"preset": "tiny", "n_obs_history": n}, backend=backend)
+        for n, step_s, backend in ((2, 0.1, "ddp"), (6, 0.3, "fsdp"))
+    ]
+    assert [line.partition(", batch")[0] for line in told(results)] == [
+        "For n_obs_history 2: train with ddp",
+        "For n_obs_history 6: train with fsdp",
+    ]
+
+
+def test_two_searches_of_one_cell_say_for_which_headroom() -> None:
+    results = [measured(1, 0.1, held=0.6), measured(2, 0.15, held=0.8), result(OOM, measure=ASKED, batch=3)]
+    probes = [probe(results, headroom=share) for share in (0.9, 0.7)]
+    assert [line.partition(" samples/s")[0] for line in told(results, *probes)] == [
+        "For headroom 70.0 %: train with ddp, batch 1: 20",
+        "For headroom 70.0 %: or faster, but beyond the headroom: ddp, batch 2: 26.7",
+        "For headroom 90.0 %: train with ddp, batch 2: 26.7",
+    ]
+    text = rendered(results, probes)
+    assert "| backend | headroom | max |" in text
+    assert "Asked for: granularity 1, tolerance 0.0 %, max_batch 65536." in text
+    assert "| headroom |" not in rendered(results, probes[:1])
+
+
+def test_a_task_that_was_not_searched_has_its_own_headroom() -> None:
+    searched = [measured(1, 0.1, held=0.5), result(OOM, measure=ASKED, batch=2)]
+    other = measured(4, 0.1, held=0.8, num_processes=2, mixed_precision="no")
+    lines = told([*searched, other], probe(searched, headroom=0.6))
+    assert [line.partition(", batch")[0] for line in lines] == [
+        "For mixed_precision bf16, headroom 60.0 %: train with ddp",
+        "For mixed_precision no, headroom 90.0 %: train with ddp",
+    ]
+
+
+def test_nothing_within_the_headroom_says_what_to_ask_for() -> None:
+    results = [measured(16, 0.1, held=0.8), result(OOM, measure=ASKED, batch=32)]
+    alone = probe(results, granularity=16)
+    assert isinstance(alone.found, Verdict)
+    assert alone.found.why.endswith("of 1 fresh point at multiples of 16; a smaller granularity compares more batches")
+    tight = probe(results, granularity=16, headroom=0.7)
+    assert isinstance(tight.found, Verdict)
+    assert tight.found.why.endswith("within the headroom: try a smaller granularity or a larger headroom")
+    assert alone.found.advised == alone.found.safe
+    assert tight.found.best
+    assert tight.found.advised is None
+    assert told(results, tight)[0] == (
+        "nothing was measured within 70.0 % of capacity: search with a smaller granularity or a larger headroom."
+    )
+
+
+def test_a_search_in_which_nothing_fits_says_so() -> None:
+    results = [result(OOM, measure=ASKED, batch=4)]
+    asked = probe(results, granularity=4).model_copy(update={"needs_bytes": 256 * 2**20 + 1})
+    text = rendered(results, [asked])
+    assert "## What to run\n\nnothing to train with: not even 4 fits; a smaller granularity may.\n" in text
+    assert "4 takes 257 MiB a rank" in text
+    stopped = asked.model_copy(update={"found": Stopped(reason="batch 4 hung")})
+    assert told(results, stopped) == ["nothing to train with: batch 4 hung."]
+    assert told(results) == []
+
+
+def test_doubts_are_shown_where_they_are_referred_to() -> None:
+    apart = result(ok((0.1,) * 3, (0.05,) * 3))
+    text = markdown.main_tables([apart])
+    assert 'see "Rows to doubt"' in text
+    assert "## Rows to doubt" in text
+    assert "Rows to doubt" not in markdown.main_tables([result()])
+
+
+@pytest.mark.parametrize(
+    ("n_bytes", "shown", "needed"),
+    [
+        (320 * 2**20, "320 MiB", "320 MiB"),
+        (256 * 2**20 + 1, "256 MiB", "257 MiB"),
+        (GIB, "1.00 GiB", "1.00 GiB"),
+        (GIB + 1, "1.00 GiB", "1.01 GiB"),
+        (8 * GIB, "8.00 GiB", "8.00 GiB"),
+    ],
+)
+def test_what_is_needed_is_rounded_up(n_bytes: int, shown: str, needed: str) -> None:
+    assert (memory_size(n_bytes), memory_needed(n_bytes)) == (shown, needed)
+
+
+@pytest.mark.parametrize(
+    ("headroom", "words"), [(0.9, "probed  train with batch 16: 16 fits"), (0.7, "probed  16 fits and 32 does not")]
+)
+def test_a_search_names_a_batch_as_it_ends_only_within_the_headroom(headroom: float, words: str) -> None:
+    said = io.StringIO()
+    found = probe(
+        [measured(16, 0.1, held=0.8), result(OOM, measure=ASKED, batch=32)], granularity=16, headroom=headroom
+    ).found
+    with Progress(Console(file=said)) as progress:
+        progress.verdict("ddp", found)
+    assert words in said.getvalue()
+
+
+def test_what_it_holds_is_unknown_where_nobody_measured_it() -> None:
+    unknown = rss(1.0).model_copy(update={"peak_allocated_bytes": None})
+    results = [result(ok(*((0.1,) * 12,) * 2, memory=unknown), batch=4)]
+    found = probe(results, max_batch=4, granularity=4).found
+    assert isinstance(found, Verdict)
+    assert found.why.endswith("; what it holds is unknown")
+    assert Goal(headroom=1.0).remedy == ""

@@ -1,0 +1,363 @@
+"""Claims: judged on the published figures and on planted ones, and what a claim that cannot be judged is told."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import claim, ok, result, vram
+from hypothesis import given
+from hypothesis import strategies as st
+
+from bench.errors import InputError
+from bench.matrix import claims_file, expand, load
+from bench.records.machine import Hardware
+from bench.records.outcome import Oom, Result
+from bench.report import claims
+from bench.report.claims import Judged
+from bench.report.summary import summarize
+from bench.store.run_folder import Store
+from bench.units import in_unit, quantity
+
+PUBLISHED = Path(__file__).parents[2] / "reports" / "published-8xA100"
+CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
+
+
+def judge(results: list[Result], **changes: Any) -> Judged:
+    (found,) = claims.judge(summarize(results), [claim(**changes)])
+    return found
+
+
+def runs(**settings: Any) -> list[Result]:
+    """ddp takes 0.1 s a step of 2 x 2 samples, zero2 0.08 s."""
+    return [
+        result(ok((0.1,) * 3, (0.1,) * 3, memory=vram(3, 4)), **settings),
+        result(ok((0.08,) * 3, (0.08,) * 3, backend="zero2", memory=vram(2, 2.5)), **{"backend": "zero2", **settings}),
+    ]
+
+
+# Verdicts
+
+
+def test_the_published_claims_are_refuted_with_the_numbers() -> None:
+    summary = summarize(Store(PUBLISHED).results())
+    memory, step, speed = claims.judge(summary, claims_file.read(PUBLISHED / "claims.yaml"))
+    assert {judged.verdict for judged in (memory, step, speed)} == {"REFUTED"}
+    assert memory.found == "36.22 GB (zero2, batch 8) against 43.86 GB (fsdp, batch 8): 7.64 GB less"
+    assert memory.figure == pytest.approx(-7.64e9)
+    assert step.found == "9186 ms (fsdp, batch 8) against 6066 ms (zero2, batch 8): 3120 ms more"
+    assert step.figure == pytest.approx(3.12)
+    assert speed.found == "16.5 samples/s (fsdp, batch 12) against 23.6 samples/s (zero2, batch 24): 0.70x"
+    table = claims.table([memory, step, speed])
+    assert table.rows[0] == (
+        "zero2 holds 11 GB more than fsdp",
+        "num_cams 1, batch 8",
+        "peak_allocated, difference at least 11 GB",
+        memory.found,
+        "REFUTED",
+    )
+    assert table.rows[1][2] == "step_time_s, difference at least 350 ms and at most 530 ms"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "found"),
+    [
+        ({}, "CONFIRMED", "50 samples/s (zero2, batch 2) against 40 samples/s (ddp, batch 2): 1.25x"),
+        ({"ratio": {"at_least": 1.25}}, "CONFIRMED", "1.25x"),
+        ({"ratio": {"at_least": "126%"}}, "REFUTED", "1.25x"),
+        ({"ratio": {"at_most": "1.3x", "at_least": "1.2x"}}, "CONFIRMED", "1.25x"),
+        ({"ratio": ..., "difference": {"at_least": 9}}, "CONFIRMED", "10 samples/s more"),
+        ({"metric": "step_time_s", "ratio": ..., "difference": {"at_most": "-19ms"}}, "CONFIRMED", "20 ms less"),
+        (
+            {"metric": "peak_reserved_bytes", "ratio": ..., "difference": {"at_most": "-2GiB"}},
+            "REFUTED",
+            "1.5 GiB less",
+        ),
+        ({"metric": "peak_allocated_bytes", "ratio": {"at_most": "0.67x"}}, "CONFIRMED", "2 GiB (zero2, batch 2)"),
+        ({"metric": "bwd", "ratio": {"at_most": "80%"}}, "CONFIRMED", "0.80x"),
+        (
+            {"metric": "total", "against": ..., "ratio": ..., "value": {"at_most": "0.1 s"}},
+            "CONFIRMED",
+            "0.08 s (zero2",
+        ),
+        ({"metric": "capacity_share", "against": ..., "ratio": ..., "value": {"at_most": "3%"}}, "REFUTED", "3.125 %"),
+    ],
+)
+def test_verdicts_by_hand(changes: dict[str, Any], verdict: str, found: str) -> None:
+    judged = judge(runs(), **changes)
+    assert (judged.verdict, found in judged.found) == (verdict, True), judged.found
+
+
+def test_best_is_each_sides_own() -> None:
+    results = [
+        *runs(),
+        result(ok((0.15,) * 3, (0.15,) * 3), batch=4),  # 53.3 samples/s
+        result(ok((0.5,) * 3, (0.5,) * 3, backend="zero2"), backend="zero2", batch=8),  # 32 samples/s
+    ]
+    judged = judge(results, where={"batch": "best"})
+    assert judged.found == "50 samples/s (zero2, batch 2) against 53.3 samples/s (ddp, batch 4): 0.94x"
+    assert judged.verdict == "REFUTED"
+    assert judge(results, where={"batch": 2}).verdict == "CONFIRMED"
+
+
+def test_a_batch_against_another() -> None:
+    results = [*runs(), result(ok((0.15,) * 3, (0.15,) * 3), batch=4)]
+    changes = {"of": {"batch": 4}, "against": {"batch": 2}, "where": {"backend": "ddp"}}
+    assert judge(results, **changes).found == "53.3 samples/s (batch 4) against 40 samples/s (batch 2): 1.33x"
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "said"),
+    [
+        ({"ratio": {"at_least": "1x"}}, "CONFIRMED", True),
+        ({"ratio": {"at_least": "1.2x"}}, "REFUTED", True),
+        ({"ratio": {"at_most": "1.2x"}}, "CONFIRMED", True),
+        ({"metric": "step_time_s", "ratio": {"at_least": "1x"}}, "REFUTED", True),
+        ({"ratio": {"at_least": "2x"}}, "REFUTED", False),
+        ({"ratio": {"at_least": "0.5x"}}, "CONFIRMED", False),
+        ({"metric": "bwd", "ratio": {"at_most": "1x"}}, "CONFIRMED", False),
+    ],
+)
+def test_a_verdict_within_the_noise_says_so(changes: dict[str, Any], verdict: str, said: bool) -> None:
+    ours, theirs = (0.1, 0.12, 0.08) * 4, (0.11, 0.13, 0.09) * 4
+    results = [
+        result(ok(theirs, theirs)),
+        result(ok(ours, ours, backend="zero2"), backend="zero2"),
+    ]
+    judged = judge(results, **changes)
+    within = re.search(r"(1\.10|0\.91)x; within the noise of these steps \((\d\.\d\d) to (\d\.\d\d)\)$", judged.found)
+    assert (judged.verdict, bool(within)) == (verdict, said), judged.found
+    if within:
+        ratio, low, high = map(float, within.groups())
+        assert low < 1 < high
+        assert low * high == pytest.approx(ratio**2, rel=0.02)
+
+
+NOISY: dict[str, Any] = {"metric": "step_time_s", "ratio": ...}
+
+
+@pytest.mark.parametrize(
+    ("changes", "verdict", "within"),
+    [
+        ({**NOISY, "difference": {"at_most": "0 s"}}, "CONFIRMED", "-0.02533 s to 0.005326 s"),
+        ({**NOISY, "difference": {"at_most": "-15ms"}}, "REFUTED", "-25.33 ms to 5.326 ms"),
+        ({**NOISY, "difference": {"at_most": "10ms"}}, "CONFIRMED", None),
+        ({**NOISY, "against": ..., "value": {"at_most": "95ms"}}, "REFUTED", "89.16 ms to 110.8 ms"),
+        ({**NOISY, "against": ..., "value": {"at_most": "120ms"}}, "CONFIRMED", None),
+        ({"ratio": ..., "difference": {"at_least": 5}}, "REFUTED", "-2.05 samples/s to 9.32 samples/s"),
+        ({"ratio": ..., "against": ..., "value": {"at_least": 39}}, "CONFIRMED", "36.1 samples/s to 44.9 samples/s"),
+        ({"metric": "bwd", "ratio": ..., "against": ..., "value": {"at_most": "0.04 s"}}, "CONFIRMED", None),
+    ],
+)
+def test_a_value_and_a_difference_within_the_noise_say_so_too(
+    changes: dict[str, Any], verdict: str, within: str | None
+) -> None:
+    """By hand: twelve steps of a standard deviation of 17 ms a side, Student's t of 2.20."""
+    ours, theirs = (0.1, 0.12, 0.08) * 4, (0.11, 0.13, 0.09) * 4
+    judged = judge([result(ok(theirs, theirs)), result(ok(ours, ours, backend="zero2"), backend="zero2")], **changes)
+    said = re.search(r"; within the noise of these steps \((.*)\)$", judged.found)
+    assert (judged.verdict, said and said[1]) == (verdict, within), judged.found
+
+
+def test_a_claim_is_not_judged_on_a_few_steps() -> None:
+    short = [each.model_copy(update={"attempt": each.attempt.model_copy(update={"short": True})}) for each in runs()]
+    alone = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
+    for results, changes in (
+        ([runs()[0], short[1]], {}),
+        ([short[1]], alone),
+        ([short[1]], {**alone, "metric": "bwd"}),
+    ):
+        judged = judge(results, **changes)
+        assert (judged.verdict, judged.found) == ("NOT TESTED", "zero2: only a few steps were measured there")
+    assert judge([runs()[0], short[1], *runs(batch=4)[1:]], of={"backend": "zero2"}, **alone).verdict == "CONFIRMED"
+    assert judge([*runs(), short[1]]).verdict == "CONFIRMED"
+
+
+def test_what_one_side_alone_knows_leaves_a_claim_open() -> None:
+    """Of the figures of one source the attention is said, of the other's not."""
+    one, other = runs()[0], runs(axes={"attention": "sdpa"})[1]
+    found = judge([one, other])
+    assert found.verdict == "NOT TESTED"
+    assert found.found == "the two sides differ in attention (known of one side alone) too"
+    unsaid = one.model_copy(update={"stated": ()})
+    value: dict[str, Any] = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
+    assert judge([one], of={"fused": None}, **value).verdict == "CONFIRMED"
+    assert judge([unsaid], of={"fused": None}, **value).found == "no result has a field fused: see the matrix"
+
+
+def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
+    apart = result(ok((0.08,) * 3, (0.04,) * 3, backend="zero2", memory=vram(2, 2.5)), backend="zero2")
+    value = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
+    for changes in ({}, {"ratio": ..., "difference": {"at_least": 1}}, value):
+        judged = judge([runs()[0], apart], **changes)
+        assert (judged.verdict, judged.found.endswith("; a row of it is doubted")) == ("CONFIRMED", True)
+        assert "doubted" not in judge(runs(), **changes).found
+
+
+# Not tested
+
+
+def two_cams() -> list[Result]:
+    return [*runs(axes={"num_cams": 1}), *runs(axes={"num_cams": 4})]
+
+
+@pytest.mark.parametrize(
+    ("results", "changes", "found"),
+    [
+        (runs()[:1], {}, "no result has zero2"),
+        (runs(), {"where": {"num_cam": 1}}, "no result has a field num_cam: see the matrix"),
+        (two_cams(), {"where": {"num_cam": 1}}, "no result has a field num_cam: did you mean 'num_cams'?"),
+        (two_cams(), {"where": {"num_cams": 2}}, "no result has num_cams 2"),
+        (two_cams(), {"where": {"num_cams": True}}, "no result has num_cams on"),
+        (two_cams(), {}, "2 results are zero2: say in `where` which num_cams"),
+        (runs(), {"where": {"batch": 16}}, "batch 16, zero2: no such batch was measured"),
+        (
+            [runs()[0], result(Oom(rank=0, phase="bwd", reason="x"), backend="zero2")],
+            {},
+            "zero2: oom",
+        ),
+        ([runs()[0], *runs(batch=4)[1:]], {}, "the two sides differ in batch too"),
+        (
+            [
+                *runs(axes={"attention": "sdpa", "grad_ckpt": True})[:1],
+                *runs(axes={"attention": "eager", "grad_ckpt": False})[1:],
+            ],
+            {},
+            "the two sides differ in attention, grad_ckpt too",
+        ),
+        (
+            [runs()[0], runs(mixed_precision="no")[1]],
+            {"where": {"batch": "best"}},
+            "the two sides differ in mixed_precision too",
+        ),
+        (
+            [runs()[0], result(ok(backend="zero2"), backend="zero2")],
+            {"metric": "peak_reserved_bytes"},
+            "peak_reserved is not known of zero2, batch 2",
+        ),
+        ([], {}, "no result has a field backend: see the matrix"),
+    ],
+)  # fmt: skip
+def test_what_is_missing_is_named(results: list[Result], changes: dict[str, Any], found: str) -> None:
+    judged = judge(results, **changes)
+    assert (judged.verdict, judged.found) == ("NOT TESTED", found)
+    assert judged.figure is None
+
+
+# The form
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ratio": ...}, "exactly one of difference, ratio and value"),
+        ({"difference": {"at_least": 1}}, "exactly one of"),
+        ({"against": ...}, "difference and ratio need against"),
+        ({"ratio": ..., "value": {"at_least": 1}}, "value goes without"),
+        ({"against": {"attention": "sdpa"}}, "must name the same fields"),
+        ({"against": {"backend": "zero2"}}, "of and against are the same"),
+        ({"where": {"backend": "ddp"}}, "where repeats backend"),
+        ({"where": {"batch": 0}}, "a batch is a whole number"),
+        ({"ratio": {}}, "at_least or at_most is needed"),
+        ({"ratio": {"at_least": "2x", "at_most": "1x"}}, "at_least is above at_most"),
+        ({"ratio": {"at_least": "11GB"}}, "'11GB' is no such quantity: a number with one of x"),
+        ({"metric": "peak_allocated_bytes", "ratio": ..., "difference": {"at_least": "11gb"}}, "one of B, kB, MB, GB"),
+        ({"metric": "memory"}, "peak_allocated_bytes"),
+    ],
+)
+def test_a_claim_that_cannot_be_judged_is_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        claim(**changes)
+
+
+MATRIX = """workload: {name: 'tests.workloads:Toy', preset: tiny}
+matrix: {backend: [ddp, zero2], batch: 1}
+claims:
+  - say: zero2 is faster
+    metric: samples_per_s
+    of: {backend: zero2}
+    against: {backend: ddp}
+    ratio: {at_least: 1x}
+"""
+
+
+def test_claims_of_a_matrix(tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(MATRIX)
+    matrix = load(file, hardware=CPU)
+    assert matrix.claims == [claim()]
+    assert len(expand(matrix, CPU)) == 2
+    file.write_text(matrix.text())
+    assert load(file, hardware=CPU).claims == [claim()]
+    assert claims_file.read(file) == (claim(),)
+
+
+@pytest.mark.parametrize(
+    ("written", "replaced", "expected"),
+    [
+        ("metric: samples_per_s", "metric: speed", ("m.yaml:5: claims[0].metric", "'speed' cannot", "bwd")),
+        ("of: {backend: zero2}", "of: {bakend: zero2}", ("m.yaml:4: claims[0]", "must name the same fields")),
+        ("of: {backend: zero2}", "off: {backend: zero2}", ("claims[0].of", "is required")),
+        ("at_least: 1x", "at_least: fast", ("m.yaml:8: claims[0].ratio.at_least: 'fast'", "with one of x")),
+        ("at_least: 1x", "at_most: 1parsec", ("m.yaml:8: claims[0].ratio.at_most: '1parsec'", "with one of x")),
+        ("at_least: 1x", "at_leest: 1x", ("claims[0].ratio.at_leest: unknown", "at_least, at_most", "'at_least'?")),
+        ("ratio:", "ratoi:", ("m.yaml:8: claims[0].ratoi: unknown field", "against, where, diff", "mean 'ratio'?")),
+        ("    ratio:", "    where: {num_cms: 1}\n    ratio:", ("m.yaml:8: claims[0].where.num_cms", "'num_cams'")),
+    ],
+)  # fmt: skip
+def test_a_bad_claim_gets_one_message(written: str, replaced: str, expected: tuple[str, ...], tmp_path: Path) -> None:
+    file = tmp_path / "m.yaml"
+    file.write_text(MATRIX.replace(written, replaced))
+    with pytest.raises(InputError) as caught:
+        load(file, hardware=CPU)
+    assert [part for part in expected if part not in str(caught.value)] == [], str(caught.value)
+
+
+def test_a_file_of_claims(tmp_path: Path) -> None:
+    file = tmp_path / "claims.yaml"
+    entries = MATRIX.partition("claims:\n")[2]
+    file.write_text("claims:\n" + entries)
+    assert claims_file.read(file) == (claim(),)
+    file.write_text(entries)
+    assert claims_file.read(file) == (claim(),)
+    file.write_text("matrix: {backend: ddp}\n")
+    assert claims_file.read(file) == ()
+    for text, expected in [
+        ("", "is empty"),
+        ("5", "holds 5"),
+        ("claim: []\n", "claims"),
+        (entries.replace("say", "says"), "claims.yaml:1"),
+    ]:
+        file.write_text(text)
+        with pytest.raises(InputError, match=expected):
+            claims_file.read(file)
+
+
+# Units
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "value", "unit"),
+    [
+        ("11GB", "bytes", 11e9, "GB"),
+        ("11 GiB", "bytes", 11 * 2**30, "GiB"),
+        (5, "bytes", 5, "B"),
+        ("440ms", "s", 0.44, "ms"),
+        ("-1.5e2 ms", "s", -0.15, "ms"),
+        ("1.27x", "ratio", 1.27, "x"),
+        ("5 %", "ratio", 0.05, "%"),
+        ("13.7samples/s", "samples/s", 13.7, "samples/s"),
+    ],
+)
+def test_quantities(text: str | float, kind: Any, value: float, unit: str) -> None:
+    found, written = quantity(text, kind)
+    assert (found, written) == (pytest.approx(value), unit)
+
+
+@given(text=st.text(max_size=12) | st.from_regex(r"-?\d+\.?\d* ?(GB|ms|x|%)?", fullmatch=True))
+def test_a_quantity_is_read_or_refused(text: str) -> None:
+    try:
+        value, unit = quantity(text, "ratio")
+    except ValueError:
+        return
+    assert in_unit(value, unit)

@@ -1,0 +1,465 @@
+"""Two runs against each other: arithmetic by hand and against scipy, verdicts on invented noise, the command line."""
+
+import math
+import random
+import re
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from examples import CUDA_MACHINE, MACHINE, ok, rank, result, rss, world
+from scipy import stats
+from typer.testing import CliRunner, Result
+
+from bench.cli import app
+from bench.errors import InputError
+from bench.records.cell import Measure
+from bench.records.machine import Machine
+from bench.records.outcome import Failed, Ok, Oom, Reported, Skipped
+from bench.records.outcome import Result as Record
+from bench.records.verdict import Goal, Probe, Stopped
+from bench.report.compare import MAX_NEAREST, MEMORY_MARGIN_BYTES, compare
+from bench.statistics.ratio import QUIET, Ratio, speed, step_ratios, typical_step
+from bench.store.run_folder import Store
+
+STEPS = 50
+ASKED = Measure(warmup_steps=1, steps=STEPS, phase_steps=2)
+
+
+def steps(source: random.Random, *, slower: float = 1.0, jitter: float = 0.01, drift: float = 0.0) -> list[float]:
+    """A run of about 100 ms a step: its own level, steps that are alike (AR(1), 0.7), and a slow drift."""
+    level = 0.1 * slower * math.exp(source.gauss(0, QUIET / 2))
+    state, found = 0.0, []
+    for index in range(STEPS):
+        state = 0.7 * state + math.sqrt(1 - 0.7**2) * source.gauss(0, jitter)
+        found.append(level * math.exp(state + drift * index / STEPS))
+    return found
+
+
+def ratio(base: Sequence[float], head: Sequence[float], noise: float | None = None) -> Ratio:
+    (found,) = step_ratios([([base], [head])], noise)
+    assert found is not None
+    return found
+
+
+def verdicts(n: int, slower: float, **noise: float) -> list[str]:
+    source = random.Random(7)
+    pairs = [([steps(source, **noise)], [steps(source, slower=slower, **noise)]) for _ in range(n)]
+    return [speed(step_ratios([pair])[0]) for pair in pairs]
+
+
+# The arithmetic
+
+
+def test_the_typical_step_is_the_mean_of_the_faster_half_of_what_the_slowest_rank_took() -> None:
+    found = typical_step([[1.0, 9.0, 3.0, 4.0, 5.0], [2.0, 1.0, 1.0, 8.0, 7.0]])
+    assert found is not None
+    assert found.time_s == pytest.approx((2 + 3 + 7) / 3)  # of 2, 9, 3, 8, 7
+    assert found.mean_s == pytest.approx(29 / 5)
+    assert found.degrees == 4
+
+
+def test_the_error_is_the_jackknifes() -> None:
+    """Without 1: ln 2.5 (of 2, 3 of four); without 2, or without 1: see the list."""
+    found = typical_step([[1.0, 2.0, 3.0, 4.0]])
+    assert found is not None
+    left_out = [math.log(2.5), math.log(2.0), math.log(1.5), math.log(1.5)]  # halves: (2, 3), (1, 3), (1, 2), (1, 2)
+    middle = statistics.fmean(left_out)
+    assert found.error == pytest.approx(math.sqrt(3 / 4 * sum((value - middle) ** 2 for value in left_out)))
+
+
+def test_the_error_agrees_with_what_many_runs_show() -> None:
+    """The jackknife over stretches against the scatter of the estimate itself over 300 runs of independent steps."""
+    source = random.Random(3)
+    runs = [typical_step([[math.exp(source.gauss(0, 0.05)) for _ in range(200)]]) for _ in range(300)]
+    shown = statistics.stdev(math.log(run.time_s) for run in runs if run)
+    said = math.sqrt(statistics.fmean(run.error**2 for run in runs if run))
+    assert said == pytest.approx(shown, rel=0.15)
+
+
+def test_a_run_is_disturbed_by_what_its_typical_step_takes_beyond_the_fast_one() -> None:
+    found = typical_step([[1.0] * 10 + [2.0] * 30])
+    assert found is not None
+    assert found.disturbed == pytest.approx(math.log(1.5))
+
+
+def test_a_disturbed_run_may_have_been_made_slower_and_never_faster() -> None:
+    """Its own interval's end lies further off on the side of the truth: head's below, base's above."""
+    calm, disturbed = [0.1] * STEPS, [0.09, 0.1, 0.11, 0.12, 0.13] * 10
+    for base, head, wider in ((calm, disturbed, 0), (disturbed, calm, 1)):
+        found = ratio(base, head)
+        reach = [abs(math.log(end / found.estimate)) for end in found.interval]
+        assert reach[wider] > 2 * reach[1 - wider]
+
+
+def test_the_intervals_are_student_ts() -> None:
+    """Steps without scatter have no error: the noise alone is left, with infinitely many degrees."""
+    found = ratio([0.1] * STEPS, [0.12] * STEPS, noise=0.02)
+    half = stats.norm.ppf(0.975) * math.sqrt(2) * 0.02
+    assert found.estimate == pytest.approx(1.2)
+    assert found.of_means == pytest.approx(1.2)
+    assert found.interval == pytest.approx((1.2 * math.exp(-half), 1.2 * math.exp(half)))
+
+
+def test_without_noise_it_is_welchs_test() -> None:
+    """Two means as far apart as the interval reaches differ with a probability of error of 5 %, says scipy."""
+    source = random.Random(5)
+    base, head = steps(source), steps(source, jitter=0.03)
+    one, other = typical_step([base]), typical_step([head])
+    assert one is not None
+    assert other is not None
+    found = ratio(base, head, noise=0.0)
+    half, n = math.log(found.interval[1] / found.estimate), 10
+    deviations = [math.sqrt(n) * run.error for run in (one, other)]
+    welch = stats.ttest_ind_from_stats(half, deviations[0], n, 0, deviations[1], n, equal_var=False)
+    assert welch.pvalue == pytest.approx(0.05)
+
+
+def test_an_alarm_allows_for_the_number_of_attempts() -> None:
+    pair = ([[0.1] * STEPS], [[0.12] * STEPS])
+    for n in (1, 4):
+        found = step_ratios([pair] * n, 0.02)[0]
+        assert found is not None
+        half = stats.norm.ppf(1 - 0.01 / n / 2) * math.sqrt(2) * 0.02
+        assert math.log(found.alarm[1] / found.estimate) == pytest.approx(half)
+
+
+def test_the_spread_of_five_attempts_widens_their_intervals_and_a_common_change_does_not() -> None:
+    def widths(logs: Sequence[float]) -> list[float]:
+        found = step_ratios([([[0.1] * STEPS], [[0.1 * math.exp(log)] * STEPS]) for log in logs], 0.0)
+        return [math.log(each.interval[1] / each.estimate) for each in found if each]
+
+    assert widths([0.3] * 6) == pytest.approx([0.0] * 6)
+    assert widths([0.0, 0.0, 0.0, 0.0, 0.3]) == pytest.approx([0.0] * 5)
+    spread = 1.4826 * 0.02
+    assert widths([-0.04, -0.02, 0.0, 0.02, 0.04]) == pytest.approx([stats.t.ppf(0.975, 4) * spread] * 5)
+    assert widths([-0.04, 0.04]) == pytest.approx([0.0] * 2)
+
+
+@pytest.mark.parametrize("few", [[], [[]], [[0.1, 0.1]]])
+def test_too_few_steps_give_no_ratio(few: list[list[float]]) -> None:
+    assert step_ratios([(few, [[0.1] * 3]), ([[0.1] * 3], [[0.1] * 3])])[0] is None
+    assert step_ratios([(few, [[0.1] * 3]), ([[0.1] * 3], [[0.1] * 3])])[1] is not None
+    assert speed(None) == "UNCLEAR"
+
+
+@pytest.mark.parametrize(
+    ("interval", "alarm", "verdict"),
+    [
+        ((0.96, 1.04), (0.94, 1.06), "SAME"),
+        ((1.01, 1.04), (1.005, 1.045), "SAME"),
+        ((1.01, 1.06), (0.99, 1.08), "UNCLEAR"),
+        ((1.04, 1.09), (1.02, 1.11), "UNCLEAR"),
+        ((1.06, 1.09), (1.04, 1.11), "UNCLEAR"),
+        ((1.07, 1.09), (1.06, 1.11), "SLOWER"),
+        ((0.90, 0.94), (0.89, 0.95), "FASTER"),
+        ((0.90, 0.94), (0.89, 0.96), "UNCLEAR"),
+        ((0.90, 1.10), (0.85, 1.15), "UNCLEAR"),
+    ],
+)
+def test_verdicts(interval: tuple[float, float], alarm: tuple[float, float], verdict: str) -> None:
+    typical_s = (0.1, 0.1)
+    assert speed(Ratio(estimate=1, interval=interval, alarm=alarm, of_means=1, typical_s=typical_s)) == verdict
+
+
+# Verdicts on invented noise
+
+
+@pytest.mark.parametrize("noise", [{}, {"jitter": 0.03}, {"drift": 0.05}], ids=str)
+def test_nothing_changed_raises_no_alarm(noise: dict[str, float]) -> None:
+    assert not {"SLOWER", "FASTER"} & set(verdicts(200, 1.0, **noise))
+
+
+def test_on_a_quiet_machine_nothing_changed_is_said() -> None:
+    assert verdicts(100, 1.0, jitter=0.003).count("SAME") > 80
+
+
+@pytest.mark.parametrize("noise", [{}, {"jitter": 0.03}, {"drift": 0.05}], ids=str)
+def test_30_percent_is_always_found(noise: dict[str, float]) -> None:
+    assert set(verdicts(100, 1.3, **noise)) == {"SLOWER"}
+    assert set(verdicts(100, 1 / 1.3, **noise)) == {"FASTER"}
+
+
+@pytest.mark.parametrize("noise", [{}, {"jitter": 0.03}, {"drift": 0.05}], ids=str)
+def test_10_percent_is_never_called_the_same(noise: dict[str, float]) -> None:
+    assert not {"SAME", "FASTER"} & set(verdicts(200, 1.1, **noise))
+
+
+def test_a_change_of_all_attempts_alike_is_found() -> None:
+    source = random.Random(2)
+    found = step_ratios([([steps(source)], [steps(source, slower=1.3)]) for _ in range(12)])
+    assert {speed(each) for each in found} == {"SLOWER"}
+
+
+def test_one_attempt_that_changed_among_many_is_found_and_the_others_are_not_blamed() -> None:
+    source = random.Random(4)
+    found = step_ratios([([steps(source)], [steps(source, slower=1.3 if index == 5 else 1.0)]) for index in range(12)])
+    assert [index for index, each in enumerate(found) if speed(each) == "SLOWER"] == [5]
+
+
+def test_a_burst_of_other_work_is_not_mistaken_for_a_change() -> None:
+    source = random.Random(6)
+    base, head = steps(source), steps(source)
+    head[10:25] = [2 * step_s for step_s in head[10:25]]
+    assert speed(ratio(base, head)) not in ("SLOWER", "FASTER")
+    assert ratio(base, head).of_means > 1.2  # and the table shows that
+
+
+# Runs
+
+
+def run(*step_times_s: Sequence[float], batch: int = 2, machine: Machine = MACHINE, **changes: object) -> Record:
+    return result(ok(*(step_times_s or ([0.1] * STEPS,) * 2)), batch=batch, machine=machine, **changes)
+
+
+def test_a_run_against_itself_is_the_same_everywhere_also_where_it_was_disturbed() -> None:
+    source = random.Random(0)
+    results = [run(steps(source, jitter=0.5), steps(source), batch=batch) for batch in (1, 2)]
+    imported = Reported(source="a paper", samples_per_s_global=10.0)
+    two = compare([*results, result(imported, batch=4)], [*results, result(imported, batch=4)])
+    assert [pair.speed for pair in two.pairs] == ["SAME"] * 3
+    assert [pair.space for pair in two.pairs] == ["SAME", "SAME", "n/a"]
+    assert two.regressions(0.0) == []
+
+
+def test_figures_without_samples_are_unclear() -> None:
+    ours, theirs = (Reported(source="a paper", samples_per_s_global=rate) for rate in (10.0, 5.0))
+    (pair,) = compare([result(ours)], [result(theirs)]).pairs
+    assert (pair.speed, pair.ratio) == ("UNCLEAR", None)
+
+
+@pytest.mark.parametrize(
+    ("more_bytes", "space"),
+    [(0, "SAME"), (MEMORY_MARGIN_BYTES, "SAME"), (2**30, "MORE"), (-(2**30), "LESS"), (None, "n/a")],
+)
+def test_memory_is_the_worst_ranks(more_bytes: int | None, space: str) -> None:
+    base = rss(4.0)
+    peak = base.peak_allocated_bytes
+    assert peak is not None
+    new = base.model_copy(update={"peak_allocated_bytes": None if more_bytes is None else peak + more_bytes})
+    head = result(world(rank(0, memory=rss(1.0)), rank(1, memory=new)))
+    (pair,) = compare([result(world(rank(0, memory=base), rank(1, memory=base)))], [head]).pairs
+    assert pair.space == ("LESS" if more_bytes == -(2**30) else space)
+
+
+def test_the_nearest_is_looked_for_of_the_first_cells_alone() -> None:
+    gone = [run(axes={"num_cams": n}, batch=batch) for n in range(MAX_NEAREST + 1) for batch in (1, 2)]
+    lone = compare([run(), *gone], [run()]).lone
+    assert len(lone) == len(gone)
+    assert lone[0].nearest == lone[1].nearest == "options.num_cams null instead of 0"
+    assert [each.nearest for each in lone[-3:]] == [f"options.num_cams null instead of {MAX_NEAREST - 1}", "n/a", "n/a"]
+
+
+def test_a_broken_attempt_is_named_in_one_short_line() -> None:
+    (line,) = compare(
+        [run()], [result(Failed(rank=0, phase="bwd", reason="a\n\x1b[31m" * 1000), measure=ASKED)]
+    ).regressions(0.05)
+    assert line.isprintable()
+    assert len(line) < 300
+
+
+def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:
+    oom = Oom(rank=0, phase="bwd", reason="out of memory")
+    base = [
+        run(batch=1),
+        run(batch=2),
+        result(oom, measure=ASKED, batch=4),
+        result(Skipped(reason="no"), measure=ASKED, batch=8),
+        run(batch=16),
+    ]
+    base.append(run(axes={"num_cams": 4}))
+    head = [
+        run(batch=1),
+        result(oom, measure=ASKED, batch=2),
+        run(batch=4),
+        result(Skipped(reason="no"), measure=ASKED, batch=8),
+        run(batch=32),
+    ]
+    two = compare(base, head)
+    assert len(two.pairs) == two.unmeasured == 1
+    assert [(changed.base.outcome, changed.head.outcome) for changed in two.changed] == [("ok", "oom"), ("oom", "ok")]
+    assert [(lone.run, lone.row.batch_per_rank) for lone in two.lone] == [("base", 16), ("base", 2), ("head", 32)]
+    assert two.lone[0].nearest == "this cell at batch 1, 2, 4, 8, 32"
+    assert two.lone[1].nearest == "options.num_cams null instead of 4"
+    assert "1 SAME" in two.summary
+    assert "Outcome changed: 2. Only in base: 2. Only in head: 1." in two.summary
+    assert [line.partition(":")[2] for line in two.regressions(0.05)] == [
+        " was ok and is oom: rank 0 in bwd: out of memory",
+        " was ok, and head has no such batch",
+        " was ok, and head has nothing of its cell",
+    ]
+
+
+def test_a_short_attempt_stands_back_behind_the_full_one() -> None:
+    full = run([0.1] * STEPS)
+    short = full.model_copy(
+        update={"attempt": full.attempt.model_copy(update={"short": True}), "outcome": ok([0.5] * 3)}
+    )
+    for results in ([short, full], [full, short]):
+        (pair,) = compare(results, [full]).pairs
+        assert pair.speed == "SAME"
+    (pair,) = compare([short], [full]).pairs
+    assert pair.unlike == ("steps: a few against all",)
+
+
+def test_unlike_machines_are_refused_and_marked_when_allowed() -> None:
+    other = MACHINE.model_copy(update={"cpu": "Other CPU"})
+    with pytest.raises(InputError, match="unlike machines: cpu: Example CPU against Other CPU") as refusal:
+        compare([run()], [run(machine=other)])
+    assert "--allow-unlike" in str(refusal.value)
+    (pair,) = compare([run()], [run(machine=other)], allow_unlike=True).pairs
+    assert "machine" not in pair.name
+    assert pair.unlike == ("cpu: Example CPU against Other CPU",)
+
+
+def test_what_ran_otherwise_than_asked_is_told() -> None:
+    regime = rank().regime.model_copy(update={"weights_dtype": "float32"})
+    ranks = tuple(rank(number).model_copy(update={"regime": regime, "threads": 2}) for number in (0, 1))
+    head = result(Ok(ranks=ranks)).model_copy(update={"isolation": "launch"})
+    assert compare([result()], [head]).unlike == (
+        "isolation: fork against launch",
+        "threads of a rank: 1 against 2",
+        "weights_dtype: bfloat16 against float32",
+    )
+
+
+def test_runs_of_other_settings_do_not_meet_and_the_fields_are_named() -> None:
+    head = run([0.1] * 5, [0.1] * 5)
+    with pytest.raises(InputError, match="no attempt is in both runs") as refusal:
+        compare([run(), run(backend="zero2")], [head])
+    assert "measure.steps 50 instead of 5" in str(refusal.value)
+    assert "backend" not in str(refusal.value)
+
+
+# The command
+
+
+def store(folder: Path, *results: Record, machine: Machine = MACHINE) -> str:
+    kept = Store(folder)
+    with kept.open(machine, [each.attempt.cell for each in results], ""):
+        for each in results:
+            kept.begin(each.attempt)
+            kept.finish(each)
+    return str(folder)
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, ["compare", *arguments])
+
+
+def test_the_command_prints_both_runs_and_fails_on_request(tmp_path: Path) -> None:
+    oom = result(Oom(rank=0, phase="bwd", reason="a|b <out>"), measure=ASKED, batch=4)
+    base = store(tmp_path / "base", run(batch=2), run(batch=4))
+    head = store(tmp_path / "head", run([0.13] * STEPS, [0.12] * STEPS, batch=2), oom)
+    done = bench(base, head)
+    assert done.exit_code == 0
+    assert re.search(r"\| ddp, batch 2 +\| +100 \| +130 \| +1\.300 \| .* \*\*SLOWER\*\* ", done.stdout)
+    assert re.search(r"\| ddp, batch 4 \| ok +\| oom +\| rank 0 in bwd: a\\\|b &lt;out&gt;", done.stdout)
+    failing = bench(base, head, "--fail-on-regression", "5%")
+    assert failing.exit_code == 1
+    assert failing.stdout == done.stdout
+    assert [line.split(":")[0] for line in failing.stderr.splitlines()] == ["regression"] * 2
+    only_oom = bench(base, head, "--fail-on-regression", "50%")
+    assert only_oom.exit_code == 1
+    assert "was ok and is oom" in only_oom.stderr
+    same = bench(base, base, "--fail-on-regression", "0")
+    assert (same.exit_code, same.stderr) == (0, "")
+
+
+def test_an_option_of_one_run_is_named_where_it_is_an_axis_of_the_other() -> None:
+    options = {"preset": "tiny", "num_cams": 1}
+    base = [result(options=options), result(options=options, batch=4)]
+    head = [result(options=options), result(axes={"num_cams": 4})]
+    two = compare(base, head)
+    assert [pair.name for pair in two.pairs] == ["ddp, num_cams 1, batch 2"]
+    assert [lone.name for lone in two.lone] == ["ddp, num_cams 1, batch 4", "ddp, num_cams 4, batch 2"]
+
+
+def test_a_gate_that_cannot_decide_says_so(tmp_path: Path) -> None:
+    base = store(tmp_path / "base", run(batch=2), run(batch=4))
+    head = store(tmp_path / "head", run([0.104] * STEPS, [0.104] * STEPS, batch=2), run(batch=4))
+    assert "1 UNCLEAR" in bench(base, head, "--same-within", "3%").stdout
+    gate = bench(base, head, "--same-within", "3%", "--fail-on-regression", "3%")
+    assert (gate.exit_code, gate.stderr) == (0, "1 of 2 attempts UNCLEAR at 3.0 %: the gate could not decide there\n")
+    far = bench(base, head, "--same-within", "3%", "--fail-on-regression", "50%")
+    assert (far.exit_code, far.stderr) == (0, "")
+
+
+def test_the_gate_judges_by_its_own_threshold_and_not_by_the_margin(tmp_path: Path) -> None:
+    """3 % longer is SAME within 5 %, and is beyond a gate of 2 %; one of 3 % cannot tell."""
+    base, head = (store(tmp_path / name, run([s] * STEPS)) for name, s in (("base", 0.1), ("head", 0.103)))
+    gate = ("--noise", "0.1%", "--fail-on-regression")
+    proven = bench(base, head, *gate, "2%")
+    assert "1 SAME" in proven.stdout
+    assert (proven.exit_code, proven.stderr) == (
+        1, "regression: ddp, batch 2: its step takes 1.030 times as long (1.026 to 1.034)\n"
+    )  # fmt: skip
+    open_ = bench(base, head, *gate, "3%")
+    assert (open_.exit_code, open_.stderr) == (0, "1 of 1 attempt UNCLEAR at 3.0 %: the gate could not decide there\n")
+    beyond = bench(base, head, *gate, "4%")
+    assert (beyond.exit_code, beyond.stderr) == (0, "")
+
+
+def test_the_command_is_loud_about_unlike_machines(tmp_path: Path) -> None:
+    base = store(tmp_path / "base", run())
+    head = store(tmp_path / "head", run(machine=CUDA_MACHINE), machine=CUDA_MACHINE)
+    refused = bench(base, head)
+    assert refused.exit_code == 2
+    assert refused.stdout == ""
+    assert "Traceback" not in refused.stderr
+    done = bench(base, head, "--allow-unlike")
+    assert done.exit_code == 0
+    assert "UNLIKE" in done.stderr
+    row = next(line for line in done.stdout.splitlines() if line.startswith("| ddp"))
+    assert row.count("(!)") == row.count("|") - 2  # every figure: all columns but the attempt's name
+
+
+@pytest.mark.parametrize("option", ["--noise", "--same-within", "--fail-on-regression"])
+@pytest.mark.parametrize("text", ["much", "-1%", "nan", ""])
+def test_a_share_that_is_none_is_one_message(tmp_path: Path, option: str, text: str) -> None:
+    folder = store(tmp_path / "run", run())
+    done = bench(folder, folder, option, text)
+    assert done.exit_code == 2
+    assert f"bench: {option}: {text!r} is not a share" in done.stderr
+
+
+def test_given_noise_decides(tmp_path: Path) -> None:
+    base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run([0.12] * STEPS, [0.12] * STEPS))
+    assert "1 SLOWER" in bench(base, head).stdout
+    assert "1 UNCLEAR" in bench(base, head, "--noise", "10%").stdout
+    assert "1 SAME" in bench(base, head, "--same-within", "0.3").stdout
+
+
+def test_what_head_never_measured_fails_the_gate(tmp_path: Path) -> None:
+    """A run that was cut off, or one of whose results is torn."""
+    skipped = run(batch=8).model_copy(update={"outcome": Skipped(reason="no")})
+    base = store(tmp_path / "base", run(batch=2), run(batch=4), skipped)
+    head = store(tmp_path / "head", run(batch=2))
+    assert bench(base, head).exit_code == 0
+    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert (gate.exit_code, gate.stderr) == (
+        1, "regression: ddp, batch 4: was ok, and head has no such batch\n1 attempt of base never measured in head\n"
+    )  # fmt: skip
+    more = bench(head, base, "--fail-on-regression", "5%")
+    assert (more.exit_code, more.stderr) == (0, "")
+
+
+def test_a_batch_that_a_search_chose_need_not_be_chosen_again(tmp_path: Path) -> None:
+    base, head = [run(batch=2), run(batch=4)], [run(batch=2)]
+    folders = [store(tmp_path / "base", *base), store(tmp_path / "head", *head)]
+    Store(tmp_path / "base").finish_probe(
+        Probe(cell=base[0].attempt.cell, axes={}, goal=Goal(), found=Stopped(reason="it hung"))
+    )
+    gate = bench(*folders, "--fail-on-regression", "5%")
+    assert (gate.exit_code, gate.stderr) == (0, "")
+    cut_off = run(batch=1)
+    cut_off = cut_off.model_copy(update={"attempt": cut_off.attempt.model_copy(update={"short": True})})
+    assert compare(base, [*head, cut_off]).unmeasured_in_head is None
+    assert compare(base, head).unmeasured_in_head == "1 attempt of base never measured in head"
+
+
+def test_failed_is_no_measurement(tmp_path: Path) -> None:
+    failed = result(Failed(rank=0, phase="start", reason="no"))
+    two = compare([failed], [failed])
+    assert (two.pairs, two.unmeasured, two.changed) == ((), 1, ())

@@ -1,0 +1,205 @@
+"""What the report says of the published figures, word for word, and the two runs that are kept as examples."""
+
+import re
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from bench.cli import app
+from bench.store.run_folder import Store
+
+REPORTS = Path(__file__).parents[2] / "reports"
+PUBLISHED, CPU_TINY = KEPT = REPORTS / "published-8xA100", REPORTS / "cpu-tiny"
+Row = dict[str, str]
+
+
+def said(*arguments: str | Path) -> str:
+    done = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def text() -> str:
+    """The report as `bench report` prints it."""
+    return said(PUBLISHED)
+
+
+def section(text: str, title: str) -> str:
+    return text.partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+
+
+def rows(text: str, title: str, **cells: str) -> list[Row]:
+    """The lines of the table below a heading, by column; those that have these cells."""
+    header, _, *lines = [line for line in section(text, title).splitlines() if line.startswith("|")]
+    names, *found = [[cell.strip() for cell in line.strip("|").split("|")] for line in (header, *lines)]
+    every = [dict(zip(names, one, strict=True)) for one in found]
+    return [one for one in every if cells.items() <= one.items()]
+
+
+@pytest.mark.parametrize(
+    ("backend", "num_cams", "batch", "bold"),
+    [("fsdp", "1", "12", "16.5"), ("fsdp", "4", "8", "6.97"), ("zero2", "1", "24", "23.6")],
+)
+def test_the_peak_of_each_cell_is_bold_and_no_other_row_of_it(
+    text: str, backend: str, num_cams: str, batch: str, bold: str
+) -> None:
+    of_cell = rows(text, "Raw matrix", backend=backend, num_cams=num_cams, attention="sdpa")
+    assert len(of_cell) > 1
+    assert {row["batch per rank"]: row["samples/s"] for row in of_cell if "**" in row["samples/s"]} == {
+        batch: f"**{bold}**"
+    }
+
+
+def test_matched_batch_and_best_against_best_disagree_side_by_side(text: str) -> None:
+    best, matched = rows(text, "Which backend is faster", num_cams="1")
+    assert (best["how"], best["batch A"], best["batch B"]) == ("best against best", "12", "24")
+    assert best["faster"] == "**zero2 1.43×**"
+    assert (matched["how"], matched["backend A"], matched["backend B"]) == ("matched batch 8", "fsdp", "zero2")
+    assert matched["faster"] == "fsdp 1.13×"
+
+
+def test_batches_that_thrash_are_flagged_and_not_recommended(text: str) -> None:
+    of_cell = rows(text, "Raw matrix", backend="fsdp", num_cams="4", attention="sdpa")
+    assert {row["batch per rank"]: row["outcome"] for row in of_cell} == {
+        "4": "imported",
+        "8": "imported",
+        "10": "thrashing",
+        "12": "thrashing",
+    }
+    doubts = section(text, "Rows to doubt")
+    for batch, held, rate in (("10", "97.6", "6.21"), ("12", "97.3", "4.94")):
+        words = f"batch {batch}: thrashing, {held} % of capacity at {rate} samples/s; batch 8 does 6.97."
+        assert re.search(rf"^- fsdp, num_cams 4, .*{re.escape(words)}$", doubts, re.MULTILINE)
+    assert not re.search(r"fsdp, [^:]*batch 1[02]\b", section(text, "What to run"))
+
+
+def test_a_step_that_shrinks_as_the_batch_doubles_is_flagged(text: str) -> None:
+    """Of the second model, zero2."""
+    words = "batch 16: its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)."
+    found = [line for line in section(text, "Rows to doubt").splitlines() if "shorter" in line]
+    assert len(found) == 1
+    assert found[0].startswith("- zero2, num_cams 2, ")
+    assert "second model" in found[0]
+    assert found[0].endswith(words)
+
+
+def test_unlike_rows_of_the_published_run_are_not_compared(text: str) -> None:
+    for num_cams in (1, 4):
+        words = (
+            rf"^- fsdp, num_cams {num_cams}, attention eager, grad_ckpt off, .* is not compared with"
+            rf" zero2, num_cams {num_cams}, attention sdpa, grad_ckpt on, .*: they differ in attention, grad_ckpt\.$"
+        )
+        assert re.search(words, section(text, "Not compared"), re.MULTILINE)
+    assert not rows(text, "Which backend is faster", attention="eager")
+
+
+HEADLINE = """# source: a headline, fsdp 1.27 times as fast
+# workload: pi07-like
+# num_processes: 8
+# num_cams: 1
+backend,attention,grad_ckpt,batch,step_time_ms
+fsdp,sdpa,true,12,5831
+zero2,eager,false,2,1230
+"""
+CLAIM = """claims:
+  - say: fsdp is 1.27 times faster
+    metric: samples_per_s
+    of: {backend: fsdp}
+    against: {backend: zero2}
+    where: {batch: best}
+    ratio: {at_least: 1.27x}
+"""
+
+
+def test_the_comparison_of_the_headline_is_refused(tmp_path: Path) -> None:
+    """fsdp with sdpa and checkpointing against zero2 with eager and without."""
+    table, claim = tmp_path / "table.csv", tmp_path / "claims.yaml"
+    table.write_text(HEADLINE)
+    claim.write_text(CLAIM)
+    done = CliRunner().invoke(app, ["import", str(table), "--out", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    text = said(tmp_path / "run", "--claims", claim)
+    assert section(text, "Not compared").strip() == (
+        "fsdp, attention sdpa, grad_ckpt on is not compared with zero2, attention eager, grad_ckpt off: they differ in"
+        " attention, grad_ckpt."
+    )
+    assert "## Which backend is faster" not in text
+    assert [(row["verdict"], row["found"]) for row in rows(text, "Claims")] == [
+        ("**NOT TESTED**", "the two sides differ in attention, grad_ckpt too")
+    ]
+    loud = said(tmp_path / "run", "--allow-unlike", "attention,grad_ckpt")
+    assert "UNLIKE in attention, grad_ckpt" in section(loud, "Which backend is faster")
+
+
+def test_the_three_published_claims_are_refuted_with_the_numbers(text: str) -> None:
+    judged = rows(text, "Claims")
+    assert [row["verdict"] for row in judged] == ["**REFUTED**"] * 3
+    assert [(row["claim"], row["found"]) for row in judged] == [
+        (
+            "zero2 holds 11 GB more than fsdp",
+            "36.22 GB (zero2, batch 8) against 43.86 GB (fsdp, batch 8): 7.64 GB less",
+        ),
+        (
+            "fsdp costs about 440 ms more per step",
+            "9186 ms (fsdp, batch 8) against 6066 ms (zero2, batch 8): 3120 ms more",
+        ),
+        (
+            "fsdp is 1.27 times faster",
+            "16.5 samples/s (fsdp, batch 12) against 23.6 samples/s (zero2, batch 24): 0.70x",
+        ),
+    ]
+
+
+def test_phases_that_were_published_in_part_are_shown_in_part(text: str) -> None:
+    """Of fsdp and zero2 at 4 cameras and batch 8 the backward passes are known, and nothing else."""
+    shown = rows(text, "Phases, mean ms")
+    assert [(row["backend"], row["bwd"], row["forward"], row["total"]) for row in shown] == [
+        ("fsdp", "6633", "n/a", "n/a"),
+        ("zero2", "3900", "n/a", "n/a"),
+    ]
+    assert "compare total between backends" in section(text, "Phases, mean ms")
+    assert "## Phases, % of total" not in text
+    assert "plots/phases.svg" not in (PUBLISHED / "report.md").read_text()
+
+
+# What is kept of runs
+
+
+@pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
+def test_a_stored_report_is_what_the_command_writes(run: Path, tmp_path: Path) -> None:
+    said(run, "--output", tmp_path / "report.md")
+    said(run, "--format", "html", "--output", tmp_path / "report.html")
+    for made in (file for file in tmp_path.rglob("*") if file.is_file()):
+        stored = run / made.relative_to(tmp_path)
+        assert stored.read_text() == made.read_text(), f"bench report {run} --output {stored}"
+
+
+@pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
+def test_what_is_kept_can_be_read_and_names_no_path_of_a_machine(run: Path) -> None:
+    store = Store(run)
+    assert store.results()
+    assert (store.probes() != []) == (run == CPU_TINY)
+    assert store.unreadable == {}
+    for name in (
+        "report.md",
+        "report.html",
+        "run.json",
+        "attempts/**/result.json",
+        "attempts/**/walk?.json",
+        "**/*.svg",
+    ):
+        for file in run.glob(name):
+            assert not re.search(r"(?<![\w<])/(home|root|tmp|usr|opt|var|work|mnt)/", file.read_text()), file
+
+
+def test_the_cpu_run_shows_a_search_a_refuted_claim_and_what_ran_out_of_memory() -> None:
+    text = said(CPU_TINY)
+    searched = rows(text, "Batch per rank")
+    assert [row["backend"] for row in searched] == ["ddp", "fsdp2", "zero2"]
+    for row in searched:
+        assert int(row["safe"]) <= int(row["max"]) < int(row["does not fit"])
+    outcomes = {row["outcome"] for row in rows(text, "Raw matrix")}
+    assert {"ok", "oom (few steps)"} <= outcomes
+    assert {row["verdict"] for row in rows(text, "Claims")} <= {"**CONFIRMED**", "**REFUTED**"}

@@ -1,0 +1,341 @@
+"""The run folder: what is finished stays, what is not is measured again, and one run at a time has it."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from examples import CUDA_MACHINE, MACHINE, result
+
+from bench.errors import InputError
+from bench.records.machine import Machine
+from bench.records.outcome import Hang, Result
+from bench.store.newest_run import newest
+from bench.store.run_folder import Store
+
+A, B, C = result(batch=1), result(batch=2), result(backend="fsdp", batch=1)
+
+
+def opened(stack: ExitStack, root: Path, *results: Result, machine: Machine = MACHINE, text: str = "") -> Store:
+    """A store that is open for a run that plans ``results``."""
+    store = Store(root)
+    stack.enter_context(store.open(machine, [r.attempt.cell for r in results], text))
+    return store
+
+
+@pytest.fixture
+def stack():  # type: ignore[no-untyped-def]
+    with ExitStack() as stack:
+        yield stack
+
+
+def finish(store: Store, *results: Result) -> None:
+    for each in results:
+        store.begin(each.attempt)
+        store.finish(each)
+
+
+def test_results_come_in_the_matrix_order_whenever_they_finish(tmp_path: Path, stack: ExitStack) -> None:
+    store = opened(stack, tmp_path / "deep" / "run", C, A, text="matrix: of mine\n")
+    assert store.results() == []
+    finish(store, result(batch=10), A, C)
+    assert store.results() == [C, A, result(batch=10)]
+    assert Store(store.root).results() == store.results()
+    assert store.of_cell(A.attempt.cell) == [A, result(batch=10)]
+    assert store.result(A.attempt) == A
+    assert store.result(B.attempt) is None
+    assert (store.root / "matrix.yaml").read_text() == "matrix: of mine\n"
+
+
+def test_a_later_run_adds_its_cells_and_loses_none(tmp_path: Path) -> None:
+    for planned in ((A, C), (result(backend="zero2"), A)):
+        with ExitStack() as stack:
+            finish(opened(stack, tmp_path, *planned), *planned)
+    assert Store(tmp_path).results() == [A, C, result(backend="zero2")]
+
+
+def test_what_is_not_planned_is_not_shown(tmp_path: Path, stack: ExitStack) -> None:
+    store = opened(stack, tmp_path, A)
+    finish(store, A, C)
+    assert store.results() == [A]
+
+
+def test_every_earlier_measurement_is_set_aside(tmp_path: Path, stack: ExitStack) -> None:
+    eleven = result(batch=11)
+    store = opened(stack, tmp_path, A)
+    finish(store, eleven, eleven)
+    for turn in range(3):
+        folder = store.begin(A.attempt)
+        assert list(folder.iterdir()) == []
+        (folder / "rank0.log").write_text(f"turn {turn}")
+    aside = sorted((tmp_path / "superseded").glob("*/*"))
+    assert [folder.name for folder in aside] == ["b1.0", "b1.1", "b11.0"]
+    assert [(folder / "rank0.log").read_text() for folder in aside[:2]] == ["turn 0", "turn 1"]
+    assert store.result(A.attempt) is None
+    assert store.result(eleven.attempt) == eleven
+
+
+def test_finishing_again_replaces_the_result(tmp_path: Path, stack: ExitStack) -> None:
+    store = opened(stack, tmp_path, A)
+    finish(store, A)
+    again = A.model_copy(update={"outcome": Hang(reason="no result within 8 s")})
+    store.finish(again)
+    assert store.results() == [again]
+
+
+def test_an_attempt_that_was_killed_under_way_is_unfinished(tmp_path: Path, stack: ExitStack) -> None:
+    store = opened(stack, tmp_path, A, B)
+    finish(store, A)
+    (store.begin(B.attempt) / "rank0.json").write_text("{}")
+    assert store.result(B.attempt) is None
+    assert store.results() == [A]
+
+
+WHOLE = A.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        WHOLE[: len(WHOLE) // 2],
+        "{}",
+        "\x00",
+        WHOLE.replace('"schema_version":2', '"schema_version":3'),
+        WHOLE.replace('"schema_version":2', '"schema_version":2,"surprise":1'),
+        WHOLE.replace('"wall_s":10.0', '"wall":10.0'),
+        B.model_dump_json(),
+        C.model_dump_json(),
+    ],
+)
+def test_a_torn_or_foreign_result_is_unfinished_and_named(tmp_path: Path, stack: ExitStack, content: str) -> None:
+    store = opened(stack, tmp_path, A)
+    finish(store, A, A, B)
+    file = tmp_path / "attempts" / A.attempt.slug / "result.json"
+    assert content not in (WHOLE, file.read_text())
+    file.write_text(content)
+    assert store.result(A.attempt) is None  # nor the one before, which was set aside
+    assert store.results() == [B]
+    assert list(store.unreadable) == [file]
+    finish(store, A)
+    assert store.results() == [A, B]
+    assert store.unreadable == {}
+
+
+def test_a_copy_of_a_folder_is_no_second_result(tmp_path: Path, stack: ExitStack) -> None:
+    store = opened(stack, tmp_path, A)
+    finish(store, A)
+    copy = Path(shutil.copytree(store.folder(A.attempt), store.folder(A.attempt).with_name("b1.bak")))
+    (copy.parent / "b.txt").write_text("a note")
+    assert store.results() == [A]
+    assert list(store.unreadable) == [copy / "result.json"]
+
+
+def test_a_torn_run_file_is_made_anew_from_the_results(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        finish(opened(stack, tmp_path, C, A), A, C)
+    file = tmp_path / "run.json"
+    whole = file.read_text()
+    file.write_text(whole[:50])
+    store = Store(tmp_path)
+    assert store.results() == [A, C]  # by name: the matrix's order is gone
+    assert list(store.unreadable) == [file]
+    with pytest.raises(InputError, match="unlike machine"), ExitStack() as stack:
+        opened(stack, tmp_path, C, machine=CUDA_MACHINE)
+    with ExitStack() as stack:
+        opened(stack, tmp_path, C, A)
+    assert file.read_text() == whole
+
+
+@pytest.mark.parametrize("slug", ["/", "../../etc", "..", "a/b", "a\0b", "", "a\n"])
+def test_a_run_file_that_names_another_folder_is_torn(tmp_path: Path, slug: str) -> None:
+    with ExitStack() as stack:
+        finish(opened(stack, tmp_path, A, C), A, C)
+    file = tmp_path / "run.json"
+    (tmp_path / "attempts" / ".notes").mkdir()
+    file.write_text(json.dumps({**json.loads(file.read_text()), "cells": [slug]}))
+    store = Store(tmp_path)
+    assert store.results() == [A, C]
+    assert list(store.unreadable) == [file]
+
+
+def test_setting_aside_takes_one_attempt(tmp_path: Path, stack: ExitStack) -> None:
+    hung, other = (each.model_copy(update={"outcome": Hang(reason="no result within 8 s")}) for each in (B, C))
+    store = opened(stack, tmp_path, A, C)
+    finish(store, A, hung, other)
+    store.set_aside(hung.attempt)
+    assert store.results() == [A, other]
+    assert [folder.name for folder in (tmp_path / "superseded").glob("*/*")] == ["b2.0"]
+
+
+def test_the_end_of_a_log_is_told_without_secrets(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MY_TOKEN", "planted-value")
+    ended = result()
+    store = opened(stack, tmp_path / "run", ended)
+    folder = store.begin(ended.attempt)
+    (folder / "rank0.log").write_text("first\nsigned in with planted-value\n")
+    (folder / "rank1.log").write_text("\n")
+    assert store.log_tails(ended.attempt, 1) == {"rank0.log": "signed in with [MY_TOKEN]"}
+
+
+def test_each_launch_of_servers_has_a_folder_of_its_own(tmp_path: Path, stack: ExitStack) -> None:
+    store = opened(stack, tmp_path)
+    folders = [store.servers() for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(folder.is_absolute() and folder.is_dir() and not any(folder.iterdir()) for folder in folders)
+
+
+# --- one run at a time ----------------------------------------------------------------------------------------------
+
+
+def test_a_second_store_is_refused_until_the_first_is_done(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        opened(stack, tmp_path, A)
+        before = (tmp_path / "run.json").read_bytes()
+        with pytest.raises(InputError, match=rf"another bench \(process {os.getpid()}\)"), ExitStack() as second:
+            opened(second, tmp_path, B)
+        assert (tmp_path / "run.json").read_bytes() == before
+    with ExitStack() as stack:
+        opened(stack, tmp_path, B)
+
+
+def test_a_run_that_breaks_gives_the_folder_back(tmp_path: Path) -> None:
+    with pytest.raises(ZeroDivisionError), Store(tmp_path).open(MACHINE, [], ""):
+        raise ZeroDivisionError
+    with ExitStack() as stack:
+        opened(stack, tmp_path, A)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from examples import MACHINE
+from bench.store.run_folder import Store
+with Store(Path(sys.argv[1])).open(MACHINE, [], ""):
+    print("open", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_another_process_is_named_and_its_death_frees_the_folder(tmp_path: Path, stack: ExitStack) -> None:
+    here = os.pathsep.join([str(Path(__file__).parents[1]), str(Path(__file__).parents[2])])
+    command = [sys.executable, "-c", HOLD, str(tmp_path)]
+    holder = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": here}, stdout=subprocess.PIPE, text=True)
+    with holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "open\n"
+        with pytest.raises(InputError, match=f"process {holder.pid}"), ExitStack() as second:
+            opened(second, tmp_path, A)
+        assert Store(tmp_path).results() == []
+        holder.kill()
+    opened(stack, tmp_path, A)
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+def test_an_unlike_machine_is_refused_with_the_fields_named(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        finish(opened(stack, tmp_path, A), A)
+    before = (tmp_path / "run.json").read_bytes()
+    with pytest.raises(InputError) as refused, ExitStack() as stack:
+        opened(stack, tmp_path, B, machine=CUDA_MACHINE)
+    message = str(refused.value)
+    assert "unlike machine" in message
+    assert "--out" in message
+    assert "accelerators: none against Example GPU, Example GPU" in message
+    assert "cpu: " not in message
+    assert (tmp_path / "run.json").read_bytes() == before
+    with ExitStack() as stack:
+        opened(stack, tmp_path, B)
+
+
+def test_another_commit_is_like_enough(tmp_path: Path) -> None:
+    for commit in ("a" * 40, "b" * 40):
+        with ExitStack() as stack:
+            opened(stack, tmp_path, A, machine=MACHINE.model_copy(update={"git_commit": commit}))
+
+
+@pytest.mark.parametrize("below", ["", "deeper/run"])
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, stack: ExitStack, below: str) -> None:
+    (tmp_path / "file").write_text("not a folder")
+    with pytest.raises(InputError, match="cannot write there") as refused:
+        opened(stack, tmp_path / "file" / below, A)
+    assert "--out" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["empty", "missing"])
+def test_a_folder_without_a_run_has_no_results(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no run"):
+        Store(tmp_path / name).results()
+
+
+@pytest.mark.parametrize("content", ["", "{}", '{"attempts": []}', "[1"])
+def test_a_run_of_another_version_is_refused(tmp_path: Path, stack: ExitStack, content: str) -> None:
+    (tmp_path / "run.json").write_text(content)
+    with pytest.raises(InputError, match="not a run of this version"):
+        Store(tmp_path).results()
+    with pytest.raises(InputError, match="not a run of this version"):
+        opened(stack, tmp_path, A)
+    assert (tmp_path / "run.json").read_text() == content
+
+
+def test_a_run_is_the_newest_though_the_clock_was_set_back(tmp_path: Path) -> None:
+    for name in ("b", "c", "a"):
+        with ExitStack() as stack:
+            opened(stack, tmp_path / name, A)
+        assert newest(tmp_path) == tmp_path / name
+        if name == "b":
+            os.utime(tmp_path / name / "run.json", (time.time() + 3600,) * 2)
+
+
+def test_what_measures_nothing_makes_no_run_the_newest(tmp_path: Path) -> None:
+    commit = MACHINE.model_copy(update={"git_commit": "a" * 40})
+    for name in ("b", "a"):
+        with ExitStack() as stack:
+            finish(opened(stack, tmp_path / name, A), A)
+    file = tmp_path / "b" / "run.json"
+    before, written = file.read_bytes(), file.stat().st_mtime_ns
+    with Store(tmp_path / "b").open(commit, [A.attempt.cell], None):
+        assert (file.read_bytes(), file.stat().st_mtime_ns) == (before, written)
+    with Store(tmp_path / "b").open(commit, [C.attempt.cell], None):
+        pass
+    assert json.loads(file.read_bytes())["cells"] == [A.attempt.cell.slug, C.attempt.cell.slug]
+    assert newest(tmp_path) == tmp_path / "a"
+    with ExitStack() as stack:
+        opened(stack, tmp_path / "b", A)
+    assert newest(tmp_path) == tmp_path / "b"
+
+
+def test_newest_is_the_run_that_was_opened_last(tmp_path: Path) -> None:
+    for name in ("b", "a", "c"):
+        with ExitStack() as stack:
+            opened(stack, tmp_path / name, A)
+    for age, name in enumerate(("a", "c", "b")):
+        os.utime(tmp_path / name / "run.json", (time.time() - age * 60,) * 2)
+    (tmp_path / "no run").mkdir()
+    assert newest(tmp_path) == tmp_path / "a"
+
+
+@pytest.mark.parametrize("name", ["empty", "missing"])
+def test_there_is_no_newest_run(tmp_path: Path, name: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="no run below this folder"):
+        newest(tmp_path / name)
+
+
+def test_a_cell_that_is_listed_twice_is_read_once(tmp_path: Path, stack: ExitStack) -> None:
+    finish(opened(stack, tmp_path, A), A)
+    stack.close()
+    file = tmp_path / "run.json"
+    run = json.loads(file.read_text())
+    file.write_text(json.dumps({**run, "cells": run["cells"] * 2}))
+    assert Store(tmp_path).results() == [A]

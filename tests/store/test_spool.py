@@ -1,0 +1,125 @@
+"""The files between processes: whole when they are visible, and nothing when they are torn."""
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+from examples import rank
+
+from bench.records.rank_outcome import RankError, RankOk
+from bench.store import spool
+from bench.store.spool import Beat, BeatFile, Request, ServerState
+
+ERROR = RankError(rank=1, phase="forward", error="ValueError: planted", traceback="", at=1.0)
+
+
+def test_a_beat_is_read_back_and_replaces_the_one_before(tmp_path: Path) -> None:
+    beat = BeatFile(tmp_path, 3)
+    assert spool.read_beat(tmp_path, 3) is None
+    beat("measure", 1234, 5678)
+    assert spool.read_beat(tmp_path, 3) == Beat(phase="measure", step=1234, steps=5678)
+    beat("done")
+    assert spool.read_beat(tmp_path, 3) == Beat(phase="done", step=0, steps=0)
+    assert beat.phase == "done"
+
+
+def test_a_beat_file_does_not_grow(tmp_path: Path) -> None:
+    beat = BeatFile(tmp_path, 0)
+    sizes = set()
+    for step in (0, 9, 10**6):
+        beat("warmup", step, 10**6)
+        sizes.add((tmp_path / "rank0.beat").stat().st_size)
+    assert len(sizes) == 1
+
+
+def test_the_beat_of_an_earlier_process_is_forgotten(tmp_path: Path) -> None:
+    BeatFile(tmp_path, 0)("measure", 7, 8)
+    BeatFile(tmp_path, 0)
+    assert spool.read_beat(tmp_path, 0) is None
+
+
+@pytest.mark.parametrize("content", [b"", b"\n", b"measure 1", b"measure 1 2", b"measure 1 2 3 4", b"\xff\xfe 1 2"])
+def test_a_torn_beat_is_none(tmp_path: Path, content: bytes) -> None:
+    (tmp_path / "rank0.beat").write_bytes(content)
+    assert spool.read_beat(tmp_path, 0) is None
+
+
+WHOLE = ERROR.model_dump_json()
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"",
+        WHOLE[:-1].encode(),
+        b"null",
+        b"[]",
+        b"\x00\xff",
+        b'{"kind": "unheard-of"}',
+        json.dumps(json.loads(WHOLE) | {"surprise": 1}).encode(),
+        json.dumps(json.loads(WHOLE) | {"at": "noon"}).encode(),
+    ],
+)
+def test_a_rank_whose_file_is_torn_or_foreign_ended_without_a_result(tmp_path: Path, content: bytes) -> None:
+    spool.rank_file(tmp_path, 0).write_bytes(content)
+    spool.write(spool.rank_file(tmp_path, 1), ERROR)
+    BeatFile(tmp_path, 0)("measure", 3, 5)
+    torn, whole = spool.read_ranks(tmp_path, 2)
+    assert whole == ERROR
+    assert isinstance(torn, RankError)
+    assert (torn.rank, torn.phase, torn.traceback) == (0, "measure", "")
+    assert torn.error.startswith("rank0.json cannot be read: ")
+
+
+def test_ranks_come_in_order_and_only_those_of_the_world(tmp_path: Path) -> None:
+    assert spool.read_ranks(tmp_path, 2) == []
+    for number in (2, 0, 1):
+        spool.write(spool.rank_file(tmp_path, number), rank(number))
+    assert spool.read_ranks(tmp_path, 2) == [rank(0), rank(1)]
+
+
+def test_records_survive_and_a_missing_one_is_none(tmp_path: Path) -> None:
+    file = tmp_path / "request.json"
+    assert spool.read(file, Request) is None
+    request = Request(number=3, folder="/a b/é", port=29500)
+    spool.write(file, request)
+    assert spool.read(file, Request) == request
+    spool.write(file, request.model_copy(update={"cancelled": "no result within 8 s"}))
+    assert spool.read(file, Request) == Request(number=3, folder="/a b/é", port=29500, cancelled="no result within 8 s")
+
+
+def test_writing_leaves_the_file_alone_in_its_folder(tmp_path: Path) -> None:
+    for finished in range(3):
+        spool.write(tmp_path / "server0.json", ServerState(rank=0, pid=1, finished=finished))
+    assert [file.name for file in tmp_path.iterdir()] == ["server0.json"]
+
+
+def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    records = [rank(0, (value,) * 20_000) for value in (0.1, 0.25)]
+    spool.write(file, records[0])
+    seen: set[float] = set()
+    torn: list[Exception] = []
+    writing = True
+
+    def read() -> None:
+        while writing:
+            try:
+                found = spool.read(file, RankOk)
+                assert found is not None
+                assert len(found.step_times_s) == 20_000
+                assert len(set(found.step_times_s)) == 1
+                seen.add(found.step_times_s[0])
+            except Exception as error:
+                torn.append(error)
+                return
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    for turn in range(60):
+        spool.write(file, records[turn % 2])
+    writing = False
+    reader.join()
+    assert not torn
+    assert seen == {0.1, 0.25}

@@ -1,0 +1,62 @@
+"""What a search makes of stored results and walks."""
+
+import pytest
+from examples import CUDA_MACHINE, rank, result, vram, world
+
+from bench.records.outcome import Failed
+from bench.records.rank_outcome import Memory
+from bench.records.verdict import Goal, Stopped
+from bench.search import Observation
+from bench.store.spool import Footprint, Walked
+from bench.sweep.probe import hints, observation, search
+
+GIB = 2**30
+
+
+def memory(allocated_gib: float, reserved_gib: float, capacity_gib: float, retries: int = 0) -> Memory:
+    return vram(allocated_gib, reserved_gib, capacity_gib).model_copy(update={"alloc_retries": retries})
+
+
+def seen(*memories: Memory) -> Observation:
+    ranks = tuple(rank(number, memory=each) for number, each in enumerate(memories))
+    found = observation(result(world(*ranks), machine=CUDA_MACHINE))
+    assert found is not None
+    return found
+
+
+def test_the_rank_that_is_fullest_by_its_own_capacity_decides() -> None:
+    found = seen(memory(50, 52, 78), memory(50, 54, 55))
+    assert (found.peak_bytes, found.capacity_bytes, found.reserved_bytes) == (50 * GIB, 55 * GIB, 54 * GIB)
+
+
+def test_what_another_rank_holds_counts_and_so_does_each_retry() -> None:
+    found = seen(memory(50, 60, 80, retries=1), memory(48, 79, 80, retries=2))
+    assert found.peak_bytes == 50 * GIB
+    assert found.reserved_bytes == 79 * GIB
+    assert found.alloc_retries == 3
+
+
+def test_a_walk_is_judged_by_its_fullest_rank_too() -> None:
+    walks = [
+        Walked(
+            rank=number,
+            footprints=tuple(
+                Footprint(batch_per_rank=batch, memory=memory(10 * batch, 12 * batch, capacity), step_time_s=0.1)
+                for batch in (1, 2)
+            ),
+        )
+        for number, capacity in enumerate((80, 40))
+    ]
+    assert [(hint.batch, hint.capacity_bytes) for hint in hints(walks)] == [(1, 40 * GIB), (2, 40 * GIB)]
+
+
+@pytest.mark.parametrize(
+    ("signal", "limit", "hinted"), [("SIGSEGV", 2**27, True), ("SIGSEGV", None, False), ("SIGKILL", 2**27, False)]
+)
+def test_a_crash_within_a_limit_may_have_been_for_memory(signal: str, limit: int | None, hinted: bool) -> None:
+    crashed = Failed(fault="killed", rank=0, phase="warmup", reason=f"killed by {signal} in backward")
+    stored = result(crashed, batch=1, memory_limit_bytes=limit)
+    found = search(Goal(max_batch=2), None, [], [], lambda _: [], lambda *_: stored)
+    assert isinstance(found, Stopped)
+    assert f"neither fitted nor ran out of memory: killed by {signal} in backward" in found.reason
+    assert ("a larger memory limit tells" in found.reason) == hinted
