@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help install quickstart check test faults long browser picture perf perf-probe perf-compare soak fuzz gpu clean
+.PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare soak fuzz gpu clean
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -59,6 +59,9 @@ fuzz: install ## Ten thousand mutated matrices and command lines through a dry r
 
 gpu: install ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu
+
+map: install ## Draw the rooms of bench and who imports whom, from the code
+	$(BIN)/python tests/house/draw.py
 
 clean: ## Remove the environment and caches; reports stay
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
