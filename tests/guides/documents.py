@@ -15,7 +15,7 @@ _FENCE = re.compile(
 )
 _FILE_NAME = re.compile(r"# ([\w-]+(?:/[\w-]+)*\.\w+)\n")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_NUMBER = re.compile(r"(?<![A-Za-z\d])\d[\d.,:]*(?:e[+-]?\d+)?")
+_NUMBER = re.compile(r"(?<![A-Za-z\d])\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
 _ID = re.compile(r"\b[0-9a-f]{10}\b")
 _UNIT = re.compile(r"N (?:[KMG]i?B|ms|s|min|h)\b")
 MARK = "…"
@@ -118,31 +118,26 @@ def _commands(block: re.Match[str], line: int) -> list[Command]:
 
 
 def differences(expected: tuple[str, ...], printed: str) -> str | None:
-    """The first expected line that the output lacks, in words; None when all are there, in order."""
+    """The first expected lines that the output lacks, in words; None when all are there, in order."""
     if not expected:
         return None
-    wanted = [_masked(line) for line in expected]
     lines = [_masked(line) for line in printed.rstrip().splitlines()]
     groups: list[list[str]] = [[]]
-    for line in wanted:
+    for line in map(_masked, expected):
         if line == MARK:
             groups.append([])
         else:
             groups[-1].append(line)
     at = 0
     for index, group in enumerate(groups):
-        first, last = index == 0, index == len(groups) - 1
-        if not group:
-            continue
-        starts = range(at, len(lines) - len(group) + 1)
-        if first:
-            starts = starts[:1]
-        if last:
-            starts = range(max(at, len(lines) - len(group)), len(lines) - len(group) + 1)
-            starts = starts[:1] if not first or len(lines) == len(group) else range(0)
-        place = next((start for start in starts if _alike(group, lines[start : start + len(group)])), None)
+        starts = set(range(at, len(lines) - len(group) + 1))
+        if index == 0:
+            starts &= {0}
+        if index == len(groups) - 1 and group:
+            starts &= {len(lines) - len(group)}
+        place = min((start for start in starts if _alike(group, lines[start : start + len(group)])), default=None)
         if place is None:
-            return f"the output lacks, or has elsewhere:\n  {group[0]}" + "".join(f"\n  {line}" for line in group[1:])
+            return "\n  ".join(["the output lacks, or has in another place:", *group])
         at = place + len(group)
     return None
 
