@@ -33,7 +33,9 @@ def guide(
 def _texts() -> dict[str, str]:
     """The guides by name, in alphabetical order."""
     found = [file for file in files("bench").joinpath("guides").iterdir() if file.name.endswith(".md")]
-    return {file.name.removesuffix(".md"): file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)}
+    return {
+        file.name.removesuffix(".md"): file.read_text("utf-8") for file in sorted(found, key=lambda file: file.name)
+    }
 
 
 def purpose(text: str) -> str:

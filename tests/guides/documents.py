@@ -91,8 +91,7 @@ def _anchors(text: str) -> set[str]:
 
 
 def _commands(block: re.Match[str], line: int) -> list[Command]:
-    comments = dict.fromkeys(re.findall(r"<!-- ([^:\n]*?)(?:: ([^\n]*?))? -->", block["comments"]))
-    said = {name: value for name, value in comments}
+    said = dict(re.findall(r"<!-- ([^:\n]*?)(?:: ([^\n]*?))? -->", block["comments"]))
     found: list[tuple[str, list[str], int]] = []
     lines = iter(enumerate(block["body"].splitlines(), line))
     for number, text in lines:

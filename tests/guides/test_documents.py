@@ -62,6 +62,7 @@ def _run(command: Command, folder: Path, environment: dict[str, str]) -> Iterato
         stderr=subprocess.STDOUT,
         text=True,
         timeout=COMMAND_LIMIT_S,
+        check=False,
     )
     if done.returncode != command.exit_code:
         yield f"ended with {done.returncode}, not {command.exit_code}:\n{done.stdout}"
@@ -231,7 +232,8 @@ def test_a_broken_link_is_found(tmp_path: Path) -> None:
 
 
 def test_a_command_that_fails_or_prints_something_else_is_found(tmp_path: Path) -> None:
-    text = "```console\n$ echo a \\\n    b\na b\n$ false\n$ echo yes\nno\n```\n<!-- exit: 3 -->\n```console\n$ exit 3\n```\n"
+    commands = "```console\n$ echo a \\\n    b\na b\n$ false\n$ echo yes\nno\n```\n"
+    text = f"{commands}<!-- exit: 3 -->\n```console\n$ exit 3\n```\n"
     wrong = play(document(tmp_path, text), tmp_path, long=False)
     assert [one.splitlines()[0] for one in wrong] == ["doc.md:5: $ false", "doc.md:6: $ echo yes"]
 
@@ -244,8 +246,8 @@ def test_long_commands_and_those_that_cannot_run_wait(tmp_path: Path, capsys: py
 
 
 def test_files_are_written_and_blocks_without_a_name_are_found(tmp_path: Path) -> None:
-    text = "```yaml\n# a.yaml\nmatrix: {}\n```\n```yaml\nmatrix: {}\n```\n```console\n$ cat a.yaml\n# a.yaml\nmatrix: {}\n```\n"
-    made = document(tmp_path, text)
+    blocks = "```yaml\n# a.yaml\nmatrix: {}\n```\n```yaml\nmatrix: {}\n```\n"
+    made = document(tmp_path, f"{blocks}```console\n$ cat a.yaml\n# a.yaml\nmatrix: {{}}\n```\n")
     assert made.unnamed("yaml") == [6]
     assert play(made, tmp_path, long=False) == []
 
