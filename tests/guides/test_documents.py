@@ -103,9 +103,11 @@ def test_a_guide_shows_what_its_commands_print(path: Path, tmp_path: Path, reque
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("path", [path for path in PATHS if "<!-- long -->" in path.read_text()], ids=named)
 def test_a_document_with_its_long_commands(path: Path, tmp_path: Path) -> None:
-    """`make` finds the environment of these tests in place and up to date, so it makes no other."""
+    """`make` finds an environment that is up to date, so it installs none."""
     folder = copy(tmp_path)
-    (folder / ".venv").symlink_to(Path(sys.executable).parent.parent)
+    (folder / ".venv").mkdir()
+    (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
+    (folder / ".venv" / "installed").touch()
     document = Document.read(path)
     wrong = play(Document.read(README), folder, long=False) if AFTER_README in document.text else []
     wrong += play(document, folder, long=True)
