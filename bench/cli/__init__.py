@@ -3,10 +3,10 @@
 Libraries are imported inside the commands, so that `bench --help` is instant.
 """
 
-from bench.cli import audit, compare, doctor, imports, report, run
+from bench.cli import audit, compare, doctor, guide, imports, report, run
 from bench.cli.app import app
 
-__all__ = ["app", "audit", "compare", "doctor", "imports", "main", "report", "run"]
+__all__ = ["app", "audit", "compare", "doctor", "guide", "imports", "main", "report", "run"]
 
 
 def main() -> None:
