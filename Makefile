@@ -1,7 +1,7 @@
 # `make quickstart` and `make test` are all that a fresh machine with Python 3.11, pip and make needs.
 PYTHON ?= python3
 BIN := .venv/bin
-# How many tests run at once. Each may have two ranks.
+# How many modules of tests run at once. Each may have two ranks.
 WORKERS ?= logical --maxprocesses 4
 
 .PHONY: help install quickstart check test faults long browser picture perf perf-probe perf-compare soak fuzz gpu clean
@@ -29,7 +29,7 @@ check: install ## Format, lint, types, and the arrows between rooms
 
 # Tests marked `alone` come last, one at a time. Both calls are made, whatever the first comes to.
 define together
-	$(BIN)/pytest $(1) -m '$(2)not alone' -n $(WORKERS) --dist loadgroup --no-loadscope-reorder; \
+	$(BIN)/pytest $(1) -m '$(2)not alone' -n $(WORKERS) --dist loadscope --no-loadscope-reorder; \
 	first=$$?; \
 	$(BIN)/pytest $(1) -m '$(2)alone' && exit $$first
 endef

@@ -11,12 +11,9 @@ from bench.outcome import Failed, Oom
 from bench.report import html, sections
 from bench.report.tables import Table
 
-pytestmark = [
-    pytest.mark.skipif(
-        executable() is None, reason=f"needs one of {', '.join(NAMES)} on PATH: apt-get install chromium"
-    ),
-    pytest.mark.xdist_group("browser"),  # the last test looks back on what the others did
-]
+pytestmark = pytest.mark.skipif(
+    executable() is None, reason=f"needs one of {', '.join(NAMES)} on PATH: apt-get install chromium"
+)
 
 ATTACK = "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 2'>"
 MATRIX = '[aria-label="Raw matrix"]'

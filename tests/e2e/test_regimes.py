@@ -14,8 +14,6 @@ BROKEN = [
     ("zero3", "settings", "sharding: asked for zero3, found zero2"),
 ]
 
-pytestmark = pytest.mark.xdist_group("regimes")  # one run
-
 
 @pytest.fixture(scope="module")
 def reasons(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[object, object], str]:

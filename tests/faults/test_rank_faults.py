@@ -13,8 +13,6 @@ from table import FaultBench, Phase, judge, skip
 from bench.outcome import Failed, Hang, Oom, Result
 from bench.runner.log import HEAD_BYTES, TAIL_BYTES
 
-pytestmark = pytest.mark.xdist_group("ranks")  # share their runs
-
 PHASES: tuple[Phase, ...] = ("set-up", "warm-up", "measuring", "teardown")
 Benches = Callable[[str], FaultBench]
 Cell = Mapping[str, Any]
