@@ -1,8 +1,12 @@
 # `make quickstart` and `make test` are all that a fresh machine with Python 3.11, pip and make needs.
 PYTHON ?= python3
 BIN := .venv/bin
+# How many modules of tests run at once. Each may have two ranks.
+WORKERS ?= logical --maxprocesses 4
 
 .PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare soak fuzz gpu clean
+
+test faults long gpu .venv/extensions: export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.venv/torch_extensions
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -23,11 +27,28 @@ check: install ## Format, lint, types, and the arrows between rooms
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-test: install ## All tests but faults, and those that need a GPU or minutes of training; with real launches
-	$(BIN)/pytest -m 'not gpu and not long' --ignore=tests/faults
+# Tests marked `alone` come last, one at a time. Both calls are made, whatever the first comes to.
+define together
+	$(BIN)/pytest $(1) -m '$(2)not alone' -n $(WORKERS) --dist loadscope --no-loadscope-reorder; \
+	first=$$?; \
+	$(BIN)/pytest $(1) -m '$(2)alone' && exit $$first
+endef
 
-faults: install ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes what they came to
+test: install .venv/extensions ## All tests but faults, and those that need a GPU or minutes of training; with real launches
+	$(call together,--ignore=tests/faults,not gpu and not long and )
+
+# One process writes the table.
+faults: install .venv/extensions ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes what they came to
+ifdef FAULTS_TABLE
 	$(BIN)/pytest tests/faults
+else
+	$(call together,tests/faults,)
+endif
+
+# DeepSpeed's helper for a CPU, compiled once before several ranks at a time need it.
+.venv/extensions: .venv/installed
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c 'from deepspeed.comm.torch import build_shm_op; build_shm_op()'
+	touch $@
 
 long: install ## The tests that train for minutes
 	$(BIN)/pytest -m long

@@ -2,6 +2,7 @@
 
 import signal
 
+import pytest
 from hypothesis import settings
 
 settings.register_profile("same", derandomize=True, deadline=None)
@@ -11,3 +12,8 @@ settings.load_profile("same")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, lambda *_: None)  # as under nohup; what they start hears it
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What takes long comes first, so that when modules run side by side the many short ones fill up the end."""
+    items.sort(key=lambda item: ("e2e" not in item.path.parts, item.path.name != "test_rank_faults.py"))

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from harness import Bench
 from test_optional_parts import POLICY
 
@@ -39,6 +40,7 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> No
     bench.assert_gone()
 
 
+@pytest.mark.alone  # its steps are held against its samples
 def test_a_loader_that_keeps_training_waiting_is_told_from_one_that_does_not(bench: Bench) -> None:
     matrix = bench.matrix(
         workload={"name": "unfed:Toy", "sleep_s": 0.04}, matrix={"backend": "ddp", "sample_s": [0, 0.05], "batch": 2}

@@ -12,6 +12,8 @@ from table import FaultBench, judge, skip
 
 from bench import machine
 
+pytestmark = pytest.mark.alone  # who else uses the machine
+
 BUSY = "while True: pass"
 HOLDS = """
 import time, torch

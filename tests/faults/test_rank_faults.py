@@ -13,6 +13,8 @@ from table import FaultBench, Phase, judge, skip
 from bench.records.outcome import Failed, Hang, Oom, Result
 from bench.runner.log import HEAD_BYTES, TAIL_BYTES
 
+pytestmark = pytest.mark.timeout(1800)  # the first to ask waits for all cells of a run, with others beside it
+
 PHASES: tuple[Phase, ...] = ("set-up", "warm-up", "measuring", "teardown")
 Benches = Callable[[str], FaultBench]
 Cell = Mapping[str, Any]
@@ -45,7 +47,7 @@ class Planted:
         self._process = process
 
     def exit_code(self) -> int | None:
-        self._reader.join(timeout=500)
+        self._reader.join(timeout=1500)
         return self._process.poll()
 
     def result(self, **axes: object) -> Result | None:
