@@ -15,11 +15,72 @@ Family = Literal["single", "ddp", "fsdp", "fsdp2", "deepspeed"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class FamilyTraits:
+    """What the backends of one family have in common.
+
+    Attributes:
+        distributed_type: accelerate's name of it, in a config.
+        distributed_type_on_cpu: the name that accelerate reports for it on a CPU, if that is another one.
+        package: the package that it needs.
+        preloads: modules to import before the first step, besides those that every family needs.
+        fp32_weights: weights are fp32 and are the master weights; mixed precision only computes in bf16.
+        keeps_masters: it always has fp32 master weights of its own.
+        reduces_in_fp32: gradients are reduced in fp32 whatever the dtype of the weights.
+        wraps_units: its accelerate config names the classes of the workload's units.
+        prepares_optimizer: accelerate prepares the model and its optimizer together.
+    """
+
+    distributed_type: str
+    distributed_type_on_cpu: str | None = None
+    package: str = "torch"
+    preloads: tuple[str, ...] = ()
+    fp32_weights: bool = False
+    keeps_masters: bool = False
+    reduces_in_fp32: bool = False
+    wraps_units: bool = False
+    prepares_optimizer: bool = False
+
+
+FAMILIES: dict[Family, FamilyTraits] = {
+    "single": FamilyTraits(distributed_type="NO"),
+    "ddp": FamilyTraits(distributed_type="MULTI_GPU", distributed_type_on_cpu="MULTI_CPU"),
+    "fsdp": FamilyTraits(distributed_type="FSDP", fp32_weights=True, keeps_masters=True, wraps_units=True),
+    "fsdp2": FamilyTraits(
+        distributed_type="FSDP",
+        preloads=("deepspeed",),  # accelerate imports it to clip FSDP2's gradients
+        fp32_weights=True,
+        keeps_masters=True,
+        reduces_in_fp32=True,
+        wraps_units=True,
+        prepares_optimizer=True,
+    ),
+    "deepspeed": FamilyTraits(
+        distributed_type="DEEPSPEED",
+        package="deepspeed",
+        preloads=(
+            "deepspeed",
+            "torch._inductor.compile_fx",
+            "torch.utils.cpp_extension",
+            "deepspeed.runtime.superoffload",
+        ),
+        keeps_masters=True,
+        prepares_optimizer=True,
+    ),
+}
+"""All families. To add one: an entry here, its name in `Family`, its config in `from_accelerate_config`, how the runner
+sets it up in bench/runner/setup.py and bench/runner/device.py, what it shards in bench/report/theory.py, and its
+backends in `BACKENDS`."""
+
+SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""FSDP's strategies in the order of their numbers, from 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Backend:
     """A way to spread a training step over ranks.
 
     Attributes:
-        family: how the runner sets it up.
+        family: how the runner sets it up; see `FAMILIES`.
         sharding: the value of `Regime.sharding` that proves this backend ran.
         config: the fields of the accelerate config that are specific to this backend.
         about: a one-line description for people.
@@ -110,6 +171,7 @@ BACKENDS: dict[str, Backend] = {
         about="DeepSpeed ZeRO-3: weights, gradients and optimizer state sharded",
     ),
 }
+"""All built-in backends. To add one of a known family: an entry here."""
 
 
 def backend_of(cell: Cell) -> Backend:
@@ -124,9 +186,8 @@ def from_accelerate_config(config: Mapping[str, JsonValue]) -> Backend:
         case "FSDP" if float(str(fsdp.get("fsdp_version", 1))) == 2:
             family, sharding = "fsdp2", "fully_shard"
         case "FSDP":
-            strategies = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
             strategy = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD"))
-            family, sharding = "fsdp", strategies[int(strategy) - 1] if strategy.isdigit() else strategy
+            family, sharding = "fsdp", SHARDING_STRATEGIES[int(strategy) - 1] if strategy.isdigit() else strategy
         case "DEEPSPEED":
             engine = _section(deepspeed, "deepspeed_config_file")
             stage = _section(engine, "zero_optimization").get("stage", 0 if engine else deepspeed.get("zero_stage", 2))
@@ -165,7 +226,7 @@ def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dic
         "num_processes": cell.num_processes,
         "use_cpu": device == "cpu" and backend.family == "single",
     }
-    if backend.family in ("fsdp", "fsdp2"):
+    if FAMILIES[backend.family].wraps_units:
         config["fsdp_config"] = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units), **config.get("fsdp_config", {})}
     if backend.family == "deepspeed":
         config["deepspeed_config"] = dict(config.get("deepspeed_config", {}))
@@ -220,7 +281,7 @@ def beside_config(cell: Cell) -> list[str]:
         return []
     family = backend_of(cell).family
     settings = ["autocast off"]
-    if family == "fsdp2" and cell.mixed_precision == "bf16":
+    if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":
         settings.append("gradients reduced in fp32")
     if family == "deepspeed":
         settings.append("DeepSpeed's buckets no larger than the model")
@@ -237,7 +298,7 @@ def forbids(cell: Cell, device: Device) -> str | None:
         )
     if family == "deepspeed" and cell.train.optimizer == "none":
         return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
-    if family not in ("single", "ddp") and not cell.train.master_weights:
+    if FAMILIES[family].keeps_masters and not cell.train.master_weights:
         return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
     if family != "single" and device == "cpu" and cell.num_processes == 1:
         return f"{cell.backend} on a CPU needs at least two processes: accelerate creates no process group for one"
@@ -273,26 +334,22 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     MixedPrecision, DeepSpeed bf16).
     """
     backend = backend_of(cell)
+    family = FAMILIES[backend.family]
     low = {"bf16": "bfloat16", "no": "float32"}[cell.mixed_precision]
-    fp32_weights = backend.family in ("fsdp", "fsdp2")
     alone = cell.num_processes == 1
     master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
-    distributed_types = {
-        "single": "NO",
-        "ddp": f"MULTI_{'CPU' if device == 'cpu' else 'GPU'}",
-        "deepspeed": "DEEPSPEED",
-    }
+    on_cpu = family.distributed_type_on_cpu if device == "cpu" else None
     regime: dict[str, object] = {
         "world_size": cell.num_processes,
-        "distributed_type": distributed_types.get(backend.family, "FSDP"),
+        "distributed_type": on_cpu or family.distributed_type,
         # With one rank, torch's FSDP1 replaces its strategy by NO_SHARD.
         "sharding": "NO_SHARD" if alone and backend.family == "fsdp" else backend.sharding,
-        "weights_dtype": "float32" if fp32_weights else low,
+        "weights_dtype": "float32" if family.fp32_weights else low,
         "masters_dtype": master,
         "optimizer_dtype": master,
     }
     if cell.accelerate is None:
-        reduction = "float32" if backend.family == "fsdp2" else low
+        reduction = "float32" if family.reduces_in_fp32 else low
         regime["reduction_dtype"] = None if alone else reduction
     return regime
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from bench.backends import FAMILIES, SHARDING_STRATEGIES
 from bench.errors import InputError, near_miss
 from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
 from bench.records.cell import MixedPrecision
 
-DISTRIBUTED_TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
-SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 ACCUMULATION = "gradient_accumulation_steps"
 WHY_NO_ACCUMULATION = (
     "bench measures whole optimizer steps. With accumulation, each micro-step would count as a step, and the reported"

@@ -1,37 +1,37 @@
 """Claims: what people expect of a run, in a form that bench can judge. See bench/report/claims.py."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticKnownError
 
 from bench.records.base import Frozen
+from bench.records.rank_outcome import PHASES
 from bench.units import Kind, quantity
 
-Metric = Literal[
-    "peak_allocated_bytes",
-    "peak_reserved_bytes",
-    "capacity_share",
-    "step_time_s",
-    "samples_per_s",
-    "dataload_wait",
-    "forward",
-    "bwd",
-    "unscale_clip",
-    "optim_step",
-    "zero_grad_sched",
-    "sync_gather",
-    "total",
-]
-"""Of the worst rank. Phases are means of the phase window."""
-
-KINDS: dict[str, Kind] = {
+METRICS: dict[str, Kind] = {
     "peak_allocated_bytes": "bytes",
     "peak_reserved_bytes": "bytes",
     "capacity_share": "ratio",
+    "step_time_s": "s",
     "samples_per_s": "samples/s",
+    **dict.fromkeys((*PHASES, "total"), "s"),
 }
-"""What a metric is measured in; seconds for the others."""
+"""The metrics of claims, and their units. Figures are of the worst rank; phases are means of the phase window.
+
+To add one: an entry here, and its reader in bench/report/claims.py."""
+
+
+def _metric(value: str) -> str:
+    if value not in METRICS:
+        *names, last = map(repr, METRICS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+    return value
+
+
+Metric = Annotated[
+    str, AfterValidator(_metric), WithJsonSchema({"enum": list(METRICS), "title": "Metric", "type": "string"})
+]
 
 
 def _settings(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -85,7 +85,7 @@ class Claim(Frozen):
     @property
     def kind(self) -> Kind:
         """The unit of its bounds."""
-        return "ratio" if self.ratio else KINDS.get(self.metric, "s")
+        return "ratio" if self.ratio else METRICS[self.metric]
 
     @property
     def bounds(self) -> Bounds:

@@ -1,6 +1,6 @@
 """The outcome of an attempt and its stored result, with the history of the schema."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -138,6 +138,27 @@ class Skipped(Frozen):
 
 
 Outcome = Annotated[Ok | Reported | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
+
+
+class KindTraits(NamedTuple):
+    """How the commands treat outcomes of one kind."""
+
+    fails: bool
+    """Counts as a failure for the exit code."""
+    rerun: tuple[str, ...]
+    """Values of ``--rerun`` that measure it again."""
+
+
+KINDS: dict[str, KindTraits] = {
+    "ok": KindTraits(fails=False, rerun=("all",)),
+    "reported": KindTraits(fails=False, rerun=()),
+    "oom": KindTraits(fails=False, rerun=("oom", "all")),
+    "hang": KindTraits(fails=True, rerun=("failed", "all")),
+    "failed": KindTraits(fails=True, rerun=("failed", "all")),
+    "skipped": KindTraits(fails=False, rerun=()),
+}
+"""All kinds of outcome. To add one: an entry here, its class in `Outcome`, what leads to it in
+bench/diagnosis/classify.py, and its words in bench/report."""
 
 
 SETTINGS = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
