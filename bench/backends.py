@@ -1,4 +1,4 @@
-"""One entry per backend: its accelerate config, its precision regime, and what it forbids and why. Pure."""
+"""The backends: their accelerate configs, the regime each should show, and the cells they cannot run. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,14 +15,75 @@ Family = Literal["single", "ddp", "fsdp", "fsdp2", "deepspeed"]
 
 
 @dataclass(frozen=True, kw_only=True)
+class FamilyTraits:
+    """What the backends of one family have in common.
+
+    Attributes:
+        distributed_type: accelerate's name of it, in a config.
+        distributed_type_on_cpu: the name that accelerate reports for it on a CPU, if that is another one.
+        package: the package that it needs.
+        preloads: modules to import before the first step, besides those that every family needs.
+        fp32_weights: weights are fp32 and are the master weights; mixed precision only computes in bf16.
+        keeps_masters: it always has fp32 master weights of its own.
+        reduces_in_fp32: gradients are reduced in fp32 whatever the dtype of the weights.
+        wraps_units: its accelerate config names the classes of the workload's units.
+        prepares_optimizer: accelerate prepares the model and its optimizer together.
+    """
+
+    distributed_type: str
+    distributed_type_on_cpu: str | None = None
+    package: str = "torch"
+    preloads: tuple[str, ...] = ()
+    fp32_weights: bool = False
+    keeps_masters: bool = False
+    reduces_in_fp32: bool = False
+    wraps_units: bool = False
+    prepares_optimizer: bool = False
+
+
+FAMILIES: dict[Family, FamilyTraits] = {
+    "single": FamilyTraits(distributed_type="NO"),
+    "ddp": FamilyTraits(distributed_type="MULTI_GPU", distributed_type_on_cpu="MULTI_CPU"),
+    "fsdp": FamilyTraits(distributed_type="FSDP", fp32_weights=True, keeps_masters=True, wraps_units=True),
+    "fsdp2": FamilyTraits(
+        distributed_type="FSDP",
+        preloads=("deepspeed",),  # accelerate imports it to clip FSDP2's gradients
+        fp32_weights=True,
+        keeps_masters=True,
+        reduces_in_fp32=True,
+        wraps_units=True,
+        prepares_optimizer=True,
+    ),
+    "deepspeed": FamilyTraits(
+        distributed_type="DEEPSPEED",
+        package="deepspeed",
+        preloads=(
+            "deepspeed",
+            "torch._inductor.compile_fx",
+            "torch.utils.cpp_extension",
+            "deepspeed.runtime.superoffload",
+        ),
+        keeps_masters=True,
+        prepares_optimizer=True,
+    ),
+}
+"""All families. To add one: an entry here, its name in `Family`, its config in `from_accelerate_config`, how the runner
+sets it up in bench/runner/setup.py and bench/runner/device.py, what it shards in bench/report/theory.py, and its
+backends in `BACKENDS`."""
+
+SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+"""FSDP's strategies in the order of their numbers, from 1."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Backend:
     """A way to spread a training step over ranks.
 
     Attributes:
-        family: which of the five ways of setting up it takes.
-        sharding: the observed sharding that proves it ran: see `Regime.sharding`.
-        config: its own part of the accelerate config.
-        about: one line for people.
+        family: how the runner sets it up; see `FAMILIES`.
+        sharding: the value of `Regime.sharding` that proves this backend ran.
+        config: the fields of the accelerate config that are specific to this backend.
+        about: a one-line description for people.
     """
 
     family: Family
@@ -32,8 +93,8 @@ class Backend:
 
 
 def _fsdp(version: int, **config: Any) -> dict[str, Any]:
-    # Every rank builds the same weights from the same seed, so nothing needs to be broadcast; without a GPU
-    # the two loading switches raise.
+    # Every rank builds the same weights from the same seed, so no broadcast is needed. Without a GPU, both loading
+    # switches raise an error.
     return {
         "distributed_type": "FSDP",
         "fsdp_config": {
@@ -110,23 +171,23 @@ BACKENDS: dict[str, Backend] = {
         about="DeepSpeed ZeRO-3: weights, gradients and optimizer state sharded",
     ),
 }
+"""All built-in backends. To add one of a known family: an entry here."""
 
 
 def backend_of(cell: Cell) -> Backend:
-    """The cell's entry: a built-in one, or one read off the user's own accelerate config."""
-    return BACKENDS[cell.backend] if cell.accelerate is None else own(cell.accelerate)
+    """The cell's backend: a built-in one, or the one that the user's accelerate config describes."""
+    return BACKENDS[cell.backend] if cell.accelerate is None else from_accelerate_config(cell.accelerate)
 
 
-def own(config: Mapping[str, JsonValue]) -> Backend:
-    """Read off the user's own accelerate config."""
+def from_accelerate_config(config: Mapping[str, JsonValue]) -> Backend:
+    """The backend that a user's accelerate config describes."""
     fsdp, deepspeed = _section(config, "fsdp_config"), _section(config, "deepspeed_config")
     match config.get("distributed_type", "NO"):
         case "FSDP" if float(str(fsdp.get("fsdp_version", 1))) == 2:
             family, sharding = "fsdp2", "fully_shard"
         case "FSDP":
-            strategies = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
-            named = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD"))
-            family, sharding = "fsdp", strategies[int(named) - 1] if named.isdigit() else named
+            strategy = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD"))
+            family, sharding = "fsdp", SHARDING_STRATEGIES[int(strategy) - 1] if strategy.isdigit() else strategy
         case "DEEPSPEED":
             engine = _section(deepspeed, "deepspeed_config_file")
             stage = _section(engine, "zero_optimization").get("stage", 0 if engine else deepspeed.get("zero_stage", 2))
@@ -144,12 +205,12 @@ def _section(config: Mapping[str, JsonValue], key: str) -> Mapping[str, JsonValu
 
 
 def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dict[str, Any]:
-    """What `accelerate launch --config_file` is given for ``cell``.
+    """The config that bench passes to `accelerate launch --config_file` for ``cell``.
 
     Args:
-        units: class names of the modules that are sharded as one; used unless the user's own config names its own.
-        device: a CPU launch looks like a GPU launch to accelerate, because its MULTI_CPU type starts a single process
-            on one machine; the runner's device shim does the rest.
+        units: class names of the modules to shard, each as one unit; a user's config may name others.
+        device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
+            process on a single machine. The runner's device shim then keeps the ranks on the CPU.
     """
     backend = backend_of(cell)
     config: dict[str, Any] = {
@@ -165,33 +226,33 @@ def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dic
         "num_processes": cell.num_processes,
         "use_cpu": device == "cpu" and backend.family == "single",
     }
-    if backend.family in ("fsdp", "fsdp2"):
+    if FAMILIES[backend.family].wraps_units:
         config["fsdp_config"] = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units), **config.get("fsdp_config", {})}
     if backend.family == "deepspeed":
         config["deepspeed_config"] = dict(config.get("deepspeed_config", {}))
         if "deepspeed_config_file" in config["deepspeed_config"]:
-            del config["mixed_precision"]  # accelerate refuses to be told twice
+            del config["mixed_precision"]  # accelerate rejects a precision that is set in both files
         else:
             config["deepspeed_config"] = {"gradient_clipping": cell.train.max_grad_norm, **config["deepspeed_config"]}
     return config
 
 
 FOREIGN = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "PMI_", "OMPI_", "MV2_", "MPI_LOCALRANKID")
-"""How the variables begin that would change a launch behind its config's back: accelerate's, other launchers'."""
+"""Prefixes of environment variables that would silently override a launch's config: accelerate's, other launchers'."""
 RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
-"""And these of a launcher around bench."""
+"""Variables of a launcher that started bench itself; they would override a launch too."""
 
 
 def environment(num_processes: int, hardware: Hardware, user: Mapping[str, str]) -> dict[str, str]:
-    """Variables that bench adds to a launch; what the user has set already stays as it is.
+    """Variables that bench adds to a launch. What the user has set is kept, except for the variables of `FOREIGN`.
 
     Args:
         user: the environment that bench itself was started with.
     """
     added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // num_processes)), "TOKENIZERS_PARALLELISM": "false"}
-    added["TORCH_FR_BUFFER_SIZE"] = "2000"  # torch's flight recorder: the collectives that a hang is explained by
+    added["TORCH_FR_BUFFER_SIZE"] = "2000"  # entries of torch's flight recorder, to explain hangs
     if hardware.device == "cuda":
-        # torch.cuda.is_available() then asks NVML, so that a rank server can import everything and still fork.
+        # torch.cuda.is_available() then asks NVML and leaves CUDA uninitialised, so that a rank server can still fork.
         added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         if "PYTORCH_ALLOC_CONF" not in user:
             added["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
@@ -202,95 +263,93 @@ def environment(num_processes: int, hardware: Hardware, user: Mapping[str, str])
 
 
 def launch_environment(user: Mapping[str, str], added: Mapping[str, str], tools: Path) -> dict[str, str]:
-    """The whole environment of a launch: the user's, less what would change a cell behind its back.
+    """The complete environment of a launch: the user's, without the variables that would silently change a cell.
 
-    accelerate reads its settings from variables too, and any launcher around bench leaves its own rendezvous behind.
+    accelerate also reads its settings from variables, and a launcher around bench leaves its rendezvous in others.
 
     Args:
-        tools: the folder of this environment's programs; found first, so that DeepSpeed builds with one ninja.
+        tools: the folder of this Python environment's programs. First in PATH, so that DeepSpeed always builds with
+            the same ninja.
     """
     kept = {name: value for name, value in user.items() if not name.startswith(FOREIGN) and name not in RENDEZVOUS}
     return {**kept, **added, "PATH": f"{tools}:{kept.get('PATH', '')}"}
 
 
 def beside_config(cell: Cell) -> list[str]:
-    """What bench sets that an accelerate config cannot say."""
+    """Settings of a cell that an accelerate config cannot express; the runner applies them."""
     if cell.accelerate is not None:
         return []
     family = backend_of(cell).family
-    said = ["autocast off"]
-    if family == "fsdp2" and cell.mixed_precision == "bf16":
-        said.append("gradients reduced in fp32")
+    settings = ["autocast off"]
+    if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":
+        settings.append("gradients reduced in fp32")
     if family == "deepspeed":
-        said.append("DeepSpeed's buckets no larger than the model")
-    return said
+        settings.append("DeepSpeed's buckets no larger than the model")
+    return settings
 
 
 def forbids(cell: Cell, device: Device) -> str | None:
-    """Why this cell cannot run, or None. The sweep records it as skipped."""
+    """Why this cell cannot run, or None when it can. The sweep records a cell that cannot run as skipped."""
     family, sharding = backend_of(cell).family, backend_of(cell).sharding
     if sharding == "zero3" and cell.options.get("grad_ckpt"):
         return (
-            "ZeRO-3 with gradient checkpointing: recomputation meets parameters that are partitioned again, and their"
-            " shapes differ from those saved in forward"
+            "ZeRO-3 with gradient checkpointing does not work: the parameters are partitioned again before"
+            " recomputation, so their shapes differ from those saved in forward"
         )
     if family == "deepspeed" and cell.train.optimizer == "none":
         return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
-    if family not in ("single", "ddp") and not cell.train.master_weights:
-        return f"{cell.backend} keeps fp32 masters of its own, which bench cannot leave out"
+    if FAMILIES[family].keeps_masters and not cell.train.master_weights:
+        return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
     if family != "single" and device == "cpu" and cell.num_processes == 1:
-        return f"{cell.backend} on a CPU needs two processes: accelerate opens no process group for one"
+        return f"{cell.backend} on a CPU needs at least two processes: accelerate creates no process group for one"
     if family in ("fsdp", "fsdp2"):
         return _forbids_loading(_section(backend_of(cell).config, "fsdp_config"), family, device)
     return None
 
 
 def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Device) -> str | None:
-    """What accelerate says of these two in set-up, where it says it in other words or only after a while."""
+    """Loading switches that accelerate rejects during set-up, late or with an unclear message."""
     switches = ("fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states")
     loading, synced = (
         str(fsdp.get(name, True)).lower() not in ("false", "no", "off", "n", "f", "0") for name in switches
     )
     if family == "fsdp" and device == "cpu" and (loading or synced):
         return (
-            "accelerate sends FSDP's weights by way of a GPU, unless its config says so: set"
-            " fsdp_cpu_ram_efficient_loading: false and fsdp_sync_module_states: false in its fsdp_config"
+            "by default accelerate moves FSDP's weights through a GPU: set fsdp_cpu_ram_efficient_loading: false and"
+            " fsdp_sync_module_states: false in its fsdp_config"
         )
     if loading and not synced:
         return (
-            "accelerate refuses fsdp_sync_module_states: false as long as fsdp_cpu_ram_efficient_loading is true, as it"
-            " is unless set: set both to false in its fsdp_config"
+            "accelerate rejects fsdp_sync_module_states: false while fsdp_cpu_ram_efficient_loading is true, which is"
+            " its default: set both to false in its fsdp_config"
         )
     return None
 
 
 def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
-    """What the cell asked for, in the fields of `Regime`; a field that is left out is not checked.
+    """The regime that the cell requests, as fields of `Regime`. A field that is absent is not checked.
 
-    ddp and single hold weights in bf16 and step fp32 copies of them; DeepSpeed does the same by itself; FSDP's fp32
-    shards are the masters and its mixed precision computes in bf16 (torch FSDP MixedPrecision, DeepSpeed bf16).
+    ddp and single keep weights in bf16, and the optimizer updates fp32 copies of them; DeepSpeed does the same inside
+    its engine. FSDP's fp32 shards are the master weights, and its mixed precision computes in bf16 (torch FSDP
+    MixedPrecision, DeepSpeed bf16).
     """
     backend = backend_of(cell)
+    family = FAMILIES[backend.family]
     low = {"bf16": "bfloat16", "no": "float32"}[cell.mixed_precision]
-    fp32_weights = backend.family in ("fsdp", "fsdp2")
     alone = cell.num_processes == 1
-    stepped = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
-    distributed_types = {
-        "single": "NO",
-        "ddp": f"MULTI_{'CPU' if device == 'cpu' else 'GPU'}",
-        "deepspeed": "DEEPSPEED",
-    }
+    master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
+    on_cpu = family.distributed_type_on_cpu if device == "cpu" else None
     regime: dict[str, object] = {
         "world_size": cell.num_processes,
-        "distributed_type": distributed_types.get(backend.family, "FSDP"),
-        # torch's FSDP1 replaces its strategy by NO_SHARD in a world of one.
+        "distributed_type": on_cpu or family.distributed_type,
+        # With one rank, torch's FSDP1 replaces its strategy by NO_SHARD.
         "sharding": "NO_SHARD" if alone and backend.family == "fsdp" else backend.sharding,
-        "weights_dtype": "float32" if fp32_weights else low,
-        "masters_dtype": stepped,
-        "optimizer_dtype": stepped,
+        "weights_dtype": "float32" if family.fp32_weights else low,
+        "masters_dtype": master,
+        "optimizer_dtype": master,
     }
     if cell.accelerate is None:
-        reduction = "float32" if backend.family == "fsdp2" else low
+        reduction = "float32" if family.reduces_in_fp32 else low
         regime["reduction_dtype"] = None if alone else reduction
     return regime
 

@@ -1,4 +1,4 @@
-"""The protocol that a workload meets. bench knows nothing else of what it trains."""
+"""The protocol that a workload implements. bench knows nothing else about what it trains."""
 
 import importlib
 import inspect
@@ -20,18 +20,18 @@ BUNDLED = {"pi05": "model.workload:Pi05", "pi07": "model.workload:Pi07"}
 
 
 class Workload(Protocol):
-    """A model and its samples. Importing its module should not import torch: `bench run --dry-run` does it too."""
+    """A model and its samples. Its module should import without torch, because `bench run --dry-run` imports it too."""
 
     Config: ClassVar[type[BaseModel]]
-    """Frozen, ``extra="forbid"``. Its fields are what a matrix may set or vary; they must be JSON values."""
+    """Frozen, ``extra="forbid"``. A matrix may set or vary its fields; they must be JSON values."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
     """Named field values that the user's own fields override. May be empty."""
     cpu_memory_limits: ClassVar[Mapping[str, int]]
-    """Optional: bytes a rank by preset, for a search over batch on a CPU that is given no limit."""
+    """Optional: bytes per rank, by preset. The memory limit of a batch search on a CPU when the user sets none."""
     parameter_counts: ClassVar["Callable[[Any], Mapping[str, int]]"]
-    """Optional: parameters of each part for a config, for `bench doctor`."""
+    """Optional: the parameter count of each part of the model for a config; `bench doctor` shows it."""
     units: ClassVar[tuple[str, ...]]
-    """Class names of the modules that are sharded as one. Each owns its whole computation in its ``forward``."""
+    """Class names of the modules that are sharded, each as one unit. Its ``forward`` does all of its computation."""
 
     def __init__(self, config: Any) -> None: ...
 
@@ -45,9 +45,9 @@ class Workload(Protocol):
 
         Its ``forward`` takes a collated batch, a dict of tensors with a leading batch dimension, and returns a dict of
         scalar tensors: ``loss``, averaged over samples with equal weight, and any of ``mse``, ``ce``, ``l1``,
-        ``accuracy``. It draws no random numbers of its own, so that the same samples give the same loss on any backend
-        and split over ranks. Samples keep the dtype that the dataset gave them, while weights may be bf16 and nothing
-        autocasts: it casts where the two meet.
+        ``accuracy``. It draws no random numbers, so that the same samples give the same loss on any backend and any
+        number of ranks. Samples keep their dataset's dtype, weights may be bf16, and autocast is off: ``forward``
+        itself casts where the two meet.
         """
         ...
 
@@ -59,10 +59,10 @@ class Workload(Protocol):
 def load(name: str) -> type[Workload]:
     """The workload class called ``name``: a bundled one, or ``package.module:Class``.
 
-    The current folder is importable, as with ``python -m``.
+    Modules in the current folder can be imported, as with ``python -m``.
 
     Raises:
-        InputError: no such bundled workload, module or class, or the class does not meet the protocol.
+        InputError: no such bundled workload, module or class, or the class does not implement the protocol.
     """
     path = BUNDLED.get(name, name)
     module_name, colon, class_name = path.partition(":")
@@ -77,36 +77,35 @@ def load(name: str) -> type[Workload]:
     if here not in sys.path:
         sys.path.insert(0, here)
     try:
-        found = getattr(importlib.import_module(module_name), class_name)
-    except (Exception, SystemExit) as error:  # a module of the user's may raise anything
+        workload = getattr(importlib.import_module(module_name), class_name)
+    except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise InputError(
             f"cannot load {name!r}: {type(error).__name__}: {error}",
             field="workload.name",
-            fix="the module must be installed or lie below the folder that bench is run from",
+            fix="install the module, or run bench from the folder that contains it",
         ) from error
-    missing = [
-        part for part in ("Config", "presets", "units", "auto_preset", "build", "dataset") if not hasattr(found, part)
-    ]
+    protocol = ("Config", "presets", "units", "auto_preset", "build", "dataset")
+    missing = [part for part in protocol if not hasattr(workload, part)]
     if missing:
         raise InputError(
             f"{name!r} is not a workload: it has no {', '.join(missing)}",
             field="workload.name",
             fix="see the protocol in bench/workload.py",
         )
-    if not (isinstance(found.Config, type) and issubclass(found.Config, BaseModel)):
-        raise InputError(f"{name!r} is not a workload: its Config is no pydantic model", field="workload.name")
-    if not isinstance(found.units, tuple) or not all(isinstance(unit, str) for unit in found.units):
-        raise InputError(f"{name!r} is not a workload: its units are no tuple of class names", field="workload.name")
-    with suppress(ValueError):  # what is written in C may have no signature to look at
+    if not (isinstance(workload.Config, type) and issubclass(workload.Config, BaseModel)):
+        raise InputError(f"{name!r} is not a workload: its Config is not a pydantic model", field="workload.name")
+    if not isinstance(workload.units, tuple) or not all(isinstance(unit, str) for unit in workload.units):
+        raise InputError(f"{name!r} is not a workload: its units are not a tuple of class names", field="workload.name")
+    with suppress(ValueError):  # a class written in C may have no signature
         try:
-            inspect.signature(found).bind("config")
+            inspect.signature(workload).bind("config")
         except TypeError as error:
             raise InputError(
-                f"{name!r} is not a workload: it cannot be made from its config: {error}",
+                f"{name!r} is not a workload: it cannot be created from its config: {error}",
                 field="workload.name",
                 fix="give it an __init__(self, config)",
             ) from error
-    return cast(type[Workload], found)
+    return cast(type[Workload], workload)
 
 
 def module_of(name: str) -> str:

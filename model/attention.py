@@ -1,4 +1,4 @@
-"""The two attention functions, and the positions that they see.
+"""The two attention functions, and the encoding of positions.
 
 Shapes: B batch, Q queries, K keys, N heads, J key/value heads, H head width, S sequence.
 """
@@ -13,7 +13,7 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Ten
 
 
 def eager(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None, dropout: float) -> Tensor:
-    """Scores written out, in fp32. A query sees a key where ``mask_BQK`` is true; it must see at least one."""
+    """Attention with explicit fp32 scores. A query sees a key where ``mask_BQK`` is true; it must see one or more."""
     scores_BNQK = q_BNQH.float() @ k_BNKH.float().mT * q_BNQH.shape[-1] ** -0.5
     if mask_BQK is not None:
         scores_BNQK = scores_BNQK.masked_fill(~mask_BQK[:, None], torch.finfo(torch.float32).min)
@@ -22,13 +22,13 @@ def eager(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | Non
 
 
 def sdpa(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None, dropout: float) -> Tensor:
-    """torch's fused attention, in the dtype of its inputs. The mask is as for `eager`."""
+    """torch's fused attention, in the dtype of its inputs. The mask has the same meaning as for `eager`."""
     mask_B1QK = None if mask_BQK is None else mask_BQK[:, None]
     return F.scaled_dot_product_attention(q_BNQH, k_BNKH, v_BNKH, attn_mask=mask_B1QK, dropout_p=dropout)
 
 
 ATTENTION: dict[str, AttentionFunction] = {"eager": eager, "sdpa": sdpa}
-"""Looked up at every call, so that a function can be replaced; no module holds one."""
+"""Looked up at every call, so that a function can be replaced; no module keeps a reference."""
 
 
 def attend(
@@ -39,8 +39,8 @@ def attend(
     mask_BQK: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attention with the function called ``name``, scaled by H**-0.5; J divides N. Drops a share of the weights."""
-    # Repeated by hand: with a mask, only torch's unfused kernel takes fewer key heads than query heads on CUDA.
+    """Attention with the function ``name``, scaled by H**-0.5. J divides N; ``dropout`` is a share of the weights."""
+    # Repeat explicitly: with a mask on CUDA, only torch's unfused kernel accepts fewer key heads than query heads.
     groups = q_BNQH.shape[1] // k_BJKH.shape[1]
     if groups > 1:
         k_BJKH, v_BJKH = k_BJKH.repeat_interleave(groups, 1), v_BJKH.repeat_interleave(groups, 1)
@@ -65,14 +65,14 @@ def rotary_table(positions_BS: Tensor, head_dim: int, base: float) -> tuple[Tens
 
 
 def rotate(x_BNSH: Tensor, table: tuple[Tensor, Tensor]) -> Tensor:
-    """Turn each pair (x[h], x[h + H/2]) by its position's angle."""
+    """Rotate each pair (x[h], x[h + H/2]) by the angle of its position."""
     cos, sin = (part.to(x_BNSH.dtype) for part in table)
     first, second = x_BNSH.chunk(2, -1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), -1)
 
 
 def sinusoid(values: Tensor, width: int, min_period: float, max_period: float) -> Tensor:
-    """Sines, then cosines, of fp32 ``values`` at periods in geometric progression; a last dimension of ``width``."""
+    """Sines, then cosines, of fp32 ``values`` at geometrically spaced periods; the last dimension is ``width``."""
     fraction = torch.linspace(0.0, 1.0, width // 2, device=values.device, dtype=torch.float32)
     periods = min_period * (max_period / min_period) ** fraction
     angles = values.float()[..., None] * (2 * torch.pi / periods)

@@ -1,5 +1,5 @@
-"""The text backbone's half of a layer: a Gemma 3 decoder layer (arXiv:2503.19786), or the
-first Gemma's (arXiv:2403.08295) without its extra norms; and the modules it is made of.
+"""The text backbone's half of a layer, and its modules: a Gemma 3 decoder layer (arXiv:2503.19786), or a layer of the
+first Gemma (arXiv:2403.08295), without the extra norms.
 
 Shapes: B batch, S sequence, D width, N heads, J key/value heads, H head width.
 """
@@ -16,9 +16,9 @@ INIT_STD = 0.02
 
 
 class Linear(nn.Linear):
-    """A linear map that takes its input in any floating dtype and computes in its weight's.
+    """A linear map that accepts any floating-point input and computes in the dtype of its weight.
 
-    Nothing here relies on autocast: weights are fp32 or bf16 by backend, and inputs need not match them.
+    It does not rely on autocast: weights are fp32 or bf16 depending on the backend, and inputs may differ.
     """
 
     def reset_parameters(self) -> None:
@@ -31,7 +31,7 @@ class Linear(nn.Linear):
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm in fp32; its weight is stored as the distance from one, as in Gemma."""
+    """Root-mean-square norm in fp32. Its weight is stored as the difference from one, as in Gemma."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class GatedMLP(nn.Module):
 
 
 class BackboneLayer(nn.Module):
-    """Everything of a decoder layer but the attention itself, which is joint: only `InterleavedLayer` calls it."""
+    """A decoder layer without the attention, which is joint. Only `InterleavedLayer` calls it."""
 
     def __init__(self, config: Pi07Config) -> None:
         super().__init__()
@@ -83,7 +83,7 @@ class BackboneLayer(nn.Module):
         return self.q_norm(q_BNSH), self.k_norm(k_BJSH), v_BJSH
 
     def complete(self, x_BSD: Tensor, attended_BNSH: Tensor) -> Tensor:
-        """The layer's output, from its input and what its queries found."""
+        """The layer's output, from its input and the attention's output."""
         x_BSD = x_BSD + self.post_attention_norm(self.o_proj(merge_heads(attended_BNSH)))
         out_BSD: Tensor = x_BSD + self.post_mlp_norm(self.mlp(self.pre_mlp_norm(x_BSD)))
         return out_BSD

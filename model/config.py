@@ -1,4 +1,4 @@
-"""Every size and switch of the policy, and its presets. Free of torch."""
+"""All sizes and switches of the policy, and its presets. Imports no torch."""
 
 from collections.abc import Mapping
 from math import isqrt
@@ -13,44 +13,44 @@ PresetName = Literal["tiny", "small", "pi05", "pi07"]
 BranchSync = Literal["agree", "hoist", "none"]
 
 RESERVED_IDS = 16
-"""Token ids below this are special: padding and the fixed texts of the prefix (see `prefix`)."""
+"""Token ids below this are reserved for padding and the fixed texts of the prefix (see `texts`)."""
 
 
 class Pi07Config(BaseModel):
-    """One policy and the samples it trains on. A field left out takes the preset's value; the defaults are ``tiny``.
+    """One policy and its training samples. Fields that are not given come from the preset, by default ``tiny``.
 
     Raises:
-        pydantic.ValidationError: an unknown field, a value out of range, or sizes that do not go together.
+        pydantic.ValidationError: an unknown field, a value out of range, or incompatible sizes.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True, use_attribute_docstrings=True)
 
     preset: PresetName = "tiny"
-    """Where the fields that are not given come from: ``tiny`` for a CPU, ``small`` (100 M), ``pi05`` (3.3 B), ``pi07``
+    """Values for the fields that are not given: ``tiny`` for a CPU, ``small`` (100 M), ``pi05`` (3.3 B), ``pi07``
     (5.6 B)."""
 
     num_cams: Annotated[int, Field(ge=1, le=8)] = 2
-    """Cameras that the policy sees; each adds ``tokens_per_camera`` to the prefix."""
+    """Cameras of the policy; each adds ``tokens_per_camera`` tokens to the prefix."""
     n_obs_history: Size = 2
-    """Frames per camera and state tokens, the current one included. Costs vision compute, not prefix length."""
+    """Frames per camera, and state tokens, including the current one. Frames cost vision compute, not image tokens."""
     attention: Literal["eager", "sdpa"] = "sdpa"
-    """``eager`` writes the scores out in fp32; ``sdpa`` is torch's fused kernel."""
+    """``eager`` computes explicit scores in fp32; ``sdpa`` is torch's fused kernel."""
     attention_dropout: Share = 0.0
-    """Share of attention weights that training drops in the interleaved layers."""
+    """Share of attention weights dropped in the interleaved layers during training."""
     grad_ckpt: bool = False
     """Recompute each unit's activations in the backward pass instead of keeping them."""
     knowledge_insulation: bool = True
-    """The flow loss does not reach the backbone: the expert reads detached keys and values."""
+    """Keep the flow loss from training the backbone: the expert reads detached keys and values."""
     freeze_backbone: bool = False
     """Do not train the text backbone (embedding, its half of every layer, its final norm)."""
     branch_sync: BranchSync = "hoist"
-    """Who decides whether a part that samples may lack is computed. ``agree``: all ranks together, in one all-reduce.
-    ``hoist``: nobody: it is always computed and only masked, so the work depends on no sample. ``none``: each rank for
+    """How ranks decide whether to compute a part that samples may lack. ``agree``: together, in one all-reduce.
+    ``hoist``: always compute it and mask it, so the work does not depend on the samples. ``none``: each rank for
     itself, which hangs a sharded backend."""
     dataset_n_obs_history: Size | None = None
-    """Frames that a sample of the dataset brings; null means as many as the policy sees. They must be equal."""
+    """Frames in a sample of the dataset; null means as many as the policy uses. They must be equal."""
     dataset_num_cams: Size | None = None
-    """Cameras of the dataset; null means as many as the policy's. Missing ones are padded and masked."""
+    """Cameras of the dataset; null means as many as the policy has. Missing cameras are padded and masked."""
 
     n_layers: Size = 4
     """Interleaved layers: each one backbone layer and one expert layer."""
@@ -71,18 +71,18 @@ class Pi07Config(BaseModel):
     qk_norm: bool = True
     """RMS norm on the backbone's queries and keys (Gemma 3)."""
     post_norms: bool = True
-    """A norm behind each branch of a backbone layer too (Gemma 3)."""
+    """An additional norm after each branch of a backbone layer (Gemma 3)."""
     global_every: Length = 6
-    """Every so many layers one takes the long rotary base; 0 for none."""
+    """Every how many layers one uses the long rotary base; 0 for none."""
     vocab_size: Annotated[int, Field(ge=4 * RESERVED_IDS)] = 1024
-    """Token ids. Made-up prompts use the first, made-up discrete actions the last."""
+    """Number of token ids. Synthetic prompts use the first ids, synthetic discrete actions the last."""
 
     image_size: Size = 64
     """Side of a square camera frame, in pixels."""
     patch_size: Size = 8
     """Side of a square patch, in pixels."""
     tokens_per_camera: Size = 16
-    """Tokens that a camera adds to the prefix, a square number: patches are average-pooled down to it."""
+    """Tokens that a camera adds to the prefix: a square number to which its patches are average-pooled."""
     vision_layers: Size = 4
     """Vision encoder layers; every fourth also attends over time."""
     vision_hidden: Size = 64
@@ -93,17 +93,17 @@ class Pi07Config(BaseModel):
     """Attention heads of the vision encoder."""
 
     prompt_len: Size = 32
-    """Tokens of the prompt, padding included."""
+    """Tokens of the prompt, including padding."""
     response_len: Length = 0
-    """Tokens of the optional response; 0 leaves it out of every sample."""
+    """Tokens of the optional response; 0 omits it from every sample."""
     predict_response: bool = False
-    """Train on the response too: its cross-entropy joins that of the discrete actions."""
+    """Also train on the response: its cross-entropy is added to that of the discrete actions."""
     metadata_len: Length = 0
-    """Tokens of the optional metadata, all fields together; 0 leaves it out of every sample."""
+    """Tokens of the optional metadata, all fields together; 0 omits it from every sample."""
     metadata_fields: Size = 4
-    """Fields that the metadata is divided into evenly."""
+    """Number of equal fields in the metadata."""
     subgoal: bool = False
-    """An optional image per camera of what the scene should become."""
+    """Add an optional image per camera that shows the desired scene."""
     state_dim: Size = 14
     """Width of the robot's state."""
     action_dim: Size = 32
@@ -114,7 +114,7 @@ class Pi07Config(BaseModel):
     """Discrete action tokens at the end of the prefix, the target of the cross-entropy."""
 
     drop_history: Share = 0.3
-    """Share of samples that see only the current frame."""
+    """Share of samples with only the current frame."""
     drop_subgoal: Share = 0.75
     """Share of samples without a subgoal."""
     drop_response: Share = 0.3
@@ -122,9 +122,9 @@ class Pi07Config(BaseModel):
     drop_metadata: Share = 0.15
     """Share of samples without any metadata."""
     drop_metadata_field: Share = 0.05
-    """Share of each field that is missing where there is metadata."""
+    """Share of samples with metadata in which a given field is missing."""
     dataset_size: Size = 2**20
-    """Different samples; after them the first comes again."""
+    """Number of different samples; then they repeat."""
 
     @model_validator(mode="before")
     @classmethod
@@ -145,7 +145,7 @@ class Pi07Config(BaseModel):
                 raise ValueError(f"{whole}={getattr(self, whole)} is not a multiple of {part}={getattr(self, part)}")
         for even in ("head_dim", "expert_hidden", "vision_hidden"):
             if getattr(self, even) % 2:
-                raise ValueError(f"{even}={getattr(self, even)} is odd: half of it is sines, half cosines")
+                raise ValueError(f"{even}={getattr(self, even)} is odd; it must be even, half sines and half cosines")
         if self.predict_response and not self.response_len:
             raise ValueError("predict_response=True but response_len=0: there is no response to predict")
         if self.metadata_len % self.metadata_fields:
@@ -203,7 +203,7 @@ SMALL: dict[str, JsonValue] = {
     "prompt_len": 64,
     "state_dim": 32,
 }
-# SigLIP So400m/14 (arXiv:2303.15343), whose tokens a camera adds 256 of.
+# SigLIP So400m/14 (arXiv:2303.15343); each camera adds 256 of its tokens.
 SO400M: dict[str, JsonValue] = {
     "patch_size": 14,
     "tokens_per_camera": 256,

@@ -1,4 +1,4 @@
-"""Parameters and arithmetic of the policy in closed form, from its sizes alone. Free of torch."""
+"""Parameters and floating-point operations of the policy, computed from its sizes. Imports no torch."""
 
 from typing import NamedTuple
 
@@ -6,13 +6,13 @@ from model import texts
 from model.config import Pi07Config, PresetName
 
 SPACE_TIME_EVERY = 4
-"""Every so manieth vision layer also attends over time."""
+"""Every fourth vision layer also attends over time."""
 
 
 def parameter_count_by_part(config: Pi07Config) -> dict[str, int]:
     """Parameters of each part.
 
-    ``backbone_layer`` and ``expert_layer`` are for one layer and are contained in ``backbone`` and ``expert``.
+    ``backbone_layer`` and ``expert_layer`` count one layer; they are included in ``backbone`` and ``expert``.
     """
     c = config
     attention_width = 2 * c.n_heads * c.head_dim + 2 * c.n_kv_heads * c.head_dim  # q and o, k and v
@@ -44,21 +44,21 @@ def parameter_count(config: Pi07Config) -> int:
 
 
 class Flops(NamedTuple):
-    """Floating-point operations of one sample; a multiplication and its addition are two."""
+    """Floating-point operations of one sample; a multiply-add counts as two."""
 
     forward: int
     step: int
-    """Forward, backward and what gradient checkpointing computes again."""
+    """Forward, backward, and the recomputation of gradient checkpointing."""
 
 
 def flops_per_sample(config: Pi07Config) -> Flops:
-    """Of all matrix products, with every optional part present; norms, activations and the optimizer are left out.
+    """Operations of all matrix products, with every optional part present, without norms, activations and optimizer.
 
-    A product of (m, k) and (k, n) takes 2·m·k·n. So a linear map takes 2·(its weight's size) a token, and attention of
-    q queries over k keys takes 2·q·k·width for the scores and as much for the values. Backward takes each product
-    twice, once for either factor's gradient (PaLM, arXiv:2204.02311, appendix B), but once where the input is data and
-    not where a weight is frozen. Checkpointing runs the forward of each unit again, up to the last tensor that backward
-    needs: not the product that a residual stream merely adds.
+    A product of (m, k) and (k, n) takes 2·m·k·n. So a linear map takes 2·(its weight's size) per token, and attention
+    of q queries over k keys takes 2·q·k·width for the scores and as much for the values. Backward computes two products
+    for each, one gradient per factor (PaLM, arXiv:2204.02311, appendix B): no gradient for an input that is data,
+    none for a frozen weight. Checkpointing repeats the forward of each unit up to the last tensor that backward needs,
+    so not the last product before a residual sum.
     """
     c = config
     width = c.n_heads * c.head_dim
@@ -107,10 +107,10 @@ def prefix_length(config: Pi07Config) -> int:
 
 
 def auto_preset(device: str, memory_bytes_per_rank: int, *larger: PresetName) -> PresetName:
-    """The first of ``larger`` that trains unsharded on ``device``; else, and on a CPU, ``tiny``.
+    """The first of ``larger`` that trains unsharded on ``device``; ``tiny`` if there is none, and on a CPU.
 
-    A parameter is taken to cost 18 bytes (bf16 weight, fp32 gradient, master and two Adam moments); with them 75 % of
-    the memory may be filled, so that a quarter remains for activations and the allocator.
+    A parameter counts as 18 bytes (bf16 weight, fp32 gradient, master and two Adam moments). Parameters may fill 75 %
+    of the memory, so that a quarter remains for activations and the allocator.
     """
     if device != "cuda":
         return "tiny"

@@ -1,4 +1,4 @@
-"""Made-up episodes: cheap, the same on every machine, and learnable.
+"""Synthetic episodes: cheap, the same on every machine, and learnable.
 
 Shapes: G cameras, F frames, L discrete action tokens, T actions in the chunk, A action width, X state width.
 """
@@ -16,13 +16,14 @@ BINS = 32  # few, so that the cross-entropy falls within a short run
 
 
 class Samples(Dataset[dict[str, Tensor]]):
-    """Sample ``i`` depends on the config, ``seed`` and ``i`` alone, whoever draws it and wherever.
+    """Sample ``i`` depends only on the config, ``seed`` and ``i``.
 
-    The task, which the prompt names, and the current state decide the actions; the discrete actions are the first
-    of them in bins. Flow matching's noise and time come with the sample, and so does what it lacks, so that the loss
-    depends on nothing else.
+    The current state and the task, which the prompt names, determine the actions. The discrete actions are the first
+    of them, in bins. A sample also contains the noise and the time of flow matching, and lacks the same parts each
+    time, so the loss depends on nothing else.
 
-    Floating values are exact in bf16: a backend that casts its inputs then computes the same loss as one that does not.
+    Floating-point values are exact in bf16, so a backend that casts its inputs computes the same loss as one that does
+    not.
     """
 
     def __init__(self, config: Pi07Config, seed: int) -> None:
@@ -69,31 +70,31 @@ class Samples(Dataset[dict[str, Tensor]]):
             "actions": _exact(source.shift + source.scale * actions_TA),
             "action_is_real": torch.arange(c.action_horizon) < n_actions,
             "noise": _exact(torch.randn(c.action_horizon, c.action_dim, generator=random)),
-            # Beta(1.5, 1) by the inverse of its distribution function, u = t**1.5 (pi0, arXiv:2410.24164, appendix B).
+            # Beta(1.5, 1) by inverting its distribution function, u = t**1.5 (pi0, arXiv:2410.24164, appendix B).
             "time": _exact(torch.tensor(0.999 * uniform ** (1 / 1.5) + 0.001)),
             **self._optional(random, source, task),
         }
 
     def _optional(self, random: torch.Generator, source: Source, task: int) -> dict[str, Tensor]:
-        """What a sample may lack; a field that the config leaves out is not there at all."""
+        """The optional parts. A part that the config omits has no field."""
         c = self.config
         response, metadata, subgoal, *fields = torch.rand(3 + c.metadata_fields, generator=random).tolist()
-        found: dict[str, Tensor] = {}
+        parts: dict[str, Tensor] = {}
         if c.response_len:
-            found["response_ids"] = self._words(c.response_len, 4 * task + 1)
-            found["response_is_real"] = torch.full((c.response_len,), response >= c.drop_response)
+            parts["response_ids"] = self._words(c.response_len, 4 * task + 1)
+            parts["response_is_real"] = torch.full((c.response_len,), response >= c.drop_response)
         if c.metadata_len:
             has = torch.tensor([metadata >= c.drop_metadata and field >= c.drop_metadata_field for field in fields])
-            found["metadata_ids"] = self._words(c.metadata_len, 4 * task + 2)
-            found["metadata_is_real"] = has.repeat_interleave(c.metadata_len // c.metadata_fields)
+            parts["metadata_ids"] = self._words(c.metadata_len, 4 * task + 2)
+            parts["metadata_is_real"] = has.repeat_interleave(c.metadata_len // c.metadata_fields)
         if c.subgoal:
             has = torch.full((c.num_cams,), subgoal >= c.drop_subgoal)
-            found["subgoal_images"] = self._frames(random, source, 1)
-            found["subgoal_is_real"] = has & (torch.arange(c.num_cams) < source.cams(c))
-        return found
+            parts["subgoal_images"] = self._frames(random, source, 1)
+            parts["subgoal_is_real"] = has & (torch.arange(c.num_cams) < source.cams(c))
+        return parts
 
     def _frames(self, random: torch.Generator, source: Source, frames: int) -> Tensor:
-        """(G, F, 3, side, side) bytes: one random patch a frame, tiled; black for cameras that the source lacks."""
+        """(G, F, 3, side, side) bytes: one random patch per frame, tiled; black for cameras that the source lacks."""
         c = self.config
         cams = source.cams(c)
         patch = torch.randint(
@@ -103,7 +104,7 @@ class Samples(Dataset[dict[str, Tensor]]):
         return torch.cat((image, image.new_zeros(c.num_cams - cams, *image.shape[1:]))) if cams < c.num_cams else image
 
     def _words(self, length: int, start: int) -> Tensor:
-        """A text of so many ids that ``start`` tells from others."""
+        """A text of ``length`` ids; ``start`` makes it different from other texts."""
         return RESERVED_IDS + (torch.arange(length) + start) % (self.config.vocab_size // 4)
 
     def _tokens(self, actions_TA: Tensor) -> Tensor:
@@ -114,7 +115,7 @@ class Samples(Dataset[dict[str, Tensor]]):
 
 
 def _choose(choice: float) -> Source:
-    """The source on whose share of [0, 1) ``choice`` falls."""
+    """The source whose share of [0, 1) contains ``choice``."""
     for source in SOURCES:
         if choice < source.weight:
             return source

@@ -1,4 +1,4 @@
-"""The action expert's half of a layer: a Gemma decoder layer whose norms are steered by the flow time.
+"""The action expert's half of a layer: a Gemma decoder layer whose norms depend on the flow time.
 
 Shapes: B batch, T actions in the chunk, E width, N heads, J key/value heads, H head width.
 """
@@ -12,9 +12,9 @@ from model.config import Pi07Config
 
 
 class AdaRMSNorm(nn.Module):
-    """RMS norm whose scale and shift, and the gate of the branch behind it, come from a condition.
+    """RMS norm whose scale and shift, and the gate of the branch after it, are computed from a condition.
 
-    All three start at zero, so that every branch starts closed (adaLN-zero, arXiv:2212.09748, section 3.2).
+    All three start at zero, so every branch is closed at first (adaLN-zero, arXiv:2212.09748, section 3.2).
     """
 
     def __init__(self, width: int) -> None:
@@ -30,7 +30,7 @@ class AdaRMSNorm(nn.Module):
 
 
 class ExpertLayer(nn.Module):
-    """Everything of a decoder layer but the attention itself, which is joint: only `InterleavedLayer` calls it."""
+    """A decoder layer without the attention, which is joint. Only `InterleavedLayer` calls it."""
 
     def __init__(self, config: Pi07Config) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class ExpertLayer(nn.Module):
         return (q_BNTH, k_BJTH, v_BJTH), gate_B1E
 
     def complete(self, x_BTE: Tensor, attended_BNTH: Tensor, gate_B1E: Tensor, condition_BE: Tensor) -> Tensor:
-        """The layer's output, from its input and what its queries found."""
+        """The layer's output, from its input and the attention's output."""
         x_BTE = x_BTE + self.o_proj(merge_heads(attended_BNTH)) * gate_B1E
         y_BTE, gate_B1E = self.pre_mlp_norm(x_BTE, condition_BE)
         out_BTE: Tensor = x_BTE + self.mlp(y_BTE) * gate_B1E

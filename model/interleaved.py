@@ -1,7 +1,7 @@
-"""Backbone layer i and expert layer i as one module: the unit that is sharded, recomputed and compiled.
+"""Backbone layer i and expert layer i as one module: the unit of sharding, recomputation and compilation.
 
-Shapes: B batch, S prefix tokens, T actions, D and E the streams' widths, Q = S + T whichever are present, K keys (the
-cached ones and Q), J key/value heads, H head width.
+Shapes: B batch, S prefix tokens, T actions, D and E the streams' widths, Q = S + T of those present, K keys (the cached
+ones and Q), J key/value heads, H head width.
 """
 
 from typing import Self
@@ -21,9 +21,9 @@ LOCAL_BASE, GLOBAL_BASE = 1e4, 1e6  # Gemma 3 (arXiv:2503.19786, section 2), her
 
 
 class InterleavedLayer(nn.Module):
-    """Joint attention of both streams over their own and the cached keys; either stream may be absent.
+    """Joint attention of both streams over their keys and the cached keys. Either stream may be absent.
 
-    It owns its whole computation: calling a half from outside would bypass the hooks that gather sharded weights.
+    All computation is in ``forward``: calling a half from outside would bypass the hooks that gather sharded weights.
     """
 
     def __init__(self, config: Pi07Config, index: int) -> None:
@@ -39,12 +39,12 @@ class InterleavedLayer(nn.Module):
         self.backbone_layer.requires_grad_(not self.backbone_frozen)
 
     def train(self, mode: bool = True) -> Self:
-        """As ever, but a frozen backbone stays in eval mode."""
+        """As in `nn.Module`, but a frozen backbone stays in eval mode."""
         super().train(mode)
         self.backbone_layer.train(mode and not self.backbone_frozen)
         return self
 
-    def forward(  # positional, because the hooks of sharded backends look at positional inputs
+    def forward(  # positional, because the hooks of sharded backends handle positional inputs
         self,
         backbone_BSD: Tensor | None,
         expert_BTE: Tensor | None,
@@ -53,7 +53,7 @@ class InterleavedLayer(nn.Module):
         condition_BE: Tensor | None = None,
         cache: KeyValue | None = None,
     ) -> tuple[Tensor | None, Tensor | None, KeyValue]:
-        """Both streams one layer on, and the keys and values that this call added.
+        """Both streams after this layer, and the keys and values that this call added.
 
         Args:
             backbone_BSD: prefix tokens, or None.
@@ -61,9 +61,9 @@ class InterleavedLayer(nn.Module):
             positions_BQ: integer positions of the prefix tokens, then of the action tokens.
             mask_BQK: true where a query sees a key; the cache's keys come first.
             condition_BE: the embedded flow time.
-            cache: what an earlier call returned for other tokens.
+            cache: keys and values that an earlier call returned for other tokens.
         """
-        # Tables from integers, in here: a sharded unit may get its floating inputs in bf16.
+        # Compute the table here from integers: a sharded unit may get its floating-point inputs in bf16.
         table = rotary_table(positions_BQ, self.head_dim, self.rotary_base)
         parts: list[tuple[Tensor, Tensor, Tensor]] = []
         if backbone_BSD is not None:

@@ -1,4 +1,4 @@
-"""To a mean of zero and a deviation of one, and back."""
+"""Normalises to mean zero and standard deviation one, and back."""
 
 import torch
 from torch import Tensor, nn
@@ -8,15 +8,15 @@ from model.statistics import Statistics
 
 
 class Normalizer(nn.Module):
-    """Computes in fp32. Its buffers are exact in bf16, so that a cast of the model does not change them."""
+    """Normalises in fp32. Its buffers are exact in bf16, so casting the model does not change them."""
 
     mean: Tensor
     std: Tensor
 
-    def __init__(self, known: Statistics) -> None:
+    def __init__(self, statistics: Statistics) -> None:
         super().__init__()
         for name in ("mean", "std"):
-            self.register_buffer(name, torch.tensor(getattr(known, name)).bfloat16().float(), persistent=False)
+            self.register_buffer(name, torch.tensor(getattr(statistics, name)).bfloat16().float(), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.float() - _whole(self.mean)) / _whole(self.std)
@@ -26,5 +26,5 @@ class Normalizer(nn.Module):
 
 
 def _whole(buffer: Tensor) -> Tensor:
-    # FSDP2 may hand out even a small replicated buffer as a DTensor, which does not mix with plain tensors.
+    # FSDP2 may return even a small replicated buffer as a DTensor, which cannot be mixed with plain tensors.
     return (buffer.full_tensor() if isinstance(buffer, DTensor) else buffer).float()

@@ -28,20 +28,21 @@ MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 
 
 class Pi07Policy(nn.Module):
-    """A vision-language backbone that predicts discrete actions and an expert that flows to continuous ones.
+    """A vision-language backbone for discrete actions, and an expert for continuous actions by flow matching.
 
-    After pi0 (arXiv:2410.24164) with knowledge insulation (arXiv:2505.23705). It draws no random numbers but those of
+    After pi0 (arXiv:2410.24164), with knowledge insulation (arXiv:2505.23705). Its only random numbers are those of
     ``attention_dropout``.
     """
 
     def __init__(self, config: Pi07Config) -> None:
         super().__init__()
         self.config = config
-        # The root owns the embedding, because it is also the output head: one Parameter, registered once.
+        # The embedding is also the output head, so the root module owns it: one Parameter, registered once.
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.backbone_hidden))
         nn.init.normal_(self.embedding, std=INIT_STD)
-        known = statistics(config)
-        self.normalize_state, self.normalize_actions = Normalizer(known["state"]), Normalizer(known["actions"])
+        by_feature = statistics(config)
+        self.normalize_state = Normalizer(by_feature["state"])
+        self.normalize_actions = Normalizer(by_feature["actions"])
         self.vision = VisionTower(config)
         self.state_proj = Linear(config.state_dim, config.backbone_hidden)
         self.interleaved_layers = nn.ModuleList(InterleavedLayer(config, index) for index in range(config.n_layers))
@@ -60,11 +61,11 @@ class Pi07Policy(nn.Module):
 
         Returns:
             ``mse`` and ``l1`` of the flow over normalised actions, ``ce`` (nats) and ``accuracy`` of the predicted
-            tokens, ``loss`` = ``mse`` + ``ce``: fp32 scalars, averaged within a sample over what is real, then over
+            tokens, ``loss`` = ``mse`` + ``ce``: fp32 scalars, averaged over the real values of a sample, then over
             samples.
 
         Raises:
-            branches.BranchMismatch: ranks differ in the fields that their batches have.
+            branches.BranchMismatch: the batches of different ranks have different fields.
         """
         prefix = self._embed_prefix(batch, training=True)
         hidden_BSD, caches = self._run_prefix(prefix)
@@ -73,7 +74,7 @@ class Pi07Policy(nn.Module):
         noisy_BTA = time_B11 * noise_BTA + (1.0 - time_B11) * actions_BTA
         flow_BTA = self._flow(noisy_BTA, batch["time"], prefix, caches)
 
-        # In fp32 from here. x = t·noise + (1 - t)·action, so the flow dx/dt is noise - action.
+        # fp32 from here on. x = t·noise + (1 - t)·action, so the flow dx/dt is noise - action.
         error_BTA = flow_BTA.float() - (noise_BTA - actions_BTA)
         mse = _mean_of_samples(error_BTA.square().mean(-1), batch["action_is_real"])
         l1 = _mean_of_samples(error_BTA.abs().mean(-1), batch["action_is_real"])
@@ -88,8 +89,8 @@ class Pi07Policy(nn.Module):
 
     @torch.no_grad()
     def sample(self, batch: Mapping[str, Tensor], steps: int = 5) -> Tensor:
-        """Actions (B, T, A) in the dataset's units, by Euler steps from ``batch["noise"]``. For a whole policy: it is
-        called past the hooks that gather a sharded one."""
+        """Actions (B, T, A) in the dataset's units, by Euler steps from ``batch["noise"]``. Not for a sharded policy:
+        this call bypasses the hooks that gather its weights."""
         prefix = self._embed_prefix(batch, training=False)
         _, caches = self._run_prefix(prefix)
         x_BTA = batch["noise"].float()
@@ -101,10 +102,10 @@ class Pi07Policy(nn.Module):
     def _embed_prefix(self, batch: Mapping[str, Tensor], *, training: bool) -> Prefix:
         on = decide(self.config.branch_sync, batch)
         size, device, tokens = batch["prompt_ids"].shape[0], batch["prompt_ids"].device, self.config.tokens_per_camera
-        lacking_B1 = torch.zeros(size, 1, dtype=torch.bool, device=device)
+        absent_B1 = torch.zeros(size, 1, dtype=torch.bool, device=device)
 
         def has(part: str) -> Tensor:
-            return batch[f"{part}_is_real"].any(1, keepdim=True) if on[part] else lacking_B1
+            return batch[f"{part}_is_real"].any(1, keepdim=True) if on[part] else absent_B1
 
         def fixed(ids: range, is_real_B1: Tensor | None = None, name: str = "") -> Block:
             is_real_BS = None if is_real_B1 is None else is_real_B1.expand(-1, len(ids))
@@ -138,7 +139,7 @@ class Pi07Policy(nn.Module):
                 fixed(texts.SUBGOAL_END, has("subgoal")),
             ]
         if training:
-            # The expert must not read the answer: its context ends before the heading.
+            # The expert must not see the answer: its context ends before the heading.
             blocks.append(fixed(texts.ACTION, name="heading"))
             blocks.append(Block.text(batch["action_ids"], batch["action_id_is_real"], "action"))
         scale = self.config.backbone_hidden**0.5
@@ -147,7 +148,7 @@ class Pi07Policy(nn.Module):
     def _predicted(
         self, batch: Mapping[str, Tensor], prefix: Prefix, hidden_BSD: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """What stands before each token to predict, the token, and whether it is real."""
+        """The hidden state before each token to predict, the token, and whether it is real."""
         parts = ["action", *(["response"] if self.config.predict_response and "response" in prefix.spans else [])]
         spans = [prefix.spans[part] for part in parts]
         before_BLD = torch.cat([hidden_BSD[:, span.start - 1 : span.stop - 1] for span in spans], 1)
@@ -176,7 +177,7 @@ class Pi07Policy(nn.Module):
         return out_BTA
 
     def _call(self, layer: nn.Module, *inputs: Any) -> Any:
-        # Around the unit, not inside it: recomputing passes its hooks again, and the cache is among its outputs.
+        # Checkpoint around the unit, not inside it: recomputation then runs its hooks and returns the cache too.
         if self.config.grad_ckpt and self.training:
             dropout = self.config.attention_dropout > 0
             return checkpoint(layer, *inputs, use_reentrant=False, preserve_rng_state=dropout)
@@ -184,6 +185,6 @@ class Pi07Policy(nn.Module):
 
 
 def _mean_of_samples(value_BX: Tensor, is_real_BX: Tensor) -> Tensor:
-    """Averaged within each sample over what is real, then over samples: splitting a batch evenly changes nothing."""
+    """Mean over the real values of a sample, then over samples: an even split of the batch gives the same mean."""
     value_B = (value_BX * is_real_BX).sum(1) / is_real_BX.sum(1)
     return value_B.mean()

@@ -1,4 +1,4 @@
-"""Who sees whom in the prefix, and where each token stands.
+"""The layout of the prefix: the attention mask and the position of each token.
 
 Shapes: B batch, S prefix tokens, C of them before the discrete actions, T actions, D width.
 """
@@ -13,55 +13,55 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Block:
-    """A stretch of the prefix."""
+    """A part of the prefix."""
 
     x: Tensor
-    """(B, S, D) embedded, or (B, S) token ids that are still to be."""
+    """(B, S, D) embeddings, or (B, S) token ids to embed."""
     is_real_BS: Tensor
-    """False for padding, and for what a sample lacks."""
+    """False for padding and for parts that a sample lacks."""
     starts_S: Tensor
-    """True where a token starts a new attention block, and so is hidden from all before it."""
+    """True where a token starts a new attention block, which earlier tokens cannot see."""
     name: str = ""
 
     @classmethod
     def text(cls, x: Tensor, is_real_BS: Tensor | None = None, name: str = "") -> Self:
-        """Causal, token by token."""
+        """A block with causal attention, token by token."""
         return cls(x, _real(x, is_real_BS), torch.ones(x.shape[1], dtype=torch.bool, device=x.device), name)
 
     @classmethod
     def joint(cls, x: Tensor, is_real_BS: Tensor | None = None) -> Self:
-        """All tokens see each other."""
+        """A block in which all tokens see each other."""
         index_S = torch.arange(x.shape[1], device=x.device)
         return cls(x, _real(x, is_real_BS), index_S == 0)
 
 
 @dataclass(frozen=True)
 class Prefix:
-    """The blocks put together, as the layers take them."""
+    """The assembled blocks, as input of the layers."""
 
     x_BSD: Tensor
     is_real_BS: Tensor
     positions_BS: Tensor
-    """Counts real tokens only, so that padding shifts nothing."""
+    """Positions count only real tokens, so padding does not shift them."""
     mask_BSS: Tensor
     """True where a query (row) sees a key (column)."""
     spans: Mapping[str, slice]
-    """Where each named block stands."""
+    """The range of each named block."""
 
 
 def look_up(blocks: list[Block], embed: Callable[[Tensor], Tensor]) -> list[Block]:
-    """All token ids embedded, in one lookup however many blocks there are."""
+    """The blocks with all token ids embedded, in a single lookup."""
     texts = [block.x for block in blocks if block.x.dim() == 2]
     embedded = iter(torch.split(embed(torch.cat(texts, 1)), [text.shape[1] for text in texts], 1))
     return [replace(block, x=next(embedded)) if block.x.dim() == 2 else block for block in blocks]
 
 
 def assemble(blocks: list[Block]) -> Prefix:
-    """A query sees a key when its block is not the earlier one and both are real; padding sees itself alone."""
+    """A query sees a key of its own or an earlier block if both are real; padding sees only itself."""
     is_real_BS = torch.cat([block.is_real_BS for block in blocks], 1)
     block_S = torch.cat([block.starts_S for block in blocks]).cumsum(0)
     both_real_BSS = is_real_BS[:, :, None] & is_real_BS[:, None]
-    own_SS = torch.eye(len(block_S), dtype=torch.bool, device=block_S.device)
+    self_SS = torch.eye(len(block_S), dtype=torch.bool, device=block_S.device)
     spans, end = {}, 0
     for block in blocks:
         start, end = end, end + block.x.shape[1]
@@ -70,13 +70,13 @@ def assemble(blocks: list[Block]) -> Prefix:
         x_BSD=torch.cat([block.x for block in blocks], 1),
         is_real_BS=is_real_BS,
         positions_BS=is_real_BS.cumsum(1) - 1,
-        mask_BSS=(block_S[:, None] >= block_S) & both_real_BSS | own_SS,
+        mask_BSS=(block_S[:, None] >= block_S) & both_real_BSS | self_SS,
         spans=spans,
     )
 
 
 def suffix_layout(context_is_real_BC: Tensor, horizon: int) -> tuple[Tensor, Tensor]:
-    """Positions (B, T) and mask (B, T, C + T) of the action chunk behind a cached context; it sees all of itself."""
+    """Positions (B, T) and mask (B, T, C + T) of the action chunk after a cached context. Its tokens see each other."""
     step_T = torch.arange(horizon, device=context_is_real_BC.device)
     positions_BT = context_is_real_BC.sum(1, keepdim=True) + step_T
     context_BTC = context_is_real_BC[:, None].expand(-1, horizon, -1)
@@ -84,7 +84,7 @@ def suffix_layout(context_is_real_BC: Tensor, horizon: int) -> tuple[Tensor, Ten
 
 
 def fixed_text(ids: range, batch: int, device: torch.device) -> Tensor:
-    """(B, len(ids)) token ids, made on the device: copying them there would wait for it."""
+    """(B, len(ids)) token ids, created on the device, because a copy would synchronise with it."""
     return torch.arange(ids.start, ids.stop, device=device).expand(batch, -1)
 
 

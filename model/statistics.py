@@ -1,4 +1,4 @@
-"""The made-up datasets of the mixture, and the statistics that normalise what comes from them. Free of torch."""
+"""The synthetic datasets of the mixture, and the statistics to normalise their values. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -7,19 +7,19 @@ from math import sqrt
 from model.config import Pi07Config
 
 STATE_STD = 0.5
-"""Of a robot's state before its source scales and shifts it."""
+"""Standard deviation of a robot's state before its source scales and shifts it."""
 ACTION_STD = sqrt(0.5)
-"""Of a sine, likewise."""
+"""Standard deviation of an action, a sine, before its source scales and shifts it."""
 
 
 @dataclass(frozen=True)
 class Statistics:
-    """Of one feature, over all its values."""
+    """Statistics of one feature over all its values."""
 
     mean: float
     std: float
     count: int | None = None
-    """How many were seen; older datasets do not say."""
+    """Number of values; older datasets do not give it."""
 
 
 @dataclass(frozen=True)
@@ -31,15 +31,15 @@ class Source:
     scale: float
     shift: float
     missing_cams: int
-    """How many of the policy's cameras it lacks; it has one at least."""
+    """Number of the policy's cameras that it lacks. It has at least one."""
     count: int | None
 
     def cams(self, config: Pi07Config) -> int:
-        """Cameras that it has."""
+        """Number of cameras that it has."""
         return max(1, (config.dataset_num_cams or config.num_cams) - self.missing_cams)
 
     def statistics(self, config: Pi07Config) -> dict[str, Statistics]:
-        """By feature: ``state``, ``actions``, ``camera0``, ``camera1``, ... (in bytes)."""
+        """Statistics by feature: ``state``, ``actions``, ``camera0``, ``camera1``, ... (cameras in bytes)."""
         cameras = (f"camera{index}" for index in range(self.cams(config)))
         return {
             "state": Statistics(self.shift, self.scale * STATE_STD, self.count),
@@ -55,22 +55,24 @@ SOURCES = (
 
 
 def statistics(config: Pi07Config) -> dict[str, Statistics]:
-    """Of the whole mixture, for each of the policy's cameras too."""
+    """Statistics of the whole mixture, with an entry for each of the policy's cameras."""
     of_sources = [source.statistics(config) for source in SOURCES]
-    features = dict.fromkeys(feature for known in of_sources for feature in known)
+    features = dict.fromkeys(feature for source in of_sources for feature in source)
     merged = {feature: _merge(feature, of_sources) for feature in features}
     return pad_to_cameras(merged, config.num_cams)
 
 
-def pad_to_cameras(known: Mapping[str, Statistics], cams: int) -> dict[str, Statistics]:
-    """A camera that no dataset has takes the first one's statistics, whether or not they say how many they are of."""
-    return {**{f"camera{index}": known["camera0"] for index in range(cams)}, **known}
+def pad_to_cameras(by_feature: Mapping[str, Statistics], cams: int) -> dict[str, Statistics]:
+    """A camera that no dataset has gets the statistics of the first camera, with or without a count."""
+    return {**{f"camera{index}": by_feature["camera0"] for index in range(cams)}, **by_feature}
 
 
 def _merge(feature: str, of_sources: Sequence[Mapping[str, Statistics]]) -> Statistics:
-    """Pooled by the sources' shares of the samples; the count is known when every source says its own."""
+    """Statistics pooled by the sources' shares of the samples. The count is known if every source gives one."""
     parts = [
-        (source.weight, known[feature]) for source, known in zip(SOURCES, of_sources, strict=True) if feature in known
+        (source.weight, features[feature])
+        for source, features in zip(SOURCES, of_sources, strict=True)
+        if feature in features
     ]
     whole = sum(weight for weight, _ in parts)
     mean = sum(weight * part.mean for weight, part in parts) / whole

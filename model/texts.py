@@ -1,6 +1,6 @@
-"""The fixed texts of the prefix. There is no tokenizer: each is a run of reserved ids, as many as it has words.
+"""The fixed texts of the prefix. There is no tokenizer: each text is a range of reserved ids.
 
-Ids below `config.RESERVED_IDS` are kept for them and for padding.
+Ids below `config.RESERVED_IDS` are reserved for these texts and for padding.
 """
 
 STATE = range(2, 4)  # "State: "

@@ -29,7 +29,7 @@ class PatchEmbedding(nn.Module):
 
     def forward(self, image_I3HW: Tensor) -> Tensor:
         images, side, size = image_I3HW.shape[0], self.patches_per_side, self.patch_size
-        # Cut up while still bytes. Within a patch the order is a convolution's: channel, row, column.
+        # Split into patches while still bytes. The order in a patch is that of a convolution: channel, row, column.
         patch = image_I3HW.view(images, 3, side, size, side, size).permute(0, 2, 4, 1, 3, 5)
         patch_IPC = patch.reshape(images, side * side, -1).float() / 127.5 - 1.0
         out_IPD: Tensor = self.proj(patch_IPC) + self.position
@@ -37,9 +37,9 @@ class PatchEmbedding(nn.Module):
 
 
 class VisionLayer(nn.Module):
-    """A pre-norm encoder layer; with ``space_time`` the values are first mixed over time, patch by patch.
+    """A pre-norm encoder layer. With ``space_time`` it first mixes the values over time, patch by patch.
 
-    One set of projections serves both attentions, so there are no parameters that the plain layer has not.
+    Both attentions share one set of projections, so it has the same parameters as a plain layer.
     """
 
     def __init__(self, config: Pi07Config, space_time: bool) -> None:
@@ -58,10 +58,12 @@ class VisionLayer(nn.Module):
         self.down_proj = Linear(config.vision_mlp, width)
 
     def forward(self, x_IPD: Tensor, mask_GFF: Tensor) -> Tensor:
-        """``mask_GFF`` is true where a frame sees another; it says how many frames follow each other, too."""
+        """``mask_GFF`` is true where a frame sees another; its size gives the number of frames."""
         x_IPD = x_IPD.to(self.attention_norm.weight.dtype)
         n_frames = mask_GFF.shape[-1]
-        over_time = self.space_time and n_frames > 1  # one frame would only see itself: the values would stay
+        over_time = (
+            self.space_time and n_frames > 1
+        )  # a single frame would see only itself, and its values would not change
         y_IPD = x_IPD + frame_embedding(n_frames, x_IPD).repeat(mask_GFF.shape[0], 1, 1) if over_time else x_IPD
         y_IPD = self.attention_norm(y_IPD)
         q_INPH, k_INPH, v_INPH = (
@@ -74,7 +76,7 @@ class VisionLayer(nn.Module):
         return out_IPD
 
     def _over_time(self, q_INPH: Tensor, k_INPH: Tensor, v_INPH: Tensor, mask_GFF: Tensor) -> Tensor:
-        """Values mixed along the frames of each patch, which stand in for more heads: so one mask serves them all."""
+        """Values mixed over the frames of each patch. Patches act as additional heads, so they share one mask."""
         groups, n_frames, _ = mask_GFF.shape
         shape_GFNPH = (groups, n_frames, *q_INPH.shape[1:])
         q_GXFH, k_GXFH, v_GXFH = (
@@ -86,14 +88,14 @@ class VisionLayer(nn.Module):
 
 
 def frame_embedding(n_frames: int, like: Tensor) -> Tensor:
-    """(F, 1, D): the sinusoid of a frame's age less that of age zero, so that the current frame's is exactly zero."""
+    """(F, 1, D): the sinusoid of a frame's age minus that of age zero, so it is exactly zero for the current frame."""
     age_F = torch.arange(1 - n_frames, 1, device=like.device, dtype=torch.float32)
     table_FD = sinusoid(age_F, like.shape[-1], MIN_PERIOD, MAX_PERIOD)
     return (table_FD - table_FD[-1])[:, None].to(like.dtype)
 
 
 class VisionTower(nn.Module):
-    """Frames of every camera to tokens of the backbone's width. Not a unit: its layers are."""
+    """Frames of every camera to tokens of the backbone's width. Not a sharding unit itself; its layers are."""
 
     def __init__(self, config: Pi07Config) -> None:
         super().__init__()
@@ -109,12 +111,12 @@ class VisionTower(nn.Module):
         self.projector = Linear(config.vision_hidden, config.backbone_hidden, bias=False)
 
     def forward(self, image_BCF3HW: Tensor, frame_is_real_BF: Tensor) -> Tensor:
-        """(B, C·tokens, backbone width), of the current frames alone."""
+        """(B, C·tokens, backbone width), for the current frames only."""
         batch, cams, n_frames = image_BCF3HW.shape[:3]
         causal_FF = torch.ones(n_frames, n_frames, dtype=torch.bool, device=image_BCF3HW.device).tril()
-        # A padded frame still sees itself: a query without any key has no softmax.
-        own_FF = torch.eye(n_frames, dtype=torch.bool, device=image_BCF3HW.device)
-        mask_GFF = (causal_FF & frame_is_real_BF[:, None] | own_FF).repeat_interleave(cams, 0)
+        # A padded frame still sees itself, because softmax needs at least one key.
+        self_FF = torch.eye(n_frames, dtype=torch.bool, device=image_BCF3HW.device)
+        mask_GFF = (causal_FF & frame_is_real_BF[:, None] | self_FF).repeat_interleave(cams, 0)
 
         x_IPD = self.patch_embedding(image_BCF3HW.flatten(0, 2))
         for layer in self.layers:

@@ -1,4 +1,4 @@
-"""The policy as `bench` sees it. torch is imported when something is built, not before."""
+"""The policy as a workload of `bench`. torch is imported only when something is built."""
 
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar
@@ -14,11 +14,11 @@ if TYPE_CHECKING:
 
 
 class Pi07:
-    """A pi0.7-style policy on made-up episodes."""
+    """A pi0.7-style policy on synthetic episodes."""
 
     Config: ClassVar[type[Pi07Config]] = Pi07Config
     presets: ClassVar[Mapping[str, Mapping[str, JsonValue]]] = PRESETS
-    # So that a search over batch reaches it in seconds.
+    # Small, so that a batch search reaches the limit in seconds.
     cpu_memory_limits: ClassVar[Mapping[str, int]] = {"tiny": 320 * 2**20}
     units: ClassVar[tuple[str, ...]] = ("InterleavedLayer", "VisionLayer", "PatchEmbedding")
 
@@ -36,24 +36,24 @@ class Pi07:
         return parameter_count_by_part(config)
 
     def flops_per_sample(self) -> Flops:
-        """Of one sample's forward, and of its part of a whole step."""
+        """Operations of one sample: forward only, and its share of a step."""
         return flops_per_sample(self.config)
 
     def build(self) -> "nn.Module":
-        """The policy in fp32 on the current default device, the same for the same ``torch.manual_seed``."""
+        """The policy in fp32 on the default device; the same weights for the same ``torch.manual_seed``."""
         from model.policy import Pi07Policy
 
         return Pi07Policy(self.config)
 
     def dataset(self, seed: int) -> "Dataset[dict[str, Tensor]]":
-        """Samples that depend on ``seed`` and their index alone."""
+        """Samples that depend only on ``seed`` and their index."""
         from model.data import Samples
 
         return Samples(self.config, seed)
 
 
 class Pi05(Pi07):
-    """A pi0.5-style policy: the same modules in another shape."""
+    """A pi0.5-style policy: the same modules with other sizes."""
 
     presets: ClassVar[Mapping[str, Mapping[str, JsonValue]]] = {
         "tiny": {**PRESETS["tiny"], **PI05_SHAPE},
@@ -62,5 +62,5 @@ class Pi05(Pi07):
 
     @classmethod
     def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
-        """``pi05`` where it trains unsharded in this memory; else ``tiny``."""
+        """``pi05`` if it trains unsharded in this memory, otherwise ``tiny``."""
         return auto_preset(device, memory_bytes_per_rank, "pi05")

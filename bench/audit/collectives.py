@@ -1,7 +1,7 @@
 """`bench audit collectives`: whether all ranks issue the same collectives, and from where.
 
-Ranks that issue unlike ones wait for each other for ever, or exchange nonsense. On gloo that shows in seconds.
-Point-to-point operations (send, recv) are not looked at: ranks rightly differ in them.
+Ranks that issue different collectives wait for each other forever, or exchange wrong data. On gloo, an audit shows
+this in seconds. Point-to-point operations (send, recv) are ignored: ranks may differ in them.
 """
 
 import re
@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.audit.unfinished import in_words
+from bench.audit import unfinished_in_words
 from bench.diagnosis.collectives import Difference, first_difference
 from bench.diagnosis.hang import differ, ranks_in_words
 from bench.records.base import Frozen
@@ -18,40 +18,40 @@ from bench.records.outcome import Failed, Hang, Oom
 
 
 class Issued(Frozen):
-    """`audit<N>.json`: one rank's collectives, from the making of its process group on."""
+    """`audit<N>.json`: one rank's collectives since the creation of its process group."""
 
     rank: int
     collectives: tuple[Collective, ...]
     failed_in: str | None = None
-    """Where a step raised, if one did."""
+    """Where a step raised an exception, if one did."""
 
 
 class SiteCount(Frozen):
-    """How often one place of the code asked for one operation."""
+    """How often one place in the code issued one operation."""
 
     site: str
     operation: str
     counts: tuple[int, ...]
-    """By rank."""
+    """Counts by rank."""
 
 
 class CollectivesVerdict(Frozen):
     word: Literal["SAME", "DIFFERENT", "NOT SEEN"]
-    """NOT SEEN: the steps did not end, and not for that, or nothing was recorded."""
+    """NOT SEEN: the steps did not finish for another reason, or nothing was recorded."""
     says: str
     """One sentence."""
     sites: tuple[SiteCount, ...]
-    """The busiest first."""
+    """The most frequent first."""
 
 
 def judge(issued: Sequence[Issued], world_size: int, ended: Oom | Hang | Failed | None) -> CollectivesVerdict:
     """Whether the ranks agree.
 
     Args:
-        ended: what the steps came to when they did not end well.
+        ended: the outcome of the steps if they did not finish.
     """
     if isinstance(ended, Hang) and len(issued) < world_size:
-        # A rank that waits wrote nothing itself; it was asked.
+        # A waiting rank wrote no file itself; its server collected its collectives.
         issued = [Issued(rank=one.rank, collectives=one.collectives) for one in ended.stuck]
     word, says = _judge(issued, world_size, ended)
     return CollectivesVerdict(word=word, says=says, sites=count(issued))
@@ -61,14 +61,14 @@ def _judge(
     issued: Sequence[Issued], world_size: int, ended: Oom | Hang | Failed | None
 ) -> tuple[Literal["SAME", "DIFFERENT", "NOT SEEN"], str]:
     record = {one.rank: one.collectives for one in issued}
-    found = first_difference(record) if len(record) > 1 else None
-    if found is not None and not _stopped_early(found, ended):
+    difference = first_difference(record) if len(record) > 1 else None
+    if difference is not None and not _stopped_early(difference, ended):
         failed_in = {one.rank: one.failed_in for one in issued if one.failed_in}
-        return "DIFFERENT", f"ranks issue unlike collectives: {'; '.join(differ(found, failed_in))}"
+        return "DIFFERENT", f"ranks issue different collectives: {'; '.join(differ(difference, failed_in))}"
     if refused := _refused(issued, ended):
-        return "DIFFERENT", f"ranks issue unlike collectives: {refused}"
+        return "DIFFERENT", f"ranks issue different collectives: {refused}"
     if ended is not None:
-        return "NOT SEEN", f"the steps did not end: {in_words(ended)}"
+        return "NOT SEEN", f"the steps did not finish: {unfinished_in_words(ended)}"
     if len(record) < world_size:
         missing = sorted(set(range(world_size)) - set(record))
         return "NOT SEEN", f"{ranks_in_words(missing)} left no record"
@@ -77,16 +77,16 @@ def _judge(
 
 def _alike(total: int, world_size: int) -> tuple[Literal["SAME", "NOT SEEN"], str]:
     if world_size == 1:
-        return "SAME", f"one rank, {total} collectives: nothing to disagree with"
+        return "SAME", f"one rank, {total} collectives: nothing to compare"
     if not total:
-        return "NOT SEEN", "no collective was recorded: torch's flight recorder has none of this process group"
+        return "NOT SEEN", "torch's flight recorder recorded no collective of this process group"
     return "SAME", f"all {world_size} ranks issue the same {total} collectives"
 
 
-def _stopped_early(found: Difference, ended: Oom | Hang | Failed | None) -> bool:
-    """A rank that raised, or ran out of memory, asks for none from then on: that is no other way through the code."""
+def _stopped_early(difference: Difference, ended: Oom | Hang | Failed | None) -> bool:
+    """Whether a rank only issued fewer collectives because it raised an exception or ran out of memory."""
     raised = isinstance(ended, Oom) or (isinstance(ended, Failed) and ended.fault != "desync")
-    return raised and None in found.issued.values()
+    return raised and None in difference.issued.values()
 
 
 UNKNOWN = "an unknown place"
@@ -94,29 +94,29 @@ _FINGERPRINT = re.compile(
     r"Rank (\d+) is running collective: CollectiveFingerPrint\(SequenceNumber=(\d+), OpType=_?(\w+)"
     r"(?:, TensorShape=\[([\d, ]*)\])?"
 )
-"""What torch says under ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` of each of two ranks that part."""
+"""What torch reports with ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` for each of two ranks that differ."""
 
 
 def _refused(issued: Sequence[Issued], ended: Oom | Hang | Failed | None) -> str | None:
-    """The difference that torch itself saw before it let the ranks run into it, with the places that asked."""
+    """The difference that torch itself detected before the ranks ran into it, with the places in the code."""
     if not isinstance(ended, Failed):
         return None
     sites = {one.rank: one.failed_in for one in issued}
     number = max((made.number for one in issued for made in one.collectives), default=0) + 1
-    asked = [
-        f"rank {rank} asked for {operation.lower()} {shape.replace(', ', 'x')} in {sites.get(int(rank)) or UNKNOWN}"
+    issuers = [
+        f"rank {rank} issued {operation.lower()} {shape.replace(', ', 'x')} in {sites.get(int(rank)) or UNKNOWN}"
         for rank, _, operation, shape in sorted(set(_FINGERPRINT.findall(ended.reason)))
     ]
-    return "; ".join([f"the ranks part at collective {number}", *asked]) if len(asked) > 1 else None
+    return "; ".join([f"the ranks differ at collective {number}", *issuers]) if len(issuers) > 1 else None
 
 
 def count(issued: Sequence[Issued]) -> tuple[SiteCount, ...]:
-    """Per place and operation, how often each rank asked."""
+    """How often each rank issued each operation from each place."""
     ranks = sorted(issued, key=lambda one: one.rank)
     counters = [Counter((made.site, made.operation) for made in one.collectives) for one in ranks]
     places = dict.fromkeys(place for counter in counters for place in counter)
-    found = [
+    counts = [
         SiteCount(site=site, operation=operation, counts=tuple(counter[site, operation] for counter in counters))
         for site, operation in places
     ]
-    return tuple(sorted(found, key=lambda one: -max(one.counts)))
+    return tuple(sorted(counts, key=lambda one: -max(one.counts)))

@@ -1,18 +1,19 @@
-"""`bench audit dataloader`: how many samples the loader can deliver, beside what training takes."""
+"""`bench audit dataloader`: how many samples the loader can deliver, compared with what training consumes."""
 
 from collections.abc import Sequence
 from typing import Literal
 
-from bench.audit.unfinished import in_words
+from bench.audit import unfinished_in_words
 from bench.diagnosis.hang import ranks_in_words
 from bench.records.base import Frozen
 from bench.records.outcome import Failed, Hang, Oom
 from bench.units import percent, rate
 
 ABOUT, CLEARLY = 1.1, 1.5
-"""Below the one, the loader delivers about what training takes; from the other on, clearly more."""
+"""Ratios of the loader's rate to training's: below ABOUT it is no faster, from CLEARLY on it is clearly faster."""
 WAITS, WAITS_LONG = 0.1, 0.25
-"""Shares of a training step that wait for samples. Without workers a loader of twice the speed costs half a step."""
+"""Shares of a training step spent waiting for samples. Without workers, a loader of twice training's speed costs half a
+step."""
 
 Word = Literal["FED", "TIGHT", "STARVED", "NO TRAINING FIGURE", "NOT MEASURED"]
 
@@ -22,12 +23,12 @@ class Loaded(Frozen):
 
     rank: int
     start_s: float
-    """Until each worker, or the rank itself, had delivered its first batch. Not part of the window."""
+    """Time until each worker, or the rank itself, had delivered its first batch. Not part of the window."""
     fetch_times_s: tuple[float, ...]
-    """How long each batch of the window let itself be waited for. With workers these come in bursts."""
+    """Time that the rank waited for each batch of the window. With workers, batches come in bursts."""
     to_device_times_s: tuple[float, ...]
     window_s: float
-    """The whole window: what its fetches, its copies and everything between them took."""
+    """Duration of the whole window, with fetches, copies and everything between them."""
 
     @property
     def batches_per_s(self) -> float:
@@ -35,12 +36,12 @@ class Loaded(Frozen):
 
 
 class Training(Frozen):
-    """What stored training of the same cell took."""
+    """Figures of a stored result of the same cell."""
 
     batch_per_rank: int
     samples_per_s_global: float
     dataload_wait_share: float | None
-    """Of a step, in the slowest rank's phase window; null without one."""
+    """Share of a step spent waiting for samples, in the slowest rank's phase window; null without one."""
 
 
 class DataloaderVerdict(Frozen):
@@ -48,7 +49,7 @@ class DataloaderVerdict(Frozen):
     says: str
     """One sentence."""
     samples_per_s_global: float | None
-    """What the loaders feed to ranks that wait for each other: the slowest one gates them all."""
+    """What all loaders deliver to ranks that wait for each other: the slowest loader limits them all."""
 
 
 def judge(
@@ -59,38 +60,38 @@ def judge(
     training: Training | None,
     ended: Oom | Hang | Failed | None,
 ) -> DataloaderVerdict:
-    """Whether training waits for its samples, or would if its steps were faster.
+    """Whether training waits for samples, or would wait if its steps were faster.
 
     Args:
-        ended: what became of the ranks when they did not end well.
+        ended: the outcome of the ranks if they did not finish.
     """
     if ended is not None or len(loaded) < world_size:
         missing = ranks_in_words(sorted(set(range(world_size)) - {one.rank for one in loaded}))
-        why = in_words(ended) if ended is not None else f"{missing} left no record"
+        why = unfinished_in_words(ended) if ended is not None else f"{missing} left no record"
         return DataloaderVerdict(word="NOT MEASURED", says=why, samples_per_s_global=None)
     delivers = batch_per_rank * world_size * min(one.batches_per_s for one in loaded)
     if training is None:
         says = (
-            f"the loader delivers {rate(delivers)} samples/s at batch {batch_per_rank}; no training of the cell at that"
-            " batch is stored here: bench run it"
+            f"the loader delivers {rate(delivers)} samples/s at batch {batch_per_rank}; no training result of the cell"
+            " at this batch is stored here: measure it with bench run"
         )
         return DataloaderVerdict(word="NO TRAINING FIGURE", says=says, samples_per_s_global=delivers)
     word = _word(ratio := delivers / training.samples_per_s_global, training.dataload_wait_share)
     says = (
         f"the loader delivers {rate(delivers)} samples/s, {rate(ratio)} times the"
-        f" {rate(training.samples_per_s_global)} that training takes at batch {training.batch_per_rank}"
+        f" {rate(training.samples_per_s_global)} that training consumes at batch {training.batch_per_rank}"
     )
     if training.dataload_wait_share is not None:
-        says += f"; {percent(training.dataload_wait_share)} of a step waits for samples"
+        says += f"; {percent(training.dataload_wait_share)} of a step is spent waiting for samples"
     if word != "FED":
         more = "more workers" if workers else "workers (measure.dataloader_workers)"
-        says += f": give it {more}, or samples that cost less"
+        says += f": use {more}, or cheaper samples"
     return DataloaderVerdict(word=word, says=says, samples_per_s_global=delivers)
 
 
-def _word(ratio: float, waits: float | None) -> Word:
-    if ratio < ABOUT or (waits is not None and waits >= WAITS_LONG):
+def _word(ratio: float, wait_share: float | None) -> Word:
+    if ratio < ABOUT or (wait_share is not None and wait_share >= WAITS_LONG):
         return "STARVED"
-    if ratio < CLEARLY or (waits is not None and waits >= WAITS):
+    if ratio < CLEARLY or (wait_share is not None and wait_share >= WAITS):
         return "TIGHT"
     return "FED"

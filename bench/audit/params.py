@@ -1,9 +1,9 @@
-"""`bench audit params`: which parameters backward never reaches, and whether `find_unused_parameters` may be off."""
+"""`bench audit params`: which parameters get no gradient, and whether `find_unused_parameters` can be off."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
-from bench.audit.unfinished import in_words
+from bench.audit import unfinished_in_words
 from bench.backends import Family
 from bench.records.base import Frozen
 from bench.records.outcome import Failed, Hang, Oom
@@ -13,7 +13,7 @@ State = Literal["UNUSED", "ZERO-GRAD", "FROZEN", "USED"]
 
 
 class Parameter(Frozen):
-    """One parameter; a shared one under the first of its names."""
+    """One parameter. A shared parameter has the first of its names."""
 
     name: str
     elements: int
@@ -21,11 +21,11 @@ class Parameter(Frozen):
     unused_in: tuple[int, ...]
     """Batches in which backward did not reach it."""
     zero_in: tuple[int, ...]
-    """Batches in which it was reached, and its gradient was zero everywhere."""
+    """Batches in which backward reached it, but its whole gradient was zero."""
 
 
 class Looked(Frozen):
-    """`audit0.json`: every parameter of the model, in its order, after so many batches."""
+    """`audit0.json`: every parameter of the model, in order, after a number of batches."""
 
     rank: int
     batches: int
@@ -40,17 +40,17 @@ class Looked(Frozen):
 
 
 class Group(Frozen):
-    """Parameters alike in what became of them: all of a module, or a single one."""
+    """Parameters with the same state: all of a module, or a single one."""
 
     name: str
-    """``vision.*``, or a parameter's own."""
+    """``vision.*``, or the name of a parameter."""
     state: State
     batches: int
-    """In so many of those looked at."""
+    """Number of batches in which they had this state."""
     tensors: int
     elements: int
     ddp_indices: tuple[int, ...]
-    """Their numbers in DDP's own error, which counts what requires a gradient."""
+    """Their indices in DDP's error message, which counts the parameters that require a gradient."""
 
 
 class ParamsVerdict(Frozen):
@@ -58,37 +58,37 @@ class ParamsVerdict(Frozen):
     says: str
     """One sentence."""
     batches: int
-    """Looked at."""
+    """Number of batches checked."""
     groups: tuple[Group, ...]
-    """UNUSED first, then ZERO-GRAD and FROZEN; in the model's order. What is used is left out."""
+    """UNUSED first, then ZERO-GRAD and FROZEN, each in the model's order. USED ones are left out."""
 
 
 def judge(
     looked: Looked | None, family: Family, *, find_unused: bool, ended: Oom | Hang | Failed | None
 ) -> ParamsVerdict:
-    """Whether `find_unused_parameters` may be off.
+    """Whether `find_unused_parameters` can be off.
 
     Args:
-        family: of the cell's backend: DDP alone asks.
+        family: of the cell's backend. Only DDP uses the setting.
         find_unused: whether the cell has it on.
-        ended: what the look came to when it did not end well.
+        ended: the outcome of the audit if it did not finish.
     """
     if looked is None or ended is not None:
-        why = in_words(ended) if ended is not None else "it left no record"
-        return ParamsVerdict(good=False, says=f"the look at its parameters did not end: {why}", batches=0, groups=())
+        why = unfinished_in_words(ended) if ended is not None else "it left no record"
+        return ParamsVerdict(good=False, says=f"the audit did not finish: {why}", batches=0, groups=())
     order: tuple[State, ...] = ("UNUSED", "ZERO-GRAD", "FROZEN")
     groups = sorted((g for g in group(looked) if g.state in order), key=lambda g: order.index(g.state))
     unused = [g for g in groups if g.state == "UNUSED"]
     batches = f"{looked.batches} batch" + "es" * (looked.batches > 1)
     if not unused:
-        do = "may be turned off, which saves a walk over the graph every step" if find_unused else "may stay off"
+        do = "can be turned off, which saves a walk over the graph every step" if find_unused else "can stay off"
         says = f"backward reaches every parameter in {batches}: find_unused_parameters {do}"
         return ParamsVerdict(good=True, says=says, batches=looked.batches, groups=tuple(groups))
     fails = family == "ddp" and not find_unused
     if family != "ddp":
-        do = "no matter here, but under ddp find_unused_parameters must be on"
+        do = "this does not matter here, but ddp needs find_unused_parameters on"
         if any(g.batches < looked.batches for g in unused):
-            do = "ranks with unlike samples may part (bench audit collectives); ddp needs find_unused_parameters on"
+            do = "ranks with unlike samples may diverge (bench audit collectives); ddp needs find_unused_parameters on"
     elif find_unused:
         do = "find_unused_parameters must stay on"
     else:
@@ -110,7 +110,7 @@ def _when(groups: Sequence[Group], batches: int) -> str:
 
 
 def group(looked: Looked) -> tuple[Group, ...]:
-    """Every parameter, by the largest modules whose parameters are alike."""
+    """All parameters, grouped by the largest modules whose parameters have the same state."""
     trained = [parameter.name for parameter in looked.parameters if parameter.requires_grad]
     indices = {name: index for index, name in enumerate(trained)}
     return tuple(
@@ -137,7 +137,7 @@ def _alike(looked: Looked, prefix: str, members: Sequence[Parameter]) -> Iterato
 
 
 def _by_part(prefix: str, members: Iterable[Parameter]) -> Iterator[tuple[str, list[Parameter]]]:
-    """``members`` by the part of their names that follows ``prefix``."""
+    """``members`` grouped by the part of their names that follows ``prefix``."""
     parts: dict[str, list[Parameter]] = {}
     for one in members:
         part, dot, _ = one.name[len(prefix) :].partition(".")

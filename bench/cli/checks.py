@@ -5,7 +5,7 @@ import shutil
 from dataclasses import dataclass
 
 from bench import machine, workload
-from bench.backends import BACKENDS
+from bench.backends import BACKENDS, FAMILIES
 from bench.records.machine import Hardware
 from bench.units import UNKNOWN, amount, memory_size
 
@@ -67,9 +67,9 @@ def _compiler(hardware: Hardware) -> list[Finding]:
 
 def _backend(name: str, hardware: Hardware, compiles: bool) -> Finding:
     backend = BACKENDS[name]
-    needs = "deepspeed" if backend.family == "deepspeed" else "torch"
-    if importlib.util.find_spec(needs) is None:
-        return Finding(name, False, f"needs {needs}")
+    package = FAMILIES[backend.family].package
+    if importlib.util.find_spec(package) is None:
+        return Finding(name, False, f"needs {package}")
     if backend.family == "deepspeed" and not compiles:
         return Finding(name, False, "needs what compiles")
     alone = hardware.device == "cuda" and hardware.devices == 1 and backend.family != "single"

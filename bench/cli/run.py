@@ -144,7 +144,9 @@ def _sweep(
         typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     except OSError:  # all is stored, and the exit code says how it went
         forget_stdout()
-    if any(result.outcome.kind in ("failed", "hang") for result in results):
+    from bench.records.outcome import KINDS
+
+    if any(KINDS[result.outcome.kind].fails for result in results):
         raise typer.Exit(1)
 
 

@@ -1,9 +1,9 @@
-"""Figures from elsewhere -> results: published tables as CSV, and the JSON of step profilers.
+"""Imported figures -> results: published tables as CSV, and the JSON of step profilers.
 
-files.py    a file -> what each of its rows says, with the place of every value
-fields.py   the fields that a row may have, their units, and what is read from each
-results.py  a row -> a Result: what it does not say stays unknown, nothing is made up
-contradictions.py  figures of a row that cannot all be right
+files.py           a file -> its rows, with the place of every value
+fields.py          the fields of a row, their units, and how each is parsed
+results.py         a row -> a Result; what the row does not say stays unknown
+contradictions.py  figures of a row that contradict each other
 """
 
 from collections.abc import Sequence
@@ -19,27 +19,27 @@ from bench.store.run_folder import Store
 
 @dataclass(frozen=True, kw_only=True)
 class Imported:
-    """What `read_all` made of some files."""
+    """The result of `read_all`."""
 
     results: tuple[Result, ...]
     not_read: tuple[str, ...]
-    """Keys of profilers' JSON that mean nothing here."""
+    """Keys in profilers' JSON that bench ignores."""
 
 
 def read_all(paths: Sequence[Path], settings: Sequence[str], at: str) -> Imported:
     """The results in ``paths``: CSV tables, and profilers' JSON where a name ends in ``.json``.
 
-    A CSV file has a line of column names and a row for each measurement. A name says its unit: ``step_time_ms``,
-    ``peak_allocated_gb`` (1e9 bytes), ``peak_reserved_gib`` (2**30). What is the same for all rows may stand above
-    the names, in lines ``# name: value``. Required are backend, workload, num_processes, batch (of one rank) and
-    source, and for what was measured a step time or a throughput. What is left empty is unknown.
+    A CSV file has a line of column names and one row per measurement. A name ends with its unit: ``step_time_ms``,
+    ``peak_allocated_gb`` (1e9 bytes), ``peak_reserved_gib`` (2**30). Values common to all rows may be in lines
+    ``# name: value`` above the column names. Required: backend, workload, num_processes, batch (per rank), source,
+    and for a measured row a step time or a throughput. An empty value is unknown.
 
     Args:
-        settings: ``num_processes=8``: what holds for all rows that do not say it themselves.
+        settings: ``num_processes=8``: values for all rows that do not set them.
         at: the time of the import, ISO 8601, UTC.
 
     Raises:
-        InputError: anything wrong in a file, with its line.
+        InputError: an error in a file, with its line.
     """
     common = given_on_the_command_line(settings)
     tables = [read(path, common) for path in paths]
@@ -50,17 +50,17 @@ def read_all(paths: Sequence[Path], settings: Sequence[str], at: str) -> Importe
 
 
 def save(results: Sequence[Result], sources: Sequence[Path], store: Store) -> None:
-    """A new run of ``results``, with the files that they come from below ``imported/``.
+    """Store ``results`` as a new run, with copies of their source files in ``imported/``.
 
     Raises:
-        InputError: the folder holds something already, or cannot be written; two files of the same name.
+        InputError: the folder already holds a run or cannot be written, or two files have the same name.
     """
     names = [path.name for path in sources]
     if twice := [str(path) for path in sources if names.count(path.name) > 1]:
         raise InputError("have the same name", where=" and ".join(twice), fix="rename one")
     if (store.root / "run.json").exists():
         raise InputError(
-            "holds a run already", where=str(store.root), fix="choose another folder with --out, or remove this one"
+            "already holds a run", where=str(store.root), fix="choose another folder with --out, or remove this one"
         )
     texts = {path.name: text_of(path) for path in sources}
     cells = [result.attempt.cell for result in results]

@@ -1,4 +1,4 @@
-"""Figures of one row that cannot all be right: refused, with both named. Pure."""
+"""Rejects a row whose figures contradict each other, and names both. Pure."""
 
 from collections.abc import Mapping
 
@@ -10,62 +10,62 @@ from bench.records.rank_outcome import BACKWARD_STEP, PHASES
 from bench.units import gib, percent, rate
 
 ROUNDING = 0.05
-"""By how much two published figures that say the same may differ; of a share of capacity, in points."""
+"""How much two published figures of the same quantity may differ, relatively; for a share of capacity, absolutely."""
 BESIDE = 0.1
-"""Share of a GPU that may be in use beside the caching allocator."""
+"""Share of a GPU's memory that may be in use outside the caching allocator."""
 MISSED = 0.2
-"""By how much phases may exceed the total of the same steps."""
+"""How much the sum of the phases may exceed the total of the same steps, relatively."""
 MOST_LONGER = 2.0
-"""Times a step: phases are timed in steps of their own, in which ranks wait for the device at each."""
+"""How many times as long as a step the phases may be: they come from separate steps, synchronised at each phase."""
 
 
 def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: float) -> None:
-    """A step time and a throughput."""
+    """Checks the throughput against the step time."""
     expected = attempt.batch_per_rank * attempt.cell.num_processes / step_s
     if abs(samples_per_s / expected - 1) > ROUNDING:
         raise InputError(
-            f"{rate(samples_per_s)} samples/s cannot be: batch {attempt.batch_per_rank} on"
-            f" {attempt.cell.num_processes} ranks in {step_s:g} s are {rate(expected)}",
+            f"{rate(samples_per_s)} samples/s is impossible: batch {attempt.batch_per_rank} on"
+            f" {attempt.cell.num_processes} ranks in {step_s:g} s gives {rate(expected)}",
             where=row.place("samples_per_s"),
             field="samples_per_s",
-            fix="batch counts one rank's samples in one optimizer step; where the source contradicts itself, leave one"
-            " of the two out",
+            fix="batch is the number of samples of one rank in one optimizer step; if the source contradicts itself,"
+            " leave one of the two out",
         )
 
 
 def of_memory(row: Given, name: str, peak: int | None, capacity: int | None, share: float | None) -> None:
-    """A peak, the capacity and the share of it that is held."""
+    """Checks a memory peak against the capacity, and against the share of capacity."""
     if peak is None or capacity is None:
         return
     if peak > fields.MOST_HELD * capacity:
         raise InputError(
-            f"{gib(peak)} GiB are more than the capacity of {gib(capacity)} GiB",
+            f"{gib(peak)} GiB is more than the capacity of {gib(capacity)} GiB",
             where=row.place(_column(row, name)),
             field=name,
-            fix="a field's unit is the end of its name: _gb is 1e9 bytes, _gib 2**30",
+            fix="a field's name ends with its unit: _gb is 1e9 bytes, _gib is 2**30",
         )
     if share is None:
         return
     more = share - peak / capacity
     if -more > ROUNDING or more > _more_held(name, row.values.get("device") == "cpu"):
         raise InputError(
-            f"{percent(share)} cannot be: {name} is {gib(peak)} of {gib(capacity)} GiB, {percent(peak / capacity)}",
+            f"{percent(share)} is impossible: {name} is {gib(peak)} of {gib(capacity)} GiB, {percent(peak / capacity)}",
             where=row.place("capacity_share"),
             field="capacity_share",
-            fix="where the source contradicts itself, leave one of the two out",
+            fix="if the source contradicts itself, leave one of the two out",
         )
 
 
 def _more_held(name: str, cpu: bool) -> float:
-    """By how much the share may exceed what a peak is of the capacity. On a GPU the allocator holds more than is
-    allocated, nobody knows how much, and NCCL and cuBLAS take theirs beside it."""
+    """How far the share may exceed peak / capacity. On a GPU the allocator reserves more than is allocated, by an
+    unknown amount, and NCCL and cuBLAS use memory outside it."""
     if cpu:
         return ROUNDING
     return ROUNDING + BESIDE if name == "peak_reserved" else 1.0
 
 
 def of_phases(row: Given, phases_s: Mapping[str, float], step_s: float) -> None:
-    """Phases, their total and the step."""
+    """Checks the phases against their total, and the total against the step time."""
     if not phases_s:
         return
     backward_s = sum(phases_s.get(name, 0) for name in BACKWARD_STEP)
@@ -73,9 +73,9 @@ def of_phases(row: Given, phases_s: Mapping[str, float], step_s: float) -> None:
     parts_s = others_s + max(backward_s, phases_s.get("backward_step", 0))
     total_s = phases_s.get("total", parts_s)
     if parts_s > (1 + MISSED) * total_s:
-        wrong = f"phases of {parts_s:g} s cannot be: their total is {total_s:g} s"
+        wrong = f"phases of {parts_s:g} s are impossible: their total is {total_s:g} s"
     elif total_s > MOST_LONGER * step_s:
-        wrong = f"phases of {total_s:g} s cannot be: the step takes {step_s:g} s"
+        wrong = f"phases of {total_s:g} s are impossible: the step takes {step_s:g} s"
     else:
         return
     longest = max(phases_s, key=lambda name: phases_s[name])
@@ -83,7 +83,7 @@ def of_phases(row: Given, phases_s: Mapping[str, float], step_s: float) -> None:
         wrong,
         where=row.place(_column(row, longest)),
         field=longest,
-        fix="a field's unit is the end of its name; where the source contradicts itself, leave one of the two out",
+        fix="a field's name ends with its unit; if the source contradicts itself, leave one of the two out",
     )
 
 

@@ -1,4 +1,4 @@
-"""The fields that a row of imported figures may have, their units, and what is read from each. Pure."""
+"""The fields of a row of imported figures, their units, and how each is parsed. Pure."""
 
 import math
 import re
@@ -14,17 +14,17 @@ from bench.records.rank_outcome import PHASES
 PHASE_NAMES = (*PHASES, "total", "backward_step")
 SECONDS = {"s": 1.0, "ms": 1e-3}
 BYTES = {"gb": 1e9, "gib": 2.0**30, "bytes": 1.0}
-"""Units by the ending of a field's name. A GB is 1e9 bytes and a GiB 2**30."""
+"""Units, by the end of a field's name. 1 GB is 1e9 bytes, 1 GiB is 2**30."""
 
 TEXTS = ("backend", "workload", "outcome", "reason", "source", "device", "accelerator", "driver", "cpu", "git_commit")
 TEXTS_OF_MACHINE = (*LIBRARIES, "allocator", "python")
 COUNTS = ("batch", "num_processes", "devices")
 TIMES = ("step_time", *PHASE_NAMES)
 MEMORIES = ("peak_allocated", "peak_reserved", "peak", "capacity")
-"""`peak` is for a source that does not say which of the two it gives: only its share of capacity is kept."""
+"""`peak` is for a source that does not say which of the two it means; only its share of capacity is stored."""
 OF_CELL = ("mixed_precision", *Train.model_fields, *Measure.model_fields)
 OPTION = r"workload\.[A-Za-z_]\w*"
-"""Any other setting of the source's own workload."""
+"""Any other setting of the source's workload."""
 
 UNITS_IN_WORDS = ", ".join(
     (
@@ -40,13 +40,13 @@ UNITS_IN_WORDS = ", ".join(
 )
 
 
-def _known_options() -> dict[str, type]:
-    """The type of each field of the bundled workload; NoneType where it may be anything."""
+def _option_types() -> dict[str, type]:
+    """The type of each field of the bundled workload; NoneType if its default is null."""
     kind = workload.load("pi07").Config
     return {name: type(value) for name, value in kind.model_validate({}).model_dump(mode="json").items()}
 
 
-OPTIONS = _known_options()
+OPTIONS = _option_types()
 
 FIELDS = (
     *TEXTS,
@@ -60,14 +60,14 @@ FIELDS = (
     *OF_CELL,
     *OPTIONS,
 )
-"""Every name that a column may have, but for ``workload.<any other>``."""
+"""Every allowed name of a column, except ``workload.<any other>``."""
 
 MOST_HELD = 1.1
-"""Of capacity: what was measured may lie a little above what a rank was meant to have."""
+"""The largest allowed share of capacity: a measured peak may be slightly above the nominal capacity."""
 
 
 class Expected(ValueError):
-    """A value that cannot be used; says what would be."""
+    """A value cannot be used. The message says what is expected."""
 
 
 def text(value: JsonValue) -> str:
@@ -86,22 +86,22 @@ def count(value: JsonValue) -> int:
 
 
 def quantity(value: JsonValue, scale: float, *, zero: bool = False) -> float:
-    """In base units."""
-    found = _number(value)
-    words = ("a number, at least 0" if zero else "a number above 0") + ", without a unit: the field's name says it"
-    if found is None or not (SMALLEST <= found * scale <= LARGEST or (zero and found == 0)):
+    """A number in base units, multiplied by ``scale``."""
+    number = _number(value)
+    words = ("a number, at least 0" if zero else "a number above 0") + ", without a unit: the field's name gives it"
+    if number is None or not (SMALLEST <= number * scale <= LARGEST or (zero and number == 0)):
         raise Expected(words)
-    return found * scale
+    return number * scale
 
 
 def share(value: JsonValue) -> float:
     """``0.79`` or ``79%``."""
     percent = isinstance(value, str) and value.endswith("%")
-    found = _number(value[:-1].strip() if percent and isinstance(value, str) else value)
-    found = found / 100 if found is not None and percent else found
-    if found is None or not 0 < found <= MOST_HELD:
+    number = _number(value[:-1].strip() if percent and isinstance(value, str) else value)
+    number = number / 100 if number is not None and percent else number
+    if number is None or not 0 < number <= MOST_HELD:
         raise Expected("a share such as 0.79 or 79%")
-    return found
+    return number
 
 
 def scalar(value: JsonValue) -> JsonValue:
@@ -123,18 +123,18 @@ def scalar(value: JsonValue) -> JsonValue:
 
 
 def option(name: str, value: JsonValue) -> JsonValue:
-    """A setting of the workload; one that the bundled workload has must be of its type."""
-    found = scalar(value)
+    """A setting of the workload. If the bundled workload has a field of this name, the type must match."""
+    setting = scalar(value)
     match OPTIONS.get(name):
-        case kind if kind is bool and not isinstance(found, bool):
+        case kind if kind is bool and not isinstance(setting, bool):
             raise Expected("true or false")
-        case kind if kind is int and (isinstance(found, bool) or not isinstance(found, int)):
+        case kind if kind is int and (isinstance(setting, bool) or not isinstance(setting, int)):
             raise Expected("a whole number")
-        case kind if kind is float and (isinstance(found, bool) or not isinstance(found, int | float)):
+        case kind if kind is float and (isinstance(setting, bool) or not isinstance(setting, int | float)):
             raise Expected("a number")
         case kind if kind is str:
             return text(value)
-    return found
+    return setting
 
 
 def _number(value: JsonValue) -> float | None:
@@ -143,7 +143,7 @@ def _number(value: JsonValue) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     try:
-        found = float(value)
+        number = float(value)
     except OverflowError:
         return None
-    return found if math.isfinite(found) else None
+    return number if math.isfinite(number) else None

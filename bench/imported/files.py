@@ -1,4 +1,4 @@
-"""A file -> what each of its rows says, with the place of every value. Pure but for reading the file."""
+"""A file -> its rows, with the place of every value. Pure, except for reading the file."""
 
 import csv
 import io
@@ -17,9 +17,9 @@ from bench.units import UNKNOWN
 
 Values = dict[str, JsonValue]
 UNSAID = ("", UNKNOWN, "-")
-"""What a cell of a table says when nothing is known."""
+"""Table cells that mean unknown."""
 MAX_BYTES = 2**26
-"""Of a file. Profilers may write every step."""
+"""Largest size of a file. Profilers may write every step."""
 
 FROM_PROFILERS = {
     "global_step_time_s": "step_time_s",
@@ -29,40 +29,40 @@ FROM_PROFILERS = {
     "batch_per_rank": "batch",
     "world_size": "num_processes",
 }
-"""Names that step profilers use, and the field that each is."""
+"""Names that step profilers use, and the matching field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Given:
-    """What one row says: its own values, or those that hold for all rows that do not say."""
+    """The values of one row, including the common values that it does not set itself."""
 
     values: Values
     places: Mapping[str, str]
     where: str
-    """The row."""
+    """The place of the row."""
 
     def place(self, name: str) -> str:
-        """Where a value was written, or the row when there is none."""
+        """Where a value was written; the place of the row if the value is missing."""
         return self.places.get(name, self.where)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Table:
-    """What one file says."""
+    """The content of one file."""
 
     rows: tuple[Given, ...]
     not_read: tuple[str, ...] = ()
-    """Keys of a profiler's JSON that mean nothing here."""
+    """Keys in a profiler's JSON that bench ignores."""
 
 
 def read(path: Path, common: Given) -> Table:
     """The rows of a CSV file, or of a JSON file whose name ends in ``.json``.
 
     Args:
-        common: what holds for all rows that do not say it themselves.
+        common: values for all rows that do not set them.
 
     Raises:
-        InputError: the file cannot be read, is not what its name says, has no rows, or has an unknown column.
+        InputError: the file cannot be read, is not in the format of its name, has no rows, or has an unknown column.
     """
     text = text_of(path)
     if path.suffix.lower() == ".json":
@@ -74,31 +74,31 @@ def text_of(path: Path) -> str:
     """The text of a file of figures.
 
     Raises:
-        InputError: it cannot be read, or is larger than any such file.
+        InputError: the file cannot be read or is too large.
     """
     return read_text(path, MAX_BYTES, "a table of figures")
 
 
 def given_on_the_command_line(settings: Sequence[str]) -> Given:
-    """``num_processes=8 source="our wiki"``: what holds for all rows of all files that do not say it themselves."""
+    """``num_processes=8 source="our wiki"``: values for all rows of all files that do not set them."""
     values: Values = {}
     for setting in settings:
         name, equals, value = (part.strip() for part in setting.partition("="))
         if not equals or not name or not value:
             raise InputError(f"{setting!r} has no name or no value", where="command line", allowed="name=value")
-        _known(name, setting)
+        _check_name(name, setting)
         values[name] = value
     return Given(values=values, places=dict.fromkeys(values, "command line"), where="command line")
 
 
 def _read_csv(text: str, where: str, common: Given) -> Iterator[Given]:
-    """Lines ``# name: value`` at the top hold for all rows; then comes the line of column names."""
+    """Lines ``# name: value`` at the top apply to all rows. They are followed by the line of column names."""
     lines = io.StringIO(text, newline="").readlines()
     skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
     common = _with(common, *_comments(lines[:skipped], where))
     reader = csv.reader(lines[skipped:], strict=True)
     header: list[str] | None = None
-    begun, found = skipped, False
+    begun, has_rows = skipped, False
     try:
         for cells in reader:
             place = f"{where}:{begun + 1}"
@@ -112,29 +112,29 @@ def _read_csv(text: str, where: str, common: Given) -> Iterator[Given]:
                 raise InputError(
                     f"has {len(cells)} values, but there are {len(header)} columns",
                     where=place,
-                    fix="leave a value that is not known empty; put quotes around one that has a comma",
+                    fix="leave an unknown value empty; quote a value that contains a comma",
                 )
             values: Values = {
                 name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip() not in UNSAID
             }
-            found = True
+            has_rows = True
             yield _with(common, values, dict.fromkeys(values, place), place)
     except csv.Error as error:
         raise InputError(f"is not CSV: {error}", where=f"{where}:{begun + 1}") from error
-    if not found:
-        raise InputError("is empty" if header is None else "has columns and no rows", where=where)
+    if not has_rows:
+        raise InputError("is empty" if header is None else "has columns but no rows", where=where)
 
 
 def _comments(lines: Sequence[str], where: str) -> tuple[Values, dict[str, str]]:
     values: Values = {}
     places: dict[str, str] = {}
     for number, line in enumerate(lines, start=1):
-        if found := re.fullmatch(r"#\s*([\w.]+):\s+(\S.*)", line.strip()):
-            name, place = found[1], f"{where}:{number}"
-            _known(name, place)
+        if match := re.fullmatch(r"#\s*([\w.]+):\s+(\S.*)", line.strip()):
+            name, place = match[1], f"{where}:{number}"
+            _check_name(name, place)
             if name in values:
                 raise InputError(f"{name!r} is given twice, first at {places[name]}", where=place)
-            values[name], places[name] = found[2].strip(), place
+            values[name], places[name] = match[2].strip(), place
     return values, places
 
 
@@ -144,13 +144,13 @@ def _header(names: list[str], place: str) -> list[str]:
     for number, name in enumerate(names):
         if not name:
             raise InputError(f"column {number + 1} has no name", where=place)
-        _known(name, place)
+        _check_name(name, place)
         if name in names[:number]:
-            raise InputError(f"the column {name!r} is there twice", where=place)
+            raise InputError(f"the column {name!r} is given twice", where=place)
     return names
 
 
-def _known(name: str, place: str) -> None:
+def _check_name(name: str, place: str) -> None:
     if name not in FIELDS and not re.fullmatch(OPTION, name):
         raise InputError(
             f"unknown field {name[:100]!r}",
@@ -188,7 +188,7 @@ def _read_json(text: str, where: str, common: Given) -> Table:
 
 
 def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
@@ -201,7 +201,7 @@ def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
 
 
 def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
-    """The fields in a profiler's object, and the keys that are none."""
+    """The fields in a profiler's object, and the keys that are not fields."""
     values: Values = {}
     unread: list[str] = []
     for key, value in entry.items():

@@ -1,4 +1,4 @@
-"""A row -> a Result: what the row does not say stays unknown, nothing is made up. Pure."""
+"""A row -> a Result. What the row does not say stays unknown. Pure."""
 
 import re
 from collections.abc import Callable, Sequence
@@ -11,7 +11,7 @@ from bench.errors import InputError
 from bench.imported import contradictions, fields
 from bench.imported.files import Given
 from bench.machine.hardware import LIBRARIES
-from bench.matrix.file import NAME, NAME_IN_WORDS
+from bench.matrix.matrix_file import NAME, NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.records.base import Device, Frozen
@@ -35,7 +35,7 @@ FIGURES = {
 
 
 class _OfCell(Frozen):
-    """The settings of a cell that belong to no workload, validated as a matrix's are."""
+    """The settings of a cell that do not belong to the workload, validated like those of a matrix."""
 
     mixed_precision: MixedPrecision = "bf16"
     train: Train = Train()
@@ -43,28 +43,28 @@ class _OfCell(Frozen):
 
 
 def results_of(rows: Sequence[Given], at: str) -> list[Result]:
-    """One result a row, in the order given.
+    """One result per row, in the same order.
 
     Args:
         at: the time of the import, ISO 8601, UTC.
 
     Raises:
-        InputError: a value that cannot be used, one that is required and missing, figures that contradict each other,
-            or two rows for the same settings and batch.
+        InputError: a value is invalid or missing, figures contradict each other, or two rows have the same settings and
+            batch.
     """
-    found: dict[str, tuple[Result, str]] = {}
-    # Who measured 4 and 8 processes did so on one machine, unless the rows say otherwise.
+    by_attempt: dict[str, tuple[Result, str]] = {}
+    # Rows with 4 and with 8 processes come from one machine, unless they say otherwise.
     devices = max((_read(row, "num_processes", fields.count) or 1 for row in rows), default=1)
     for row in rows:
         result = _result(row, at, devices)
-        _, earlier = found.setdefault(result.attempt.slug, (result, row.where))
-        if found[result.attempt.slug][0] is not result:
+        _, earlier = by_attempt.setdefault(result.attempt.slug, (result, row.where))
+        if by_attempt[result.attempt.slug][0] is not result:
             raise InputError(
-                f"has the settings and the batch of {earlier}",
+                f"has the same settings and batch as {earlier}",
                 where=row.where,
-                fix="name the setting that differs in a column of its own, such as workload.image_px",
+                fix="add a column for the setting that differs, such as workload.image_px",
             )
-    return [result for result, _ in found.values()]
+    return [result for result, _ in by_attempt.values()]
 
 
 def _result(row: Given, at: str, devices: int) -> Result:
@@ -73,8 +73,10 @@ def _result(row: Given, at: str, devices: int) -> Result:
         for name in row.values
         if name in fields.OPTIONS or name.startswith("workload.")
     }
-    if taken := [name for name in options if name not in fields.OPTIONS and name in fields.FIELDS]:
-        raise InputError(f"workload.{taken[0]} is the field {taken[0]!r}", where=row.place(f"workload.{taken[0]}"))
+    if reserved := [name for name in options if name not in fields.OPTIONS and name in fields.FIELDS]:
+        raise InputError(
+            f"workload.{reserved[0]} is the field {reserved[0]!r}", where=row.place(f"workload.{reserved[0]}")
+        )
     of_cell = _of_cell(row)
     cell = Cell(
         backend=_required(row, "backend", _backend),
@@ -100,7 +102,7 @@ def _result(row: Given, at: str, devices: int) -> Result:
 
 
 def _backend(value: JsonValue) -> str:
-    """Any name: what was measured elsewhere need not be a backend of bench."""
+    """Any valid name: imported figures may come from a backend that bench does not have."""
     if not isinstance(value, str) or not re.fullmatch(NAME, value) or len(value) > 100:
         raise fields.Expected(NAME_IN_WORDS)
     return value
@@ -143,7 +145,7 @@ def _outcome(row: Given, attempt: Attempt) -> Outcome:
     source = _required(row, "source", fields.text)
     figures = [name for name in row.values if name.rpartition("_")[0] in FIGURES or name in FIGURES]
     if kind != "ok" and (wrong := [name for name in figures if row.places[name] == row.where]):
-        raise InputError(f"{kind!r} has no figures", where=row.where, field=wrong[0], fix="leave it empty")
+        raise InputError(f"{kind!r} cannot have figures", where=row.where, field=wrong[0], fix="leave it empty")
     reason = _read(row, "reason", fields.text) or f"from elsewhere: {source}"
     match kind:
         case "oom":
@@ -191,20 +193,20 @@ def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
 
 
 def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
-    """Of each rank, where the row says; else the one that it gives."""
+    """The step time of each rank if the row gives them; otherwise its single step time."""
 
     def per_rank(value: JsonValue) -> list[float]:
         if not isinstance(value, list) or len(value) != num_processes:
-            raise fields.Expected(f"a list of {num_processes} times in seconds, one a rank")
+            raise fields.Expected(f"a list of {num_processes} times in seconds, one per rank")
         return [fields.quantity(time, 1.0) for time in value]
 
     one, many = _seconds(row, "step_time"), _read(row, "step_time_s_per_rank", per_rank)
     if one and many and abs(one / max(many) - 1) > contradictions.ROUNDING:
         raise InputError(
-            f"the slowest rank's {max(many):g} s cannot be: the step takes {one:g} s",
+            f"{max(many):g} s for the slowest rank is impossible: the step takes {one:g} s",
             where=row.place("step_time_s_per_rank"),
             field="step_time_s_per_rank",
-            fix="ranks wait for each other; where the source contradicts itself, leave one of the two out",
+            fix="ranks wait for each other; if the source contradicts itself, leave one of the two out",
         )
     return tuple(many) if many else () if one is None else (one,)
 
@@ -214,15 +216,17 @@ def _seconds(row: Given, name: str, *, zero: bool = False) -> float | None:
 
 
 def _bytes(row: Given, name: str) -> int | None:
-    found = _in_base_units(row, name, fields.BYTES)
-    return None if found is None else max(1, round(found))
+    size = _in_base_units(row, name, fields.BYTES)
+    return None if size is None else max(1, round(size))
 
 
 def _in_base_units(row: Given, name: str, units: dict[str, float], *, zero: bool = False) -> float | None:
     written = [unit for unit in units if f"{name}_{unit}" in row.values]
     if len(written) > 1:
         both = " and ".join(f"{name}_{unit}" for unit in written)
-        raise InputError(f"{both} say the same twice", where=row.place(f"{name}_{written[1]}"), fix="leave one out")
+        raise InputError(
+            f"{both} give the same figure twice", where=row.place(f"{name}_{written[1]}"), fix="leave one out"
+        )
     if not written:
         return None
     scale = units[written[0]]
@@ -239,7 +243,7 @@ def _one_of(allowed: Sequence[str]) -> Callable[[JsonValue], str]:
 
 
 def _read(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value | None:
-    """None when the row does not say."""
+    """The parsed value of a field; None if the row does not have it."""
     if name not in row.values:
         return None
     try:
@@ -251,13 +255,13 @@ def _read(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value | 
 
 
 def _required(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value:
-    found = _read(row, name, read)
-    if found is None:
+    value = _read(row, name, read)
+    if value is None:
         raise InputError(
             "is required",
             where=row.where,
             field=name,
-            fix=f"add a column; or, the same for all rows, a line '# {name}: ...' at the top or {name}=... on the"
-            " command line",
+            fix=f"add a column; if it is the same for all rows, add a line '# {name}: ...' at the top, or {name}=... on"
+            " the command line",
         )
-    return found
+    return value

@@ -1,4 +1,4 @@
-"""Looks at this machine: its hardware, its GPUs, and what else it does meanwhile."""
+"""Inspects this machine: its hardware, its GPUs, and what else it does during an attempt."""
 
 from bench.machine.hardware import compiler, detect, host_bytes, libraries, notes, record
 

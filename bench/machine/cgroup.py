@@ -1,4 +1,4 @@
-"""The control group of this process, version 2 or 1: where its files lie, and what it may use (Linux)."""
+"""The control group of this process, version 2 or 1: its folders and its limits (Linux)."""
 
 import math
 from collections.abc import Iterator
@@ -6,23 +6,23 @@ from pathlib import Path, PurePosixPath
 
 
 def cores(root: Path = Path("/")) -> int | None:
-    """As many as could work all of the time that the kernel grants; None without a limit."""
+    """The CPU time that the group may use, in whole cores, rounded up; None without a limit."""
     shares = [quota / period for quota, period in _quotas(root)]
     return math.ceil(min(shares)) if shares else None
 
 
 def memory_bytes(root: Path = Path("/")) -> int | None:
-    """What all processes of the group may use together; None without a limit."""
+    """The memory that all processes of the group may use together; None without a limit."""
     files = [folder / "memory.max" for folder in folders(root, None)]
     files += [folder / "memory.limit_in_bytes" for folder in folders(root, "memory")]
     return min((limit for file in files for limit in _numbers(file)), default=None)
 
 
 def folders(root: Path, controller: str | None) -> list[Path]:
-    """Those of this process's group and of the groups around it, the narrowest first, as far as they are mounted here.
+    """The folders of this process's group and its parent groups, innermost first, as far as they are mounted here.
 
     Args:
-        controller: of version 1; None is version 2.
+        controller: a controller of version 1; None for version 2.
     """
     member = next(
         (
@@ -37,9 +37,9 @@ def folders(root: Path, controller: str | None) -> list[Path]:
     for line in lines(root / "proc/self/mountinfo"):
         mount, _, filesystem = line.partition(" - ")
         _, _, _, mounted, point, *_ = mount.split()
-        kind, *_, options = filesystem.split()  # what is mounted may have no name
+        kind, *_, options = filesystem.split()  # the name of the mounted file system may be empty
         is_wanted = kind == "cgroup" and controller in options.split(",") if controller else kind == "cgroup2"
-        # A container may be shown no more of the tree than its own part, or another part.
+        # A container may see only its own part of the tree, or another part.
         if is_wanted and PurePosixPath(member).is_relative_to(mounted):
             below = PurePosixPath(member).relative_to(mounted)
             return [root / point.lstrip("/") / part for part in (below, *below.parents)]
@@ -47,7 +47,7 @@ def folders(root: Path, controller: str | None) -> list[Path]:
 
 
 def lines(path: Path) -> list[str]:
-    """Empty where there is no such file."""
+    """The lines of a file; none if it does not exist."""
     try:
         return path.read_text().splitlines()
     except OSError:
@@ -55,7 +55,7 @@ def lines(path: Path) -> list[str]:
 
 
 def _quotas(root: Path) -> Iterator[tuple[int, int]]:
-    """Microseconds of core time that are granted in so many of the clock."""
+    """Pairs (quota, period): microseconds of core time that may be used in each period of wall time."""
     for folder in folders(root, None):
         match _numbers(folder / "cpu.max"):
             case [quota, period]:
@@ -67,5 +67,5 @@ def _quotas(root: Path) -> Iterator[tuple[int, int]]:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Without the words that stand for no limit: max, and -1 in version 1."""
+    """The numbers in a file, without the values that mean no limit: max, and -1 in version 1."""
     return [int(word) for line in lines(path) for word in line.split() if word.isdecimal()]

@@ -1,4 +1,4 @@
-"""What the machine did beside an attempt: others on its GPUs and cores, throttling, swap, disk."""
+"""Samples the conditions of an attempt: other processes on its GPUs and cores, throttling, swap, disk."""
 
 import contextlib
 import os
@@ -16,13 +16,13 @@ from bench.records.conditions import Conditions, GpuConditions
 T = TypeVar("T")
 
 EVERY_S = 1.0
-"""How often an attempt under way is looked at."""
+"""Interval of the samples during an attempt."""
 LEAST_WINDOW_S = 0.5
-"""A share of time over less than this says nothing."""
+"""A share of time over a shorter window is meaningless."""
 WORKING = ("warmup", "measure", "phases")
-"""Phases in which a GPU has its work: before, an idle one lowers its clock by itself."""
+"""Stages of an attempt in which a GPU works. Earlier it is idle, and lowers its clock by itself."""
 GPU_WINDOW_S = 2.0
-"""NVML's utilisation is of up to a second before; so long after an attempt of ours none of it is ours."""
+"""NVML's utilisation covers up to the last second. This long after an attempt, it contains nothing of that attempt."""
 THROTTLING: Mapping[int, str] = {
     0x04: "power cap",
     0x08: "hardware slowdown",
@@ -30,15 +30,15 @@ THROTTLING: Mapping[int, str] = {
     0x40: "thermal slowdown by hardware",
     0x80: "power brake",
 }
-"""Bits of NVML's clocks event reasons that slow a busy GPU down (nvml.h, nvmlClocksEventReasons)."""
+"""The bits of NVML's clock event reasons that slow down a busy GPU (nvml.h, nvmlClocksEventReasons)."""
 
 
 class Sampler:
-    """Looks at the machine before, during and after each attempt of a run; raises nothing.
+    """Samples the machine before, during and after each attempt of a run. It never raises an exception.
 
     Args:
-        folder: the run's.
-        environment: of which CUDA_VISIBLE_DEVICES says which GPUs count.
+        folder: the run's folder, whose disk is checked.
+        environment: CUDA_VISIBLE_DEVICES in it decides which GPUs are sampled.
     """
 
     def __init__(self, folder: Path, environment: Mapping[str, str] = os.environ) -> None:
@@ -49,9 +49,9 @@ class Sampler:
         self.begin()
 
     def begin(self) -> None:
-        """An attempt is about to start."""
+        """Call when an attempt is about to start."""
         self._before, self._cpu = self._cpu.others_share(), _Cpu()
-        self._swap_before = _known(psutil.swap_memory)
+        self._swap_before = _or_none(psutil.swap_memory)
         self._available_bytes: int | None = None
         self._disk_free_bytes: int | None = None
         self._disk_bytes: int | None = None
@@ -62,7 +62,7 @@ class Sampler:
         self._look_at_host()
 
     def look(self, phase: str) -> None:
-        """The attempt is under way. Called often; looks once a second, and at once when a phase begins."""
+        """Call often during the attempt. Samples once a second, and immediately when a new phase begins."""
         now = time.monotonic()
         if now < self._next_s and phase == self._phase:
             return
@@ -74,26 +74,26 @@ class Sampler:
                 gpu.look()
 
     def end(self) -> Conditions:
-        """The attempt has ended."""
+        """Call when the attempt has ended."""
         self._look_at_host()
         during, self._cpu, self._ended_s = self._cpu.others_share(), _Cpu(), time.monotonic()
         return self._conditions(during)
 
     def _look_at_host(self) -> None:
-        self._available_bytes = _least(self._available_bytes, _known(lambda: psutil.virtual_memory().available))
-        disk = _known(lambda: psutil.disk_usage(str(self._folder)))
+        self._available_bytes = _least(self._available_bytes, _or_none(lambda: psutil.virtual_memory().available))
+        disk = _or_none(lambda: psutil.disk_usage(str(self._folder)))
         if disk is not None:
             self._disk_free_bytes, self._disk_bytes = _least(self._disk_free_bytes, disk.free), disk.total
 
     def now(self, window_s: float = LEAST_WINDOW_S) -> Conditions:
-        """The machine before anything is measured, by a look of ``window_s``."""
+        """The conditions before any attempt, sampled over ``window_s``."""
         self._cpu = _Cpu()
         time.sleep(window_s)
         self.begin()
         return self._conditions(None)
 
     def _conditions(self, others_cpu_share: float | None) -> Conditions:
-        was, swap = self._swap_before, _known(psutil.swap_memory)
+        was, swap = self._swap_before, _or_none(psutil.swap_memory)
         moved = None if was is None or swap is None else max(0, swap.sin + swap.sout - was.sin - was.sout)
         return Conditions(
             others_cpu_share_before=self._before,
@@ -107,8 +107,8 @@ class Sampler:
         )
 
 
-def _known(read: Callable[[], T]) -> T | None:
-    """What is read, or None: a figure less must not cost an attempt."""
+def _or_none(read: Callable[[], T]) -> T | None:
+    """The result of ``read``, or None: a failed sample must not cost an attempt."""
     try:
         return read()
     except Exception:
@@ -120,48 +120,48 @@ def _least(one: int | None, other: int | None) -> int | None:
 
 
 class _Cpu:
-    """What others take of the cores that this process may use, from its making on."""
+    """The share of this process's cores that other processes use, since this object was created."""
 
     def __init__(self) -> None:
-        self._began_s, self._times = time.monotonic(), _known(_core_times)
-        self._own_s, self._ours_s = _own_s(), 0.0
+        self._began_s, self._times = time.monotonic(), _or_none(_core_times)
+        self._tree_s, self._ours_s = _tree_s(), 0.0
 
     def look(self) -> None:
-        """To be called now and then: a process that ends with nobody to wait for it takes its time along."""
-        own_s = _own_s()
-        self._ours_s += max(0.0, own_s - self._own_s)
-        self._own_s = own_s
+        """Call regularly: the time of a process is lost when it ends and no parent waits for it."""
+        tree_s = _tree_s()
+        self._ours_s += max(0.0, tree_s - self._tree_s)
+        self._tree_s = tree_s
 
     def others_share(self) -> float | None:
         self.look()
-        was, now = self._times, _known(_core_times)
+        was, now = self._times, _or_none(_core_times)
         if was is None or now is None or time.monotonic() - self._began_s < LEAST_WINDOW_S or now[1] <= was[1]:
             return None
         return min(1.0, max(0.0, (now[0] - was[0] - self._ours_s) / (now[1] - was[1])))
 
 
 def _core_times() -> tuple[float, float]:
-    """Seconds that processes had of the cores that this one may use, and of those cores in all."""
+    """Busy seconds and total seconds of the cores that this process may use."""
     cores = psutil.cpu_times(percpu=True)
     if hasattr(os, "sched_getaffinity"):
         cores = [cores[core] for core in os.sched_getaffinity(0)]
-    # Interrupts are no process's. Linux counts a guest's time in user's, too.
+    # Interrupts belong to no process. Linux counts guest time in user time, too.
     busy_s = sum(core.user + core.nice + core.system + getattr(core, "steal", 0.0) for core in cores)
     whole_s = sum(getattr(core, name) for core in cores for name in core._fields if not name.startswith("guest"))
     return busy_s, whole_s
 
 
-def _own_s() -> float:
-    """Of this process and all below it, with those that have ended and were waited for."""
+def _tree_s() -> float:
+    """CPU seconds of this process and its descendants, including those that have ended and were waited for."""
     total_s = 0.0
-    for process in _known(lambda: processes.tree(os.getpid())) or ():
+    for process in _or_none(lambda: processes.tree(os.getpid())) or ():
         with contextlib.suppress(psutil.Error):
             total_s += sum(process.cpu_times()[:4])
     return total_s
 
 
 class _Gpu:
-    """Reads one GPU through NVML; a figure that it does not have is None."""
+    """Samples one GPU through NVML. A figure that the GPU does not provide is None."""
 
     def __init__(self, handle: Any) -> None:
         self._handle = handle
@@ -169,12 +169,12 @@ class _Gpu:
     def begin(self, *, rested: bool) -> None:
         import pynvml
 
-        # Before a rank has started nothing on the GPU is ours: servers do not touch it.
+        # Before a rank has started, nothing on the GPU is ours: rank servers do not use it.
         self._busy_share = (
             self._ask(lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100) if rested else None
         )
         self._others = self._ask(lambda gpu: len(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)))
-        # Version 2 leaves out what the driver keeps for itself.
+        # Version 2 does not count what the driver reserves for itself.
         self._others_bytes = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used))
         self._throttled: dict[str, None] | None = None
         self._clock_share: float | None = None
@@ -206,11 +206,11 @@ class _Gpu:
         )
 
     def _ask(self, question: Callable[[Any], T]) -> T | None:
-        return _known(lambda: question(self._handle))
+        return _or_none(lambda: question(self._handle))
 
 
 def _handles(environment: Mapping[str, str]) -> list[Any]:
-    """NVML stays open: it ends with the process."""
+    """NVML handles of the visible GPUs. NVML stays open until the process ends."""
     import pynvml
 
     def opened() -> list[Any]:
@@ -219,4 +219,4 @@ def _handles(environment: Mapping[str, str]) -> list[Any]:
             pynvml.nvmlInit()
         return [pynvml.nvmlDeviceGetHandleByUUID(uuid) for uuid in uuids]
 
-    return _known(opened) or []
+    return _or_none(opened) or []

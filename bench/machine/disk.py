@@ -1,4 +1,4 @@
-"""Room on the disk of a run's folder: kept for what is measured, and said once where there is none."""
+"""Space on the disk of a run's folder: a reserve for the next result, and one message when the disk is full."""
 
 import errno
 import os
@@ -9,21 +9,22 @@ from pathlib import Path
 from bench.errors import InputError
 
 KEPT_BYTES = 4 * 2**20
-"""Held while attempts run, so that one that was measured can be stored on a disk that has become full meanwhile."""
+"""Reserved while attempts run, so that a measured result can be stored even if the disk has become full meanwhile."""
 _FULL_OR_READ_ONLY = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 
 
 def keep(folder: Path) -> None:
-    """Raises OSError when there is no room."""
+    """Creates the reserve. Raises OSError when there is no space."""
     _allocate(folder / ".room")
 
 
 def give_up(folder: Path) -> None:
+    """Removes the reserve, so that its space can be used."""
     (folder / ".room").unlink(missing_ok=True)
 
 
 def check(folder: Path) -> None:
-    """Raises OSError when no more can be written: what failed then may have failed for that."""
+    """Raises OSError when the disk cannot be written: this may have caused the failure of an attempt."""
     more = folder / ".room.more"
     try:
         _allocate(more)
@@ -33,7 +34,7 @@ def check(folder: Path) -> None:
 
 @contextmanager
 def said_once(folder: Path) -> Iterator[None]:
-    """A disk that is full or read-only becomes one message, whatever was being written; kept room is given up."""
+    """Turns any error of a full or read-only disk into one InputError. Removes the reserve at the end."""
     try:
         yield
     except OSError as error:
@@ -49,7 +50,7 @@ def refused(folder: Path, error: OSError) -> InputError:
     return InputError(
         f"cannot write there: {error.strerror}",
         where=str(folder),
-        fix="once it can be written the same command goes on from there; --out chooses another folder",
+        fix="free space or make it writable, then run the same command to resume; --out chooses another folder",
     )
 
 

@@ -1,4 +1,4 @@
-"""The GPUs of this machine as its driver knows them (NVML), and those of them that CUDA would show."""
+"""The GPUs of this machine as its driver reports them (NVML), and those that CUDA would show."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -14,26 +14,26 @@ _VISIBLE = "CUDA_VISIBLE_DEVICES"
 
 
 class Gpu(NamedTuple):
-    """A whole one, or a slice of one (MIG)."""
+    """A GPU, or a slice of one (MIG)."""
 
     name: str
     memory_bytes: int
     uuid: str
     fault: str | None = None
-    """Which one it is and why it cannot be used, where it cannot."""
+    """Which GPU it is and why it cannot be used; None if it can."""
     fix: str | None = None
 
 
 def visible(environment: Mapping[str, str]) -> list[Gpu]:
-    """Those that CUDA would show to a process with this environment.
+    """The GPUs that CUDA would show to a process with this environment.
 
     Raises:
-        InputError: one of them does not answer or is split into slices, or there is no such slice.
+        InputError: a GPU does not respond or is split into slices, or a slice does not exist.
     """
-    named = environment.get(_VISIBLE)
-    if named is not None and named.strip().startswith("MIG-"):
-        return _slices(named)
-    shown = _visible(_gpus(), named)
+    setting = environment.get(_VISIBLE)
+    if setting is not None and setting.strip().startswith("MIG-"):
+        return _slices(setting)
+    shown = _visible(_gpus(), setting)
     if faults := [gpu.fault for gpu in shown if gpu.fault]:
         fixes = dict.fromkeys(gpu.fix for gpu in shown if gpu.fault and gpu.fix)
         raise InputError("; ".join(faults), fix="; ".join(fixes))
@@ -41,49 +41,49 @@ def visible(environment: Mapping[str, str]) -> list[Gpu]:
 
 
 def driver() -> str | None:
-    """Its version; None without a driver."""
+    """The version of the driver; None without a driver."""
     import pynvml
 
-    with _asking() as there:
-        return str(pynvml.nvmlSystemGetDriverVersion()) if there else None
+    with _nvml() as available:
+        return str(pynvml.nvmlSystemGetDriverVersion()) if available else None
 
 
-def _visible(gpus: Sequence[Gpu], named: str | None) -> list[Gpu]:
-    """Those that CUDA would show: it stops at the first entry that names none, or one again."""
-    if named is None:
+def _visible(gpus: Sequence[Gpu], setting: str | None) -> list[Gpu]:
+    """The GPUs that CUDA would show: it stops at the first entry that names no GPU, or the same GPU again."""
+    if setting is None:
         return list(gpus)
     shown: list[Gpu] = []
-    for entry in (part.strip() for part in named.split(",")):
+    for entry in (part.strip() for part in setting.split(",")):
         by_uuid = [gpu for gpu in gpus if entry and gpu.uuid.startswith(entry)]
-        found = gpus[int(entry)] if entry.isdecimal() and int(entry) < len(gpus) else next(iter(by_uuid), None)
-        if found is None or found in shown:
+        gpu = gpus[int(entry)] if entry.isdecimal() and int(entry) < len(gpus) else next(iter(by_uuid), None)
+        if gpu is None or gpu in shown:
             break
-        shown.append(found)
+        shown.append(gpu)
     return shown
 
 
-def _slices(named: str) -> list[Gpu]:
-    """The first one alone: CUDA shows a process no more than one slice."""
+def _slices(setting: str) -> list[Gpu]:
+    """The first slice only: CUDA shows a process at most one."""
     import pynvml
 
-    with _asking() as there:
-        if not there:
+    with _nvml() as available:
+        if not available:
             return []
-        entry = named.split(",", maxsplit=1)[0].strip()
-        found = _gpu("this slice", pynvml.nvmlDeviceGetHandleByUUID, entry)
-    if found.fault:
+        entry = setting.split(",", maxsplit=1)[0].strip()
+        gpu = _gpu("this slice", pynvml.nvmlDeviceGetHandleByUUID, entry)
+    if gpu.fault:
         raise InputError(
-            f"{named!r}: {found.fault}", where="environment", field=_VISIBLE, fix="nvidia-smi -L lists what there is"
+            f"{setting!r}: {gpu.fault}", where="environment", field=_VISIBLE, fix="nvidia-smi -L lists all slices"
         )
-    return [found]
+    return [gpu]
 
 
 def _gpus() -> list[Gpu]:
-    """Every GPU that the driver knows; empty without a driver."""
+    """All GPUs that the driver reports; none without a driver."""
     import pynvml
 
-    with _asking() as there:
-        if not there:
+    with _nvml() as available:
+        if not available:
             return []
         count = pynvml.nvmlDeviceGetCount()
         gpus = [_gpu(f"GPU {index}", pynvml.nvmlDeviceGetHandleByIndex, index) for index in range(count)]
@@ -91,16 +91,16 @@ def _gpus() -> list[Gpu]:
 
 
 def _unless_split(index: int, gpu: Gpu) -> Gpu:
-    """CUDA would show one slice of it, which does not have the memory of the whole."""
+    """The GPU, with a fault if it is split: CUDA would show one of its slices, which has less memory."""
     import pynvml
 
     try:
         now, _ = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByIndex(index))
     except pynvml.NVMLError:
-        return gpu  # it knows no slices, or does not answer
+        return gpu  # it does not support slices, or does not respond
     if now != pynvml.NVML_DEVICE_MIG_ENABLE:
         return gpu
-    fix = f"name one of them in {_VISIBLE}, or hide this GPU: nvidia-smi -L lists them"
+    fix = f"name one slice in {_VISIBLE}, or hide this GPU: nvidia-smi -L lists them"
     return gpu._replace(fault=f"GPU {index} is split into slices (MIG)", fix=fix)
 
 
@@ -108,37 +108,37 @@ def _gpu(label: str, find: Callable[[T], Any], key: T) -> Gpu:
     import pynvml
 
     try:
-        gpu = find(key)
-        return Gpu(str(pynvml.nvmlDeviceGetName(gpu)), _memory_bytes(gpu), str(pynvml.nvmlDeviceGetUUID(gpu)))
+        handle = find(key)
+        return Gpu(str(pynvml.nvmlDeviceGetName(handle)), _memory_bytes(handle), str(pynvml.nvmlDeviceGetUUID(handle)))
     except pynvml.NVMLError as error:
         fix = f"reset it, or leave it out with {_VISIBLE}"
-        return Gpu("", 0, "", fault=f"{label} does not answer: {error}", fix=fix)
+        return Gpu("", 0, "", fault=f"{label} does not respond: {error}", fix=fix)
 
 
-def _memory_bytes(gpu: Any) -> int:
+def _memory_bytes(handle: Any) -> int:
     import pynvml
 
     try:
-        return int(pynvml.nvmlDeviceGetMemoryInfo(gpu).total)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError as error:
         if error.value != pynvml.NVML_ERROR_NOT_SUPPORTED:
             raise
-        return psutil.virtual_memory().total  # it has none of its own
+        return psutil.virtual_memory().total  # it shares the memory of the host
 
 
 @contextmanager
-def _asking() -> Iterator[bool]:
-    """Whether there is a driver to ask, meanwhile."""
+def _nvml() -> Iterator[bool]:
+    """Opens NVML. Yields whether it is available, that is, whether there is a driver."""
     import pynvml
 
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:
-        there = False
+        available = False
     else:
-        there = True
+        available = True
     try:
-        yield there
+        yield available
     finally:
-        if there:
+        if available:
             pynvml.nvmlShutdown()

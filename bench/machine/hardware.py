@@ -1,4 +1,4 @@
-"""What runs the measurements: the devices that decide the matrix, and the full record for the report."""
+"""The hardware of this machine: what a matrix depends on, and the full record for the report."""
 
 import importlib.metadata
 import os
@@ -21,20 +21,20 @@ THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _THREADS = re.compile(r"\d+(,\d+)*")
 _ALLOCATOR = re.compile(r"(\w+:([A-Za-z]{1,20}|[\d.]+|\[[\d:,>]+\])(,|$))+")
 _UNREADABLE = "unreadable"
-"""Stands for a setting that is none: what else was put there, such as a password, is not for a record."""
+"""Stored instead of a malformed setting, which could be anything, even a password."""
 
 
 def compiler() -> str:
-    """The program that torch builds C++ extensions with: `get_cxx_compiler` in ``torch.utils.cpp_extension``."""
-    named = os.environ.get("CXX", "c++")
+    """The program with which torch builds C++ extensions: `get_cxx_compiler` in ``torch.utils.cpp_extension``."""
+    command = os.environ.get("CXX", "c++")
     try:
-        return next(iter(shlex.split(named)), "c++")
-    except ValueError:  # an open quote: no program is called so
-        return named
+        return next(iter(shlex.split(command)), "c++")
+    except ValueError:  # an unclosed quote: report it as it is
+        return command
 
 
 def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) -> Hardware:
-    """The hardware as bench will use it: GPUs that the driver reports and CUDA_VISIBLE_DEVICES does not hide."""
+    """The hardware that bench will use: the GPUs that the driver reports and CUDA_VISIBLE_DEVICES does not hide."""
     shown = gpus.visible(environment)
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     cores = min(cores, cgroup.cores(root) or cores)
@@ -45,7 +45,7 @@ def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) 
 
 
 def host_bytes(root: Path = Path("/")) -> int:
-    """Memory of the whole host, or what the control group leaves of it."""
+    """Memory of the host, or the limit of the control group."""
     return min(int(psutil.virtual_memory().total), cgroup.memory_bytes(root) or sys.maxsize)
 
 
@@ -55,8 +55,8 @@ def record(
     """The full record of this machine.
 
     Args:
-        environment: the user's.
-        added: what bench adds to it for every launch.
+        environment: the user's environment.
+        added: the variables that bench adds for every launch.
     """
     launch = {**environment, **added}
     allocator = launch.get("PYTORCH_ALLOC_CONF") or launch.get("PYTORCH_CUDA_ALLOC_CONF")
@@ -82,22 +82,22 @@ def _setting(text: str, shape: re.Pattern[str]) -> str:
 
 
 def notes(machine: Machine) -> list[str]:
-    """What the user should know of this machine before measuring."""
-    said = [] if machine.allocator is None else [f"CUDA allocator: {machine.allocator}"]
+    """What the user should know about this machine before measuring."""
+    notes = [] if machine.allocator is None else [f"CUDA allocator: {machine.allocator}"]
     if machine.hardware.device == "cpu":
-        said.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
-    return said
+        notes.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
+    return notes
 
 
 def libraries() -> dict[str, str]:
-    """Installed version of each of LIBRARIES; one that is not installed is left out."""
-    found = {}
+    """The version of each installed library of LIBRARIES."""
+    versions = {}
     for name in LIBRARIES:
         try:
-            found[name] = importlib.metadata.version(name)
+            versions[name] = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError:
             continue
-    return found
+    return versions
 
 
 def _cpu_model() -> str:

@@ -1,7 +1,8 @@
-"""Whether a process that left no word ran out of memory: the kernel's counters, and its log's last lines.
+"""Whether a process that wrote no result ran out of memory, by the kernel's counters and the end of its log.
 
-The out-of-memory killer sends SIGKILL, as anybody may. It counts first, so a count that grew between a fork and the
-child's end tells them apart. Killers outside the kernel (systemd-oomd, earlyoom, a scheduler) count nowhere.
+The kernel's out-of-memory killer sends SIGKILL, as any process may. It increments a counter first, so a counter that
+grew between a fork and the end of the child tells the two apart. Killers outside the kernel (systemd-oomd, earlyoom, a
+scheduler) increment no counter.
 """
 
 import re
@@ -14,23 +15,23 @@ from bench.machine import cgroup
 
 @dataclass(frozen=True)
 class Counters:
-    """How many processes the kernel's out-of-memory killer has ended so far."""
+    """Counts of processes that the kernel's out-of-memory killer has ended."""
 
     oom_kill: dict[str, int]
-    """By the file that says so, the narrowest first: this process's cgroup, then the machine."""
+    """By the file of the counter, innermost first: this process's cgroup, then the machine."""
 
     @classmethod
     def read(cls, root: Path = Path("/")) -> "Counters":
-        """The counters as they are now; files that are missing, as on another system, are left out."""
+        """The current counters. Missing files, as on another system, are left out."""
         counts = {name: _field(path, "oom_kill") for name, path in _files(root)}
         return cls({name: count for name, count in counts.items() if count is not None})
 
 
 def killed_since(before: Counters, root: Path = Path("/")) -> str | None:
-    """The killer and its count, in words, when it has struck since ``before``; None when not, or not known.
+    """The killer and its counter, in words, if it has ended a process since ``before``; None if not, or if unknown.
 
-    The narrowest counter decides alone. A cgroup counts its own processes whichever limit they hit, so when it stands
-    still, a kill that the machine counts was elsewhere.
+    Only the innermost counter decides. A cgroup counts its own processes whichever limit they hit, so if its counter is
+    unchanged, a kill that the machine's counter shows happened elsewhere.
     """
     now = Counters.read(root).oom_kill
     for name, count in before.oom_kill.items():
@@ -54,7 +55,7 @@ _ABORT = re.compile(
 
 
 def aborted_by_bad_alloc(log_tail: str) -> bool:
-    """Whether the end of a process's log says that native code aborted because an allocation failed (SIGABRT)."""
+    """Whether the end of a process's log shows that native code aborted (SIGABRT) because an allocation failed."""
     return _ABORT.search(log_tail) is not None
 
 

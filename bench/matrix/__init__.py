@@ -1,20 +1,20 @@
 """YAML -> Matrix (validated) -> cells.
 
-load.py             reads a matrix file and the overrides of the command line
-file.py             what it may hold, and its JSON Schema
-auto.py             what `auto` comes to on this machine: ranks, memory, preset
-expansion.py        axes, include and exclude -> cells
-named.py            the backend and the batches of a combination
-narrow.py           --backend, --select and --exclude
-claims.py           what is expected of a run: of a matrix, or a file of its own
-accelerate_file.py  the user's own accelerate config
-validation.py       plain values to data; what is wrong with them, in a user's words
-yaml_file.py        YAML to plain values, with the line of each for error messages
+load.py             reads a matrix file and applies the overrides of the command line
+matrix_file.py      the fields of a matrix file, and its JSON Schema
+combinations.py     axes, include and exclude -> combinations, each with its backend and batches
+expansion.py        combinations -> cells
+auto.py             resolves `auto` on this machine: ranks, memory, preset
+select.py           --backend, --select and --exclude
+claims_file.py      reads the claims of a matrix or of a separate file
+accelerate_file.py  reads the user's accelerate config
+validation.py       plain values -> validated data, with errors in a user's words
+yaml_file.py        YAML -> plain values, with the line of each for error messages
 """
 
 from bench.matrix.auto import num_processes
 from bench.matrix.expansion import expand
-from bench.matrix.file import CellPlan, Launch, Matrix, json_schema
 from bench.matrix.load import load
+from bench.matrix.matrix_file import CellPlan, Launch, Matrix, json_schema
 
 __all__ = ["CellPlan", "Launch", "Matrix", "expand", "json_schema", "load", "num_processes"]

@@ -1,4 +1,4 @@
-"""The user's own accelerate config: read, and refused where bench would measure something else than it says."""
+"""Reads the user's accelerate config, and rejects settings that bench would not measure as written."""
 
 import json
 from pathlib import Path
@@ -6,16 +6,16 @@ from typing import Any
 
 from pydantic import JsonValue
 
+from bench.backends import FAMILIES, SHARDING_STRATEGIES
 from bench.errors import InputError, near_miss
 from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
 from bench.records.cell import MixedPrecision
 
-DISTRIBUTED_TYPES = ("NO", "MULTI_GPU", "FSDP", "DEEPSPEED")
-SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
+DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 ACCUMULATION = "gradient_accumulation_steps"
 WHY_NO_ACCUMULATION = (
-    "bench measures whole optimizer steps: with accumulation each micro-step would count as a step and throughput would"
-    " read too high by that factor. It is always 1; choose a larger batch"
+    "bench measures whole optimizer steps. With accumulation, each micro-step would count as a step, and the reported"
+    " throughput would be too high by that factor. It is always 1; choose a larger batch"
 )
 
 _FALSE = ("false", "no", "none")
@@ -25,14 +25,14 @@ Content = dict[str, JsonValue]
 
 
 def read(path: Path, where: str | None) -> Content:
-    """The config's content. A DeepSpeed JSON that it names stands in it in place of its path.
+    """The config's content. If it names a DeepSpeed JSON file, the content of that file replaces the path.
 
     Args:
         path: a YAML or JSON file as ``accelerate config`` writes it.
-        where: the place that names this file; told when the file is not there.
+        where: the place that names this file; part of the error when the file does not exist.
 
     Raises:
-        InputError: unreadable, not a mapping, or settings that bench does not measure.
+        InputError: the file is unreadable, is not a mapping, or has settings that bench does not measure.
     """
     if not path.is_file():
         raise InputError(f"the accelerate config {str(path)!r} does not exist", where=where, field="config_file")
@@ -43,22 +43,22 @@ def read(path: Path, where: str | None) -> Content:
     _one_of(document, ("mixed_precision",), ("bf16", "no"), "no")
     if content.get("distributed_type") == "MULTI_CPU":
         raise InputError(
-            "'MULTI_CPU' starts a single process on one machine, without saying so",
+            "'MULTI_CPU' silently starts only one process on a single machine",
             where=place_of(document.places, ("distributed_type",)),
             field="distributed_type",
-            fix="write MULTI_GPU: bench runs it on the CPU when there is no GPU",
+            fix="use MULTI_GPU: bench runs it on the CPU when there is no GPU",
         )
     _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, "NO")
     _refuse_accumulation(document, (ACCUMULATION,))
     if content.get("parallelism_config"):
         raise InputError(
-            "context, tensor and pipeline parallelism are not measured: ranks would share samples, and throughput would"
-            " count them twice",
+            "bench does not measure context, tensor or pipeline parallelism: ranks would share samples, and throughput"
+            " would count those samples twice",
             where=place_of(document.places, ("parallelism_config",)),
             field="parallelism_config",
             fix="leave it out",
         )
-    what = "a choice of GPUs is refused: the ranks and their memory were planned for all that bench sees"
+    what = "selecting GPUs here is refused: bench plans ranks and memory for all the GPUs that it sees"
     _refuse(document, ("gpu_ids",), what, ("all", "none"), "leave it out; set CUDA_VISIBLE_DEVICES for bench itself")
     _refuse_compilation(document)
     fsdp, deepspeed = ("fsdp_config",), ("deepspeed_config",)
@@ -66,7 +66,7 @@ def read(path: Path, where: str | None) -> Content:
         _mapping(document, fsdp)
         _one_of(document, (*fsdp, "fsdp_version"), (1, 2), 1)
         _strategy_of_version_1(_mapping(document, fsdp))
-        what = "checkpointing is refused: the cell would say that activations are kept"
+        what = "checkpointing is refused here: the cell would say that activations are kept"
         _refuse(document, (*fsdp, "fsdp_activation_checkpointing"), what, _FALSE, _CKPT)
         _one_of(document, (*fsdp, "fsdp_sharding_strategy"), (*SHARDING_STRATEGIES, 1, 2, 3, 4, 5), "FULL_SHARD")
     if "deepspeed_config" in content:
@@ -74,28 +74,28 @@ def read(path: Path, where: str | None) -> Content:
         _one_of(document, (*deepspeed, "zero_stage"), (0, 1, 2, 3), 2)
         _refuse_accumulation(document, (*deepspeed, ACCUMULATION))
         if "deepspeed_config_file" in engine:
-            named = engine["deepspeed_config_file"]
+            file = engine["deepspeed_config_file"]
             place = place_of(document.places, (*deepspeed, "deepspeed_config_file"))
-            engine["deepspeed_config_file"] = _read_deepspeed(named, path.parent, place)
+            engine["deepspeed_config_file"] = _read_deepspeed(file, path.parent, place)
     return content
 
 
 def mixed_precision(content: Content) -> MixedPrecision:
-    """What the config says; a DeepSpeed JSON that switches bf16 on is heard before accelerate's own field."""
+    """The config's precision. A DeepSpeed JSON that enables bf16 takes precedence over accelerate's own field."""
     engine: Any = content.get("deepspeed_config", {})
-    own = engine.get("deepspeed_config_file", {}) if isinstance(engine, dict) else {}
-    bf16 = own.get("bf16", {}) if isinstance(own, dict) else {}
+    deepspeed_json = engine.get("deepspeed_config_file", {}) if isinstance(engine, dict) else {}
+    bf16 = deepspeed_json.get("bf16", {}) if isinstance(deepspeed_json, dict) else {}
     enabled = isinstance(bf16, dict) and bf16.get("enabled") is True
     return "bf16" if enabled or content.get("mixed_precision") == "bf16" else "no"
 
 
-def _read_deepspeed(named: JsonValue, folder: Path, place: str | None) -> Content:
+def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content:
     field = "deepspeed_config.deepspeed_config_file"
-    if not isinstance(named, str):
-        raise InputError(f"{show(named)} cannot be used", where=place, field=field, allowed="the path of a JSON file")
-    path = next((path for path in (folder / named, Path(named)) if path.is_file()), None)
+    if not isinstance(file, str):
+        raise InputError(f"{show(file)} cannot be used", where=place, field=field, allowed="the path of a JSON file")
+    path = next((path for path in (folder / file, Path(file)) if path.is_file()), None)
     if path is None:
-        raise InputError(f"the DeepSpeed config {named!r} does not exist", where=place, field=field)
+        raise InputError(f"the DeepSpeed config {file!r} does not exist", where=place, field=field)
     document = _read_document(path)
     content = _mapping(document, ())
     _refuse_accumulation(document, (ACCUMULATION,))
@@ -104,11 +104,11 @@ def _read_deepspeed(named: JsonValue, folder: Path, place: str | None) -> Conten
         _one_of(document, ("zero_optimization", "stage"), (0, 1, 2, 3), 0)
     if "fp16" in content and _mapping(document, ("fp16",)).get("enabled", False) is not False:
         raise InputError(
-            "fp16 is not measured", where=str(path), field="fp16.enabled", allowed="bf16, or neither of the two"
+            "fp16 is not supported", where=str(path), field="fp16.enabled", allowed="bf16, or neither of the two"
         )
     if "torch_autocast" in content:
         _mapping(document, ("torch_autocast",))
-        what = "autocast is refused: it hides what the arithmetic is in"
+        what = "autocast is refused: it hides the dtype of the arithmetic"
         _refuse(document, ("torch_autocast", "enabled"), what, _FALSE, "mixed_precision: bf16, or bf16.enabled here")
     return content
 
@@ -152,10 +152,10 @@ def _mapping(document: Document, key: Key) -> Content:
 
 
 def _strategy_of_version_1(fsdp: dict[str, Any]) -> None:
-    """`accelerate config` writes version 1's strategy where version 2 looks; its launcher then takes FULL_SHARD."""
-    written = fsdp.get("fsdp_reshard_after_forward")
-    if fsdp.get("fsdp_version", 1) == 1 and isinstance(written, str) and written in SHARDING_STRATEGIES:
-        fsdp.setdefault("fsdp_sharding_strategy", written)
+    """`accelerate config` writes version 1's strategy in a field of version 2; its launcher then uses FULL_SHARD."""
+    strategy = fsdp.get("fsdp_reshard_after_forward")
+    if fsdp.get("fsdp_version", 1) == 1 and isinstance(strategy, str) and strategy in SHARDING_STRATEGIES:
+        fsdp.setdefault("fsdp_sharding_strategy", strategy)
 
 
 def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], default: JsonValue) -> None:
@@ -163,7 +163,7 @@ def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], defaul
     if isinstance(value, bool | float) or value not in allowed:
         words = [str(word) for word in allowed]
         raise InputError(
-            f"{show(value)} is not measured here",
+            f"{show(value)} is not supported",
             where=place_of(document.places, key),
             field=dotted(key),
             allowed=words,
@@ -172,7 +172,7 @@ def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], defaul
 
 
 def _refuse(document: Document, key: Key, what: str, off: tuple[str, ...], fix: str) -> None:
-    """Unless it is switched off, by one of the words of ``off``."""
+    """Raises InputError unless the setting is absent or has one of the values ``off``."""
     value = _at(document, key, off[0])
     if str(value).lower() not in off:
         raise InputError(
@@ -185,8 +185,8 @@ def _refuse(document: Document, key: Key, what: str, off: tuple[str, ...], fix: 
 
 
 def _refuse_compilation(document: Document) -> None:
-    """accelerate would compile the whole model in `prepare`, and its wrapper hides how the model is sharded."""
-    what, fix = "compilation is refused: the cell would say that there is none", "leave it out; set train.compile: true"
+    """accelerate would compile the whole model in `prepare`, and the wrapper hides how the model is sharded."""
+    what, fix = "compilation is refused here: the cell would not show it", "leave it out; set train.compile: true"
     for key in (("dynamo_backend",), ("dynamo_config", "dynamo_backend")):
         _refuse(document, key, what, ("no", "false", "none"), fix)
 

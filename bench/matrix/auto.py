@@ -1,29 +1,15 @@
-"""What `auto` comes to: ranks, memory and preset on this machine. Pure."""
+"""Resolves `auto` on this machine: ranks, memory and preset. Pure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from functools import cached_property
 
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
-from bench.matrix.file import Launch, Matrix, Values
-from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
+from bench.matrix.combinations import Value
+from bench.matrix.matrix_file import Launch, Matrix, Values
+from bench.matrix.yaml_file import dotted, place_of, show
 from bench.records.machine import Hardware
 from bench.workload import Workload
-
-
-@dataclass(frozen=True)
-class Value:
-    """One value of a combination and the key that it was written at."""
-
-    value: JsonValue
-    key: Key
-
-    @cached_property
-    def text(self) -> str:
-        """The same for values that are the same."""
-        return canonical(self.value)
 
 
 def num_processes(launch: Launch, hardware: Hardware) -> int:
@@ -34,17 +20,17 @@ def num_processes(launch: Launch, hardware: Hardware) -> int:
 
 
 def memory_per_rank(launch: Launch, hardware: Hardware) -> int:
-    """Bytes that ``preset: auto`` may count on: a GPU, or this rank's part of the host."""
+    """Bytes for ``preset: auto``: one GPU's memory, or a rank's share of the host's."""
     if hardware.device == "cuda":
         return hardware.memory_bytes
     return hardware.memory_bytes // num_processes(launch, hardware)
 
 
 def resolve_preset(
-    matrix: Matrix, workload: type[Workload], asked: Value, hardware: Hardware
+    matrix: Matrix, workload: type[Workload], requested: Value, hardware: Hardware
 ) -> tuple[JsonValue, Values]:
-    """The preset's name with ``auto`` resolved, and its fields."""
-    preset = asked.value
+    """The name of the preset, with ``auto`` resolved, and its fields."""
+    preset = requested.value
     if preset == "auto" and not workload.presets:
         return preset, {}
     if preset == "auto":
@@ -52,8 +38,8 @@ def resolve_preset(
     if not isinstance(preset, str) or preset not in workload.presets:
         raise InputError(
             f"{show(preset)} is not a preset of {matrix.workload.name}",
-            where=place_of(matrix.places, asked.key),
-            field=dotted(asked.key),
+            where=place_of(matrix.places, requested.key),
+            field=dotted(requested.key),
             allowed=["auto", *workload.presets],
             fix=near_miss(preset, ["auto", *workload.presets]),
         )
@@ -63,10 +49,10 @@ def resolve_preset(
 def memory_limit(
     matrix: Matrix, workload: type[Workload], preset: str, searches: bool, hardware: Hardware
 ) -> int | None:
-    """Bytes a rank. A search on a CPU needs a limit: without one the host itself would run out.
+    """Bytes per rank. A search on a CPU needs a limit, because it would otherwise exhaust the host's memory.
 
     Args:
-        searches: some cell of the matrix is searched; the limit is then that of all its cells.
+        searches: whether any cell of the matrix is searched; the limit then applies to all its cells.
     """
     limit = matrix.launch.memory_limit
     if limit != "auto":

@@ -1,4 +1,4 @@
-"""The claims of a matrix, or of a file of their own."""
+"""Reads claims from a matrix file or from a separate file."""
 
 from pathlib import Path
 
@@ -17,10 +17,10 @@ class _ClaimsFile(Frozen):
 
 
 def read(path: Path) -> tuple[Claim, ...]:
-    """The claims of a file: a list of them, a mapping with the field ``claims``, or a matrix file.
+    """The claims in a file: a list of claims, a mapping with the field ``claims``, or a matrix file.
 
     Raises:
-        InputError: the file cannot be read, or one of its claims cannot be judged.
+        InputError: the file cannot be read, or a claim is not valid.
     """
     document = yaml_file.read(path)
     data, above = document.data, 0
@@ -31,10 +31,10 @@ def read(path: Path) -> tuple[Claim, ...]:
         raise InputError(problem, where=str(path), allowed="a list of claims, or a mapping with the field claims")
     of_matrix = "matrix" in data or "name" in data
     content: dict[str, JsonValue] = {"claims": data.get("claims", [])} if of_matrix else dict(data)
-    found = validate(
+    file = validate(
         _ClaimsFile,
         content,
         lambda key: (key[above:], place_of(document.places, key[above:])),
         lambda name: yaml_file.suggest(name, Claim.model_fields),
     )
-    return tuple(found.claims)
+    return tuple(file.claims)

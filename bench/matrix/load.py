@@ -1,4 +1,4 @@
-"""YAML -> Matrix (validated) -> cells: reading the file, the configs that it names, and the overrides."""
+"""Loads a matrix: reads the file, the configs that it names and the overrides, and validates them."""
 
 import re
 from collections.abc import Sequence
@@ -8,14 +8,14 @@ from typing import NamedTuple
 from pydantic import BaseModel, JsonValue
 
 from bench import workload as workloads
-from bench.backends import BACKENDS, own
+from bench.backends import BACKENDS, from_accelerate_config
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_file, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION, WHY_NO_ACCUMULATION
-from bench.matrix.auto import Value, memory_per_rank, num_processes, resolve_preset
-from bench.matrix.expansion import combinations
-from bench.matrix.file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Values, WorkloadChoice
-from bench.matrix.validation import known, validate
+from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
+from bench.matrix.combinations import Value, combinations
+from bench.matrix.matrix_file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Values, WorkloadChoice
+from bench.matrix.validation import check_names, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
 from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware
@@ -24,9 +24,8 @@ from bench.workload import Workload
 
 CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
 
-
 NO_FILE = "{name: probe}"
-"""The matrix of `bench probe --backend fsdp`: the default workload, and what the options say."""
+"""The matrix of `bench probe --backend fsdp`: the default workload; the options set the rest."""
 
 
 def load(
@@ -40,13 +39,13 @@ def load(
     """Reads and validates a matrix file.
 
     Args:
-        path: None: there is no file, the options say it all.
+        path: None: there is no file, only overrides and axes.
         overrides: ``measure.steps=5``: a dotted field and its value as YAML.
-        axes: ``num_cams=1,2``: sets or adds an axis.
-        probed: search over batch in every cell, whatever batches the file names.
+        axes: ``num_cams=1,2``: replaces or adds an axis.
+        probed: search over the batch of every cell, and ignore the batches of the file.
 
     Raises:
-        InputError: anything wrong in the file, in a config that it names, or in the overrides.
+        InputError: an error in the file, in a config that it names, or in the overrides.
     """
     where = "command line" if path is None else str(path)
     document = yaml_file.parse(NO_FILE, lambda _: where, where) if path is None else yaml_file.read(path)
@@ -73,12 +72,12 @@ def load(
     folder = path.parent if path else Path()
     matrix = _resolve(file, places, folder, frozenset(name for name in changed if name), hardware)
     _refuse_hidden(matrix, overrides)
-    note = f"bench probe searches every cell; the batches that the matrix names ({', '.join(moot)}) are for bench run"
+    note = f"bench probe searches every cell and ignores the batches of the matrix ({', '.join(moot)})"
     return matrix.model_copy(update={"notes": (*matrix.notes, *([note] if moot else []))})
 
 
 def _override(data: Values, places: Places, text: str, *, axis: bool = False) -> str | None:
-    """Puts one override into ``data``; an unknown name comes up in validation. Returns the axis that it set, if any."""
+    """Applies one override to ``data``, and returns the axis that it sets, if any. Validation reports unknown names."""
     where = f"--axis {text}" if axis else text
     name, equals, written = text.partition("=")
     name = name.strip()
@@ -91,7 +90,7 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
     for depth, part in enumerate(key[:-1]):
         inner = section.setdefault(part, {})
         if not isinstance(inner, dict):
-            problem = f"{dotted(key[: depth + 1])} is {show(inner)} and has no fields"
+            problem = f"{dotted(key[: depth + 1])} is {show(inner)}, which has no fields"
             raise InputError(problem, where=where, field=name)
         section = inner
     section[key[-1]] = value
@@ -102,7 +101,7 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
 
 
 def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
-    """An override that no combination takes would measure something other than what was asked."""
+    """Raises InputError for an override that no combination uses: the run would not measure what it requests."""
     for text in overrides:
         name, _, written = text.partition("=")
         section, _, field = name.strip().partition(".")
@@ -116,7 +115,7 @@ def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
 
 
 def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
-    """R6: named anywhere in the file, accumulation gets an answer of its own."""
+    """Raises InputError wherever the file names accumulation, with the reason why it is refused."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, item in inner:
         here = (*key, part)
@@ -128,7 +127,7 @@ def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
 
 
 def _paths(data: Values) -> list[str]:
-    """Every dotted path that a matrix file may have."""
+    """Every dotted path that may appear in a matrix file."""
     chosen = data.get("workload")
     name = chosen.get("name", "pi07") if isinstance(chosen, dict) else "pi07"
     sections: dict[str, type[BaseModel]] = {
@@ -157,20 +156,20 @@ def _workload(name: str, where: str | None) -> type[Workload]:
 
 
 def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[str], hardware: Hardware) -> Matrix:
-    """Names checked, configs read, ``preset: auto`` noted."""
+    """The matrix with its names checked, its accelerate configs read, and its notes."""
     workload = _workload(file.workload.name, place_of(places, ("workload", "name")))
-    known(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
+    check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
     names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
-    known(file.matrix, ("matrix",), names, places)
-    known(file.defaults, ("defaults",), names, places)
+    check_names(file.matrix, ("matrix",), names, places)
+    check_names(file.defaults, ("defaults",), names, places)
     for section, entries in (("exclude", file.exclude), ("include", file.include)):
         for index, entry in enumerate(entries):
-            known(entry, (section, index), names, places)
+            check_names(entry, (section, index), names, places)
     settings = [*names, *Measure.model_fields, "num_processes", "memory_limit_bytes"]
     for index, claim in enumerate(file.claims):
         for side, given in (("of", claim.of), ("against", claim.against or {}), ("where", claim.where)):
-            known(given, ("claims", index, side), settings, places)
-    configs: dict[str, _Own] = {}
+            check_names(given, ("claims", index, side), settings, places)
+    configs: dict[str, _UserConfig] = {}
 
     def resolved(entry: Values, key: Key) -> Values:
         if "backend" not in entry:
@@ -195,8 +194,8 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         train=file.train,
         probe=file.probe,
         claims=file.claims,
-        configs={name: own.content for name, own in configs.items()},
-        config_files={name: own.file for name, own in configs.items()},
+        configs={name: config.content for name, config in configs.items()},
+        config_files={name: config.file for name, config in configs.items()},
         changed=changed,
         places=places,
     )
@@ -212,16 +211,16 @@ def _unique(values: Sequence[JsonValue], key: Key, places: Places) -> None:
         seen.add(canonical(value))
 
 
-class _Own(NamedTuple):
-    """An accelerate config of the user's own."""
+class _UserConfig(NamedTuple):
+    """A user's accelerate config."""
 
     content: Values
     file: str
-    """Absolute, and links in it are not followed: a DeepSpeed config that it names lies beside it."""
+    """Its absolute path, without following links: a DeepSpeed config that it names is beside it."""
 
 
-def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _Own], places: Places) -> str:
-    """The backend's name. The config of one's own is read into ``configs``."""
+def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserConfig], places: Places) -> str:
+    """The backend's name. A user's config is read into ``configs``."""
     where = place_of(places, key)
     if isinstance(value, str) and (value in BACKENDS or value in configs):
         return value
@@ -233,7 +232,7 @@ def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _Own],
             allowed=[*BACKENDS, *configs, "or {name: my_own, config_file: accelerate.yaml}"],
             fix=near_miss(value, [*BACKENDS, *configs]),
         )
-    known(value, key, ("name", "config_file"), places)
+    check_names(value, key, ("name", "config_file"), places)
     name, config_file = str(value["name"]), str(value["config_file"])
     if name in BACKENDS or not re.fullmatch(NAME, name) or len(name) > 100:
         raise InputError(
@@ -244,7 +243,7 @@ def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _Own],
         )
     path = folder / config_file
     content = accelerate_file.read(path, where)
-    if configs.setdefault(name, _Own(content, str(path.absolute()))).content != content:
+    if configs.setdefault(name, _UserConfig(content, str(path.absolute()))).content != content:
         raise InputError(f"{name!r} names two different configs", where=where, field=dotted((*key, "name")))
     return name
 
@@ -254,15 +253,15 @@ def _notes(matrix: Matrix, workload: type[Workload], hardware: Hardware) -> tupl
     preset, _ = resolve_preset(matrix, workload, Value(matrix.workload.preset, ("workload", "preset")), hardware)
     if matrix.workload.preset == "auto" and workload.presets and "preset" not in {**matrix.matrix, **matrix.defaults}:
         memory = memory_size(memory_per_rank(matrix.launch, hardware))
-        notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} a rank")
-    ours = num_processes(matrix.launch, hardware)
+        notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} per rank")
+    ranks = num_processes(matrix.launch, hardware)
     for name, content in matrix.configs.items():
-        if own(content).family == "single":
-            if ours != 1:
-                notes.append(f"{name}: distributed_type NO runs in one process, not in launch.num_processes {ours}")
-        elif content.get("num_processes", ours) != ours:
-            notes.append(f"{name}: launch.num_processes {ours} replaces its own {content['num_processes']}")
-        asked, its = matrix.launch.mixed_precision, accelerate_file.mixed_precision(content)
-        if "mixed_precision" in matrix.launch.model_fields_set and asked != its:
-            notes.append(f"{name}: its own mixed_precision {its} stands, not launch.mixed_precision {asked}")
+        if from_accelerate_config(content).family == "single":
+            if ranks != 1:
+                notes.append(f"{name}: distributed_type NO runs one process and ignores launch.num_processes {ranks}")
+        elif content.get("num_processes", ranks) != ranks:
+            notes.append(f"{name}: launch.num_processes {ranks} replaces its own {content['num_processes']}")
+        requested, precision = matrix.launch.mixed_precision, accelerate_file.mixed_precision(content)
+        if "mixed_precision" in matrix.launch.model_fields_set and requested != precision:
+            notes.append(f"{name}: its own mixed_precision {precision} overrides launch.mixed_precision {requested}")
     return tuple(notes)

@@ -1,33 +1,35 @@
-"""``--backend``, ``--select``, ``--exclude``: which cells and batches of an expanded matrix to measure. Pure."""
+"""``--backend``, ``--select`` and ``--exclude``: which cells and batches of an expanded matrix to measure. Pure."""
 
 from collections.abc import Sequence
 
 from bench.backends import BACKENDS
 from bench.errors import InputError, near_miss
 from bench.matrix import yaml_file
-from bench.matrix.file import Batch, CellPlan, Values
+from bench.matrix.matrix_file import Batch, CellPlan, Values
 from bench.matrix.yaml_file import canonical, show
 
 
 def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], exclude: Sequence[str]) -> list[CellPlan]:
-    """What is left of ``plans``; see `bench.matrix.expand` for the filters.
+    """The plans that pass the filters; see `bench.matrix.expand`.
 
     Raises:
-        InputError: an unknown field, a value that no cell has, a filter that matches nothing or leaves nothing.
+        InputError: an unknown field, a value that no cell has, or a filter that matches nothing or removes everything.
     """
     points = [(plan, batch) for plan in plans for batch in plan.batches]
-    asked = [] if backend is None else [(f"--backend {backend}", f"backend={backend}")]
-    for where, condition in [*asked, *((f"--select {text}", text) for text in select)]:
+    of_backend = [] if backend is None else [(f"--backend {backend}", f"backend={backend}")]
+    for where, condition in [*of_backend, *((f"--select {text}", text) for text in select)]:
         met = _meets(points, condition, where)
         points = [point for point, keep in zip(points, met, strict=True) if keep]
         if not points:
-            raise InputError("leaves nothing", where=where, fix="each --select narrows those before it")
+            raise InputError("leaves nothing", where=where, fix="a cell must pass every --select")
     for text in exclude:
         where = f"--exclude {text!r}"
         conditions = [_meets(points, condition, where) for condition in text.split()]
         dropped = [bool(met) and all(met) for met in zip(*conditions, strict=True)]
         if not any(dropped):
-            raise InputError("matches nothing", where=where, fix="one --exclude drops what meets all its conditions")
+            raise InputError(
+                "matches nothing", where=where, fix="an --exclude drops the cells that meet all its conditions"
+            )
         points = [point for point, drop in zip(points, dropped, strict=True) if not drop]
         if not points:
             raise InputError("everything is excluded", where=where)
@@ -44,27 +46,27 @@ def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> 
     name, _, written = condition.partition("=")
     if not written:
         raise InputError(f"{condition!r} has no value", where=where, allowed="name=value or name=value,value")
-    facts = [_facts(plan, batch) for plan, batch in points]
-    names = list(dict.fromkeys(name for fact in facts for name in fact))
+    settings = [_settings(plan, batch) for plan, batch in points]
+    names = list(dict.fromkeys(name for each in settings for name in each))
     if name not in names:
         raise InputError(f"unknown field {name!r}", where=where, allowed=names, fix=near_miss(name, names))
     wanted = yaml_file.parse(f"[{written}]", lambda _: where, where).data
-    values = {canonical(fact.get(name)): show(fact.get(name)) for fact in facts}
+    values = {canonical(each.get(name)): show(each.get(name)) for each in settings}
     for value in wanted if isinstance(wanted, list) else []:
         if canonical(value) not in values:
             problem = f"matches nothing: {name} is never {show(value)}"
-            named = where.startswith("--backend") and value in BACKENDS
+            exists = where.startswith("--backend") and value in BACKENDS
             fix = (
-                f"to measure it all the same: --axis {condition}"
-                if named
-                else near_miss(value, [str(fact.get(name)) for fact in facts])
+                f"to measure it anyway: --axis {condition}"
+                if exists
+                else near_miss(value, [str(each.get(name)) for each in settings])
             )
             raise InputError(problem, where=where, allowed=values.values(), fix=fix)
     chosen = {canonical(value) for value in wanted} if isinstance(wanted, list) else set()
-    return [canonical(fact.get(name)) in chosen for fact in facts]
+    return [canonical(each.get(name)) in chosen for each in settings]
 
 
-def _facts(plan: CellPlan, batch: Batch) -> Values:
+def _settings(plan: CellPlan, batch: Batch) -> Values:
     cell = plan.cell
     top = cell.model_dump(mode="json", include={"backend", "num_processes", "mixed_precision"})
     return {**cell.train.model_dump(mode="json"), **cell.options, **plan.axes, **top, "batch": batch}

@@ -1,4 +1,4 @@
-"""Validated data from plain values; what pydantic finds wrong, in a user's words."""
+"""Plain values -> validated data; pydantic's errors in a user's words."""
 
 import json
 import re
@@ -19,13 +19,13 @@ def validate(
     locate: Callable[[Key], tuple[Key, str | None]],
     hint: Callable[[str], str | None] = lambda _: None,
 ) -> Model:
-    """``data`` as a ``model``. Strict, and through JSON: a list passes for a tuple, but no text for a number.
+    """``data`` as a ``model``. Validation is strict, on JSON: a list is accepted for a tuple, but no text for a number.
 
-    ``locate`` turns a key of ``data`` into the key to show and the place where it was written; ``hint`` gets the dotted
-    name of an unknown field.
+    ``locate`` maps a key of ``data`` to the key to show and the place where it was written. ``hint`` suggests a fix for
+    the dotted name of an unknown field.
 
     Raises:
-        InputError: the first problem, and how many more there are.
+        InputError: the first problem, and the number of others.
     """
     try:
         return model.model_validate_json(json.dumps(data), strict=True)
@@ -47,8 +47,8 @@ def validate(
         case "value_error" | "assertion_error":
             message = details[0]["msg"].partition(", ")[2]
             problem = f"{value} cannot be used: {message}" if key else message
-            named = [name for name in data if re.search(rf"\b{re.escape(name)}\b", message)]
-            key = key or tuple(named[-1:])  # a check of several fields together: point at one that it names
+            mentioned = [name for name in data if re.search(rf"\b{re.escape(name)}\b", message)]
+            key = key or tuple(mentioned[-1:])  # a check of several fields at once: point at one that it mentions
         case _:
             problem = f"{value} cannot be used"
             allowed = " or ".join(dict.fromkeys(_expected(detail) for detail in details))
@@ -81,7 +81,7 @@ _EXPECTED = {
     "byte_size": "a size such as 8GiB",
     "byte_size_unit": "a size such as 8GiB",
 }
-"""What pydantic's error types ask for, in a user's words."""
+"""What each of pydantic's error types expects, in a user's words."""
 
 
 def _expected(detail: Any) -> str:
@@ -90,7 +90,7 @@ def _expected(detail: Any) -> str:
 
 
 def _key_in(data: JsonValue | Mapping[str, JsonValue], loc: tuple[str | int, ...], kind: str) -> Key:
-    """``loc`` without pydantic's own parts, such as the members of a union."""
+    """``loc`` without the parts that pydantic adds, such as the members of a union."""
     if kind == "missing":
         return loc
     key: Key = ()
@@ -127,10 +127,10 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     """The model of ``Model``, ``Model | None`` and ``list[Model]``."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for inner in get_args(annotation) if (found := _model_in(inner))), None)
+    return next((model for inner in get_args(annotation) if (model := _model_in(inner))), None)
 
 
-def known(given: Mapping[str, object], key: Key, allowed: Sequence[str], places: Places) -> None:
+def check_names(given: Mapping[str, object], key: Key, allowed: Sequence[str], places: Places) -> None:
     """Raises InputError for the first name that is not allowed."""
     for name in given:
         if name not in allowed:

@@ -1,4 +1,4 @@
-"""Files that people write: plain JSON values, where each was written, and errors that say so. Nothing is executed."""
+"""Reads YAML files as plain JSON values, with the place of each value for error messages. Nothing is executed."""
 
 import json
 import math
@@ -18,9 +18,9 @@ from bench.errors import InputError, near_miss
 from bench.units import size
 
 Key = tuple[str | int, ...]
-"""The way to a value from the top of its document."""
+"""The path to a value from the top of its document."""
 Places = dict[Key, str]
-"""Where each value was written: ``file:line``, or the option of the command line."""
+"""Where each value was written: ``file:line``, or a command-line option."""
 
 MAX_BYTES, MAX_VALUES, MAX_DEPTH, MAX_INT = 2**18, 10_000, 20, 2**63 - 1
 CORE = "tag:yaml.org,2002:"
@@ -28,7 +28,7 @@ CORE = "tag:yaml.org,2002:"
 
 @dataclass(frozen=True)
 class Document:
-    """A file's content: JSON values only, and where each was written."""
+    """The content of a file: JSON values, and where each was written."""
 
     data: JsonValue
     places: Places
@@ -38,7 +38,8 @@ def read(path: Path) -> Document:
     """Reads a YAML 1.2 file.
 
     Raises:
-        InputError: the file cannot be read, is not YAML, or holds more than JSON values (tags, dates, NaN, recursion).
+        InputError: the file cannot be read, is not YAML, or contains something else than JSON values (tags, dates, NaN,
+            recursion).
     """
     text = read_text(path)
     return parse(text, lambda line: f"{path}:{line + 1}", str(path))
@@ -48,10 +49,10 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES, kind: str = "a config") -
     """The text of a UTF-8 file.
 
     Args:
-        most_bytes: a file that is larger is refused as too large to be ``kind``.
+        most_bytes: a larger file is rejected as too large to be ``kind``.
 
     Raises:
-        InputError: no such file, a folder, too large, unreadable, or not UTF-8.
+        InputError: the file does not exist, is a folder, is too large, cannot be read, or is not UTF-8.
     """
     if not path.is_file():
         if path.is_dir():
@@ -73,13 +74,13 @@ def read_text(path: Path, most_bytes: int = MAX_BYTES, kind: str = "a config") -
 
 
 def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
-    """Parses YAML; ``line_place`` names a line that counts from 0, ``place`` the whole.
+    """Parses YAML. ``line_place`` names a line (counted from 0) in errors, ``place`` the whole text.
 
     Raises:
         InputError: see `read`.
     """
     try:
-        with warnings.catch_warnings(action="ignore"):  # on anchors that are used again
+        with warnings.catch_warnings(action="ignore"):  # about anchors that are defined again
             node = YAML(typ="safe", pure=True).compose(text)
     except MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -92,14 +93,14 @@ def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
         raise InputError("is nested too deeply", where=place) from error
     except YAMLError as error:
         raise InputError(f"is not YAML: {str(error).splitlines()[0]}", where=place) from error
-    except Exception as error:  # ruamel lets its own ValueError, IndexError, ... out on some malformed texts
+    except Exception as error:  # ruamel raises ValueError, IndexError and others on some malformed texts
         raise InputError(f"is not YAML: {error}", where=place) from error
     places: Places = {(): place}
     return Document(None if node is None else _Values(line_place, places).of(node, (), ()), places)
 
 
 class _Values:
-    """Turns YAML nodes into JSON values. Works on nodes because constructed objects have lost tags and places."""
+    """Converts YAML nodes to JSON values. It uses nodes because constructed objects have lost their tags and places."""
 
     def __init__(self, line_place: Callable[[int], str], places: Places) -> None:
         self.line_place = line_place
@@ -113,7 +114,7 @@ class _Values:
         if any(node is parent for parent in above):
             raise self.error(node, key, "an alias that contains itself")
         if self.count > MAX_VALUES:
-            raise self.error(node, key, f"more than {MAX_VALUES:,} values, with aliases written out")
+            raise self.error(node, key, f"more than {MAX_VALUES:,} values, with aliases expanded")
         if len(above) > MAX_DEPTH:
             raise self.error(node, key, f"nested more than {MAX_DEPTH} levels deep")
         inside = (*above, node)
@@ -125,7 +126,7 @@ class _Values:
             case MappingNode(tag=tag, value=pairs) if tag == CORE + "map":
                 return self.mapping(pairs, key, inside)
             case _:
-                raise self.error(node, key, f"the tag {str(node.tag)!r} is not read here", "values, lists and mappings")
+                raise self.error(node, key, f"the tag {str(node.tag)!r} is not supported", "values, lists and mappings")
 
     def mapping(self, pairs: list[tuple[Node, Node]], key: Key, inside: tuple[Node, ...]) -> JsonValue:
         result: dict[str, JsonValue] = {}
@@ -159,9 +160,9 @@ class _Values:
                 case "float" if math.isfinite(value := float(digits)):
                     return value
                 case "timestamp":
-                    raise self.error(node, key, f"{text} is a date", fix="put quotes around it if it is meant as text")
+                    raise self.error(node, key, f"{text} is a date", fix="quote it if it is meant as text")
                 case "merge":
-                    raise self.error(node, key, "merge keys (<<) are not read here", fix="write the fields out")
+                    raise self.error(node, key, "merge keys (<<) are not supported", fix="write the fields out")
         except (ValueError, KeyError):
             pass
         problem = f"{shorten(repr(text))} is not a value that can be used"
@@ -180,12 +181,12 @@ def dotted(key: Key) -> str:
 
 
 def place_of(places: Places, key: Key) -> str | None:
-    """Where ``key`` or the nearest value around it was written."""
+    """Where ``key``, or the nearest value that contains it, was written."""
     return next((places[key[:end]] for end in range(len(key), -1, -1) if key[:end] in places), None)
 
 
 def show(value: JsonValue) -> str:
-    """A value as it would be written in the file, cut to a readable length."""
+    """A value as written in a file, cut to a readable length."""
     return shorten(repr(value) if isinstance(value, str) else json.dumps(value))
 
 
@@ -194,14 +195,14 @@ def shorten(text: str, limit: int = 80) -> str:
 
 
 def canonical(value: JsonValue) -> str:
-    """Equal for equal values. ``true`` is not 1; 1 and 1.0 are the same."""
+    """The same text for equal values. ``true`` is not equal to 1; 1 and 1.0 are equal."""
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True)
 
 
 def suggest(name: str, paths: Iterable[str]) -> str | None:
-    """``did you mean 'measure.steps'?`` for ``steps``: the nearest dotted path, by all of it or by its last part."""
+    """``did you mean 'measure.steps'?`` for ``steps``: the closest dotted path, by the whole path or its last part."""
     leaves: dict[str, str] = {}
     for path in paths:
         leaves.setdefault(path.rpartition(".")[2], path)

@@ -1,1 +1,1 @@
-"""What is stored, as frozen data. Nothing here looks at the machine, the disk or the clock."""
+"""The stored records, as frozen data. Nothing here reads the machine, the disk or the clock."""

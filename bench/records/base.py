@@ -1,4 +1,4 @@
-"""What every record is made of: closed, immutable data, and bounds beyond which a record counts as not measured."""
+"""The base class of all records, and the bounds of their numbers."""
 
 import math
 from typing import Annotated, Literal
@@ -6,42 +6,45 @@ from typing import Annotated, Literal
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, JsonValue
 
 SMALLEST, LARGEST = 1e-9, 1e18
-"""Of a quantity in base units: beyond, it is a slip, and arithmetic with it would overflow."""
+"""Bounds of a quantity in base units. A value outside them is a mistake, and arithmetic with it could overflow."""
 MOST = 2**60
-"""Of a whole number, such as bytes or parameters; a little above `LARGEST`."""
+"""Upper bound of a whole number, such as bytes or parameters; a little above `LARGEST`."""
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Amount = Annotated[Finite, Field(ge=0, le=LARGEST)]
-"""Seconds, or a share."""
+"""Seconds or a share; may be 0."""
 Positive = Annotated[Finite, Field(ge=SMALLEST, le=LARGEST)]
-"""What something is divided by, such as the seconds of a step."""
+"""A divisor, such as the seconds of a step; never 0."""
 Count = Annotated[int, Field(ge=0, le=MOST)]
-"""Bytes, too."""
+"""A number of things; bytes, too."""
 AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
 Rank = Annotated[int, Field(ge=0, le=2**20)]
 
 
 def not_finite(value: JsonValue, field: str) -> tuple[str, float] | None:
-    """The first number below ``field`` that JSON has no word for, and its dotted path."""
+    """The dotted path and the value of the first number in ``value`` that JSON cannot express; None if there is none.
+
+    ``field`` is the path of ``value`` itself.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return field, value
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, item in inner:
-        found = not_finite(item, f"{field}[{part}]" if isinstance(part, int) else f"{field}.{part}")
-        if found is not None:
-            return found
+        offender = not_finite(item, f"{field}[{part}]" if isinstance(part, int) else f"{field}.{part}")
+        if offender is not None:
+            return offender
     return None
 
 
 def _all_finite(values: dict[str, JsonValue]) -> dict[str, JsonValue]:
     for name, value in values.items():
-        if found := not_finite(value, name):
-            raise ValueError(f"{found[0]}: {found[1]} is no JSON value")
+        if offender := not_finite(value, name):
+            raise ValueError(f"{offender[0]}: {offender[1]} is not a JSON value")
     return values
 
 
 Settings = Annotated[dict[str, JsonValue], AfterValidator(_all_finite)]
-"""Finite, so that it can be hashed and written again."""
+"""Field values by name. Every number is finite, so that the mapping can be hashed and written as JSON."""
 
 Device = Literal["cpu", "cuda"]
 

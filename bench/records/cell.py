@@ -1,4 +1,4 @@
-"""What is measured: frozen data with ids that are hashes of the content, so they survive a reordered file."""
+"""What is measured: cells, attempts and audits. An id hashes the content, so it survives a reordered matrix file."""
 
 import hashlib
 import json
@@ -15,13 +15,13 @@ class Measure(Frozen):
     """How a step is measured. On a CPU the matrix loader uses smaller numbers unless the user gives them."""
 
     warmup_steps: Annotated[int, Field(ge=1)] = 20
-    """Steps that run first and are not counted. At least one: the first step allocates the optimizer's state."""
+    """Steps before the measurement. At least one, because the first step allocates the optimizer's state."""
     steps: Annotated[int, Field(ge=1)] = 50
-    """Steps of the throughput window: no synchronisation inside the step."""
+    """Steps of the throughput window, without synchronisation inside a step."""
     phase_steps: Annotated[int, Field(ge=0)] = 10
-    """Steps of the phase window: synchronised at every phase boundary. 0 leaves the window out."""
+    """Steps of the phase window, synchronised at every phase boundary. 0 skips the window."""
     seed: Annotated[int, Field(ge=0)] = 1000
-    """Seeds the weights and the samples; every backend sees the same ones."""
+    """Seed of the weights and the samples. Every backend gets the same weights and samples."""
     dataloader_workers: Annotated[int, Field(ge=0)] = 0
     """Worker processes per rank that prepare samples."""
     dataloader_prefetch: Annotated[int, Field(ge=1)] = 2
@@ -29,40 +29,40 @@ class Measure(Frozen):
 
 
 class Train(Frozen):
-    """Switches of the training step that belong to no workload."""
+    """Settings of the training step that do not depend on the workload."""
 
     optimizer: Literal["adamw", "none"] = "adamw"
     """``none`` runs forward and backward only."""
     master_weights: bool = True
-    """fp32 copies of bf16 weights, which the optimizer steps. Without them Adam's moments are bf16: a control, not a
-    way to train. FSDP and DeepSpeed have masters of their own."""
+    """Keep fp32 copies of bf16 weights for the optimizer to update. Without them, Adam's moments are bf16 too: a
+    control, not a way to train. FSDP and DeepSpeed always keep their own."""
     fused: bool | None = None
-    """Fused AdamW on or off; null leaves the choice to torch."""
+    """Fused AdamW on or off; null lets torch choose."""
     learning_rate: Annotated[Finite, Field(ge=0)] = 1e-4
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[Finite, Field(gt=0)] = 1.0
     """Gradients are clipped to this global norm."""
     find_unused_parameters: bool = False
-    """Let DDP search for parameters that had no part in the loss. Costs a walk over the graph every step."""
+    """Let DDP look for parameters that the loss does not depend on. Walks the graph every step."""
     compile: bool = False
     """torch.compile each unit of the model."""
 
 
 class Cell(Frozen):
-    """One point of the matrix without its batch: everything that decides what the step computes and where."""
+    """One point of the matrix without its batch: everything that determines what a step computes and where."""
 
     backend: str
-    """A built-in backend, or the name that the matrix gives to the user's own accelerate config."""
+    """A built-in backend, or the name of the user's accelerate config in the matrix."""
     accelerate: Settings | None = None
-    """The content of the user's own accelerate config; null for a built-in backend."""
+    """The content of the user's accelerate config; null for a built-in backend."""
     workload: str
-    """``pi07``, or ``package.module:Class`` of the user's own."""
+    """A bundled workload such as ``pi07``, or the user's ``package.module:Class``."""
     options: Settings
-    """Every field of the workload's config, resolved, defaults included."""
+    """Every field of the workload's config, including presets and defaults."""
     num_processes: Annotated[int, Field(ge=1)]
     mixed_precision: MixedPrecision
     memory_limit_bytes: Annotated[int, Field(ge=1)] | None = None
-    """Enforced per rank; null means all that the device has."""
+    """Enforced per rank; null allows all of the device's memory."""
     train: Train = Train()
     measure: Measure
 
@@ -78,7 +78,8 @@ class Cell(Frozen):
 
 
 class Regime(Frozen):
-    """What really ran, observed in the process; a backend's entry says what was asked for in the same words."""
+    """What really ran, observed in the process. `bench.backends.expected_regime` says what was requested, in the same
+    fields."""
 
     world_size: AtLeastOne
     distributed_type: str
@@ -86,16 +87,16 @@ class Regime(Frozen):
     sharding: str
     """none, NO_SHARD, FULL_SHARD, SHARD_GRAD_OP, fully_shard, zero1, zero2, zero3."""
     parameters: AtLeastOne
-    """Scalars in the model, over all ranks."""
+    """Scalars in the whole model."""
     sharded_parameters: Count
-    """Scalars of parameters of which this rank holds only a part."""
+    """Scalars in parameters of which this rank holds only a part."""
     weights_dtype: str
     masters_dtype: str | None
-    """What the optimizer updates; null without an optimizer."""
+    """Dtype of the weights that the optimizer updates; null without an optimizer."""
     optimizer_dtype: str | None
-    """Adam's moments."""
+    """Dtype of Adam's moments."""
     reduction_dtype: str | None
-    """Gradients on the wire; null with one rank."""
+    """Dtype in which gradients are communicated; null with one rank."""
 
     @model_validator(mode="after")
     def _parts_of_the_whole(self) -> Self:
@@ -105,28 +106,28 @@ class Regime(Frozen):
 
 
 class Attempt(Frozen):
-    """One cell at one batch, measured in processes that no other attempt has touched."""
+    """One cell at one batch, measured in fresh processes."""
 
     cell: Cell
     batch_per_rank: Annotated[int, Field(ge=1)]
     short: bool = False
-    """A few steps: enough to see whether the batch fits and about how fast it is."""
+    """Only a few steps: enough to see whether the batch fits, and roughly how fast it is."""
 
     @property
     def measure(self) -> Measure:
-        """The cell's own, or what a short attempt makes of it."""
+        """The cell's `Measure`, with fewer steps for a short attempt."""
         if not self.short:
             return self.cell.measure
         return self.cell.measure.model_copy(update={"warmup_steps": 1, "steps": 3, "phase_steps": 0})
 
     @property
     def slug(self) -> str:
-        """The attempt's folder below the run's ``attempts/``."""
+        """The attempt's folder in the run's ``attempts/``."""
         return f"{self.cell.slug}/b{self.batch_per_rank}{'-short' if self.short else ''}"
 
 
 class Walk(Frozen):
-    """A scouting attempt: one cell at growing batches, in one process, a step or two each. What it sees is a hint."""
+    """A scouting attempt: one cell at growing batches in one process, a step or two each. Its results are hints."""
 
     cell: Cell
     batches_per_rank: tuple[int, ...]
@@ -140,13 +141,13 @@ AuditKind = Literal["collectives", "dataloader", "params"]
 
 
 class Audit(Frozen):
-    """A look at one property of a cell in processes of its own. What it finds is no measurement of steps."""
+    """A check of one property of a cell, in fresh processes. It does not measure steps."""
 
     cell: Cell
     kind: AuditKind
     batch_per_rank: Annotated[int, Field(ge=1)]
     steps: Annotated[int, Field(ge=1)]
-    """Steps, or batches, to look at."""
+    """Steps, or batches, to check."""
 
     @property
     def slug(self) -> str:

@@ -1,43 +1,43 @@
-"""What people expect of a run, stated beforehand, in a form that can be judged. See bench/report/claims.py."""
+"""Claims: what people expect of a run, in a form that bench can judge. See bench/report/claims.py."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
-from pydantic_core import InitErrorDetails
+from pydantic_core import InitErrorDetails, PydanticKnownError
 
 from bench.records.base import Frozen
+from bench.records.rank_outcome import PHASES
 from bench.units import Kind, quantity
 
-Metric = Literal[
-    "peak_allocated_bytes",
-    "peak_reserved_bytes",
-    "capacity_share",
-    "step_time_s",
-    "samples_per_s",
-    "dataload_wait",
-    "forward",
-    "bwd",
-    "unscale_clip",
-    "optim_step",
-    "zero_grad_sched",
-    "sync_gather",
-    "total",
-]
-"""Of the worst rank. Phases are means of the phase window."""
-
-KINDS: dict[str, Kind] = {
+METRICS: dict[str, Kind] = {
     "peak_allocated_bytes": "bytes",
     "peak_reserved_bytes": "bytes",
     "capacity_share": "ratio",
+    "step_time_s": "s",
     "samples_per_s": "samples/s",
+    **dict.fromkeys((*PHASES, "total"), "s"),
 }
-"""What a metric is measured in; seconds for the others."""
+"""The metrics of claims, and their units. Figures are of the worst rank; phases are means of the phase window.
+
+To add one: an entry here, and its reader in bench/report/claims.py."""
+
+
+def _metric(value: str) -> str:
+    if value not in METRICS:
+        *names, last = map(repr, METRICS)
+        raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
+    return value
+
+
+Metric = Annotated[
+    str, AfterValidator(_metric), WithJsonSchema({"enum": list(METRICS), "title": "Metric", "type": "string"})
+]
 
 
 def _settings(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     batch = value.get("batch")
     if "batch" in value and batch != "best" and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
-        raise ValueError("a batch is a whole number per rank, or best: each side at its highest throughput")
+        raise ValueError("a batch is a whole number per rank, or best: the batch with each side's highest throughput")
     return value
 
 
@@ -47,11 +47,11 @@ Amount = Annotated[
     str | float,
     WithJsonSchema({"type": ["number", "string"], "examples": ["11GB", "440ms", "1.27x"]}),
 ]
-"""With a unit; a plain number is in base units: bytes, seconds, times."""
+"""A number with a unit. Without one it is in base units: bytes, seconds, times."""
 
 
 class Bounds(Frozen):
-    """Where a figure is expected to lie. Both ends belong to it."""
+    """The expected range of a figure, ends included."""
 
     at_least: Amount | None = None
     at_most: Amount | None = None
@@ -67,31 +67,31 @@ class Claim(Frozen):
     """``zero2 holds at least 11 GB more than fsdp at num_cams 1, batch 8``, typed."""
 
     say: Annotated[str, Field(min_length=1, max_length=300)]
-    """The claim in words, as it will stand in the report."""
+    """The claim in words, as the report shows it."""
     metric: Metric
     of: Annotated[Settings, Field(min_length=1)]
-    """Which results it is about: ``{backend: zero2}``."""
+    """The results that the claim is about: ``{backend: zero2}``."""
     against: Settings | None = None
-    """What they are set against, by the same fields as ``of``; they must agree in everything else."""
+    """The results to compare them with, by the same fields as ``of``. All other settings must be equal."""
     where: Settings = Field(default_factory=dict)
-    """What holds for both sides: ``{num_cams: 1, batch: 8}``."""
+    """Conditions on both sides: ``{num_cams: 1, batch: 8}``."""
     difference: Bounds | None = None
-    """Of ``of`` less ``against``: ``{at_least: 11GB}``."""
+    """Bounds of ``of`` minus ``against``: ``{at_least: 11GB}``."""
     ratio: Bounds | None = None
-    """Of ``of`` by ``against``: ``{at_least: 1.27x}``."""
+    """Bounds of ``of`` divided by ``against``: ``{at_least: 1.27x}``."""
     value: Bounds | None = None
-    """Of ``of`` alone."""
+    """Bounds of ``of`` alone."""
 
     @property
     def kind(self) -> Kind:
-        """What its bounds are measured in."""
-        return "ratio" if self.ratio else KINDS.get(self.metric, "s")
+        """The unit of its bounds."""
+        return "ratio" if self.ratio else METRICS[self.metric]
 
     @property
     def bounds(self) -> Bounds:
-        found = self.difference or self.ratio or self.value
-        assert found is not None
-        return found
+        bounds = self.difference or self.ratio or self.value
+        assert bounds is not None
+        return bounds
 
     @model_validator(mode="after")
     def _judgeable(self) -> Self:
@@ -99,20 +99,20 @@ class Claim(Frozen):
         if len(given) != 1:
             raise ValueError("exactly one of difference, ratio and value is needed")
         if (self.against is None) != (given == ["value"]):
-            raise ValueError("difference and ratio need against, and value goes without")
+            raise ValueError("difference and ratio need against; value does not take it")
         if self.against is not None and set(self.against) != set(self.of):
             raise ValueError("of and against must name the same fields, such as {backend: zero2} and {backend: fsdp}")
         if self.against == self.of:
             raise ValueError("of and against are the same")
         if both := set(self.of) & set(self.where):
-            raise ValueError(f"where repeats {min(both)} of of")
+            raise ValueError(f"{min(both)} is in both of and where")
         ends = [self._end(given[0], name) for name in ("at_least", "at_most") if getattr(self.bounds, name) is not None]
         if ends != sorted(ends):
             raise ValueError("at_least is above at_most")
         return self
 
     def _end(self, bounds: str, name: str) -> float:
-        """One end in base units; what is wrong with it is said of its own field."""
+        """One end in base units. An error names the field of that end."""
         written = getattr(self.bounds, name)
         try:
             return quantity(written, self.kind)[0]

@@ -1,4 +1,4 @@
-"""What else the machine did beside an attempt. null is unknown."""
+"""The conditions of an attempt: what else the machine did meanwhile. null is unknown."""
 
 from bench.records.base import Amount, Count, Frozen
 
@@ -7,33 +7,33 @@ class GpuConditions(Frozen):
     """One GPU. null is unknown."""
 
     busy_share_before: Amount | None
-    """Of time, just before the attempt; null right after another attempt."""
+    """Share of time that it was busy just before the attempt; null right after another attempt."""
     others_before: Count | None
-    """Processes that held memory on it before the attempt had any."""
+    """Other processes with memory on it before the attempt started."""
     others_bytes_before: Count | None
-    """Memory in use then."""
+    """Memory in use at that time."""
     throttled: tuple[str, ...] | None
-    """Why, at any look while steps ran; a power cap is one of them."""
+    """Reasons for throttling, such as a power cap, seen while steps ran."""
     sm_clock_share_min: Amount | None
-    """Lowest clock seen while steps ran, of the highest that it can have."""
+    """Lowest clock seen while steps ran, as a share of its maximum clock."""
     temperature_c_max: Count | None
-    """While steps ran."""
+    """Highest temperature while steps ran."""
 
 
 class Conditions(Frozen):
-    """Beside one attempt. null is unknown."""
+    """The conditions of one attempt. null is unknown."""
 
     others_cpu_share_before: Amount | None
-    """Of the time of the cores that bench may use, what other processes took since the attempt before; null when that
-    was just now."""
+    """Share of bench's cores that other processes used since the previous attempt; null when that attempt had only just
+    ended."""
     others_cpu_share: Amount | None
     """The same during the attempt."""
     available_bytes_min: Count | None
-    """Memory of the host."""
+    """Lowest available memory of the host."""
     swap_used_bytes_before: Count | None
     swapped_bytes: Count | None
-    """Moved to and from swap during the attempt, by anybody."""
+    """Bytes moved to and from swap during the attempt, by any process."""
     disk_free_bytes_min: Count | None
-    """Where the run's folder lies."""
+    """Lowest free space on the disk of the run's folder."""
     disk_bytes: Count | None
     gpus: tuple[GpuConditions, ...] = ()

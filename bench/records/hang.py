@@ -1,4 +1,4 @@
-"""What a rank was doing in a hang: its place in the code and its newest collectives."""
+"""What a rank was doing during a hang: its place in the code and its latest collectives."""
 
 import itertools
 from collections import deque
@@ -7,20 +7,20 @@ from bench.records.base import Frozen
 
 
 class Collective(Frozen):
-    """One collective of one rank, as the process group's flight recorder saw it."""
+    """One collective of one rank, as recorded by the process group's flight recorder."""
 
     group: str
-    """The process group's name: ``0`` is the default one."""
+    """The name of the process group; ``0`` is the default group."""
     number: int
     """Sequence number within the group, from 1."""
     operation: str
     """``all_reduce``, ``all_gather``, ..."""
     shapes: tuple[tuple[int, ...], ...]
-    """Of the inputs."""
+    """Shapes of the inputs."""
     dtypes: tuple[str, ...]
     finished: bool
     site: str
-    """Who asked for it: the innermost function of the workload, with file and line; else the step of the runner."""
+    """The code that issued it: the innermost function of the workload, with file and line, else the runner's step."""
 
     def __str__(self) -> str:
         shapes = " ".join("x".join(map(str, shape)) or "scalar" for shape in self.shapes[:2])
@@ -30,19 +30,19 @@ class Collective(Frozen):
 
 
 class Stuck(Frozen):
-    """`rank<N>.stuck.json`: one rank, asked where it stands."""
+    """`rank<N>.stuck.json`: what one rank of a hanging attempt was doing."""
 
     rank: int
     phase: str
     step: int
     steps: int
-    """As in its beats."""
+    """The attempt's stage, its current step and its number of steps, from the rank's last heartbeat."""
     place: str
     """The innermost function of its own code in the thread that trains."""
     stacks: str
-    """Of all its threads."""
+    """The stacks of all its threads."""
     collectives: tuple[Collective, ...]
-    """The newest, oldest first."""
+    """The latest collectives, in order."""
     log_tail: str
     """The last lines of its output."""
 
@@ -52,6 +52,6 @@ class Stuck(Frozen):
 
     @property
     def waits_at(self) -> Collective | None:
-        """The oldest of the unfinished that end the list: over NCCL a rank asks for several before it waits."""
+        """The first of the unfinished collectives at the end of the list; over NCCL there may be several."""
         unfinished = itertools.takewhile(lambda one: not one.finished, reversed(self.collectives))
         return next(iter(deque(unfinished, maxlen=1)), None)

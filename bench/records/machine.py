@@ -1,36 +1,36 @@
-"""The machine that a result comes from."""
+"""The machine that a result was measured on."""
 
 from bench.records.base import AtLeastOne, Count, Device, Frozen
 from bench.units import UNKNOWN
 
 
 class Hardware(Frozen):
-    """What expansion needs to know of this machine; found without initialising CUDA and without torch."""
+    """The hardware that decides the cells of a matrix; detected without torch and without initialising CUDA."""
 
     device: Device
-    """``cuda`` when the driver reports a GPU."""
+    """``cuda`` if the driver reports a GPU."""
     devices: Count
     """Number of GPUs; 0 on a CPU."""
     cores: AtLeastOne
-    """CPU cores that this process may use: by its affinity, and by what its control group grants."""
+    """CPU cores that this process may use, by its affinity and its control group's limit."""
     memory_bytes: AtLeastOne
-    """Memory of one GPU; on a CPU of the whole host, or what the control group leaves of it."""
+    """Memory of one GPU. On a CPU, memory of the host, or the control group's limit."""
 
 
 class StatedHardware(Frozen):
-    """What the source of imported figures says of its hardware."""
+    """The hardware as the source of imported figures describes it."""
 
     device: Device
     devices: Count
-    """Number of GPUs; one a rank unless the source says otherwise."""
+    """Number of GPUs; one per rank unless the source says otherwise."""
     memory_bytes: AtLeastOne | None
     """Memory of one GPU."""
 
 
 class Machine(Frozen):
-    """Where a result comes from. Holds no host name, no user and nothing of the environment but named settings.
+    """The machine and software of a result. No host name, no user, and no environment variables but a few settings.
 
-    null is unknown: of imported figures, what their source does not say.
+    null is unknown, such as what the source of imported figures does not say.
     """
 
     hardware: Hardware | StatedHardware
@@ -41,18 +41,18 @@ class Machine(Frozen):
     system: str | None
     python: str | None
     libraries: dict[str, str]
-    """Version of each library that was found."""
+    """Version of each installed library."""
     bench: str | None
     git_commit: str | None
-    """Commit of the folder that bench was run in."""
+    """Commit of the folder from which bench was run."""
     git_dirty: bool | None
     allocator: str | None
-    """The CUDA allocator's setting in force."""
+    """Effective setting of the CUDA allocator."""
     threads: dict[str, str]
-    """OMP_NUM_THREADS and the like, where the user has set them; each rank's own count stands in its result."""
+    """Variables such as OMP_NUM_THREADS that the user has set. Each rank's actual count is in its result."""
 
     def unlike(self, other: "Machine") -> list[str]:
-        """The fields in which two machines differ so that their results must not stand in one run."""
+        """The differences because of which results of the two machines must not be mixed in one run."""
         fields = ("hardware", "accelerators", "driver", "cpu", "libraries", "allocator", "threads")
         return [
             f"{name}: {_words(ours)} against {_words(theirs)}"
@@ -65,8 +65,8 @@ class Machine(Frozen):
 def _words(value: object) -> str:
     match value:
         case Hardware() | StatedHardware():
-            named = value.model_dump(mode="json")
-            return ", ".join(f"{name.replace('_', ' ')} {UNKNOWN if it is None else it}" for name, it in named.items())
+            fields = value.model_dump(mode="json")
+            return ", ".join(f"{name.replace('_', ' ')} {UNKNOWN if it is None else it}" for name, it in fields.items())
         case dict():
             return ", ".join(f"{name} {it}" for name, it in value.items()) or "none"
         case tuple():
@@ -75,7 +75,7 @@ def _words(value: object) -> str:
 
 
 def _alike(one: Hardware | StatedHardware, other: Hardware | StatedHardware) -> bool:
-    """The same but for a little memory: the kernel's own share moves with each update."""
+    """Equal, except for a little memory: the kernel's share changes with each kernel update."""
     if not (isinstance(one, Hardware) and isinstance(other, Hardware)):
         return False
     close = abs(one.memory_bytes - other.memory_bytes) <= 0.02 * one.memory_bytes

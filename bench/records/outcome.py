@@ -1,6 +1,6 @@
-"""What an attempt came to, as data. The schema's history stands beside its version."""
+"""The outcome of an attempt and its stored result, with the history of the schema."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, NamedTuple, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -13,16 +13,16 @@ from bench.records.rank_outcome import RankOk
 from bench.units import counted
 
 SCHEMA_VERSION: Literal[2] = 2
-"""1: first version. 2: a hang holds what each rank was doing, a failure its fault and evidence, a result its retry
-and what the machine did beside it."""
+"""1: first version. 2: a hang stores what each rank was doing, a failure its fault and evidence, a result its retry
+and the conditions on the machine."""
 
 
 class Ok(Frozen):
-    """Measured; one entry per rank."""
+    """Measured, with one entry per rank."""
 
     kind: Literal["ok"] = "ok"
     ranks: Annotated[tuple[RankOk, ...], Field(min_length=1)]
-    """In order."""
+    """Ordered by rank, from 0."""
 
     @model_validator(mode="after")
     def _one_world(self) -> Self:
@@ -36,21 +36,21 @@ class Ok(Frozen):
 
 
 class Reported(Frozen):
-    """Figures from elsewhere: means that somebody else computed, without samples, and only what they gave."""
+    """Imported figures: means without samples, and only those that the source gives."""
 
     kind: Literal["reported"] = "reported"
     source: str
-    """Where they come from, for people."""
+    """Where the figures come from, in words."""
     step_time_s_per_rank: tuple[Positive, ...] = ()
-    """Mean step of each rank; a single one is all ranks' or the slowest's."""
+    """Mean step time of each rank. A single value is the mean of all ranks or that of the slowest."""
     samples_per_s_global: Positive | None = None
     phase_times_s: dict[str, Amount] = Field(default_factory=dict)
-    """Means, by names of PHASES, `total` and `backward_step`; those that were given."""
+    """Means by phase, `total` and `backward_step`; only those that the source gives."""
     peak_allocated_bytes: Count | None = None
     peak_reserved_bytes: Count | None = None
     capacity_bytes: AtLeastOne | None = None
     capacity_share: Annotated[Finite, Field(gt=0, le=LARGEST)] | None = None
-    """Where only this was given."""
+    """Given by the source, or peak divided by capacity."""
 
     @field_validator("phase_times_s")
     @classmethod
@@ -60,7 +60,8 @@ class Reported(Frozen):
         return means_s
 
     def held_bytes(self, device: Device) -> int | None:
-        """The peak to set against capacity. A GPU's allocator holds more than is allocated, nobody knows how much."""
+        """The peak to compare with capacity. On a GPU, only the reserved peak: the allocated one is smaller, by an
+        unknown amount."""
         return self.peak_reserved_bytes or (self.peak_allocated_bytes if device == "cpu" else None)
 
 
@@ -70,7 +71,7 @@ class Oom(Frozen):
     kind: Literal["oom"] = "oom"
     rank: Rank | None
     phase: str | None
-    """null where imported figures do not say."""
+    """null if imported figures do not say."""
     reason: str
     source: str | None = None
     bytes_asked: Count | None = None
@@ -78,12 +79,12 @@ class Oom(Frozen):
 
 
 class Hang(Frozen):
-    """No progress for too long, or the time limit passed."""
+    """No progress for too long, or the time limit was reached."""
 
     kind: Literal["hang"] = "hang"
     reason: str
     stuck: tuple[Stuck, ...] = ()
-    """What each rank was doing; those that could say so."""
+    """What each rank was doing, for the ranks that could report it."""
 
 
 Fault = Literal[
@@ -99,15 +100,26 @@ Fault = Literal[
     "rendezvous",
     "nccl_init",
 ]
-"""What kind of failure: the rank raised; it lacks a package; it could not write; ranks issued unlike collectives;
-another regime ran than was asked for; the loss is no finite number; a signal ended it; it ended by itself without a
-result; the launcher or a server ended; the ranks did not find each other (a port was taken); NCCL did not start."""
+"""The kind of failure.
+
+error            the rank raised an exception
+missing_package  a package is not installed
+disk             the rank could not write
+desync           ranks issued different collectives
+regime           another regime ran than was requested
+nan_loss         the loss is not a finite number
+killed           a signal ended the rank
+ended            the rank exited without a result
+launch           the launcher or a rank server exited
+rendezvous       the ranks could not connect, such as when a port was taken
+nccl_init        NCCL did not start
+"""
 INFRASTRUCTURE: tuple[Fault, ...] = ("rendezvous", "nccl_init")
-"""Faults of the machine at one moment, which an attempt is given a second chance for. All others are findings."""
+"""Temporary faults of the machine: the attempt is retried once. All other faults are results."""
 
 
 class Failed(Frozen):
-    """Anything else that went wrong, with the rank it began on when that is known."""
+    """Any other failure, with the rank on which it began if that is known."""
 
     kind: Literal["failed"] = "failed"
     fault: Fault = "error"
@@ -115,11 +127,11 @@ class Failed(Frozen):
     phase: str | None
     reason: str
     evidence: str | None = None
-    """What stands behind the reason: a traceback's end, or the last lines of a log."""
+    """Evidence for the reason: the end of a traceback, or the last lines of a log."""
 
 
 class Skipped(Frozen):
-    """Not run, for a reason that is known beforehand."""
+    """Not run, for a reason known in advance."""
 
     kind: Literal["skipped"] = "skipped"
     reason: str
@@ -128,11 +140,32 @@ class Skipped(Frozen):
 Outcome = Annotated[Ok | Reported | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
 
 
+class KindTraits(NamedTuple):
+    """How the commands treat outcomes of one kind."""
+
+    fails: bool
+    """Counts as a failure for the exit code."""
+    rerun: tuple[str, ...]
+    """Values of ``--rerun`` that measure it again."""
+
+
+KINDS: dict[str, KindTraits] = {
+    "ok": KindTraits(fails=False, rerun=("all",)),
+    "reported": KindTraits(fails=False, rerun=()),
+    "oom": KindTraits(fails=False, rerun=("oom", "all")),
+    "hang": KindTraits(fails=True, rerun=("failed", "all")),
+    "failed": KindTraits(fails=True, rerun=("failed", "all")),
+    "skipped": KindTraits(fails=False, rerun=()),
+}
+"""All kinds of outcome. To add one: an entry here, its class in `Outcome`, what leads to it in
+bench/diagnosis/classify.py, and its words in bench/report."""
+
+
 SETTINGS = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
-"""Fields of a cell that have a value also where the source of imported figures names none."""
+"""Fields of a cell that hold a default where the source of imported figures does not give a value."""
 
 Isolation = Literal["fork", "launch"]
-"""A fork of a rank server, or an `accelerate launch` of its own."""
+"""How an attempt's processes start: forked from rank servers, or by a separate `accelerate launch`."""
 
 
 class Result(Frozen):
@@ -141,39 +174,41 @@ class Result(Frozen):
     schema_version: Literal[1, 2] = SCHEMA_VERSION
     attempt: Attempt
     axes: Settings
-    """The values that name the cell to people, in the matrix's order."""
+    """The values that identify the cell in reports, in the matrix's order."""
     outcome: Outcome
     machine: Machine
     isolation: Isolation | None
-    """null when nothing was launched."""
+    """null if nothing was launched."""
     started_at: str
-    """ISO 8601, UTC; of the import, for imported figures."""
+    """ISO 8601, UTC. For imported figures, the time of the import."""
     wall_s: Amount
     retried: str | None = None
-    """Why an earlier try of this attempt failed, when it was given a second one."""
+    """Why the first try of this attempt failed, if it was retried."""
     conditions: Conditions | None = None
-    """What the machine did beside it; null when nothing was launched, and in imported figures."""
+    """What else the machine did meanwhile; null if nothing was launched, and for imported figures."""
     stated: tuple[str, ...] | None = None
-    """Of imported figures, the settings that their source names: any other of `SETTINGS` holds a default in the cell
-    that means nothing. null: bench ran it, and all are known."""
+    """For imported figures, the settings that their source gives. In the cell, the others of `SETTINGS` hold defaults
+    that mean nothing. null: bench measured it, so all settings are real."""
 
     @model_validator(mode="after")
-    def _as_asked(self) -> Self:
-        """What bench measured has the ranks and the steps of its attempt."""
+    def _as_requested(self) -> Self:
+        """A measured result has the number of ranks and of steps that its attempt requests."""
         if not isinstance(self.outcome, Ok):
             return self
         size, measure = self.attempt.cell.num_processes, self.attempt.measure
-        asked = (measure.warmup_steps, measure.steps, measure.phase_steps)
+        requested = (measure.warmup_steps, measure.steps, measure.phase_steps)
         if len(self.outcome.ranks) != size:
             raise ValueError(f"it has {counted(len(self.outcome.ranks), 'rank')}, its cell {size}")
         for rank in self.outcome.ranks:
-            found = (len(rank.warmup_losses), len(rank.step_times_s), rank.n_phase_steps)
-            if found != asked:
+            stored = (len(rank.warmup_losses), len(rank.step_times_s), rank.n_phase_steps)
+            if stored != requested:
                 words = "{} warm-up, {} measured and {} phase steps"
-                raise ValueError(f"rank {rank.rank} has {words.format(*found)}, its attempt {words.format(*asked)}")
+                raise ValueError(
+                    f"rank {rank.rank} has {words.format(*stored)}, its attempt {words.format(*requested)}"
+                )
         return self
 
     def known(self, settings: dict[str, JsonValue]) -> dict[str, JsonValue]:
-        """``settings`` of the cell without those that mean nothing."""
+        """``settings`` of the cell without the defaults that mean nothing."""
         unknown = () if self.stated is None else [name for name in SETTINGS if name not in self.stated]
         return {name: value for name, value in settings.items() if name not in unknown}

@@ -1,4 +1,4 @@
-"""What one rank came to, as data: its raw samples, or how it ended."""
+"""The outcome of one rank: its raw samples, or how it ended."""
 
 from typing import Annotated, Literal, Self
 
@@ -8,33 +8,33 @@ from bench.records.base import MOST, Amount, AtLeastOne, Count, Frozen, Positive
 from bench.records.cell import Regime
 
 PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
-"""The phases of a step, in order. `total` is measured beside them."""
+"""The phases of a step, in order. `total` is the time of the whole step."""
 
 BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
-"""Their sum is stored too, as `backward_step`: what is left of a step that DeepSpeed's engine does not divide likewise.
-It is not printed beside its parts."""
+"""The phases whose sum is stored as `backward_step`: DeepSpeed's engine divides that part of a step differently.
+No table shows the sum beside its parts."""
 
 
 class Memory(Frozen):
-    """Peaks of one rank over the throughput window, reset at the warm-up boundary."""
+    """Memory peaks of one rank over the throughput window; the counters are reset after warm-up."""
 
     peak_allocated_bytes: Annotated[int, Field(ge=-MOST, le=MOST)] | None
-    """CUDA: live tensors of the caching allocator. CPU: what the attempt has added to the data segment, which is what a
-    memory limit counts; it may have given back more than it took."""
+    """CUDA: live tensors of the caching allocator. CPU: growth of the data segment, which a memory limit counts;
+    negative if the attempt returned more than it took."""
     peak_reserved_bytes: Count | None
-    """CUDA caching allocator, blocks held; null on a CPU."""
+    """CUDA: blocks held by the caching allocator; null on a CPU."""
     peak_rss_bytes: Count | None
-    """High-water mark of the process's resident memory; null where the kernel cannot reset it."""
+    """Peak resident memory of the process; null where the kernel cannot reset the peak."""
     capacity_bytes: AtLeastOne
-    """What this rank could have used: the memory limit, or what was free when it started."""
+    """What this rank could use: the memory limit, or the memory that was free at its start."""
     overhead_bytes: Count | None = None
-    """CUDA memory beside the caching allocator that counts against capacity: NCCL, cuBLAS; null on a CPU."""
+    """CUDA memory outside the caching allocator, such as NCCL's and cuBLAS's. It uses capacity too; null on a CPU."""
     alloc_retries: Count = 0
-    """Times that the caching allocator had to give its blocks back and ask anew."""
+    """Times that the caching allocator had to free its cached blocks and retry an allocation."""
 
     @property
     def held_bytes(self) -> int | None:
-        """The peak to set against capacity: on CUDA what the allocator had reserved, with what is used beside it."""
+        """The peak to compare with capacity: on CUDA, the allocator's reserved memory plus the overhead outside it."""
         if self.peak_reserved_bytes is None:
             return self.peak_allocated_bytes
         return self.peak_reserved_bytes + (self.overhead_bytes or 0)
@@ -48,19 +48,19 @@ class RankOk(Frozen):
     regime: Regime
     memory: Memory
     step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    """Throughput window."""
+    """Step times of the throughput window."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
-    """Phase window: every phase of PHASES, `total`, and `backward_step`."""
+    """Times in the phase window: each of PHASES, `total` and `backward_step`."""
     losses: tuple[float, ...]
-    """Mean over ranks, of every step after warm-up: throughput window, then phase window."""
+    """Mean over ranks for every step after warm-up: the throughput window, then the phase window."""
     warmup_losses: tuple[float, ...]
-    """The first is of the weights as they were built: the same on every backend."""
+    """Losses of the warm-up. The first is computed with the initial weights, so it is the same on every backend."""
     metrics: dict[str, tuple[float, ...]]
-    """The other scalars of the workload, like losses."""
+    """The other scalars of the workload, with as many values as ``losses``."""
     setup_s: Amount
     warmup_s: Amount
     threads: Count
-    """CPU threads of the rank's operators."""
+    """CPU threads that torch's operators use in this rank."""
 
     @field_validator("phase_times_s")
     @classmethod
@@ -68,7 +68,7 @@ class RankOk(Frozen):
         if times_s and set(times_s) != {*PHASES, "total", "backward_step"}:
             raise ValueError("phases are missing or unknown")
         if len({len(samples) for samples in times_s.values()}) > 1:
-            raise ValueError("phases have unlike numbers of steps")
+            raise ValueError("phases have different numbers of steps")
         if not all(total > 0 for total in times_s.get("total", ())):
             raise ValueError("a step took no time")
         return times_s
@@ -82,19 +82,19 @@ class RankOk(Frozen):
         steps = len(self.step_times_s) + self.n_phase_steps
         for name, values in {"losses": self.losses, **self.metrics}.items():
             if len(values) != steps:
-                raise ValueError(f"{name} are of {len(values)} steps, times of {steps}")
+                raise ValueError(f"{name} has values for {len(values)} steps, but times for {steps}")
         return self
 
 
 class RankWalked(Frozen):
-    """This rank has walked as far as it could; its footprints are in a file of their own."""
+    """This rank has finished a walk over batches; its observations are in a separate file."""
 
     kind: Literal["walked"] = "walked"
     rank: Rank
 
 
 class RankAudited(Frozen):
-    """This rank has seen what an audit asked for; what it found is in a file of its own."""
+    """This rank has finished an audit; its findings are in a separate file."""
 
     kind: Literal["audited"] = "audited"
     rank: Rank
@@ -110,12 +110,12 @@ class RankOom(Frozen):
     at: float
     """Seconds since the epoch."""
     source: str | None = None
-    """Who refused: see bench.runner.oom.Kind; `kernel` for its killer, `abort` for native code."""
+    """What reported it: see bench.runner.oom.Kind; `kernel`: the out-of-memory killer; `abort`: native code."""
     bytes_asked: Count | None = None
 
 
 class RankError(Frozen):
-    """This rank raised, or ended without a result."""
+    """This rank raised an exception, or exited without a result."""
 
     kind: Literal["error"] = "error"
     rank: Rank
@@ -125,11 +125,11 @@ class RankError(Frozen):
     traceback: str
     at: float
     place: str | None = None
-    """Where the workload was."""
+    """Place in the workload's code."""
 
 
 class RankKilled(Frozen):
-    """This rank's process was ended by a signal, seen by its server."""
+    """A signal ended this rank's process, as observed by its server."""
 
     kind: Literal["killed"] = "killed"
     rank: Rank
@@ -137,11 +137,11 @@ class RankKilled(Frozen):
     signal: str
     at: float
     by_bench: str | None = None
-    """Why bench itself ended it: another rank had failed, or time was up."""
+    """Why bench itself ended it: another rank had failed, or the time limit was reached."""
     place: str | None = None
-    """Where the workload was, when the rank could still say so."""
+    """Place in the workload's code, if the rank could still report it."""
     last_words: str | None = None
-    """The end of its log."""
+    """The last lines of its log."""
 
 
 RankOutcome = Annotated[

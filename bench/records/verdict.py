@@ -1,4 +1,4 @@
-"""A search: what was asked for, and how it ended. Batches are per rank."""
+"""A batch search: its goal and its verdict. Batches are per rank."""
 
 from contextlib import suppress
 from typing import Annotated, Any, Literal
@@ -11,7 +11,7 @@ from bench.records.cell import Cell
 
 
 def _percent(value: Any) -> Any:
-    """``3%`` is 0.03."""
+    """``3%`` becomes 0.03."""
     if isinstance(value, str) and value.strip().endswith("%"):
         with suppress(ValueError):
             return float(value.strip()[:-1]) / 100
@@ -28,16 +28,16 @@ Share = Annotated[
 
 
 class Goal(Frozen):
-    """What the user wants to know, and how exactly."""
+    """What the search looks for, and how precisely."""
 
     max_batch: int = 65_536
-    """No batch above it is tried."""
+    """The largest batch to try."""
     granularity: int = 1
-    """Batches tried are multiples of it."""
+    """Only multiples of it are tried."""
     tolerance: Share = 0.0
-    """Share of max by which max may be understated; 0 is exact."""
+    """How far below the true maximum the result may be, as a share of it; 0 is exact."""
     headroom: Share = 0.9
-    """Share of capacity that the safe batch may hold."""
+    """Share of capacity that the safe batch may use."""
 
     @field_validator("max_batch", "granularity")
     @classmethod
@@ -80,32 +80,32 @@ class Goal(Frozen):
 
     @property
     def remedy(self) -> str:
-        """What to ask for when nothing was seen within the headroom."""
+        """What to change when no batch stayed within the headroom."""
         finer = ["a smaller granularity"] if self.granularity > 1 else []
         return " or ".join([*finer, *(["a larger headroom"] if self.headroom < 1 else [])])
 
     def tries(self, batch: int) -> bool:
-        """Whether the search may choose ``batch``. Others that were measured are hints to it and no answer."""
+        """Whether ``batch`` can be an answer. Other measured batches serve only as hints."""
         return batch % self.granularity == 0 and batch <= self.cap
 
     def down(self, batch: float) -> int:
-        """The nearest multiple of the granularity at or below ``batch``."""
+        """``batch`` rounded down to a multiple of the granularity."""
         return int(batch // self.granularity) * self.granularity
 
     def width(self, fits: int) -> int:
-        """How far above ``fits`` the next failure may be for ``fits`` to count as max."""
+        """The largest distance from ``fits`` to the next failure at which ``fits`` counts as max."""
         return max(self.granularity, self.down(fits * self.tolerance))
 
 
 Certificate = Literal["next_fails", "tolerance", "cap_fits", "nothing_fits", "contradicted"]
-"""What max rests on, each point seen fresh.
+"""The evidence for max, from attempts in fresh processes only.
 
-next_fails    max fits and max + granularity does not
-tolerance     max fits and a batch within the tolerance above it does not
-cap_fits      the largest batch that the user allows fits
+next_fails    max fits, and max + granularity does not
+tolerance     max fits, and a batch within the tolerance above it does not
+cap_fits      the largest allowed batch fits
 nothing_fits  the smallest candidate does not fit
-contradicted  batches ran out that had fitted, or below ones that had, again and again: max fitted and nothing
-              at or below it has failed, but how much more would fit this machine does not say
+contradicted  several times a batch ran out of memory although it, or a larger one, had fitted before. max fits and
+              nothing at or below it has failed, but this machine does not show reliably whether more would fit
 """
 
 
@@ -114,42 +114,42 @@ class Answer(Frozen):
 
     batch: AtLeastOne
     samples_per_s: Positive
-    """Global; at the full step count when that was measured."""
+    """Over all ranks; from an attempt at the full step count if there is one."""
     held: Amount | None
-    """Share of capacity: reserved when known, else allocated."""
+    """Share of capacity held: by reserved memory if known, else by allocated."""
     confirmed: bool
-    """Measured at the full step count in a fresh process."""
+    """Whether it was measured at the full step count in a fresh process."""
 
 
 class Verdict(Frozen):
-    """The end of the search."""
+    """The result of a finished search."""
 
     kind: Literal["verdict"] = "verdict"
     max_batch_per_rank: int | None
     """None: not even the smallest candidate fits."""
     certificate: Certificate
     fits: int | None
-    """Lower end of the bracket: the largest batch seen to fit."""
+    """Lower end of the bracket: the largest batch that was seen to fit."""
     fails: int | None
-    """Upper end: the smallest batch seen to fail. None: none failed."""
+    """Upper end of the bracket: the smallest batch that was seen to fail. None: none failed."""
     best: Answer | None
     """Highest throughput. None: nothing fits, every batch thrashes, or no throughput is known."""
     safe: Answer | None
     """Highest throughput within the headroom."""
     points: int
-    """Fresh batches with a throughput, up to max, that best and safe rest on."""
+    """Number of batches up to max with a throughput from a fresh process; best and safe are chosen from them."""
     thrashing: tuple[int, ...]
-    """Batches that fit and must not be recommended."""
+    """Batches that fit but thrash: never recommended."""
     why: str
 
     @property
     def advised(self) -> Answer | None:
-        """What to train with: safe, or best where nobody knows what it holds."""
+        """The batch to recommend: safe, or best if its memory use is unknown."""
         return self.safe or (self.best if self.best and self.best.held is None else None)
 
     @property
     def confirmed(self) -> bool:
-        """Best and safe were measured at the full step count."""
+        """Whether best and safe were measured at the full step count."""
         return all(answer.confirmed for answer in (self.best, self.safe) if answer)
 
 
@@ -160,11 +160,11 @@ class Stopped(Frozen):
 
 
 class Probe(Frozen):
-    """`probe.json`: what the search of one cell came to."""
+    """`probe.json`: the search of one cell and its verdict."""
 
     cell: Cell
     axes: dict[str, JsonValue]
     goal: Goal
     found: Verdict | Stopped
     needs_bytes: int | None = None
-    """What the smallest batch takes without a limit, measured where it did not fit within one."""
+    """Memory that the smallest batch needs without a memory limit; measured when it did not fit within the limit."""

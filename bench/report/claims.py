@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.records.claim import KINDS, Claim
+from bench.records.claim import METRICS, Claim
 from bench.report.claim_sides import NotTestedError, Side, find_one, find_pair, named, words
 from bench.report.doubts import doubted
 from bench.report.rows import Row, Sampled, Summary
@@ -176,7 +176,7 @@ def _unit(claim: Claim, kind: Kind) -> str:
 
 
 def _show(value: float, claim: Claim) -> str:
-    kind = KINDS.get(claim.metric, "s")
+    kind = METRICS[claim.metric]
     if claim.ratio:
         return in_unit(value, {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%"}[kind])
     return in_unit(value, _unit(claim, kind))

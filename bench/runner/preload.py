@@ -14,12 +14,9 @@ from pathlib import Path
 from typing import get_args
 
 from bench import machine, processes
-from bench.backends import Family
+from bench.backends import FAMILIES, Family
 
 _ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks", "transformers.integrations.deepspeed")
-_ENGINE = ("deepspeed", "torch._inductor.compile_fx", "torch.utils.cpp_extension", "deepspeed.runtime.superoffload")
-# accelerate imports deepspeed to clip FSDP2's gradients.
-_MODULES: dict[Family, tuple[str, ...]] = {"fsdp2": (*_ALWAYS, "deepspeed"), "deepspeed": (*_ALWAYS, *_ENGINE)}
 
 
 def build_extensions() -> None:
@@ -64,6 +61,6 @@ def _wait_for_baton(file: Path) -> None:
 def preload(families: Iterable[Family] = get_args(Family)) -> None:
     """Import what steps of these families need; a module that is not there is left to the attempt that misses it."""
     for family in families:
-        for module in _MODULES.get(family, _ALWAYS):
+        for module in (*_ALWAYS, *FAMILIES[family].preloads):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)

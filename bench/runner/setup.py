@@ -14,7 +14,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
 from bench import processes, workload
-from bench.backends import Family, backend_of
+from bench.backends import FAMILIES, Family, backend_of
 from bench.errors import InputError
 from bench.records.cell import Cell
 from bench.runner.device import Shim
@@ -61,7 +61,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
     task = task_of(cell)
     model = build(cell, task)
-    if family in ("fsdp", "fsdp2") or cell.train.compile:
+    if FAMILIES[family].wraps_units or cell.train.compile:
         _check_units(model, task.units)
     if family == "fsdp2" and cell.mixed_precision == "bf16" and cell.accelerate is None:
         _reduce_in_fp32(accelerator)
@@ -91,14 +91,14 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     masters = None
     if cell.train.optimizer == "none":
         model = accelerator.prepare(model)
-    elif family in ("deepspeed", "fsdp2"):
+    elif FAMILIES[family].prepares_optimizer:
         # Both take over the optimizer while they shard the model.
         optimizer = adamw(model.parameters())
         model, optimizer, scheduler = accelerator.prepare(model, optimizer, constant(optimizer))
     else:
         model = accelerator.prepare(model)
         optimizer = adamw(model.parameters())
-        if family != "fsdp" and cell.mixed_precision == "bf16" and cell.train.master_weights:
+        if not FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and cell.train.master_weights:
             optimizer = masters = MasterWeights(optimizer)
         optimizer, scheduler = accelerator.prepare(optimizer, constant(optimizer))
     model.train()
@@ -128,7 +128,7 @@ def build(cell: Cell, task: workload.Workload) -> nn.Module:
     torch.manual_seed(cell.measure.seed)
     with _no_zero_init():
         model = task.build()
-    if cell.mixed_precision == "bf16" and backend_of(cell).family not in ("fsdp", "fsdp2"):
+    if cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights:
         model = model.to(torch.bfloat16)
     return model
 

@@ -1,9 +1,9 @@
-"""The max-batch search of one cell: observations in, the next attempt or the verdict out. Pure.
+"""The batch search of one cell: observations in, the next attempt or the verdict out. Pure.
 
-data.py         Observation, Goal, the steps, the verdict, and what counts as evidence
-memory.py       the peak as a curve over the batch
-ceiling.py      max: the bracket, closed in few attempts
-throughput.py   best and safe: the curve below max, thrashing
+data.py         observations, the steps of the search, and which observations count as evidence
+memory.py       peak memory as a curve over the batch
+ceiling.py      max: narrows the bracket between fits and failures in few attempts
+throughput.py   best and safe: the throughput curve below max, and thrashing
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from bench.records.verdict import Answer, Certificate, Goal, Verdict
 from bench.search.ceiling import Bracket, settle
 from bench.search.data import Observation, Scout, Step, Try, evidence
-from bench.search.throughput import Answers, choose, further, know
+from bench.search.throughput import Answers, batches_up_to_max, choose, further
 from bench.units import counted, percent
 
 __all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step"]
@@ -20,22 +20,22 @@ __all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try
 def next_step(observations: Sequence[Observation], goal: Goal, *, start: int | None = None) -> Step:
     """What to do next for one cell.
 
-    A function of its arguments alone, so a search that was interrupted goes on from what is stored. The caller adds
-    what the step showed and asks again; when a scout saw nothing at all, that is one hint: the smallest batch ran out.
-    An attempt that hangs or fails otherwise shows nothing, and asking again gives the same step.
+    The result depends only on the arguments, so an interrupted search resumes from what is stored. The caller adds the
+    observations of the step and calls again. A scout that observed nothing counts as one hint: the smallest batch ran
+    out of memory. An attempt that hangs or fails adds no observation, so the next call returns the same step.
 
     Args:
-        observations: of this cell, in the order they were made; those of earlier searches count as well.
-        start: another cell's max. It adds one batch to the scout's walk and decides nothing.
+        observations: of this cell, in the order they were made, including those of earlier searches.
+        start: another cell's max. It only adds one batch to the scout's walk.
     """
-    told = evidence(observations, goal)
-    settled = settle(observations, told, goal, start)
+    sorted_evidence = evidence(observations, goal)
+    settled = settle(observations, sorted_evidence, goal, start)
     if isinstance(settled, Scout | Try):
         return settled
     bracket, certificate = settled
-    known = know(told, bracket, goal)
-    attempt = None if certificate == "contradicted" else further(known, goal, full_only=told.full_only)
-    return attempt or _verdict(bracket, certificate, choose(known), goal)
+    batches = batches_up_to_max(sorted_evidence, bracket, goal)
+    attempt = None if certificate == "contradicted" else further(batches, goal, full_only=sorted_evidence.full_only)
+    return attempt or _verdict(bracket, certificate, choose(batches), goal)
 
 
 def _verdict(bracket: Bracket, certificate: Certificate, answers: Answers, goal: Goal) -> Verdict:
@@ -60,15 +60,15 @@ def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str
         case "next_fails":
             return f"{fits} fits and {fails} does not"
         case "tolerance":
-            return f"{fits} fits and {fails} does not, which is within the tolerance of {percent(goal.tolerance)}"
+            return f"{fits} fits and {fails} does not, within the tolerance of {percent(goal.tolerance)}"
         case "cap_fits":
             return f"{fits} fits, the largest batch allowed"
         case "nothing_fits":
-            finer = "; a smaller granularity may" if goal.granularity > 1 else ""
+            finer = "; a smaller batch may, with a smaller granularity" if goal.granularity > 1 else ""
             return f"not even {goal.granularity} fits{finer}"
         case "contradicted":
-            known = f"{fits} fits and nothing up to it has failed" if fits else f"{fails} does not fit"
-            return f"{known}, but batches that had fitted, or smaller ones, ran out: no certificate"
+            bounds = f"{fits} fits and nothing up to it has failed" if fits else f"{fails} does not fit"
+            return f"{bounds}, but a batch that had fitted, or a smaller one, later ran out of memory: no certificate"
 
 
 def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
@@ -81,9 +81,9 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
     if safe and safe != best:
         yield f"{safe.batch} is fastest within the headroom at {safe.samples_per_s:.3g} samples/s"
     if best and best.held is None:
-        yield "what it holds is unknown"
+        yield "its memory use is unknown"
     elif best and not safe:
-        yield "no batch was seen within the headroom" + (f": try {goal.remedy}" if goal.remedy else "")
+        yield "no measured batch is within the headroom" + (f": try {goal.remedy}" if goal.remedy else "")
     elif answers.points == 1 and goal.granularity > 1:
         yield "a smaller granularity compares more batches"
     if thrashing:

@@ -1,4 +1,4 @@
-"""Max: the bracket between the largest batch that fits and the smallest that does not, closed in few attempts."""
+"""Max: narrows the bracket between the largest batch that fits and the smallest that does not, in few attempts."""
 
 from collections.abc import Sequence
 from statistics import fmean
@@ -9,18 +9,19 @@ from bench.search import memory
 from bench.search.data import Evidence, Observation, Scout, Try
 
 NEAR = 0.98
-"""A failure where the fit says at least this share of capacity is noise; below it, the fit is not believed."""
+"""If a batch fails although the curve predicts less than this share of capacity, the curve is not trusted. Above it,
+the difference is noise."""
 PATIENCE = 5
-"""Attempts near the ceiling after which the fit is no longer believed."""
+"""Attempts near the ceiling after which the curve is no longer trusted."""
 CONTRADICTIONS = 3
-"""Failures at or below a batch that had fitted, after which the bracket cannot be certified."""
+"""Batches that failed at or below a batch that had fitted, after which the bracket cannot be certified."""
 
 
 class Bracket(NamedTuple):
-    """What evidence says. Every fit above a failure is left out: a batch that ran out once may do so again."""
+    """The bracket by the evidence. Fits above a failure are ignored: a batch that failed once may fail again."""
 
     fits: int
-    """0: none fits as far as is known."""
+    """0: no batch is known to fit."""
     fails: int | None
 
     def certificate(self, goal: Goal) -> Certificate | None:
@@ -36,17 +37,17 @@ class Bracket(NamedTuple):
 
 
 def bracket_of(seen: Sequence[Observation]) -> Bracket:
-    """The bracket that ``seen`` leaves open."""
+    """The bracket by the observations ``seen``."""
     fails = min((o.batch for o in seen if o.outcome == "oom"), default=None)
     fits = max((o.batch for o in seen if o.outcome == "ok" and (fails is None or o.batch < fails)), default=0)
     return Bracket(fits, fails)
 
 
 def settle(
-    observations: Sequence[Observation], known: Evidence, goal: Goal, start: int | None
+    observations: Sequence[Observation], evidence: Evidence, goal: Goal, start: int | None
 ) -> tuple[Bracket, Certificate] | Scout | Try:
-    """Max with its certificate, or what to do to come nearer to it."""
-    seen = known.seen
+    """The bracket of max with its certificate, or the next step towards it."""
+    seen = evidence.seen
     bracket = bracket_of(seen)
     if certificate := bracket.certificate(goal):
         return bracket, certificate
@@ -55,46 +56,46 @@ def settle(
         return bracket, "contradicted"
     if scout := _scout(observations, bracket, goal, start):
         return scout
-    batch, why = _next_batch(known, bracket, goal)
-    return Try(batch=batch, full=known.full_only, why=why)
+    batch, why = _next_batch(evidence, bracket, goal)
+    return Try(batch=batch, full=evidence.full_only, why=why)
 
 
 def _scout(observations: Sequence[Observation], bracket: Bracket, goal: Goal, start: int | None) -> Scout | None:
-    """A walk by doubling, unless there was one, three peaks are known, or trying everything costs no more.
+    """A walk by doubling, unless there already was one, three peaks are known, or trying every batch costs no more.
 
-    Another cell's answer adds itself to the walk: when the cells are alike, one peak comes from near the ceiling.
+    Another cell's max is added to the walk: if the cells are similar, this gives a peak near the ceiling.
     """
     top = _top(bracket, goal)
-    known = {o.batch for o in observations if o.peak is not None}
-    if top - bracket.fits <= 3 * goal.granularity or len(known) >= 3 or not all(o.fresh for o in observations):
+    with_peak = {o.batch for o in observations if o.peak is not None}
+    if top - bracket.fits <= 3 * goal.granularity or len(with_peak) >= 3 or not all(o.fresh for o in observations):
         return None
     doublings = [goal.granularity << i for i in range((top // goal.granularity).bit_length())]
     extra = [goal.down(start)] if start is not None and goal.granularity <= goal.down(start) <= top else []
     return Scout(batches=tuple(sorted({*doublings, *extra})))
 
 
-def _next_batch(known: Evidence, bracket: Bracket, goal: Goal) -> tuple[int, str]:
-    """The candidate strictly inside the bracket to try, and why that one."""
+def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal) -> tuple[int, str]:
+    """The candidate to try next, strictly inside the bracket, and the reason for it."""
     fits, fails = bracket
-    hint = _hinted(known.hints, bracket)
+    hint = _hinted(evidence.hints, bracket)
     wall = hint.fails
-    curve = _curve(known)
-    if _crawls(known.seen, bracket, goal):
+    curve = _curve(evidence)
+    if _crawls(evidence.seen, bracket, goal):
         batch = 2 * fits if wall is None else _middle(fits, wall, goal)
-        why = f"memory does not foretell what fits here: searching between {fits} and {wall or goal.cap}"
+        why = f"memory is a poor predictor here: searching directly between {fits} and {wall or goal.cap}"
     elif curve is None or (wall is not None and curve.at(wall) < NEAR):
         batch = goal.cap if wall is None else _middle(hint.fits, wall, goal)
         why = f"the middle between {hint.fits} and {wall}" if wall else "the largest batch allowed"
     else:
-        batch = _aim(curve, known.seen, bracket, hint, goal)
+        batch = _aim(curve, evidence.seen, bracket, hint, goal)
         reach = goal.down(min(max(curve.reaches(1.0), 0), goal.cap))
         failed = fails is not None and reach >= fails
-        why = f"memory points to {reach} as the largest batch" + (f", but {fails} ran out" if failed else "")
+        why = f"memory predicts {reach} as the largest batch" + (f", but {fails} ran out of memory" if failed else "")
     return min(max(batch, fits + goal.granularity), _top(bracket, goal)), why
 
 
 def _crawls(seen: Sequence[Observation], bracket: Bracket, goal: Goal) -> bool:
-    """Many attempts lie close together at an end of the bracket, or twice as many anywhere near it."""
+    """Whether many attempts are close to one end of the bracket, or twice as many are anywhere near it."""
     fits, fails = bracket
     close = 2 * PATIENCE * goal.width(fits)
     crowd = sum(abs(o.batch - end) <= close for o in seen for end in bracket if end)
@@ -102,14 +103,15 @@ def _crawls(seen: Sequence[Observation], bracket: Bracket, goal: Goal) -> bool:
     return crowd >= PATIENCE or near >= 2 * PATIENCE
 
 
-def _curve(known: Evidence) -> memory.Curve | None:
-    """Fitted on all peaks; on evidence alone when the scout's lead away from it, as after a leak.
+def _curve(evidence: Evidence) -> memory.Curve | None:
+    """The memory curve fitted to all peaks, or to evidence alone if the scout's peaks contradict it, as after a leak.
 
-    A long process holds a little more or less than a fresh one at any batch: evidence says where the curve lies.
+    A long process holds a little more or less memory than a fresh one at every batch, so the curve is shifted to match
+    the evidence.
     """
     fresh, hints = (
         [memory.Point(o.batch, o.peak) for o in group if o.outcome == "ok" and o.peak]
-        for group in (known.seen, known.hints)
+        for group in (evidence.seen, evidence.hints)
     )
     curve = memory.fit([*fresh, *hints])
     if curve is None or not fresh:
@@ -120,10 +122,10 @@ def _curve(known: Evidence) -> memory.Curve | None:
 
 
 def _aim(curve: memory.Curve, seen: Sequence[Observation], bracket: Bracket, hint: Bracket, goal: Goal) -> int:
-    """The end of a bracket of the wanted width around the batch where ``curve`` reaches capacity.
+    """One end of a bracket of the required width around the batch at which ``curve`` reaches capacity.
 
-    The lower end goes first: when it fits, its peak, so near the ceiling, tells the fit more than any other. Where the
-    curve promises more than what has failed, each such failure doubles the step back, up to half of the bracket.
+    The lower end comes first: if it fits, its peak is near the ceiling and improves the curve most. Where the curve
+    predicts a fit but the batch has failed, each such failure doubles the step back, up to the middle of the bracket.
     """
     fits, fails = bracket
     reach, top = curve.reaches(1.0), _top(hint, goal)
@@ -140,7 +142,7 @@ def _aim(curve: memory.Curve, seen: Sequence[Observation], bracket: Bracket, hin
 
 
 def _hinted(hints: Sequence[Observation], bracket: Bracket) -> Bracket:
-    """The bracket as the scout saw it; of its fits and failures, those are dropped of which evidence refutes one."""
+    """The bracket by the scout's hints. Its fits, or its failures, are ignored if evidence contradicts one of them."""
     fits, fails = bracket
     ok, oom = ([o.batch for o in hints if o.outcome == outcome] for outcome in ("ok", "oom"))
     if fails is None or max(ok, default=0) < fails:
@@ -151,7 +153,7 @@ def _hinted(hints: Sequence[Observation], bracket: Bracket) -> Bracket:
 
 
 def _top(bracket: Bracket, goal: Goal) -> int:
-    """The largest candidate below what fails."""
+    """The largest candidate below the smallest failure."""
     return goal.cap if bracket.fails is None else min(goal.cap, goal.down(bracket.fails - 1))
 
 

@@ -1,4 +1,4 @@
-"""What the search is told and what it answers. Batches are per rank."""
+"""Input and output of the search: observations, evidence and steps. Batches are per rank."""
 
 from collections.abc import Sequence
 from typing import Literal, NamedTuple
@@ -8,33 +8,33 @@ from bench.records.verdict import Goal, Verdict
 
 
 class Observation(Frozen):
-    """One batch seen once. An attempt that neither fitted nor ran out of memory observed nothing."""
+    """One observation of one batch. An attempt that neither fitted nor ran out of memory gives none."""
 
     batch: int
     outcome: Literal["ok", "oom"]
     fresh: bool
-    """Seen in processes of its own: evidence. False: seen by the scout, after other batches: a hint."""
+    """True: observed in fresh processes: evidence. False: observed by the scout after other batches: a hint."""
     peak_bytes: int | None
-    """Of the worst rank: allocated and what is used beside torch. None when unknown."""
+    """Of the worst rank: allocated memory and memory used outside torch. None if unknown."""
     capacity_bytes: int
-    """What that rank could use."""
+    """Memory that this rank could use."""
     samples_per_s: float | None
-    """Global."""
+    """Over all ranks."""
     reserved_bytes: int | None = None
-    """Blocks that the caching allocator held, and what is used beside torch."""
+    """Blocks that the caching allocator held, and memory used outside torch."""
     alloc_retries: int = 0
-    """Times that the caching allocator had to give its blocks back and ask anew."""
+    """Times that the caching allocator had to free its cached blocks and retry an allocation."""
     full: bool = False
     """Measured at the full step count."""
 
     @property
     def peak(self) -> float | None:
-        """Share of capacity in use: what memory is fitted on."""
+        """Share of capacity in use; the memory curve is fitted to it."""
         return None if self.peak_bytes is None else self.peak_bytes / self.capacity_bytes
 
     @property
     def footprint(self) -> float | None:
-        """Share of capacity held, the allocator's spare blocks included: what headroom is judged by."""
+        """Share of capacity held, including the allocator's cached blocks; compared with the headroom."""
         return self.peak if self.reserved_bytes is None else self.reserved_bytes / self.capacity_bytes
 
 
@@ -46,12 +46,12 @@ class Scout(Frozen):
 
 
 class Try(Frozen):
-    """Make one attempt in processes of its own."""
+    """Make one attempt in fresh processes."""
 
     kind: Literal["try"] = "try"
     batch: int
     full: bool
-    """At the full step count; otherwise a few steps are enough."""
+    """Whether to run the full number of steps, or only a few."""
     why: str
 
 
@@ -59,15 +59,15 @@ Step = Scout | Try | Verdict
 
 
 class Evidence(NamedTuple):
-    """Observations sorted by what may rest on them."""
+    """Observations, sorted into evidence and hints."""
 
     seen: Sequence[Observation]
-    """Fresh observations of candidates: what a verdict rests on."""
+    """Fresh observations of candidates. Only these support a verdict."""
     hints: Sequence[Observation]
-    """All others: they may choose what to try."""
+    """All others. They only help to choose what to try."""
     full_only: bool
-    """A full attempt has run out where a short one had fitted. A few steps prove nothing here: short fits are hints,
-    short failures stay evidence."""
+    """Whether a full attempt ran out of memory at a batch where a short one had fitted. Then a few steps do not prove
+    that a batch fits: short fits become hints, short failures stay evidence."""
 
 
 def evidence(observations: Sequence[Observation], goal: Goal) -> Evidence:

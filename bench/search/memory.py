@@ -1,17 +1,17 @@
-"""The peak as a curve over the batch: static part + slope * batch + bend * batch², in shares of capacity."""
+"""Peak memory as a curve over the batch: static part + slope * batch + bend * batch², in shares of capacity."""
 
 import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
 NOISE = 0.002
-"""Relative scatter of a peak, assumed while there are too few points to see it."""
+"""Assumed relative scatter of a peak while there are too few points to estimate it."""
 BEND = 0.1
-"""How much of capacity the bend is expected to take at the largest batch seen, when the points cannot tell."""
+"""Expected share of capacity due to the bend at the largest observed batch, if the points do not show it."""
 
 
 class Point(NamedTuple):
-    """A batch and the share of capacity that it took."""
+    """A batch and the share of capacity that it used."""
 
     batch: int
     share: float
@@ -28,7 +28,7 @@ class Curve(NamedTuple):
         return self.static + (self.slope + self.bend * batch) * batch
 
     def reaches(self, share: float) -> float:
-        """The batch at which the curve crosses ``share``; below 0 when its static part is above it."""
+        """The batch at which the curve reaches ``share``; negative if its static part exceeds ``share``."""
         room = share - self.static
         if self.slope <= 0 and self.bend <= 0:
             return math.inf if room >= 0 else -1.0
@@ -37,10 +37,10 @@ class Curve(NamedTuple):
 
 
 def fit(points: Sequence[Point]) -> Curve | None:
-    """The convex curve nearest to ``points``; None when there are none.
+    """The convex curve that fits ``points`` best; None without points.
 
-    The bend is what is left after a straight line is taken out (Frisch-Waugh), shrunk by as much as the scatter of the
-    points makes it doubtful: exact points give the exact parabola, noisy ones nearly a line.
+    The bend is fitted to the residuals of a straight line (Frisch-Waugh) and shrunk according to the scatter of the
+    points: exact points give the exact parabola, noisy ones nearly a line.
     """
     if not points:
         return None
@@ -55,9 +55,9 @@ def fit(points: Sequence[Point]) -> Curve | None:
     bend = 0.0
     if square > 1e-12:
         free = cross / square
-        left = sum((b - free * a) ** 2 for a, b in zip(rest_x2, rest_y, strict=True))
+        residual = sum((b - free * a) ** 2 for a, b in zip(rest_x2, rest_y, strict=True))
         spare = len(points) - 3
-        variance = (left + NOISE**2 * (spare <= 0)) / max(spare, 1)
+        variance = (residual + NOISE**2 * (spare <= 0)) / max(spare, 1)
         bend = max(0.0, cross / (square + variance / BEND**2))
     static, slope = _line(x, [b - bend * a for a, b in zip(x2, y, strict=True)])
     return Curve(static, slope / unit, bend / unit**2)
@@ -72,7 +72,7 @@ def _line(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 
 
 def _off_line(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """What a straight line leaves of ``y``."""
+    """The residuals of ``y`` after fitting a straight line."""
     intercept, slope = _line(x, y)
     return [b - intercept - slope * a for a, b in zip(x, y, strict=True)]
 

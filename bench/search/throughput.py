@@ -1,4 +1,4 @@
-"""Best and safe: how throughput runs over the batch below max, and which batches thrash."""
+"""Best and safe: throughput as a function of the batch below max, and which batches thrash."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median
@@ -10,37 +10,38 @@ from bench.search.ceiling import Bracket
 from bench.search.data import Evidence, Observation, Try
 
 CLEARLY = 0.03
-"""Share by which a throughput must be lower for a step or two of noise not to explain it."""
+"""Share by which a throughput must be lower to count as slower rather than as noise of a step or two."""
 CEILING = 0.97
-"""Share of capacity at which reserved memory counts as held at the ceiling."""
+"""Share of capacity from which reserved memory counts as at the ceiling."""
 WALK = 4
-"""Fresh batches below max after which the walk over the curve ends."""
+"""Number of fresh batches below max after which the exploration of the curve ends."""
 NEAR_TOP = 0.95
-"""Share of max above which a batch says nothing about the curve that max does not."""
+"""Share of max above which a batch adds nothing about the curve."""
 ENOUGH = 0.1
-"""Batches nearer to the end of the headroom than this share are not improved upon."""
+"""A batch nearer to the end of the headroom than this share is close enough."""
 GAP = 0.25
-"""A peak is located when the batches beside it are no further off than this share of it."""
+"""The throughput peak is located when its neighbouring batches are within this share of it."""
 RISING_GAP = 0.5
-"""The same where throughput plainly rises up to max."""
+"""The same where throughput clearly rises up to max."""
 FLAT_GAP = 0.4
 """The same where throughput is flat on both sides."""
 
 
 class Point(NamedTuple):
-    """All that was seen of one batch that fits."""
+    """All observations of one batch that fits, combined."""
 
     batch: int
     rate: float
-    """Samples per second, global, to compare by: of short attempts, unless a full one fell clearly short of them.
+    """Samples per second over all ranks, to compare batches: of short attempts, unless a full one was clearly slower.
     0: unknown."""
     samples_per_s: float
-    """To report: of the full attempt when there is one."""
+    """The throughput to report: of the full attempt if there is one."""
     held: float | None
-    """Largest share of capacity held; of the full attempt when there is one, as in the report's row."""
+    """Largest share of capacity held; of the full attempt if there is one, as in the report."""
     at_ceiling: bool
-    """Whether an allocator was seen to hold all there is; one that keeps no blocks cannot thrash."""
+    """Whether the caching allocator held all memory. An allocator that caches nothing cannot thrash."""
     retried: bool
+    """Whether the allocator had to free cached blocks and retry."""
     full: bool
 
     @property
@@ -49,7 +50,7 @@ class Point(NamedTuple):
 
 
 class Answers(NamedTuple):
-    """Best and safe, with what they rest on."""
+    """Best and safe, and the observations behind them."""
 
     best: Answer | None
     safe: Answer | None
@@ -57,59 +58,59 @@ class Answers(NamedTuple):
     thrashing: tuple[int, ...]
 
 
-class Known(NamedTuple):
-    """What is known of the batches up to max, by batch."""
+class Batches(NamedTuple):
+    """What was observed of the batches up to max, by batch."""
 
     points: Mapping[int, Point]
-    """Fresh."""
+    """Batches observed in fresh processes."""
     hints: Mapping[int, Point]
-    """The scout's, and what else is no evidence."""
+    """Batches known only from the scout and other hints."""
     thrashing: frozenset[int]
     sound: Mapping[int, Point]
-    """Fresh, does not thrash, and its throughput is known."""
+    """Fresh batches that do not thrash and whose throughput is known."""
     within: Mapping[int, Point]
-    """Sound and within the headroom."""
+    """Sound batches within the headroom."""
     rates: Mapping[int, float]
-    """Throughput of what is sound, and the scout's where nothing better is known: where to look."""
+    """Throughput of sound batches, else of hints; decides which batch to try next."""
 
 
-def know(known: Evidence, bracket: Bracket, goal: Goal) -> Known:
-    """Sort what was seen up to max."""
-    points = _points([o for o in known.seen if o.batch <= bracket.fits])
-    candidates = [o for o in known.hints if o.batch % goal.granularity == 0]
+def batches_up_to_max(evidence: Evidence, bracket: Bracket, goal: Goal) -> Batches:
+    """Sort the observations up to max."""
+    points = _points([o for o in evidence.seen if o.batch <= bracket.fits])
+    candidates = [o for o in evidence.hints if o.batch % goal.granularity == 0]
     hints = _points([o for o in candidates if o.batch < NEAR_TOP * bracket.fits])
     thrashing = _thrashing(points)
     sound = {batch: point for batch, point in points.items() if batch not in thrashing and point.rate}
     within = {b: point for b, point in sound.items() if point.held is not None and point.held <= goal.headroom}
     unseen = {batch: point for batch, point in hints.items() if batch not in points and not point.retried}
     rates = {batch: point.rate for batch, point in (unseen | sound).items() if point.rate}
-    return Known(points, hints, frozenset(thrashing), sound, within, rates)
+    return Batches(points, hints, frozenset(thrashing), sound, within, rates)
 
 
-def choose(known: Known) -> Answers:
-    """Best and safe among the fresh points.
+def choose(batches: Batches) -> Answers:
+    """Best and safe among the fresh batches.
 
-    Which of those that were measured in full is the fastest, their full attempts say: the report shows no others.
+    Batches that were measured in full are compared by their full attempts, as in the report.
     """
-    best, safe = _fastest_in_full(known.sound), _fastest_in_full(known.within)
-    points = sum(point.rate > 0 for point in known.points.values())
-    return Answers(best and best.answer, safe and safe.answer, points, tuple(sorted(known.thrashing)))
+    best, safe = _fastest_in_full(batches.sound), _fastest_in_full(batches.within)
+    points = sum(point.rate > 0 for point in batches.points.values())
+    return Answers(best and best.answer, safe and safe.answer, points, tuple(sorted(batches.thrashing)))
 
 
-def further(known: Known, goal: Goal, *, full_only: bool) -> Try | None:
-    """The attempt that is still needed to know best and safe: walk the curve, then confirm the winners."""
-    if not any(point.rate for point in known.points.values()):
+def further(batches: Batches, goal: Goal, *, full_only: bool) -> Try | None:
+    """The next attempt for best and safe: explore the curve, then confirm the winners. None: no more are needed."""
+    if not any(point.rate for point in batches.points.values()):
         return None
-    if (batch := _curve_batch(known, goal)) is not None:
+    if (batch := _curve_batch(batches, goal)) is not None:
         return Try(batch=batch, full=full_only, why="looking for the batch with the highest throughput")
-    if (batch := _headroom_batch(known, goal)) is not None:
-        wins = full_only or batch <= _peak(known.rates)
+    if (batch := _headroom_batch(batches, goal)) is not None:
+        wins = full_only or batch <= _peak(batches.rates)
         return Try(batch=batch, full=wins, why=f"looking for the best batch within {goal.headroom:.0%} of capacity")
-    only = max(known.points)
-    if len(known.points) == 1 and only > goal.granularity:
+    only = max(batches.points)
+    if len(batches.points) == 1 and only > goal.granularity:
         half = max(goal.down(only / 2), goal.granularity)
         return Try(batch=half, full=full_only, why="a second point of the throughput curve")
-    for name, winner in (("best", _fastest(known.sound)), ("safe", _fastest(known.within))):
+    for name, winner in (("best", _fastest(batches.sound)), ("safe", _fastest(batches.within))):
         if winner and not winner.full:
             return Try(batch=winner.batch, full=True, why=f"confirming the {name} batch at the full step count")
     return None
@@ -120,7 +121,7 @@ def _fastest(points: Mapping[int, Point]) -> Point | None:
 
 
 def _fastest_in_full(points: Mapping[int, Point]) -> Point | None:
-    """The fastest where that was not confirmed."""
+    """The fastest point; if it was measured in full, the fastest of those that were, by their full attempts."""
     winner = _fastest(points)
     if winner is None or not winner.full:
         return winner
@@ -152,32 +153,32 @@ def _point(batch: int, group: Sequence[Observation]) -> Point:
 
 
 def _thrashing(points: Mapping[int, Point]) -> set[int]:
-    """Batches that fit only because the allocator gives blocks back and asks anew, which costs them throughput."""
-    found, fastest = set(), 0.0
+    """Batches that fit only because the allocator frees cached blocks and retries, which costs throughput."""
+    thrashing, fastest = set(), 0.0
     for batch, point in sorted(points.items()):
         slower = point.rate < (1 - CLEARLY) * fastest
         if point.retried or (slower and point.at_ceiling):
-            found.add(batch)
+            thrashing.add(batch)
         fastest = max(fastest, point.rate)
-    return found
+    return thrashing
 
 
-def _curve_batch(known: Known, goal: Goal) -> int | None:
-    """Where the throughput curve is not known well enough."""
-    points, top = known.points, max(known.points)
-    if not known.rates:
+def _curve_batch(batches: Batches, goal: Goal) -> int | None:
+    """The batch at which the throughput curve needs another point; None if it is known well enough."""
+    points, top = batches.points, max(batches.points)
+    if not batches.rates:
         halved = goal.down(min(points) / 2)
         return halved or (goal.granularity if goal.granularity not in points else None)
     if sum(batch < NEAR_TOP * top for batch in points) >= WALK:
         return None
-    peak = _peak(known.rates)
+    peak = _peak(batches.rates)
     if peak not in points:
         return peak
-    return _beside(peak, {**{batch: point.rate for batch, point in points.items()}, **known.rates}, goal)
+    return _beside(peak, {**{batch: point.rate for batch, point in points.items()}, **batches.rates}, goal)
 
 
 def _beside(peak: int, rates: Mapping[int, float], goal: Goal) -> int | None:
-    """The middle of the wider gap beside ``peak`` that could hide a higher one."""
+    """The middle of the wider gap beside ``peak`` that could hide a higher peak."""
     left = max((batch for batch in rates if batch < peak), default=0)
     right = min((batch for batch in rates if batch > peak), default=None)
     flat = {batch for batch in (left, right) if batch and rates[batch] >= (1 - CLEARLY) * rates[peak]}
@@ -189,36 +190,36 @@ def _beside(peak: int, rates: Mapping[int, float], goal: Goal) -> int | None:
 
 
 def _middle(left: int, right: int, gap: float, goal: Goal) -> int | None:
-    """The candidate in the middle when the two are further apart than ``gap``."""
+    """The candidate in the middle, if the two are further apart than ``gap``."""
     middle = goal.down((left + right) / 2)
     return middle if right - left > gap and left < middle < right else None
 
 
-def _headroom_batch(known: Known, goal: Goal) -> int | None:
-    """Where the headroom is expected to end, unless a faster or a near enough batch is known to be within it."""
-    beyond = [batch for batch in known.points if batch not in known.within]
-    settled = max(known.within, default=0)
+def _headroom_batch(batches: Batches, goal: Goal) -> int | None:
+    """The batch at which the headroom probably ends; None if a faster or close enough batch is within it."""
+    beyond = [batch for batch in batches.points if batch not in batches.within]
+    settled = max(batches.within, default=0)
     above = min((batch for batch in beyond if batch > settled), default=None)
-    if above is None or above <= goal.granularity or known.points[above].held is None:
+    if above is None or above <= goal.granularity or batches.points[above].held is None:
         return None
-    if known.within and _peak(known.rates) <= settled:
+    if batches.within and _peak(batches.rates) <= settled:
         return None
-    smallest = known.hints.get(goal.granularity)
-    if not known.within and smallest and (smallest.held or 0) > goal.headroom:
+    smallest = batches.hints.get(goal.granularity)
+    if not batches.within and smallest and (smallest.held or 0) > goal.headroom:
         return goal.granularity
     crowded = len(beyond) > 3 * WALK
-    batch = goal.down((settled + above) / 2) if crowded else _end_of_headroom(known, settled, above, goal)
+    batch = goal.down((settled + above) / 2) if crowded else _end_of_headroom(batches, settled, above, goal)
     batch = min(max(batch, goal.granularity), above - goal.granularity)
-    near_enough = batch <= settled + ENOUGH * above or len(known.points) > WALK + 1
-    return None if known.within and near_enough else batch
+    near_enough = batch <= settled + ENOUGH * above or len(batches.points) > WALK + 1
+    return None if batches.within and near_enough else batch
 
 
-def _end_of_headroom(known: Known, settled: int, above: int, goal: Goal) -> int:
-    """By a straight line between the batches that are known on either side of it; with none below, by a fit.
+def _end_of_headroom(batches: Batches, settled: int, above: int, goal: Goal) -> int:
+    """Where the headroom ends, by a line between the batches on either side; by the memory curve if one is missing.
 
     Memory is convex, so the line errs on the safe side.
     """
-    held = {b: p.held for b, p in {**known.hints, **known.points}.items() if p.held is not None}
+    held = {b: p.held for b, p in {**batches.hints, **batches.points}.items() if p.held is not None}
     low = max((b for b in held if settled <= b < above and held[b] <= goal.headroom), default=None)
     high = min((b for b in held if (low or 0) < b <= above and held[b] > goal.headroom), default=None)
     if low is None or high is None:
@@ -228,5 +229,5 @@ def _end_of_headroom(known: Known, settled: int, above: int, goal: Goal) -> int:
 
 
 def _peak(rates: Mapping[int, float]) -> int:
-    """The batch with the highest throughput; the smallest such."""
+    """The batch with the highest throughput; the smallest of equals."""
     return max(rates, key=lambda batch: (rates[batch], -batch))

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -22,7 +22,7 @@ from bench.matrix import CellPlan
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.conditions import Conditions
 from bench.records.machine import Hardware, Machine
-from bench.records.outcome import INFRASTRUCTURE, Failed, Isolation, Outcome, Result, Skipped
+from bench.records.outcome import INFRASTRUCTURE, KINDS, Failed, Isolation, Outcome, Result, Skipped
 from bench.records.rank_outcome import RankOk
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.store import spool
@@ -33,7 +33,7 @@ from bench.sweep.progress import Progress
 from bench.units import counted
 
 Rerun = Literal["failed", "oom", "all"]
-RERUN_KINDS = {"failed": {"failed", "hang"}, "oom": {"oom"}, "all": {"ok", "oom", "failed", "hang"}}
+RERUN_KINDS = {word: {kind for kind, traits in KINDS.items() if word in traits.rerun} for word in get_args(Rerun)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -86,18 +86,18 @@ def test_ranks_are_the_same_only_when_all_have_spoken_and_ended_well() -> None:
     good = series("all_reduce", "all_gather")
     assert judged(good, good).word == "SAME"
     assert judged(good, good).says == "all 2 ranks issue the same 2 collectives"
-    assert "nothing to disagree with" in judged(good, world_size=1).says
+    assert "nothing to compare" in judged(good, world_size=1).says
     assert judged(good).says == "rank 1 left no record"
     ended = judged(good, good, ended=OOM)
     assert ended.word == "NOT SEEN"
-    assert ended.says == "the steps did not end: oom, rank 0 in audit: CUDA out of memory"
+    assert ended.says == "the steps did not finish: oom, rank 0 in audit: CUDA out of memory"
 
 
 def test_ranks_that_part_are_named_with_what_each_asked_for() -> None:
     ranks = [[one(1), one(2, "all_gather", (4, 2), site="forward (model/vision.py:7)")], [one(1), one(2, "barrier")]]
     verdict = judged(*ranks)
     assert verdict.says == (
-        "ranks issue unlike collectives: the ranks part at collective 2; rank 0 asked for all_gather 4x2 of Float in"
+        "ranks issue different collectives: the ranks part at collective 2; rank 0 asked for all_gather 4x2 of Float in"
         " forward (model/vision.py:7); rank 1 asked for barrier 8 of Float in forward (model/policy.py:1)"
     )
     counts = {(site.operation, site.site.split()[0]): site.counts for site in verdict.sites}
@@ -124,8 +124,8 @@ def test_what_torch_refused_is_told_with_the_places_that_asked() -> None:
     verdict = collectives.judge(issued, 2, Failed(rank=1, phase="audit", reason=refusal))
     assert verdict.word == "DIFFERENT"
     assert verdict.says == (
-        "ranks issue unlike collectives: the ranks part at collective 3; rank 0 asked for allgather_base 6x8 in forward"
-        " (model/vision.py:119); rank 1 asked for allgather 147936 in an unknown place"
+        "ranks issue different collectives: the ranks differ at collective 3; rank 0 issued allgather_base 6x8 in"
+        " forward (model/vision.py:119); rank 1 issued allgather 147936 in an unknown place"
     )
 
 
@@ -134,7 +134,7 @@ def test_a_rank_that_raises_is_told_and_not_called_a_difference() -> None:
     planted = Failed(fault="error", rank=1, phase="audit", reason="ValueError: planted")
     verdict = judged(asked, raised, ended=planted)
     assert verdict.word == "NOT SEEN"
-    assert verdict.says == "the steps did not end: failed, rank 1 in audit: ValueError: planted"
+    assert verdict.says == "the steps did not finish: failed, rank 1 in audit: ValueError: planted"
     assert judged(asked, raised, ended=planted.model_copy(update={"fault": "desync"})).word == "DIFFERENT"
     other = judged(asked, [one(1), one(2, "barrier")], ended=planted)
     assert other.word == "DIFFERENT"  # who raises then may do so for that
@@ -157,7 +157,9 @@ def test_a_collective_that_was_refused_is_told_by_its_place_and_a_group_by_its_n
 def test_ranks_that_hang_are_judged_by_what_they_said_when_asked() -> None:
     hang = Hang(reason="no progress", stuck=(stuck(0, [one(1), one(2)]), stuck(1, [one(1), one(2, "barrier")])))
     verdict = collectives.judge([], 2, hang)
-    assert verdict.says.startswith("ranks issue unlike collectives: the ranks part at collective 2; rank 0 asked for")
+    assert verdict.says.startswith(
+        "ranks issue different collectives: the ranks part at collective 2; rank 0 asked for"
+    )
 
 
 # --- hangs ----------------------------------------------------------------------------------------------------------
@@ -280,7 +282,7 @@ def test_the_whole_window_counts_not_its_bursts() -> None:
     verdict = dataloader.judge([bursts], 1, 1, 3, trained(9), None)
     assert verdict.samples_per_s_global == pytest.approx(6 / 0.61)
     assert verdict.word == "STARVED"
-    assert verdict.says.endswith("give it more workers, or samples that cost less")
+    assert verdict.says.endswith("use more workers, or cheaper samples")
 
 
 def test_a_loader_that_did_not_get_through_has_no_figure() -> None:
@@ -366,14 +368,14 @@ def test_parameters_are_grouped_by_the_largest_module_that_is_alike() -> None:
 @pytest.mark.parametrize(
     ("unused", "family", "find", "good", "says"),
     [
-        (0, "ddp", False, True, "every parameter in 4 batches: find_unused_parameters may stay off"),
-        (0, "ddp", True, True, "find_unused_parameters may be turned off, which saves a walk"),
+        (0, "ddp", False, True, "every parameter in 4 batches: find_unused_parameters can stay off"),
+        (0, "ddp", True, True, "find_unused_parameters can be turned off, which saves a walk"),
         (4, "ddp", False, False, "1 tensor (10 parameters) in any of 4 batches: DDP will fail or hang"),
         (1, "ddp", False, False, "in some of 4 batches: DDP will fail or hang"),
         (1, "ddp", True, True, "find_unused_parameters must stay on"),
-        (4, "fsdp", False, True, "no matter here, but under ddp find_unused_parameters must be on"),
-        (1, "deepspeed", False, True, "ranks with unlike samples may part (bench audit collectives)"),
-        (4, "single", False, True, "no matter here"),
+        (4, "fsdp", False, True, "this does not matter here, but ddp needs find_unused_parameters on"),
+        (1, "deepspeed", False, True, "ranks with unlike samples may diverge (bench audit collectives)"),
+        (4, "single", False, True, "this does not matter here"),
     ],
 )
 def test_unused_parameters_fail_where_ddp_does_not_look_for_them(
@@ -389,7 +391,7 @@ def test_a_look_that_did_not_end_is_no_verdict() -> None:
     for seen, ended in ((None, None), (None, OOM), (looked(parameter("weight")), OOM)):
         verdict = params.judge(seen, "fsdp", find_unused=False, ended=ended)
         assert not verdict.good
-        assert "did not end" in verdict.says
+        assert "did not finish" in verdict.says
         assert verdict.groups == ()
 
 

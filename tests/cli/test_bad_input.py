@@ -98,7 +98,7 @@ CASES = [
     Case("a share for a size", GOOD + "launch: {memory_limit: 90%}\n", ("'90%' cannot be used", "a size such as 8GiB")),
     Case("words behind a size", GOOD + "launch: {memory_limit: 8GiB each}\n", ("'8GiB each' cannot be used",)),
     Case(
-        "8 B", GOOD + "launch: {memory_limit: 8}\n", ("8 B is less than any model takes: say 8GiB", "memory_limit: 8")
+        "8 B", GOOD + "launch: {memory_limit: 8}\n", ("8 B is less than any model needs: try 8GiB", "memory_limit: 8")
     ),
     Case("8 kB", GOOD + "launch: {memory_limit: 8kB}\n", ("bad.yaml:6: launch.memory_limit", "7.81 KiB is less than")),
     Case("several problems", GOOD + "measure: {steps: 0, seed: -1, x: 1}\n", ("measure.steps", "2 more problems")),
@@ -155,7 +155,7 @@ CASES = [
     Case(
         "no backend in include beside axes",
         GOOD + "defaults: {attention: sdpa}\ninclude:\n  - {batch: 8}\n",
-        ("bad.yaml:8: include[0].backend: no backend", "fits no combination", "in defaults", "under matrix.batch"),
+        ("bad.yaml:8: include[0].backend: no backend", "matches no combination", "in defaults", "under matrix.batch"),
     ),
     Case("no backend in include", HEAD + "include:\n  - {batch: 1}\n", ("bad.yaml:3: include[0].backend: no backend",)),
     Case("no batch", HEAD + "matrix: {backend: ddp}\n", ("bad.yaml:2: matrix.batch: no batch",)),
@@ -243,7 +243,7 @@ CASES = [
     Case(
         "infinite default of the workload",
         GOOD.replace(":Toy", ":Unbounded"),
-        ("bad.yaml:1: workload.clip: inf is no JSON value", "finite value, or null"),
+        ("bad.yaml:1: workload.clip: inf is not a JSON value", "finite value, or null"),
     ),
     Case("default that is no data", GOOD.replace(":Toy", ":Opaque"), ("bad.yaml:1: workload: ", "stored as JSON")),
     # the machine
@@ -339,7 +339,7 @@ CASES = [
     own(
         "a choice of GPUs",
         "distributed_type: MULTI_GPU\ngpu_ids: '0,1'\n",
-        "own.yaml:2: gpu_ids: '0,1': a choice of GPUs is refused",
+        "own.yaml:2: gpu_ids: '0,1': selecting GPUs here is refused",
         "allowed: all",
         "CUDA_VISIBLE_DEVICES",
     ),
@@ -499,7 +499,7 @@ def test_bad_input_ends_the_command_with_2(
 def test_settings_that_are_large_in_all_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.matrix.expansion.MAX_CHARACTERS", 1000)
     case = Case("large", GOOD.replace("tiny", "tiny, layers: [1, 2, 3]"), ())
-    with pytest.raises(InputError, match=r"bad.yaml:2: the settings of all its cells are too large"):
+    with pytest.raises(InputError, match=r"bad.yaml:2: the settings of all cells together are too large"):
         load_and_expand(place(case, tmp_path), case)
 
 
@@ -514,7 +514,7 @@ def test_a_workload_that_takes_no_config_is_refused(tmp_path: Path, monkeypatch:
     (tmp_path / "bare.py").write_text("\n".join([*lines, "    units = ()", *parts]))
     monkeypatch.chdir(tmp_path)
     case = Case("no config", GOOD.replace("tests.workloads:Toy', preset: tiny", "bare:Bare'"), ())
-    with pytest.raises(InputError, match="it cannot be made from its config: too many positional") as said:
+    with pytest.raises(InputError, match="it cannot be created from its config: too many positional") as said:
         load_and_expand(place(case, tmp_path), case)
     assert said.value.fix == "give it an __init__(self, config)"
 

@@ -51,11 +51,11 @@ def test_a_loader_that_keeps_training_waiting_is_told_from_one_that_does_not(ben
     bench("run", matrix, *out)
     written = (bench.folder / "run/matrix.yaml").read_text()
     other = said(bench(*audit, "--batch", "3")).values()  # whose steps are others
-    assert all("no training of the cell at that batch is stored here" in says for says in other)
+    assert all("no training result of the cell at this batch is stored here" in says for says in other)
     fed, starved = said(bench(*audit, expect=1)).values()
     assert fed.startswith("FED, the loader delivers")
     assert starved.startswith("STARVED, the loader delivers")
-    assert "that training takes at batch 2" in starved
+    assert "that training consumes at batch 2" in starved
     assert (bench.folder / "run/matrix.yaml").read_text() == written
 
 

@@ -75,7 +75,7 @@ def refused(run: Struck, problem: str) -> str:
     code, output = run.end()
     said = [line for line in output.splitlines() if line.startswith("bench: ")]
     assert said == [f"bench: {run.folder}: cannot write there: {problem}"], output
-    assert "the same command goes on from there" in output
+    assert "run the same command to resume" in output
     assert "Traceback" not in output
     assert run.bench.left() == 0
     return f"stops with exit code {code}"

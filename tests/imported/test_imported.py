@@ -306,7 +306,7 @@ def test_a_run_is_not_overwritten(tmp_path: Path) -> None:
     results = imported(tmp_path, GOOD)
     store = Store(tmp_path / "run")
     save(results, [tmp_path / "table.csv"], store)
-    with pytest.raises(InputError, match="holds a run already"):
+    with pytest.raises(InputError, match="already holds a run"):
         save(results, [tmp_path / "table.csv"], store)
     with pytest.raises(InputError, match="same name"):
         save(results, [tmp_path / "table.csv", tmp_path / "x" / "table.csv"], Store(tmp_path / "other"))
@@ -362,14 +362,14 @@ def row(line: str, columns: str = COLUMNS) -> str:
 CASES = [
     Case("empty", "", ("table.csv: is empty",)),
     Case("only comments", HEAD, ("table.csv: is empty",)),
-    Case("no rows", HEAD + COLUMNS, ("has columns and no rows",)),
+    Case("no rows", HEAD + COLUMNS, ("has columns but no rows",)),
     Case("not UTF-8", GOOD.encode("utf-16"), ("is not UTF-8",)),
     Case("semicolons", HEAD + "backend;batch\nddp;1\n", ("table.csv:4", "not separated by commas")),
     Case("unknown column", row("ddp,1", "backend,bacth\n"), ("table.csv:4", "'bacth'", "did you mean 'batch'?")),
     Case(
         "unit that is none", row("ddp,1,2", "backend,batch,peak_allocated_mb\n"), ("did you mean 'peak_allocated_gb'",)
     ),
-    Case("column twice", row("1,1", "batch,batch\n"), ("'batch' is there twice",)),
+    Case("column twice", row("1,1", "batch,batch\n"), ("'batch' is given twice",)),
     Case("column without a name", row("1,1", "batch,\n"), ("column 2 has no name",)),
     Case("a value too many", row("fsdp,1,8,1,,,"), ("table.csv:5: has 7 values, but there are 6 columns",)),
     Case("an open quote", row('"fsdp,1,8,1,,'), ("table.csv:5: is not CSV",)),
@@ -378,7 +378,7 @@ CASES = [
     Case("no workload", COLUMNS + "fsdp,1,8,1,,\n", ("workload: is required",), ("num_processes=8", "source=x")),
     Case("no source", COLUMNS + "fsdp,1,8,1,,\n", ("source: is required",), ("num_processes=8", "workload=x")),
     Case("no number", row("fsdp,1,8,fast,,"), ("table.csv:5: step_time_ms: 'fast'", "a number above 0")),
-    Case("a unit in the value", row("fsdp,1,8,,16,43GB"), ("peak_allocated_gb: '43GB'", "the field's name says it")),
+    Case("a unit in the value", row("fsdp,1,8,,16,43GB"), ("peak_allocated_gb: '43GB'", "the field's name gives it")),
     Case("NaN", row("fsdp,1,8,nan,,"), ("step_time_ms: 'nan' cannot be used",)),
     Case("negative", row("fsdp,1,8,-3,,"), ("step_time_ms: '-3' cannot be used",)),
     Case("no time at all", row("fsdp,1,8,0,,"), ("step_time_ms: '0' cannot be used",)),
@@ -393,20 +393,24 @@ CASES = [
     ),
     Case("warm-up", row("a,0,1,1", "backend,warmup_steps,batch,step_time_s\n"), ("warmup_steps: 0", "at least 1")),
     Case("outcome", row("a,OOM,1", "backend,outcome,batch\n"), ("outcome: 'OOM'", "oom, hang")),
-    Case("oom with figures", row("a,oom,1,3", "backend,outcome,batch,step_time_s\n"), ("'oom' has no figures",)),
+    Case("oom with figures", row("a,oom,1,3", "backend,outcome,batch,step_time_s\n"), ("'oom' cannot have figures",)),
     Case("no figures", row("fsdp,1,8,,,"), ("neither a step time nor a throughput", "oom")),
-    Case("figures that disagree", row("fsdp,1,64,3917,16.3,"), ("16.3 samples/s cannot be", "one rank's samples")),
+    Case(
+        "figures that disagree",
+        row("fsdp,1,64,3917,16.3,"),
+        ("16.3 samples/s is impossible", "the number of samples of one rank"),
+    ),
     Case("share in points", row("a,79,1,1", "backend,capacity_share,batch,step_time_s\n"), ("'79'", "0.79 or 79%")),
     Case(
         "more memory than there is",
         row("a,1,1,87,80", "backend,batch,step_time_s,peak_reserved_gib,capacity_gb\n"),
-        ("table.csv:5: peak_reserved: 87.00 GiB are more than the capacity of 74.51 GiB", "_gb is 1e9 bytes"),
+        ("table.csv:5: peak_reserved: 87.00 GiB is more than the capacity of 74.51 GiB", "_gb is 1e9 bytes"),
     ),
     *(
         Case(
             f"a share that {name} contradicts",
             row(f"a,1,1,{peak},80,{share}", f"backend,batch,step_time_s,{name}_gb,capacity_gb,capacity_share\n"),
-            (f"table.csv:5: capacity_share: {said} cannot be: {name} is ", f" of 74.51 GiB, {found}", "leave one"),
+            (f"table.csv:5: capacity_share: {said} is impossible: {name} is ", f" of 74.51 GiB, {found}", "leave one"),
             options,
         )
         for name, peak, share, said, found, options in (
@@ -424,35 +428,37 @@ CASES = [
                 "a total that no step has",
                 "step_time_ms,total_ms",
                 "1000,9000",
-                "total: phases of 9 s cannot be: the step takes 1 s",
+                "total: phases of 9 s are impossible: the step takes 1 s",
             ),
             (
                 "phases that no step has",
                 "step_time_ms,forward_ms,bwd_ms",
                 "1000,4000,5000",
-                "bwd: phases of 9 s cannot be: the step takes 1 s",
+                "bwd: phases of 9 s are impossible: the step takes 1 s",
             ),
             (
                 "phases that no throughput has",
                 "samples_per_s,backward_step_s",
                 "16,9",
-                "backward_step: phases of 9 s cannot be: the step takes 1 s",
+                "backward_step: phases of 9 s are impossible: the step takes 1 s",
             ),
             (
                 "phases beyond their total",
                 "step_time_ms,forward_ms,bwd_ms,total_ms",
                 "1000,800,700,1000",
-                "total: phases of 1.5 s cannot be: their total is 1 s",
+                "total: phases of 1.5 s are impossible: their total is 1 s",
             ),
         )
     ),
     Case("a key twice", '{"batch": 1, "x": {"a": 1, "a": 2}}', ("x.json: ", "'a' is given twice"), file="x.json"),
     Case("no time in all", row("a,1,1,0", "backend,batch,step_time_s,total_ms\n"), ("total_ms: '0'", "above 0")),
     Case(
-        "the same in two units", row("a,1,1,1000", "backend,batch,step_time_s,step_time_ms\n"), ("say the same twice",)
+        "the same in two units",
+        row("a,1,1,1000", "backend,batch,step_time_s,step_time_ms\n"),
+        ("give the same figure twice",),
     ),
     Case(
-        "the same row twice", row("fsdp,1,8,1,,\nfsdp,1,8,2,,"), ("table.csv:6", "the settings and the batch of", ":5")
+        "the same row twice", row("fsdp,1,8,1,,\nfsdp,1,8,2,,"), ("table.csv:6", "the same settings and batch as", ":5")
     ),
     Case(
         "setting in disguise",
@@ -509,7 +515,10 @@ def test_bad_input_gets_one_message(case: Case, tmp_path: Path) -> None:
         ({"per_rank_step_time_s": 3}, ("step_time_s_per_rank: 3",)),
         (
             {"per_rank_step_time_s": [0.58, 0.6]},
-            ("step.json: step_time_s_per_rank: the slowest rank's 0.6 s cannot be: the step takes 1.2 s", "leave one"),
+            (
+                "step.json: step_time_s_per_rank: 0.6 s for the slowest rank is impossible: the step takes 1.2 s",
+                "leave one",
+            ),
         ),
         ({"peak_alloc_gb_worst": "1 GB"}, ("peak_allocated_gb: '1 GB'",)),
         ({"backend": 3}, ("backend: 3",)),

@@ -126,7 +126,7 @@ def test_a_slice_of_a_gpu_is_a_gpu(nvml: Nvml, named: str, devices: int, memory_
 
 def test_a_slice_that_is_not_there_is_said(nvml: Nvml) -> None:
     with pytest.raises(
-        InputError, match="CUDA_VISIBLE_DEVICES: 'MIG-a9': this slice does not answer: Not Found"
+        InputError, match="CUDA_VISIBLE_DEVICES: 'MIG-a9': this slice does not respond: Not Found"
     ) as said:
         machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a9"})
     assert said.value.fix
@@ -139,14 +139,14 @@ def test_a_gpu_that_is_split_is_not_taken_for_a_whole_one(nvml: Nvml, named: str
     with pytest.raises(InputError, match="GPU 0 is split into slices") as said:
         machine.detect({} if named is None else {"CUDA_VISIBLE_DEVICES": named})
     assert said.value.fix is not None
-    assert "name one of them in CUDA_VISIBLE_DEVICES" in said.value.fix
+    assert "name one slice in CUDA_VISIBLE_DEVICES" in said.value.fix
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "1"}).memory_bytes == 80 * GIB
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a2"}).memory_bytes == 20 * GIB
 
 
 def test_each_fault_has_its_fix(nvml: Nvml) -> None:
     nvml.split, nvml.errors = "GPU-a", {"GPU-b": pynvml.NVML_ERROR_GPU_IS_LOST}
-    with pytest.raises(InputError, match=r"GPU 0 is split into slices .*; GPU 1 does not answer") as said:
+    with pytest.raises(InputError, match=r"GPU 0 is split into slices .*; GPU 1 does not respond") as said:
         machine.detect({})
     assert said.value.fix is not None
     assert "nvidia-smi -L lists them; reset it" in said.value.fix
@@ -182,7 +182,7 @@ def test_a_gpu_that_shares_the_host_s_memory_has_all_of_it(nvml: Nvml) -> None:
 
 def test_a_lost_gpu_is_named_unless_it_is_left_out(nvml: Nvml) -> None:
     nvml.errors = {"GPU-b": pynvml.NVML_ERROR_GPU_IS_LOST}
-    with pytest.raises(InputError, match="GPU 1 does not answer: GPU is lost"):
+    with pytest.raises(InputError, match="GPU 1 does not respond: GPU is lost"):
         machine.detect({})
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "0"}).devices == 1
     assert nvml.open == 0

@@ -12,7 +12,7 @@ from json_schema import fits
 
 from bench.errors import InputError
 from bench.matrix import CellPlan, Matrix, expand, json_schema, load, yaml_file
-from bench.matrix.file import WorkloadChoice
+from bench.matrix.matrix_file import WorkloadChoice
 from bench.records.cell import Cell
 from bench.records.machine import Hardware
 
@@ -183,8 +183,8 @@ def test_a_cpu_measures_fewer_steps_unless_told(load_text: Callable[..., Matrix]
 
 def test_preset_auto_says_what_it_chose(load_text: Callable[..., Matrix]) -> None:
     text = "matrix: {backend: ddp, batch: 1}\n"
-    assert load_text(text).notes == ("preset: auto chose 'tiny' for cpu with 8.00 GiB a rank",)
-    assert load_text(text, GPUS).notes == ("preset: auto chose 'large' for cuda with 80.00 GiB a rank",)
+    assert load_text(text).notes == ("preset: auto chose 'tiny' for cpu with 8.00 GiB per rank",)
+    assert load_text(text, GPUS).notes == ("preset: auto chose 'large' for cuda with 80.00 GiB per rank",)
     assert load_text(text, overrides=["workload.preset=tiny"]).notes == ()
 
 
@@ -213,11 +213,11 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
     alone = load_text(text)
     assert expand(alone, CPU)[0].cell.num_processes == 1
     assert [note for note in alone.notes if "num_processes" in note] == [
-        "mine: distributed_type NO runs in one process, not in launch.num_processes 2"
+        "mine: distributed_type NO runs one process and ignores launch.num_processes 2"
     ]
     (tmp_path / "own.yaml").write_text("mixed_precision: 'no'\n")
     asked = load_text(text + "launch: {mixed_precision: bf16}\n").notes
-    assert "mine: its own mixed_precision no stands, not launch.mixed_precision bf16" in asked
+    assert "mine: its own mixed_precision no overrides launch.mixed_precision bf16" in asked
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
     assert expand(load_text(text), CPU)[0].cell.id != plan.cell.id
 
@@ -286,7 +286,7 @@ def test_a_probe_says_which_batches_it_leaves(load_text: Callable[..., Matrix]) 
     text = "workload: {name: 'tests.workloads:Toy', preset: tiny}\nmatrix: {backend: ddp, batch: [2, 4, probe]}\n"
     text += "include: [{backend: fsdp, batch: 8}, {backend: zero2}]\n"
     (note,) = load_text(text, probed=True).notes
-    assert note == "bench probe searches every cell; the batches that the matrix names (2, 4, 8) are for bench run"
+    assert note == "bench probe searches every cell and ignores the batches of the matrix (2, 4, 8)"
     assert load_text(text).notes == ()
     assert load_text(text.replace("[2, 4, probe]", "probe").replace("8}", "probe}"), probed=True).notes == ()
 
@@ -324,7 +324,7 @@ def test_a_backend_picks_cells_that_an_include_adds_too() -> None:
     with pytest.raises(InputError, match="backend is never 'zero3'") as told:
         expand(matrix, CPU, backend="zero3")
     assert told.value.where == "--backend zero3"
-    assert "to measure it all the same: --axis backend=zero3" in str(told.value)
+    assert "to measure it anyway: --axis backend=zero3" in str(told.value)
     with pytest.raises(InputError, match=r"did you mean .*fsdp"):
         expand(matrix, CPU, backend="fsdpp")
 

@@ -244,7 +244,10 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
     results = [result(OOM, measure=ASKED, batch=4)]
     asked = probe(results, granularity=4).model_copy(update={"needs_bytes": 256 * 2**20 + 1})
     text = rendered(results, [asked])
-    assert "## What to run\n\nnothing to train with: not even 4 fits; a smaller granularity may.\n" in text
+    assert (
+        "## What to run\n\nnothing to train with: not even 4 fits; a smaller batch may, with a smaller granularity.\n"
+        in text
+    )
     assert "4 takes 257 MiB a rank" in text
     stopped = asked.model_copy(update={"found": Stopped(reason="batch 4 hung")})
     assert told(results, stopped) == ["nothing to train with: batch 4 hung."]
@@ -291,5 +294,5 @@ def test_what_it_holds_is_unknown_where_nobody_measured_it() -> None:
     results = [result(ok(*((0.1,) * 12,) * 2, memory=unknown), batch=4)]
     found = probe(results, max_batch=4, granularity=4).found
     assert isinstance(found, Verdict)
-    assert found.why.endswith("; what it holds is unknown")
+    assert found.why.endswith("; its memory use is unknown")
     assert Goal(headroom=1.0).remedy == ""

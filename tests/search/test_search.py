@@ -313,7 +313,7 @@ def test_nothing_fits_costs_two_attempts() -> None:
     found = search(World(lambda batch: 1.2), Goal(max_batch=5000, granularity=4))
     assert (found.verdict.max_batch_per_rank, found.verdict.certificate, found.attempts) == (None, "nothing_fits", 2)
     assert (found.verdict.best, found.verdict.safe) == (None, None)
-    assert found.verdict.why == "not even 4 fits; a smaller granularity may"
+    assert found.verdict.why == "not even 4 fits; a smaller batch may, with a smaller granularity"
 
 
 GB = 10**9

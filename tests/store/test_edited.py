@@ -119,19 +119,22 @@ EDITS: dict[str, tuple[Callable[[Any], Any], str]] = {
         "it has 1 rank, its cell 2",
     ),
     "more sharded than there are": (lambda o: regimes(o, sharded_parameters=1001), "1001 of 1000 parameters"),
-    "a step less": (lambda o: last_rank(o, "step_times_s"), "losses are of 5 steps, times of 4"),
+    "a step less": (lambda o: last_rank(o, "step_times_s"), "losses has values for 5 steps, but times for 4"),
     "a step and its loss less": (
         lambda o: last_rank(o, "step_times_s", "losses", metrics={}),
         "rank 1 has 1 warm-up, 2 measured and 2 phase steps, its attempt 1 warm-up, 3 measured and 2 phase steps",
     ),
-    "a loss less": (lambda o: last_rank(o, "losses"), "losses are of 4 steps, times of 5"),
-    "no losses": (lambda o: last_rank(o, losses=[]), "losses are of 0 steps, times of 5"),
+    "a loss less": (lambda o: last_rank(o, "losses"), "losses has values for 4 steps, but times for 5"),
+    "no losses": (lambda o: last_rank(o, losses=[]), "losses has values for 0 steps, but times for 5"),
     "no loss of the warm-up": (lambda o: last_rank(o, warmup_losses=[]), "rank 1 has 0 warm-up"),
-    "a metric of fewer steps": (lambda o: last_rank(o, metrics={"mse": [1.0]}), "mse are of 1 steps, times of 5"),
-    "no phases": (lambda o: last_rank(o, phase_times_s={}), "losses are of 5 steps, times of 3"),
+    "a metric of fewer steps": (
+        lambda o: last_rank(o, metrics={"mse": [1.0]}),
+        "mse has values for 1 steps, but times for 5",
+    ),
+    "no phases": (lambda o: last_rank(o, phase_times_s={}), "losses has values for 5 steps, but times for 3"),
     "phases of unlike lengths": (
         lambda o: last_rank(o, phase_times_s=o["ranks"][1]["phase_times_s"] | {"bwd": [0.1]}),
-        "phases have unlike numbers of steps",
+        "phases have different numbers of steps",
     ),
 }
 

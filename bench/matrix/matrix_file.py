@@ -1,4 +1,4 @@
-"""The matrix file, every field that a user may write; and the cells that it comes to."""
+"""The matrix file: every field that a user may write, its JSON Schema, and the plan of a cell."""
 
 import re
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ def as_list(value: Any) -> Any:
 
 
 def _whole_size(value: Any) -> Any:
-    """pydantic reads as far as it understands: 90% would be 90 bytes."""
+    """pydantic ignores what follows a size: it would read 90% as 90 bytes."""
     if isinstance(value, str) and not (re.fullmatch(_SIZE, value) and len(value) <= 30):
         raise PydanticCustomError("byte_size", "a size such as 8GiB")
     return value
@@ -36,7 +36,7 @@ def _whole_size(value: Any) -> Any:
 
 def _enough(value: ByteSize) -> ByteSize:
     if 0 < value < 2**20:
-        raise ValueError(f"{size(value)} is less than any model takes: say 8GiB")
+        raise ValueError(f"{size(value)} is less than any model needs: try 8GiB")
     return value
 
 
@@ -53,40 +53,40 @@ _SIZE_SCHEMA = WithJsonSchema(
 )
 Name = Annotated[str, Field(max_length=100), AfterValidator(_folder_name), WithJsonSchema(_NAME_SCHEMA)]
 Batch = int | Literal["probe"]
-"""A batch per rank, or the search for the largest, the best and the safe one."""
+"""A batch per rank, or ``probe``: search for the largest, the best and the safe batch."""
 Axis = Annotated[list[JsonValue], BeforeValidator(as_list), Field(min_length=1)]
-"""Its values; a single one may stand without brackets."""
+"""The values of an axis; a single value needs no brackets."""
 
 
 class Launch(Frozen):
     """How the ranks are started."""
 
     num_processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Ranks. ``auto``: one per GPU, or two on a CPU. The backend ``single`` always has one."""
+    """Number of ranks. ``auto``: one per GPU, or two on a CPU. The backend ``single`` always has one."""
     mixed_precision: MixedPrecision = "bf16"
     memory_limit: (
         Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_whole_size), AfterValidator(_enough), _SIZE_SCHEMA]
         | Literal["auto"]
     ) = "auto"
-    """What one rank may allocate, such as ``8GiB``. ``auto``: all that the device has; on a CPU, where a cell of the
-    matrix is searched, all its cells have what the workload names for their preset, else 3/4 of a rank's memory."""
+    """Memory that one rank may allocate, such as ``8GiB``. ``auto``: no limit. On a CPU, if any cell of the matrix is
+    searched, ``auto`` limits all its cells: to the workload's value for their preset, or 3/4 of a rank's share."""
     attempt_timeout_s: Annotated[float, Field(gt=0)] = 1800
-    """An attempt that takes longer is ended and recorded as a hang."""
+    """bench ends an attempt that takes longer, and records a hang."""
     hang_after_s: Annotated[float, Field(gt=0)] | None = None
-    """An attempt of which no rank makes any progress for so long is ended and recorded as a hang. null: twenty of its
-    longest steps, at least a minute; ten minutes before there were steps."""
+    """bench ends an attempt when no rank makes progress for this long, and records a hang. null: twenty times the
+    longest step, but at least a minute; ten minutes before the first step."""
 
 
 class WorkloadChoice(Frozen):
-    """What is trained. Any further field sets the workload's field of that name for all cells."""
+    """What to train. Any other field sets the workload's field of that name for all cells."""
 
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, JsonValue]
 
     name: str = "pi07"
-    """A bundled workload, or ``package.module:Class`` of your own."""
+    """A bundled workload, or your own as ``package.module:Class``."""
     preset: str = "auto"
-    """Named field values beneath all others. ``auto``: the largest that trains in the memory at hand."""
+    """Named field values, which all others override. ``auto``: the largest preset that fits in the memory."""
 
     @property
     def options(self) -> Values:
@@ -94,39 +94,39 @@ class WorkloadChoice(Frozen):
 
 
 class MatrixFile(Frozen):
-    """The matrix file as it is written."""
+    """The matrix file as written."""
 
     name: Name
-    """Names the run's folder; the file's own name unless given."""
+    """Name of the run's folder. Default: the name of the file."""
     workload: WorkloadChoice = Field(default_factory=lambda: WorkloadChoice.model_validate({}))
     matrix: dict[str, Axis] = Field(default_factory=dict)
-    """The axes: every combination of their values is measured."""
+    """The axes. bench measures every combination of their values."""
     defaults: Values = Field(default_factory=dict)
-    """Values of axes that a combination does not name."""
+    """Values for the axes that a combination does not set."""
     exclude: list[Values] = Field(default_factory=list)
-    """Combinations to leave out; an entry matches all that have its values."""
+    """Combinations to leave out. An entry matches every combination that has its values."""
     include: list[Values] = Field(default_factory=list)
-    """Values to add to the combinations that they do not contradict, or combinations to add. As on GitHub Actions."""
+    """Values to add to the combinations that they do not contradict, or new combinations, as in GitHub Actions."""
     launch: Launch = Launch()
     measure: Measure = Measure()
     train: Train = Train()
     probe: Goal = Goal()
     """How ``batch: probe`` searches."""
     claims: list[Claim] = Field(default_factory=list)
-    """What is expected; the report says of each whether it was confirmed."""
+    """What you expect of the results. The report says whether each claim is confirmed."""
 
     def batches(self) -> list[JsonValue]:
-        """All that are named, the search aside."""
+        """All batches in the file, without ``probe``."""
         entries: list[Mapping[str, Any]] = [self.matrix, self.defaults, *self.include]
-        named = [batch for entry in entries if "batch" in entry for batch in as_list(entry["batch"])]
-        return [batch for batch in named if batch != "probe"]
+        listed = [batch for entry in entries if "batch" in entry for batch in as_list(entry["batch"])]
+        return [batch for batch in listed if batch != "probe"]
 
     def probed(self) -> Self:
         """The same combinations, all of them at ``batch: probe``.
 
-        An axis of batches becomes ``[probe]``. Where there is none, there must be none: alone, it would make a
-        combination that each ``include`` extends in turn. An ``include`` that names a batch gets the list ``[probe]``,
-        which is no value of the axis: it stays a combination of its own, and overwrites none.
+        A batch axis becomes ``[probe]``. If there is no batch axis, ``defaults`` sets the batch instead: a new axis
+        would create a combination for every ``include`` to extend. An ``include`` that sets a batch gets the list
+        ``[probe]``, which differs from the axis value ``probe``, so it stays a separate combination.
         """
         include = [{**entry, "batch": ["probe"]} if "batch" in entry else entry for entry in self.include]
         if "batch" in self.matrix:
@@ -135,12 +135,12 @@ class MatrixFile(Frozen):
 
 
 class Matrix(MatrixFile):
-    """A validated matrix file and what `load` found out on the way."""
+    """A validated matrix file, with what `load` has read and resolved for it."""
 
     def text(self) -> str:
-        """The file that says what this matrix says, with the changes from the command line."""
+        """A matrix file with the content of this matrix, including the changes from the command line."""
         content = self.model_dump(mode="json", include=set(MatrixFile.model_fields), exclude_defaults=True)
-        if "exclude" in content:  # what is moot for the command line's sake would be a mistake in the file
+        if "exclude" in content:  # an entry that the command line made moot would be an error in the file
             content["exclude"] = [entry for entry in self.exclude if not self.changed.intersection(self.absent(entry))]
         for entry in (content.get("matrix", {}), content.get("defaults", {}), *content.get("include", [])):
             if "backend" in entry:
@@ -148,14 +148,14 @@ class Matrix(MatrixFile):
         return yaml.safe_dump(content, sort_keys=False)
 
     def _with_file(self, backend: JsonValue) -> JsonValue:
-        """As the file named it; the stored matrix lies elsewhere, so an own config's path is whole there."""
+        """The backend as the file wrote it, but with an absolute path: the stored matrix is in another folder."""
         if isinstance(backend, list):
             return [self._with_file(each) for each in backend]
         file = self.config_files.get(str(backend))
         return {"name": backend, "config_file": file} if file else backend
 
     def absent(self, entry: Values) -> list[str]:
-        """The fields of an ``exclude`` that never have its value."""
+        """The fields of an ``exclude`` entry whose axis does not have the entry's value."""
         return [
             name
             for name, value in entry.items()
@@ -163,42 +163,42 @@ class Matrix(MatrixFile):
         ]
 
     configs: dict[str, dict[str, JsonValue]] = Field(default_factory=dict)
-    """The content of the user's own accelerate configs, by backend name."""
+    """The content of the user's accelerate configs, by backend name."""
     config_files: dict[str, str] = Field(default_factory=dict)
-    """Where they were read, as absolute paths."""
+    """Absolute paths of these configs."""
     notes: tuple[str, ...] = ()
-    """Sentences for the first lines of output."""
+    """Notes for the first lines of output."""
     changed: frozenset[str] = frozenset()
-    """Axes that the command line set: an exclude that names another value of theirs is moot, not a mistake."""
+    """Axes that the command line set. An ``exclude`` with another value of such an axis is moot, not an error."""
     places: Places = Field(default_factory=dict)
-    """Where each value was written, for errors that come up in expansion."""
+    """Where each value was written, for error messages of the expansion."""
 
 
 class CellPlan(Frozen):
-    """A cell and the batches to measure it at."""
+    """A cell and the batches at which to measure it."""
 
     cell: Cell
     batches: tuple[Batch, ...]
-    """Per rank; ascending, unique, ``probe`` last."""
+    """Batches per rank: ascending, unique, ``probe`` last."""
     axes: Values
-    """What names the cell to a human: the backend, then every axis in the order of the file."""
+    """The values that identify the cell in reports: the backend, then every axis in the order of the file."""
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of the matrix file, for editors. It leaves a workload's own fields open."""
-    own = {
+    """The JSON Schema of the matrix file, for editors. It does not restrict the fields of a workload."""
+    user_config = {
         "type": "object",
         "properties": {"name": {"type": "string"}, "config_file": {"type": "string"}},
         "required": ["name", "config_file"],
         "additionalProperties": False,
-        "description": "An accelerate config of your own, relative to this file.",
+        "description": "Your own accelerate config; its path is relative to this file.",
     }
     batch = {
         "anyOf": [{"type": "integer", "minimum": 1}, {"const": "probe"}],
-        "description": "Samples per rank and step, or the search for the largest, the best and the safe batch.",
+        "description": "Samples per rank and step; probe searches for the largest, the best and the safe batch.",
     }
     fields: dict[str, Any] = {
-        "backend": {"anyOf": [{"enum": list(BACKENDS)}, own]},
+        "backend": {"anyOf": [{"enum": list(BACKENDS)}, user_config]},
         "batch": batch,
         "preset": {"type": "string", "description": "One of the workload's presets, or auto."},
         "mixed_precision": {"enum": list(get_args(MixedPrecision))},
@@ -213,7 +213,7 @@ def json_schema() -> dict[str, Any]:
     parts["matrix"]["additionalProperties"] = _axis_schema({})
     parts["defaults"]["properties"] = entry
     parts["include"]["items"]["properties"] = entry
-    schema["required"] = []  # the name falls back on the file's own
+    schema["required"] = []  # the name defaults to the name of the file
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A matrix of bench"}
 
 
