@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from bench.diagnosis.hang import explain
 from bench.records.hang import Stuck
 from bench.records.outcome import INFRASTRUCTURE, Failed, Fault, Hang, Ok, Oom, Outcome
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankOutcome, RankWalked
 
 # What a rank says when another one is gone: a consequence, not the cause.
@@ -22,9 +23,9 @@ _PEER_LOST = re.compile(
 EVIDENCE_CHARS = 2000
 _DESYNC = re.compile(r"Detected mismatch between collectives|distributed collective mismatch")
 """What torch's own check says, and what gloo says when it receives another size than it expects."""
-STARTING = ("start", "setup")
-"""Phases in which the ranks find each other."""
-_FAULTS: tuple[tuple[Fault, tuple[str, ...] | None, re.Pattern[str]], ...] = (
+STARTING = (Stage.START, Stage.SETUP)
+"""Stages in which the ranks find each other."""
+_FAULTS: tuple[tuple[Fault, tuple[Stage, ...] | None, re.Pattern[str]], ...] = (
     ("regime", None, re.compile(r"^RegimeMismatch\b")),
     ("missing_package", None, re.compile(r"^(ModuleNotFound|Import|PackageNotFound)Error\b")),
     (
@@ -128,8 +129,8 @@ def _outcome_of(failure: RankOom | RankError | RankKilled) -> Oom | Failed:
             return Failed(fault="killed", rank=rank, phase=phase, reason=reason, evidence=words)
 
 
-def _is(failure: RankError, phases: tuple[str, ...] | None, says: re.Pattern[str]) -> bool:
-    return (phases is None or failure.phase in phases) and bool(says.search(failure.error))
+def _is(failure: RankError, stages: tuple[Stage, ...] | None, says: re.Pattern[str]) -> bool:
+    return (stages is None or failure.phase in stages) and bool(says.search(failure.error))
 
 
 def _launch_failed(words: str) -> Failed:
@@ -142,9 +143,9 @@ def _launch_failed(words: str) -> Failed:
 def _without_number(ranks: Sequence[RankOk]) -> Failed | None:
     """A loss that is no finite number: what follows it is not training. It is a mean over ranks, so it blames none."""
     for one in sorted(ranks, key=lambda rank: rank.rank):
-        for phase, losses in (("warmup", one.warmup_losses), ("measure", one.losses)):
+        for stage, losses in ((Stage.WARMUP, one.warmup_losses), (Stage.MEASURE, one.losses)):
             for step, loss in enumerate(losses):
                 if not math.isfinite(loss):
-                    reason = f"the loss is {loss} at step {step} of {phase}"
-                    return Failed(fault="nan_loss", rank=None, phase=phase, reason=reason)
+                    reason = f"the loss is {loss} at step {step} of {stage}"
+                    return Failed(fault="nan_loss", rank=None, phase=stage, reason=reason)
     return None

@@ -20,6 +20,7 @@ from bench.records.cell import Cell
 from bench.records.hang import Stuck
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankKilled, RankOutcome
 from bench.store import spool
 from bench.store.spool import Request, ServerState
@@ -129,7 +130,7 @@ class OwnLaunch:
 def _ended(folder: Path, rank: int, code: int) -> RankKilled | RankError:
     """What a rank server would have said, where there is none."""
     beat = spool.read_beat(folder, rank)
-    phase, place = beat.phase if beat else "start", spool.last_place(folder, rank)
+    phase, place = beat.phase if beat else Stage.START, spool.last_place(folder, rank)
     if code >= 0:
         error = f"the process ended by itself with exit code {code} and left no result"
         return RankError(rank=rank, phase=phase, error=error, traceback="", at=time.time(), place=place)

@@ -12,6 +12,7 @@ import psutil
 from bench import processes
 from bench.machine import gpus
 from bench.records.conditions import Conditions, GpuConditions
+from bench.records.phases import Stage
 
 T = TypeVar("T")
 
@@ -19,8 +20,8 @@ EVERY_S = 1.0
 """How often an attempt under way is looked at."""
 LEAST_WINDOW_S = 0.5
 """A share of time over less than this says nothing."""
-WORKING = ("warmup", "measure", "phases")
-"""Phases in which a GPU has its work: before, an idle one lowers its clock by itself."""
+WORKING = (Stage.WARMUP, Stage.MEASURE, Stage.PHASES)
+"""Stages in which a GPU has its work: before, an idle one lowers its clock by itself."""
 GPU_WINDOW_S = 2.0
 """NVML's utilisation is of up to a second before; so long after an attempt of ours none of it is ours."""
 THROTTLING: Mapping[int, str] = {

@@ -1,29 +1,28 @@
 """What people expect of a run, stated beforehand, in a form that can be judged. See bench/report/claims.py."""
 
-from typing import Annotated, Literal, Self
+from typing import TYPE_CHECKING, Annotated, Literal, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import InitErrorDetails
 
 from bench.records.base import Frozen
+from bench.records.phases import PHASE_NAMES
 from bench.units import Kind, quantity
 
-Metric = Literal[
+METRICS = (
     "peak_allocated_bytes",
     "peak_reserved_bytes",
     "capacity_share",
     "step_time_s",
     "samples_per_s",
-    "dataload_wait",
-    "forward",
-    "bwd",
-    "unscale_clip",
-    "optim_step",
-    "zero_grad_sched",
-    "sync_gather",
+    *PHASE_NAMES,
     "total",
-]
+)
 """Of the worst rank. Phases are means of the phase window."""
+if TYPE_CHECKING:
+    Metric = str
+else:
+    Metric = Literal[METRICS]
 
 KINDS: dict[str, Kind] = {
     "peak_allocated_bytes": "bytes",

@@ -45,7 +45,7 @@ class Reported(Frozen):
     """Mean step of each rank; a single one is all ranks' or the slowest's."""
     samples_per_s_global: Positive | None = None
     phase_times_s: dict[str, Amount] = Field(default_factory=dict)
-    """Means, by names of PHASES, `total` and `backward_step`; those that were given."""
+    """Means, by names of STORED_PHASES; only those that were given."""
     peak_allocated_bytes: Count | None = None
     peak_reserved_bytes: Count | None = None
     capacity_bytes: AtLeastOne | None = None

@@ -6,13 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bench.records.base import MOST, Amount, AtLeastOne, Count, Frozen, Positive, Rank
 from bench.records.cell import Regime
-
-PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
-"""The phases of a step, in order. `total` is measured beside them."""
-
-BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
-"""Their sum is stored too, as `backward_step`: what is left of a step that DeepSpeed's engine does not divide likewise.
-It is not printed beside its parts."""
+from bench.records.phases import STORED_PHASES
 
 
 class Memory(Frozen):
@@ -50,7 +44,7 @@ class RankOk(Frozen):
     step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]
     """Throughput window."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
-    """Phase window: every phase of PHASES, `total`, and `backward_step`."""
+    """Phase window: seconds of each step, by STORED_PHASES. Empty without a phase window."""
     losses: tuple[float, ...]
     """Mean over ranks, of every step after warm-up: throughput window, then phase window."""
     warmup_losses: tuple[float, ...]
@@ -65,7 +59,7 @@ class RankOk(Frozen):
     @field_validator("phase_times_s")
     @classmethod
     def _all_phases(cls, times_s: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
-        if times_s and set(times_s) != {*PHASES, "total", "backward_step"}:
+        if times_s and set(times_s) != set(STORED_PHASES):
             raise ValueError("phases are missing or unknown")
         if len({len(samples) for samples in times_s.values()}) > 1:
             raise ValueError("phases have unlike numbers of steps")

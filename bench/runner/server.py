@@ -18,6 +18,7 @@ from accelerate.utils.launch import (
 
 from bench import processes
 from bench.machine import oom_kill
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
@@ -109,7 +110,7 @@ class Server:
             assert spec is not None
             attempt.run(spec, folder, self.rank)
         except BaseException as error:
-            spool.write(spool.rank_file(folder, self.rank), attempt.failure(error, self.rank, "start"))
+            spool.write(spool.rank_file(folder, self.rank), attempt.failure(error, self.rank, Stage.START))
         finally:
             os._exit(0)
 
@@ -139,7 +140,7 @@ class Server:
     def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counters) -> None:
         """Say what became of a child that could not say so itself."""
         beat = spool.read_beat(folder, self.rank)
-        phase, now = beat.phase if beat else "start", attempt.now_s()
+        phase, now = beat.phase if beat else Stage.START, attempt.now_s()
         outcome: RankOom | RankKilled | RankError
         if os.WIFSIGNALED(status):
             name = processes.signal_name(os.WTERMSIG(status))

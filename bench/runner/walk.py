@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from bench.records.cell import Walk
+from bench.records.phases import Stage
 from bench.records.rank_outcome import Memory
 from bench.runner.device import Shim
 from bench.runner.setup import Job
@@ -28,7 +29,7 @@ def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFil
     held: list[tuple[int, int | None]] = []
 
     def measure(batch: int) -> None:
-        beat("walk", batch, walk.batches_per_rank[-1])
+        beat(Stage.WALK, batch, walk.batches_per_rank[-1])
         batches = iter(job.loader(batch))
         device.give_back()
         if not seen:

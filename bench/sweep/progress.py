@@ -15,7 +15,7 @@ class Progress(Protocol):
     def attempt(self, label: str, batch_per_rank: int) -> None:
         """An attempt starts."""
 
-    def beat(self, phase: str, step: int, steps: int) -> None:
+    def beat(self, stage: str, step: int, steps: int) -> None:
         """Where the slowest rank of the attempt is; ``steps`` is 0 for a stage without steps."""
 
     def result(self, label: str, result: Result) -> None:

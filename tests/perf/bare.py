@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from bench.records.cell import Attempt
+from bench.records.phases import Stage
 from bench.runner.device import shim
 from bench.runner.setup import set_up
 from bench.runner.steps import METRICS, throughput_window
@@ -25,11 +26,11 @@ measure = spec.attempt.cell.measure
 beat = BeatFile(folder, int(os.environ.get("RANK", "0")))
 bare_s: list[float] = []
 bench_s: list[float] = []
-throughput_window(job, batches, measure.warmup_steps, beat, "warmup")
+throughput_window(job, batches, measure.warmup_steps, beat, Stage.WARMUP)
 for index in range(8 * measure.steps):
     # In turn, and the turn swapped every other time: what disturbs the machine disturbs both alike.
     if index % 4 in (0, 3):
-        bench_s += throughput_window(job, batches, 1, beat, "measure").times_s
+        bench_s += throughput_window(job, batches, 1, beat, Stage.MEASURE).times_s
         continue
     start = time.perf_counter()
     output = job.model(next(batches))
