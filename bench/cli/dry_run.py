@@ -30,14 +30,14 @@ def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
     environment = backends.environment(cell.num_processes, hardware, user)
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)
-    limit = cell.memory_limit_bytes
+    limit, command = cell.memory_limit_bytes, " ".join(attempt_files.launch_command(["attempt", folder]))
     shown = [
         title,
         *([f"  search: {_settings(goal)}"] if "probe" in plan.batches else []),
         f"  memory limit: {'none but what the device has' if limit is None else f'{size(limit)} a rank, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
         f"  set beside the config: {', '.join(backends.beside_config(cell)) or 'nothing'}",
-        f"  {'command' if one else 'command of each batch'}: {' '.join(attempt_files.COMMAND)} attempt {folder}",
+        f"  {'command' if one else 'command of each batch'}: {command}",
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):
         if name in files:

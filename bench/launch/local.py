@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import yaml
 
 from bench import backends, processes, secrets
+from bench.launch.attempt_files import launch_command
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -58,9 +59,10 @@ class Launch:
     def __init__(self, config_file: Path, log: Path, arguments: Sequence[str], added: Mapping[str, str]) -> None:
         self.log = log
         leash = [sys.executable, "-m", "bench.launch.leash", str(os.getpid())]
+        command = launch_command(arguments, python=sys.executable, config_file=config_file)
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [*leash, *accelerate_command(config_file, arguments)],
+                [*leash, *command],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -85,12 +87,6 @@ class Launch:
         except subprocess.TimeoutExpired:
             processes.kill(processes.tree(self.process.pid))
             self.process.wait()
-
-
-def accelerate_command(config_file: Path | str, arguments: Sequence[str]) -> list[str]:
-    """The launch as a user would type it, with a free port chosen by accelerate."""
-    launcher = [sys.executable, "-m", "accelerate.commands.launch"]
-    return [*launcher, "--config_file", str(config_file), "--main_process_port", "0", "-m", "bench.runner", *arguments]
 
 
 class OwnLaunch:

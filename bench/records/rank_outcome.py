@@ -27,8 +27,15 @@ class Memory(Frozen):
     """Times that the caching allocator had to give its blocks back and ask anew."""
 
     @property
+    def used_bytes(self) -> int | None:
+        """The peak of what the attempt needed: live tensors, and CUDA memory outside the allocator."""
+        if self.peak_allocated_bytes is None:
+            return None
+        return self.peak_allocated_bytes + (self.overhead_bytes or 0)
+
+    @property
     def held_bytes(self) -> int | None:
-        """The peak to set against capacity: on CUDA what the allocator had reserved, with what is used beside it."""
+        """The peak to compare with capacity: on CUDA what the allocator reserved, and memory outside it."""
         if self.peak_reserved_bytes is None:
             return self.peak_allocated_bytes
         return self.peak_reserved_bytes + (self.overhead_bytes or 0)

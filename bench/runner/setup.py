@@ -51,11 +51,10 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     family = backend_of(cell).family
     accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters)
     if accelerator.gradient_accumulation_steps != 1:
-        raise InputError(
-            f"gradient accumulation is {accelerator.gradient_accumulation_steps}: bench times one optimizer step per"
-            " batch, so throughput would read too high by that factor",
-            fix="unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-        )
+        from bench.matrix.accelerate_file import accumulation_refused
+
+        steps = str(accelerator.gradient_accumulation_steps)
+        raise accumulation_refused(steps, "environment", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
     _keep_only_the_wrapper()
     # Not before: the stacks of the rendezvous' threads depend on who launched this rank, and are no part of training.
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)

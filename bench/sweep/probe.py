@@ -97,7 +97,7 @@ def hints(walked: Sequence[Walked]) -> Iterator[Observation]:
 def _kept_bytes(footprints: Sequence[Footprint]) -> float:
     """Per batch of the way."""
     first, last = footprints[0], footprints[-1]
-    before, after = _used(first.memory), _used(last.memory)
+    before, after = first.memory.used_bytes, last.memory.used_bytes
     if len(footprints) < 3 or first.batch_per_rank != last.batch_per_rank or before is None or after is None:
         return 0
     return max(0, after - before) / (len(footprints) - 1)
@@ -108,7 +108,7 @@ def _observation(
 ) -> Observation:
     """Of all ranks: the peak and the capacity of the fullest one, the largest share held by any, every retry."""
     fullest = memories[_fullest(memories)]
-    used = _used(fullest)
+    used = fullest.used_bytes
     held = max((memory.held_bytes or 0) / memory.capacity_bytes for memory in memories)
     return Observation(
         batch=batch,
@@ -129,12 +129,7 @@ def _ran_out_at_once(batch: int) -> Observation:
 
 def _fullest(memories: Sequence[Memory]) -> int:
     """The rank that uses the largest share of its own capacity, which others on its device may have lessened."""
-    return max(range(len(memories)), key=lambda rank: (_used(memories[rank]) or 0) / memories[rank].capacity_bytes)
-
-
-def _used(memory: Memory) -> int | None:
-    allocated = memory.peak_allocated_bytes
-    return None if allocated is None else allocated + (memory.overhead_bytes or 0)
+    return max(range(len(memories)), key=lambda rank: (memories[rank].used_bytes or 0) / memories[rank].capacity_bytes)
 
 
 def _step_s(rank: RankOk) -> float:
