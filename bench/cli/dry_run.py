@@ -8,7 +8,6 @@ from bench.matrix import CellPlan, Matrix
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware
 from bench.records.verdict import Goal
-from bench.sweep.sweep import label
 from bench.units import percent, size
 
 
@@ -21,7 +20,7 @@ def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: M
 
 def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
     cell = plan.cell
-    title = f"{cell.slug}  {label(plan)}  batch per rank {', '.join(map(str, plan.batches))}"
+    title = f"{cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batches))}"
     if reason := backends.forbids(cell, hardware.device):
         return [title, f"  skipped: {reason}"]
     listed = [batch for batch in plan.batches if batch != "probe"]

@@ -17,11 +17,20 @@ _FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not 
 
 
 def launch_command(
-    arguments: Sequence[str], *, python: str = "python", config_file: Path | str = "accelerate.yaml"
+    arguments: Sequence[str],
+    *,
+    python: str = "python",
+    config_file: Path | str = "accelerate.yaml",
+    log_dir: Path | None = None,
 ) -> list[str]:
-    """The command line that starts the ranks; accelerate chooses a free port for them."""
+    """The command line that starts the ranks; accelerate chooses a free port for them.
+
+    Args:
+        log_dir: where torch makes its folders for the launch; by default in the system's temporary folder.
+    """
     accelerate = [python, "-m", "accelerate.commands.launch", "--config_file", str(config_file)]
-    return [*accelerate, "--main_process_port", "0", "-m", "bench.runner", *arguments]
+    logs = [] if log_dir is None else ["--log_dir", str(log_dir)]
+    return [*accelerate, "--main_process_port", "0", *logs, "-m", "bench.runner", *arguments]
 
 
 def files(

@@ -16,7 +16,7 @@ from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
 from bench.runner import audits, log, oom, recorder, regime
-from bench.runner.device import Shim, shim
+from bench.runner.device import SHIMS, Shim
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
 from bench.runner.setup import Job, set_up
@@ -47,7 +47,7 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
     """Do what ``spec`` asks as ``rank`` and leave `rank<N>.json` in ``out``; False when it failed."""
     out.mkdir(parents=True, exist_ok=True)
     log.send_output_to(out / f"rank{rank}.log")
-    here = Here(rank, shim(spec.device), out, BeatFile(out, rank))
+    here = Here(rank, SHIMS[spec.device](), out, BeatFile(out, rank))
     try:
         with pulse(out, rank, here.beat):
             outcome = _run(spec, here)

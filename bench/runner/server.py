@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -44,13 +45,13 @@ class Server:
         self.finished = 0
         self._started_threads = False
 
-    def serve(self, modules: list[str]) -> None:
-        """Import ``modules``, then serve for ever."""
+    def serve(self, families: Sequence[str], modules: Sequence[str]) -> None:
+        """Import what these families of backends need, and ``modules``; then serve until the parent ends."""
         processes.adopt_orphans()
-        preload()
+        preload(families)
         threads = _threads()
         for module in modules:
-            with contextlib.suppress(Exception, SystemExit):  # the attempt will say what is wrong with it
+            with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
                 importlib.import_module(module)
         self._started_threads = _threads() > threads
         gc.collect()

@@ -125,7 +125,7 @@ def task_of(cell: Cell) -> workload.Workload:
 def build(cell: Cell, task: workload.Workload) -> nn.Module:
     """The whole model, the same on every rank, in the dtype that its backend takes it in."""
     torch.manual_seed(cell.measure.seed)
-    with _no_zero_init():
+    with _no_zero_init() if backend_of(cell).family == "deepspeed" else contextlib.nullcontext():
         model = task.build()
     if cell.mixed_precision == "bf16" and backend_of(cell).family not in ("fsdp", "fsdp2"):
         model = model.to(torch.bfloat16)

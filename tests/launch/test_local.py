@@ -295,7 +295,9 @@ def test_the_command_shown_is_the_command_run(tmp_path: Path, monkeypatch: pytes
     Launch(Path("accelerate.yaml"), tmp_path / "launch.log", ["attempt", "x"], {})
     shown = launch_command(["attempt", "x"])
     [command] = started
-    assert command[-len(shown) :] == [sys.executable, *shown[1:]]
+    logs = command.index("--log_dir")
+    assert command[logs : logs + 2] == ["--log_dir", str(tmp_path / "torchelastic")]  # the one difference
+    assert (command[:logs] + command[logs + 2 :])[-len(shown) :] == [sys.executable, *shown[1:]]
 
 
 # --- ending processes -----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ import torch
 
 from bench.records.cell import Attempt
 from bench.records.phases import Stage
-from bench.runner.device import shim
+from bench.runner.device import SHIMS
 from bench.runner.setup import set_up
 from bench.runner.steps import METRICS, throughput_window
 from bench.store import spool
@@ -20,7 +20,7 @@ folder = Path(sys.argv[1])
 spec = spool.read(folder / "spec.json", spool.Spec)
 assert spec is not None
 assert isinstance(spec.attempt, Attempt)
-job = set_up(spec.attempt.cell, shim(spec.device), spec.attempt.batch_per_rank)
+job = set_up(spec.attempt.cell, SHIMS[spec.device](), spec.attempt.batch_per_rank)
 batches = iter(job.loader(spec.attempt.batch_per_rank))
 measure = spec.attempt.cell.measure
 beat = BeatFile(folder, int(os.environ.get("RANK", "0")))

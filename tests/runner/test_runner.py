@@ -29,7 +29,7 @@ from bench.records.cell import Attempt, Train
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankOom
 from bench.runner.attempt import failure
-from bench.runner.device import shim
+from bench.runner.device import Cpu
 from bench.runner.preload import _compiler_named, _wait_for_baton
 from bench.runner.regime import check, observe
 from bench.runner.server import launch_environment
@@ -40,7 +40,7 @@ from model.workload import Pi07
 OPTIONS = Pi07.Config(preset="tiny", n_layers=1, num_cams=1, n_obs_history=1).model_dump(mode="json")
 PHASES = ["dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather"]
 STEPS, BATCH, SEED = 4, 2, 1000
-CPU = shim("cpu")
+CPU = Cpu()
 
 Beats = list[tuple[str, int, int]]
 

@@ -10,7 +10,7 @@ from examples import GIB, MACHINE, cell, rank, rss
 from rich.console import Console
 
 from bench.cli.progress import Progress
-from bench.launch.local import Ended
+from bench.launch.local import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.machine.conditions import Sampler
 from bench.matrix import CellPlan
@@ -33,7 +33,7 @@ class Ranks:
     def __init__(self, events: list[str], fits: int, stop_after: int | None = None) -> None:
         self.events, self.fits, self.stop_after = events, fits, stop_after
 
-    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         spec = spool.read(folder / "spec.json", Spec)
         assert spec is not None
         asked = spec.attempt
@@ -43,9 +43,11 @@ class Ranks:
         if isinstance(asked, Attempt) and (asked.batch_per_rank <= self.fits or not cell.memory_limit_bytes):
             totals_s = () if asked.short else None
             ranks = [rank(number, memory=rss(1.0), totals_s=totals_s) for number in range(2)]
-            return Ended(ranks=ranks, isolation="fork")
+            return LaunchResult(ranks=ranks, isolation="fork")
         oom = RankOom(rank=0, phase="bwd", message="planted", at=0.0)
-        return Ended(ranks=[oom, rank(1)], isolation="fork")
+        return LaunchResult(ranks=[oom, rank(1)], isolation="fork")
+
+    def prepare(self, num_processes: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -204,7 +206,7 @@ def test_failures_within_a_search_are_told_as_well(tmp_path: Path) -> None:
     _, said = swept(tmp_path / "run", plans)
     assert said[:2] == [
         "1 cell, 1 attempt; results in run",
-        "1 stored attempt failed or hung: --rerun failed measures what failed again",
+        "1 stored attempt failed or hung: --rerun failed measures them again",
     ]
 
 
@@ -214,6 +216,6 @@ def test_ranks_that_left_what_cannot_be_are_a_failure(tmp_path: Path) -> None:
     (stored,) = Store(tmp_path / "run").results()
     assert isinstance(stored.outcome, Failed)
     assert stored.outcome.fault == "ended"
-    assert stored.outcome.reason.startswith("what its ranks left cannot be: rank 0 has ")
+    assert stored.outcome.reason.startswith("its ranks left invalid result files: rank 0 has ")
     assert "3 measured and 2 phase steps, its attempt 1 warm-up, 4 measured" in stored.outcome.reason
     assert any("failed" in line for line in said)
