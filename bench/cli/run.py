@@ -104,6 +104,7 @@ def _sweep(
         Progress(console()) as progress,
         opened(loaded, plans, hardware, folder, progress, rerun=rerun, isolation=isolation) as sweep,
     ):
+        sweep.prepare()
         store, finished, attempts = sweep.store, sweep.finished(), sum(len(plan.batches) for plan in plans)
         progress.begin(
             cells=len(plans),

@@ -1,4 +1,4 @@
-"""Opens a sweep: locks its folder, starts its rank servers, and ends every process when the sweep is left."""
+"""Opens a sweep: locks its folder, makes its executor, and ends every process when the sweep is left."""
 
 import os
 import signal
@@ -57,7 +57,7 @@ def opened(
             note=progress.note,
         )
         with closing(LAUNCHERS[isolation](context)) as executor:
-            sweep = Sweep(
+            yield Sweep(
                 plans=plans,
                 goal=matrix.probe,
                 units=workload.load(matrix.workload.name).units,
@@ -69,9 +69,6 @@ def opened(
                 progress=progress,
                 beside=Sampler(store.root),
             )
-            if (first := sweep.first_to_run()) is not None:
-                executor.prepare(first.num_processes)  # servers take seconds to import, in which the caller can work
-            yield sweep
 
 
 def _families(plans: Sequence[CellPlan]) -> dict[int, set[Family]]:

@@ -86,19 +86,24 @@ class Sweep:
         )
         return sum(result is not None for result in listed)
 
-    def first_to_run(self) -> Cell | None:
-        """The first cell that may need ranks: with an attempt that is not stored, or a search without a verdict."""
-        for plan in self.plans:
-            if backends.forbids(plan.cell, self.machine.hardware.device):
-                continue
-            for batch in plan.batches:
-                if batch == "probe":
-                    missing = bool(self.rerun) or self.store.probe(plan.cell) is None
-                else:
-                    missing = self.stored(Attempt(cell=plan.cell, batch_per_rank=batch)) is None
-                if missing:
-                    return plan.cell
-        return None
+    def prepare(self) -> None:
+        """Start ranks for the first cell that may need them, without waiting: their imports take seconds."""
+        first = next((plan.cell for plan in self.plans if self._needs_ranks(plan)), None)
+        if first is not None:
+            self.executor.prepare(first.num_processes)
+
+    def _needs_ranks(self, plan: CellPlan) -> bool:
+        """Whether an attempt is not stored, or a search has no verdict."""
+        if backends.forbids(plan.cell, self.machine.hardware.device):
+            return False
+        if "probe" in plan.batches and (self.rerun or self.store.probe(plan.cell) is None):
+            return True
+        listed = (Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches if batch != "probe")
+        return any(not self._was_skipped(attempt) and self.stored(attempt) is None for attempt in listed)
+
+    def _was_skipped(self, attempt: Attempt) -> bool:
+        result = self.store.result(attempt)
+        return result is not None and result.outcome.kind == "skipped"
 
     def failed_before(self) -> list[str]:
         """A sentence on the stored attempts that failed, and how to measure them again; none if there are none."""
