@@ -58,6 +58,7 @@ FAMILIES: dict[Family, FamilyTraits] = {
         distributed_type="DEEPSPEED",
         package="deepspeed",
         preloads=(
+            "transformers.integrations.deepspeed",
             "deepspeed",
             "torch._inductor.compile_fx",
             "torch.utils.cpp_extension",

@@ -9,7 +9,8 @@ from bench.records.cell import Attempt, Cell, Measure, Regime
 from bench.records.claim import Claim
 from bench.records.machine import Machine
 from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Result, Skipped
-from bench.records.rank_outcome import PHASES, Memory, RankOk
+from bench.records.phases import PHASE_NAMES
+from bench.records.rank_outcome import Memory, RankOk
 from bench.records.verdict import Probe
 from bench.report.render import markdown
 from bench.report.tables import sections
@@ -85,7 +86,7 @@ def rank(
         phases_s = [part * fmean(step_times_s) / sum(PHASES_S) for part in PHASES_S]
         totals = (sum(phases_s),) * 2
     n_steps = len(step_times_s) + len(totals)
-    means_s = dict(zip(PHASES, phases_s, strict=True)) | {"backward_step": sum(phases_s[2:6])}
+    means_s = dict(zip(PHASE_NAMES, phases_s, strict=True)) | {"backward_step": sum(phases_s[2:6])}
     phase_times_s = {name: (time,) * len(totals) for name, time in means_s.items()} | {"total": totals}
     return RankOk.model_validate(
         {

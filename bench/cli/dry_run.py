@@ -8,7 +8,6 @@ from bench.matrix import CellPlan, Matrix
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware
 from bench.records.verdict import Goal
-from bench.sweep.sweep import label
 from bench.units import percent, size
 
 
@@ -21,7 +20,7 @@ def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: M
 
 def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
     cell = plan.cell
-    title = f"{cell.slug}  {label(plan)}  batch per rank {', '.join(map(str, plan.batches))}"
+    title = f"{cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batches))}"
     if reason := backends.forbids(cell, hardware.device):
         return [title, f"  skipped: {reason}"]
     listed = [batch for batch in plan.batches if batch != "probe"]
@@ -30,14 +29,14 @@ def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
     environment = backends.environment(cell.num_processes, hardware, user)
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)
-    limit = cell.memory_limit_bytes
+    limit, command = cell.memory_limit_bytes, " ".join(attempt_files.launch_command(["attempt", folder]))
     shown = [
         title,
         *([f"  search: {_settings(goal)}"] if "probe" in plan.batches else []),
         f"  memory limit: {'none but what the device has' if limit is None else f'{size(limit)} a rank, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
         f"  set beside the config: {', '.join(backends.beside_config(cell)) or 'nothing'}",
-        f"  {'command' if one else 'command of each batch'}: {' '.join(attempt_files.COMMAND)} attempt {folder}",
+        f"  {'command' if one else 'command of each batch'}: {command}",
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):
         if name in files:

@@ -43,6 +43,7 @@ class Progress:
         self._attempt_began_s: float | None = None
         self._timed, self._wall_s = 0, 0.0
         self._probe_began_s: float | None = None
+        self._waiting_since_s: float | None = None
 
     def __enter__(self) -> "Progress":
         return self
@@ -72,12 +73,13 @@ class Progress:
                 self._live.start(refresh=True)
 
     def waiting(self, what: str) -> None:
-        """Something other than an attempt takes its time."""
+        """Something other than an attempt takes time. It does not count in the mean of attempts."""
         if self._attempt_began_s is None:
             self._start(what)
         else:
-            self._at = what
-            self._redraw()
+            self._leave_out_waiting()
+            self._waiting_since_s = self._clock()
+            self._show_at(what)
 
     def attempt(self, label: str, batch_per_rank: int) -> None:
         """An attempt starts."""
@@ -86,13 +88,28 @@ class Progress:
 
     def beat(self, phase: str, step: int, steps: int) -> None:
         """Where the slowest rank of the attempt stands; ``steps`` is 0 for a phase that has none."""
-        self._at = f"{phase} {step}/{steps}" if steps else phase
+        self._leave_out_waiting()
+        self._show_at(f"{phase} {step}/{steps}" if steps else phase)
+
+    def _leave_out_waiting(self) -> None:
+        """Move the start of what is timed by the time since the last call of ``waiting``."""
+        if self._waiting_since_s is None:
+            return
+        waited_s, self._waiting_since_s = self._clock() - self._waiting_since_s, None
+        if self._attempt_began_s is not None:
+            self._attempt_began_s += waited_s
+        if self._probe_began_s is not None:
+            self._probe_began_s += waited_s
+
+    def _show_at(self, where: str) -> None:
+        self._at = where
         self._redraw()
         if self._live is None and self._clock() - self._spoke_s >= PLAIN_INTERVAL_S:
             self._say(f"{self._count()} {self._doing}: {self._at}, {self._times()}")
 
     def result(self, label: str, result: Result) -> None:
         """An attempt ended, or was skipped."""
+        self._leave_out_waiting()
         if self._probe_began_s is None:
             self._finished += 1
             if self._attempt_began_s is not None:

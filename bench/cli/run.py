@@ -104,6 +104,7 @@ def _sweep(
         Progress(console()) as progress,
         opened(loaded, plans, hardware, folder, progress, rerun=rerun, isolation=isolation) as sweep,
     ):
+        sweep.prepare()
         store, finished, attempts = sweep.store, sweep.finished(), sum(len(plan.batches) for plan in plans)
         progress.begin(
             cells=len(plans),
@@ -171,11 +172,6 @@ def _refuse_accumulation() -> None:
     """The environment is one more way in."""
     name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
     if os.environ.get(name, "1") != "1":
-        from bench.matrix.accelerate_file import WHY_NO_ACCUMULATION
+        from bench.matrix.accelerate_file import accumulation_refused
 
-        raise InputError(
-            f"{os.environ[name]!r}: gradient accumulation is refused",
-            where="environment",
-            field=name,
-            fix=WHY_NO_ACCUMULATION,
-        )
+        raise accumulation_refused(repr(os.environ[name]), "environment", name)

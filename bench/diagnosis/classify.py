@@ -1,4 +1,4 @@
-"""From what its ranks left behind to what an attempt came to. Pure."""
+"""Derives an attempt's outcome from what its ranks left. Pure."""
 
 import math
 import re
@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from bench.diagnosis.hang import explain
 from bench.records.hang import Stuck
 from bench.records.outcome import INFRASTRUCTURE, Failed, Fault, Hang, Ok, Oom, Outcome
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankOutcome, RankWalked
 
-# What a rank says when another one is gone: a consequence, not the cause.
+# Errors of a rank whose peer has ended: a consequence, not the cause.
 _PEER_LOST = re.compile(
     r"^Dist(Network|Store|Backend)Error\b|^ConnectionRe(set|fused)Error\b|ncclRemoteError|remote process exited"
     r"|(gloo|transport/tcp|ProcessGroup|TCPStore|c10d|socket).*"
@@ -21,10 +22,10 @@ _PEER_LOST = re.compile(
 
 EVIDENCE_CHARS = 2000
 _DESYNC = re.compile(r"Detected mismatch between collectives|distributed collective mismatch")
-"""What torch's own check says, and what gloo says when it receives another size than it expects."""
-STARTING = ("start", "setup")
-"""Phases in which the ranks find each other."""
-_FAULTS: tuple[tuple[Fault, tuple[str, ...] | None, re.Pattern[str]], ...] = (
+"""Words of torch's own check, and of gloo when it receives an unexpected size."""
+STARTING = (Stage.START, Stage.SETUP)
+"""Stages in which the ranks connect to each other."""
+_FAULTS: tuple[tuple[Fault, tuple[Stage, ...] | None, re.Pattern[str]], ...] = (
     ("regime", None, re.compile(r"^RegimeMismatch\b")),
     ("missing_package", None, re.compile(r"^(ModuleNotFound|Import|PackageNotFound)Error\b")),
     (
@@ -47,45 +48,48 @@ _FAULTS: tuple[tuple[Fault, tuple[str, ...] | None, re.Pattern[str]], ...] = (
     ),
     ("nccl_init", STARTING, re.compile(r"NCCL error|nccl\w+Error")),
 )
-"""A fault by what the rank said; in these phases only, where there are some."""
+"""A fault by the words of the rank's error, and the stages in which they mean it; None for all stages."""
 
 
 def classify(
     ranks: Sequence[RankOutcome],
     *,
     world_size: int,
-    gave_up: str | None = None,
+    cancelled: str | None = None,
     stuck: Sequence[Stuck] = (),
-    launcher: str | None = None,
+    launcher_error: str | None = None,
 ) -> Outcome:
-    """The attempt's outcome from what its ranks left behind.
+    """Derive the attempt's outcome from what its ranks left.
 
     Args:
         ranks: at most one per rank; a rank that left nothing is missing.
-        gave_up: why bench ended it, when it did: no progress, or the time limit.
+        cancelled: why bench ended the attempt, if it did: no progress, or the time limit.
         stuck: what the ranks were doing then.
-        launcher: what is known of the launch when it ended before its ranks did.
+        launcher_error: why the launch ended, if it did so before its ranks left their results.
     """
     measured = [rank for rank in ranks if isinstance(rank, RankOk)]
     if len(measured) == world_size:
-        # All have spoken; what ended late, such as a launcher or the time, takes nothing back.
+        # Every rank has its result: a launcher that fails after that, or the time limit, changes nothing.
         return _without_number(measured) or Ok(ranks=tuple(sorted(measured, key=lambda rank: rank.rank)))
     failures = [rank for rank in ranks if not isinstance(rank, RankOk | RankWalked | RankAudited)]
     causes = sorted((f for f in failures if not _is_consequence(f)), key=lambda f: (f.kind != "oom", f.at))
     if causes:
         return _desync(failures) or _outcome_of(causes[0])
-    if gave_up is not None:
+    if cancelled is not None:
         finished = [rank.rank for rank in measured]
         where = explain(stuck, world_size, finished) if stuck or finished else _phases(failures)
-        return Hang(reason=gave_up + (f": {where}" if where else ""), stuck=tuple(stuck))
-    if launcher is not None:
-        return _launch_failed(launcher)
-    said = _outcome_of(min(failures, key=lambda f: (f.kind == "killed", f.at))) if failures else None  # itself, first
+        return Hang(reason=cancelled + (f": {where}" if where else ""), stuck=tuple(stuck))
+    if launcher_error is not None:
+        return _launch_failed(launcher_error)
+    # A rank's own error says more than a signal does.
+    reported = _outcome_of(min(failures, key=lambda f: (f.kind == "killed", f.at))) if failures else None
     missing = min(set(range(world_size)) - {rank.rank for rank in ranks}, default=None)
-    if said is not None and (missing is None or (isinstance(said, Failed) and said.fault in INFRASTRUCTURE)):
-        return said
-    evidence = said.reason if said is not None else None
-    reason = f"rank {missing} left no result and no word why"
+    if reported is not None and (
+        missing is None or (isinstance(reported, Failed) and reported.fault in INFRASTRUCTURE)
+    ):
+        return reported
+    evidence = reported.reason if reported is not None else None
+    reason = f"rank {missing} left neither a result nor an error"
     return Failed(fault="ended", rank=missing, phase=None, reason=reason, evidence=evidence)
 
 
@@ -103,15 +107,15 @@ def _is_consequence(failure: RankOom | RankError | RankKilled) -> bool:
 
 
 def _desync(failures: Sequence[RankOom | RankError | RankKilled]) -> Failed | None:
-    """Ranks that issued unlike collectives, with the place where each was: the one that says so need not be wrong."""
+    """Ranks that issued different collectives, and the place of each: the rank that reports it need not be at fault."""
     for failure in failures:
-        said = failure.error if isinstance(failure, RankError) else getattr(failure, "last_words", None) or ""
-        line = next((line.strip() for line in said.splitlines() if _DESYNC.search(line)), None)
+        words = failure.error if isinstance(failure, RankError) else getattr(failure, "last_words", None) or ""
+        line = next((line.strip() for line in words.splitlines() if _DESYNC.search(line)), None)
         if line is not None:
             ranks = sorted(failures, key=lambda f: f.rank)
             places = [f"rank {f.rank} in {f.place}" for f in ranks if not isinstance(f, RankOom) and f.place]
-            reason = f"ranks issued unlike collectives: {'; '.join([*places, line])}"
-            return Failed(fault="desync", rank=failure.rank, phase=failure.phase, reason=reason, evidence=said)
+            reason = f"ranks issued different collectives: {'; '.join([*places, line])}"
+            return Failed(fault="desync", rank=failure.rank, phase=failure.phase, reason=reason, evidence=words)
     return None
 
 
@@ -128,23 +132,23 @@ def _outcome_of(failure: RankOom | RankError | RankKilled) -> Oom | Failed:
             return Failed(fault="killed", rank=rank, phase=phase, reason=reason, evidence=words)
 
 
-def _is(failure: RankError, phases: tuple[str, ...] | None, says: re.Pattern[str]) -> bool:
-    return (phases is None or failure.phase in phases) and bool(says.search(failure.error))
+def _is(failure: RankError, stages: tuple[Stage, ...] | None, says: re.Pattern[str]) -> bool:
+    return (stages is None or failure.phase in stages) and bool(says.search(failure.error))
 
 
-def _launch_failed(words: str) -> Failed:
-    """A launch that ended before its ranks did. Ports are taken and disks full there, too."""
+def _launch_failed(error: str) -> Failed:
+    """A launch that ended before its ranks left results. A port in use or a full disk can be the cause there too."""
     fault: Fault = "launch"
-    fault = next((name for name, _, says in _FAULTS if name in ("rendezvous", "disk") and says.search(words)), fault)
-    return Failed(fault=fault, rank=None, phase=None, reason=words)
+    fault = next((name for name, _, says in _FAULTS if name in ("rendezvous", "disk") and says.search(error)), fault)
+    return Failed(fault=fault, rank=None, phase=None, reason=error)
 
 
 def _without_number(ranks: Sequence[RankOk]) -> Failed | None:
-    """A loss that is no finite number: what follows it is not training. It is a mean over ranks, so it blames none."""
+    """A loss that is not finite: the steps after it are not training. It is a mean over ranks, so no rank is named."""
     for one in sorted(ranks, key=lambda rank: rank.rank):
-        for phase, losses in (("warmup", one.warmup_losses), ("measure", one.losses)):
+        for stage, losses in ((Stage.WARMUP, one.warmup_losses), (Stage.MEASURE, one.losses)):
             for step, loss in enumerate(losses):
                 if not math.isfinite(loss):
-                    reason = f"the loss is {loss} at step {step} of {phase}"
-                    return Failed(fault="nan_loss", rank=None, phase=phase, reason=reason)
+                    reason = f"the loss is {loss} at step {step} of {stage}"
+                    return Failed(fault="nan_loss", rank=None, phase=stage, reason=reason)
     return None

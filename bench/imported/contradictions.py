@@ -6,7 +6,7 @@ from bench.errors import InputError
 from bench.imported import fields
 from bench.imported.files import Given
 from bench.records.cell import Attempt
-from bench.records.rank_outcome import BACKWARD_STEP, PHASES
+from bench.records.phases import BACKWARD_STEP, PHASE_NAMES
 from bench.units import gib, percent, rate
 
 ROUNDING = 0.05
@@ -69,7 +69,7 @@ def of_phases(row: Given, phases_s: Mapping[str, float], step_s: float) -> None:
     if not phases_s:
         return
     backward_s = sum(phases_s.get(name, 0) for name in BACKWARD_STEP)
-    others_s = sum(phases_s.get(name, 0) for name in PHASES if name not in BACKWARD_STEP)
+    others_s = sum(phases_s.get(name, 0) for name in PHASE_NAMES if name not in BACKWARD_STEP)
     parts_s = others_s + max(backward_s, phases_s.get("backward_step", 0))
     total_s = phases_s.get("total", parts_s)
     if parts_s > (1 + MISSED) * total_s:

@@ -9,9 +9,8 @@ from bench import workload
 from bench.machine.hardware import LIBRARIES
 from bench.records.base import LARGEST, SMALLEST
 from bench.records.cell import Measure, Train
-from bench.records.rank_outcome import PHASES
+from bench.records.phases import STORED_PHASES
 
-PHASE_NAMES = (*PHASES, "total", "backward_step")
 SECONDS = {"s": 1.0, "ms": 1e-3}
 BYTES = {"gb": 1e9, "gib": 2.0**30, "bytes": 1.0}
 """Units, by the end of a field's name. 1 GB is 1e9 bytes, 1 GiB is 2**30."""
@@ -19,7 +18,7 @@ BYTES = {"gb": 1e9, "gib": 2.0**30, "bytes": 1.0}
 TEXTS = ("backend", "workload", "outcome", "reason", "source", "device", "accelerator", "driver", "cpu", "git_commit")
 TEXTS_OF_MACHINE = (*LIBRARIES, "allocator", "python")
 COUNTS = ("batch", "num_processes", "devices")
-TIMES = ("step_time", *PHASE_NAMES)
+TIMES = ("step_time", *STORED_PHASES)
 MEMORIES = ("peak_allocated", "peak_reserved", "peak", "capacity")
 """`peak` is for a source that does not say which of the two it means; only its share of capacity is stored."""
 OF_CELL = ("mixed_precision", *Train.model_fields, *Measure.model_fields)

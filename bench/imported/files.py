@@ -11,8 +11,9 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
-from bench.imported.fields import FIELDS, OPTION, PHASE_NAMES, UNITS_IN_WORDS
+from bench.imported.fields import FIELDS, OPTION, UNITS_IN_WORDS
 from bench.matrix.yaml_file import read_text, show
+from bench.records.phases import STORED_PHASES
 from bench.units import UNKNOWN
 
 Values = dict[str, JsonValue]
@@ -210,8 +211,8 @@ def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
         if key == "phase_means_s":
             if not isinstance(value, dict):
                 raise InputError(f"{show(value)} cannot be used", where=place, field=key, allowed="seconds by phase")
-            values |= {f"{name}_s": mean_s for name, mean_s in value.items() if name in PHASE_NAMES}
-            unread += [f"{key}.{name}" for name in value if name not in PHASE_NAMES]
+            values |= {f"{name}_s": mean_s for name, mean_s in value.items() if name in STORED_PHASES}
+            unread += [f"{key}.{name}" for name in value if name not in STORED_PHASES]
             continue
         name = FROM_PROFILERS.get(key, key)
         if name not in FIELDS and not re.fullmatch(OPTION, name):

@@ -18,6 +18,7 @@ from bench.records.base import Device, Frozen
 from bench.records.cell import Attempt, Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Machine, StatedHardware
 from bench.records.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
+from bench.records.phases import STORED_PHASES
 
 Value = TypeVar("Value")
 Kind = Literal["ok", "oom", "hang", "failed", "skipped"]
@@ -30,7 +31,7 @@ FIGURES = {
     "peak_reserved",
     "peak",
     "capacity_share",
-    *fields.PHASE_NAMES,
+    *STORED_PHASES,
 }
 
 
@@ -177,7 +178,7 @@ def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
     for name in ("peak_allocated", "peak_reserved", "peak"):
         contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
     phases_s = {
-        name: mean_s for name in fields.PHASE_NAMES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
+        name: mean_s for name in STORED_PHASES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
     }
     contradictions.of_phases(row, phases_s, step_s or batch_global / (samples_per_s or 1))
     return Reported(

@@ -2,7 +2,8 @@
 
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import yaml
 
@@ -11,20 +12,25 @@ from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.store.spool import Spec
 
-COMMAND = [
-    "python",
-    "-m",
-    "accelerate.commands.launch",
-    "--config_file",
-    "accelerate.yaml",
-    "--main_process_port",
-    "0",
-    "-m",
-    "bench.runner",
-]
-
 _FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("accelerate") and has("bench")))'
-"""A program: both are there. Importing them would take seconds."""
+"""A program that fails where one of them is not installed. Importing them would take seconds."""
+
+
+def launch_command(
+    arguments: Sequence[str],
+    *,
+    python: str = "python",
+    config_file: Path | str = "accelerate.yaml",
+    log_dir: Path | None = None,
+) -> list[str]:
+    """The command line that starts the ranks; accelerate chooses a free port for them.
+
+    Args:
+        log_dir: where torch makes its folders for the launch; by default in the system's temporary folder.
+    """
+    accelerate = [python, "-m", "accelerate.commands.launch", "--config_file", str(config_file)]
+    logs = [] if log_dir is None else ["--log_dir", str(log_dir)]
+    return [*accelerate, "--main_process_port", "0", *logs, "-m", "bench.runner", *arguments]
 
 
 def files(
@@ -49,15 +55,15 @@ def files(
 
 def _script(environment: Mapping[str, str]) -> str:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    launch = " ".join(['"$here/accelerate.yaml"' if word == "accelerate.yaml" else word for word in COMMAND])
+    launch = " ".join(launch_command(["attempt", '"$here"', "--out", '"$out"'], config_file='"$here/accelerate.yaml"'))
     foreign = "|".join([f"({'|'.join(backends.FOREIGN)})[A-Za-z0-9_]*", *backends.RENDEZVOUS])
     lines = [
         "#!/bin/sh",
         "# Runs this attempt by hand, in an accelerate launch of its own. Results go to the folder that you name, or",
         "# to a new one. Start it where bench was started, for the workload to be found, and with the same python.",
         "set -eu",
-        f"{COMMAND[0]} -c '{_FINDS}' 2>/dev/null || {{",
-        f'  echo "activate the environment in which bench was started: {COMMAND[0]} here has no bench" >&2',
+        f"python -c '{_FINDS}' 2>/dev/null || {{",
+        '  echo "activate the environment in which bench was started: python here has no bench" >&2',
         "  exit 1",
         "}",
         'here=$(cd "$(dirname "$0")" && pwd)',
@@ -66,6 +72,6 @@ def _script(environment: Mapping[str, str]) -> str:
         "# What another launcher, or accelerate's own variables, would change behind the config's back.",
         f"unset $(env | sed -nE 's/^({foreign})=.*/\\1/p') || true",
         *exports,
-        f'{launch} attempt "$here" --out "$out"',
+        launch,
     ]
     return "\n".join(lines) + "\n"

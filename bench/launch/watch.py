@@ -9,6 +9,7 @@ from pathlib import Path
 
 from bench import processes
 from bench.records.hang import Stuck
+from bench.records.phases import Stage
 from bench.store import spool
 from bench.store.spool import Beat
 
@@ -43,7 +44,7 @@ ASLEEP_S = 5.0
 class Watch:
     """Calls ``on_beat`` with the slowest rank's beat, and knows when to give an attempt up.
 
-    Progress is any change of any rank's beat, be it a phase, a step or one more collective: slow is not hung.
+    Progress is any change of any rank's beat, be it a stage, a step or one more collective: slow is not hung.
     """
 
     def __init__(self, folder: Path, world_size: int, limits: Limits, on_beat: OnBeat) -> None:
@@ -103,10 +104,10 @@ class Watch:
             self.on_beat(min(beats.values(), key=_progress))
 
     def _patience_s(self) -> float:
-        phases = {beat.phase for beat in self._beats.values()}
-        if not phases or "compile" in phases:
+        stages = {beat.phase for beat in self._beats.values()}
+        if not stages or Stage.COMPILE in stages:
             return FIRST_STEP_S  # imports, or another program at work, which does not beat
-        if self.limits.hang_after_s is not None and (self.limits.set_up_counts or "setup" not in phases):
+        if self.limits.hang_after_s is not None and (self.limits.set_up_counts or Stage.SETUP not in stages):
             return self.limits.hang_after_s
         return FIRST_STEP_S if self._pace_s is None else max(LEAST_S, PACES * self._pace_s)
 
@@ -116,8 +117,8 @@ def _is_next_step(before: Beat | None, beat: Beat) -> bool:
 
 
 def _progress(beat: Beat) -> tuple[int, int]:
-    order = ("start", "compile", "setup", "audit", "walk", "warmup", "measure", "phases", "done")
-    return (order.index(beat.phase) if beat.phase in order else -1, beat.step)
+    order = list(Stage)
+    return (order.index(Stage(beat.phase)) if beat.phase in order else -1, beat.step)
 
 
 # torchrun's summary, one block per failed worker.

@@ -12,6 +12,7 @@ import psutil
 from bench import processes
 from bench.machine import gpus
 from bench.records.conditions import Conditions, GpuConditions
+from bench.records.phases import Stage
 
 T = TypeVar("T")
 
@@ -19,8 +20,8 @@ EVERY_S = 1.0
 """Interval of the samples during an attempt."""
 LEAST_WINDOW_S = 0.5
 """A share of time over a shorter window is meaningless."""
-WORKING = ("warmup", "measure", "phases")
-"""Stages of an attempt in which a GPU works. Earlier it is idle, and lowers its clock by itself."""
+WORKING = (Stage.WARMUP, Stage.MEASURE, Stage.PHASES)
+"""Stages in which a GPU works. Earlier it is idle, and lowers its clock by itself."""
 GPU_WINDOW_S = 2.0
 """NVML's utilisation covers up to the last second. This long after an attempt, it contains nothing of that attempt."""
 THROTTLING: Mapping[int, str] = {

@@ -24,6 +24,11 @@ _CKPT = "leave it out; the bundled workload has grad_ckpt: true"
 Content = dict[str, JsonValue]
 
 
+def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
+    """The one message, wherever accumulation was asked for."""
+    return InputError(f"{value}: gradient accumulation is refused", where=where, field=field, fix=WHY_NO_ACCUMULATION)
+
+
 def read(path: Path, where: str | None) -> Content:
     """The config's content. If it names a DeepSpeed JSON file, the content of that file replaces the path.
 
@@ -192,4 +197,6 @@ def _refuse_compilation(document: Document) -> None:
 
 
 def _refuse_accumulation(document: Document, key: Key) -> None:
-    _refuse(document, key, "gradient accumulation is refused", ("1", "1.0", "auto"), WHY_NO_ACCUMULATION)
+    value = _at(document, key, "1")
+    if str(value).lower() not in ("1", "1.0", "auto"):
+        raise accumulation_refused(show(value), place_of(document.places, key), dotted(key))

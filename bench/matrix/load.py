@@ -11,7 +11,7 @@ from bench import workload as workloads
 from bench.backends import BACKENDS, from_accelerate_config
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_file, yaml_file
-from bench.matrix.accelerate_file import ACCUMULATION, WHY_NO_ACCUMULATION
+from bench.matrix.accelerate_file import ACCUMULATION, accumulation_refused
 from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
 from bench.matrix.combinations import Value, combinations
 from bench.matrix.matrix_file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Values, WorkloadChoice
@@ -120,9 +120,7 @@ def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
     for part, item in inner:
         here = (*key, part)
         if part == ACCUMULATION:
-            where = place_of(places, here)
-            problem = f"{show(item)}: gradient accumulation is refused"
-            raise InputError(problem, where=where, field=dotted(here), fix=WHY_NO_ACCUMULATION)
+            raise accumulation_refused(show(item), place_of(places, here), dotted(here))
         _refuse_accumulation(item, places, here)
 
 

@@ -1,5 +1,6 @@
 """The matrix file: every field that a user may write, its JSON Schema, and the plan of a cell."""
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
@@ -182,6 +183,12 @@ class CellPlan(Frozen):
     """Batches per rank: ascending, unique, ``probe`` last."""
     axes: Values
     """The values that identify the cell in reports: the backend, then every axis in the order of the file."""
+
+    @property
+    def label(self) -> str:
+        """``fsdp num_cams=1 attention=sdpa grad_ckpt=true``."""
+        values = {name: v if isinstance(v, str) else json.dumps(v) for name, v in self.axes.items()}
+        return " ".join(value if name == "backend" else f"{name}={value}" for name, value in values.items())
 
 
 def json_schema() -> dict[str, Any]:

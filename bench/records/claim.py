@@ -6,7 +6,7 @@ from pydantic import AfterValidator, Field, JsonValue, ValidationError, WithJson
 from pydantic_core import InitErrorDetails, PydanticKnownError
 
 from bench.records.base import Frozen
-from bench.records.rank_outcome import PHASES
+from bench.records.phases import PHASE_NAMES
 from bench.units import Kind, quantity
 
 METRICS: dict[str, Kind] = {
@@ -15,7 +15,7 @@ METRICS: dict[str, Kind] = {
     "capacity_share": "ratio",
     "step_time_s": "s",
     "samples_per_s": "samples/s",
-    **dict.fromkeys((*PHASES, "total"), "s"),
+    **dict.fromkeys((*PHASE_NAMES, "total"), "s"),
 }
 """The metrics of claims, and their units. Figures are of the worst rank; phases are means of the phase window.
 

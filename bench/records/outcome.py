@@ -45,7 +45,7 @@ class Reported(Frozen):
     """Mean step time of each rank. A single value is the mean of all ranks or that of the slowest."""
     samples_per_s_global: Positive | None = None
     phase_times_s: dict[str, Amount] = Field(default_factory=dict)
-    """Means by phase, `total` and `backward_step`; only those that the source gives."""
+    """Means by phase, keys of STORED_PHASES; only those that the source gives."""
     peak_allocated_bytes: Count | None = None
     peak_reserved_bytes: Count | None = None
     capacity_bytes: AtLeastOne | None = None

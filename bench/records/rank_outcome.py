@@ -6,13 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bench.records.base import MOST, Amount, AtLeastOne, Count, Frozen, Positive, Rank
 from bench.records.cell import Regime
-
-PHASES = ("dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather")
-"""The phases of a step, in order. `total` is the time of the whole step."""
-
-BACKWARD_STEP = ("bwd", "unscale_clip", "optim_step", "zero_grad_sched")
-"""The phases whose sum is stored as `backward_step`: DeepSpeed's engine divides that part of a step differently.
-No table shows the sum beside its parts."""
+from bench.records.phases import STORED_PHASES
 
 
 class Memory(Frozen):
@@ -33,6 +27,13 @@ class Memory(Frozen):
     """Times that the caching allocator had to free its cached blocks and retry an allocation."""
 
     @property
+    def used_bytes(self) -> int | None:
+        """The peak of what the attempt needed: live tensors, and CUDA memory outside the allocator."""
+        if self.peak_allocated_bytes is None:
+            return None
+        return self.peak_allocated_bytes + (self.overhead_bytes or 0)
+
+    @property
     def held_bytes(self) -> int | None:
         """The peak to compare with capacity: on CUDA, the allocator's reserved memory plus the overhead outside it."""
         if self.peak_reserved_bytes is None:
@@ -50,7 +51,7 @@ class RankOk(Frozen):
     step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]
     """Step times of the throughput window."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
-    """Times in the phase window: each of PHASES, `total` and `backward_step`."""
+    """Times in the phase window: seconds of each step, by STORED_PHASES. Empty without a phase window."""
     losses: tuple[float, ...]
     """Mean over ranks for every step after warm-up: the throughput window, then the phase window."""
     warmup_losses: tuple[float, ...]
@@ -65,7 +66,7 @@ class RankOk(Frozen):
     @field_validator("phase_times_s")
     @classmethod
     def _all_phases(cls, times_s: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
-        if times_s and set(times_s) != {*PHASES, "total", "backward_step"}:
+        if times_s and set(times_s) != set(STORED_PHASES):
             raise ValueError("phases are missing or unknown")
         if len({len(samples) for samples in times_s.values()}) > 1:
             raise ValueError("phases have different numbers of steps")

@@ -12,7 +12,8 @@ from bench.records.cell import Cell, Regime
 from bench.records.conditions import Conditions
 from bench.records.machine import Machine
 from bench.records.outcome import Fault
-from bench.records.rank_outcome import PHASES, Memory
+from bench.records.phases import PHASE_NAMES
+from bench.records.rank_outcome import Memory
 
 P95_NEEDS = 20
 """Samples. Of fewer, one in twenty is none: the formula would give the median of three."""
@@ -44,7 +45,7 @@ class Phases:
     rank: int | None
     """None where nobody said which."""
     parts: dict[str, Times]
-    """In the order of PHASES; of imported figures those that were given."""
+    """In the order of PHASE_NAMES; of imported figures those that were given."""
     total: Times | None
     """None where nobody gave it."""
     backward_step: Times | None
@@ -53,7 +54,7 @@ class Phases:
     @property
     def complete(self) -> bool:
         """Whether every phase is known, and the total."""
-        return self.total is not None and len(self.parts) == len(PHASES)
+        return self.total is not None and len(self.parts) == len(PHASE_NAMES)
 
     @property
     def unaccounted_share(self) -> float | None:

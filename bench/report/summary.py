@@ -8,7 +8,8 @@ from pydantic import JsonValue
 
 from bench.records.base import Device
 from bench.records.outcome import Failed, Ok, Oom, Reported, Result
-from bench.records.rank_outcome import PHASES, RankOk
+from bench.records.phases import PHASE_NAMES
+from bench.records.rank_outcome import RankOk
 from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
 from bench.report.settings import differing, hidden, settings_of
@@ -169,7 +170,7 @@ def _read_off(outcome: Reported, batch_global: int, device: Device) -> Measured 
         capacity_bytes_rank_min=capacity or (held / share if held and share else None),
         phases=Phases(
             rank=None,
-            parts={name: means[name] for name in PHASES if name in means},
+            parts={name: means[name] for name in PHASE_NAMES if name in means},
             total=means.get("total"),
             backward_step=means.get("backward_step"),
         )
@@ -227,7 +228,7 @@ def _phases(ranks: Sequence[RankOk]) -> Phases | None:
     samples = slowest.phase_times_s
     return Phases(
         rank=slowest.rank,
-        parts={name: times(samples[name]) for name in PHASES},
+        parts={name: times(samples[name]) for name in PHASE_NAMES},
         total=times(samples["total"]),
         backward_step=times(samples["backward_step"]),
     )
@@ -236,7 +237,7 @@ def _phases(ranks: Sequence[RankOk]) -> Phases | None:
 def _unaccounted_share(rank: RankOk) -> float | None:
     if not (total := sum(rank.phase_times_s.get("total", ()))):
         return None
-    return 1 - sum(sum(rank.phase_times_s[name]) for name in PHASES) / total
+    return 1 - sum(sum(rank.phase_times_s[name]) for name in PHASE_NAMES) / total
 
 
 def times(samples: Sequence[float]) -> Times:

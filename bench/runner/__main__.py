@@ -1,4 +1,7 @@
-"""`python -m bench.runner serve SPOOL [MODULE...]` and `python -m bench.runner attempt FOLDER [--out FOLDER]`."""
+"""`python -m bench.runner serve SPOOL FAMILIES [MODULE...]` or `python -m bench.runner attempt FOLDER [--out FOLDER]`.
+
+FAMILIES: of backends, separated by commas; may be empty.
+"""
 
 import os
 import sys
@@ -11,10 +14,10 @@ def main(arguments: list[str]) -> int:
     launcher = os.environ.get(processes.PARENT)
     processes.die_with_parent(int(launcher) if launcher else None)
     match arguments:
-        case ["serve", folder, *modules]:
+        case ["serve", folder, families, *modules]:
             from bench.runner.server import Server
 
-            Server(Path(folder), rank=_rank()).serve(modules)
+            Server(Path(folder), rank=_rank()).serve(families.split(","), modules)
             return 0
         case ["attempt", folder]:
             return _attempt(Path(folder), Path(folder))

@@ -13,9 +13,10 @@ from bench.backends import backend_of
 from bench.machine import disk
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
 from bench.runner import audits, log, oom, recorder, regime
-from bench.runner.device import Shim, shim
+from bench.runner.device import SHIMS, Shim
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
 from bench.runner.setup import Job, set_up
@@ -46,7 +47,7 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
     """Do what ``spec`` asks as ``rank`` and leave `rank<N>.json` in ``out``; False when it failed."""
     out.mkdir(parents=True, exist_ok=True)
     log.send_output_to(out / f"rank{rank}.log")
-    here = Here(rank, shim(spec.device), out, BeatFile(out, rank))
+    here = Here(rank, SHIMS[spec.device](), out, BeatFile(out, rank))
     try:
         with pulse(out, rank, here.beat):
             outcome = _run(spec, here)
@@ -54,7 +55,7 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
         here.device.lift_limit()
         sys.stderr.write(_traceback(error))
         limited = spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
-        outcome = failure(error, rank, here.beat.phase, limited=limited)
+        outcome = failure(error, rank, here.beat.stage, limited=limited)
     _write(out, rank, outcome)
     return isinstance(outcome, RankOk | RankWalked | RankAudited)
 
@@ -71,14 +72,14 @@ def _write(out: Path, rank: int, outcome: RankOutcome) -> None:
 
 def _run(spec: Spec, here: Here) -> RankOutcome:
     cell = spec.attempt.cell
-    here.beat("setup")
+    here.beat(Stage.SETUP)
     start = time.perf_counter()
     preload([backend_of(cell).family])
     workload.load(cell.workload)
     if backend_of(cell).family == "deepspeed" and spec.device == "cpu":
-        here.beat("compile")
+        here.beat(Stage.COMPILE)
         build_extensions()
-        here.beat("setup")
+        here.beat(Stage.SETUP)
     if isinstance(spec.attempt, Audit):
         audits.run(spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankAudited(rank=here.rank)
@@ -95,16 +96,16 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
-    warmup = throughput_window(job, batches, measure.warmup_steps, here.beat, "warmup")
+    warmup = throughput_window(job, batches, measure.warmup_steps, here.beat, Stage.WARMUP)
     here.device.synchronize()
     observed = regime.observe(job)
     regime.check(attempt.cell, device, observed)
     here.device.reset_peaks()
     measure_start = time.perf_counter()
-    throughput = throughput_window(job, batches, measure.steps, here.beat, "measure")
+    throughput = throughput_window(job, batches, measure.steps, here.beat, Stage.MEASURE)
     memory = here.device.memory(job.capacity_bytes)
     phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
-    here.beat("done")
+    here.beat(Stage.DONE)
     metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))
     return RankOk(
         rank=here.rank,

@@ -16,6 +16,7 @@ from bench.audit.params import Looked, Parameter
 from bench.backends import backend_of
 from bench.errors import InputError
 from bench.records.cell import Audit, AuditKind
+from bench.records.phases import Stage
 from bench.runner import recorder
 from bench.runner.device import Shim
 from bench.runner.setup import build, loader_of, set_up, task_of
@@ -41,7 +42,7 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
         job = set_up(audit.cell, device, audit.batch_per_rank)
         batches = iter(job.loader(audit.batch_per_rank))
         for index in range(audit.steps):
-            beat("audit", index, audit.steps)
+            beat(Stage.AUDIT, index, audit.steps)
             step(job, batches, no_lap)
     except BaseException as error:
         # A collective that is refused is not recorded.
@@ -65,7 +66,7 @@ def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile
     ended.append(time.perf_counter())
     batches = iter(loader)
     for index in range(first + steps):
-        beat("audit", index, first + steps)
+        beat(Stage.AUDIT, index, first + steps)
         start = time.perf_counter()
         batch = next_batch(batches)
         fetched = time.perf_counter()
@@ -112,7 +113,7 @@ def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) ->
         _on_gradient(parameter, name, reached) for name, parameter in named.items() if parameter.requires_grad
     ]
     for index in range(audit.steps):
-        beat("audit", index, audit.steps)
+        beat(Stage.AUDIT, index, audit.steps)
         reached.clear()
         model.zero_grad()
         model(next_batch(batches))["loss"].backward()

@@ -1,4 +1,9 @@
-"""The device shim: all that differs between two ranks over gloo on a CPU and NCCL on GPUs."""
+"""What a training step does differently on each kind of device: process group, memory, synchronisation.
+
+A new device needs a class here, an entry in SHIMS, and its value in `Device` (bench/records/base.py). Devices also
+differ in the config and environment of a launch (bench/backends.py), in what the machine reports (bench/machine) and in
+the name of torch's flight recorder (bench/runner/recorder.py).
+"""
 
 import contextlib
 import ctypes
@@ -24,10 +29,14 @@ from bench.records.base import Device
 from bench.records.rank_outcome import Memory
 
 PATIENCE = timedelta(days=1)
-"""In a collective. bench itself ends a rank that waits, and says for whom; NCCL's watchdog would abort after 10 min."""
+"""Timeout of collectives: long, because bench itself ends ranks that hang, and names the rank that the others wait for.
+NCCL's watchdog would abort after 10 min."""
 
 
 class Shim(Protocol):
+    """One rank's device. ``open`` comes first, then ``limit_memory``; ``reset_peaks`` and ``memory`` enclose what is
+    measured."""
+
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
         """Join the process group and return the accelerator that the environment asks for."""
         ...
@@ -37,28 +46,28 @@ class Shim(Protocol):
         ...
 
     def lift_limit(self) -> None:
-        """Let the process write its last words after it ran out of memory."""
+        """After an error: remove the limit, so that the process can still write its result."""
         ...
 
     def keep_little(self) -> None:
-        """Before the first operation: let no library keep what it has made for one batch when another one follows."""
+        """Before the first operation of a walk: have libraries cache little, so that batches do not add up."""
         ...
 
     def give_back(self) -> None:
-        """Return memory that is free, but still held by this process, to the system."""
+        """Return memory that is free but still held by this process to the system."""
         ...
 
     def synchronize(self) -> None:
-        """Wait until the device has done all that it was asked."""
+        """Wait until the device has finished all queued work."""
         ...
 
-    def reset_peaks(self) -> None: ...
+    def reset_peaks(self) -> None:
+        """Start a new measurement of peak memory."""
+        ...
 
-    def memory(self, capacity_bytes: int) -> Memory: ...
-
-
-def shim(device: Device) -> Shim:
-    return Cuda() if device == "cuda" else Cpu()
+    def memory(self, capacity_bytes: int) -> Memory:
+        """Peaks since ``reset_peaks``, beside the capacity that ``limit_memory`` returned."""
+        ...
 
 
 def _handlers(find_unused_parameters: bool) -> list[KwargsHandler]:
@@ -186,6 +195,9 @@ class Cpu:
         if data is None or peak is None or now is None or self._before_bytes is None:
             return None
         return data + (peak - now) - self._before_bytes
+
+
+SHIMS: dict[Device, type[Shim]] = {"cuda": Cuda, "cpu": Cpu}
 
 
 def _reset_peak_rss() -> None:

@@ -57,7 +57,7 @@ def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
 
 
 def _stuck(folder: Path, rank: int, beat: BeatFile, trained_by: int) -> Stuck:
-    phase, step, steps = beat.at
+    stage, step, steps = beat.at
     running = sys._current_frames()
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     stacks = [
@@ -67,7 +67,7 @@ def _stuck(folder: Path, rank: int, beat: BeatFile, trained_by: int) -> Stuck:
     ]
     return Stuck(
         rank=rank,
-        phase=phase,
+        phase=stage,
         step=step,
         steps=steps,
         place=site(list(recorder.frames(traceback.walk_stack(running[trained_by])))),

@@ -1,7 +1,7 @@
-"""What torch, accelerate and DeepSpeed import only once they are used.
+"""Modules that torch, accelerate and DeepSpeed import only when they are first used.
 
-A rank server imports it for all its children. An attempt imports its own part before its memory limit is set, so that
-the limit counts what training takes and nothing else.
+A rank server imports them before it forks, for the backends of the sweep. An attempt imports those of its own backend
+before its memory limit is set, so that the limit counts only what training takes.
 """
 
 import contextlib
@@ -11,20 +11,20 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import get_args
+from typing import cast
 
 from bench import machine, processes
 from bench.backends import FAMILIES, Family
 
-_ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks", "transformers.integrations.deepspeed")
+_ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks")
 
 
 def build_extensions() -> None:
-    """DeepSpeed compiles its CPU communication helper when first used: not under a memory limit of bench's.
+    """Build DeepSpeed's CPU communication helper now, without a memory limit: it would do so on first use.
 
-    torch guards the build by a file that a killed process leaves behind, and for which all later ones wait for ever
-    (``torch.utils.file_baton``). A kernel lock ends with its holder; who has it may take a file away that nobody
-    holds open.
+    torch guards the build with a file. A killed process leaves it behind, and later builds then wait for it forever
+    (``torch.utils.file_baton``). The kernel releases ``bench.lock`` when its holder ends; the holder may remove a guard
+    that no process has open.
     """
     from deepspeed.comm.torch import build_shm_op
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
@@ -40,7 +40,7 @@ def build_extensions() -> None:
 
 @contextlib.contextmanager
 def _compiler_named() -> Iterator[None]:
-    """Where there is none, torch's error shows the whole build, and not what is missing."""
+    """Name a missing compiler. torch's error shows the whole build, but not what is missing."""
     try:
         yield
     except RuntimeError as error:
@@ -50,7 +50,7 @@ def _compiler_named() -> Iterator[None]:
 
 
 def _wait_for_baton(file: Path) -> None:
-    """Look again while somebody has it open: who is just being killed lets go of it after the kernel lock."""
+    """Wait while a process has it open: a killed process closes it after it releases the kernel lock."""
     while file.exists():
         if processes.anyone_has_open(file):
             time.sleep(0.2)
@@ -58,9 +58,9 @@ def _wait_for_baton(file: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def preload(families: Iterable[Family] = get_args(Family)) -> None:
-    """Import what steps of these families need; a module that is not there is left to the attempt that misses it."""
+def preload(families: Iterable[str]) -> None:
+    """Import what steps of these families of backends need. The attempt reports a missing module, when it needs it."""
     for family in families:
-        for module in (*_ALWAYS, *FAMILIES[family].preloads):
+        for module in (*_ALWAYS, *FAMILIES[cast(Family, family)].preloads):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)

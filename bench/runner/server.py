@@ -6,6 +6,7 @@ import importlib
 import os
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -18,6 +19,7 @@ from accelerate.utils.launch import (
 
 from bench import processes
 from bench.machine import oom_kill
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
@@ -43,13 +45,13 @@ class Server:
         self.finished = 0
         self._started_threads = False
 
-    def serve(self, modules: list[str]) -> None:
-        """Import ``modules``, then serve for ever."""
+    def serve(self, families: Sequence[str], modules: Sequence[str]) -> None:
+        """Import what these families of backends need, and ``modules``; then serve until the parent ends."""
         processes.adopt_orphans()
-        preload()
+        preload(families)
         threads = _threads()
         for module in modules:
-            with contextlib.suppress(Exception, SystemExit):  # the attempt will say what is wrong with it
+            with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
                 importlib.import_module(module)
         self._started_threads = _threads() > threads
         gc.collect()
@@ -109,7 +111,7 @@ class Server:
             assert spec is not None
             attempt.run(spec, folder, self.rank)
         except BaseException as error:
-            spool.write(spool.rank_file(folder, self.rank), attempt.failure(error, self.rank, "start"))
+            spool.write(spool.rank_file(folder, self.rank), attempt.failure(error, self.rank, Stage.START))
         finally:
             os._exit(0)
 
@@ -139,7 +141,7 @@ class Server:
     def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counters) -> None:
         """Say what became of a child that could not say so itself."""
         beat = spool.read_beat(folder, self.rank)
-        phase, now = beat.phase if beat else "start", attempt.now_s()
+        phase, now = beat.phase if beat else Stage.START, attempt.now_s()
         outcome: RankOom | RankKilled | RankError
         if os.WIFSIGNALED(status):
             name = processes.signal_name(os.WTERMSIG(status))

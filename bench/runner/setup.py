@@ -3,7 +3,8 @@
 import contextlib
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,23 +24,23 @@ from bench.runner.master_weights import MasterWeights
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
-    """Everything of a training step, prepared."""
+    """What a training step needs, prepared."""
 
     accelerator: Accelerator
     capacity_bytes: int
-    """What this rank may use from the time when it has joined the others."""
+    """Memory that this rank may use after it has joined the others."""
     model: nn.Module
     optimizer: Any
-    """accelerate's wrapper; None when only forward and backward run."""
+    """accelerate's wrapper; None if only forward and backward run."""
     scheduler: Any
     loader: Callable[[int], Iterable[dict[str, Tensor]]]
-    """Batches of so many samples for this rank, prepared; every call begins with the first sample."""
+    """This rank's batches of so many samples, prepared. Every call starts at the first sample."""
     masters: MasterWeights | None
     max_grad_norm: float
     family: Family
 
     def clip(self) -> None:
-        """Clip gradients to the norm. DeepSpeed has done so inside backward, from its own config."""
+        """Clip gradients to the norm. DeepSpeed clips inside backward, by its own config."""
         if self.masters is not None:
             self.masters.clip_grad_norm_(self.max_grad_norm)
         elif self.optimizer is not None:
@@ -47,74 +48,101 @@ class Job:
 
 
 def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
-    """Raises whatever torch, accelerate or DeepSpeed raise; InputError for gradient accumulation other than 1."""
+    """Join the other ranks and build the job.
+
+    Raises:
+        InputError: gradient accumulation is on, or the workload's units name no module of its model.
+        Exception: whatever torch, accelerate or DeepSpeed raise.
+    """
     family = backend_of(cell).family
     accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters)
-    if accelerator.gradient_accumulation_steps != 1:
-        raise InputError(
-            f"gradient accumulation is {accelerator.gradient_accumulation_steps}: bench times one optimizer step per"
-            " batch, so throughput would read too high by that factor",
-            fix="unset ACCELERATE_GRADIENT_ACCUMULATION_STEPS",
-        )
+    _refuse_accumulation(accelerator)
     _keep_only_the_wrapper()
-    # Not before: the stacks of the rendezvous' threads depend on who launched this rank, and are no part of training.
+    # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
     task = task_of(cell)
     model = build(cell, task)
     if FAMILIES[family].wraps_units or cell.train.compile:
         _check_units(model, task.units)
-    if family == "fsdp2" and cell.mixed_precision == "bf16" and cell.accelerate is None:
-        _reduce_in_fp32(accelerator)
-    if family == "deepspeed":
-        engine = accelerator.state.deepspeed_plugin.deepspeed_config
-        engine["train_micro_batch_size_per_gpu"] = batch_per_rank
-    if family == "deepspeed" and cell.accelerate is None:
-        _fit_buckets(accelerator, sum(parameter.numel() for parameter in model.parameters()))
+    _configure(accelerator, cell, model, batch_per_rank)
     dataset = task.dataset(cell.measure.seed)
-
-    def loader(batch_per_rank: int) -> Iterable[dict[str, Tensor]]:
-        return loader_of(cell, dataset, accelerator, batch_per_rank)
-
-    def adamw(parameters: Iterator[nn.Parameter]) -> Optimizer:
-        return AdamW(
-            (parameter for parameter in parameters if parameter.requires_grad),
-            lr=cell.train.learning_rate,
-            weight_decay=cell.train.weight_decay,
-            fused=cell.train.fused,
-        )
-
-    def constant(optimizer: Optimizer) -> LambdaLR:
-        return LambdaLR(optimizer, lambda _: 1.0)
-
-    optimizer: Any = None
-    scheduler: Any = None
-    masters = None
-    if cell.train.optimizer == "none":
-        model = accelerator.prepare(model)
-    elif FAMILIES[family].prepares_optimizer:
-        # Both take over the optimizer while they shard the model.
-        optimizer = adamw(model.parameters())
-        model, optimizer, scheduler = accelerator.prepare(model, optimizer, constant(optimizer))
-    else:
-        model = accelerator.prepare(model)
-        optimizer = adamw(model.parameters())
-        if not FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and cell.train.master_weights:
-            optimizer = masters = MasterWeights(optimizer)
-        optimizer, scheduler = accelerator.prepare(optimizer, constant(optimizer))
-    model.train()
+    prepared = _prepare(accelerator, cell, model)
+    prepared.model.train()
     if cell.train.compile:
-        _compile_units(model, task.units)
+        _compile_units(prepared.model, task.units)
     return Job(
         accelerator=accelerator,
         capacity_bytes=capacity_bytes,
-        model=model,
-        optimizer=optimizer,
-        scheduler=scheduler,
-        loader=loader,
-        masters=masters,
+        model=prepared.model,
+        optimizer=prepared.optimizer,
+        scheduler=prepared.scheduler,
+        loader=partial(loader_of, cell, dataset, accelerator),
+        masters=prepared.masters,
         max_grad_norm=cell.train.max_grad_norm,
         family=family,
     )
+
+
+def _refuse_accumulation(accelerator: Accelerator) -> None:
+    if accelerator.gradient_accumulation_steps != 1:
+        from bench.matrix.accelerate_file import accumulation_refused
+
+        steps = str(accelerator.gradient_accumulation_steps)
+        raise accumulation_refused(steps, "environment", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
+
+
+def _configure(accelerator: Accelerator, cell: Cell, model: nn.Module, batch_per_rank: int) -> None:
+    """Settings of the sharding libraries that depend on the model or the batch, or that accelerate has no field for."""
+    family = backend_of(cell).family
+    if family == "deepspeed":
+        engine = accelerator.state.deepspeed_plugin.deepspeed_config
+        engine["train_micro_batch_size_per_gpu"] = batch_per_rank
+    if cell.accelerate is not None:
+        return  # the user's own config stays as it is
+    if family == "deepspeed":
+        _fit_buckets(accelerator, sum(parameter.numel() for parameter in model.parameters()))
+    if family == "fsdp2" and cell.mixed_precision == "bf16":
+        _reduce_in_fp32(accelerator)
+
+
+class _Prepared(NamedTuple):
+    """What `Accelerator.prepare` made, as `Job` keeps it."""
+
+    model: nn.Module
+    optimizer: Any = None
+    scheduler: Any = None
+    masters: MasterWeights | None = None
+
+
+def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module) -> _Prepared:
+    """Shard or wrap the model, and make its optimizer and scheduler in the order that the backend needs."""
+    family = backend_of(cell).family
+    if cell.train.optimizer == "none":
+        return _Prepared(accelerator.prepare(model))
+    if FAMILIES[family].prepares_optimizer:
+        # These take over the optimizer while they shard the model.
+        optimizer = _adamw(cell, model)
+        return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
+    model = accelerator.prepare(model)
+    optimizer = _adamw(cell, model)
+    masters = None
+    if not FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and cell.train.master_weights:
+        optimizer = masters = MasterWeights(optimizer)
+    prepared, scheduler = accelerator.prepare(optimizer, _constant(optimizer))
+    return _Prepared(model, prepared, scheduler, masters)
+
+
+def _adamw(cell: Cell, model: nn.Module) -> Optimizer:
+    return AdamW(
+        (parameter for parameter in model.parameters() if parameter.requires_grad),
+        lr=cell.train.learning_rate,
+        weight_decay=cell.train.weight_decay,
+        fused=cell.train.fused,
+    )
+
+
+def _constant(optimizer: Optimizer) -> LambdaLR:
+    return LambdaLR(optimizer, lambda _: 1.0)
 
 
 def task_of(cell: Cell) -> workload.Workload:
@@ -124,9 +152,9 @@ def task_of(cell: Cell) -> workload.Workload:
 
 
 def build(cell: Cell, task: workload.Workload) -> nn.Module:
-    """The whole model, the same on every rank, in the dtype that its backend takes it in."""
+    """The whole model, the same on every rank, in the dtype that its backend expects."""
     torch.manual_seed(cell.measure.seed)
-    with _no_zero_init():
+    with _no_zero_init() if backend_of(cell).family == "deepspeed" else contextlib.nullcontext():
         model = task.build()
     if cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights:
         model = model.to(torch.bfloat16)
@@ -141,10 +169,10 @@ def loader_of(
     *,
     on_device: bool = True,
 ) -> Iterable[dict[str, Tensor]]:
-    """This rank's batches of ``dataset``, as training takes them.
+    """This rank's batches of ``dataset``, as training uses them.
 
     Args:
-        on_device: put there; else left on the host.
+        on_device: move each batch to the device; else it stays on the host.
     """
     plain: DataLoader[dict[str, Tensor]] = DataLoader(
         dataset,
@@ -162,10 +190,10 @@ def loader_of(
 
 
 def _keep_only_the_wrapper() -> None:
-    """Under ``TORCH_DISTRIBUTED_DEBUG=DETAIL`` the process group, made by now, is wrapped and names any mismatch.
+    """Under ``TORCH_DISTRIBUTED_DEBUG=DETAIL``, lower the level; the process group's wrapper still names a mismatch.
 
-    FSDP's own check of the order, which the level adds, comes first and raises a KeyError with original parameters
-    (seen with torch 2.13).
+    At that level FSDP also checks the order itself, first, and raises a KeyError with original parameters (seen with
+    torch 2.13). The process group exists by now, so its wrapper stays.
     """
     levels: Any = dist
     if levels.get_debug_level() == levels.DebugLevel.DETAIL:
@@ -174,10 +202,10 @@ def _keep_only_the_wrapper() -> None:
 
 @contextlib.contextmanager
 def _no_zero_init() -> Iterator[None]:
-    """Build with whole tensors under ZeRO-3 too; it shards them at prepare().
+    """Build whole tensors under ZeRO-3 too; it shards them in prepare().
 
-    transformers partitions every module at construction while a HfDeepSpeedConfig is active, and some initialisers need
-    whole tensors. `zero3_init_flag: false` does not turn that off.
+    While an HfDeepSpeedConfig is active, transformers partitions every module at construction, but some initialisers
+    need whole tensors. `zero3_init_flag: false` does not turn that off.
     """
     from transformers.integrations import deepspeed
 
@@ -190,7 +218,7 @@ def _no_zero_init() -> Iterator[None]:
 
 
 def _reduce_in_fp32(accelerator: Accelerator) -> None:
-    """accelerate would reduce FSDP2's gradients in bf16; its masters are fp32 shards, and so is their reduction."""
+    """FSDP2's masters are fp32 shards, so its gradients are reduced in fp32; accelerate would reduce them in bf16."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(
@@ -199,23 +227,23 @@ def _reduce_in_fp32(accelerator: Accelerator) -> None:
 
 
 def _fit_buckets(accelerator: Accelerator, parameters: int) -> None:
-    """A bucket larger than the model is never filled; DeepSpeed allocates its 5e8 elements all the same."""
-    aligned = -(-parameters // 1024) * 1024  # it asks for a multiple of twice the ranks
+    """Make no bucket larger than the model: DeepSpeed would allocate all 5e8 elements of one that it never fills."""
+    aligned = -(-parameters // 1024) * 1024  # DeepSpeed needs a multiple of twice the ranks
     zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
     for name, default in (("reduce", 500_000_000), ("allgather", 500_000_000), ("stage3_prefetch", 50_000_000)):
         zero[f"{name}_bucket_size"] = min(aligned, default)
 
 
 def _compile_units(model: nn.Module, units: tuple[str, ...]) -> None:
-    """Compile after sharding and unit by unit: hooks of the outer model stay outside the graphs."""
+    """Compile each unit, after sharding, so that hooks of the outer model stay outside the graphs."""
     for module in model.modules():
-        # fully_shard gives a unit a class of its own, derived from the one it had.
+        # fully_shard gives a unit a new class, derived from its own.
         if {kind.__name__ for kind in type(module).__mro__} & set(units):
             module.compile()
 
 
 def _check_units(model: nn.Module, units: tuple[str, ...]) -> None:
-    """Without them nothing would be compiled, and silently so."""
+    """Without such modules nothing would be sharded or compiled, without an error."""
     kinds = {type(module).__name__ for module in model.modules()}
     if missing := [unit for unit in units if unit not in kinds]:
         raise InputError(f"the workload's units name {', '.join(missing)}, but no module of its model is of that class")

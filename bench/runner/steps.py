@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from bench.errors import InputError
-from bench.records.rank_outcome import BACKWARD_STEP, PHASES
+from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
 from bench.runner.device import Shim
 from bench.runner.setup import Job
 
@@ -17,7 +17,7 @@ METRICS = ("loss", "mse", "ce", "l1", "accuracy")
 Batch = dict[str, Tensor]
 Batches = Iterator[Batch]
 Lap = Callable[[str], None]
-Beat = Callable[[str, int, int], None]
+Beat = Callable[[Stage, int, int], None]
 
 
 @dataclass(frozen=True)
@@ -88,11 +88,11 @@ def _gather(job: Job, output: dict[str, Tensor]) -> list[float]:
     return means
 
 
-def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, name: str) -> Window:
+def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, stage: Stage) -> Window:
     """Times whole steps. Nothing inside a step waits for the device; its end does: the loss reaches the host."""
     times_s, metrics = [], []
     for index in range(steps):
-        beat(name, index, steps)
+        beat(stage, index, steps)
         start = time.perf_counter()
         metrics.append(step(job, batches, no_lap))
         times_s.append(time.perf_counter() - start)
@@ -101,7 +101,7 @@ def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, name: 
 
 def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat) -> Window:
     """Times the phases of a step, waiting for the device at each boundary. `total` is timed on its own."""
-    times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASES, "total")} if steps else {}
+    times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
     metrics = []
     since = 0.0
 
@@ -113,7 +113,7 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
         since = now
 
     for index in range(steps):
-        beat("phases", index, steps)
+        beat(Stage.PHASES, index, steps)
         shim.synchronize()
         start = since = time.perf_counter()
         metrics.append(step(job, batches, lap))

@@ -7,6 +7,7 @@ from pathlib import Path
 import torch
 
 from bench.records.cell import Walk
+from bench.records.phases import Stage
 from bench.records.rank_outcome import Memory
 from bench.runner.device import Shim
 from bench.runner.setup import Job
@@ -28,7 +29,7 @@ def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFil
     held: list[tuple[int, int | None]] = []
 
     def measure(batch: int) -> None:
-        beat("walk", batch, walk.batches_per_rank[-1])
+        beat(Stage.WALK, batch, walk.batches_per_rank[-1])
         batches = iter(job.loader(batch))
         device.give_back()
         if not seen:
@@ -39,7 +40,7 @@ def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFil
         step(job, batches, no_lap)
         took_s = time.perf_counter() - start
         memory = device.memory(job.capacity_bytes)
-        held.append((batch, _used(memory)))
+        held.append((batch, memory.used_bytes))
         seen.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, seen), step_time_s=took_s))
         spool.write(out / f"walk{rank}.json", Walked(rank=rank, footprints=tuple(seen)))
 
@@ -72,11 +73,6 @@ def _likely_to_fit(held: list[tuple[int, int | None]], batch: int, capacity_byte
     (batch_0, used_0), (batch_1, used_1) = list(pairwise(points))[-1]
     slope = max(0.0, (used_1 - used_0) / (batch_1 - batch_0))
     return used_1 + slope * (batch - batch_1) <= NEAR * capacity_bytes
-
-
-def _used(memory: Memory) -> int | None:
-    allocated = memory.peak_allocated_bytes
-    return None if allocated is None else allocated + (memory.overhead_bytes or 0)
 
 
 def _everywhere(job: Job, here: bool) -> bool:

@@ -8,7 +8,7 @@ An attempt's folder (named by the store):
     walk<N>.json     a walk's footprints
     audit<N>.json    what an audit found; see bench/audit
     rank<N>.log      its output: the first and the last megabyte, see bench/runner/log.py
-    rank<N>.beat     its phase, step and newest collective, one line, rewritten in place
+    rank<N>.beat     its stage, step and newest collective, one line, rewritten in place
     diagnose         bench asks all ranks where they stand, before it ends them
     rank<N>.stuck.json, rank<N>.stacks
                      the answer; and the stacks of a rank that could not answer
@@ -30,6 +30,7 @@ from bench.diagnosis.call_site import site_of_dump
 from bench.records.base import AtLeastOne, Device, Frozen, Positive
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.hang import Stuck
+from bench.records.phases import Stage
 from bench.records.rank_outcome import Memory, RankError, RankOutcome
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -73,9 +74,10 @@ class Beat(Frozen):
     """How far a rank has come."""
 
     phase: str
+    """The `Stage`; another word when a foreign program has written to the file."""
     step: int
     steps: int
-    """Steps in this phase; 0 when it has none."""
+    """Steps of this stage; 0 when it has none."""
     collective: int = 0
     """Sequence number of the newest collective of the default group; 0 before the first. Up to a second old."""
 
@@ -102,15 +104,15 @@ class BeatFile:
     def __init__(self, folder: Path, rank: int) -> None:
         self._file = os.open(folder / f"rank{rank}.beat", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self._collective = 0
-        self.at = ("start", 0, 0)
-        """Phase, step, and steps of the phase."""
+        self.at: tuple[Stage, int, int] = (Stage.START, 0, 0)
+        """The stage, the step, and how many steps the stage has."""
 
-    def __call__(self, phase: str, step: int = 0, steps: int = 0) -> None:
-        self.at = (phase, step, steps)
+    def __call__(self, stage: Stage, step: int = 0, steps: int = 0) -> None:
+        self.at = (stage, step, steps)
         self._write()
 
     @property
-    def phase(self) -> str:
+    def stage(self) -> Stage:
         return self.at[0]
 
     def collective(self, number: int) -> None:
@@ -120,8 +122,8 @@ class BeatFile:
             self._write()
 
     def _write(self) -> None:
-        phase, step, steps = self.at
-        os.pwrite(self._file, f"{phase} {step} {steps} {self._collective}".ljust(63).encode() + b"\n", 0)
+        stage, step, steps = self.at
+        os.pwrite(self._file, f"{stage} {step} {steps} {self._collective}".ljust(63).encode() + b"\n", 0)
 
 
 def read_beat(folder: Path, rank: int) -> Beat | None:
@@ -245,6 +247,6 @@ def read_ranks(folder: Path, world_size: int) -> list[RankOutcome]:
             continue
         except ValidationError as error:
             beat = read_beat(folder, rank)
-            words, phase = f"{file.name} cannot be read: {why(error)}", beat.phase if beat else "start"
+            words, phase = f"{file.name} cannot be read: {why(error)}", beat.phase if beat else Stage.START
             found.append(RankError(rank=rank, phase=phase, error=words, traceback="", at=file.stat().st_mtime))
     return found

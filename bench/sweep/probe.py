@@ -1,14 +1,89 @@
-"""The search over batch for one cell: does what `bench.search` asks for until there is a verdict."""
+"""The search over batch for one cell: does what `bench.search` asks for, until it has a verdict."""
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
+from typing import TYPE_CHECKING
 
+from bench import backends
+from bench.matrix import CellPlan
+from bench.records.cell import Attempt, Walk
 from bench.records.machine import Hardware
 from bench.records.outcome import Failed, Ok, Oom, Result
 from bench.records.rank_outcome import Memory, RankOk
-from bench.records.verdict import Goal, Stopped, Verdict
+from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.search import Observation, Scout, next_step
 from bench.store.spool import Footprint, Walked
+
+if TYPE_CHECKING:
+    from bench.sweep.sweep import Sweep
+
+
+class CellSearch:
+    """The search of one cell in a sweep. Its verdict is stored beside the cell's attempts."""
+
+    def __init__(self, sweep: "Sweep", plan: CellPlan) -> None:
+        self.sweep, self.plan, self.cell = sweep, plan, plan.cell
+        self.goal, self.store, self.progress = sweep.goal, sweep.store, sweep.progress
+
+    def run(self) -> None:
+        if backends.forbids(self.cell, self.sweep.machine.hardware.device):
+            attempt = Attempt(cell=self.cell, batch_per_rank=self.goal.granularity)
+            self.sweep.attempt(self.plan, attempt, [])  # stores why it is skipped
+            return
+        stored = [result for result in self.store.of_cell(self.cell) if not self.sweep.wants_again(result)]
+        walked = self.store.walked(self.cell)
+        found = search(self.goal, self._start(), stored, walked, self._walk, self._attempt)
+        needs_bytes = None
+        if isinstance(found, Verdict):
+            self._set_aside_replaced()
+            needs_bytes = self._needs_bytes() if found.max_batch_per_rank is None else None
+        probe = Probe(cell=self.cell, axes=self.plan.axes, goal=self.goal, found=found, needs_bytes=needs_bytes)
+        self.store.finish_probe(probe)
+        self.progress.verdict(self.plan.label, found, needs_bytes)
+
+    def _walk(self, batches: tuple[int, ...]) -> list[Walked]:
+        listed = [*map(str, batches)] if len(batches) <= 6 else [*map(str, batches[:3]), f"... up to {batches[-1]}"]
+        self.progress.probing(self.plan.label, f"walking {', '.join(listed)} in one process")
+        walk = Walk(cell=self.cell, batches_per_rank=batches)
+        self.sweep.launch(walk, self.store.begin(walk).resolve())
+        return self.store.walked(self.cell)
+
+    def _attempt(self, batch: int, full: bool, why: str) -> Result:
+        self.progress.probing(self.plan.label, f"batch {batch}: {why}")
+        attempt = Attempt(cell=self.cell, batch_per_rank=batch, short=not full)
+        return self.sweep.attempt(self.plan, attempt, [])
+
+    def _start(self) -> int | None:
+        """The max of the nearest cell before this one, where the search begins."""
+        cells = [plan.cell for plan in self.sweep.plans]
+        for cell in reversed(cells[: cells.index(self.cell)]):
+            probe = self.store.probe(cell)
+            if probe is not None and isinstance(probe.found, Verdict):
+                return probe.found.max_batch_per_rank
+        return None
+
+    def _set_aside_replaced(self) -> None:
+        """On a rerun: the results of an earlier search at batches that this search did not measure again."""
+        for result in self.store.of_cell(self.cell):
+            if self.sweep.wants_again(result) and self.goal.tries(result.attempt.batch_per_rank):
+                self.store.set_aside(result.attempt)
+
+    def _needs_bytes(self) -> int | None:
+        """Bytes that the smallest batch takes on a CPU without a limit; None when that cannot be tried."""
+        if self.sweep.machine.hardware.device == "cuda" or self.cell.memory_limit_bytes is None:
+            return None
+        earlier = None if self.sweep.rerun else self.store.probe(self.cell)
+        if (
+            earlier is not None
+            and earlier.goal.granularity == self.goal.granularity
+            and earlier.needs_bytes is not None
+        ):
+            return earlier.needs_bytes
+        unlimited = self.cell.model_copy(update={"memory_limit_bytes": None})
+        attempt = Attempt(cell=unlimited, batch_per_rank=self.goal.granularity, short=True)
+        launched, _ = self.sweep.launch(attempt, self.store.begin(attempt).resolve())
+        peaks = [rank.memory.peak_allocated_bytes for rank in launched.ranks if isinstance(rank, RankOk)]
+        return max((peak for peak in peaks if peak is not None), default=None)
 
 
 def search(
@@ -22,11 +97,11 @@ def search(
     """Search until the answer is certified.
 
     Args:
-        start: another cell's max: where to begin, and nothing else.
-        results: what is stored of this cell.
+        start: the max of another cell, where the search begins; it affects nothing else.
+        results: the stored results of this cell.
         walked: the footprints of an earlier walk, if there was one.
-        walk: makes a walk over these batches.
-        attempt: measures one batch, at the full step count or not, for a reason in words.
+        walk: runs a walk over these batches.
+        attempt: measures one batch, at the full step count or not, and shows the reason.
     """
     observations = [*hints(walked), *(seen for result in results if (seen := observation(result)))]
     while True:
@@ -34,8 +109,8 @@ def search(
         if isinstance(step, Verdict):
             return step
         if isinstance(step, Scout):
-            found = list(hints(walk(step.batches)))
-            observations += found or [_ran_out_at_once(step.batches[0])]
+            footprints = list(hints(walk(step.batches)))
+            observations += footprints or [_ran_out_at_once(step.batches[0])]
             continue
         result = attempt(step.batch, step.full, step.why)
         seen = observation(result)
@@ -45,16 +120,16 @@ def search(
 
 
 def _why(result: Result) -> str:
-    """What happened, and that a crash may have been for memory all the same, which it does not prove."""
+    """The reason of an outcome. A crash under a memory limit may be for memory; it does not prove it."""
     reason: str = getattr(result.outcome, "reason", result.outcome.kind)
     crashed = isinstance(result.outcome, Failed) and "SIGSEGV" in reason
     if not crashed or result.attempt.cell.memory_limit_bytes is None:
         return reason
-    return f"{reason}; native code may crash so where it gets no memory: a larger memory limit tells"
+    return f"{reason}; native code can crash this way when allocation fails; retry with a larger memory limit"
 
 
 def observation(result: Result) -> Observation | None:
-    """What a stored result says of memory and speed; None when it is neither a measurement nor out of memory."""
+    """Memory and speed of a stored result; None unless it is a measurement or out of memory."""
     attempt, outcome = result.attempt, result.outcome
     if isinstance(outcome, Ok):
         return _observation(
@@ -80,9 +155,9 @@ def observation(result: Result) -> Observation | None:
 
 
 def hints(walked: Sequence[Walked]) -> Iterator[Observation]:
-    """The footprints of a walk, less what the process had kept of the batches before each.
+    """The footprints of a walk, without the memory that the process kept from earlier batches.
 
-    A walk that came back to its first batch shows how much that is in all; it is shared out evenly over the way.
+    A walk that returns to its first batch shows how much that is in total; each batch is assumed to keep the same.
     """
     for marks in zip(*(walk.footprints for walk in walked), strict=False):
         batch, memories = marks[0].batch_per_rank, [mark.memory for mark in marks]
@@ -95,9 +170,9 @@ def hints(walked: Sequence[Walked]) -> Iterator[Observation]:
 
 
 def _kept_bytes(footprints: Sequence[Footprint]) -> float:
-    """Per batch of the way."""
+    """Per batch of the walk."""
     first, last = footprints[0], footprints[-1]
-    before, after = _used(first.memory), _used(last.memory)
+    before, after = first.memory.used_bytes, last.memory.used_bytes
     if len(footprints) < 3 or first.batch_per_rank != last.batch_per_rank or before is None or after is None:
         return 0
     return max(0, after - before) / (len(footprints) - 1)
@@ -106,9 +181,9 @@ def _kept_bytes(footprints: Sequence[Footprint]) -> float:
 def _observation(
     batch: int, memories: Sequence[Memory], rate: float, *, fresh: bool, full: bool, kept_bytes: int = 0
 ) -> Observation:
-    """Of all ranks: the peak and the capacity of the fullest one, the largest share held by any, every retry."""
+    """Over all ranks: peak and capacity of the fullest rank, the largest share that any rank held, all retries."""
     fullest = memories[_fullest(memories)]
-    used = _used(fullest)
+    used = fullest.used_bytes
     held = max((memory.held_bytes or 0) / memory.capacity_bytes for memory in memories)
     return Observation(
         batch=batch,
@@ -128,13 +203,8 @@ def _ran_out_at_once(batch: int) -> Observation:
 
 
 def _fullest(memories: Sequence[Memory]) -> int:
-    """The rank that uses the largest share of its own capacity, which others on its device may have lessened."""
-    return max(range(len(memories)), key=lambda rank: (_used(memories[rank]) or 0) / memories[rank].capacity_bytes)
-
-
-def _used(memory: Memory) -> int | None:
-    allocated = memory.peak_allocated_bytes
-    return None if allocated is None else allocated + (memory.overhead_bytes or 0)
+    """The rank that uses the largest share of its own capacity. Ranks differ: other programs may use their devices."""
+    return max(range(len(memories)), key=lambda rank: (memories[rank].used_bytes or 0) / memories[rank].capacity_bytes)
 
 
 def _step_s(rank: RankOk) -> float:

@@ -1,4 +1,4 @@
-"""What a sweep reports while it runs. `bench/cli/progress.py` shows it."""
+"""What a sweep reports while it runs. `bench/cli/progress.py` displays it."""
 
 from typing import Protocol
 
@@ -7,7 +7,7 @@ from bench.records.verdict import Stopped, Verdict
 
 
 class Progress(Protocol):
-    """Whoever watches a sweep. Each call returns at once and raises nothing but a signal's exception."""
+    """Receives the events of a sweep. Each call returns at once and raises only what a signal handler raises."""
 
     def waiting(self, what: str) -> None:
         """Something other than an attempt takes time, such as the start of the rank servers."""
@@ -15,8 +15,8 @@ class Progress(Protocol):
     def attempt(self, label: str, batch_per_rank: int) -> None:
         """An attempt starts."""
 
-    def beat(self, phase: str, step: int, steps: int) -> None:
-        """Where the slowest rank of the attempt is; ``steps`` is 0 for a stage without steps."""
+    def beat(self, stage: str, step: int, steps: int) -> None:
+        """The stage and step of the slowest rank; ``steps`` is 0 for a stage without steps."""
 
     def result(self, label: str, result: Result) -> None:
         """An attempt ended, or was skipped."""

@@ -1,4 +1,4 @@
-"""Opens a sweep: its folder is taken, its executor stands ready, and no process remains when it is left."""
+"""Opens a sweep: locks its folder, makes its executor, and ends every process when the sweep is left."""
 
 import os
 import signal
@@ -8,7 +8,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench import backends, machine, workload
-from bench.launch.local import Executor, Forking, OwnLaunch
+from bench.backends import Family
+from bench.launch.local import LAUNCHERS, Context
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
 from bench.matrix import CellPlan, Matrix
@@ -35,25 +36,27 @@ def opened(
     """The sweep of ``plans`` in ``folder``.
 
     Args:
-        limits: how long attempts may take; by default those of the matrix.
-        keep_matrix: leave the folder's own `matrix.yaml` as it is.
+        limits: how long attempts may take; by default the limits of the matrix.
+        keep_matrix: do not write the folder's `matrix.yaml`.
 
     Raises:
-        InputError: another run holds the folder, or what it holds comes from an unlike machine.
+        InputError: another run uses the folder, or its results come from a different machine.
     """
     store = Store(folder)
     record = machine.record(hardware, os.environ, backends.environment(1, hardware, os.environ))
-    modules = [workload.module_of(matrix.workload.name)]
     for number in (signal.SIGTERM, signal.SIGHUP):
-        if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
-            signal.signal(number, lambda number, _: sys.exit(128 + number))  # so that the clean-up below runs
+        if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
+            signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
     with store.open(record, [plan.cell for plan in plans], None if keep_matrix else matrix.text()):
-        executor: Executor = (
-            OwnLaunch(hardware)
-            if isolation == "launch"
-            else Forking(store.servers, hardware, modules, progress.waiting, progress.note)
+        context = Context(
+            hardware=hardware,
+            new_folder=store.servers,
+            families=_families(plans),
+            modules=[workload.module_of(matrix.workload.name)],
+            waiting=progress.waiting,
+            note=progress.note,
         )
-        with closing(executor):
+        with closing(LAUNCHERS[isolation](context)) as executor:
             yield Sweep(
                 plans=plans,
                 goal=matrix.probe,
@@ -66,3 +69,11 @@ def opened(
                 progress=progress,
                 beside=Sampler(store.root),
             )
+
+
+def _families(plans: Sequence[CellPlan]) -> dict[int, set[Family]]:
+    """The families of the cells' backends, by number of ranks."""
+    families: dict[int, set[Family]] = {}
+    for plan in plans:
+        families.setdefault(plan.cell.num_processes, set()).add(backends.backend_of(plan.cell).family)
+    return families

@@ -197,6 +197,26 @@ def test_skipped_attempts_do_not_make_the_rest_look_fast(clock: Clock) -> None:
     assert left(plain(run, clock)) == ["3 min"]
 
 
+def test_time_left_leaves_out_what_an_attempt_waits_for(clock: Clock) -> None:
+    """The build of an extension is told of again and again, the start of servers once."""
+
+    def run(progress: Progress) -> None:
+        begin(progress)
+        progress.attempt("zero2", 1)
+        for _ in range(60):
+            progress.waiting("building")
+            clock.now_s += 1
+        progress.beat("setup", 0, 0)
+        clock.now_s += 20
+        progress.result("zero2", result(batch=1))
+        progress.attempt("zero2", 2)
+        progress.waiting("starting 2 rank servers")
+        clock.now_s += 600
+        progress.beat("setup", 0, 0)
+
+    assert left(plain(run, clock))[-1] == "60 s"
+
+
 def test_a_search_under_way_counts_from_its_beginning(clock: Clock) -> None:
     def run(progress: Progress) -> None:
         begin(progress, attempts=2)

@@ -61,50 +61,50 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     ),
     "timed out, and bench ended both": (
         [killed(0, 9.0, "time is up"), killed(1, 9.0, "time is up")],
-        {"gave_up": "no result within 8 s"},
+        {"cancelled": "no result within 8 s"},
         Hang(reason="no result within 8 s: rank 0 in measure, rank 1 in measure"),
     ),
     "timed out, and nobody said a word": (
         [],
-        {"gave_up": "no result within 0.5 s"},
+        {"cancelled": "no result within 0.5 s"},
         Hang(reason="no result within 0.5 s"),
     ),
     "timed out after one rank had raised": (
         [error(0), killed(1, 9.0, "time is up")],
-        {"gave_up": "no result within 8 s"},
+        {"cancelled": "no result within 8 s"},
         ERROR_0,
     ),
-    "timed out after one rank ran out of memory": ([oom(1)], {"gave_up": "no result within 8 s"}, OOM_1),
+    "timed out after one rank ran out of memory": ([oom(1)], {"cancelled": "no result within 8 s"}, OOM_1),
     "timed out, and the servers had to be killed": (
         [],
-        {"gave_up": "no result within 8 s", "launcher": "accelerate launch was killed by SIGKILL"},
+        {"cancelled": "no result within 8 s", "launcher_error": "accelerate launch was killed by SIGKILL"},
         Hang(reason="no result within 8 s"),
     ),
     "the launcher's word when no rank has one": (
         [],
-        {"launcher": "died"},
+        {"launcher_error": "died"},
         Failed(fault="launch", rank=None, phase=None, reason="died"),
     ),
     "the launcher's word before a consequence": (
         [error(0, 1.0, PEER)],
-        {"launcher": "rank 1 was killed"},
+        {"launcher_error": "rank 1 was killed"},
         Failed(fault="launch", rank=None, phase=None, reason="rank 1 was killed"),
     ),
-    "a rank's own cause before the launcher's word": ([error(0)], {"launcher": "exit code 1"}, ERROR_0),
+    "a rank's own cause before the launcher's word": ([error(0)], {"launcher_error": "exit code 1"}, ERROR_0),
     "measured by all before the launcher died": (
         [rank(0), rank(1)],
-        {"launcher": "died", "gave_up": "no result within 8 s"},
+        {"launcher_error": "died", "cancelled": "no result within 8 s"},
         world(rank(0), rank(1)),
     ),
     "timed out after one rank had measured": (
         [rank(0)],
-        {"gave_up": "no result within 8 s"},
+        {"cancelled": "no result within 8 s"},
         Hang(
             reason="no result within 8 s: rank 0 had finished; rank 1 did not answer: stopped, or busy where Python"
             " cannot look"
         ),
     ),
-    "one rank hears of unlike collectives by an abort, the other by the loss of its peer": (
+    "one rank hears of different collectives by an abort, the other by the loss of its peer": (
         [
             error(0, 2.0, PEER).model_copy(update={"place": "project (model/backbone.py:79)"}),
             killed(1).model_copy(
@@ -116,7 +116,7 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
             fault="desync",
             rank=1,
             phase="measure",
-            reason="ranks issued unlike collectives: rank 0 in project (model/backbone.py:79); rank 1 in embed"
+            reason="ranks issued different collectives: rank 0 in project (model/backbone.py:79); rank 1 in embed"
             " (model/vision.py:11); what(): 64 vs 32. Is there a distributed collective mismatch in your code?",
             evidence=GLOO,
         ),
@@ -134,12 +134,12 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     "one rank is missing": (
         [rank(0)],
         {},
-        Failed(fault="ended", rank=1, phase=None, reason="rank 1 left no result and no word why"),
+        Failed(fault="ended", rank=1, phase=None, reason="rank 1 left neither a result nor an error"),
     ),
     "a consequence and a rank without a word": (
         [error(0, 1.0, RESET)],
         {},
-        Failed(fault="ended", rank=1, phase=None, reason="rank 1 left no result and no word why", evidence=RESET),
+        Failed(fault="ended", rank=1, phase=None, reason="rank 1 left neither a result nor an error", evidence=RESET),
     ),
     "a rank is missing because a port was taken": (
         [error(0, 1.0, TAKEN).model_copy(update={"phase": "setup"})],
@@ -149,7 +149,7 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     "all ranks are missing: the first": (
         [],
         {},
-        Failed(fault="ended", rank=0, phase=None, reason="rank 0 left no result and no word why"),
+        Failed(fault="ended", rank=0, phase=None, reason="rank 0 left neither a result nor an error"),
     ),
 }
 

@@ -8,7 +8,7 @@ import pytest
 from harness import ROOT, Bench
 
 from bench.records.outcome import Ok, Result
-from bench.records.rank_outcome import PHASES
+from bench.records.phases import PHASE_NAMES
 from bench.report.summary import row_of
 from bench.store.run_folder import Store
 
@@ -80,10 +80,10 @@ def test_headline_is_gated_by_the_slowest_rank(results: dict[str, Result]) -> No
 def test_phases_sum_to_the_total(results: dict[str, Result]) -> None:
     for result in results.values():
         for rank in ranks(result).ranks:
-            assert list(rank.phase_times_s) == [*PHASES, "total", "backward_step"]
+            assert list(rank.phase_times_s) == [*PHASE_NAMES, "total", "backward_step"]
             # Step by step: the kernel may take the rank off its core just between the last phase's end and the total's.
             totals_s = rank.phase_times_s["total"]
-            sums_s = [sum(parts) for parts in zip(*(rank.phase_times_s[phase] for phase in PHASES), strict=True)]
+            sums_s = [sum(parts) for parts in zip(*(rank.phase_times_s[phase] for phase in PHASE_NAMES), strict=True)]
             ratios = [sums / total for sums, total in zip(sums_s, totals_s, strict=True)]
             assert median(ratios) == pytest.approx(1, rel=0.02)
 

@@ -57,7 +57,7 @@ def test_damaged_results_are_named_and_measured_again(bench: FaultBench) -> None
     for file, (_, why) in zip(files, DAMAGE.values(), strict=False):
         [line] = [line for line in output.splitlines() if str(file.relative_to(bench.folder / "run")) in line]
         assert why in line
-        assert line.endswith("): it counts as not measured, and is measured again")
+        assert line.endswith("): its attempt is measured again")
     assert f"{copy.relative_to(bench.folder / 'run')}/result.json cannot be read (it is of another cell" in output
 
     after = bench.results()

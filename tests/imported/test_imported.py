@@ -16,7 +16,7 @@ from bench.errors import InputError
 from bench.imported import read_all, save
 from bench.records.machine import StatedHardware
 from bench.records.outcome import Oom, Reported, Result
-from bench.records.rank_outcome import PHASES
+from bench.records.phases import PHASE_NAMES
 from bench.report.contract import contract_of
 from bench.report.doubts import flags
 from bench.report.summary import summarize
@@ -201,7 +201,7 @@ def test_phases_that_were_not_given_are_unknown_and_the_others_are_shown(tmp_pat
 def test_imported_figures_are_doubted_by_the_same_rules(
     columns: str, values: str, doubt: str | None, tmp_path: Path
 ) -> None:
-    columns = columns.format(phases=",".join(f"{name}_ms" for name in (*PHASES, "total")))
+    columns = columns.format(phases=",".join(f"{name}_ms" for name in (*PHASE_NAMES, "total")))
     found = flags(summarize(imported(tmp_path, HEAD + f"backend,batch,step_time_s,{columns}\nfsdp,8,1,{values}\n")))
     assert len(found) == (doubt is not None)
     assert all(one.startswith(f"fsdp, batch 8: {doubt}") for one in found)

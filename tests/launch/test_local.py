@@ -17,7 +17,8 @@ from examples import cell
 
 from bench import backends, processes
 from bench.launch import attempt_files
-from bench.launch.local import accelerate_command
+from bench.launch.attempt_files import launch_command
+from bench.launch.local import Launch
 from bench.launch.watch import Limits, Watch, cause_of_death, exit_codes
 from bench.records.cell import Attempt
 from bench.store.spool import Beat, BeatFile, Spec
@@ -45,7 +46,11 @@ def launched(folder: Path, *arguments: str, num_processes: int) -> tuple[int, st
         "use_cpu": num_processes == 1,
     }
     (folder / "accelerate.yaml").write_text(yaml.safe_dump(config))
-    command = [*accelerate_command(folder / "accelerate.yaml", [])[:-2], str(folder / "die.py"), *arguments]
+    command = [
+        *launch_command([], python=sys.executable, config_file=folder / "accelerate.yaml")[:-2],
+        str(folder / "die.py"),
+        *arguments,
+    ]
     environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return done.returncode, done.stdout.decode()
@@ -238,7 +243,7 @@ def test_the_command_launches_its_own_folder_with_the_recorded_environment(tmp_p
     (folder / "command.sh").write_text(attempt_files.files(ATTEMPT, (), "cpu", HOSTILE, str(folder))["command.sh"])
     said = tmp_path / "said.json"
     program = "import json, os, sys; json.dump([sys.argv[1:], dict(os.environ)], open(os.environ['SAID'], 'w'))"
-    python = tools / attempt_files.COMMAND[0]
+    python = tools / "python"
     python.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -c "{program}" "$@"\n')
     python.chmod(0o755)
     environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "SAID": str(said)}
@@ -271,7 +276,7 @@ def test_the_command_unsets_what_a_launch_is_kept_from() -> None:
 @pytest.mark.parametrize("program", ["exit 127", "exec PYTHON -I -S"])
 def test_the_command_without_its_environment_says_so_and_makes_nothing(tmp_path: Path, program: str) -> None:
     (tmp_path / "command.sh").write_text(attempt_files.files(ATTEMPT, (), "cpu", {}, str(tmp_path))["command.sh"])
-    python = tmp_path / "bin" / attempt_files.COMMAND[0]
+    python = tmp_path / "bin" / "python"
     python.parent.mkdir()
     python.write_text(f'#!/bin/sh\n{program.replace("PYTHON", shlex.quote(sys.executable))} "$@"\n')
     python.chmod(0o755)
@@ -284,9 +289,15 @@ def test_the_command_without_its_environment_says_so_and_makes_nothing(tmp_path:
     assert list(python.parent.iterdir()) == [python]
 
 
-def test_the_command_shown_is_the_command_run() -> None:
-    run = accelerate_command("accelerate.yaml", ["attempt", "x"])
-    assert ["python", *run[1:]] == [*attempt_files.COMMAND, "attempt", "x"]
+def test_the_command_shown_is_the_command_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[list[str]] = []
+    monkeypatch.setattr("bench.launch.local.subprocess.Popen", lambda command, **_: started.append(command))
+    Launch(Path("accelerate.yaml"), tmp_path / "launch.log", ["attempt", "x"], {})
+    shown = launch_command(["attempt", "x"])
+    [command] = started
+    logs = command.index("--log_dir")
+    assert command[logs : logs + 2] == ["--log_dir", str(tmp_path / "torchelastic")]  # the one difference
+    assert (command[:logs] + command[logs + 2 :])[-len(shown) :] == [sys.executable, *shown[1:]]
 
 
 # --- ending processes -----------------------------------------------------------------------------------------------

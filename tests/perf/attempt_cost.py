@@ -32,7 +32,7 @@ from scipy.stats import ttest_1samp
 from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
-from bench.launch.local import Executor, Forking, OwnLaunch
+from bench.launch.local import Context, Executor, Forking, OwnLaunch
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure
 from bench.records.machine import Hardware
@@ -112,7 +112,16 @@ class Trial:
         )
 
     def servers(self) -> Forking:
-        return Forking(self.new("servers"), self.hardware, ["model.workload"], lambda _: None, print)
+        return Forking(
+            Context(
+                hardware=self.hardware,
+                new_folder=self.new("servers"),
+                families={self.ranks: [backends.backend_of(self.cell).family]},
+                modules=["model.workload"],
+                waiting=lambda _: None,
+                note=print,
+            )
+        )
 
     def new(self, what: str) -> Callable[[], Path]:
         return lambda: Path(tempfile.mkdtemp(prefix=f"{self.backend}-{what}", dir=self.scratch))
@@ -126,7 +135,7 @@ class Trial:
 
     def run(self, executor: Executor, folder: Path) -> Ok:
         ended = executor.run(self.cell, folder, Limits(1200, None), lambda _: None)
-        outcome = classify(ended.ranks, world_size=self.ranks, launcher=ended.launcher)
+        outcome = classify(ended.ranks, world_size=self.ranks, launcher_error=ended.launcher_error)
         assert isinstance(outcome, Ok), outcome
         return outcome
 

@@ -16,7 +16,7 @@ from pathlib import Path
 from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
-from bench.launch.local import Ended, Executor, Forking, OwnLaunch
+from bench.launch.local import Context, Executor, Forking, LaunchResult, OwnLaunch
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.outcome import Result
@@ -44,7 +44,17 @@ def main() -> None:
         def new() -> Path:
             return Path(tempfile.mkdtemp(dir=scratch))
 
-        servers = Forking(new, HARDWARE, ["model.workload"], lambda _: None, print)
+        families = sorted({backends.BACKENDS[name].family for name in arguments.backends.split(",")})
+        servers = Forking(
+            Context(
+                hardware=HARDWARE,
+                new_folder=new,
+                families=dict.fromkeys((1, HARDWARE.devices or 2), families),
+                modules=["model.workload"],
+                waiting=lambda _: None,
+                note=print,
+            )
+        )
         print(
             f"{HARDWARE.device}, {HARDWARE.cores} cores, {arguments.memory_limit_mib} MiB a rank, granularity"
             f" {goal.granularity}"
@@ -107,7 +117,7 @@ def _cell(backend: str, limit_bytes: int) -> Cell:
     )
 
 
-def _launch(attempt: Attempt | Walk, executor: Executor, folder: Path) -> Ended:
+def _launch(attempt: Attempt | Walk, executor: Executor, folder: Path) -> LaunchResult:
     environment = backends.environment(attempt.cell.num_processes, HARDWARE, os.environ)
     for name, text in attempt_files.files(attempt, WORKLOAD.units, HARDWARE.device, environment, str(folder)).items():
         spool.write_text(folder / name, text)
@@ -117,7 +127,7 @@ def _launch(attempt: Attempt | Walk, executor: Executor, folder: Path) -> Ended:
 def _result(attempt: Attempt, executor: Executor, folder: Path) -> Result:
     start = time.perf_counter()
     ended = _launch(attempt, executor, folder)
-    outcome = classify(ended.ranks, world_size=attempt.cell.num_processes, launcher=ended.launcher)
+    outcome = classify(ended.ranks, world_size=attempt.cell.num_processes, launcher_error=ended.launcher_error)
     now = datetime.now(UTC).isoformat()
     return Result(
         attempt=attempt,

@@ -3,6 +3,7 @@
 import os
 import signal
 
+from bench.records.phases import Stage
 from bench.store.spool import BeatFile
 from model.workload import Pi07
 
@@ -12,9 +13,9 @@ beat = BeatFile.__call__
 class InTurns(Pi07): ...
 
 
-def beat_and_stop(self: BeatFile, phase: str, step: int = 0, steps: int = 0) -> None:
-    beat(self, phase, step, steps)
-    if phase == "measure":  # outside of what is timed
+def beat_and_stop(self: BeatFile, stage: Stage, step: int = 0, steps: int = 0) -> None:
+    beat(self, stage, step, steps)
+    if stage is Stage.MEASURE:  # outside of what is timed
         os.kill(os.getpid(), signal.SIGSTOP)
 
 

@@ -26,9 +26,10 @@ from bench.errors import InputError
 from bench.launch import attempt_files
 from bench.processes import anyone_has_open
 from bench.records.cell import Attempt, Train
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankOom
 from bench.runner.attempt import failure
-from bench.runner.device import shim
+from bench.runner.device import Cpu
 from bench.runner.preload import _compiler_named, _wait_for_baton
 from bench.runner.regime import check, observe
 from bench.runner.server import launch_environment
@@ -39,7 +40,7 @@ from model.workload import Pi07
 OPTIONS = Pi07.Config(preset="tiny", n_layers=1, num_cams=1, n_obs_history=1).model_dump(mode="json")
 PHASES = ["dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather"]
 STEPS, BATCH, SEED = 4, 2, 1000
-CPU = shim("cpu")
+CPU = Cpu()
 
 Beats = list[tuple[str, int, int]]
 
@@ -186,12 +187,12 @@ def bare(precision: str) -> list[float]:
 @pytest.mark.parametrize("precision", ["bf16", "no"])
 def test_measuring_does_not_change_the_computation(precision: str) -> None:
     job = job_of(precision)
-    whole_steps = throughput_window(job, batches_of(job), STEPS, no_beat, "measure").metrics
+    whole_steps = throughput_window(job, batches_of(job), STEPS, no_beat, Stage.MEASURE).metrics
     job = job_of(precision)
     phases = phase_window(job, batches_of(job), STEPS, CPU, no_beat).metrics
     job = job_of(precision)
     batches = batches_of(job)
-    mixed = throughput_window(job, batches, 1, no_beat, "measure").metrics
+    mixed = throughput_window(job, batches, 1, no_beat, Stage.MEASURE).metrics
     mixed += phase_window(job, batches, STEPS - 1, CPU, no_beat).metrics
     assert losses(whole_steps) == losses(phases) == losses(mixed) == bare(precision)
     assert all(a != b for a, b in pairwise(losses(whole_steps)))
@@ -248,7 +249,7 @@ def test_no_phase_steps_leave_the_window_out() -> None:
 def test_the_throughput_window_times_each_step_once() -> None:
     beats: Beats = []
     job = job_of()
-    window = throughput_window(job, batches_of(job), 3, lambda *beat: beats.append(beat), "warmup")
+    window = throughput_window(job, batches_of(job), 3, lambda *beat: beats.append(beat), Stage.WARMUP)
     assert beats == [("warmup", 0, 3), ("warmup", 1, 3), ("warmup", 2, 3)]
     assert len(window.times_s) == len(window.metrics) == 3
     assert window.phase_times_s == {}
@@ -326,7 +327,7 @@ def test_adam_over_bf16_weights_would_be_seen() -> None:
 
 def test_accumulation_through_the_environment_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", "4")
-    with pytest.raises(InputError, match="gradient accumulation is 4"):
+    with pytest.raises(InputError, match="4: gradient accumulation is refused"):
         job_of()
 
 

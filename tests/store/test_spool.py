@@ -21,7 +21,7 @@ def test_a_beat_is_read_back_and_replaces_the_one_before(tmp_path: Path) -> None
     assert spool.read_beat(tmp_path, 3) == Beat(phase="measure", step=1234, steps=5678)
     beat("done")
     assert spool.read_beat(tmp_path, 3) == Beat(phase="done", step=0, steps=0)
-    assert beat.phase == "done"
+    assert beat.stage == "done"
 
 
 def test_a_beat_file_does_not_grow(tmp_path: Path) -> None:

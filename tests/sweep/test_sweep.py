@@ -10,18 +10,19 @@ from examples import GIB, MACHINE, cell, rank, rss
 from rich.console import Console
 
 from bench.cli.progress import Progress
-from bench.launch.local import Ended
+from bench.launch.local import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.machine.conditions import Sampler
 from bench.matrix import CellPlan
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.conditions import Conditions
 from bench.records.outcome import Failed
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankOom
 from bench.records.verdict import Goal
 from bench.store import spool
 from bench.store.run_folder import Store
-from bench.store.spool import Spec
+from bench.store.spool import Beat, Spec
 from bench.sweep.sweep import Sweep
 
 LIMIT = 2 * GIB
@@ -33,7 +34,7 @@ class Ranks:
     def __init__(self, events: list[str], fits: int, stop_after: int | None = None) -> None:
         self.events, self.fits, self.stop_after = events, fits, stop_after
 
-    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> Ended:
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         spec = spool.read(folder / "spec.json", Spec)
         assert spec is not None
         asked = spec.attempt
@@ -43,9 +44,11 @@ class Ranks:
         if isinstance(asked, Attempt) and (asked.batch_per_rank <= self.fits or not cell.memory_limit_bytes):
             totals_s = () if asked.short else None
             ranks = [rank(number, memory=rss(1.0), totals_s=totals_s) for number in range(2)]
-            return Ended(ranks=ranks, isolation="fork")
+            return LaunchResult(ranks=ranks, isolation="fork")
         oom = RankOom(rank=0, phase="bwd", message="planted", at=0.0)
-        return Ended(ranks=[oom, rank(1)], isolation="fork")
+        return LaunchResult(ranks=[oom, rank(1)], isolation="fork")
+
+    def prepare(self, num_processes: int) -> None: ...
 
     def close(self) -> None: ...
 
@@ -71,6 +74,29 @@ def plan(backend: str, *batches: Any) -> CellPlan:
     return CellPlan(cell=cell(backend, memory_limit_bytes=LIMIT), batches=batches, axes={"backend": backend})
 
 
+def sweep_of(
+    plans: Sequence[CellPlan],
+    store: Store,
+    progress: Progress,
+    events: list[str],
+    ranks: Ranks,
+    rerun: Any = None,
+    **goal: Any,
+) -> Sweep:
+    return Sweep(
+        plans=plans,
+        goal=Goal.model_validate({"max_batch": 4} | goal),
+        units=(),
+        machine=MACHINE,
+        limits=Limits(60, None),
+        rerun=rerun,
+        store=store,
+        executor=ranks,
+        progress=progress,
+        beside=Looks(store.root, events),
+    )
+
+
 def swept(
     root: Path,
     plans: Sequence[CellPlan],
@@ -84,18 +110,7 @@ def swept(
     events: list[str] = []
     said, store = io.StringIO(), Store(root)
     with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=said)) as progress:
-        sweep = Sweep(
-            plans=plans,
-            goal=Goal.model_validate({"max_batch": 4} | goal),
-            units=(),
-            machine=MACHINE,
-            limits=Limits(60, None),
-            rerun=rerun,
-            store=store,
-            executor=Ranks(events, fits, stop_after),
-            progress=progress,
-            beside=Looks(root, events),
-        )
+        sweep = sweep_of(plans, store, progress, events, Ranks(events, fits, stop_after), rerun, **goal)
         attempts = sum(len(one.batches) for one in plans)
         notes, finished = sweep.failed_before(), sweep.finished()
         progress.begin(cells=len(plans), attempts=attempts, finished=finished, folder="run", notes=notes)
@@ -195,6 +210,58 @@ def test_what_the_smallest_batch_needs_is_not_taken_from_a_search_for_another(tm
         assert events.count("attempt") == launches
 
 
+ALONE = CellPlan(cell=cell("single", num_processes=1), batches=(1,), axes={"backend": "single"})
+
+
+@pytest.mark.parametrize(
+    ("plans", "rerun", "first"),
+    [
+        ([plan("zero2", 1)], None, None),
+        ([plan("zero2", 1, 4)], None, None),  # 2 ran out of memory, so 4 was skipped
+        ([plan("ddp", "probe"), plan("zero2", 1, 2)], None, None),
+        ([plan("zero2", 1), ALONE, plan("fsdp", 1)], None, 1),
+        ([plan("zero2", 1), plan("fsdp", "probe")], None, 2),
+        ([plan("zero2", 2), plan("ddp", "probe")], "oom", 2),
+        ([plan("ddp", "probe")], "all", 2),
+    ],
+)
+def test_ranks_are_started_beforehand_only_for_what_is_not_stored(
+    tmp_path: Path, plans: list[CellPlan], rerun: str | None, first: int | None
+) -> None:
+    class Prepares(Ranks):
+        def prepare(self, num_processes: int) -> None:
+            prepared.append(num_processes)
+
+    prepared: list[int] = []
+    root = tmp_path / "run"
+    swept(root, [plan("ddp", "probe"), plan("zero2", 1, 2, 4)], fits=1)
+    store = Store(root)
+    with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=io.StringIO())) as progress:
+        sweep_of(plans, store, progress, [], Prepares([], 1), rerun).prepare()
+    assert prepared == ([] if first is None else [first])
+
+
+def test_a_build_of_an_extension_is_shown_as_waiting(tmp_path: Path) -> None:
+    class Builds(Ranks):
+        def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
+            for stage in (Stage.SETUP, Stage.COMPILE, Stage.SETUP):
+                on_beat(Beat(phase=stage, step=0, steps=0))
+            return super().run(cell, folder, limits, on_beat)
+
+    class Shows(Progress):
+        def waiting(self, what: str) -> None:
+            shown.append(what)
+
+        def beat(self, phase: str, step: int, steps: int) -> None:
+            shown.append(phase)
+
+    shown: list[str] = []
+    store, plans = Store(tmp_path / "run"), [plan("zero2", 1)]
+    with store.open(MACHINE, [plans[0].cell], ""), Shows(Console(file=io.StringIO())) as progress:
+        sweep_of(plans, store, progress, [], Builds([], 1)).run()
+    assert shown == ["setup", "building DeepSpeed's extension, once", "setup"]
+
+
 def test_failures_within_a_search_are_told_as_well(tmp_path: Path) -> None:
     plans = [plan("ddp", "probe")]
     swept(tmp_path / "run", plans)
@@ -204,7 +271,7 @@ def test_failures_within_a_search_are_told_as_well(tmp_path: Path) -> None:
     _, said = swept(tmp_path / "run", plans)
     assert said[:2] == [
         "1 cell, 1 attempt; results in run",
-        "1 stored attempt failed or hung: --rerun failed measures what failed again",
+        "1 stored attempt failed or hung: --rerun failed measures them again",
     ]
 
 
@@ -214,6 +281,6 @@ def test_ranks_that_left_what_cannot_be_are_a_failure(tmp_path: Path) -> None:
     (stored,) = Store(tmp_path / "run").results()
     assert isinstance(stored.outcome, Failed)
     assert stored.outcome.fault == "ended"
-    assert stored.outcome.reason.startswith("what its ranks left cannot be: rank 0 has ")
+    assert stored.outcome.reason.startswith("its ranks left invalid result files: rank 0 has ")
     assert "3 measured and 2 phase steps, its attempt 1 warm-up, 4 measured" in stored.outcome.reason
     assert any("failed" in line for line in said)

@@ -6,7 +6,8 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from bench.records.rank_outcome import PHASES, Memory
+from bench.records.phases import PHASE_NAMES
+from bench.records.rank_outcome import Memory
 from bench.report.rows import P95_NEEDS, Measured, Phases, Row, Sampled, Summary
 from bench.units import UNKNOWN, gib, memory_size, ms, percent, rate
 
@@ -81,7 +82,7 @@ def outcome(row: Row, *, thrashing: bool) -> str:
 
 def phases(summary: Summary, statistic: Statistic) -> Table:
     """One line per measured result: the ``mean``, ``median``, ``p95`` or ``share`` of every phase."""
-    names = PHASES if statistic == "share" else (*PHASES, "total")
+    names = PHASE_NAMES if statistic == "share" else (*PHASE_NAMES, "total")
     detailed, left_out = _detailed(summary)
     rows, deepspeed = [], False
     for row in detailed:
@@ -281,7 +282,7 @@ def _step_values(measured: Sampled) -> list[str]:
 
 
 def _phase_values(phases: Phases, statistic: Statistic) -> list[str]:
-    times = [*(phases.parts.get(name) for name in PHASES), phases.total]
+    times = [*(phases.parts.get(name) for name in PHASE_NAMES), phases.total]
     match statistic:
         case "mean":
             return [ms(time.mean_s if time else None) for time in times]
@@ -290,4 +291,4 @@ def _phase_values(phases: Phases, statistic: Statistic) -> list[str]:
         case "p95":
             return [ms(time.p95_s if time else None) for time in times]
         case "share":
-            return [percent(phases.share(name)).removesuffix(" %") for name in PHASES]
+            return [percent(phases.share(name)).removesuffix(" %") for name in PHASE_NAMES]

@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from bench.records.rank_outcome import PHASES
+from bench.records.phases import PHASE_NAMES
 from bench.report.rows import CellRows, Measured, Phases, Row, Sampled, Summary
 from bench.report.tables import attempts
 from bench.report.tables.attempts import DEEPSPEED_NOTE, caption, cell_name, one_line, row_name, setting
@@ -112,7 +112,7 @@ def phases(summary: Summary) -> BarChart:
         title="Where the time of a step goes",
         x_label="ms a step",
         x_unit=1e-3,
-        series=PHASES,
+        series=PHASE_NAMES,
         bars=tuple(_bar(row_name(summary, row), *found) for row, found in drawn),
         notes=("Means of the phase window, of the rank that is slowest there.", *notes),
     )
@@ -218,7 +218,7 @@ def _bar(name: str, found: Phases, total_s: float) -> Bar:
         label=f"{name}: {ms(total_s)} ms",
         parts=tuple(
             Part(
-                series=PHASES.index(phase),
+                series=PHASE_NAMES.index(phase),
                 value=times.mean_s,
                 words=f"{name}: {phase} {ms(times.mean_s)} ms, {percent(found.share(phase))} of total",
             )

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from bench.records.outcome import Failed, Oom, Reported, Result, Skipped
-from bench.records.rank_outcome import PHASES
+from bench.records.phases import PHASE_NAMES
 from bench.report.render import plots
 from bench.report.render.scales import Across, step_of
 from bench.report.summary import summarize
@@ -81,7 +81,7 @@ def test_imported_figures_are_drawn_with_what_they_have() -> None:
 
 def test_phases_are_parts_of_a_bar_that_sum_to_its_total() -> None:
     chart = phases(summarize([result(), result(backend="zero2")]))
-    assert chart.series == PHASES
+    assert chart.series == PHASE_NAMES
     assert [sum(part.value for part in bar.parts) for bar in chart.bars] == [pytest.approx(0.1)] * 2
     assert any("DeepSpeed" in note for note in chart.notes)
     assert not any("DeepSpeed" in note for note in phases(summarize([result()])).notes)
