@@ -1,4 +1,4 @@
-"""audit: collectives, dataloader, params."""
+"""`bench audit`: collectives, dataloader, params."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from bench.cli import selection
-from bench.cli.app import REPORTS, app, console, print_document
+from bench.cli.app import REPORTS
+from bench.cli.environment import check_environment
+from bench.cli.printing import console, print_document
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,14 +19,19 @@ if TYPE_CHECKING:
     from bench.sweep.audit import Audited
     from bench.sweep.sweep import Sweep
 
-audit = typer.Typer(no_args_is_help=True, help="Look at one property of a cell that throughput does not show.")
-app.add_typer(audit, name="audit")
+audit = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Check a cell's collectives, data loading or unused parameters.",
+)
 
 HANG_AFTER_S = 20.0
-"""An audit's steps are short; whoever does not come on for so long in one waits for ever."""
+"""An audit's steps are short: a rank without progress for this long counts as hung."""
 
 MatrixArgument = Annotated[
-    Path | None, typer.Argument(help="A matrix file whose cells are audited; without one, the bundled policy.")
+    Path | None,
+    typer.Argument(metavar="MATRIX", help="The matrix file whose cells to audit. Without one, the bundled policy."),
 ]
 
 
@@ -35,11 +42,14 @@ def collectives(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps to watch.")] = 5,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per rank and step.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Training steps to watch.")] = 5,
+    batch: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Samples per rank and step.")] = 1,
     out: selection.Out = None,
 ) -> None:
-    """Do all ranks issue the same collectives? If not: the first difference, with call sites. Needs no GPU."""
+    """Check that all ranks issue the same collectives.
+
+    If not, shows the first difference with its call sites. Needs no GPU.
+    """
     from bench.audit import collectives as judging
     from bench.report.tables import audits
     from bench.store.spool import read_audits
@@ -61,13 +71,21 @@ def dataloader(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, help="Batches to time, on each rank.")] = 50,
+    steps: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Batches to time on each rank.")] = 50,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per rank; else that of the cell's best stored training, or 1.")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="COUNT",
+            help="Samples per rank.  [default: the cell's fastest stored batch, else the smallest of the matrix]",
+        ),
     ] = None,
     out: selection.Out = None,
 ) -> None:
-    """Can the loader deliver what training takes? Its batches without a model, beside the stored training."""
+    """Check that the data loader keeps up with training.
+
+    Times the loader's batches without a model and compares them with the stored training of the same cell.
+    """
     from bench.audit import dataloader as judging
     from bench.report.tables import audits
     from bench.store.spool import read_audits
@@ -97,12 +115,17 @@ def params(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, help="Batches to look at: a branch may depend on the samples.")] = 10,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 1,
-    zero_grad: Annotated[bool, typer.Option("--zero-grad", help="List gradients of exactly zero, too.")] = False,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="Batches to look at: a branch may depend on the samples.")
+    ] = 10,
+    batch: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Samples per batch.")] = 1,
+    zero_grad: Annotated[bool, typer.Option("--zero-grad", help="Also list gradients that are exactly zero.")] = False,
     out: selection.Out = None,
 ) -> None:
-    """Which parameters does backward not reach, and may find_unused_parameters be off? In one process, unsharded."""
+    """List parameters that backward does not reach.
+
+    Says whether find_unused_parameters may be off. Runs in one process, unsharded.
+    """
     from bench.audit import params as judging
     from bench.backends import backend_of
     from bench.report.tables import audits
@@ -155,6 +178,7 @@ def _run(
     from bench.sweep.audit import audit as audit_cell
     from bench.sweep.session import opened
 
+    check_environment()
     if any(text.partition("=")[0].strip() == "batch" for text in wanted.select or []):
         raise InputError("an audit looks at one batch", field="--select batch", fix="--batch says at which")
     matrix, overrides = selection.file_and_overrides(wanted.matrix, wanted.overrides)

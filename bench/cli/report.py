@@ -1,4 +1,4 @@
-"""report."""
+"""`bench report`: runs as tables, markdown, a page or data."""
 
 import errno
 import gc
@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Literal, get_args
 
 import typer
 
-from bench.cli.app import REPORTS, app, console, print_results, tell_left_out
+from bench.cli.app import REPORTS
+from bench.cli.printing import console, print_results, print_unreadable
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
@@ -37,27 +38,46 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-@app.command()
 @_without_collector()
 def report(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs; else the newest.")
+        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")
     ] = None,
     format_: Annotated[
         Format | None,
-        typer.Option("--format", help="Else by --output's ending; else tables on a terminal, markdown elsewhere."),
+        typer.Option(
+            "--format", help="[default: by --output's ending, else tables on a terminal and markdown elsewhere]"
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="A file; markdown gets its plots/ beside it. html: else report.html of the run.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The file to write. Markdown also writes plots/ beside it.  [default for html: the run's report.html]",
+        ),
     ] = None,
-    compare: Annotated[str | None, typer.Option(help="The axis whose values are compared; else backend.")] = None,
-    reference: Annotated[str | None, typer.Option(help="What the others are set against: backend=ddp.")] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="AXIS", help="The axis whose values to compare.  [default: backend]")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="AXIS=VALUE", help="The value to compare the others with: backend=ddp.")
+    ] = None,
     allow_unlike: Annotated[
-        str | None, typer.Option(help="Compare although these fields differ, and say so: attention,grad_ckpt")
+        str | None,
+        typer.Option(
+            metavar="FIELDS", help="Compare results that differ in these fields, and say so: attention,grad_ckpt."
+        ),
     ] = None,
-    claims: Annotated[Path | None, typer.Option(help="What was expected beforehand; else claims of the run.")] = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file of expected results.  [default: the claims of the run]"),
+    ] = None,
 ) -> None:
-    """Show runs: tables on a terminal, markdown for a pull request, a page with charts, or rows for other programs."""
+    """Show runs as tables, markdown, a web page or data.
+
+    Prints tables on a terminal and markdown elsewhere, for a pull request. html is one page with charts; csv, json and
+    parquet hold a row for each result.
+    """
     from bench.report import merge_runs
     from bench.report.render import markdown
     from bench.report.tables import sections
@@ -73,7 +93,7 @@ def report(
     results, probes = merge_runs.told_apart(
         {name: store.results() for name, store in runs.items()}, {name: store.probes() for name, store in runs.items()}
     )
-    tell_left_out(stores)
+    print_unreadable(stores)
     asked = _choices(stores, results, compare, reference, allow_unlike, claims)
     shown_on = console()
     format_ = format_ or _by_ending(output)

@@ -14,7 +14,8 @@ from bench.audit.collectives import Issued
 from bench.audit.dataloader import Loaded, Training
 from bench.audit.params import Looked, Parameter
 from bench.backends import Family
-from bench.cli import app, selection
+from bench.cli import selection
+from bench.cli.app import app
 from bench.diagnosis.call_site import Frame, site
 from bench.diagnosis.collectives import first_difference
 from bench.diagnosis.hang import explain

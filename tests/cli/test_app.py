@@ -14,7 +14,8 @@ from typer.testing import CliRunner, Result
 
 from bench import __version__, machine
 from bench.backends import BACKENDS
-from bench.cli import app, selection
+from bench.cli import selection
+from bench.cli.app import COMMANDS, app, load
 from bench.records.cell import Attempt, Train
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Answer, Goal, Probe, Verdict
@@ -49,7 +50,7 @@ def imported(*arguments: str, cwd: Path) -> set[str]:
 
 
 def test_help_imports_next_to_nothing(tmp_path: Path) -> None:
-    assert not imported("--help", cwd=tmp_path) & (TORCH_SIDE | {"pydantic", "yaml", "psutil"})
+    assert not imported("--help", cwd=tmp_path) & (TORCH_SIDE | {"pydantic", "yaml", "psutil", "rich"})
 
 
 def test_a_dry_run_needs_no_torch_and_leaves_no_trace(tmp_path: Path) -> None:
@@ -71,13 +72,23 @@ def stored(folder: Path, batch: int = 2) -> Record:
     return record
 
 
-COMMANDS = ("run", "probe", "report", "compare", "show", "schema", "doctor")
-
-
-def test_help_names_every_command() -> None:
+def test_help_names_every_command_in_the_order_of_use() -> None:
     done = bench("--help")
     assert done.exit_code == 0
-    assert all(command in done.output for command in COMMANDS)
+    listed = done.output.partition("Commands:\n")[2].splitlines()
+    assert [line.split()[0] for line in listed] == list(COMMANDS)
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_list_of_commands_says_what_each_says_of_itself(command: str) -> None:
+    said = load(command).help.partition("\n\n")[0]
+    assert said == f"{COMMANDS[command][1]}."
+
+
+def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
+    done = bench("repot")
+    assert done.exit_code == 2
+    assert "No such command 'repot'. Did you mean 'report'?" in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -300,7 +311,7 @@ def test_the_doctor_ends_with_1_when_something_is_missing(monkeypatch: pytest.Mo
 
 def test_the_doctor_takes_what_compiles_for_missing_without_a_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    monkeypatch.setattr("bench.cli.checks.shutil.which", lambda tool: None if tool == "c++" else tool)
+    monkeypatch.setattr("bench.cli.doctor.shutil.which", lambda tool: None if tool == "c++" else tool)
     done = bench("doctor")
     assert done.exit_code == 1
     missing = [line.split()[1] for line in done.output.splitlines() if line.startswith("missing")]

@@ -9,7 +9,7 @@ from examples import MACHINE, ok, result
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.records.hang import Collective, Stuck
 from bench.records.outcome import Failed, Hang, Oom, Reported, Skipped
 from bench.store.run_folder import Store
@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["a pipe", "a terminal"])
 def shown_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "a terminal":
-        for name in ("app", "report"):
+        for name in ("printing", "report"):
             module = sys.modules[f"bench.cli.{name}"]
             monkeypatch.setattr(module, "console", lambda: Console(force_terminal=True, color_system=None, width=100))
     return str(request.param)

@@ -12,7 +12,7 @@ import pytest
 from examples import MACHINE, cell, mixed, ok, result
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.records.outcome import Failed, Oom, Reported, Result
 from bench.report.render import html
 from bench.report.tables import sections

@@ -6,7 +6,7 @@ import pytest
 from examples import MACHINE, ok, result, rss
 from typer.testing import CliRunner, Result
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.errors import InputError
 from bench.records.cell import Walk
 from bench.records.outcome import Failed, Oom

@@ -1,4 +1,4 @@
-"""import."""
+"""`bench import`: figures measured elsewhere."""
 
 from datetime import UTC, datetime
 from pathlib import Path
@@ -6,24 +6,29 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.app import REPORTS, app
+from bench.cli.app import REPORTS
 from bench.cli.report import write_reports
 from bench.errors import InputError, one_line
 from bench.units import counted
 
 
-@app.command("import")
 def import_(
     sources: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILE... [KEY=VALUE]...",
-            help="CSV tables or the JSON of step profilers, and what holds for all rows: num_processes=8",
+            metavar="FILE... [KEY=VALUE]",
+            help="CSV tables or JSON files of step profilers, and settings that hold for every row: num_processes=8.",
         ),
     ],
-    out: Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<first file's name>.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: reports/<first file's name>]"),
+    ] = None,
 ) -> None:
-    """Make a run of figures from elsewhere, so that they stand in the same report. What they lack stays n/a."""
+    """Import figures measured elsewhere as a run.
+
+    They stand in the same report as measured ones. What the files do not say is shown as n/a.
+    """
     from bench import imported
     from bench.store.run_folder import Store
 
