@@ -11,11 +11,10 @@ from bench.records.outcome import Result
 from bench.records.verdict import Probe
 from bench.report import claims
 from bench.report.doubts import flags
-from bench.report.rows import Summary
 from bench.report.summary import summarize
 from bench.report.tables.attempts import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name
 from bench.report.tables.searches import verdicts
-from bench.report.tables.sections import DOUBTS, NOT_COMPARED, Choices, answer
+from bench.report.tables.sections import DOUBTS, NOT_COMPARED, Choices, Lines, Report, _empty, answer
 
 COLORS = {
     "ok": "green",
@@ -45,7 +44,7 @@ def tables(
     shown = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
     doubts = [Text(f"doubtful: {one_line(doubt)}", style="yellow") for doubt in flags(summary)]
     return [
-        *_answer(summary, asked, probes),
+        *_answer(Report(results=results, probes=probes, choices=asked)),
         *_without_reasons(matrix(summary)),
         *reasons,
         *(part for table in shown for part in ("", *mark_up(table))),
@@ -55,12 +54,14 @@ def tables(
     ]
 
 
-def _answer(summary: Summary, choices: Choices, probes: Sequence[Probe]) -> list[RenderableType]:
+def _answer(report: Report) -> list[RenderableType]:
     shown: list[RenderableType] = []
-    for section in answer(summary, choices, probes):
+    for section in answer(report):
+        if _empty(section):
+            continue
         if isinstance(section, Table):
             shown += [*mark_up(section), ""]
-        else:
+        elif isinstance(section, Lines):
             style = "dim" if section.title == NOT_COMPARED else ""
             lines = [Text(f"- {one_line(line)}", style) for line in section.lines]
             shown += [Text(section.title, style="bold"), *lines, ""]
