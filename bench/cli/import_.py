@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from bench.cli.app import REPORTS
-from bench.cli.report import write_reports
+from bench.cli.report_files import write_reports
 from bench.errors import InputError, one_line
 from bench.units import counted
 

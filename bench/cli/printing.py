@@ -12,10 +12,8 @@ from bench.errors import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.records.outcome import Result
-    from bench.records.verdict import Probe
     from bench.report.tables.attempts import Table
-    from bench.report.tables.sections import Choices
+    from bench.report.tables.sections import Report
     from bench.report.tables.show import Verbatim
     from bench.store.run_folder import Store
 
@@ -42,20 +40,19 @@ def forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def print_results(
-    results: "list[Result]", probes: "list[Probe]", to: "Console", choices: "Choices | None" = None
-) -> None:
+def print_report(report: "Report", to: "Console") -> None:
+    """The main tables: for people on a terminal, as markdown elsewhere."""
     from bench.report.render import markdown, terminal
 
     if to.is_terminal:
-        for table in terminal.tables(results, probes, choices):
-            to.print(table)
+        for part in terminal.report(report):
+            to.print(part)
     else:
-        typer.echo(markdown.main_tables(results, probes))
+        typer.echo(markdown.main_tables(report.results, report.probes))
 
 
 def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
-    """As markdown, or aligned on a terminal."""
+    """A title, sentences and tables: aligned on a terminal, as markdown elsewhere."""
     from bench.report.render import markdown, terminal
     from bench.report.tables import attempts
     from bench.report.tables.attempts import Table

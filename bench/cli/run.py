@@ -11,8 +11,8 @@ import typer
 from bench.cli import selection
 from bench.cli.app import REPORTS
 from bench.cli.environment import check_environment
-from bench.cli.printing import console, forget_stdout, print_results, print_unreadable
-from bench.cli.report import write_reports
+from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
+from bench.cli.report_files import write_reports
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -165,13 +165,15 @@ def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
 
 
 def _print_end(sweep: "Sweep", results: "list[Result]") -> None:
+    from bench.report.tables.sections import Report
     from bench.units import counted
 
     store = sweep.store
     # Of a cell that this command did not search, maybe only some results are shown: its verdict is left out.
     searched = [plan.cell for plan in sweep.plans if "probe" in plan.batches]
     try:
-        print_results(results, [probe for probe in store.probes() if probe.cell in searched], console())
+        probes = [probe for probe in store.probes() if probe.cell in searched]
+        print_report(Report(results=results, probes=probes), console())
         print_unreadable([store])
         if (others := len(store.results()) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")

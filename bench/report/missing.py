@@ -30,12 +30,14 @@ def missing(
     """The planned cells that are not measured completely, in the order of ``plans``.
 
     An attempt of a few steps does not count as the result of a planned batch, and single attempts of a search do not
-    count as the search.
+    count as the search. A cell that its backend forbids has one skipped attempt instead of a search.
     """
     measured = {
         (result.attempt.cell.id, result.attempt.batch_per_rank) for result in results if not result.attempt.short
     }
     searched = {probe.cell.id for probe in probes}
+    tried = {result.attempt.cell.id for result in results if result.outcome.kind != "skipped"}
+    searched |= {result.attempt.cell.id for result in results} - tried  # nothing to search
     cells = []
     for plan in plans:
         cell_id = plan.cell.id

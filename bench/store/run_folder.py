@@ -15,7 +15,7 @@ reports/<name>/
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -150,6 +150,14 @@ class Store:
         """The script that runs ``attempt`` by hand; None when nothing was launched."""
         file = self.folder(attempt) / "command.sh"
         return file.read_text() if file.exists() else None
+
+    def has_scripts(self, results: Iterable[Result]) -> bool:
+        """Whether `command.sh` lies beside one of these results; a copy of a run may leave them out."""
+        return any((self.folder(result.attempt) / "command.sh").exists() for result in results)
+
+    def plan(self) -> Run | None:
+        """What the folder was opened for: the machine and the cells; None when it holds no run."""
+        return self._run()
 
     def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
         """The last ``lines`` of each log of ``attempt``, without the user's secrets; of those that say anything."""

@@ -5,7 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, ok, result
+from examples import MACHINE, MATRIX_YAML, ok, result
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         result(ok(backend="zero2"), backend="zero2", axes={WORDS: "other", "n": 2}, machine=machine),
     ]
     store = Store(tmp_path_factory.mktemp("hostile") / "run")
-    with store.open(machine, [record.attempt.cell for record in records], ""):
+    with store.open(machine, [record.attempt.cell for record in records], MATRIX_YAML):
         for record in records:
             left = store.begin(record.attempt)
             (left / "command.sh").write_text(f"#!/bin/sh\n{WORDS}\n")
@@ -125,7 +125,7 @@ def test_a_cell_is_shown_with_its_stacks_evidence_and_logs_as_words(run: Path, s
 def test_a_short_reason_is_told_once(tmp_path: Path) -> None:
     record = result(Failed(rank=0, phase="start", reason="ValueError: x"))
     store = Store(tmp_path / "run")
-    with store.open(MACHINE, [record.attempt.cell], ""):
+    with store.open(MACHINE, [record.attempt.cell], MATRIX_YAML):
         store.finish(record)
     text = bench("show", "ddp", store.root).stdout
     assert text.count("ValueError: x") == 1

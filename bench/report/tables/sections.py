@@ -1,7 +1,7 @@
 """What a report says, in order: `markdown` and `html` mark up the same sections."""
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import get_args
 
@@ -73,6 +73,10 @@ class Report:
     choices: Choices = Choices()
     missing: Sequence[Missing] = ()
     """Planned and not measured yet; see `bench.report.missing`."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+    """Files of the runs that cannot be read, and what is wrong with each."""
+    scripts: bool = True
+    """Whether the folders of the results hold command.sh; a kept copy may not."""
 
     @cached_property
     def summary(self) -> Summary:
@@ -86,7 +90,10 @@ class Report:
     def sections(self) -> list[Section]:
         """All sections that have something to say, in the order of `SECTIONS`."""
         if not self.results:
-            nothing: list[Section] = [Lines(title="", lines=("No results.",)), not_measured(self.missing)]
+            nothing: list[Section] = [
+                Lines(title="", lines=("No results.",)),
+                not_measured(self.missing, self.unreadable),
+            ]
             return [section for section in nothing if not _empty(section)]
         return [section for part in SECTIONS for section in part.full(self) if not _empty(section)]
 
@@ -125,10 +132,24 @@ def _doubts(report: Report) -> list[Section]:
     return [Lines(title=DOUBTS, lines=tuple(flags(report.summary)))]
 
 
+def _not_measured(report: Report) -> list[Section]:
+    return [not_measured(report.missing, report.unreadable)]
+
+
+def _below_the_folder(report: Report) -> str:
+    if not report.summary.isolations:
+        holds = "the figures as they were given."
+    elif report.scripts:
+        holds = "the raw samples of every rank, and b<batch>/command.sh measures that row again by hand."
+    else:
+        holds = "the raw samples of every rank."
+    return f"Below the run's folder; b<batch>/result.json of a cell holds {holds}"
+
+
 SECTIONS: tuple[Part, ...] = (
     Part(lambda report: [Facts(title="", facts=tuple(header(report.summary)))]),
     Part(answer, brief=answer),
-    Part(lambda report: [not_measured(report.missing)], brief=lambda report: [not_measured(report.missing)]),
+    Part(_not_measured, brief=_not_measured),
     Part(lambda report: [chart for chart in report.charts if chart.name != "phases"]),
     Part(lambda report: [attempts.matrix(report.summary)], brief=lambda report: [attempts.matrix(report.summary)]),
     Part(
@@ -155,14 +176,7 @@ SECTIONS: tuple[Part, ...] = (
             Facts(
                 title="Where the results lie",
                 facts=tuple(files(report.summary)),
-                notes=(
-                    "Below the run's folder; b<batch>/result.json of a cell holds "
-                    + (
-                        "the raw samples of every rank, and b<batch>/command.sh measures that row again by hand."
-                        if report.summary.isolations
-                        else "the figures as they were given."
-                    ),
-                ),
+                notes=(_below_the_folder(report),),
             )
         ]
     ),

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, cell, mixed, ok, result
+from examples import MACHINE, MATRIX_YAML, cell, mixed, ok, result
 from typer.testing import CliRunner
 
 from bench.cli.app import app
@@ -200,7 +200,7 @@ def test_no_results() -> None:
 def run(tmp_path: Path) -> Path:
     store = Store(tmp_path / "run")
     records = [result(batch=batch) for batch in (2, 4)]
-    with store.open(MACHINE, [records[0].attempt.cell], ""):
+    with store.open(MACHINE, [records[0].attempt.cell], MATRIX_YAML):
         for record in records:
             store.begin(record.attempt)
             store.finish(record)
