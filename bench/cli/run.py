@@ -82,7 +82,6 @@ def probe(
     if matrix is None and backend is None:
         raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
     short = {"num_cams": num_cams, "attention": attention, "grad_ckpt": grad_ckpt}
-    axes = [*(axis or []), *(f"{name}={value}" for name, value in short.items() if value is not None)]
     settings = {
         "probe.max_batch": max_batch,
         "launch.memory_limit": memory_limit,
@@ -91,7 +90,9 @@ def probe(
         "probe.headroom": headroom,
     }
     changes = [f"{name}={value}" for name, value in settings.items() if value is not None] + changes
-    selected = selection.read(matrix, changes, axis=axes, backend=backend, select=select, exclude=exclude, probed=True)
+    selected = selection.read(
+        matrix, changes, axis=axis, backend=backend, short=short, select=select, exclude=exclude, probed=True
+    )
     _measure(selected, out, rerun, isolation, dry_run=dry_run)
 
 

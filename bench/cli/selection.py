@@ -1,10 +1,12 @@
 """The options that select cells, shared by run, probe and audit: of a matrix file, or without one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
+
+from bench.errors import InputError
 
 if TYPE_CHECKING:
     from bench.matrix import CellPlan, Matrix
@@ -79,6 +81,7 @@ def read(
     *,
     axis: Sequence[str] | None = None,
     backend: str | None = None,
+    short: Mapping[str, str | None] | None = None,
     select: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     probed: bool = False,
@@ -88,17 +91,33 @@ def read(
 
     Args:
         backend: selects cells of a matrix file; without a file, it is the backend axis.
+        short: axes that have an option of their own, such as --num-cams; None where it is not given.
         probed: see `bench.matrix.load`.
         batch: for cells whose matrix names none.
+
+    Raises:
+        InputError: anything wrong in the file or the options; it names the option that was given.
     """
     from bench import machine
     from bench.matrix import expand, load
 
+    options = {**(short or {}), **({"backend": backend} if matrix is None else {})}
+    axes = {f"{name}={values}": _option(name, values) for name, values in options.items() if values is not None}
     hardware = machine.detect()
-    axes = [*(axis or []), *([f"backend={backend}"] if backend is not None and matrix is None else [])]
-    loaded = load(matrix, overrides=overrides, axes=axes, probed=probed, hardware=hardware)
-    if batch is not None:
-        loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
-    picked = backend if matrix is not None else None
-    plans = expand(loaded, hardware, backend=picked, select=select or [], exclude=exclude or [])
+    try:
+        loaded = load(matrix, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
+        if batch is not None:
+            loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
+        picked = backend if matrix is not None else None
+        plans = expand(loaded, hardware, backend=picked, select=select or [], exclude=exclude or [])
+    except InputError as error:
+        text = (error.where or "").removeprefix("--axis ")
+        if text in axes and text not in (axis or []):
+            error.where, error.field = axes[text], None
+        raise
     return Selection(loaded, plans, hardware)
+
+
+def _option(name: str, values: str) -> str:
+    """``--num-cams 1,2``, as it stands on the command line."""
+    return f"--{name.replace('_', '-')} {values}"
