@@ -48,7 +48,9 @@ def examine() -> list[Finding]:
         Finding("bench", True, f"{record.bench or UNKNOWN}, Python {record.python or UNKNOWN}"),
         Finding("device", True, f"{hardware.device}: {devices}"),
         Finding(
-            "ranks", True, f"{ranks} by default, {memory_size(memory)} each; workload pi07 takes preset {preset!r}"
+            "ranks",
+            True,
+            f"{ranks} by default, {memory_size(memory)} each; workload pi07 uses preset {preset!r}",
         ),
         *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
         *compiler,
@@ -58,20 +60,20 @@ def examine() -> list[Finding]:
 
 
 def _sizes(name: str) -> list[Finding]:
-    """Parameters of each preset, and of its parts."""
+    """The number of parameters of each preset and of its parts."""
     kind = workload.load(name)
-    found = []
+    findings = []
     for preset, fields in kind.presets.items():
         counts = kind.parameter_counts(kind.Config.model_validate(fields))
         layers = {part: count for part, count in counts.items() if part.endswith("_layer")}
         parts = {part: count for part, count in counts.items() if part not in layers}
         words = ", ".join(f"{part} {amount(count)}" for part, count in {**parts, **layers}.items())
-        found.append(Finding(f"{name} {preset}", True, f"{amount(sum(parts.values()))} parameters: {words}"))
-    return found
+        findings.append(Finding(f"{name} {preset}", True, f"{amount(sum(parts.values()))} parameters: {words}"))
+    return findings
 
 
-def _library(name: str, found: dict[str, str]) -> Finding:
-    return Finding(name, name in found, found.get(name, f"not installed: pip install {name}"))
+def _library(name: str, versions: dict[str, str]) -> Finding:
+    return Finding(name, name in versions, versions.get(name, f"not installed: pip install {name}"))
 
 
 def _compiler(hardware: Hardware) -> list[Finding]:
@@ -88,6 +90,6 @@ def _backend(name: str, hardware: Hardware, compiles: bool) -> Finding:
     if importlib.util.find_spec(needs) is None:
         return Finding(name, False, f"needs {needs}")
     if backend.family == "deepspeed" and not compiles:
-        return Finding(name, False, "needs what compiles")
+        return Finding(name, False, "needs the compiler above")
     alone = hardware.device == "cuda" and hardware.devices == 1 and backend.family != "single"
-    return Finding(name, True, backend.about + ("; in a world of one on this machine" if alone else ""))
+    return Finding(name, True, backend.about + ("; with one rank on this machine" if alone else ""))

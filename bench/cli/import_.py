@@ -36,11 +36,11 @@ def import_(
     files = [Path(source) for source in sources if source not in settings]
     if not files:
         raise InputError("nothing to import", fix="name a CSV or JSON file")
-    found = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"))
+    figures = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"))
     store = Store(out or REPORTS / files[0].stem)
-    imported.save(found.results, files, store)
+    imported.save(figures.results, files, store)
     write_reports(store)
-    if found.not_read:
-        typer.echo(f"not read: {one_line(', '.join(found.not_read), 480)}", err=True)
-    cells = len({result.attempt.cell.id for result in found.results})
-    typer.echo(f"imported {counted(len(found.results), 'row')} in {counted(cells, 'cell')}: {store.root}")
+    if figures.not_read:
+        typer.echo(f"not read: {one_line(', '.join(figures.not_read), 480)}", err=True)
+    cells = len({result.attempt.cell.id for result in figures.results})
+    typer.echo(f"imported {counted(len(figures.results), 'row')} in {counted(cells, 'cell')}: {store.root}")
