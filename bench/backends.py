@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
+from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Cell
 from bench.records.machine import Hardware
@@ -358,3 +359,14 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
 def shards_parameters(cell: Cell) -> bool:
     """Whether each rank must hold only a part of the parameters."""
     return cell.num_processes > 1 and backend_of(cell).sharding not in ("none", "NO_SHARD", "zero0", "zero1", "zero2")
+
+
+WHY_NO_ACCUMULATION = (
+    "bench measures whole optimizer steps. With accumulation, each micro-step would count as a step, and the reported"
+    " throughput would be too high by that factor. It is always 1; choose a larger batch"
+)
+
+
+def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
+    """The one message, wherever accumulation was asked for."""
+    return InputError(f"{value}: gradient accumulation is refused", where=where, field=field, fix=WHY_NO_ACCUMULATION)

@@ -1,7 +1,6 @@
-"""What a user did wrong, said once: where, which field, what it was, what is allowed, what to do."""
+"""Bad input as one message: where, which field, what it was, what is allowed, what to do."""
 
 from collections.abc import Iterable
-from difflib import get_close_matches
 
 
 class InputError(Exception):
@@ -41,14 +40,32 @@ class InputError(Exception):
         return "\n".join(lines)
 
 
-def one_line(text: str, limit: int) -> str:
-    """``text`` on one line, control characters escaped. One that is too long keeps both ends: a path's line is last."""
+def one_line(text: str, limit: int | None = None) -> str:
+    """``text`` on one line, control characters escaped.
+
+    Args:
+        limit: characters at most. A longer text keeps both ends, cut between words, because a path or an error often
+            says most at its end.
+    """
     joined = " ".join(part for line in text.splitlines() if (part := line.strip()))
     shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in joined)
-    return shown if len(shown) <= limit else f"{shown[: limit - limit // 3 - 3]}...{shown[-(limit // 3) :]}"
+    if limit is None or len(shown) <= limit:
+        return shown
+    gap = " ... "
+    tail_length = limit // 3
+    head_length = limit - tail_length - len(gap)
+    return f"{_whole_words(shown, head_length)}{gap}{_whole_words(shown[::-1], tail_length)[::-1]}"
+
+
+def _whole_words(text: str, length: int) -> str:
+    """The first ``length`` characters at most, without a torn word, unless that word is most of them."""
+    whole = text[: length + 1].rpartition(" ")[0].rstrip()
+    return whole if len(whole) > length // 2 else text[:length]
 
 
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:
     """``did you mean 'fsdp'?`` when ``value`` is close to one of ``allowed``, else None."""
+    from difflib import get_close_matches  # only a wrong name needs it
+
     close = get_close_matches(str(value), list(allowed), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else None

@@ -1,5 +1,6 @@
-"""What no record of bench may hold: values of variables that look like a token, a key or a password, and what a URL
-holds of such. A rank's log is the workload's own; what is quoted from it is masked. Pure."""
+"""Masks secrets in everything that bench stores or prints: values of environment variables that look like a token, a
+key or a password, and credentials in URLs. A rank's log belongs to the workload and is kept as it is; quotes from it
+are masked. Pure."""
 
 import json
 import os
@@ -17,14 +18,14 @@ _IN_URL = re.compile(
     re.IGNORECASE,
 )
 SHORTEST = 6
-"""Characters of a value that is looked for: a shorter one, such as `1`, stands in any text."""
+"""Characters. A shorter value, such as `1`, occurs in any text and is not masked."""
 
 
 def mask(text: str, environment: Mapping[str, str] = os.environ) -> str:
-    """``text`` with the value of each such variable replaced by its name, in brackets, and a URL's password by
+    """``text`` with each secret value replaced by its variable's name in brackets, and a URL's password by
     ``[password]``."""
-    found = {name: value for name, value in environment.items() if _NAME.search(name) and len(value) >= SHORTEST}
-    for name, value in sorted(found.items(), key=lambda item: -len(item[1])):
+    values = {name: value for name, value in environment.items() if _NAME.search(name) and len(value) >= SHORTEST}
+    for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
         for written in {value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value), quote(value, safe="")}:
             text = text.replace(written, f"[{name}]")
-    return _IN_URL.sub(lambda found: f"{next(filter(None, found.groups()))}[password]", text)
+    return _IN_URL.sub(lambda match: f"{next(filter(None, match.groups()))}[password]", text)

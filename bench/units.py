@@ -22,14 +22,14 @@ def size(n_bytes: float) -> str:
 
 
 def memory_size(n_bytes: float | None) -> str:
-    """What a device has, or a limit: ``8.00 GiB``, below one ``320 MiB``."""
+    """A capacity or a limit: ``8.00 GiB``, below one GiB ``320 MiB``."""
     if n_bytes is None:
         return UNKNOWN
     return f"{gib(n_bytes)} GiB" if abs(n_bytes) >= GIB else size(n_bytes)
 
 
 def memory_needed(n_bytes: float) -> str:
-    """Rounded up: nothing may seem to fit the very limit that it exceeds."""
+    """Rounded up, so that a need never looks smaller than a limit that it exceeds."""
     step = GIB / 100 if n_bytes > GIB else 2**20
     return memory_size(math.ceil(n_bytes / step) * step)
 
@@ -50,7 +50,7 @@ def percent(fraction: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A length of time for people: ``45 s``, ``3 min``, ``1 h 20 min``."""
+    """A duration for people: ``45 s``, ``3 min``, ``1 h 20 min``."""
     if seconds is None:
         return UNKNOWN
     if seconds < 90:
@@ -60,7 +60,7 @@ def duration(seconds: float | None) -> str:
 
 
 def plain(number: float) -> str:
-    """A number beside an axis: no more digits than it needs."""
+    """A number on an axis, without trailing zeros."""
     return f"{number:g}"
 
 
@@ -94,14 +94,14 @@ SCALES: dict[Kind, dict[str, float]] = {
     "samples/s": {"samples/s": 1},
     "ratio": {"x": 1, "×": 1, "%": 0.01},
 }
-"""What people may write behind a number, by what is measured, and how many base units each is."""
+"""The units that people may write after a number, by kind of quantity, with their size in base units."""
 
 
 def quantity(text: str | float, kind: Kind) -> tuple[float, str]:
     """``11GB`` in base units, and the unit that it was written in. A plain number is in base units.
 
     Raises:
-        ValueError: it is no number with a unit of this kind; says what would be.
+        ValueError: not a number with a unit of this kind; the message lists the units.
     """
     number = r"([-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d{1,2})?)"
     found = re.fullmatch(rf"{number} *(\D*)", str(text).strip(), re.ASCII)

@@ -26,6 +26,9 @@ MACHINE = Machine.model_validate_json("""{
   "allocator": null, "threads": {"OMP_NUM_THREADS": "4"}
 }""")
 
+MATRIX_YAML = "name: example\nmatrix: {backend: single, batch: 1}\n"
+"""A readable matrix, whose only cell is none of those that tests store."""
+
 CUDA_MACHINE = Machine.model_validate(
     MACHINE.model_dump()
     | {
@@ -189,7 +192,7 @@ def rendered(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
 def stored(folder: Path, results: list[Result]) -> Path:
     """A finished run's folder."""
     store = Store(folder)
-    with store.open(MACHINE, [each.attempt.cell for each in results], ""):
+    with store.open(MACHINE, [each.attempt.cell for each in results], MATRIX_YAML):
         for each in results:
             store.finish(each)
     return folder

@@ -1,13 +1,17 @@
 """The command line: parse, one library call, print, exit code. The only room that prints.
 
-Libraries are imported inside the commands, so that `bench --help` is instant.
+`bench/cli/app.py` lists the commands. Each is imported when it is called, so that `bench --help` is instant.
 """
-
-from bench.cli import audit, compare, doctor, guide, imports, report, run
-from bench.cli.app import app
-
-__all__ = ["app", "audit", "compare", "doctor", "guide", "imports", "main", "report", "run"]
 
 
 def main() -> None:
-    app()
+    """Run the command that `sys.argv` names.
+
+    The imports stand inside: Ctrl-C ends bench without a traceback from its first moment on.
+    """
+    try:
+        from bench.cli.app import app
+
+        app(prog_name="bench")
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

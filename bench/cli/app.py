@@ -1,55 +1,92 @@
-"""The application: bad input becomes one message and exit code 2."""
+"""The application: its commands, and what becomes of bad input: one message and exit code 2."""
 
-import os
 import signal
-import sys
-from collections.abc import Sequence
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
+from bench import __version__
 from bench.errors import InputError, one_line
 from bench.secrets import mask
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from bench.records.outcome import Result
-    from bench.records.verdict import Probe
-    from bench.report.tables.attempts import Table
-    from bench.report.tables.sections import Choices
-    from bench.report.tables.show import Verbatim
-    from bench.store.run_folder import Store
-
 REPORTS = Path("reports")
+"""Where runs lie unless --out says otherwise."""
+
+COMMANDS = {
+    "doctor": ("doctor:doctor", "Check what this machine can run and what is missing"),
+    "run": ("run:run", "Measure every cell of a matrix; running it again resumes"),
+    "probe": ("run:probe", "Find the largest batch that fits and the fastest one"),
+    "report": ("report:report", "Show runs as tables, markdown, a web page or data"),
+    "compare": ("compare:compare", "Compare two runs of a matrix and find regressions"),
+    "show": ("show:show", "Show everything about one cell"),
+    "audit": ("audit:audit", "Check a cell's collectives, data loading or unused parameters"),
+    "import": ("import_:import_", "Import figures measured elsewhere as a run"),
+    "schema": ("schema:schema", "Print the JSON Schema of a matrix file or a stored result"),
+    "guide": ("guide:guide", "List the guides, or print one"),
+}
+"""In the order of use: the module below `bench.cli` and its function, and the help in one line. The help stands here a
+second time so that `bench --help` imports no command; a test compares both."""
 
 
 class Commands(TyperGroup):
-    """Turns bad input into one message and exit code 2."""
+    """Imports a command when it is called. Turns bad input into one message and exit code 2."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        for name, (_, help_) in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=help_))
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
+        return load(cmd_name) if cmd_name in COMMANDS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
 
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except KeyboardInterrupt:
+            raise typer.Exit(130) from None
         except InputError as error:
-            _tell(error)
+            _print_error(error)
             raise typer.Exit(2) from error
         except BrokenPipeError as error:
+            from bench.cli.printing import forget_stdout
+
             forget_stdout()
             raise typer.Exit(128 + signal.SIGPIPE) from error
         except OSError as error:
             where = str(error.filename) if error.filename else None
-            _tell(InputError(error.strerror or str(error), where=where))
+            _print_error(InputError(error.strerror or str(error), where=where))
             raise typer.Exit(2) from error
         except Exception as error:
-            if hasattr(error, "format_message"):  # typer's own words about an option
+            if hasattr(error, "format_message"):  # typer's own message about an option
                 setattr(error, "message", one_line(getattr(error, "message", "").replace("Value error, ", "", 1), 480))  # noqa: B010
             raise
 
 
-def _tell(error: InputError) -> None:
-    typer.echo(f"bench: {mask(str(error))}", err=True)  # a module of the user's may say anything when it is loaded
+def load(name: str) -> Any:
+    """The command called ``name``, as typer runs it."""
+    module, _, attribute = COMMANDS[name][0].partition(":")
+    command = getattr(import_module(f"bench.cli.{module}"), attribute)
+    if not isinstance(command, typer.Typer):  # a function; a Typer has commands of its own
+        function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
+        command.command(name)(function)
+    return typer.main.get_command(command)
+
+
+def _print_error(error: InputError) -> None:
+    typer.echo(f"bench: {mask(str(error))}", err=True)  # loading the user's own module may raise anything, secrets too
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(__version__)
+        raise typer.Exit
 
 
 app = typer.Typer(
@@ -57,72 +94,14 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
-    help="Measure how to train: backends, batches and switches compared on the hardware at hand.",
+    rich_markup_mode=None,  # importing rich takes longer than all the rest of --help
+    context_settings={"max_content_width": 100},
 )
 
 
-def tell_left_out(stores: "Sequence[Store]") -> None:
-    """Files of these runs that could not be read, a line each."""
-    for store in stores:
-        for file, why in store.unreadable.items():
-            typer.echo(f"bench: left out: {one_line(f'{file}: {why}', 480)}", err=True)
-
-
-def console() -> "Console":
-    from rich.console import Console
-
-    class Lasting(Console):
-        def on_broken_pipe(self) -> None:
-            forget_stdout()  # whoever read along has gone; the measuring goes on
-
-    return Lasting(highlight=False)
-
-
-def forget_stdout() -> None:
-    """Nobody reads it any more: what is still to be printed goes nowhere, and raises nothing."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-
-
-def print_results(
-    results: "list[Result]", probes: "list[Probe]", to: "Console", choices: "Choices | None" = None
-) -> None:
-    from bench.report.render import markdown, terminal
-
-    if to.is_terminal:
-        for table in terminal.tables(results, probes, choices):
-            to.print(table)
-    else:
-        typer.echo(markdown.main_tables(results, probes))
-
-
-def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
-    """As markdown, or aligned on a terminal."""
-    from bench.report.render import markdown, terminal
-    from bench.report.tables import attempts
-    from bench.report.tables.attempts import Table
-
-    title, sentences = attempts.one_line(title), [attempts.one_line(sentence) for sentence in sentences]
-    shown_on = console()
-    if shown_on.is_terminal:
-        shown_on.print(f"{title}\n", style="bold", markup=False)
-        for part in parts:
-            if isinstance(part, Table):
-                for line in (*terminal.mark_up(part), ""):
-                    shown_on.print(line, markup=False)
-            else:
-                typer.echo(f"{part.title}\n\n{part.text}\n")
-        for sentence in sentences:
-            shown_on.print(sentence, markup=False)
-        return
-    lines = [
-        f"# {markdown.escape(title)}",
-        "",
-        *(part for one in sentences for part in (f"**{markdown.escape(one)}**", "")),
-    ]
-    for part in parts:
-        if isinstance(part, Table):
-            lines += markdown.section(part)
-        else:
-            # Indented, not fenced: a log may hold a fence of its own.
-            lines += [f"## {markdown.escape(part.title)}", "", *(f"    {line}" for line in part.text.splitlines()), ""]
-    typer.echo("\n".join(lines))
+@app.callback(help="Measure how to train: backends, batches and switches compared on the hardware at hand.")
+def root(
+    _: Annotated[
+        bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print bench's version.")
+    ] = False,
+) -> None: ...

@@ -1,4 +1,4 @@
-"""audit: collectives, dataloader, params."""
+"""`bench audit`: collectives, dataloader, params."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -7,7 +7,9 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from bench.cli import selection
-from bench.cli.app import REPORTS, app, console, print_document
+from bench.cli.app import REPORTS
+from bench.cli.environment import check_environment
+from bench.cli.printing import console, print_document
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -17,14 +19,19 @@ if TYPE_CHECKING:
     from bench.sweep.audit import Audited
     from bench.sweep.sweep import Sweep
 
-audit = typer.Typer(no_args_is_help=True, help="Look at one property of a cell that throughput does not show.")
-app.add_typer(audit, name="audit")
+audit = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    rich_markup_mode=None,
+    help="Check a cell's collectives, data loading or unused parameters.",
+)
 
 HANG_AFTER_S = 20.0
-"""An audit's steps are short; whoever does not come on for so long in one waits for ever."""
+"""An audit's steps are short: a rank without progress for this long counts as hung."""
 
 MatrixArgument = Annotated[
-    Path | None, typer.Argument(help="A matrix file whose cells are audited; without one, the bundled policy.")
+    Path | None,
+    typer.Argument(metavar="MATRIX", help="The matrix file whose cells to audit. Without one, the bundled policy."),
 ]
 
 
@@ -35,11 +42,14 @@ def collectives(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, help="Training steps to watch.")] = 5,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per rank and step.")] = 1,
+    steps: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Training steps to watch.")] = 5,
+    batch: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Samples per rank and step.")] = 1,
     out: selection.Out = None,
 ) -> None:
-    """Do all ranks issue the same collectives? If not: the first difference, with call sites. Needs no GPU."""
+    """Check that all ranks issue the same collectives.
+
+    If not, shows the first difference with its call sites. Needs no GPU.
+    """
     from bench.audit import collectives as judging
     from bench.report.tables import audits
     from bench.store.spool import read_audits
@@ -50,8 +60,8 @@ def collectives(
         says = f"{verdict.word}, {verdict.says}"
         return Finding(verdict.word == "SAME", says, [audits.collectives(done.label, verdict)])
 
-    wanted = Wanted(matrix, overrides, backend, axis, select, steps, batch, out)
-    _run("collectives", judge, wanted, hang_after_s=HANG_AFTER_S)
+    options = Options(matrix, overrides, backend, axis, select, steps, batch, out)
+    _run("collectives", judge, options, hang_after_s=HANG_AFTER_S)
 
 
 @audit.command()
@@ -61,15 +71,24 @@ def dataloader(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, help="Batches to time, on each rank.")] = 50,
+    steps: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Batches to time on each rank.")] = 50,
     batch: Annotated[
-        int | None, typer.Option(min=1, help="Samples per rank; else that of the cell's best stored training, or 1.")
+        int | None,
+        typer.Option(
+            min=1,
+            metavar="COUNT",
+            help="Samples per rank.  [default: the cell's fastest stored batch, else the smallest of the matrix]",
+        ),
     ] = None,
     out: selection.Out = None,
 ) -> None:
-    """Can the loader deliver what training takes? Its batches without a model, beside the stored training."""
+    """Check that the data loader keeps up with training.
+
+    Times the loader's batches without a model and compares them with the stored training of the same cell.
+    """
     from bench.audit import dataloader as judging
     from bench.report.tables import audits
+    from bench.report.training import training
     from bench.store.spool import read_audits
 
     def judge(sweep: "Sweep", plan: "CellPlan", done: "Audited") -> Finding:
@@ -80,14 +99,14 @@ def dataloader(
             cell.num_processes,
             done.batch_per_rank,
             cell.measure.dataloader_workers,
-            audits.training(sweep.store.of_cell(cell), done.batch_per_rank),
+            training(sweep.store.of_cell(cell), done.batch_per_rank),
             done.ended,
         )
         good = verdict.word not in ("STARVED", "NOT MEASURED")
         table = audits.dataloader(done.label, loaded, done.batch_per_rank, verdict)
         return Finding(good, f"{verdict.word}, {verdict.says}", [table])
 
-    _run("dataloader", judge, Wanted(matrix, overrides, backend, axis, select, steps, batch, out))
+    _run("dataloader", judge, Options(matrix, overrides, backend, axis, select, steps, batch, out))
 
 
 @audit.command()
@@ -97,12 +116,17 @@ def params(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, help="Batches to look at: a branch may depend on the samples.")] = 10,
-    batch: Annotated[int, typer.Option(min=1, help="Samples per batch.")] = 1,
-    zero_grad: Annotated[bool, typer.Option("--zero-grad", help="List gradients of exactly zero, too.")] = False,
+    steps: Annotated[
+        int, typer.Option(min=1, metavar="COUNT", help="Batches to look at: a branch may depend on the samples.")
+    ] = 10,
+    batch: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Samples per batch.")] = 1,
+    zero_grad: Annotated[bool, typer.Option("--zero-grad", help="Also list gradients that are exactly zero.")] = False,
     out: selection.Out = None,
 ) -> None:
-    """Which parameters does backward not reach, and may find_unused_parameters be off? In one process, unsharded."""
+    """List parameters that backward does not reach.
+
+    Says whether find_unused_parameters may be off. Runs in one process, unsharded.
+    """
     from bench.audit import params as judging
     from bench.backends import backend_of
     from bench.report.tables import audits
@@ -117,11 +141,11 @@ def params(
         )
         return Finding(verdict.good, verdict.says, [audits.params(done.label, verdict, zero_grad=zero_grad)])
 
-    _run("params", judge, Wanted(matrix, overrides, backend, axis, select, steps, batch, out))
+    _run("params", judge, Options(matrix, overrides, backend, axis, select, steps, batch, out))
 
 
-class Wanted(NamedTuple):
-    """What the command line says of any audit."""
+class Options(NamedTuple):
+    """What every audit takes from the command line."""
 
     matrix: Path | None
     overrides: list[str] | None
@@ -130,68 +154,76 @@ class Wanted(NamedTuple):
     select: list[str] | None
     steps: int
     batch: int | None
-    """None: as it was trained."""
+    """None: the batch at which the cell was trained."""
     out: Path | None
 
 
 class Finding(NamedTuple):
-    """What an audit of one cell comes to."""
+    """The verdict on one cell."""
 
     good: bool
     says: str
-    """In one sentence."""
+    """One sentence."""
     tables: "Sequence[Table]"
 
 
 def _run(
     kind: "AuditKind",
     judge: "Callable[[Sweep, CellPlan, Audited], Finding]",
-    wanted: Wanted,
+    options: Options,
     hang_after_s: float | None = None,
 ) -> None:
-    """Audit one cell after the other, then print everything; exit code 1 when something is not good."""
-    from bench.cli.progress import Progress
-    from bench.launch.watch import Limits
-    from bench.sweep.audit import audit as audit_cell
-    from bench.sweep.session import opened
-
-    if any(text.partition("=")[0].strip() == "batch" for text in wanted.select or []):
-        raise InputError("an audit looks at one batch", field="--select batch", fix="--batch says at which")
-    matrix, overrides = selection.file_and_overrides(wanted.matrix, wanted.overrides)
-    loaded, plans, hardware = selection.read(
-        matrix,
-        [*([] if matrix is not None else ["name=audit"]), *overrides],
-        axis=wanted.axis,
-        backend=wanted.backend,
-        select=wanted.select,
-        batch=wanted.batch or 1,
-    )
-    told_s = loaded.launch.hang_after_s
-    limits = Limits(loaded.launch.attempt_timeout_s, told_s or hang_after_s, set_up_counts=told_s is not None)
-    findings: dict[str, Finding] = {}
-    root = wanted.out or REPORTS / loaded.name
-    with (
-        Progress(console()) as progress,
-        opened(loaded, plans, hardware, root, progress, limits=limits, keep_matrix=True) as sweep,
-    ):
-        folder = str(sweep.store.root)
-        progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=folder, notes=loaded.notes)
-        for plan in plans:
-            done = audit_cell(sweep, plan, kind, wanted.batch or _trained(sweep, plan), wanted.steps)
-            found = findings[done.label] = judge(sweep, plan, done)
-            progress.audited(done.label, found.good, found.says)
-    says = [f"{label}: {found.says}" for label, found in findings.items()]
-    tables = [table for found in findings.values() for table in found.tables if table.rows]
-    print_document(f"Audit: {kind}", says, tables)
-    typer.echo(f"what the ranks saw: {folder}")
-    if not all(found.good for found in findings.values()):
+    """Audit one cell after the other, then print everything; exit with 1 unless every finding is good."""
+    check_environment()
+    findings, folder = _audit_cells(kind, judge, options, hang_after_s)
+    sentences = [f"{label}: {finding.says}" for label, finding in findings.items()]
+    tables = [table for finding in findings.values() for table in finding.tables if table.rows]
+    print_document(f"Audit: {kind}", sentences, tables)
+    typer.echo(f"files of the ranks: {folder}")
+    if not all(finding.good for finding in findings.values()):
         raise typer.Exit(1)
 
 
-def _trained(sweep: "Sweep", plan: "CellPlan") -> int:
-    """The batch at which the cell trained best, else its smallest."""
-    from bench.report.tables.audits import training
+def _audit_cells(
+    kind: "AuditKind",
+    judge: "Callable[[Sweep, CellPlan, Audited], Finding]",
+    options: Options,
+    hang_after_s: float | None,
+) -> "tuple[dict[str, Finding], Path]":
+    """The findings by the cell's label, and the run's folder."""
+    from bench.cli.progress import Progress
+    from bench.launch.watch import Limits
+    from bench.report.training import batch_to_audit
+    from bench.sweep.audit import audit as audit_cell
+    from bench.sweep.session import opened
 
-    trained = training(sweep.store.of_cell(plan.cell))
-    listed = [batch for batch in plan.batches if batch != "probe"]
-    return trained.batch_per_rank if trained else min(listed, default=1)
+    matrix, plans, hardware = _select(options)
+    set_s = matrix.launch.hang_after_s
+    limits = Limits(matrix.launch.attempt_timeout_s, set_s or hang_after_s, set_up_counts=set_s is not None)
+    folder = options.out or REPORTS / matrix.name
+    findings: dict[str, Finding] = {}
+    with (
+        Progress(console()) as progress,
+        opened(matrix, plans, hardware, folder, progress, limits=limits, keep_matrix=True) as sweep,
+    ):
+        progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=str(folder), notes=matrix.notes)
+        for plan in plans:
+            batch = options.batch or batch_to_audit(sweep.store.of_cell(plan.cell), plan.batches)
+            audited = audit_cell(sweep, plan, kind, batch, options.steps)
+            finding = findings[audited.label] = judge(sweep, plan, audited)
+            progress.audited(audited.label, finding.good, finding.says)
+    return findings, folder
+
+
+def _select(options: Options) -> selection.Selection:
+    if any(text.partition("=")[0].strip() == "batch" for text in options.select or []):
+        raise InputError("an audit looks at one batch", field="--select batch", fix="choose it with --batch")
+    matrix, overrides = selection.file_and_overrides(options.matrix, options.overrides)
+    return selection.read(
+        matrix,
+        [*([] if matrix is not None else ["name=audit"]), *overrides],
+        axis=options.axis,
+        backend=options.backend,
+        select=options.select,
+        batch=options.batch or 1,
+    )

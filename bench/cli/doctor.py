@@ -1,48 +1,95 @@
-"""--version, schema and doctor."""
+"""`bench doctor`: what this machine can run. Imports no torch."""
 
-import json
-from typing import Annotated, Literal
+import importlib.util
+import shutil
+from dataclasses import dataclass
 
 import typer
 
-from bench import __version__
-from bench.cli.app import app
+from bench import machine, workload
+from bench.backends import BACKENDS, FAMILIES
+from bench.records.machine import Hardware
+from bench.units import UNKNOWN, amount, memory_size
 
 
-def _say_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(__version__)
-        raise typer.Exit
+@dataclass(frozen=True)
+class Finding:
+    """One line of `bench doctor`."""
+
+    subject: str
+    ok: bool
+    words: str
 
 
-@app.callback()
-def root(
-    _: Annotated[
-        bool, typer.Option("--version", is_eager=True, callback=_say_version, help="Print bench's version.")
-    ] = False,
-) -> None: ...
-
-
-@app.command()
-def schema(
-    of: Annotated[Literal["matrix", "result"], typer.Argument(help="The matrix file, or a stored result.json.")],
-) -> None:
-    """Print a JSON Schema, for editors and for programs that read results."""
-    from bench import matrix
-    from bench.records.outcome import Result
-
-    content = matrix.json_schema() if of == "matrix" else Result.model_json_schema()
-    typer.echo(json.dumps(content, indent=2))
-
-
-@app.command()
 def doctor() -> None:
-    """Say what this machine can run, and what is missing."""
-    from bench.cli import checks as doctor_
+    """Check what this machine can run and what is missing.
 
-    findings = doctor_.examine()
+    Lists the devices, the libraries, each backend, and the size of each preset of the bundled workloads. Exits with 1
+    when something is missing.
+    """
+    findings = examine()
     for finding in findings:
         mark = "ok     " if finding.ok else "missing"
         typer.echo(f"{mark}  {finding.subject:<14}  {finding.words}")
     if not all(finding.ok for finding in findings):
         raise typer.Exit(1)
+
+
+def examine() -> list[Finding]:
+    """Everything that doctor prints, in its order."""
+    hardware = machine.detect()
+    record = machine.record(hardware)
+    ranks = hardware.devices or 2
+    devices = ", ".join(record.accelerators) or f"no GPU: {record.cpu}, {hardware.cores} cores"
+    memory = hardware.memory_bytes if hardware.device == "cuda" else hardware.memory_bytes // ranks
+    compiler = _compiler(hardware)
+    preset = workload.load("pi07").auto_preset(hardware.device, memory)
+    return [
+        Finding("bench", True, f"{record.bench or UNKNOWN}, Python {record.python or UNKNOWN}"),
+        Finding("device", True, f"{hardware.device}: {devices}"),
+        Finding(
+            "ranks",
+            True,
+            f"{ranks} by default, {memory_size(memory)} each; workload pi07 uses preset {preset!r}",
+        ),
+        *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
+        *compiler,
+        *(_backend(name, hardware, all(finding.ok for finding in compiler)) for name in BACKENDS),
+        *(finding for name in workload.BUNDLED for finding in _sizes(name)),
+    ]
+
+
+def _sizes(name: str) -> list[Finding]:
+    """The number of parameters of each preset and of its parts."""
+    kind = workload.load(name)
+    findings = []
+    for preset, fields in kind.presets.items():
+        counts = kind.parameter_counts(kind.Config.model_validate(fields))
+        layers = {part: count for part, count in counts.items() if part.endswith("_layer")}
+        parts = {part: count for part, count in counts.items() if part not in layers}
+        words = ", ".join(f"{part} {amount(count)}" for part, count in {**parts, **layers}.items())
+        findings.append(Finding(f"{name} {preset}", True, f"{amount(sum(parts.values()))} parameters: {words}"))
+    return findings
+
+
+def _library(name: str, versions: dict[str, str]) -> Finding:
+    return Finding(name, name in versions, versions.get(name, f"not installed: pip install {name}"))
+
+
+def _compiler(hardware: Hardware) -> list[Finding]:
+    if hardware.device == "cuda" or importlib.util.find_spec("deepspeed") is None:
+        return []
+    missing = [tool for tool in (machine.compiler(), "ninja") if shutil.which(tool) is None]
+    use = "DeepSpeed compiles a communication helper on a CPU, about half a minute once per user and environment"
+    return [Finding("compiler", not missing, f"{' and '.join(missing)} not found: {use}" if missing else use)]
+
+
+def _backend(name: str, hardware: Hardware, compiles: bool) -> Finding:
+    backend = BACKENDS[name]
+    package = FAMILIES[backend.family].package
+    if importlib.util.find_spec(package) is None:
+        return Finding(name, False, f"needs {package}")
+    if backend.family == "deepspeed" and not compiles:
+        return Finding(name, False, "needs the compiler above")
+    alone = hardware.device == "cuda" and hardware.devices == 1 and backend.family != "single"
+    return Finding(name, True, backend.about + ("; with one rank on this machine" if alone else ""))

@@ -1,4 +1,4 @@
-"""What `--dry-run` shows: each cell with what it would be launched with. Pure."""
+"""The output of `--dry-run`: each cell with its config, environment and command. Pure."""
 
 from collections.abc import Mapping, Sequence
 
@@ -12,7 +12,11 @@ from bench.units import percent, size
 
 
 def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
-    """The text, line by line; ``user`` is the environment that bench was started with."""
+    """The text, line by line.
+
+    Args:
+        user: the environment that bench was started with.
+    """
     units = workload.load(matrix.workload.name).units
     cells = (line for plan in plans for line in (*_cell(plan, matrix.probe, units, hardware, user), ""))
     return [*matrix.notes, *cells]
@@ -33,9 +37,9 @@ def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware
     shown = [
         title,
         *([f"  search: {_settings(goal)}"] if "probe" in plan.batches else []),
-        f"  memory limit: {'none but what the device has' if limit is None else f'{size(limit)} a rank, enforced'}",
+        f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a rank, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
-        f"  set beside the config: {', '.join(backends.beside_config(cell)) or 'nothing'}",
+        f"  set outside the config: {', '.join(backends.beside_config(cell)) or 'nothing'}",
         f"  {'command' if one else 'command of each batch'}: {command}",
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):

@@ -5,11 +5,10 @@ from typing import Annotated
 
 import typer
 
-from bench.cli.app import app, console
+from bench.cli.printing import console
 from bench.errors import InputError, near_miss
 
 
-@app.command()
 def guide(
     name: Annotated[str | None, typer.Argument(help="A guide. Without a name: the list of guides.")] = None,
 ) -> None:

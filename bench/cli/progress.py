@@ -1,4 +1,4 @@
-"""The live display of `bench run`: a bar on a terminal, plain lines elsewhere. Has no thread: each call redraws."""
+"""The progress display of a sweep: a bar on a terminal, plain lines elsewhere. It has no thread: each call redraws."""
 
 import sys
 import time
@@ -22,14 +22,14 @@ from bench.report.tables.searches import why
 from bench.units import counted, duration, memory_size, rate
 
 PLAIN_INTERVAL_S = 30.0
-"""Without a terminal, an attempt under way says at most one line in this time."""
+"""Without a terminal, a running attempt prints at most one line in this time."""
 
 
 class Progress:
-    """Tells where a run stands. As a context manager it gives the terminal back when it is left.
+    """Shows how far a sweep is. As a context manager, it restores the terminal at its end.
 
     Args:
-        console: where to write: a bar if it is a terminal that can redraw, plain lines otherwise.
+        console: shows a bar if it is a terminal that can redraw, plain lines otherwise.
         clock: seconds, for elapsed times only.
     """
 
@@ -57,9 +57,9 @@ class Progress:
         """The run starts.
 
         Args:
-            attempts: planned in all.
-            finished: of these, stored already and told of no more.
-            notes: what the user should know first.
+            attempts: how many are planned.
+            finished: how many of these are stored already; they are not shown again.
+            notes: sentences to print first.
         """
         self._attempts, self._finished = attempts, finished
         self._began_s = self._clock()
@@ -69,11 +69,11 @@ class Progress:
             self._say(note)
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, get_renderable=self._display)
-            with _even_unread():
+            with _ignore_write_errors():
                 self._live.start(refresh=True)
 
     def waiting(self, what: str) -> None:
-        """Something other than an attempt takes time. It does not count in the mean of attempts."""
+        """Something other than an attempt takes time, such as a build. It does not count in the mean of attempts."""
         if self._attempt_began_s is None:
             self._start(what)
         else:
@@ -87,7 +87,7 @@ class Progress:
         self._start(f"{label}, batch {batch_per_rank}")
 
     def beat(self, phase: str, step: int, steps: int) -> None:
-        """Where the slowest rank of the attempt stands; ``steps`` is 0 for a phase that has none."""
+        """How far the slowest rank of the attempt is; ``steps`` is 0 for a stage without steps."""
         self._leave_out_waiting()
         self._show_at(f"{phase} {step}/{steps}" if steps else phase)
 
@@ -116,15 +116,15 @@ class Progress:
                 self._add_wall(self._attempt_began_s)
         self._attempt_began_s, self._doing, self._at = None, "", ""
         row = row_of(result)
-        came_to = row.reason or ""
+        summary = row.reason or ""
         if isinstance(row.measured, Sampled):
-            came_to = f"{_headline(row.measured)}, {duration(result.wall_s)}"
+            summary = f"{_headline(row.measured)}, {duration(result.wall_s)}"
         where = one_line(f"{self._count()} {label}, batch {row.batch_per_rank}:")
         outcome = (row.outcome, COLORS[row.outcome])
-        self._say(Text.assemble(f"{where} ", outcome, f", {one_line(came_to, REASON_LIMIT)}"))
+        self._say(Text.assemble(f"{where} ", outcome, f", {one_line(summary, REASON_LIMIT)}"))
 
     def probing(self, label: str, what: str) -> None:
-        """A search takes its next step. Its attempts are shown; it counts as one itself."""
+        """A search takes its next step. Its attempts are shown, but the whole search counts as one."""
         if self._probe_began_s is None:
             self._probe_began_s = self._clock()
         self._say(f"{self._count()}  {label}  {what}")
@@ -153,29 +153,29 @@ class Progress:
         self._say(Text(one_line(text), style="yellow"))
 
     def end(self) -> None:
-        """The run is over: takes the bar away. May be called again."""
+        """Remove the bar: the run is over. May be called again."""
         if self._live is not None:
-            with _even_unread():
+            with _ignore_write_errors():
                 self._live.stop()
             self._live = None
 
     def _start(self, what: str) -> None:
-        news = (what := one_line(what)) != self._doing
+        changed = (what := one_line(what)) != self._doing
         self._doing, self._at = what, ""
         self._redraw()
-        if self._live is None and news:
+        if self._live is None and changed:
             self._say(f"{self._count()} {self._doing}")
 
     def _say(self, line: str | Text) -> None:
         """One line that stays. Unwrapped, so that a log can be searched."""
         self._spoke_s = self._clock()
-        with _even_unread():
+        with _ignore_write_errors():
             self._console.print(Text(one_line(line)) if isinstance(line, str) else line, soft_wrap=True)
         self._redraw()
 
     def _redraw(self) -> None:
         if self._live is not None:
-            with _even_unread():
+            with _ignore_write_errors():
                 self._live.refresh()
 
     def _display(self) -> Group:
@@ -193,25 +193,25 @@ class Progress:
         return f"elapsed {duration(self._clock() - self._began_s)}, left {duration(self._left_s())}"
 
     def _add_wall(self, began_s: float) -> None:
-        """Two sums, not a list of all: a run of thousands of attempts does not grow."""
+        """Keeps two sums instead of a list: memory does not grow with thousands of attempts."""
         self._timed += 1
         self._wall_s += self._clock() - began_s
 
     def _left_s(self) -> float | None:
-        """By the mean of the attempts of this run that were not skipped; unknown before the first."""
+        """Estimated from the mean of this run's attempts, skipped ones aside; unknown before the first."""
         if not self._timed:
             return None
         began_s = self._attempt_began_s if self._probe_began_s is None else self._probe_began_s
         under_way_s = 0.0 if began_s is None else self._clock() - began_s
         each_s, left = self._wall_s / self._timed, self._attempts - self._finished
-        # One that takes longer than the mean says nothing of those behind it.
+        # An attempt that takes longer than the mean does not change the estimate of the later ones.
         return max(0.0, each_s - under_way_s) + each_s * max(0, left - 1)
 
 
 @contextmanager
-def _even_unread() -> Iterator[None]:
-    """A closed terminal or a full disk must not stop the measuring. A signal must, also one that comes in the middle of
-    drawing: rich's own clean-up then raises over it."""
+def _ignore_write_errors() -> Iterator[None]:
+    """A closed terminal or a full disk must not stop measuring. A signal must, also while rich is drawing: the error
+    of rich's own clean-up then hides it."""
     before = sys.exception()
     try:
         yield

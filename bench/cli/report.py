@@ -1,16 +1,19 @@
-"""report."""
+"""`bench report`: runs as tables, markdown, a page or data."""
 
-import errno
 import gc
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, get_args
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from bench.cli.app import REPORTS, app, console, print_results, tell_left_out
+from bench.cli import run_matrix
+from bench.cli.app import REPORTS
+from bench.cli.printing import console, print_report, print_unreadable
+from bench.cli.report_files import claims_of, is_stream, unreadable, write_report
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
@@ -18,18 +21,17 @@ if TYPE_CHECKING:
 
     from bench.records.claim import Claim
     from bench.records.outcome import Result
-    from bench.records.verdict import Probe
-    from bench.report.tables.sections import Choices, Section
-    from bench.store.run_folder import Store
+    from bench.report.tables.sections import Choices, Report
 
-Format = Literal["md", "html", "csv", "json", "parquet"]
+FormatName = Literal["md", "html", "csv", "json", "parquet"]
+"""The names of `bench.report.render.formats.FORMATS`."""
 STEP_SUMMARY_BYTES = 1024 * 1024
 """GitHub shows nothing of a step's summary that is larger."""
 
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """What is read stays to the end: no use looking for garbage in it again and again."""
+    """What is read stays to the end: looking for garbage in it again and again only takes time."""
     gc.disable()
     try:
         yield
@@ -37,75 +39,132 @@ def _without_collector() -> Iterator[None]:
         gc.enable()
 
 
-@app.command()
 @_without_collector()
 def report(
     folders: Annotated[
-        list[Path] | None, typer.Argument(metavar="[RUN]...", help="Folders of runs; else the newest.")
+        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")
     ] = None,
     format_: Annotated[
-        Format | None,
-        typer.Option("--format", help="Else by --output's ending; else tables on a terminal, markdown elsewhere."),
+        FormatName | None,
+        typer.Option(
+            "--format", help="[default: by --output's ending, else tables on a terminal and markdown elsewhere]"
+        ),
     ] = None,
     output: Annotated[
-        Path | None, typer.Option(help="A file; markdown gets its plots/ beside it. html: else report.html of the run.")
+        Path | None,
+        typer.Option(
+            metavar="FILE",
+            help="The file to write. Markdown also writes plots/ beside it.  [default for html: the run's report.html]",
+        ),
     ] = None,
-    compare: Annotated[str | None, typer.Option(help="The axis whose values are compared; else backend.")] = None,
-    reference: Annotated[str | None, typer.Option(help="What the others are set against: backend=ddp.")] = None,
+    compare: Annotated[
+        str | None, typer.Option(metavar="AXIS", help="The axis whose values to compare.  [default: backend]")
+    ] = None,
+    reference: Annotated[
+        str | None, typer.Option(metavar="AXIS=VALUE", help="The value to compare the others with: backend=ddp.")
+    ] = None,
     allow_unlike: Annotated[
-        str | None, typer.Option(help="Compare although these fields differ, and say so: attention,grad_ckpt")
+        str | None,
+        typer.Option(
+            metavar="FIELDS", help="Compare results that differ in these fields, and say so: attention,grad_ckpt."
+        ),
     ] = None,
-    claims: Annotated[Path | None, typer.Option(help="What was expected beforehand; else claims of the run.")] = None,
+    claims: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", help="YAML file of expected results.  [default: the claims of the run]"),
+    ] = None,
 ) -> None:
-    """Show runs: tables on a terminal, markdown for a pull request, a page with charts, or rows for other programs."""
-    from bench.report import merge_runs
-    from bench.report.render import markdown
-    from bench.report.tables import sections
+    """Show runs as tables, markdown, a web page or data.
+
+    Prints tables on a terminal and markdown elsewhere, for a pull request. html is one page with charts; csv, json and
+    parquet hold a row for each result.
+    """
+    from bench.report.render.formats import FORMATS
     from bench.store.newest_run import newest
-    from bench.store.run_folder import Store
 
     if not folders:
         folders = [newest(REPORTS)]
         typer.echo(f"the newest run: {folders[0]}", err=True)
-    named = {folder.resolve(): folder for folder in folders}
-    stores = [Store(folder) for folder in named.values()]
-    runs = dict(zip(merge_runs.names(list(named.values())), stores, strict=True))
-    results, probes = merge_runs.told_apart(
-        {name: store.results() for name, store in runs.items()}, {name: store.probes() for name, store in runs.items()}
-    )
-    tell_left_out(stores)
-    asked = _choices(stores, results, compare, reference, allow_unlike, claims)
-    shown_on = console()
-    format_ = format_ or _by_ending(output)
-    output = output or (stores[0].root / "report.html" if format_ == "html" else None)
-    whole = [output] if output and format_ in (None, "md", "html") else [store.root / "report.md" for store in stores]
-    _append_to_step_summary(results, probes, asked, whole)
-    with _said_of(output):
-        match format_ or ("md" if output or not shown_on.is_terminal else None):
-            case None:
-                print_results(results, probes, shown_on, asked)
-            case "md" if output:
-                _write_with_plots(output, sections.report(results, probes, asked))
-            case "md":
-                typer.echo(markdown.render(sections.report(results, probes, asked)), nl=False)
-            case "html" if output:
-                from bench.report.render import html
-
-                _write(output, html.render(sections.report(results, probes, asked)))
-            case "csv" | "json" | "parquet" as kind:
-                _write_rows(kind, output, results)
-    if output is not None and not _is_a_stream(output):
+    name = format_ or _by_ending(output)
+    content = _collect(folders, compare, reference, allow_unlike, claims)
+    if output is None and name == "html":
+        output = folders[0] / "report.html"
+    whole = [output] if output and name in (None, "md", "html") else [folder / "report.md" for folder in folders]
+    _append_to_step_summary(content, whole)
+    form, terminal = FORMATS[name or "md"], console()
+    with _errors_name(output):
+        if output is not None:
+            write_report(output, content, form)
+        elif form.binary:
+            raise InputError(
+                f"{form.name} is not text", field="--output", fix=f"name a file: --output rows.{form.name}"
+            )
+        elif name is None and terminal.is_terminal:
+            print_report(content, terminal)
+        else:
+            typer.echo(form.render(content, None), nl=False)
+    if output is not None and not is_stream(output):
         typer.echo(f"report: {output}")
 
 
-def _by_ending(output: Path | None) -> Format | None:
-    ending = output.suffix.removeprefix(".").lower() if output is not None else ""
-    return next((known for known in get_args(Format) if known == ending), None)
+def _by_ending(output: Path | None) -> str | None:
+    """The format's name. A file without an ending has none, and becomes markdown."""
+    from bench.report.render.formats import FORMATS, by_ending
+
+    if output is None or not output.suffix:
+        return None
+    form = by_ending(output.suffix)
+    if form is None:
+        raise InputError(
+            f"{output.suffix!r} is not the ending of a format",
+            where=f"--output {output}",
+            allowed=[ending for form in FORMATS.values() for ending in form.endings],
+            fix="or name the format with --format",
+        )
+    return form.name
+
+
+def _collect(
+    folders: Sequence[Path],
+    compare: str | None,
+    reference: str | None,
+    allow_unlike: str | None,
+    claims: Path | None,
+) -> "Report":
+    """Everything that the report is made of, from the files of the runs and the options."""
+    from bench.matrix.claims_file import read
+    from bench.report import merge_runs
+    from bench.report.contract import RUN
+    from bench.report.missing import missing
+    from bench.report.tables.sections import Report
+    from bench.store.run_folder import Store
+
+    different = list({folder.resolve(): folder for folder in folders}.values())
+    names, stores = merge_runs.names(different), [Store(folder) for folder in different]
+    results = {name: store.results() for name, store in zip(names, stores, strict=True)}
+    probes = {name: store.probes() for name, store in zip(names, stores, strict=True)}
+    print_unreadable(stores)
+    matrices = {name: run_matrix.read(store) for name, store in zip(names, stores, strict=True)}
+    absent = [
+        replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
+        for name, matrix in matrices.items()
+        for cell in missing(matrix.plans, results[name], probes[name])
+    ]
+    all_results, all_probes = merge_runs.told_apart(results, probes)
+    expected = read(claims) if claims else claims_of(stores, [matrix.claims for matrix in matrices.values()])
+    return Report(
+        results=all_results,
+        probes=all_probes,
+        choices=_choices(all_results, compare, reference, allow_unlike, expected),
+        missing=absent,
+        unreadable=unreadable(stores),
+        scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),
+    )
 
 
 @contextmanager
-def _said_of(output: Path | None) -> Iterator[None]:
-    """What cannot be written is said of the file that was asked for, whatever is written beside it."""
+def _errors_name(output: Path | None) -> Iterator[None]:
+    """An error while writing names the file of --output, also when it is about a file beside it."""
     try:
         yield
     except OSError as error:
@@ -114,36 +173,14 @@ def _said_of(output: Path | None) -> Iterator[None]:
         raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix="see --output") from error
 
 
-def write_reports(store: "Store") -> None:
-    """`report.md` with its plots, and `report.html`, in the run's own folder."""
-    from bench.report.render import html
-    from bench.report.tables import sections
-
-    found = sections.report(store.results(), store.probes(), sections.Choices(claims=_claims([store])))
-    _write_with_plots(store.root / "report.md", found)
-    _write(store.root / "report.html", html.render(found))
-
-
-def _claims(stores: "list[Store]") -> "tuple[Claim, ...]":
-    """What was expected: said in a run's claims.yaml, else in its matrix."""
-    from bench.matrix.claims_file import read
-
-    files = [[store.root / "claims.yaml", store.root / "matrix.yaml"] for store in stores]
-    said = [next((file for file in pair if file.exists()), None) for pair in files]
-    found = [claim for file in said if file and file.stat().st_size for claim in read(file)]
-    return tuple({claim.model_dump_json(): claim for claim in found}.values())  # runs of one matrix expect the same
-
-
 def _choices(
-    stores: "list[Store]",
     results: "list[Result]",
     compare: str | None,
     reference: str | None,
     allow_unlike: str | None,
-    claims: Path | None,
+    claims: "Sequence[Claim]",
 ) -> "Choices":
-    """The options, checked against what the results know."""
-    from bench.matrix.claims_file import read
+    """The options, checked against the fields and values of the results."""
     from bench.report.tables.sections import Choices
 
     axis, value = compare or Choices.axis, None
@@ -161,8 +198,7 @@ def _choices(
         _check(results, "--allow-unlike", sorted(allowed))
         if reference is not None:
             value = _known_value(results, axis, value)
-    said = read(claims) if claims else _claims(stores)
-    return Choices(axis=axis, reference=value, allowed=allowed, claims=said)
+    return Choices(axis=axis, reference=value, allowed=allowed, claims=tuple(claims))
 
 
 def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
@@ -217,66 +253,16 @@ def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "Jso
     return found[0]
 
 
-def _write_rows(kind: Literal["csv", "json", "parquet"], output: Path | None, results: "list[Result]") -> None:
-    from bench.report.render import frame
-    from bench.report.summary import summarize
-
-    summary = summarize(results)
-    if kind == "parquet":
-        if output is None:
-            raise InputError("parquet is no text", field="--output", fix="name a file: --output rows.parquet")
-        _write(output, frame.parquet(summary))
-    elif output is None:
-        typer.echo(frame.text(summary, kind), nl=False)
-    else:
-        _write(output, frame.text(summary, kind))
-
-
-def _write_with_plots(output: Path, found: "list[Section]") -> None:
-    from bench.report.render import markdown, plots
-    from bench.report.tables.figure import BarChart, LineChart
-
-    alone = _is_a_stream(output)
-    _write(output, markdown.render(found, plots=None if alone else "plots"))
-    for section in found:
-        if isinstance(section, LineChart | BarChart) and not alone:
-            _write(output.parent / "plots" / f"{section.name}.svg", plots.svg(section))
-
-
-def _is_a_stream(output: Path) -> bool:
-    """``/dev/stdout``, or a pipe."""
-    return output.exists() and not output.is_file() and not output.is_dir()
-
-
-def _write(output: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, and its folder where that is missing; a stream as it is."""
-    from bench.store.spool import write_bytes
-
-    data = content.encode() if isinstance(content, str) else content
-    if _is_a_stream(output):
-        with output.open("wb") as stream:
-            stream.write(data)
-    elif output.is_dir():
-        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(output))
-    else:
-        output.parent.mkdir(parents=True, exist_ok=True)
-        write_bytes(output, data)
-
-
-def _append_to_step_summary(
-    results: "list[Result]", probes: "list[Probe]", asked: "Choices", whole: list[Path]
-) -> None:
-    """Where GitHub asks for it, the report appears on the page of the run.
+def _append_to_step_summary(content: "Report", whole: list[Path]) -> None:
+    """In a GitHub Actions job, the report appears on the job's summary page.
 
     Args:
         whole: the files to read where it has to be cut.
     """
     from bench.report.render import markdown
-    from bench.report.tables import sections
 
     if name := os.environ.get("GITHUB_STEP_SUMMARY"):
-        text = markdown.render(sections.report(results, probes, asked))
         note = f"The report is cut here: a step summary holds 1 MiB. All of it: {', '.join(map(str, whole))}"
         with open(name, "ab") as summary:
             room = STEP_SUMMARY_BYTES - os.fstat(summary.fileno()).st_size
-            summary.write(markdown.cut(text, room, note).encode())
+            summary.write(markdown.cut(markdown.render(content.sections), room, note).encode())

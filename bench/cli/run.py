@@ -1,26 +1,31 @@
-"""run and probe."""
+"""`bench run` and `bench probe`: measure, or search the batch of, each selected cell."""
 
 import os
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from bench.cli import selection
-from bench.cli.app import REPORTS, app, console, forget_stdout, print_results, tell_left_out
-from bench.cli.report import write_reports
+from bench.cli.app import REPORTS
+from bench.cli.environment import check_environment
+from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
+from bench.cli.report_files import write_reports
 from bench.errors import InputError
 
 if TYPE_CHECKING:
-    from bench.matrix import CellPlan
-    from bench.records.outcome import Isolation
+    from bench.cli.progress import Progress
+    from bench.matrix import CellPlan, Matrix
+    from bench.records.outcome import Isolation, Result
     from bench.sweep.sweep import Rerun, Sweep
 
 
-@app.command()
 def run(
-    matrix: Annotated[Path, typer.Argument(help="The matrix file, e.g. matrices/quickstart.yaml.")],
+    matrix: Annotated[
+        Path, typer.Argument(metavar="MATRIX", help="The matrix file, such as matrices/quickstart.yaml.")
+    ],
     overrides: selection.Overrides = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
@@ -30,43 +35,53 @@ def run(
     isolation: selection.Isolate = "fork",
     dry_run: selection.DryRun = False,
 ) -> None:
-    """Measure every cell of a matrix. Run again, it goes on where it was stopped."""
-    read = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude)
-    _sweep(read, out, rerun, isolation, dry_run=dry_run)
+    """Measure every cell of a matrix; running it again resumes.
+
+    Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
+    """
+    selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude)
+    _measure(selected, out, rerun, isolation, dry_run=dry_run)
 
 
-@app.command()
 def probe(
     matrix: Annotated[
-        Path | None, typer.Argument(help="A matrix file whose cells are probed; without one, --backend says what.")
+        Path | None,
+        typer.Argument(metavar="MATRIX", help="The matrix file whose cells to search. Without one, use --backend."),
     ] = None,
     overrides: selection.Overrides = None,
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
     exclude: selection.Exclude = None,
-    num_cams: Annotated[str | None, typer.Option(help="Short for --axis num_cams=1,4")] = None,
-    attention: Annotated[str | None, typer.Option(help="Short for --axis attention=sdpa,eager")] = None,
-    grad_ckpt: Annotated[str | None, typer.Option(help="Short for --axis grad_ckpt=true")] = None,
-    max_batch: Annotated[int | None, typer.Option(help="No larger batch is tried.")] = None,
-    memory_limit: Annotated[str | None, typer.Option(help="What one rank may allocate: 8GiB, or auto.")] = None,
-    granularity: Annotated[int | None, typer.Option(help="Batches tried are multiples of it.")] = None,
-    tolerance: Annotated[str | None, typer.Option(help="How far max may be understated: 3%")] = None,
-    headroom: Annotated[str | None, typer.Option(help="Share of capacity that the safe batch may hold: 90%")] = None,
+    num_cams: Annotated[str | None, typer.Option(metavar="VALUES", help="Short for --axis num_cams=VALUES.")] = None,
+    attention: Annotated[str | None, typer.Option(metavar="VALUES", help="Short for --axis attention=VALUES.")] = None,
+    grad_ckpt: Annotated[str | None, typer.Option(metavar="VALUES", help="Short for --axis grad_ckpt=VALUES.")] = None,
+    max_batch: Annotated[int | None, typer.Option(metavar="BATCH", help="Try no larger batch than this.")] = None,
+    memory_limit: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory that one rank may allocate: 8GiB, or auto.")
+    ] = None,
+    granularity: Annotated[int | None, typer.Option(metavar="BATCH", help="Try only multiples of this batch.")] = None,
+    tolerance: Annotated[
+        str | None,
+        typer.Option(metavar="SHARE", help="How far below the true maximum the largest batch may be: 3%."),
+    ] = None,
+    headroom: Annotated[
+        str | None, typer.Option(metavar="SHARE", help="Share of the memory that the safe batch may use: 90%.")
+    ] = None,
     out: selection.Out = None,
     rerun: selection.Rerun = None,
     isolation: selection.Isolate = "fork",
     dry_run: selection.DryRun = False,
 ) -> None:
-    """Find the largest batch that fits, the fastest, and the fastest with memory to spare.
+    """Find the largest batch that fits and the fastest one.
 
-    With a matrix file, in each of its cells: --backend, --select and --exclude pick cells, --axis changes the matrix.
+    Also finds the fastest batch that leaves memory to spare. With a matrix file, searches each of its cells:
+    --backend, --select and --exclude select cells, --axis changes the matrix.
     """
     matrix, changes = selection.file_and_overrides(matrix, overrides)
     if matrix is None and backend is None:
         raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
     short = {"num_cams": num_cams, "attention": attention, "grad_ckpt": grad_ckpt}
-    axes = [*(axis or []), *(f"{name}={value}" for name, value in short.items() if value is not None)]
     settings = {
         "probe.max_batch": max_batch,
         "launch.memory_limit": memory_limit,
@@ -75,84 +90,104 @@ def probe(
         "probe.headroom": headroom,
     }
     changes = [f"{name}={value}" for name, value in settings.items() if value is not None] + changes
-    read = selection.read(matrix, changes, axis=axes, backend=backend, select=select, exclude=exclude, probed=True)
-    _sweep(read, out, rerun, isolation, dry_run=dry_run)
+    selected = selection.read(
+        matrix, changes, axis=axis, backend=backend, short=short, select=select, exclude=exclude, probed=True
+    )
+    _measure(selected, out, rerun, isolation, dry_run=dry_run)
 
 
-def _sweep(
-    read: selection.Asked,
+def _measure(
+    selected: selection.Selection,
     out: Path | None,
     rerun: "Rerun | None",
     isolation: "Isolation",
     *,
     dry_run: bool,
 ) -> None:
-    from bench import machine
     from bench.cli.progress import Progress
     from bench.sweep.session import opened
-    from bench.units import counted
 
-    _refuse_accumulation()
-    loaded, plans, hardware = read
+    check_environment()
+    matrix, plans, hardware = selected
     if dry_run:
-        from bench.cli import dry_run as shown
+        from bench.cli import dry_run as preview
 
-        typer.echo("\n".join(shown.lines(loaded, plans, hardware, os.environ)))
+        typer.echo("\n".join(preview.lines(matrix, plans, hardware, os.environ)))
         return
-    folder = out or REPORTS / loaded.name
+    folder = out or REPORTS / matrix.name
     with (
         Progress(console()) as progress,
-        opened(loaded, plans, hardware, folder, progress, rerun=rerun, isolation=isolation) as sweep,
+        opened(matrix, plans, hardware, folder, progress, rerun=rerun, isolation=isolation) as sweep,
     ):
         sweep.prepare()
-        store, finished, attempts = sweep.store, sweep.finished(), sum(len(plan.batches) for plan in plans)
-        progress.begin(
-            cells=len(plans),
-            attempts=attempts,
-            finished=finished,
-            folder=str(store.root),
-            notes=[
-                *loaded.notes,
-                *machine.notes(sweep.machine),
-                *_limits(plans),
-                *sweep.unreadable(),
-                *sweep.failed_before(),
-                *(_disturbed(sweep) if finished < attempts else []),
-            ],
-        )
-        try:
+        _begin(progress, sweep, matrix)
+        with _reported(progress, sweep):
             results = sweep.run()
-        except (KeyboardInterrupt, SystemExit) as stop:
-            progress.end()
-            again = (
-                "start the command again and it goes on from here"
-                if not rerun
-                else "the same command measures all of them again; what was not reached keeps its earlier result"
-            )
-            with suppress(OSError):  # the terminal may be gone
-                typer.echo(f"interrupted; {again}: {store.root}", err=True)
-            if isinstance(stop, SystemExit):
-                raise
-            raise typer.Exit(130) from None
-        finally:
-            write_reports(store)
-    try:
-        searched = [plan.cell for plan in plans if "probe" in plan.batches]  # of others, not all results are here
-        print_results(results, [found for found in store.probes() if found.cell in searched], console())
-        tell_left_out([store])
-        if (others := len(store.results()) - len(results)) > 0:
-            typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
-        typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
-    except OSError:  # all is stored, and the exit code says how it went
-        forget_stdout()
+    _print_end(sweep, results)
     from bench.records.outcome import KINDS
 
     if any(KINDS[result.outcome.kind].fails for result in results):
         raise typer.Exit(1)
 
 
-def _limits(plans: "list[CellPlan]") -> list[str]:
-    """What a search takes for the ceiling, and what is enforced."""
+def _begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
+    """The first lines: how much there is to do, and what the user should know first."""
+    from bench import machine
+
+    finished, attempts = sweep.finished(), sum(len(plan.batches) for plan in sweep.plans)
+    notes = [
+        *matrix.notes,
+        *machine.notes(sweep.machine),
+        *_limits(sweep.plans),
+        *sweep.unreadable(),
+        *sweep.failed_before(),
+        *(_disturbances(sweep) if finished < attempts else []),
+    ]
+    folder = str(sweep.store.root)
+    progress.begin(cells=len(sweep.plans), attempts=attempts, finished=finished, folder=folder, notes=notes)
+
+
+@contextmanager
+def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
+    """Write the run's report at the end of the sweep, also when Ctrl-C or a signal stops it."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        progress.end()
+        resume = (
+            "run the same command again to resume"
+            if not sweep.rerun
+            else "the same command measures everything again; attempts that were not reached keep their earlier results"
+        )
+        with suppress(OSError):  # the terminal may be gone
+            typer.echo(f"interrupted; {resume}: {sweep.store.root}", err=True)
+        if isinstance(stop, SystemExit):
+            raise
+        raise typer.Exit(130) from None
+    finally:
+        write_reports(sweep.store)
+
+
+def _print_end(sweep: "Sweep", results: "list[Result]") -> None:
+    from bench.report.tables.sections import Report
+    from bench.units import counted
+
+    store = sweep.store
+    # Of a cell that this command did not search, maybe only some results are shown: its verdict is left out.
+    searched = [plan.cell for plan in sweep.plans if "probe" in plan.batches]
+    try:
+        probes = [probe for probe in store.probes() if probe.cell in searched]
+        print_report(Report(results=results, probes=probes), console())
+        print_unreadable([store])
+        if (others := len(store.results()) - len(results)) > 0:
+            typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
+        typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
+    except OSError:  # everything is stored, and the exit code says how it went
+        forget_stdout()
+
+
+def _limits(plans: "Sequence[CellPlan]") -> list[str]:
+    """The memory limits that are enforced, or up to where a search goes."""
     from bench.units import size
 
     doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
@@ -161,17 +196,8 @@ def _limits(plans: "list[CellPlan]") -> list[str]:
     return enforced or (["probing up to what the device has free"] if doing == "probing" else [])
 
 
-def _disturbed(sweep: "Sweep") -> list[str]:
-    """What is wrong with the machine already."""
+def _disturbances(sweep: "Sweep") -> list[str]:
+    """What already disturbs measurements on this machine."""
     from bench.report.conditions import doubts
 
     return [f"the machine before the run: {doubt.removesuffix('.')}" for doubt in doubts(sweep.beside.now())]
-
-
-def _refuse_accumulation() -> None:
-    """The environment is one more way in."""
-    name = "ACCELERATE_GRADIENT_ACCUMULATION_STEPS"
-    if os.environ.get(name, "1") != "1":
-        from bench.matrix.accelerate_file import accumulation_refused
-
-        raise accumulation_refused(repr(os.environ[name]), "environment", name)

@@ -1,10 +1,12 @@
-"""What a command is about: the cells of a matrix file, or of options instead of one."""
+"""The options that select cells, shared by run, probe and audit: of a matrix file, or without one."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
+
+from bench.errors import InputError
 
 if TYPE_CHECKING:
     from bench.matrix import CellPlan, Matrix
@@ -12,34 +14,54 @@ if TYPE_CHECKING:
 
 Overrides = Annotated[
     list[str] | None,
-    typer.Argument(metavar="[KEY=VALUE]...", help="Any field of a matrix: measure.steps=5, workload.preset=tiny"),
+    typer.Argument(metavar="KEY=VALUE", help="Set any field of the matrix: measure.steps=5, workload.preset=tiny."),
 ]
-Axis = Annotated[list[str] | None, typer.Option(help="Set or add an axis: num_cams=1,2. Repeatable.")]
+Axis = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME=VALUES", help="Set or add an axis: num_cams=1,2. May be repeated."),
+]
 Backend = Annotated[
     str | None,
-    typer.Option(help="One backend or several: fsdp,zero2. With a matrix file: picks its cells of these backends."),
+    typer.Option(
+        metavar="NAMES",
+        help="One backend or several: fsdp,zero2. With a matrix file: use only its cells of these backends.",
+    ),
 ]
 Select = Annotated[
-    list[str] | None, typer.Option(help="Keep only cells with these values: backend=fsdp,zero2. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="NAME=VALUES", help="Use only cells with one of these values: backend=fsdp,zero2. May be repeated."
+    ),
 ]
 Exclude = Annotated[
-    list[str] | None, typer.Option(help="Drop cells that meet all of 'backend=fsdp num_cams=4'. Repeatable.")
+    list[str] | None,
+    typer.Option(
+        metavar="CONDITIONS",
+        help="Leave out cells that meet all conditions: 'backend=fsdp num_cams=4'. May be repeated.",
+    ),
 ]
-Out = Annotated[Path | None, typer.Option(help="The run's folder instead of reports/<name>.")]
+Out = Annotated[
+    Path | None, typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: reports/<name>]")
+]
 Rerun = Annotated[
-    Literal["failed", "oom", "all"] | None, typer.Option(help="Measure finished attempts of this kind again.")
+    Literal["failed", "oom", "all"] | None,
+    typer.Option(help="Measure finished attempts with this outcome again. failed includes hangs."),
 ]
 Isolate = Annotated[
     Literal["fork", "launch"],
-    typer.Option(help="fork: rank servers that import once. launch: each attempt its own accelerate launch."),
+    typer.Option(
+        help="fork: rank servers import libraries once and fork a process for each attempt. launch: each attempt gets"
+        " its own accelerate launch, which is slower."
+    ),
 ]
 DryRun = Annotated[
-    bool, typer.Option("--dry-run", help="Print the cells with config, environment and command; launch nothing.")
+    bool,
+    typer.Option("--dry-run", help="Print each cell's config, environment and command, and launch nothing."),
 ]
 
 
-class Asked(NamedTuple):
-    """A matrix and the cells of it that are meant, on this machine."""
+class Selection(NamedTuple):
+    """A matrix and the selected cells of it, on this machine."""
 
     matrix: "Matrix"
     plans: "list[CellPlan]"
@@ -47,7 +69,7 @@ class Asked(NamedTuple):
 
 
 def file_and_overrides(matrix: Path | None, overrides: list[str] | None) -> tuple[Path | None, list[str]]:
-    """Where no matrix file is needed, the first argument may be an override already."""
+    """Where the matrix file is optional, the first argument may be an override."""
     if matrix is not None and "=" in str(matrix) and not matrix.exists():
         return None, [str(matrix), *(overrides or [])]
     return matrix, overrides or []
@@ -59,26 +81,43 @@ def read(
     *,
     axis: Sequence[str] | None = None,
     backend: str | None = None,
+    short: Mapping[str, str | None] | None = None,
     select: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
     probed: bool = False,
     batch: int | None = None,
-) -> Asked:
-    """Load the matrix and pick of its cells.
+) -> Selection:
+    """Load the matrix and select cells.
 
     Args:
-        backend: picks cells of a matrix file; without a file, it says what there is.
+        backend: selects cells of a matrix file; without a file, it is the backend axis.
+        short: axes that have an option of their own, such as --num-cams; None where it is not given.
         probed: see `bench.matrix.load`.
-        batch: of cells for which the matrix names none.
+        batch: for cells whose matrix names none.
+
+    Raises:
+        InputError: anything wrong in the file or the options; it names the option that was given.
     """
     from bench import machine
     from bench.matrix import expand, load
 
+    options = {**(short or {}), **({"backend": backend} if matrix is None else {})}
+    axes = {f"{name}={values}": _option(name, values) for name, values in options.items() if values is not None}
     hardware = machine.detect()
-    axes = [*(axis or []), *([f"backend={backend}"] if backend is not None and matrix is None else [])]
-    loaded = load(matrix, overrides=overrides, axes=axes, probed=probed, hardware=hardware)
-    if batch is not None:
-        loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
-    picked = backend if matrix is not None else None
-    plans = expand(loaded, hardware, backend=picked, select=select or [], exclude=exclude or [])
-    return Asked(loaded, plans, hardware)
+    try:
+        loaded = load(matrix, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
+        if batch is not None:
+            loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
+        picked = backend if matrix is not None else None
+        plans = expand(loaded, hardware, backend=picked, select=select or [], exclude=exclude or [])
+    except InputError as error:
+        text = (error.where or "").removeprefix("--axis ")
+        if text in axes and text not in (axis or []):
+            error.where, error.field = axes[text], None
+        raise
+    return Selection(loaded, plans, hardware)
+
+
+def _option(name: str, values: str) -> str:
+    """``--num-cams 1,2``, as it stands on the command line."""
+    return f"--{name.replace('_', '-')} {values}"

@@ -6,27 +6,17 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from bench.backends import FAMILIES, SHARDING_STRATEGIES
+from bench.backends import FAMILIES, SHARDING_STRATEGIES, accumulation_refused
 from bench.errors import InputError, near_miss
 from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
 from bench.records.cell import MixedPrecision
 
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 ACCUMULATION = "gradient_accumulation_steps"
-WHY_NO_ACCUMULATION = (
-    "bench measures whole optimizer steps. With accumulation, each micro-step would count as a step, and the reported"
-    " throughput would be too high by that factor. It is always 1; choose a larger batch"
-)
-
 _FALSE = ("false", "no", "none")
 _CKPT = "leave it out; the bundled workload has grad_ckpt: true"
 
 Content = dict[str, JsonValue]
-
-
-def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
-    """The one message, wherever accumulation was asked for."""
-    return InputError(f"{value}: gradient accumulation is refused", where=where, field=field, fix=WHY_NO_ACCUMULATION)
 
 
 def read(path: Path, where: str | None) -> Content:

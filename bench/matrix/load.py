@@ -8,10 +8,10 @@ from typing import NamedTuple
 from pydantic import BaseModel, JsonValue
 
 from bench import workload as workloads
-from bench.backends import BACKENDS, from_accelerate_config
+from bench.backends import BACKENDS, accumulation_refused, from_accelerate_config
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_file, yaml_file
-from bench.matrix.accelerate_file import ACCUMULATION, accumulation_refused
+from bench.matrix.accelerate_file import ACCUMULATION
 from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
 from bench.matrix.combinations import Value, combinations
 from bench.matrix.matrix_file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Values, WorkloadChoice

@@ -54,6 +54,12 @@ def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> 
     values = {canonical(each.get(name)): show(each.get(name)) for each in settings}
     for value in wanted if isinstance(wanted, list) else []:
         if canonical(value) not in values:
+            several = condition.split()
+            if where.startswith("--select") and len(several) > 1 and all("=" in one for one in several):
+                repeated = " ".join(f"--select {one}" for one in several)
+                raise InputError(
+                    f"{condition!r} is more than one condition", where=where, fix=f"repeat the option: {repeated}"
+                )
             problem = f"matches nothing: {name} is never {show(value)}"
             exists = where.startswith("--backend") and value in BACKENDS
             fix = (

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
 from bench import processes, workload
-from bench.backends import FAMILIES, Family, backend_of
+from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
 from bench.errors import InputError
 from bench.records.cell import Cell
 from bench.runner.device import Shim
@@ -85,8 +85,6 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
 
 def _refuse_accumulation(accelerator: Accelerator) -> None:
     if accelerator.gradient_accumulation_steps != 1:
-        from bench.matrix.accelerate_file import accumulation_refused
-
         steps = str(accelerator.gradient_accumulation_steps)
         raise accumulation_refused(steps, "environment", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
 

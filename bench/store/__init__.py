@@ -1,1 +1,1 @@
-"""What lies on disk: a run folder, and the spool that bench and its ranks exchange files through."""
+"""The files on disk: the run folder, and the spool through which bench and its ranks exchange files."""

@@ -1,4 +1,4 @@
-"""Which run of a folder of runs is the newest: by the modification time of their `run.json`."""
+"""The newest run of a folder of runs, by the modification time of each `run.json`."""
 
 import os
 from contextlib import suppress
@@ -8,10 +8,10 @@ from bench.errors import InputError
 
 
 def newest(reports: Path) -> Path:
-    """The run folder below ``reports`` that was opened last, of those that hold results: an audit makes none.
+    """The run folder below ``reports`` that was opened last. Runs without results count only when no run has any.
 
     Raises:
-        InputError: there is none.
+        InputError: there is no run.
     """
     runs = sorted(reports.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
     runs = [run for run in runs if any(run.parent.glob("attempts/*/b*/result.json"))] or runs
@@ -21,8 +21,8 @@ def newest(reports: Path) -> Path:
 
 
 def become(run: Path) -> None:
-    """Have ``run``, a `run.json` just written, be the newest, also under a clock that was set back meanwhile."""
-    with suppress(OSError):  # another run may go while we look
+    """Make ``run``, a `run.json` just written, the newest, even if the clock was set back since the last run."""
+    with suppress(OSError):  # another run may be deleted meanwhile
         others = [other.stat().st_mtime_ns for other in run.parent.parent.glob("*/run.json") if other != run]
         if (latest := max(others, default=0)) >= run.stat().st_mtime_ns:
             os.utime(run, ns=(latest + 10**6,) * 2)

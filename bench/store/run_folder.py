@@ -1,21 +1,21 @@
-"""The run folder: one class knows every file name. What is on disk is whole, and nothing measured is overwritten.
+"""The run folder: one class knows every file name. No file is ever half written, no measurement overwritten.
 
 reports/<name>/
     run.json                          the machine, and the order in which the report shows the attempts
     matrix.yaml                       the matrix, with the changes from the command line
     attempts/<backend>-<id>/b<batch>/ one attempt: see bench/store/spool.py, and
-        launch.log, command.sh        its own launch's output; the command that runs it again by hand
+        launch.log, command.sh        the output of its own launch; the command that runs it again by hand
         result.json                   its outcome; written last
-    superseded/                       attempts that were measured again, or were under way when a run was killed
+    superseded/                       attempts that were measured again, or that a kill interrupted
     servers/                          logs of the rank servers
     imported/                         the files that imported figures come from
-    .room                             while a run has the folder: see bench/machine/disk.py
+    .room                             reserved disk space while a run uses the folder: see bench/machine/disk.py
 """
 
 import fcntl
 import os
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, TypeVar
@@ -37,7 +37,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 SLUG = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-"""A folder's name, and no way out of `attempts/`."""
+"""A folder's name, which cannot lead out of `attempts/`."""
 
 
 class Run(Frozen):
@@ -54,19 +54,19 @@ class Store:
     def __init__(self, root: Path) -> None:
         self.root = root
         self.unreadable: dict[Path, str] = {}
-        """Files that were met and count as nothing, and why."""
+        """Files that could not be used, and why. Grows as files are read."""
 
     @contextmanager
     def open(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> Iterator[None]:
-        """Take the folder for one run, creating it where needed. Imported figures have no matrix.
+        """Lock the folder for one run, creating it where needed. Imported figures have no matrix.
 
         Raises:
-            InputError: another run has it, it was made on an unlike machine, or it cannot be written, be it now or
-                later on, when its disk is full.
+            InputError: another run uses it, its machine is unlike this one, or it cannot be written, now or later
+                when the disk is full.
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            mine = (file.name.startswith(".") for file in self.root.iterdir())  # of a run that was killed at once
+            mine = (file.name.startswith(".") for file in self.root.iterdir())  # left by a run that was killed early
             if not (self.root / "run.json").exists() and not all(mine):
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
@@ -75,29 +75,29 @@ class Store:
         except OSError as error:
             raise disk.refused(self.root, error) from error
         try:
-            self._take(lock)
+            self._lock(lock)
             with disk.said_once(self.root):
                 os.ftruncate(lock, 0)
                 os.pwrite(lock, str(os.getpid()).encode(), 0)
-                self._take_up(machine, cells, matrix_text)
+                self._prepare(machine, cells, matrix_text)
                 yield
         finally:
             os.close(lock)
 
-    def _take_up(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
-        known, file = self._run(), self.root / "run.json"
-        if known is not None and (differences := known.machine.unlike(machine)):
+    def _prepare(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
+        earlier, file = self._run(), self.root / "run.json"
+        if earlier is not None and (differences := earlier.machine.unlike(machine)):
             raise InputError(
                 "this run was measured on an unlike machine: " + "; ".join(differences),
                 where=str(self.root),
-                fix="results of unlike machines do not stand in one run: choose another folder with --out",
+                fix="one run holds results of one machine: choose another folder with --out",
             )
         torn = file in self.unreadable
-        before, planned = known.cells if known else (), [cell.slug for cell in cells]
+        before, planned = earlier.cells if earlier else (), [cell.slug for cell in cells]
         slugs = tuple(dict.fromkeys([*planned, *before] if torn else [*before, *planned]))
-        if known is not None and not torn and matrix_text is None:
+        if earlier is not None and not torn and matrix_text is None:
             if slugs != before:
-                self._add(known.model_copy(update={"cells": slugs}))
+                self._add(earlier.model_copy(update={"cells": slugs}))
             return
         spool.write(file, Run(machine=machine, cells=slugs))
         newest_run.become(file)
@@ -105,13 +105,13 @@ class Store:
             spool.write_text(self.root / "matrix.yaml", matrix_text)
 
     def _add(self, run: Run) -> None:
-        """Cells that are looked at and not measured: which run is the newest stays as it was."""
+        """Add cells that are audited, not measured. The file keeps its time: this run does not become the newest."""
         file = self.root / "run.json"
         written = file.stat()
         spool.write(file, run)
         os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))
 
-    def _take(self, lock: int) -> None:
+    def _lock(self, lock: int) -> None:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
@@ -123,11 +123,11 @@ class Store:
             ) from error
 
     def result(self, attempt: Attempt) -> Result | None:
-        """What is stored of ``attempt``; None when it was not finished, or its file is not what was written."""
+        """The stored result; None when the attempt is not finished or its file cannot be read."""
         return self._read(attempt.slug)
 
     def results(self) -> list[Result]:
-        """Everything that was finished, in the matrix's order.
+        """All finished attempts, in the order of the matrix.
 
         Raises:
             InputError: the folder holds no run.
@@ -138,7 +138,7 @@ class Store:
         return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
 
     def of_cell(self, cell: Cell) -> list[Result]:
-        """Everything that was finished of one cell, by batch."""
+        """All finished attempts of one cell, by batch."""
         return self._results(cell.slug)
 
     def _results(self, slug: str) -> list[Result]:
@@ -151,15 +151,23 @@ class Store:
         file = self.folder(attempt) / "command.sh"
         return file.read_text() if file.exists() else None
 
+    def has_scripts(self, results: Iterable[Result]) -> bool:
+        """Whether `command.sh` lies beside one of these results; a copy of a run may leave them out."""
+        return any((self.folder(result.attempt) / "command.sh").exists() for result in results)
+
+    def plan(self) -> Run | None:
+        """What the folder was opened for: the machine and the cells; None when it holds no run."""
+        return self._run()
+
     def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
-        """The last ``lines`` of each log of ``attempt``, without the user's secrets; of those that say anything."""
+        """The last ``lines`` of each log that is not blank, without the user's secrets."""
         logs = sorted(self.folder(attempt).glob("*.log"))
         texts = {log.name: secrets.mask(log.read_text(errors="replace")) for log in logs}
         tails = {name: "\n".join(text.splitlines()[-lines:]) for name, text in texts.items()}
         return {name: tail for name, tail in tails.items() if tail.strip()}
 
     def walked(self, cell: Cell) -> list[Walked]:
-        """The footprints of a walk, by rank; empty when there was none, or a rank left none."""
+        """The footprints of a walk, by rank; empty without a walk, or when a rank left none."""
         folder = self.folder(Walk(cell=cell, batches_per_rank=()))
         ranks = [self._load(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
         return [rank for rank in ranks if rank is not None] if all(ranks) else []
@@ -186,7 +194,7 @@ class Store:
         return self.root / "attempts" / slug / "probe.json"
 
     def begin(self, attempt: Attempt | Walk | Audit) -> Path:
-        """An empty folder for ``attempt``; what lies there already is set aside."""
+        """A new empty folder for ``attempt``. An earlier one moves below `superseded/`."""
         disk.keep(self.root)
         folder = self.folder(attempt)
         self.set_aside(attempt)
@@ -194,7 +202,7 @@ class Store:
         return folder
 
     def set_aside(self, attempt: Attempt | Walk | Audit) -> None:
-        """Make the attempt unfinished again; what it came to stays below `superseded/`."""
+        """Make the attempt unfinished again; its files stay below `superseded/`."""
         folder = self.folder(attempt)
         if folder.exists():
             aside = self.root / "superseded" / folder.relative_to(self.root / "attempts")
@@ -203,7 +211,7 @@ class Store:
             folder.rename(aside.with_name(f"{aside.name}.{number}"))
 
     def _aside(self, folder: Path) -> list[Path]:
-        """What was set aside of one attempt, the oldest first."""
+        """The superseded folders of one attempt, the oldest first."""
         parent = (self.root / "superseded" / folder.relative_to(self.root / "attempts")).parent
         found = {number: file for file in parent.glob(f"{folder.name}.*") if (number := file.suffix[1:]).isdigit()}
         return [found[number] for number in sorted(found, key=int)]
@@ -219,7 +227,7 @@ class Store:
             spool.write(folder / "result.json", result)
 
     def keep(self, name: str, text: str) -> None:
-        """A copy of a file that figures were imported from."""
+        """Keep a copy of a file that figures were imported from."""
         folder = self.root / "imported"
         folder.mkdir(exist_ok=True)
         spool.write_text(folder / name, text)
@@ -237,7 +245,7 @@ class Store:
         return self.root / "attempts" / attempt.slug
 
     def _run(self) -> Run | None:
-        """None when there is none. One that cannot be read is made anew from the results, as far as they tell."""
+        """None without a run.json. One that cannot be read is rebuilt from the results."""
         file = self.root / "run.json"
         run = self._load(file, Run)
         if run is not None or file not in self.unreadable:
@@ -252,7 +260,7 @@ class Store:
         return Run(machine=results[0].machine, cells=tuple(slugs))
 
     def _read(self, slug: str) -> Result | None:
-        """The attempt's result. While one is measured again, and if that is cut off, it is the one before."""
+        """The attempt's result. While it is measured again, and after that was interrupted, the earlier one."""
         folder = self.root / "attempts" / slug
         for kept in (folder, *reversed(self._aside(folder) if folder.is_dir() else [])):
             file = kept / "result.json"
@@ -264,13 +272,13 @@ class Store:
         return None
 
     def _belongs(self, file: Path, slug: str, expected: str) -> bool:
-        """A cell's name is a hash of its content, so that an edited cell has another one."""
+        """Whether a file lies in its own folder: a cell's name is a hash, so an edited cell has another name."""
         if slug != expected:
             self.unreadable[file] = f"it is of another cell or batch, {slug}"
         return slug == expected
 
     def _load(self, file: Path, kind: type[Model]) -> Model | None:
-        """What is stored; a file that is torn, edited or of another version counts as nothing, and is remembered."""
+        """The stored record. None, and noted as unreadable, when the file is torn, edited or of another version."""
         self.unreadable.pop(file, None)
         try:
             return spool.read(file, kind)

@@ -1,15 +1,15 @@
-"""The files that cross the process boundary. Each is whole when it is visible: written aside, then renamed.
+"""The files that bench and its ranks exchange. Each is written under a temporary name, then renamed.
 
 An attempt's folder (named by the store):
 
     spec.json        the attempt and where it runs, for the runner
     accelerate.yaml  what `accelerate launch --config_file` is given
-    rank<N>.json     what became of rank N; see bench/records/rank_outcome.py
+    rank<N>.json     the outcome of rank N; see bench/records/rank_outcome.py
     walk<N>.json     a walk's footprints
     audit<N>.json    what an audit found; see bench/audit
     rank<N>.log      its output: the first and the last megabyte, see bench/runner/log.py
     rank<N>.beat     its stage, step and newest collective, one line, rewritten in place
-    diagnose         bench asks all ranks where they stand, before it ends them
+    diagnose         bench asks all ranks for their stacks, before it ends them
     rank<N>.stuck.json, rank<N>.stacks
                      the answer; and the stacks of a rank that could not answer
 
@@ -38,7 +38,7 @@ _RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
 
 
 class Spec(Frozen):
-    """All that a rank needs to know of its attempt."""
+    """Everything a rank needs to know about its attempt."""
 
     attempt: Attempt | Walk | Audit
     device: Device
@@ -54,24 +54,24 @@ class Request(Frozen):
     port: int
     """For the attempt's own rendezvous."""
     cancelled: str | None = None
-    """Why the attempt is to be ended, once it is."""
+    """Why the attempt must end, once it must."""
 
 
 class ServerState(Frozen):
-    """A rank server tells where it stands."""
+    """The state of a rank server."""
 
     rank: int
     pid: int
     child: int | None = None
-    """The process of the attempt under way."""
+    """The process of the running attempt."""
     finished: int = 0
-    """Number of the last request whose child is gone."""
+    """Number of the last request whose child process has ended."""
     unforkable: str | None = None
-    """Why a fork of this server would not work, once it is known."""
+    """Why this server cannot fork, once that is known."""
 
 
 class Beat(Frozen):
-    """How far a rank has come."""
+    """How far a rank is."""
 
     phase: str
     """The `Stage`; another word when a foreign program has written to the file."""
@@ -92,7 +92,7 @@ class Footprint(Frozen):
 
 
 class Walked(Frozen):
-    """`walk<N>.json`: how far a rank has come; rewritten after every batch."""
+    """`walk<N>.json`: the batches of one rank so far; rewritten after every batch."""
 
     rank: int
     footprints: tuple[Footprint, ...]
@@ -116,7 +116,7 @@ class BeatFile:
         return self.at[0]
 
     def collective(self, number: int) -> None:
-        """Say how many collectives there were, when that has changed."""
+        """Report the number of collectives, when it has changed."""
         if number != self._collective:
             self._collective = number
             self._write()
@@ -136,7 +136,7 @@ def read_beat(folder: Path, rank: int) -> Beat | None:
 
 
 def ask_for_diagnosis(folder: Path) -> None:
-    """Have every rank of the attempt say where it stands."""
+    """Ask every rank of the attempt for its stacks and collectives."""
     (folder / "diagnose").touch()
 
 
@@ -149,7 +149,7 @@ def stuck_file(folder: Path, rank: int) -> Path:
 
 
 def read_stuck(folder: Path, world_size: int) -> list[Stuck]:
-    """What the ranks have answered so far."""
+    """The answers of the ranks so far."""
     found = (_whole(stuck_file(folder, rank), Stuck) for rank in range(world_size))
     return [one for one in found if one is not None]
 
@@ -159,7 +159,7 @@ def write_text(path: Path, text: str) -> None:
 
 
 def write_bytes(path: Path, content: bytes) -> None:
-    """Write ``path`` so that a reader sees the old content or the new one, and a crash leaves one of them."""
+    """Write ``path`` atomically: a reader or a crash sees the old content or the new one, never a part."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with aside.open("wb") as file:
@@ -177,7 +177,7 @@ def write(path: Path, record: BaseModel) -> None:
 
 
 def read(path: Path, kind: type[Model]) -> Model | None:
-    """The record at ``path``, or None while there is none."""
+    """The record at ``path``, or None when the file is missing."""
     try:
         return kind.model_validate_json(path.read_bytes())
     except FileNotFoundError:
@@ -185,7 +185,7 @@ def read(path: Path, kind: type[Model]) -> Model | None:
 
 
 def why(error: ValidationError) -> str:
-    """What is wrong first, and where."""
+    """The first problem and its field."""
     first = error.errors(include_url=False)[0]
     where = [".".join(map(str, first["loc"]))] if first["loc"] else []
     return ": ".join([*where, first["msg"].removeprefix("Value error, ")])
@@ -198,7 +198,7 @@ def last_words(folder: Path, rank: int) -> str:
     """The end of a rank's log without the user's secrets; empty when it has none."""
     try:
         with (folder / f"rank{rank}.log").open("rb") as log:
-            # Twice as much, because half a secret would not be known as one.
+            # Twice as much, because half a secret would not be recognised.
             log.seek(max(0, os.fstat(log.fileno()).st_size - 2 * LAST_WORDS_BYTES))
             return secrets.mask(log.read().decode(errors="replace"))[-LAST_WORDS_BYTES:]
     except OSError:
@@ -206,7 +206,7 @@ def last_words(folder: Path, rank: int) -> str:
 
 
 def last_place(folder: Path, rank: int) -> str | None:
-    """Where a rank stood that can no longer say so: its answer to a diagnosis, or what a fatal signal left."""
+    """Where a rank that has ended stood: from its answer to a diagnosis, or from the dump of a fatal signal."""
     if (stuck := _whole(stuck_file(folder, rank), Stuck)) is not None:
         return stuck.place
     try:
@@ -227,7 +227,7 @@ def audit_file(folder: Path, rank: int) -> Path:
 
 
 def read_audits(folder: Path, world_size: int, kind: type[Model]) -> list[Model]:
-    """What the ranks of an audit have found; a torn file counts as nothing."""
+    """The findings of an audit's ranks; a torn file is left out."""
     found = (_whole(audit_file(folder, rank), kind) for rank in range(world_size))
     return [one for one in found if one is not None]
 
@@ -237,7 +237,7 @@ def rank_file(folder: Path, rank: int) -> Path:
 
 
 def read_ranks(folder: Path, world_size: int) -> list[RankOutcome]:
-    """What the ranks of an attempt have left so far; one whose file is torn or foreign ended without a result."""
+    """The outcomes of an attempt's ranks so far; a rank whose file is torn or foreign counts as failed."""
     found: list[RankOutcome] = []
     for rank in range(world_size):
         file = rank_file(folder, rank)

@@ -7,9 +7,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 from workloads import Toy
 
 from bench import workload
+from bench.cli.app import app
 from bench.errors import InputError
 from bench.matrix import expand, load
 from bench.records.machine import Hardware
@@ -420,6 +422,12 @@ CASES = [
     ),
     Case("--select without a value", GOOD, ("--select backend",), select=("backend",)),
     Case(
+        "--select of two conditions",
+        GOOD,
+        ("is more than one condition", "repeat the option: --select backend=ddp --select num_cams=1"),
+        select=("backend=ddp num_cams=1",),
+    ),
+    Case(
         "--exclude that matches nothing",
         GOOD,
         ("--exclude", "num_cams is never 3", "1, 4"),
@@ -531,3 +539,41 @@ def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() 
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "opaque_workload", module)
         assert workload.load("opaque_workload:Opaque") is Opaque
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["probe", "--backend", "nope"], "bench: --backend nope: 'nope' is not a backend\n  allowed: single, ddp"),
+        (["audit", "params", "--backend", "fspd"], "bench: --backend fspd: 'fspd' is not a backend\n  allowed: single"),
+        (["probe", "--backend", "ddp", "--num-cams", "x"], "bench: --num-cams x: 'x'"),
+        (["probe", "--backend", "ddp", "--axis", "num_cams=x"], "bench: --axis num_cams=x: matrix.num_cams[0]: 'x'"),
+    ],
+)
+def test_a_message_names_the_option_that_was_given(
+    arguments: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(message)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("threads", ["abc", "0", "-1", "1.5", ""])
+@pytest.mark.parametrize(
+    "arguments", [["run", "bad.yaml"], ["probe", "--backend", "ddp"], ["audit", "params", "--backend", "ddp"]]
+)
+def test_a_number_of_threads_that_is_none_is_refused_before_a_launch(
+    arguments: list[str], threads: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", threads)
+    place(Case("good", GOOD, ()), tmp_path)
+    done = CliRunner().invoke(app, [*arguments, "--out", "out"])
+    assert done.exit_code == 2
+    assert done.stderr == (
+        f"bench: environment: OMP_NUM_THREADS: {threads!r} is not a number of threads\n"
+        "  allowed: a whole number from 1\n  unset OMP_NUM_THREADS for bench's own choice\n"
+    )
+    assert not Path("out").exists()

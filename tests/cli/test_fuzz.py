@@ -24,7 +24,7 @@ from hypothesis.strategies import DrawFn
 from typer.testing import CliRunner, Result
 
 from bench import machine
-from bench.cli import app
+from bench.cli.app import app
 from bench.records.machine import Hardware
 
 SAMPLES = int(os.environ.get("BENCH_FUZZ_SAMPLES", "300"))

@@ -5,11 +5,11 @@ import sys
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, ok, result
+from examples import MACHINE, MATRIX_YAML, ok, result
 from rich.console import Console
 from typer.testing import CliRunner, Result
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.records.hang import Collective, Stuck
 from bench.records.outcome import Failed, Hang, Oom, Reported, Skipped
 from bench.store.run_folder import Store
@@ -50,7 +50,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         result(ok(backend="zero2"), backend="zero2", axes={WORDS: "other", "n": 2}, machine=machine),
     ]
     store = Store(tmp_path_factory.mktemp("hostile") / "run")
-    with store.open(machine, [record.attempt.cell for record in records], ""):
+    with store.open(machine, [record.attempt.cell for record in records], MATRIX_YAML):
         for record in records:
             left = store.begin(record.attempt)
             (left / "command.sh").write_text(f"#!/bin/sh\n{WORDS}\n")
@@ -63,7 +63,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(params=["a pipe", "a terminal"])
 def shown_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     if request.param == "a terminal":
-        for name in ("app", "report"):
+        for name in ("printing", "report"):
             module = sys.modules[f"bench.cli.{name}"]
             monkeypatch.setattr(module, "console", lambda: Console(force_terminal=True, color_system=None, width=100))
     return str(request.param)
@@ -125,7 +125,7 @@ def test_a_cell_is_shown_with_its_stacks_evidence_and_logs_as_words(run: Path, s
 def test_a_short_reason_is_told_once(tmp_path: Path) -> None:
     record = result(Failed(rank=0, phase="start", reason="ValueError: x"))
     store = Store(tmp_path / "run")
-    with store.open(MACHINE, [record.attempt.cell], ""):
+    with store.open(MACHINE, [record.attempt.cell], MATRIX_YAML):
         store.finish(record)
     text = bench("show", "ddp", store.root).stdout
     assert text.count("ValueError: x") == 1

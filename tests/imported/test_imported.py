@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.errors import InputError
 from bench.imported import read_all, save
 from bench.records.machine import StatedHardware

@@ -12,7 +12,7 @@ from examples import CUDA_MACHINE, MACHINE, ok, rank, result, rss, world
 from scipy import stats
 from typer.testing import CliRunner, Result
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.errors import InputError
 from bench.records.cell import Measure
 from bench.records.machine import Machine

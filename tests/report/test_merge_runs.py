@@ -8,7 +8,7 @@ import pytest
 from examples import MACHINE, claim, ok, result, stored, world
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.records.outcome import Oom, Outcome, Result
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report import merge_runs

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.store.run_folder import Store
 
 REPORTS = Path(__file__).parents[2] / "reports"

@@ -15,7 +15,7 @@ from pydantic import JsonValue
 from rich.console import Console
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.records.cell import Train
 from bench.records.machine import Machine
 from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Reported, Result

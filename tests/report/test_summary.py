@@ -319,7 +319,7 @@ def test_a_run_ends_with_the_answer_on_a_terminal_and_elsewhere() -> None:
     text = markdown.main_tables(mixed())
     assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp")
     headings = re.findall("^## (.+)", text, re.MULTILINE)
-    assert headings == ["What to run", "Not compared", "Raw matrix", "Phases, mean ms"]
+    assert headings == ["What to run", "Not compared", "Raw matrix", "Phases, mean ms", "Phases, % of total"]
     assert shown(mixed()).startswith("What to run\n- For num_cams 1: train with ddp")
     assert markdown.main_tables([]) == ""
 

@@ -7,12 +7,8 @@ from functools import lru_cache
 
 from bench.records.outcome import Result
 from bench.records.verdict import Probe
-from bench.report.doubts import flags
-from bench.report.summary import summarize
-from bench.report.tables import attempts
 from bench.report.tables.attempts import Table, one_line
-from bench.report.tables.searches import verdicts
-from bench.report.tables.sections import DOUBTS, TITLE, Choices, Facts, Lines, Section, answer
+from bench.report.tables.sections import TITLE, Facts, Lines, Report, Section
 
 
 def render(sections: Sequence[Section], plots: str | None = None) -> str:
@@ -25,14 +21,8 @@ def render(sections: Sequence[Section], plots: str | None = None) -> str:
 
 
 def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
-    """The answer, the raw matrix, the mean phases, verdicts and doubts: what `bench run` ends with."""
-    if not results:
-        return ""
-    summary = summarize(results)
-    shown = (attempts.matrix(summary), attempts.phases(summary, "mean"), verdicts(probes, summary))
-    doubts = [Lines(title=DOUBTS, lines=tuple(found))] if (found := flags(summary)) else []
-    parts = (*answer(summary, Choices(), probes), *(table for table in shown if table.rows), *doubts)
-    return "\n".join(line for part in parts for line in section(part))
+    """The main sections: what `bench run` ends with."""
+    return "\n".join(line for part in Report(results=results, probes=probes).brief for line in section(part))
 
 
 def cut(text: str, room: int, note: str) -> str:

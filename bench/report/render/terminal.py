@@ -11,11 +11,10 @@ from bench.records.outcome import Result
 from bench.records.verdict import Probe
 from bench.report import claims
 from bench.report.doubts import flags
-from bench.report.rows import Summary
-from bench.report.summary import summarize
 from bench.report.tables.attempts import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name
+from bench.report.tables.missing import not_measured
 from bench.report.tables.searches import verdicts
-from bench.report.tables.sections import DOUBTS, NOT_COMPARED, Choices, answer
+from bench.report.tables.sections import DOUBTS, NOT_COMPARED, Choices, Lines, Report, _empty, answer
 
 COLORS = {
     "ok": "green",
@@ -31,10 +30,18 @@ COLORS = {
 def tables(
     results: Sequence[Result], probes: Sequence[Probe] = (), choices: Choices | None = None
 ) -> list[RenderableType]:
-    """The answer; then the raw matrix, why rows are missing from it, phases, doubts."""
+    """See `report`."""
+    return report(Report(results=results, probes=probes, choices=choices or Choices()))
+
+
+def report(shown: Report) -> list[RenderableType]:
+    """The answer and what was not measured; then the raw matrix, why rows are missing from it, phases, doubts."""
+    results, probes, choices = shown.results, shown.probes, shown.choices
+    absent = not_measured(shown.missing, shown.unreadable)
+    not_reached = [*mark_up(absent), ""] if absent.rows else []
     if not results:
-        return []
-    summary, asked = summarize(results), choices or Choices()
+        return not_reached
+    summary = shown.summary
     reasons = [
         Text.assemble(
             (row.outcome, COLORS[row.outcome]), f" {row_name(summary, row)}: {one_line(row.reason, REASON_LIMIT)}"
@@ -42,25 +49,28 @@ def tables(
         for row in summary.rows
         if row.reason
     ]
-    shown = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
+    detailed = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
     doubts = [Text(f"doubtful: {one_line(doubt)}", style="yellow") for doubt in flags(summary)]
     return [
-        *_answer(summary, asked, probes),
+        *_answer(shown),
+        *not_reached,
         *_without_reasons(matrix(summary)),
         *reasons,
-        *(part for table in shown for part in ("", *mark_up(table))),
+        *(part for table in detailed for part in ("", *mark_up(table))),
         *([Text(f"\n{DOUBTS}", style="bold"), *doubts] if doubts else []),
         *(["", *mark_up(verdicts(probes, summary))] if probes else []),
-        *(["", *mark_up(claims.table(claims.judge(summary, asked.claims)))] if asked.claims else []),
+        *(["", *mark_up(claims.table(claims.judge(summary, choices.claims)))] if choices.claims else []),
     ]
 
 
-def _answer(summary: Summary, choices: Choices, probes: Sequence[Probe]) -> list[RenderableType]:
+def _answer(report: Report) -> list[RenderableType]:
     shown: list[RenderableType] = []
-    for section in answer(summary, choices, probes):
+    for section in answer(report):
+        if _empty(section):
+            continue
         if isinstance(section, Table):
             shown += [*mark_up(section), ""]
-        else:
+        elif isinstance(section, Lines):
             style = "dim" if section.title == NOT_COMPARED else ""
             lines = [Text(f"- {one_line(line)}", style) for line in section.lines]
             shown += [Text(section.title, style="bold"), *lines, ""]

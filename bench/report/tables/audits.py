@@ -1,13 +1,12 @@
-"""The wording of `bench audit`, and the training that it sets a loader beside."""
+"""The tables of `bench audit`."""
 
 from collections.abc import Sequence
 
 from bench.audit.collectives import CollectivesVerdict
-from bench.audit.dataloader import DataloaderVerdict, Loaded, Training
+from bench.audit.dataloader import DataloaderVerdict, Loaded
 from bench.audit.params import Group, ParamsVerdict
-from bench.records.outcome import Result
 from bench.report.rows import P95_NEEDS
-from bench.report.summary import summarize, times
+from bench.report.summary import times
 from bench.report.tables.attempts import Table
 from bench.units import amount, ms, rate
 
@@ -30,28 +29,6 @@ def collectives(label: str, verdict: CollectivesVerdict) -> Table:
             (index, header) for index, site in enumerate(shown) if len(set(site.counts)) > 1 for header in headers
         ),
         notes=(f"{left_out} more places, alike on all ranks.",) if left_out else (),
-    )
-
-
-def training(results: Sequence[Result], batch_per_rank: int | None = None) -> Training | None:
-    """What full measurements of one cell say of its training; None where there is none.
-
-    Args:
-        results: of one cell.
-        batch_per_rank: training at another one takes other steps, and does not count; None: the best counts.
-    """
-    cells = summarize(results).cells  # several, where machines differed by too little to keep a run apart
-    rows = [row for cell in cells for row in cell.rows if row.batch_per_rank == batch_per_rank and not row.short]
-    if batch_per_rank is None:
-        rows = [cell.best for cell in cells if cell.best]
-    row = next((row for row in rows if row.measured), None)
-    if row is None or row.measured is None:
-        return None
-    phases = row.measured.phases
-    return Training(
-        batch_per_rank=row.batch_per_rank,
-        samples_per_s_global=row.measured.samples_per_s_global,
-        dataload_wait_share=None if phases is None else phases.share("dataload_wait"),
     )
 
 

@@ -244,10 +244,16 @@ def _files(results: Sequence[Result], files: Mapping[str, Files]) -> Table:
             (_batch(result), files[result.attempt.slug].folder) for result in results if result.attempt.slug in files
         ),
         numeric=frozenset({"batch per rank"}),
-        notes=("result.json holds the raw samples of every rank; sh command.sh runs the attempt again by hand.",)
-        if any(result.isolation for result in results)
-        else (),
+        notes=_files_notes(results, files),
     )
+
+
+def _files_notes(results: Sequence[Result], files: Mapping[str, Files]) -> tuple[str, ...]:
+    if not any(result.isolation for result in results):
+        return ()
+    scripts = any(left.command for left in files.values())
+    by_hand = "; sh command.sh runs the attempt again by hand" if scripts else ""
+    return (f"result.json holds the raw samples of every rank{by_hand}.",)
 
 
 SHOWN_COLLECTIVES = 10

@@ -9,10 +9,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, cell, mixed, ok, result
+from examples import MACHINE, MATRIX_YAML, cell, mixed, ok, result
 from typer.testing import CliRunner
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.records.outcome import Failed, Oom, Reported, Result
 from bench.report.render import html
 from bench.report.tables import sections
@@ -200,7 +200,7 @@ def test_no_results() -> None:
 def run(tmp_path: Path) -> Path:
     store = Store(tmp_path / "run")
     records = [result(batch=batch) for batch in (2, 4)]
-    with store.open(MACHINE, [records[0].attempt.cell], ""):
+    with store.open(MACHINE, [records[0].attempt.cell], MATRIX_YAML):
         for record in records:
             store.begin(record.attempt)
             store.finish(record)

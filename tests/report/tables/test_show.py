@@ -3,10 +3,10 @@
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, ok, result, rss
+from examples import MACHINE, MATRIX_YAML, ok, result, rss
 from typer.testing import CliRunner, Result
 
-from bench.cli import app
+from bench.cli.app import app
 from bench.errors import InputError
 from bench.records.cell import Walk
 from bench.records.outcome import Failed, Oom
@@ -167,7 +167,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     store = Store(folder)
     oom = Oom(rank=0, phase="bwd", reason="out of memory")
     results = [*records(), result(oom, batch=64, axes={"num_cams": 1, "grad_ckpt": False})]
-    with store.open(MACHINE, [each.attempt.cell for each in results], ""):
+    with store.open(MACHINE, [each.attempt.cell for each in results], MATRIX_YAML):
         for each in results:
             left = store.begin(each.attempt)
             (left / "command.sh").write_text("#!/bin/sh\nrun it\n")

@@ -1,0 +1,46 @@
+"""`bench import`: figures measured elsewhere."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.app import REPORTS
+from bench.cli.report_files import write_reports
+from bench.errors import InputError, one_line
+from bench.units import counted
+
+
+def import_(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="FILE... [KEY=VALUE]",
+            help="CSV tables or JSON files of step profilers, and settings that hold for every row: num_processes=8.",
+        ),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: reports/<first file's name>]"),
+    ] = None,
+) -> None:
+    """Import figures measured elsewhere as a run.
+
+    They stand in the same report as measured ones. What the files do not say is shown as n/a.
+    """
+    from bench import imported
+    from bench.store.run_folder import Store
+
+    settings = [source for source in sources if "=" in source and not Path(source).exists()]
+    files = [Path(source) for source in sources if source not in settings]
+    if not files:
+        raise InputError("nothing to import", fix="name a CSV or JSON file")
+    figures = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"))
+    store = Store(out or REPORTS / files[0].stem)
+    imported.save(figures.results, files, store)
+    write_reports(store)
+    if figures.not_read:
+        typer.echo(f"not read: {one_line(', '.join(figures.not_read), 480)}", err=True)
+    cells = len({result.attempt.cell.id for result in figures.results})
+    typer.echo(f"imported {counted(len(figures.results), 'row')} in {counted(cells, 'cell')}: {store.root}")

@@ -1,0 +1,84 @@
+"""Prints results and documents: markdown, or tables on a terminal."""
+
+import os
+import sys
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import typer
+
+from bench.errors import one_line
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.report.tables.attempts import Table
+    from bench.report.tables.sections import Report
+    from bench.report.tables.show import Verbatim
+    from bench.store.run_folder import Store
+
+
+def print_unreadable(stores: "Sequence[Store]") -> None:
+    """A line on stderr for each file of these runs that could not be read."""
+    for store in stores:
+        for file, why in store.unreadable.items():
+            typer.echo(f"bench: left out: {one_line(f'{file}: {why}', 480)}", err=True)
+
+
+def console() -> "Console":
+    from rich.console import Console
+
+    class Lasting(Console):
+        def on_broken_pipe(self) -> None:
+            forget_stdout()  # the reader is gone; measuring goes on
+
+    return Lasting(highlight=False)
+
+
+def forget_stdout() -> None:
+    """Send everything printed from now on to /dev/null: its reader is gone, and printing must not raise."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def print_report(report: "Report", to: "Console") -> None:
+    """The main tables: for people on a terminal, as markdown elsewhere."""
+    from bench.report.render import markdown, terminal
+
+    if to.is_terminal:
+        for part in terminal.report(report):
+            to.print(part)
+    else:
+        typer.echo(markdown.main_tables(report.results, report.probes))
+
+
+def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
+    """A title, sentences and tables: aligned on a terminal, as markdown elsewhere."""
+    from bench.report.render import markdown, terminal
+    from bench.report.tables import attempts
+    from bench.report.tables.attempts import Table
+
+    title, sentences = attempts.one_line(title), [attempts.one_line(sentence) for sentence in sentences]
+    shown_on = console()
+    if shown_on.is_terminal:
+        shown_on.print(f"{title}\n", style="bold", markup=False)
+        for part in parts:
+            if isinstance(part, Table):
+                for line in (*terminal.mark_up(part), ""):
+                    shown_on.print(line, markup=False)
+            else:
+                typer.echo(f"{part.title}\n\n{part.text}\n")
+        for sentence in sentences:
+            shown_on.print(sentence, markup=False)
+        return
+    lines = [
+        f"# {markdown.escape(title)}",
+        "",
+        *(part for one in sentences for part in (f"**{markdown.escape(one)}**", "")),
+    ]
+    for part in parts:
+        if isinstance(part, Table):
+            lines += markdown.section(part)
+        else:
+            # Indented, not fenced: a log may hold a fence of its own.
+            lines += [f"## {markdown.escape(part.title)}", "", *(f"    {line}" for line in part.text.splitlines()), ""]
+    typer.echo("\n".join(lines))

@@ -1,0 +1,87 @@
+"""Writes reports: a run's own report.md and report.html, and the file of `bench report --output`."""
+
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from bench.cli import run_matrix
+
+if TYPE_CHECKING:
+    from bench.records.claim import Claim
+    from bench.report.render.formats import Format
+    from bench.report.tables.sections import Report
+    from bench.store.run_folder import Store
+
+
+def write_reports(store: "Store") -> None:
+    """`report.md` with its plots, and `report.html`, in the run's own folder."""
+    from bench.report.missing import missing
+    from bench.report.render.formats import FORMATS
+    from bench.report.tables.sections import Choices, Report
+
+    results, probes, matrix = store.results(), store.probes(), run_matrix.read(store)
+    report = Report(
+        results=results,
+        probes=probes,
+        choices=Choices(claims=claims_of([store], [matrix.claims])),
+        missing=missing(matrix.plans, results, probes),
+        unreadable=unreadable([store]),
+        scripts=store.has_scripts(results),
+    )
+    for name in ("md", "html"):
+        write_report(store.root / f"report.{name}", report, FORMATS[name])
+
+
+def claims_of(stores: "Sequence[Store]", in_matrix: "Sequence[Sequence[Claim]]") -> "tuple[Claim, ...]":
+    """The claims of these runs, each once: of a run's claims.yaml, else of its matrix."""
+    from bench.matrix.claims_file import read
+
+    files = [store.root / "claims.yaml" for store in stores]
+    claims = [
+        claim
+        for file, of_matrix in zip(files, in_matrix, strict=True)
+        for claim in ((read(file) if file.stat().st_size else ()) if file.exists() else of_matrix)
+    ]
+    return tuple({claim.model_dump_json(): claim for claim in claims}.values())
+
+
+def unreadable(stores: "Sequence[Store]") -> dict[str, str]:
+    """The files of these runs that could not be read and why; with the folder where there are several runs."""
+    return {
+        str(file.relative_to(store.root) if len(stores) == 1 else file): why
+        for store in stores
+        for file, why in store.unreadable.items()
+    }
+
+
+def write_report(output: Path, report: "Report", form: "Format") -> None:
+    """Write ``report`` to a file; a format that links to charts gets them in `plots/` beside it, unless the file is a
+    stream."""
+    from bench.report.render.formats import chart_files
+
+    beside = form.links_charts and not is_stream(output)
+    _write(output, form.render(report, "plots" if beside else None))
+    for name, drawing in chart_files(report).items() if beside else ():
+        _write(output.parent / "plots" / name, drawing)
+
+
+def is_stream(output: Path) -> bool:
+    """``/dev/stdout``, or a pipe."""
+    return output.exists() and not output.is_file() and not output.is_dir()
+
+
+def _write(output: Path, content: str | bytes) -> None:
+    """Write a file whole or not at all, and its folder where that is missing; a stream as it is."""
+    from bench.store.spool import write_bytes
+
+    data = content.encode() if isinstance(content, str) else content
+    if is_stream(output):
+        with output.open("wb") as stream:
+            stream.write(data)
+    elif output.is_dir():
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(output))
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        write_bytes(output, data)

@@ -1,0 +1,45 @@
+"""What a run's own matrix.yaml says to a report: which attempts were planned, and what was claimed."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import typer
+
+from bench.errors import InputError, one_line
+
+if TYPE_CHECKING:
+    from bench.matrix import CellPlan
+    from bench.records.claim import Claim
+    from bench.store.run_folder import Store
+
+
+class RunMatrix(NamedTuple):
+    """Empty for imported figures, which have no matrix."""
+
+    plans: "Sequence[CellPlan]" = ()
+    """The planned cells that the run was started for; not those that --select or --exclude left out."""
+    claims: "Sequence[Claim]" = ()
+
+
+def read(store: "Store") -> RunMatrix:
+    """Read the run's matrix.yaml as it was read on the machine of the run.
+
+    One that is missing or cannot be read gives neither cells nor claims; one line on stderr says so.
+    """
+    from bench.matrix import expand, load
+    from bench.records.machine import Hardware
+
+    run = store.plan()
+    hardware = run.machine.hardware if run is not None else None
+    if run is None or not isinstance(hardware, Hardware):
+        return RunMatrix()
+    file = store.root / "matrix.yaml"
+    try:
+        matrix = load(file, hardware=hardware)
+        plans = [plan for plan in expand(matrix, hardware) if plan.cell.slug in run.cells]
+    except InputError as error:
+        why = one_line(str(error).removeprefix(f"{file}: "), 240)
+        message = f"{file} cannot be read ({why}): cells without a result are not known, and claims are not judged"
+        typer.echo(f"bench: {message}", err=True)
+        return RunMatrix()
+    return RunMatrix(plans, matrix.claims)

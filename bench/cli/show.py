@@ -1,0 +1,59 @@
+"""`bench show`: everything about one cell of a run."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli.app import REPORTS
+from bench.cli.printing import print_document, print_unreadable
+from bench.errors import InputError
+
+LOG_LINES = 20
+
+
+def show(
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="CELL [RUN]",
+            help="The cell: its id, its folder's name, the beginning of either, or settings: backend=fsdp num_cams=4."
+            " Then the run's folder.  [default: the newest run]",
+        ),
+    ],
+) -> None:
+    """Show everything about one cell.
+
+    Settings, results of each batch, what the ranks observed, errors with their stacks, and the end of each log.
+    """
+    from bench.report import find_cell
+    from bench.report.tables import show as show_
+    from bench.store.newest_run import newest
+    from bench.store.run_folder import Store
+
+    cell_words, folder = _cell_and_run(words)
+    store = Store(folder or newest(REPORTS))
+    found = store.results()
+    print_unreadable([store])
+    results = find_cell.find_cell(found, cell_words)
+    cell = results[0].attempt.cell
+    files = {
+        result.attempt.slug: show_.Files(
+            folder=str(store.folder(result.attempt)),
+            command=store.command(result.attempt),
+            log_tails=store.log_tails(result.attempt, LOG_LINES),
+        )
+        for result in results
+    }
+    parts = show_.show(results, files, store.probe(cell), store.walked(cell))
+    print_document(show_.title(results), [f"From the run {store.root}"], parts)
+
+
+def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
+    """Settings are words with ``=``. What else there is: the cell unless settings name it, then the run."""
+    settings, others = [word for word in words if "=" in word], [word for word in words if "=" not in word]
+    cell = " ".join(settings) if settings else others.pop(0)
+    if len(others) > 1:
+        raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]")
+    return cell, Path(others[0]) if others else None

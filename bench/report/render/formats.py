@@ -1,0 +1,60 @@
+"""The formats that a report can be exported to, by name."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from bench.report.render import frame, html, markdown, plots
+from bench.report.tables.figure import BarChart, LineChart
+from bench.report.tables.sections import Report
+
+
+@dataclass(frozen=True, kw_only=True)
+class Format:
+    """One export format."""
+
+    name: str
+    endings: tuple[str, ...]
+    """File name endings, with the dot."""
+    render: Callable[[Report, str | None], str | bytes]
+    """The content of the file. The second argument is the folder of the charts, as the content is to link to them;
+    None leaves out linked charts. Only formats with ``links_charts`` use it."""
+    binary: bool = False
+    """Whether the content is bytes, which no terminal can show."""
+    links_charts: bool = False
+    """Whether the content links to the files of `chart_files` instead of holding its charts."""
+
+
+FORMATS: dict[str, Format] = {
+    each.name: each
+    for each in (
+        Format(
+            name="md",
+            endings=(".md", ".markdown"),
+            render=lambda report, plots: markdown.render(report.sections, plots),
+            links_charts=True,
+        ),
+        Format(name="html", endings=(".html", ".htm"), render=lambda report, _: html.render(report.sections)),
+        Format(name="csv", endings=(".csv",), render=lambda report, _: frame.text(report.summary, "csv")),
+        Format(name="json", endings=(".json",), render=lambda report, _: frame.text(report.summary, "json")),
+        Format(
+            name="parquet",
+            endings=(".parquet",),
+            render=lambda report, _: frame.parquet(report.summary),
+            binary=True,
+        ),
+    )
+}
+
+
+def by_ending(ending: str) -> Format | None:
+    """The format of files with this ending, such as ``.html``, in any case; None for an unknown one."""
+    return next((each for each in FORMATS.values() if ending.lower() in each.endings), None)
+
+
+def chart_files(report: Report) -> dict[str, str]:
+    """SVG files to write into the folder of charts, by their names."""
+    return {
+        f"{section.name}.svg": plots.svg(section)
+        for section in report.sections
+        if isinstance(section, LineChart | BarChart)
+    }

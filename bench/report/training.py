@@ -1,0 +1,37 @@
+"""The stored training that `bench audit dataloader` compares a loader with, and the batch that it audits."""
+
+from collections.abc import Sequence
+
+from bench.audit.dataloader import Training
+from bench.matrix.matrix_file import Batch
+from bench.records.outcome import Result
+from bench.report.summary import summarize
+
+
+def training(results: Sequence[Result], batch_per_rank: int | None = None) -> Training | None:
+    """The training of one cell at one batch, from full measurements; None without one.
+
+    Args:
+        results: all of the same cell.
+        batch_per_rank: None takes the batch of the highest throughput.
+    """
+    cells = summarize(results).cells  # several, where machines differed by too little to keep a run apart
+    rows = [row for cell in cells for row in cell.rows if row.batch_per_rank == batch_per_rank and not row.short]
+    if batch_per_rank is None:
+        rows = [cell.best for cell in cells if cell.best]
+    row = next((row for row in rows if row.measured), None)
+    if row is None or row.measured is None:
+        return None
+    phases = row.measured.phases
+    return Training(
+        batch_per_rank=row.batch_per_rank,
+        samples_per_s_global=row.measured.samples_per_s_global,
+        dataload_wait_share=None if phases is None else phases.share("dataload_wait"),
+    )
+
+
+def batch_to_audit(results: Sequence[Result], planned: Sequence[Batch]) -> int:
+    """The batch at which the cell trained fastest, else the smallest that is planned, else 1."""
+    fastest = training(results)
+    listed = [batch for batch in planned if batch != "probe"]
+    return fastest.batch_per_rank if fastest else min(listed, default=1)

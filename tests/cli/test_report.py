@@ -1,0 +1,221 @@
+"""`bench report`: which runs, which format, and what was not measured."""
+
+import json
+import os
+import re
+import time
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from examples import MACHINE, MATRIX_YAML, result
+from typer.testing import CliRunner, Result
+
+from bench import machine
+from bench.cli import selection
+from bench.cli.app import app
+from bench.cli.report import FormatName
+from bench.cli.report_files import write_reports
+from bench.records.cell import Attempt, Train
+from bench.records.outcome import Result as Record
+from bench.report.render.formats import FORMATS
+from bench.store.run_folder import Store
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
+ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def stored(folder: Path, batch: int = 2) -> Record:
+    record = result(batch=batch)
+    store = Store(folder)
+    with store.open(MACHINE, [record.attempt.cell], MATRIX_YAML):
+        store.begin(record.attempt)
+        store.finish(record)
+    return record
+
+
+@pytest.mark.parametrize("output", ["/", ".", "..", "", "here"])
+@pytest.mark.parametrize("kind", ["md", "html", "csv", "parquet"])
+def test_a_report_into_a_folder_is_one_message(output: str, kind: str) -> None:
+    stored(Path("run"))
+    Path("here").mkdir()
+    done = bench("report", "run", "--format", kind, "--output", output)
+    assert done.exit_code == 2
+    assert done.stderr == f"bench: {Path(output)}: cannot write there: Is a directory\n  see --output\n"
+
+
+def test_a_report_shows_the_newest_run_or_the_one_that_is_named(tmp_path: Path) -> None:
+    for age, name in enumerate(("new", "old")):
+        stored(tmp_path / "reports" / name, batch=30 + age)
+        os.utime(tmp_path / "reports" / name / "run.json", (time.time() - 60 * age,) * 2)
+    newest = bench("report")
+    assert newest.stdout == bench("report", "reports/new").stdout
+    assert newest.stderr == "the newest run: reports/new\n"
+    named = bench("report", "reports/old")
+    assert named.exit_code == 0
+    assert re.search(r"\| +31 \|", named.output)
+    assert not re.search(r"\| +30 \|", named.output)
+
+
+@pytest.mark.parametrize("arguments", [(), ("missing",), (".",)])
+def test_a_report_without_a_run_is_one_message(arguments: tuple[str, ...]) -> None:
+    done = bench("report", *arguments)
+    assert done.exit_code == 2
+    assert done.stdout == ""
+    assert done.stderr.startswith("bench: ")
+    assert "bench run MATRIX" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    "value", ["learning_rate=1e-4", "max_grad_norm=1", "max_grad_norm=1.0", "learning_rate=0.0001"]
+)
+def test_the_reference_is_read_as_a_matrix_is(value: str, tmp_path: Path) -> None:
+    name = value.partition("=")[0]
+    records = [
+        result(axes={name: one}, train=Train.model_validate({name: one}))
+        for one in (getattr(Train(), name) * 2, getattr(Train(), name))
+    ]
+    store = Store(tmp_path / "run")
+    with store.open(MACHINE, [record.attempt.cell for record in records], MATRIX_YAML):
+        for record in records:
+            store.finish(record)
+    sides = []
+    for words in (("--compare", name), ("--reference", value)):
+        done = bench("report", "run", *words)
+        assert (done.exit_code, done.stderr) == (0, "")
+        lines = done.stdout.partition(f"Which {name} is faster\n\n")[2].splitlines()
+        headers, cells = ([cell.strip() for cell in line.split("|")] for line in (lines[0], lines[2]))
+        sides.append([cells[headers.index(f"{name} {side}")] for side in "AB"])
+    assert sides[1] == sides[0][::-1]  # A is the reference, else the first
+    assert sides[0][0] != sides[0][1]
+
+
+def test_claims_that_several_runs_of_one_matrix_share_are_judged_once(tmp_path: Path) -> None:
+    claim = "{say: fast, metric: samples_per_s, of: {backend: ddp}, value: {at_least: 39}}"
+    for folder, batch, more in (("one", 2, ""), ("two", 4, f", {claim.replace('fast', 'faster')}")):
+        stored(tmp_path / folder, batch)
+        (tmp_path / folder / "claims.yaml").write_text(f"[{claim}{more}]")
+    said = bench("report", "one", "two").stdout.partition("## Claims")[2].partition("\n## ")[0]
+    assert [line.split("|")[1].strip() for line in said.splitlines() if line.startswith("| fast")] == ["fast", "faster"]
+
+
+# --- formats --------------------------------------------------------------------------------------------------------
+
+
+def test_the_option_names_every_format() -> None:
+    assert set(get_args(FormatName)) == set(FORMATS)
+
+
+@pytest.mark.parametrize("name", ["out.xyz", "out.md.gz", "out.m"])
+def test_an_unknown_ending_is_refused_before_anything_is_written(name: str, tmp_path: Path) -> None:
+    stored(Path("run"))
+    done = bench("report", "run", "--output", name)
+    assert (done.exit_code, done.stdout) == (2, "")
+    ending = Path(name).suffix
+    assert done.stderr == (
+        f"bench: --output {name}: {ending!r} is not the ending of a format\n"
+        "  allowed: .md, .markdown, .html, .htm, .csv, .json, .parquet\n  or name the format with --format\n"
+    )
+    assert not Path(name).exists()
+
+
+def test_no_ending_is_markdown_and_a_named_format_may_have_any_ending() -> None:
+    stored(Path("run"))
+    for words in (["out"], ["out.markdown"], ["out.xyz", "--format", "md"]):
+        assert bench("report", "run", "--output", *words).exit_code == 0
+        assert Path(words[0]).read_text().startswith("# Training benchmark")
+
+
+# --- what was not measured ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    """A run of two cells that was killed during the second attempt of the first."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "name: mine\nmatrix: {backend: [ddp, fsdp], batch: [1, 2]}\nworkload: {name: pi07, preset: tiny}\n"
+        "launch: {num_processes: 2}\nmeasure: {warmup_steps: 1, steps: 3, phase_steps: 2}\n"
+    )
+    matrix, plans, hardware = selection.read(file)
+    record, store, cell = machine.record(hardware), Store(tmp_path / "run"), plans[0].cell
+    with store.open(record, [plan.cell for plan in plans], matrix.text()):
+        measured = result(machine=record)
+        attempt = Attempt(cell=cell, batch_per_rank=1)
+        store.begin(attempt)
+        store.finish(measured.model_copy(update={"attempt": attempt, "axes": plans[0].axes}))
+        (store.begin(Attempt(cell=cell, batch_per_rank=2)) / "rank0.log").write_text("building\n")
+    return store
+
+
+def not_measured(text: str) -> list[list[str]]:
+    rows = text.partition("## Not measured\n\n")[2].partition("\n\n")[0].splitlines()[2:]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows]
+
+
+def test_the_report_of_a_killed_run_names_what_it_did_not_reach(killed: Store) -> None:
+    done = bench("report", "run")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert not_measured(done.stdout) == [["ddp", "2", "no result yet"], ["fsdp", "1, 2", "no result yet"]]
+
+
+def test_cells_that_the_run_left_out_on_purpose_are_not_missing(killed: Store) -> None:
+    run = json.loads((killed.root / "run.json").read_text())
+    (killed.root / "run.json").write_text(json.dumps({**run, "cells": run["cells"][:1]}))
+    assert not_measured(bench("report", "run").stdout) == [["ddp", "2", "no result yet"]]
+
+
+def test_the_reports_of_several_runs_name_the_run(killed: Store) -> None:
+    stored(Path("other"))
+    assert [row[0] for row in not_measured(bench("report", "run", "other").stdout)] == ["run run, ddp", "run run, fsdp"]
+
+
+@pytest.mark.parametrize("content", ["", "matrix: [", "matrix: {backend: [nope]}", None], ids=str)
+def test_a_matrix_that_cannot_be_read_does_not_stop_a_report(killed: Store, content: str | None) -> None:
+    file = killed.root / "matrix.yaml"
+    file.unlink()
+    if content is not None:
+        file.write_text(content)
+    done = bench("report", "run")
+    assert done.exit_code == 0
+    (line,) = done.stderr.splitlines()
+    assert line.startswith("bench: run/matrix.yaml cannot be read (")
+    assert line.endswith("): cells without a result are not known, and claims are not judged")
+    assert "## Raw matrix" in done.stdout
+    assert "## Not measured" not in done.stdout
+
+
+def test_a_torn_result_is_named_in_the_report_and_on_stderr(killed: Store) -> None:
+    (torn,) = killed.root.glob("attempts/ddp-*/b1/result.json")
+    torn.write_text("{")
+    stored(Path("other"), batch=4)
+    done = bench("report", "run", "other", "--output", "both.md")
+    assert done.exit_code == 0
+    assert f"bench: left out: {Path('run') / torn.relative_to(killed.root)}: " in done.stderr
+    rows = not_measured(Path("both.md").read_text())
+    assert rows[0] == ["run run, ddp", "1, 2", "no result yet"]
+    assert rows[-1][0] == str(Path("run") / torn.relative_to(killed.root))
+    assert rows[-1][2].startswith("cannot be read: ")
+
+
+def test_a_run_writes_what_it_did_not_reach_into_its_own_report(killed: Store) -> None:
+    write_reports(killed)
+    assert len(not_measured((killed.root / "report.md").read_text())) == 2
+
+
+def test_a_copy_without_its_scripts_names_none(killed: Store) -> None:
+    assert "command.sh" not in bench("report", "run").stdout
+    (script,) = (folder / "command.sh" for folder in killed.root.glob("attempts/ddp-*/b1"))
+    script.write_text("#!/bin/sh\n")
+    assert "b&lt;batch&gt;/command.sh measures that row again by hand" in bench("report", "run").stdout
+    assert "command.sh" in bench("show", "ddp", "run").stdout
+    script.unlink()
+    assert "command.sh" not in bench("show", "ddp", "run").stdout

@@ -1,0 +1,127 @@
+"""`bench run` and `bench probe`, without a launch."""
+
+import re
+from pathlib import Path
+
+import pytest
+from examples import ok, result, rss
+from typer.testing import CliRunner, Result
+
+from bench import machine
+from bench.cli import selection
+from bench.cli.app import app
+from bench.records.cell import Attempt
+from bench.records.verdict import Answer, Goal, Probe, Verdict
+from bench.store.run_folder import Store
+
+ROOT = Path(__file__).parents[2]
+QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
+ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+
+def bench(*arguments: str) -> Result:
+    return CliRunner().invoke(app, arguments)
+
+
+def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = bench("run", QUICKSTART, "--dry-run").output
+    for backend in ("single", "ddp", "fsdp2", "zero2"):
+        assert f"{backend}-" in output
+    assert output.count("accelerate.yaml:\n") == output.count("  command of each batch: ") == 4
+    assert "mixed_precision: bf16" in output
+    assert "fsdp_transformer_layer_cls_to_wrap: InterleavedLayer" in output
+
+
+def test_a_dry_run_says_what_would_be_skipped() -> None:
+    output = bench("run", QUICKSTART, "--dry-run", "--axis", "backend=zero3", "workload.grad_ckpt=true").output
+    assert "skipped: ZeRO-3 with gradient checkpointing" in output
+    assert "accelerate.yaml" not in output
+
+
+def test_a_search_has_a_dry_run_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = bench("probe", "--backend", "fsdp,zero2", "--dry-run", "--max-batch", "64", "--tolerance", "3%").output
+    assert "fsdp  batch per rank probe" in output
+    assert output.count("  search: max_batch 64, granularity 1, tolerance 3.0 %, headroom 90.0 %\n") == 2
+    assert output.count("  memory limit: 320 MiB a rank, enforced\n") == 2
+    assert output.count("  command of each batch: ") == output.count("/b<batch>\n") == 2
+
+
+def test_a_search_is_narrowed_as_a_run_is() -> None:
+    def cells(*options: str) -> list[str]:
+        done = bench("probe", "matrix.yaml", "--dry-run", *options)
+        assert done.exit_code == 0, done.output
+        return re.findall(r"^\w+-\w+  (.+)  batch per rank probe$", done.output, re.MULTILINE)
+
+    Path("matrix.yaml").write_text(
+        "workload: {preset: tiny}\nmatrix: {backend: [ddp, fsdp], batch: 1}\ninclude: [{backend: zero2}]\n"
+    )
+    assert cells() == ["ddp", "fsdp", "zero2"]
+    assert cells("--backend", "ddp") == ["ddp"]
+    assert cells("--backend", "ddp,zero2", "--exclude", "backend=ddp") == ["zero2"]
+    assert cells("--select", "backend=fsdp", "--axis", "num_cams=1,2") == ["fsdp num_cams=1", "fsdp num_cams=2"]
+
+
+def test_a_search_takes_no_batch_of_the_file_for_its_own() -> None:
+    output = bench("probe", ALL_EIGHT, "--dry-run").output
+    assert output.count("  batch per rank ") == output.count("  batch per rank probe\n") == 8
+    assert "\nbench probe searches every cell; the batches that the matrix names" in output
+
+
+@pytest.mark.parametrize("steps", ["2", "04", ""])
+@pytest.mark.parametrize(
+    "command", [("run", QUICKSTART), ("probe", "--backend", "ddp"), ("run", QUICKSTART, "--dry-run")]
+)
+def test_accumulation_through_the_environment_is_refused(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, steps: str, command: tuple[str, ...]
+) -> None:
+    monkeypatch.setenv("ACCELERATE_GRADIENT_ACCUMULATION_STEPS", steps)
+    done = bench(*command, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 2
+    assert f"bench: environment: ACCELERATE_GRADIENT_ACCUMULATION_STEPS: {steps!r}" in done.stderr
+    assert "throughput would read too high" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_is_refused_before_anything_starts(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = bench("run", QUICKSTART, "--out", str(tmp_path / "file" / "run"))
+    assert done.exit_code == 2
+    assert "cannot write there" in done.stderr
+
+
+def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nothing is launched: all that is asked for is stored. The search's answer, batch 2, is not asked for."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    file = tmp_path / "mine.yaml"
+    file.write_text("name: mine\nmatrix: {backend: [ddp], batch: [1, probe]}\nworkload: {name: pi07, preset: tiny}\n")
+    _, [plan], hardware = selection.read(file)
+    cell, store = plan.cell, Store(tmp_path / "run")
+    record = machine.record(hardware)
+    answer = Answer(batch=2, samples_per_s=20, held=0.5, confirmed=True)
+    found = Verdict(
+        max_batch_per_rank=2,
+        certificate="cap_fits",
+        fits=2,
+        fails=None,
+        best=answer,
+        safe=answer,
+        points=2,
+        thrashing=(),
+        why="2 fits",
+    )
+    with store.open(record, [cell], file.read_text()):
+        for batch in (1, 2):
+            outcome = ok(*((0.1,) * cell.measure.steps,) * 2, memory=rss(4.0))
+            measured = result(outcome, machine=record)
+            attempt = Attempt(cell=cell, batch_per_rank=batch)
+            store.finish(measured.model_copy(update={"attempt": attempt, "axes": plan.axes}))
+        store.finish_probe(Probe(cell=cell, axes=plan.axes, goal=Goal(max_batch=2), found=found))
+    done = bench("run", str(file), "--out", str(store.root), "--select", "batch=1")
+    assert done.exit_code == 0, done.output
+    assert "train with ddp, batch 1:" in done.output
+    assert "nothing to train with" not in done.output

@@ -1,0 +1,68 @@
+"""Which planned attempts have no result yet."""
+
+from bench.matrix import CellPlan
+from bench.records.outcome import Oom, Skipped
+from bench.report.missing import missing
+from bench.report.render import markdown
+from bench.report.tables import sections
+from bench.report.tables.missing import not_measured
+from bench.report.tables.sections import Report
+from tests.examples import cell, result
+
+
+def plan(backend: str, *batches: int | str) -> CellPlan:
+    axes = {"backend": backend, "num_cams": 4}
+    return CellPlan.model_validate({"cell": cell(backend), "batches": batches, "axes": axes})
+
+
+def test_only_batches_without_a_result_are_missing() -> None:
+    measured = result(batch=2)
+    plans = [plan("ddp", 2, 4), plan("fsdp", 2, "probe"), plan("zero2", 2)]
+    found = missing([*plans[:2]], [measured, result(backend="fsdp", batch=2)])
+    assert [(each.axes["backend"], each.batches) for each in found] == [("ddp", (4,)), ("fsdp", ("probe",))]
+    assert [each.cell_id for each in missing(plans, [])] == [each.cell.id for each in plans]
+
+
+def test_a_few_steps_of_a_search_are_no_result_of_a_planned_batch() -> None:
+    full = result(batch=2)
+    short = full.model_copy(update={"attempt": full.attempt.model_copy(update={"short": True})})
+    (cell_,) = missing([plan("ddp", 2)], [short])
+    assert cell_.batches == (2,)
+
+
+def test_the_report_of_an_interrupted_run_names_what_is_missing() -> None:
+    found = missing([plan("ddp", 2, 4), plan("fsdp", "probe")], [result(batch=2)])
+    table = not_measured(found)
+    assert table.rows == (
+        ("ddp, num_cams 4", "4", "no result yet"),
+        ("fsdp, num_cams 4", "search", "no result yet"),
+    )
+    text = markdown.render(sections.report([result(batch=2)], missing=found))
+    assert "## Not measured" in text
+    assert "## Not measured" not in markdown.render(sections.report([result(batch=2)]))
+    nothing = markdown.render(sections.report([], missing=found))
+    assert nothing.index("No results.") < nothing.index("## Not measured")
+
+
+def test_a_cell_that_cannot_run_is_not_missing_its_search() -> None:
+    skipped = result(Skipped(reason="not on a CPU"), batch=1)
+    assert missing([plan("ddp", "probe")], [skipped]) == ()
+    oom = result(Oom(rank=0, phase="bwd", reason="out of memory"), batch=2)
+    later = skipped.model_copy(update={"attempt": skipped.attempt.model_copy(update={"batch_per_rank": 4})})
+    (cell_,) = missing([plan("ddp", 2, 4, "probe")], [oom, later])
+    assert cell_.batches == ("probe",)
+
+
+def test_a_file_that_cannot_be_read_is_named_in_the_report() -> None:
+    torn = {"attempts/ddp-1/b2/result.json": "Invalid JSON"}
+    text = markdown.render(Report(results=[result(batch=4)], unreadable=torn).sections)
+    assert "attempts/ddp-1/b2/result.json" in text.partition("## Not measured")[2]
+    assert "cannot be read: Invalid JSON" in text
+
+
+def test_a_copy_without_scripts_names_none() -> None:
+    kept, whole = (
+        markdown.render(Report(results=[result(batch=4)], scripts=scripts).sections) for scripts in (False, True)
+    )
+    assert "command.sh" not in kept
+    assert "command.sh" in whole
