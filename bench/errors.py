@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from difflib import get_close_matches
 
+CUT = " … "
+"""Stands for what a shortened message leaves out."""
+
 
 class InputError(Exception):
     """Bad input. The command line prints it as one message and exits with 2; nothing was launched.
@@ -41,11 +44,30 @@ class InputError(Exception):
         return "\n".join(lines)
 
 
-def one_line(text: str, limit: int) -> str:
-    """``text`` on one line, control characters escaped. One that is too long keeps both ends: a path's line is last."""
-    joined = " ".join(part for line in text.splitlines() if (part := line.strip()))
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in joined)
-    return shown if len(shown) <= limit else f"{shown[: limit - limit // 3 - 3]}...{shown[-(limit // 3) :]}"
+def one_line(text: str, limit: int | None = None) -> str:
+    """``text`` on one line, with control characters escaped: a terminal would obey them.
+
+    A text longer than ``limit`` keeps its beginning and its end, because a path's line number comes last. It is cut
+    between words; only a single word that is too long is cut itself.
+    """
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    if limit is None or len(line) <= limit:
+        return line
+    return _head(line, limit - limit // 3 - len(CUT)) + CUT + _tail(line, limit // 3)
+
+
+def _head(line: str, room: int) -> str:
+    """The words at the beginning that fit into ``room`` characters."""
+    words = line[: room + 1].rpartition(" ")[0]
+    return words if len(words) > room // 2 else line[:room]
+
+
+def _tail(line: str, room: int) -> str:
+    """The words at the end that fit into ``room`` characters."""
+    words = line[-room - 1 :].partition(" ")[2]
+    return words if len(words) > room // 2 else line[-room:]
 
 
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:

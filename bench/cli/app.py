@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
     from bench.records.outcome import Result
     from bench.records.verdict import Probe
-    from bench.report.tables.attempts import Table
     from bench.report.tables.sections import Choices
     from bench.report.tables.show import Verbatim
+    from bench.report.tables.table import Table
     from bench.store.run_folder import Store
 
 REPORTS = Path("reports")
@@ -87,21 +87,22 @@ def print_results(
     results: "list[Result]", probes: "list[Probe]", to: "Console", choices: "Choices | None" = None
 ) -> None:
     from bench.report.render import markdown, terminal
+    from bench.report.tables.sections import Choices, Report
 
+    report = Report(results=results, probes=probes, choices=choices or Choices())
     if to.is_terminal:
-        for table in terminal.tables(results, probes, choices):
-            to.print(table)
+        for part in terminal.render(report.brief):
+            to.print(part)
     else:
-        typer.echo(markdown.main_tables(results, probes))
+        typer.echo(markdown.document(report.brief))
 
 
 def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
     """As markdown, or aligned on a terminal."""
     from bench.report.render import markdown, terminal
-    from bench.report.tables import attempts
-    from bench.report.tables.attempts import Table
+    from bench.report.tables.table import Table
 
-    title, sentences = attempts.one_line(title), [attempts.one_line(sentence) for sentence in sentences]
+    title, sentences = one_line(title), [one_line(sentence) for sentence in sentences]
     shown_on = console()
     if shown_on.is_terminal:
         shown_on.print(f"{title}\n", style="bold", markup=False)

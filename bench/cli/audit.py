@@ -13,7 +13,7 @@ from bench.errors import InputError
 if TYPE_CHECKING:
     from bench.matrix import CellPlan
     from bench.records.cell import AuditKind
-    from bench.report.tables.attempts import Table
+    from bench.report.tables.table import Table
     from bench.sweep.audit import Audited
     from bench.sweep.sweep import Sweep
 
@@ -70,6 +70,7 @@ def dataloader(
     """Can the loader deliver what training takes? Its batches without a model, beside the stored training."""
     from bench.audit import dataloader as judging
     from bench.report.tables import audits
+    from bench.report.training import training
     from bench.store.spool import read_audits
 
     def judge(sweep: "Sweep", plan: "CellPlan", done: "Audited") -> Finding:
@@ -80,7 +81,7 @@ def dataloader(
             cell.num_processes,
             done.batch_per_rank,
             cell.measure.dataloader_workers,
-            audits.training(sweep.store.of_cell(cell), done.batch_per_rank),
+            training(sweep.store.of_cell(cell), done.batch_per_rank),
             done.ended,
         )
         good = verdict.word not in ("STARVED", "NOT MEASURED")
@@ -190,7 +191,7 @@ def _run(
 
 def _trained(sweep: "Sweep", plan: "CellPlan") -> int:
     """The batch at which the cell trained best, else its smallest."""
-    from bench.report.tables.audits import training
+    from bench.report.training import training
 
     trained = training(sweep.store.of_cell(plan.cell))
     listed = [batch for batch in plan.batches if batch != "probe"]

@@ -69,8 +69,8 @@ def report(
         typer.echo(f"the newest run: {folders[0]}", err=True)
     named = {folder.resolve(): folder for folder in folders}
     stores = [Store(folder) for folder in named.values()]
-    runs = dict(zip(merge_runs.names(list(named.values())), stores, strict=True))
-    results, probes = merge_runs.told_apart(
+    runs = dict(zip(merge_runs.run_names(list(named.values())), stores, strict=True))
+    results, probes = merge_runs.merge(
         {name: store.results() for name, store in runs.items()}, {name: store.probes() for name, store in runs.items()}
     )
     tell_left_out(stores)
@@ -200,7 +200,7 @@ def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "Jso
     """The results' own value that is ``value``, as they have it: 1.0 for 1."""
     from bench.matrix.yaml_file import canonical
     from bench.report.contract import RUN, contract_of
-    from bench.report.tables.attempts import setting
+    from bench.report.naming import setting
 
     values = [contract[name] for result in results if name in (contract := contract_of(result))]
     # A run's name is its folder's, which may read as a number.
@@ -220,16 +220,17 @@ def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "Jso
 def _write_rows(kind: Literal["csv", "json", "parquet"], output: Path | None, results: "list[Result]") -> None:
     from bench.report.render import frame
     from bench.report.summary import summarize
+    from bench.report.tables.records import records
 
-    summary = summarize(results)
+    rows = records(summarize(results))
     if kind == "parquet":
         if output is None:
             raise InputError("parquet is no text", field="--output", fix="name a file: --output rows.parquet")
-        _write(output, frame.parquet(summary))
+        _write(output, frame.parquet(rows))
     elif output is None:
-        typer.echo(frame.text(summary, kind), nl=False)
+        typer.echo(frame.text(rows, kind), nl=False)
     else:
-        _write(output, frame.text(summary, kind))
+        _write(output, frame.text(rows, kind))
 
 
 def _write_with_plots(output: Path, found: "list[Section]") -> None:

@@ -160,9 +160,12 @@ def _limits(plans: "list[CellPlan]") -> list[str]:
 
 def _disturbed(sweep: "Sweep") -> list[str]:
     """What is wrong with the machine already."""
-    from bench.report.conditions import doubts
+    from bench.report.conditions import disturbances
 
-    return [f"the machine before the run: {doubt.removesuffix('.')}" for doubt in doubts(sweep.beside.now())]
+    return [
+        f"the machine before the run: {disturbance.removesuffix('.')}"
+        for disturbance in disturbances(sweep.beside.now())
+    ]
 
 
 def _refuse_accumulation() -> None:

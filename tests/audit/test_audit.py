@@ -21,6 +21,7 @@ from bench.diagnosis.hang import explain
 from bench.records.hang import Collective, Stuck
 from bench.records.outcome import Failed, Hang, Oom, Result
 from bench.report.tables import audits
+from bench.report.training import training
 
 OOM = Oom(rank=0, phase="audit", reason="CUDA out of memory")
 
@@ -299,7 +300,7 @@ def test_a_rank_is_told_by_mean_median_and_95th_percentile() -> None:
     row = dict(zip(table.headers, table.rows[0], strict=True))
     assert (row["fetch mean ms"], row["fetch median ms"], row["fetch p95 ms"]) == ("15.00", "10.00", "20.00")
     assert (row["batches/s"], row["samples/s"], row["start ms"]) == ("66.7", "133", "1000")
-    assert "66.7 batches/s at least, 66.7 in the mean, 66.7 at most" in table.notes[1]
+    assert "minimum 66.7, mean 66.7, maximum 66.7 batches/s" in table.notes[1]
 
 
 def test_training_at_the_audited_batch_is_taken_and_no_other() -> None:
@@ -307,7 +308,7 @@ def test_training_at_the_audited_batch_is_taken_and_no_other() -> None:
     oom, short = result(OOM, batch=16), result(batch=4)
     short = short.model_copy(update={"attempt": short.attempt.model_copy(update={"short": True})})
     stored: list[Result] = [slow, fast, oom, short]
-    found = {batch: audits.training(stored, batch) for batch in (2, 4, 8, 16, None)}
+    found = {batch: training(stored, batch) for batch in (2, 4, 8, 16, None)}
     assert {batch: one and one.batch_per_rank for batch, one in found.items()} == {
         2: 2,
         4: None,
@@ -318,8 +319,8 @@ def test_training_at_the_audited_batch_is_taken_and_no_other() -> None:
     assert found[2] is not None
     assert found[2].samples_per_s_global == pytest.approx(2 * 2 / 0.2)
     assert found[2].dataload_wait_share == pytest.approx(0.1)
-    assert audits.training([oom]) is None
-    assert audits.training([]) is None
+    assert training([oom]) is None
+    assert training([]) is None
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------

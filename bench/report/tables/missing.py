@@ -3,26 +3,23 @@
 from collections.abc import Sequence
 
 from bench.report.missing import Missing
-from bench.report.tables.attempts import Table, caption, setting
+from bench.report.naming import settings_name
+from bench.report.tables.table import Column, Table, table_of
+
+COLUMNS: tuple[Column[Missing], ...] = (
+    Column("cell", lambda cell: settings_name(cell.axes, cell.axes)),
+    Column(
+        "batch per rank",
+        lambda cell: ", ".join("search" if batch == "probe" else str(batch) for batch in cell.batches),
+    ),
+)
 
 
 def not_measured(cells: Sequence[Missing]) -> Table:
     """One row a cell."""
-    return Table(
-        title="Not measured",
-        headers=("cell", "batch per rank"),
-        rows=tuple((_name(cell), ", ".join(_batch(batch) for batch in cell.batches)) for cell in cells),
-        numeric=frozenset(),
-        notes=("Planned, and without a result: `bench run` with the same matrix and folder measures them.",),
+    return table_of(
+        "Not measured",
+        cells,
+        COLUMNS,
+        notes=("Planned, but without a result. Run the same matrix into the same folder again to measure them.",),
     )
-
-
-def _name(cell: Missing) -> str:
-    return ", ".join(
-        setting(name, value) if name == "backend" else f"{caption(name)} {setting(name, value)}"
-        for name, value in cell.axes.items()
-    )
-
-
-def _batch(batch: int | str) -> str:
-    return "search" if batch == "probe" else str(batch)
