@@ -1,5 +1,6 @@
 """What an attempt came to, as data. The schema's history stands beside its version."""
 
+from dataclasses import dataclass
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
@@ -126,6 +127,37 @@ class Skipped(Frozen):
 
 
 Outcome = Annotated[Ok | Reported | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
+
+
+Tone = Literal["good", "warning", "bad", "neutral"]
+"""What a color stands for; the renderers choose the color."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OutcomeStyle:
+    """How a report shows one kind of outcome."""
+
+    word: str
+    """In tables."""
+    verb: str
+    """In sentences, after the batch."""
+    tone: Tone
+    failed: bool = False
+    """Whether it was started and ended without a measurement: its logs explain why."""
+
+
+OutcomeKind = Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
+OUTCOME_STYLES: dict[OutcomeKind, OutcomeStyle] = {
+    "ok": OutcomeStyle(word="ok", verb="was measured", tone="good"),
+    "reported": OutcomeStyle(word="imported", verb="was imported", tone="good"),
+    "oom": OutcomeStyle(word="oom", verb="ran out of memory", tone="warning", failed=True),
+    "hang": OutcomeStyle(word="hang", verb="hung", tone="bad", failed=True),
+    "failed": OutcomeStyle(word="failed", verb="failed", tone="bad", failed=True),
+    "skipped": OutcomeStyle(word="skipped", verb="was skipped", tone="neutral"),
+}
+"""The one table of how outcomes are shown. Terminal, HTML page, tables and doubts all read it."""
+THRASHING = OutcomeStyle(word="thrashing", verb="thrashed", tone="warning")
+"""A measured batch that fits and must not be recommended."""
 
 
 SETTINGS = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)

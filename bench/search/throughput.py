@@ -8,11 +8,8 @@ from bench.records.verdict import Answer, Goal
 from bench.search import memory
 from bench.search.ceiling import Bracket
 from bench.search.data import Evidence, Observation, Try
+from bench.statistics.thrashing import CEILING, CLEARLY, thrashing_batches
 
-CLEARLY = 0.03
-"""Share by which a throughput must be lower for a step or two of noise not to explain it."""
-CEILING = 0.97
-"""Share of capacity at which reserved memory counts as held at the ceiling."""
 WALK = 4
 """Fresh batches below max after which the walk over the curve ends."""
 NEAR_TOP = 0.95
@@ -78,12 +75,12 @@ def know(known: Evidence, bracket: Bracket, goal: Goal) -> Known:
     points = _points([o for o in known.seen if o.batch <= bracket.fits])
     candidates = [o for o in known.hints if o.batch % goal.granularity == 0]
     hints = _points([o for o in candidates if o.batch < NEAR_TOP * bracket.fits])
-    thrashing = _thrashing(points)
+    thrashing = thrashing_batches(points.values())
     sound = {batch: point for batch, point in points.items() if batch not in thrashing and point.rate}
     within = {b: point for b, point in sound.items() if point.held is not None and point.held <= goal.headroom}
     unseen = {batch: point for batch, point in hints.items() if batch not in points and not point.retried}
     rates = {batch: point.rate for batch, point in (unseen | sound).items() if point.rate}
-    return Known(points, hints, frozenset(thrashing), sound, within, rates)
+    return Known(points, hints, thrashing, sound, within, rates)
 
 
 def choose(known: Known) -> Answers:
@@ -149,17 +146,6 @@ def _point(batch: int, group: Sequence[Observation]) -> Point:
         retried=any(o.alloc_retries for o in group),
         full=was_full,
     )
-
-
-def _thrashing(points: Mapping[int, Point]) -> set[int]:
-    """Batches that fit only because the allocator gives blocks back and asks anew, which costs them throughput."""
-    found, fastest = set(), 0.0
-    for batch, point in sorted(points.items()):
-        slower = point.rate < (1 - CLEARLY) * fastest
-        if point.retried or (slower and point.at_ceiling):
-            found.add(batch)
-        fastest = max(fastest, point.rate)
-    return found
 
 
 def _curve_batch(known: Known, goal: Goal) -> int | None:
