@@ -1,6 +1,10 @@
-"""Bad input as one message: where, which field, what it was, what is allowed, what to do."""
+"""What a user did wrong, said once: where, which field, what it was, what is allowed, what to do."""
 
 from collections.abc import Iterable
+from difflib import get_close_matches
+
+CUT = " … "
+"""Stands for what a shortened message leaves out."""
 
 
 class InputError(Exception):
@@ -41,31 +45,32 @@ class InputError(Exception):
 
 
 def one_line(text: str, limit: int | None = None) -> str:
-    """``text`` on one line, control characters escaped.
+    """``text`` on one line, with control characters escaped: a terminal would obey them.
 
-    Args:
-        limit: characters at most. A longer text keeps both ends, cut between words, because a path or an error often
-            says most at its end.
+    A text longer than ``limit`` keeps its beginning and its end, because a path's line number comes last. It is cut
+    between words; only a single word that is too long is cut itself.
     """
-    joined = " ".join(part for line in text.splitlines() if (part := line.strip()))
-    shown = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in joined)
-    if limit is None or len(shown) <= limit:
-        return shown
-    gap = " ... "
-    tail_length = limit // 3
-    head_length = limit - tail_length - len(gap)
-    return f"{_whole_words(shown, head_length)}{gap}{_whole_words(shown[::-1], tail_length)[::-1]}"
+    line = " ".join(text.split())
+    if not line.isprintable():
+        line = "".join(char if char.isprintable() else ascii(char)[1:-1] for char in line)
+    if limit is None or len(line) <= limit:
+        return line
+    return _head(line, limit - limit // 3 - len(CUT)) + CUT + _tail(line, limit // 3)
 
 
-def _whole_words(text: str, length: int) -> str:
-    """The first ``length`` characters at most, without a torn word, unless that word is most of them."""
-    whole = text[: length + 1].rpartition(" ")[0].rstrip()
-    return whole if len(whole) > length // 2 else text[:length]
+def _head(line: str, room: int) -> str:
+    """The words at the beginning that fit into ``room`` characters."""
+    words = line[: room + 1].rpartition(" ")[0]
+    return words if len(words) > room // 2 else line[:room]
+
+
+def _tail(line: str, room: int) -> str:
+    """The words at the end that fit into ``room`` characters."""
+    words = line[-room - 1 :].partition(" ")[2]
+    return words if len(words) > room // 2 else line[-room:]
 
 
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:
     """``did you mean 'fsdp'?`` when ``value`` is close to one of ``allowed``, else None."""
-    from difflib import get_close_matches  # only a wrong name needs it
-
     close = get_close_matches(str(value), list(allowed), n=1, cutoff=0.6)
     return f"did you mean {close[0]!r}?" if close else None

@@ -2,12 +2,12 @@
 
 import pytest
 
-from bench.errors import InputError, one_line
+from bench.errors import CUT, InputError, one_line
 
 
 def test_a_short_text_stays_as_it_is() -> None:
     assert one_line("no such file") == one_line("no such file", 12) == "no such file"
-    assert one_line(" a\n\n  b\t\x1b[31m ") == "a b\\t\\x1b[31m"
+    assert one_line(" a\n\n  b\t\x1b[31m ") == "a b \\x1b[31m"
 
 
 @pytest.mark.parametrize("limit", range(20, 120, 7))
@@ -15,7 +15,7 @@ def test_a_long_text_keeps_whole_words_of_both_ends(limit: int) -> None:
     text = " ".join(f"word{number}" for number in range(100))
     shown = one_line(text, limit)
     assert len(shown) <= limit
-    head, tail = shown.split(" ... ")
+    head, tail = shown.split(CUT)
     assert text.startswith(f"{head} ")
     assert text.endswith(f" {tail}")
 

@@ -15,7 +15,7 @@ from bench.errors import InputError
 if TYPE_CHECKING:
     from bench.matrix import CellPlan
     from bench.records.cell import AuditKind
-    from bench.report.tables.attempts import Table
+    from bench.report.tables.table import Table
     from bench.sweep.audit import Audited
     from bench.sweep.sweep import Sweep
 

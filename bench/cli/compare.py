@@ -44,29 +44,32 @@ def compare(
     """
     from bench.report import compare as compare_
     from bench.report.tables import compare as compare_tables
-    from bench.statistics import ratio
+    from bench.statistics.verdict import MARGIN
     from bench.store.run_folder import Store
 
     threshold = None if fail_on_regression is None else _share("--fail-on-regression", fail_on_regression)
     runs = [Store(base), Store(head)]
-    two = compare_.compare(
+    two = compare_.compare_runs(
         *(run.results() for run in runs),
         searched=[probe.cell.id for run in runs for probe in run.probes()],
         noise=None if noise is None else _share("--noise", noise),
-        margin=ratio.MARGIN if same_within is None else _share("--same-within", same_within),
+        margin=MARGIN if same_within is None else _share("--same-within", same_within),
         allow_unlike=allow_unlike,
     )
     print_unreadable(runs)
     warning = compare_tables.warning(two)
     if warning is not None:
         typer.echo(f"bench: {warning}", err=True)
-    print_document("Head against base", [*([warning] if warning else []), two.summary], compare_tables.tables(two))
-    regressions = [] if threshold is None else two.regressions(threshold) + _lost(runs[1])
+    print_document(
+        "Head against base",
+        [*([warning] if warning else []), compare_tables.summary_line(two)],
+        compare_tables.tables(two),
+    )
+    regressions = [] if threshold is None else compare_tables.regressions(two, threshold) + _lost(runs[1])
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
-    for open_ in (two.unmeasured_in_head, two.undecided(threshold)) if threshold is not None else ():
-        if open_ is not None:
-            typer.echo(open_, err=True)
+    for question in compare_tables.open_questions(two, threshold) if threshold is not None else ():
+        typer.echo(question, err=True)
     if regressions:
         raise typer.Exit(1)
 

@@ -12,9 +12,9 @@ from bench.errors import one_line
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from bench.report.tables.attempts import Table
     from bench.report.tables.sections import Report
     from bench.report.tables.show import Verbatim
+    from bench.report.tables.table import Table
     from bench.store.run_folder import Store
 
 
@@ -45,19 +45,18 @@ def print_report(report: "Report", to: "Console") -> None:
     from bench.report.render import markdown, terminal
 
     if to.is_terminal:
-        for part in terminal.report(report):
+        for part in terminal.render(report.brief):
             to.print(part)
     else:
-        typer.echo(markdown.main_tables(report.results, report.probes))
+        typer.echo(markdown.document(report.brief))
 
 
 def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
     """A title, sentences and tables: aligned on a terminal, as markdown elsewhere."""
     from bench.report.render import markdown, terminal
-    from bench.report.tables import attempts
-    from bench.report.tables.attempts import Table
+    from bench.report.tables.table import Table
 
-    title, sentences = attempts.one_line(title), [attempts.one_line(sentence) for sentence in sentences]
+    title, sentences = one_line(title), [one_line(sentence) for sentence in sentences]
     shown_on = console()
     if shown_on.is_terminal:
         shown_on.print(f"{title}\n", style="bold", markup=False)

@@ -12,13 +12,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from bench.records.outcome import Result
+from bench.errors import one_line
+from bench.records.outcome import KINDS, Result
 from bench.records.verdict import Stopped, Verdict
+from bench.report.naming import REASON_LIMIT, search_end
 from bench.report.render.terminal import COLORS
 from bench.report.rows import Sampled
 from bench.report.summary import row_of
-from bench.report.tables.attempts import REASON_LIMIT, one_line
-from bench.report.tables.searches import why
 from bench.units import counted, duration, memory_size, rate
 
 PLAIN_INTERVAL_S = 30.0
@@ -120,7 +120,7 @@ class Progress:
         if isinstance(row.measured, Sampled):
             summary = f"{_headline(row.measured)}, {duration(result.wall_s)}"
         where = one_line(f"{self._count()} {label}, batch {row.batch_per_rank}:")
-        outcome = (row.outcome, COLORS[row.outcome])
+        outcome = (row.outcome, COLORS[KINDS[row.outcome].tone])
         self._say(Text.assemble(f"{where} ", outcome, f", {one_line(summary, REASON_LIMIT)}"))
 
     def probing(self, label: str, what: str) -> None:
@@ -135,7 +135,7 @@ class Progress:
         if self._probe_began_s is not None:
             self._add_wall(self._probe_began_s)
         self._probe_began_s, self._doing, self._at = None, "", ""
-        words = why(found, needs_bytes)
+        words = search_end(found, needs_bytes)
         if isinstance(found, Verdict) and (chosen := found.advised):
             words = f"train with batch {chosen.batch}: {words}"
         color = "green" if isinstance(found, Verdict) else "red"

@@ -140,7 +140,7 @@ def _collect(
     from bench.store.run_folder import Store
 
     different = list({folder.resolve(): folder for folder in folders}.values())
-    names, stores = merge_runs.names(different), [Store(folder) for folder in different]
+    names, stores = merge_runs.run_names(different), [Store(folder) for folder in different]
     results = {name: store.results() for name, store in zip(names, stores, strict=True)}
     probes = {name: store.probes() for name, store in zip(names, stores, strict=True)}
     print_unreadable(stores)
@@ -150,7 +150,7 @@ def _collect(
         for name, matrix in matrices.items()
         for cell in missing(matrix.plans, results[name], probes[name])
     ]
-    all_results, all_probes = merge_runs.told_apart(results, probes)
+    all_results, all_probes = merge_runs.merge(results, probes)
     expected = read(claims) if claims else claims_of(stores, [matrix.claims for matrix in matrices.values()])
     return Report(
         results=all_results,
@@ -236,7 +236,7 @@ def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "Jso
     """The results' own value that is ``value``, as they have it: 1.0 for 1."""
     from bench.matrix.yaml_file import canonical
     from bench.report.contract import RUN, contract_of
-    from bench.report.tables.attempts import setting
+    from bench.report.naming import setting
 
     values = [contract[name] for result in results if name in (contract := contract_of(result))]
     # A run's name is its folder's, which may read as a number.

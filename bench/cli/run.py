@@ -198,6 +198,6 @@ def _limits(plans: "Sequence[CellPlan]") -> list[str]:
 
 def _disturbances(sweep: "Sweep") -> list[str]:
     """What already disturbs measurements on this machine."""
-    from bench.report.conditions import doubts
+    from bench.report.conditions import disturbances
 
-    return [f"the machine before the run: {doubt.removesuffix('.')}" for doubt in doubts(sweep.beside.now())]
+    return [f"the machine before the run: {text.removesuffix('.')}" for text in disturbances(sweep.beside.now())]

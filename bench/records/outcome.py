@@ -1,6 +1,7 @@
 """The outcome of an attempt and its stored result, with the history of the schema."""
 
-from typing import Annotated, Literal, NamedTuple, Self
+from dataclasses import dataclass
+from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
@@ -140,25 +141,46 @@ class Skipped(Frozen):
 Outcome = Annotated[Ok | Reported | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
 
 
-class KindTraits(NamedTuple):
-    """How the commands treat outcomes of one kind."""
+Tone = Literal["good", "warning", "bad", "neutral"]
+"""What a color stands for; the renderers choose the color."""
 
-    fails: bool
+
+@dataclass(frozen=True, kw_only=True)
+class KindTraits:
+    """How reports show outcomes of one kind, and how the commands treat them."""
+
+    word: str
+    """In tables."""
+    verb: str
+    """In sentences, after the batch."""
+    tone: Tone
+    explained_by_logs: bool = False
+    """It was started and ended without a measurement."""
+    fails: bool = False
     """Counts as a failure for the exit code."""
-    rerun: tuple[str, ...]
+    rerun: tuple[str, ...] = ()
     """Values of ``--rerun`` that measure it again."""
 
 
-KINDS: dict[str, KindTraits] = {
-    "ok": KindTraits(fails=False, rerun=("all",)),
-    "reported": KindTraits(fails=False, rerun=()),
-    "oom": KindTraits(fails=False, rerun=("oom", "all")),
-    "hang": KindTraits(fails=True, rerun=("failed", "all")),
-    "failed": KindTraits(fails=True, rerun=("failed", "all")),
-    "skipped": KindTraits(fails=False, rerun=()),
+OutcomeKind = Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
+KINDS: dict[OutcomeKind, KindTraits] = {
+    "ok": KindTraits(word="ok", verb="was measured", tone="good", rerun=("all",)),
+    "reported": KindTraits(word="imported", verb="was imported", tone="good"),
+    "oom": KindTraits(
+        word="oom", verb="ran out of memory", tone="warning", explained_by_logs=True, rerun=("oom", "all")
+    ),
+    "hang": KindTraits(
+        word="hang", verb="hung", tone="bad", explained_by_logs=True, fails=True, rerun=("failed", "all")
+    ),
+    "failed": KindTraits(
+        word="failed", verb="failed", tone="bad", explained_by_logs=True, fails=True, rerun=("failed", "all")
+    ),
+    "skipped": KindTraits(word="skipped", verb="was skipped", tone="neutral"),
 }
-"""All kinds of outcome. To add one: an entry here, its class in `Outcome`, what leads to it in
-bench/diagnosis/classify.py, and its words in bench/report."""
+"""All kinds of outcome. To add one: its class above and in `Outcome`, its name in `OutcomeKind`, an entry here, and
+what leads to it in bench/diagnosis/classify.py. Every command, table and picture reads this table."""
+THRASHING = KindTraits(word="thrashing", verb="thrashed", tone="warning")
+"""How reports show a measured batch that fits and must not be recommended."""
 
 
 SETTINGS = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)

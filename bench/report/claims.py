@@ -1,17 +1,24 @@
-"""Claims against measurements: CONFIRMED, REFUTED or NOT TESTED, with the numbers. Pure."""
+"""Claims against measurements: CONFIRMED, REFUTED or NOT TESTED, with the numbers. Pure.
 
-import math
-from collections.abc import Sequence
+Two sides are compared only when they agree in everything except the fields that the claim compares.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from itertools import product
+from typing import Literal, NamedTuple
 
-from bench.records.claim import METRICS, Claim
-from bench.report.claim_sides import NotTestedError, Side, find_one, find_pair, named, words
-from bench.report.doubts import doubted
-from bench.report.rows import Row, Sampled, Summary
-from bench.report.speedup import SpeedUp
-from bench.report.tables.attempts import Table, caption, one_line
-from bench.units import Kind, in_unit, quantity
+from pydantic import JsonValue
+
+from bench.errors import near_miss
+from bench.records.claim import Claim
+from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
+from bench.report.doubts import doubted_rows
+from bench.report.naming import caption, setting, settings_name
+from bench.report.rows import CellRows, Row, Summary
+from bench.report.speedup import throughput_interval, throughput_ratio
+from bench.statistics.intervals import Interval, difference_interval
+from bench.units import quantity
 
 Verdict = Literal["CONFIRMED", "REFUTED", "NOT TESTED"]
 
@@ -19,173 +26,264 @@ TIMED = ("samples_per_s", "step_time_s")
 """Metrics whose scatter is known."""
 
 
+class Side(NamedTuple):
+    """A row that one side of a claim names."""
+
+    cell: CellRows
+    row: Row
+
+
+class NotTestedError(Exception):
+    """A claim cannot be judged, and why."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """One claim, and what the results say to it."""
+    """One claim, and what the results say about it."""
 
     claim: Claim
     verdict: Verdict
-    found: str
-    """The numbers in words; for NOT TESTED what is missing, or which fields differ."""
+    missing: str = ""
+    """Why it was not tested: what is missing, or which fields differ."""
+    of: Side | None = None
+    against: Side | None = None
     of_value: float | None = None
-    """In base units, as all three."""
+    """In base units, like the next two."""
     against_value: float | None = None
     figure: float | None = None
-    """The difference, the ratio or the value that was claimed."""
+    """The difference, the ratio or the value that the claim is about."""
+    noise: Interval | None = None
+    """The figure's 95 % interval, if it contains a bound of the claim: another run could flip the verdict."""
+    doubted: bool = False
+    """Whether one of its rows is doubted."""
 
 
-def judge(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
-    """Each claim against the results. Two sides are only compared when they agree in all but the fields of ``of``."""
-    doubts = doubted(summary) if claims else frozenset[int]()
-    return [_judge(summary, claim, doubts) for claim in claims]
+def judge_claims(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
+    """Each claim against the results."""
+    return [_judge(summary, claim) for claim in claims]
 
 
-def table(judged: Sequence[Judged]) -> Table:
-    """What was expected, what was found, and the verdict."""
-    return Table(
-        title="Claims",
-        headers=("claim", "where", "expected", "found", "verdict"),
-        rows=tuple(
-            (
-                one_line(each.claim.say),
-                words(each.claim.where) or "anywhere",
-                _expected(each.claim),
-                one_line(each.found),
-                each.verdict,
-            )
-            for each in judged
-        ),
-        numeric=frozenset(),
-        bold=frozenset((index, "verdict") for index in range(len(judged))),
-        notes=(
-            "Stated by people; the expectation is the typed one. Both sides agree in everything but what is compared,"
-            " else a claim is NOT TESTED. The verdict is of the figures as they are; within the noise: their 95 %"
-            " interval holds the bound, so measured again it may be the other. GB is 10^9 bytes, GiB 2^30.",
-        ),
-    )
-
-
-def _judge(summary: Summary, claim: Claim, doubts: frozenset[int]) -> Judged:
+def _judge(summary: Summary, claim: Claim) -> Judged:
     try:
         if claim.against is None:
-            side = find_one(summary, claim)
-            value = _metric(side, claim)
-            found = f"{_show(value, claim)} ({named(side, claim.of)})"
-            return _verdict(claim, value, found + _noise(claim, value, side) + _doubt([side], doubts), value, None)
-        of, against = find_pair(summary, claim, claim.against)
-        ours, theirs = _metric(of, claim), _metric(against, claim)
+            of, against = _find_one(summary, claim), None
+        else:
+            of, against = _find_pair(summary, claim, claim.against)
+        values = [_metric(side, claim) for side in (of, against) if side]
     except NotTestedError as missing:
-        return Judged(claim=claim, verdict="NOT TESTED", found=str(missing))
-    found = " against ".join(
-        f"{_show(value, claim)} ({named(side, claim.of)})" for value, side in ((ours, of), (theirs, against))
-    )
-    if claim.ratio and not theirs:
-        return Judged(claim=claim, verdict="NOT TESTED", found=f"{found}: no ratio to 0")
-    figure = ours / theirs if claim.ratio else ours - theirs
-    sense = "more" if figure >= 0 else "less"
-    result = in_unit(figure, "x") if claim.ratio else f"{_show(abs(figure), claim)} {sense}"
-    noise = _noise(claim, figure, of, against)
-    return _verdict(claim, figure, f"{found}: {result}{noise}{_doubt([of, against], doubts)}", ours, theirs)
-
-
-def _noise(claim: Claim, figure: float, of: Side, against: Side | None = None) -> str:
-    """Whether the scatter of steps leaves open on which side of a bound the figure lies."""
+        return Judged(claim=claim, verdict="NOT TESTED", missing=str(missing))
+    of_value, against_value = values[0], values[1] if against else None
+    if against_value is None:
+        figure = of_value
+    elif not claim.ratio:
+        figure = of_value - against_value
+    elif against_value:
+        figure = of_value / against_value
+    else:
+        return Judged(
+            claim=claim,
+            verdict="NOT TESTED",
+            missing="no ratio to 0",
+            of=of,
+            against=against,
+            of_value=of_value,
+            against_value=against_value,
+        )
+    least, most = bound(claim, "at_least"), bound(claim, "at_most")
+    holds = (least is None or figure >= least) and (most is None or figure <= most)
     interval = _interval(claim, figure, of, against) if claim.metric in TIMED else None
-    if interval is None:
-        return ""
-    low, high = interval
-    bounds = [_bound(claim, "at_least"), _bound(claim, "at_most")]
-    if not any(bound is not None and low < bound < high for bound in bounds):
-        return ""
-    ends = f"{low:.2f} to {high:.2f}" if claim.ratio else f"{_show(low, claim)} to {_show(high, claim)}"
-    return f"; within the noise of these steps ({ends})"
+    open_ = interval is not None and any(end is not None and interval[0] < end < interval[1] for end in (least, most))
+    return Judged(
+        claim=claim,
+        verdict="CONFIRMED" if holds else "REFUTED",
+        of=of,
+        against=against,
+        of_value=of_value,
+        against_value=against_value,
+        figure=figure,
+        noise=interval if open_ else None,
+        doubted=not doubted_rows(summary).isdisjoint(side.row.id for side in (of, against) if side),
+    )
 
 
-def _interval(claim: Claim, figure: float, of: Side, against: Side | None) -> tuple[float, float] | None:
-    """Where the figure lies with 95 % confidence, both sides as if independent; None where one's is unknown."""
-    if against is None:
-        return _interval_of(of.row, claim)
-    if claim.ratio:
-        both = SpeedUp(reference=against.row, row=of.row, matched=False)
-        if both.interval is None:
-            return None
-        widest = both.interval[1] / both.ratio  # on a logarithmic scale, so the same for times and for rates
-        return figure / widest, figure * widest
-    ours, theirs = _interval_of(of.row, claim), _interval_of(against.row, claim)
-    if ours is None or theirs is None:
-        return None
-    half = math.hypot(*((high - low) / 2 for low, high in (ours, theirs)))
-    return figure - half, figure + half
-
-
-def _interval_of(row: Row, claim: Claim) -> tuple[float, float] | None:
-    if not isinstance(row.measured, Sampled) or row.measured.interval is None:
-        return None
-    low, high = row.measured.interval
-    return (low, high) if claim.metric == "samples_per_s" else (row.batch_global / high, row.batch_global / low)
-
-
-def _doubt(sides: Sequence[Side], doubts: frozenset[int]) -> str:
-    return "; a row of it is doubted" if any(id(side.row) in doubts for side in sides) else ""
-
-
-def _bound(claim: Claim, end: Literal["at_least", "at_most"]) -> float | None:
+def bound(claim: Claim, end: Literal["at_least", "at_most"]) -> float | None:
+    """In base units."""
     text: float | str | None = getattr(claim.bounds, end)
     return None if text is None else quantity(text, claim.kind)[0]
 
 
-def _verdict(claim: Claim, figure: float, found: str, ours: float, theirs: float | None) -> Judged:
-    least, most = _bound(claim, "at_least"), _bound(claim, "at_most")
-    holds = (least is None or figure >= least) and (most is None or figure <= most)
-    verdict: Verdict = "CONFIRMED" if holds else "REFUTED"
-    return Judged(claim=claim, verdict=verdict, found=found, of_value=ours, against_value=theirs, figure=figure)
+def side_name(side: Side, fields: Mapping[str, JsonValue]) -> str:
+    """``zero2, batch 8``: a side by the ``fields`` that its claim names, and its batch."""
+    settings = [
+        str(side.cell.contract[name]) if name == "backend" else f"{name} {setting(name, side.cell.contract.get(name))}"
+        for name in fields
+        if name != "batch"
+    ]
+    return ", ".join([*settings, f"batch {side.row.batch_per_rank}"])
+
+
+def _interval(claim: Claim, figure: float, of: Side, against: Side | None) -> Interval | None:
+    """Where the figure lies with 95 % confidence, both sides taken as independent; None where one is unknown."""
+    if against is None:
+        return _interval_of(of.row, claim)
+    if claim.ratio:
+        ratio = throughput_ratio(of.row, against.row)
+        if ratio.interval is None:
+            return None
+        widest = ratio.interval[1] / ratio.estimate  # on a logarithmic scale, so the same for times and for rates
+        return figure / widest, figure * widest
+    ours, theirs = _interval_of(of.row, claim), _interval_of(against.row, claim)
+    return difference_interval(figure, ours, theirs) if ours and theirs else None
+
+
+def _interval_of(row: Row, claim: Claim) -> Interval | None:
+    interval = throughput_interval(row)
+    if interval is None or claim.metric == "samples_per_s":
+        return interval
+    return row.batch_global / interval[1], row.batch_global / interval[0]
 
 
 def _metric(side: Side, claim: Claim) -> float:
+    """The side's value of the claim's metric.
+
+    Raises:
+        NotTestedError: it is unknown.
+    """
     measured = side.row.measured
     assert measured is not None
-    found: float | None
+    value: float | None
     match claim.metric:
         case "peak_allocated_bytes":
-            found = measured.peak_allocated_bytes_rank_max
+            value = measured.peak_allocated_bytes_rank_max
         case "peak_reserved_bytes":
-            found = measured.peak_reserved_bytes_rank_max
+            value = measured.peak_reserved_bytes_rank_max
         case "capacity_share":
-            found = measured.capacity_share_rank_max
+            value = measured.capacity_share_rank_max
         case "step_time_s":
-            found = measured.step_time_s_rank_max
+            value = measured.step_time_s_rank_max
         case "samples_per_s":
-            found = measured.samples_per_s_global
+            value = measured.samples_per_s_global
         case "total":
-            found = measured.total_s
+            value = measured.total_s
         case phase:
-            known = measured.phases.parts.get(phase) if measured.phases else None
-            found = known.mean_s if known else None
-    if found is None:
-        raise NotTestedError(f"{caption(claim.metric)} is not known of {named(side, claim.of)}")
-    return found
+            times = measured.phases.parts.get(phase) if measured.phases else None
+            value = times.mean_s if times else None
+    if value is None:
+        raise NotTestedError(f"{caption(claim.metric)} is unknown for {side_name(side, claim.of)}")
+    return value
 
 
-def _unit(claim: Claim, kind: Kind) -> str:
-    """That of the claim where it is of this kind; else one that reads well."""
-    if claim.kind == kind:
-        for end in (claim.bounds.at_least, claim.bounds.at_most):
-            if isinstance(end, str):
-                return quantity(end, kind)[1]
-    return {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%"}[kind]
+def _find_one(summary: Summary, claim: Claim) -> Side:
+    """The one row of a claim that names one side.
+
+    Raises:
+        NotTestedError: there is none, or more than one.
+    """
+    return _only(list(_sides(summary, claim, claim.of)), claim.of)
 
 
-def _show(value: float, claim: Claim) -> str:
-    kind = METRICS[claim.metric]
-    if claim.ratio:
-        return in_unit(value, {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%"}[kind])
-    return in_unit(value, _unit(claim, kind))
+def _find_pair(summary: Summary, claim: Claim, against: Mapping[str, JsonValue]) -> tuple[Side, Side]:
+    """The two sides, which agree in everything except the compared fields.
+
+    Raises:
+        NotTestedError: there is none, or more than one.
+    """
+    ours, theirs = list(_sides(summary, claim, claim.of)), list(_sides(summary, claim, against))
+    pairs = sorted(
+        ((_unlike(one, other, claim), one, other) for one, other in product(ours, theirs)),
+        key=lambda pair: len(pair[0]),
+    )
+    alike = [(one, other) for fields, one, other in pairs if not fields]
+    if not alike:
+        fields, one, other = pairs[0]
+        unlike = fields_in_words(fields, one.cell.contract, other.cell.contract)
+        raise NotTestedError(f"the two sides also differ in {unlike}")
+    if len(alike) > 1:
+        _only([one for one, _ in alike], claim.of)
+        _only([other for _, other in alike], against)
+    return alike[0]
 
 
-def _expected(claim: Claim) -> str:
-    """``difference at least 11 GB``."""
-    name = "difference" if claim.difference else "ratio" if claim.ratio else "value"
-    unit = "x" if claim.ratio else _unit(claim, claim.kind)
-    ends = [("at least", claim.bounds.at_least), ("at most", claim.bounds.at_most)]
-    texts = [f"{word} {in_unit(quantity(end, claim.kind)[0], unit)}" for word, end in ends if end is not None]
-    return f"{caption(claim.metric)}, {name} {' and '.join(texts)}"
+def _unlike(one: Side, other: Side, claim: Claim) -> tuple[str, ...]:
+    compared = [*claim.of, *OBSERVED] if "backend" in claim.of else list(claim.of)
+    fields = [
+        name for name in unlike_fields(one.cell.contract, other.cell.contract, but=compared[0]) if name not in compared
+    ]
+    any_batch = "batch" in claim.of or claim.where.get("batch") == "best"
+    same_batch = any_batch or one.row.batch_per_rank == other.row.batch_per_rank
+    return (*fields, *([] if same_batch else ["batch"]))
+
+
+def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Iterator[Side]:
+    """The rows that one side names and that were measured in full.
+
+    Raises:
+        NotTestedError: there is none; says why.
+    """
+    wanted = {**claim.where, **side}
+    cells = [cell for cell in summary.cells if _fits(cell, wanted)]
+    if not cells:
+        raise NotTestedError(_no_cell(summary, wanted))
+    batch = wanted.get("batch")
+    if batch == "best":
+        sides = [Side(cell, cell.best) for cell in cells if cell.best]
+    else:
+        sides = [Side(cell, row) for cell in cells for row in cell.rows if batch in (None, row.batch_per_rank)]
+    measured = [side for side in sides if side.row.measured and not side.row.short]
+    if not measured and any(side.row.measured for side in sides):
+        raise NotTestedError(f"{settings_name(wanted, wanted)}: only a few steps were measured there")
+    if not measured:
+        outcomes = dict.fromkeys(side.row.outcome for side in sides)
+        raise NotTestedError(f"{settings_name(wanted, wanted)}: {', '.join(outcomes) or 'no such batch was measured'}")
+    yield from measured
+
+
+def _fits(cell: CellRows, wanted: Mapping[str, JsonValue]) -> bool:
+    # An unknown field is not null; a run is named by its folder, and YAML may read that name as a number.
+    fields = {name: str(value) if name == RUN else value for name, value in wanted.items() if name != "batch"}
+    return all(name in cell.contract and _same(cell.contract[name], value) for name, value in fields.items())
+
+
+def _same(one: JsonValue, other: JsonValue) -> bool:
+    # In Python 1 == True.
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
+
+
+def _no_cell(summary: Summary, wanted: Mapping[str, JsonValue]) -> str:
+    """The condition that no result meets."""
+    known = list(dict.fromkeys(name for cell in summary.cells for name in cell.contract))
+    if RUN in wanted and RUN not in known:
+        return f"no result has a field {RUN}: only a report of runs that share a cell has one"
+    for name in wanted:
+        if name != "batch" and name not in known:
+            return " ".join(
+                filter(None, [f"no result has a field {name}:", near_miss(name, known) or "see the matrix"])
+            )
+    for name, value in wanted.items():
+        if name != "batch" and not any(_fits(cell, {name: value}) for cell in summary.cells):
+            return f"no result has {settings_name({name: value}, [name])}"
+    return f"no result has {settings_name(wanted, wanted)}"
+
+
+def _only(sides: Sequence[Side], wanted: Mapping[str, JsonValue]) -> Side:
+    """The only row.
+
+    Raises:
+        NotTestedError: there is more than one; says how they differ.
+    """
+    distinct = {side.row.id: side for side in sides}
+    first, *others = distinct.values()
+    if not others:
+        return first
+    fields = dict.fromkeys(
+        name
+        for other in others
+        for name in (
+            *unlike_fields(first.cell.contract, other.cell.contract, but=""),
+            *(["batch"] if first.row.batch_per_rank != other.row.batch_per_rank else []),
+        )
+    )
+    runs = ", ".join(sorted({str(side.cell.contract.get(RUN)) for side in distinct.values()}))
+    which = ", ".join(f"{RUN} ({runs})" if name == RUN else name for name in fields)
+    do = f"choose in `where`: {which}" if which else "report on one run only"
+    raise NotTestedError(f"{len(distinct)} results match {settings_name(wanted, wanted)}: {do}")

@@ -1,29 +1,115 @@
-"""Two runs of one matrix, attempt by attempt: what became slower or larger, what broke, what is missing. Pure."""
+"""Two runs of one matrix, attempt by attempt: what is slower or larger, what fails now, what is missing. Pure."""
 
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from bench.errors import InputError
 from bench.records.outcome import Ok, Result
-from bench.report.differences import Cells, differing
+from bench.report.differences import Cells, differing_keys
+from bench.report.naming import row_name
 from bench.report.rows import Measured, Row, Summary
-from bench.report.run_pair import Changed, Lone, Pair, Space, TwoRuns
 from bench.report.settings import settings_of
 from bench.report.summary import row_of, summarize
-from bench.report.tables.attempts import row_name
-from bench.statistics.ratio import MARGIN, Ratio, speed, step_ratios
+from bench.statistics.ratio import Ratio, step_ratios
+from bench.statistics.verdict import MARGIN, Speed, speed
 from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02
 """Share by which the peaks of two attempts may differ and count as the same."""
 MEMORY_MARGIN_BYTES = 32 * 2**20
-"""The same in bytes, for small models: libraries and the allocator's blocks come and go by this much."""
+"""The same in bytes, for small models: libraries and the allocator's blocks vary by this much."""
 MAX_NEAREST = 100
-"""Cells of one run for which the nearest of the other is looked for."""
+"""Cells of one run for which the most similar cell of the other run is searched."""
+
+Space = Literal["SAME", "LESS", "MORE", "n/a"]
 
 
-def compare(
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One attempt that was measured in both runs."""
+
+    name: str
+    base: Row
+    head: Row
+    ratio: Ratio | None
+    """Of the step's time, head to base; None when a run holds too few samples, or none."""
+    speed: Speed
+    space: Space
+    """By peak allocated memory of the worst rank."""
+    unlike: tuple[str, ...]
+    """Differences that are no change of the code: machine, regime, threads, isolation."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """An attempt with another outcome in head than in base."""
+
+    name: str
+    base: Row
+    head: Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyInOne:
+    """An attempt that only one of the runs has."""
+
+    name: str
+    run: Literal["base", "head"]
+    row: Row
+    nearest: str
+    """What the other run has instead."""
+    cell_gone: bool
+    """The other run has no result of its cell."""
+    searched: bool
+    """One of the runs searched this cell over batch. Searches try other batches from run to run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoRuns:
+    """The comparison of two runs."""
+
+    pairs: tuple[Pair, ...]
+    unmeasured: int
+    """Attempts with the same outcome in both runs that is not a measurement."""
+    changed: tuple[Changed, ...]
+    only_in_one: tuple[OnlyInOne, ...]
+    noise: float | None
+    margin: float
+
+    @property
+    def unlike(self) -> tuple[str, ...]:
+        """All differences between the pairs that are no change of the code."""
+        return tuple(dict.fromkeys(difference for pair in self.pairs for difference in pair.unlike))
+
+    @property
+    def never_measured(self) -> tuple[OnlyInOne, ...]:
+        """Attempts that base measured and head should have. A search of head may have left out a batch."""
+        return tuple(
+            attempt
+            for attempt in self.only_in_one
+            if attempt.run == "base" and attempt.row.measured and (attempt.cell_gone or not attempt.searched)
+        )
+
+    def slower(self, threshold: float) -> list[Pair]:
+        """Pairs whose step is longer by more than ``threshold``, with the confidence of an alarm."""
+        return [pair for pair in self.pairs if pair.ratio is not None and pair.ratio.alarm[0] > 1 + threshold]
+
+    @property
+    def broken(self) -> list[Changed]:
+        """Attempts that succeeded in base and fail in head."""
+        return [changed for changed in self.changed if changed.base.measured]
+
+    def undecided(self, threshold: float) -> list[Pair]:
+        """Pairs whose step may or may not be longer by ``threshold``."""
+        return [
+            pair
+            for pair in self.pairs
+            if (pair.ratio.alarm[0] <= 1 + threshold < pair.ratio.alarm[1] if pair.ratio else pair.speed == "UNCLEAR")
+        ]
+
+
+def compare_runs(
     base: Sequence[Result],
     head: Sequence[Result],
     *,
@@ -32,14 +118,14 @@ def compare(
     margin: float = MARGIN,
     allow_unlike: bool = False,
 ) -> TwoRuns:
-    """Set ``head`` against ``base``. Attempts are matched by the content of their cell and by batch.
+    """Compare ``head`` with ``base``. Attempts are matched by the content of their cell and by batch.
 
     Args:
-        searched: ids of cells that have a search's verdict; short attempts tell of a search too.
-        noise: run-to-run standard deviation of a step's time, as a share, instead of what the steps themselves say:
-            see `ratio`.
+        searched: ids of cells with a search's verdict. Cells with short attempts count as searched, too.
+        noise: standard deviation of a step's time between runs, as a share, instead of an estimate from the steps: see
+            `ratio`.
         margin: share by which a step may change and count as the same.
-        allow_unlike: compare runs of unlike machines too.
+        allow_unlike: compare runs of unlike machines, too.
 
     Raises:
         InputError: the machines are unlike, or no attempt is in both runs.
@@ -51,13 +137,13 @@ def compare(
     if machines and not allow_unlike:
         raise InputError(
             "the runs were measured on unlike machines: " + "; ".join(machines),
-            fix="--allow-unlike compares them all the same, and marks every figure",
+            fix="--allow-unlike compares them nevertheless, and marks every figure",
         )
     if not both:
         raise InputError("no attempt is in both runs", fix=_why_none(base, head))
-    found = summarize([*base, *head])
-    # A row stands for both runs: on which machine each was measured tells none from another.
-    summary = replace(found, columns=tuple(name for name in found.columns if name != "machine"))
+    summary = summarize([*base, *head])
+    # A name stands for both runs, so the machine is no part of it.
+    summary = replace(summary, columns=tuple(name for name in summary.columns if name != "machine"))
     rows = [(_row(summary, one), _row(summary, other)) for one, other in both]
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]
@@ -74,9 +160,9 @@ def compare(
             for one, other in others
             if one.outcome != other.outcome
         ),
-        lone=(
-            *_lone(summary, "base", [ours[key] for key in ours if key not in theirs], head, searched),
-            *_lone(summary, "head", [theirs[key] for key in theirs if key not in ours], base, searched),
+        only_in_one=(
+            *_only_in_one(summary, "base", [ours[key] for key in ours if key not in theirs], head, searched),
+            *_only_in_one(summary, "head", [theirs[key] for key in theirs if key not in ours], base, searched),
         ),
         noise=noise,
         margin=margin,
@@ -84,22 +170,22 @@ def compare(
 
 
 def _row(summary: Summary, result: Result) -> Row:
-    """Its settings as the other run names them too."""
+    """With the settings that both runs name."""
     return row_of(result, settings_of(result, summary.columns))
 
 
 def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
     """In the order of ``results``. Where a batch was measured in full, its short attempt has nothing to add."""
-    found: dict[tuple[str, int], Result] = {}
+    by_attempt: dict[tuple[str, int], Result] = {}
     for result in results:
         key = (result.attempt.cell.id, result.attempt.batch_per_rank)
-        if key not in found or not result.attempt.short:
-            found[key] = result
-    return found
+        if key not in by_attempt or not result.attempt.short:
+            by_attempt[key] = result
+    return by_attempt
 
 
 def _steps_s(result: Result) -> tuple[tuple[float, ...], ...]:
-    """Raw samples of every rank; none of imported figures."""
+    """Raw samples of every rank; empty for imported figures."""
     outcome = result.outcome
     return tuple(rank.step_times_s for rank in outcome.ranks) if isinstance(outcome, Ok) else ()
 
@@ -107,7 +193,7 @@ def _steps_s(result: Result) -> tuple[tuple[float, ...], ...]:
 def _pair(name: str, results: tuple[Result, Result], rows: tuple[Row, Row], ratio: Ratio | None, margin: float) -> Pair:
     (base, head), (ours, theirs) = results, rows
     same = base.outcome == head.outcome
-    if same and ratio is not None:  # one measurement: equal without any doubt
+    if same and ratio is not None:  # the same measurement
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
     return Pair(
         name=name,
@@ -131,7 +217,7 @@ def _space(base: Measured | None, head: Measured | None) -> Space:
 
 
 def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
-    """What was observed to run differently although the same was asked for."""
+    """Observed differences between attempts with the same settings."""
     if base.isolation != head.isolation:
         yield f"isolation: {base.isolation} against {head.isolation}"
     if base.attempt.short != head.attempt.short:
@@ -141,30 +227,30 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
             if ours.threads != theirs.threads:
                 yield f"threads of a rank: {ours.threads} against {theirs.threads}"
             before, after = ours.regime.model_dump(), theirs.regime.model_dump()
-            yield from (f"{field}: {before[field]} against {after[field]}" for field in differing(before, after))
+            yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
 
 
-def _lone(
+def _only_in_one(
     summary: Summary,
     run: Literal["base", "head"],
     alone: Sequence[Result],
     others: Sequence[Result],
     searched: Container[str],
-) -> Iterator[Lone]:
-    """What the other run has nothing of."""
+) -> Iterator[OnlyInOne]:
+    """Attempts without a counterpart in the other run, with the most similar thing that it has."""
     if not alone:
         return
     cells = {other.attempt.cell.id: other.attempt.cell for other in others}
     batches: dict[str, list[str]] = {}
     for other in others:
         batches.setdefault(other.attempt.cell.id, []).append(str(other.attempt.batch_per_rank))
-    candidates, found = Cells(cells.values()), dict[str, str]()
+    candidates, nearest = Cells(cells.values()), dict[str, str]()
     for result in alone:
         cell_id, row = result.attempt.cell.id, _row(summary, result)
-        if cell_id not in cells and cell_id not in found and len(found) < MAX_NEAREST:
-            found[cell_id] = candidates.nearest(result.attempt.cell)
-        has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else found.get(cell_id, UNKNOWN)
-        yield Lone(
+        if cell_id not in cells and cell_id not in nearest and len(nearest) < MAX_NEAREST:
+            nearest[cell_id] = candidates.nearest(result.attempt.cell)
+        has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else nearest.get(cell_id, UNKNOWN)
+        yield OnlyInOne(
             name=row_name(summary, row),
             run=run,
             row=row,
@@ -180,6 +266,6 @@ def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
     cells = {result.attempt.cell.id for result in base}
     shared = next((result for result in head if result.attempt.cell.id in cells), None)
     if shared is not None:
-        return "their cells are the same and their batches are not"
+        return "their cells are the same, but their batches differ"
     differences = Cells(result.attempt.cell for result in base).nearest(head[0].attempt.cell)
-    return f"nearest to the first cell of head, base has {differences}"
+    return f"the cell of base that is most similar to head's first cell has {differences}"

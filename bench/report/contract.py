@@ -1,4 +1,4 @@
-"""The contract of a fair comparison: what must agree between two results, but for the one thing that is compared."""
+"""The contract of a fair comparison: all that must agree between two results, except what is compared. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -10,16 +10,16 @@ from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
 
 OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
-"""Known of measured rows alone: a cell that only ran out of memory has none."""
+"""Known only of measured rows: a cell that ran out of memory has none."""
 RUN = "run"
-"""The axis, and the field, that `several` adds where two runs hold the same cell."""
+"""The axis, and the contract's field, that `merge_runs` adds where two runs hold the same cell."""
 
 
 def contract_of(result: Result) -> dict[str, JsonValue]:
     """Everything that must agree, by name: all that decides what was computed, where, and how it was measured.
 
-    The backend is among it: a comparison between backends excepts it. Of the observed regime only the masters' and
-    the optimizer's precision: how weights are held and reduced is part of what a backend is.
+    This includes the backend; a comparison of backends excepts it. Of the observed regime, it includes only the
+    precision of the master weights and of the optimizer state: how weights are held and reduced belongs to the backend.
     """
     cell, machine = result.attempt.cell, result.machine
     observed: dict[str, JsonValue] = {}
@@ -43,33 +43,33 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
 
 
 def _of_machine(machine: Machine) -> dict[str, JsonValue]:
-    found: dict[str, JsonValue] = {
+    fields: dict[str, JsonValue] = {
         "hardware": [machine.cpu, *machine.accelerators],
         "driver": machine.driver,
         "versions": dict(machine.libraries),
         "allocator": machine.allocator,
     }
-    if isinstance(machine.hardware, Hardware):  # of imported figures, rows of one machine may state it or not
-        found |= {
+    if isinstance(machine.hardware, Hardware):  # imported rows of one machine may state these or not
+        fields |= {
             "cpu_cores": machine.hardware.cores,
             "device_memory_bytes": _as_sold(machine.hardware.memory_bytes),
             "thread_settings": dict(machine.threads),
         }
-    return found
+    return fields
 
 
 def _as_sold(memory_bytes: int) -> int:
-    """Up to the next of eight steps to each power of two: the kernel and the driver keep a share, which moves."""
+    """Rounded up to the next eighth of a power of two: the kernel and the driver reserve a share that varies."""
     step = 1 << max(memory_bytes.bit_length() - 4, 0)
     return -(-memory_bytes // step) * step
 
 
 def machine_names(machines: Sequence[Machine]) -> list[str | None]:
-    """A name for each, the same for those whose results agree in all that `contract_of` takes of a machine.
+    """A name for each machine. Machines have the same name when they agree in all that `contract_of` reads of them.
 
-    None for each where there is one kind.
+    All names are None where there is only one kind.
     """
-    kinds = [key(_of_machine(machine)) for machine in machines]
+    kinds = [contract_key(_of_machine(machine)) for machine in machines]
     distinct = dict(zip(kinds, machines, strict=True))
     if len(distinct) < 2:
         return [None for _ in machines]
@@ -79,10 +79,10 @@ def machine_names(machines: Sequence[Machine]) -> list[str | None]:
     return [by_kind[kind] for kind in kinds]
 
 
-def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:
-    """The fields in which two contracts differ, ``but`` for the one that is compared.
+def unlike_fields(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:
+    """The fields in which two contracts differ, except ``but``, the one that is compared.
 
-    What only one of them knows may differ, so it does; but for what only a measured row can know.
+    A field that only one contract knows counts as different, unless it is `OBSERVED`.
     """
     return tuple(
         name
@@ -91,8 +91,8 @@ def differing(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, b
     )
 
 
-def in_words(fields: Sequence[str], one: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> str:
-    """The fields that differ, and which of them is unknown."""
+def fields_in_words(fields: Sequence[str], one: Mapping[str, JsonValue], other: Mapping[str, JsonValue]) -> str:
+    """The names of fields that differ; those that only one side knows say so."""
     return ", ".join(
         name if (name in one) == (name in other) else f"{name} (known of one side alone)" for name in fields
     )
@@ -109,6 +109,6 @@ def same(one: JsonValue, other: JsonValue) -> bool:
     return one == other
 
 
-def key(contract: Mapping[str, JsonValue], *, without: frozenset[str] = frozenset()) -> str:
-    """The same for contracts that agree in everything but the fields ``without``."""
+def contract_key(contract: Mapping[str, JsonValue], *, without: frozenset[str] = frozenset()) -> str:
+    """A string that is equal for contracts that agree in all fields, except in the fields ``without``."""
     return json.dumps({name: value for name, value in contract.items() if name not in without}, sort_keys=True)

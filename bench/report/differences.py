@@ -1,4 +1,4 @@
-"""In what two cells differ. Pure."""
+"""The fields in which two cells differ. Pure."""
 
 import json
 from collections.abc import Iterable
@@ -10,20 +10,20 @@ from bench.report.contract import same
 
 
 class Cells:
-    """Cells among which the nearest to another one is looked for."""
+    """Cells to find the most similar one in."""
 
     def __init__(self, cells: Iterable[Cell]) -> None:
         self._flat = [flat(cell.model_dump(mode="json")) for cell in cells]
 
     def nearest(self, cell: Cell) -> str:
-        """In words, the fields in which the one that differs least from ``cell`` does."""
+        """In words, how ``cell`` differs from the most similar one of these."""
         before = flat(cell.model_dump(mode="json"))
         if not self._flat:
             return "nothing"
-        after = min(self._flat, key=lambda other: len(differing(before, other)))
+        after = min(self._flat, key=lambda other: len(differing_keys(before, other)))
         return "; ".join(
             f"{field} {json.dumps(after.get(field))} instead of {json.dumps(before.get(field))}"
-            for field in differing(before, after)
+            for field in differing_keys(before, after)
         )
 
 
@@ -38,8 +38,8 @@ def flat(content: JsonValue, path: str = "") -> dict[str, JsonValue]:
     }
 
 
-def differing(one: dict[str, JsonValue], other: dict[str, JsonValue]) -> list[str]:
-    """Keys whose values are not the same; one that is missing is not the same as null."""
+def differing_keys(one: dict[str, JsonValue], other: dict[str, JsonValue]) -> list[str]:
+    """Keys whose values are not the same. A missing value is not the same as null."""
     return [
         key
         for key in dict.fromkeys([*one, *other])

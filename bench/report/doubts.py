@@ -1,14 +1,16 @@
-"""Rows that cannot be right, as sentences that name them."""
+"""Results that should not be trusted without a second look, and why. Pure."""
 
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from statistics import median
 
+from bench.errors import one_line
+from bench.records.outcome import KINDS
 from bench.report import conditions
-from bench.report.contract import OBSERVED, RUN, key
-from bench.report.rows import CellRows, Measured, Row, Sampled, Summary
-from bench.report.tables.attempts import REASON_LIMIT, one_line, row_name
+from bench.report.contract import OBSERVED, RUN, contract_key
+from bench.report.naming import short_reason
+from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
 from bench.units import counted, gib, ms, percent, rate
 
 PHASES_MISS_TOTAL = 0.02
@@ -21,55 +23,50 @@ SAME_LOSS = frozenset(
     {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "branch_sync", "find_unused_parameters"}
     | {"memory_limit_bytes", RUN, *OBSERVED}
 )
-"""Fields that change how a step is computed, and not what it comes to."""
+"""Fields that change how a step is computed, and not its result."""
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """Why something cannot be right."""
+    """One reason not to trust a result as it is."""
 
     row: Row | None
-    """None where it is about all of them."""
-    words: str
+    """None where it concerns all rows."""
+    reason: str
+    """A sentence without its subject where there is a row."""
 
 
-def flags(summary: Summary) -> list[str]:
-    """One sentence for each doubt; empty when there is none."""
-    return [f"{row_name(summary, doubt.row)}: {doubt.words}" if doubt.row else doubt.words for doubt in doubts(summary)]
-
-
-def doubted(summary: Summary) -> frozenset[int]:
-    """The rows that are doubted, by ``id``: equal figures of two runs are two rows."""
-    return frozenset(id(doubt.row) for doubt in doubts(summary) if doubt.row)
+def doubted_rows(summary: Summary) -> frozenset[RowId]:
+    return frozenset(doubt.row.id for doubt in doubts(summary) if doubt.row)
 
 
 @lru_cache(maxsize=1)
 def doubts(summary: Summary) -> tuple[Doubt, ...]:
-    """All of them, cell by cell. Found once for all parts of a report."""
-    found = [*_machines(summary), *_ways(summary), *_of_several_runs(summary)]
+    """All doubts, cell by cell. Computed once for all parts of a report."""
+    found = [*_unlike_machines(summary), *_unlike_launches(summary), *_between_runs(summary)]
     for cell in summary.cells:
-        found += _twice(cell)
+        found += _repeated(cell)
         for row in cell.rows:
             if row.measured is not None and row.retried is not None:
-                found.append(Doubt(row, f"second try; the first failed: {_cut(row.retried)}."))
+                found.append(Doubt(row, f"second try; the first failed: {short_reason(row.retried)}."))
             if row.measured is not None:
                 found += [Doubt(row, words) for words in _of_figures(row.measured)]
-            if row.conditions is not None:  # who shares a GPU may be why another ran out of memory
-                found += [Doubt(row, words) for words in conditions.doubts(row.conditions)]
+            if row.conditions is not None:  # of any outcome: another process on the GPU may explain an oom
+                found += [Doubt(row, words) for words in conditions.disturbances(row.conditions)]
         found += _thrashing(cell)
         found += _shorter_steps(cell)
     return (*found, *_unlike_losses(summary))
 
 
-def _twice(cell: CellRows) -> list[Doubt]:
-    """Of one run alone, each batch of a cell is stored once."""
+def _repeated(cell: CellRows) -> list[Doubt]:
+    """A batch of a cell that has several rows: one run stores each batch once."""
     batches = [row.batch_per_rank for row in cell.rows]
-    words = "is in several of these runs, a row each: `bench compare` holds two runs against each other."
+    words = "is in more than one of these runs, with a row for each: `bench compare` compares two runs."
     return [Doubt(row, words) for row in cell.rows if batches.count(row.batch_per_rank) > 1]
 
 
-def _of_several_runs(summary: Summary) -> list[Doubt]:
-    """Cells that several runs hold, and what was measured in one where another had no room, or did not end well."""
+def _between_runs(summary: Summary) -> list[Doubt]:
+    """Cells that more than one run holds, and rows that were measured although another run failed there."""
     groups: dict[tuple[str, str], list[CellRows]] = {}
     for cell in summary.cells:
         if RUN in cell.contract:
@@ -81,31 +78,29 @@ def _of_several_runs(summary: Summary) -> list[Doubt]:
     for cell, other in (pair for cells in shared for pair in permutations(cells, 2)):
         run = one_line(str(other.contract[RUN]))
         for row in (row for row in cell.rows if row.measured):
-            lost = min(
-                (lost for lost in other.rows if _lost(row, lost)), key=lambda lost: lost.batch_per_rank, default=None
-            )
-            if lost:
-                found.append(Doubt(row, f"batch {lost.batch_per_rank} is {lost.outcome} in run {run}."))
+            against = [failure for failure in other.rows if _contradicts(row, failure)]
+            if failure := min(against, key=lambda failure: failure.batch_per_rank, default=None):
+                found.append(Doubt(row, f"batch {failure.batch_per_rank} is {failure.outcome} in run {run}."))
     are = "is" if len(shared) == 1 else "are"
     words = (
-        f"{counted(len(shared), 'cell')} {are} in several of these runs, and told apart by run:"
-        " `bench compare` holds two runs against each other."
+        f"{counted(len(shared), 'cell')} {are} in more than one of these runs, with the run as a column:"
+        " `bench compare` compares two runs."
     )
     return [Doubt(None, words), *found]
 
 
-def _lost(row: Row, other: Row) -> bool:
-    """Whether ``other`` says that ``row`` could not have been measured: what runs out does so at larger batches too."""
-    if other.outcome == "oom":
-        return other.batch_per_rank <= row.batch_per_rank
-    return other.outcome in ("failed", "hang") and other.batch_per_rank == row.batch_per_rank
+def _contradicts(row: Row, failure: Row) -> bool:
+    """Whether ``row`` should have failed like ``failure``: what runs out of memory does so at larger batches, too."""
+    if failure.outcome == "oom":
+        return failure.batch_per_rank <= row.batch_per_rank
+    return KINDS[failure.outcome].explained_by_logs and failure.batch_per_rank == row.batch_per_rank
 
 
-def _ways(summary: Summary) -> list[Doubt]:
-    """What may differ between like results: how they were launched, and the threads that each rank took."""
+def _unlike_launches(summary: Summary) -> list[Doubt]:
+    """Results that are otherwise alike, but were launched in different ways or used different numbers of threads."""
     found = []
     if len(summary.isolations) > 1:
-        words = "Some attempts were forks of a rank server, and some launches of their own: their set-up differs."
+        words = "Some attempts were forks of a rank server, and others had a launch of their own: their setup differs."
         found.append(Doubt(None, words))
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
@@ -116,21 +111,17 @@ def _ways(summary: Summary) -> list[Doubt]:
     for (_, ranks), numbers in threads.items():
         if len(numbers) > 1:
             counts = ", ".join(map(str, sorted(numbers)))
-            words = f"Results of {counted(ranks, 'rank')} ran with unlike numbers of CPU threads a rank: {counts}."
+            words = f"Results of {counted(ranks, 'rank')} used different numbers of CPU threads a rank: {counts}."
             found.append(Doubt(None, words))
     return found
 
 
-def _machines(summary: Summary) -> list[Doubt]:
+def _unlike_machines(summary: Summary) -> list[Doubt]:
     return [
-        Doubt(None, f"The results come from unlike machines: {_cut(difference)}.")
+        Doubt(None, f"The results come from unlike machines: {short_reason(difference)}.")
         for other in summary.machines[1:]
         for difference in summary.machines[0].unlike(other)
     ]
-
-
-def _cut(text: str) -> str:
-    return one_line(text, REASON_LIMIT)
 
 
 def _of_figures(measured: Measured) -> list[str]:
@@ -158,7 +149,7 @@ def _of_ranks(measured: Sampled) -> list[str]:
 
 
 def _of_imported(measured: Measured) -> list[str]:
-    """The same of imported figures: each of the two peaks is the worst rank's, so reserved is the larger one still."""
+    """Imported figures. Each of the two peaks is the worst rank's, so reserved is still the larger one."""
     found = _phases_miss(measured.phases.unaccounted_share, "its") if measured.phases else []
     allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
     if allocated is not None and reserved is not None and reserved < allocated:
@@ -173,7 +164,7 @@ def _phases_miss(share: float | None, whose: str) -> list[str]:
 
 
 def _unsteady(measured: Sampled) -> list[str]:
-    """Signs that the steps were disturbed, or that the warm-up was too short."""
+    """Signs of disturbed steps, or of a warm-up that was too short."""
     found = []
     step = measured.slowest.step
     above = step.mean_s / step.median_s - 1 if step.median_s else 0
@@ -182,11 +173,11 @@ def _unsteady(measured: Sampled) -> list[str]:
             f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
             f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
         )
-    synchronised = measured.total_s
-    if synchronised and abs(apart := synchronised / step.mean_s - 1) > WINDOWS_APART:
+    synchronised_s = measured.total_s
+    if synchronised_s and abs(apart := synchronised_s / step.mean_s - 1) > WINDOWS_APART:
         found.append(
-            f"its windows disagree by {percent(abs(apart))} ({ms(step.mean_s)} and {ms(synchronised)} ms a step):"
-            " measure more steps."
+            f"its two timing windows disagree by {percent(abs(apart))}"
+            f" ({ms(step.mean_s)} and {ms(synchronised_s)} ms a step): measure more steps."
         )
     if not measured.finite:
         found.append("the loss is not a finite number.")
@@ -194,29 +185,29 @@ def _unsteady(measured: Sampled) -> list[str]:
 
 
 def _thrashing(cell: CellRows) -> list[Doubt]:
-    """Batches that fit and must not be recommended."""
+    """Batches that fit, but must not be recommended."""
     found = []
     for row in cell.rows:
         measured = row.measured
-        if measured is None or row.batch_per_rank not in cell.thrashing:
+        if measured is None or not cell.thrashes(row):
             continue
         evidence = f"{percent(measured.capacity_share_rank_max)} of capacity at {rate(measured.samples_per_s_global)}"
-        better = [other for other in cell.sound if other.batch_per_rank < row.batch_per_rank and other.measured]
-        peak = max(better, key=_rate, default=None)
-        instead = f"; batch {peak.batch_per_rank} does {rate(_rate(peak))}" if peak else ""
+        smaller = [other for other in cell.sound if other.batch_per_rank < row.batch_per_rank]
+        peak = max(smaller, key=lambda row: row.rate, default=None)
+        instead = f"; batch {peak.batch_per_rank} reaches {rate(peak.rate)}" if peak else ""
         retries = measured.alloc_retries if isinstance(measured, Sampled) else 0
-        asked = f", {retries} allocation retries" if retries else ""
-        found.append(Doubt(row, f"thrashing, {evidence} samples/s{asked}{instead}."))
+        retried = f", {retries} allocation {'retry' if retries == 1 else 'retries'}" if retries else ""
+        found.append(Doubt(row, f"thrashing, {evidence} samples/s{retried}{instead}."))
     return found
 
 
 def _unlike_losses(summary: Summary) -> list[Doubt]:
-    """Backends that saw the same weights and samples, and whose losses are not those of the others."""
+    """Rows whose losses differ from those of other backends with the same weights and samples."""
     groups: dict[str, list[Row]] = {}
     for cell in summary.cells:
         if cell.contract.get("attention_dropout"):
-            continue  # drawn anew by every rank
-        task = key(cell.contract, without=SAME_LOSS)
+            continue  # every rank draws its own
+        task = contract_key(cell.contract, without=SAME_LOSS)
         for row in cell.rows:
             if isinstance(row.measured, Sampled):
                 groups.setdefault(f"{task} {row.batch_global} {row.n_steps}", []).append(row)
@@ -229,19 +220,15 @@ def _unlike_losses(summary: Summary) -> list[Doubt]:
             relative = median(gap / scale if scale else 0.0 for gap, scale in apart)
             if relative > LOSSES_APART and max(gap for gap, _ in apart) > LOSS_NOISE:
                 words = (
-                    f"its losses are {percent(relative)} off those of the others with the same weights and samples"
+                    f"its losses differ by {percent(relative)} from those of rows with the same weights and samples"
                     f" ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
                 )
                 found.append(Doubt(row, words))
     return found
 
 
-def _rate(row: Row) -> float:
-    return row.measured.samples_per_s_global if row.measured else 0.0
-
-
 def _shorter_steps(cell: CellRows) -> list[Doubt]:
-    """A larger batch whose step takes less time than that of a smaller batch of the same cell."""
+    """Rows whose step is shorter than that of a smaller batch of the same cell."""
     found = []
     measured = [
         (row, step_s) for row in cell.rows if row.measured and (step_s := row.measured.step_time_s_rank_max) is not None

@@ -1,4 +1,4 @@
-"""Which cell of a run a user means. Pure."""
+"""Finds the cell of a run that a user names. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -8,8 +8,8 @@ from pydantic import JsonValue
 from bench.errors import InputError, near_miss
 from bench.records.outcome import Result
 from bench.report.differences import flat
+from bench.report.naming import setting
 from bench.report.summary import row_of
-from bench.report.tables.attempts import setting
 
 MAX_LISTED = 12
 
@@ -21,7 +21,7 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
         words: a cell's id or folder name, the beginning of either, or settings: ``backend=fsdp num_cams=4``.
 
     Raises:
-        InputError: no cell is meant, or more than one.
+        InputError: no cell matches, or more than one.
     """
     by_cell: dict[str, list[Result]] = {}
     for result in results:
@@ -29,67 +29,69 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
     if not by_cell:
         raise InputError("this run holds no results")
     cells = {cell_id: group[0] for cell_id, group in by_cell.items()}
-    found = _by_settings(cells, words.split()) if "=" in words else _by_name(cells, words.strip())
-    if len(found) > 1:
+    matching = _by_settings(cells, words.split()) if "=" in words else _by_name(cells, words.strip())
+    if len(matching) > 1:
         raise InputError(
-            f"{words!r} means {len(found)} cells",
-            allowed=_listed([cells[cell_id] for cell_id in found]),
-            fix="name one of these, or settings that tell them apart",
+            f"{words!r} matches {len(matching)} cells",
+            allowed=_listed([cells[cell_id] for cell_id in matching]),
+            fix="name one of these, or add settings that only one of them has",
         )
-    return by_cell[found[0]]
+    return by_cell[matching[0]]
 
 
 def _by_name(cells: Mapping[str, Result], name: str) -> list[str]:
     slugs = {cell_id: result.attempt.cell.slug for cell_id, result in cells.items()}
     exact = [cell_id for cell_id, slug in slugs.items() if name in (cell_id, slug)]
-    found = exact or [
+    matching = exact or [
         cell_id for cell_id, slug in slugs.items() if name and (cell_id.startswith(name) or _begins(slug, name))
     ]
-    if not found:
+    if not matching:
         raise InputError(
             f"no cell is called {name!r}",
             allowed=_listed(list(cells.values())),
             fix=near_miss(name, [*slugs.values(), *slugs]) or "or name settings: backend=fsdp num_cams=4",
         )
-    return found
+    return matching
 
 
 def _begins(slug: str, name: str) -> bool:
-    """``fsdp`` begins no cell of ``fsdp2``; an id may be cut anywhere."""
+    """Whether ``slug`` begins with ``name``. A backend counts only as a whole: ``fsdp`` does not match ``fsdp2``."""
     backend = slug.rpartition("-")[0]
     return slug.startswith(name) and (len(name) > len(backend) or name == backend)
 
 
 def _by_settings(cells: Mapping[str, Result], words: Sequence[str]) -> list[str]:
-    known = {cell_id: _settings(result) for cell_id, result in cells.items()}
-    found = list(cells)
+    settings_of = {cell_id: _settings(result) for cell_id, result in cells.items()}
+    matching = list(cells)
     for word in words:
         name, equals, value = word.partition("=")
         if not equals:
             raise InputError(f"{word!r} is not a setting", allowed="NAME=VALUE, such as backend=fsdp num_cams=4")
-        names = dict.fromkeys(name for settings in known.values() for name in settings)
+        names = dict.fromkeys(name for settings in settings_of.values() for name in settings)
         if name not in names:
-            short = [known_name for known_name in names if "." not in known_name]
+            short = [path for path in names if "." not in path]
             raise InputError(f"no cell has a setting called {name!r}", allowed=short, fix=near_miss(name, names))
-        here = [
-            cell_id for cell_id in found if name in known[cell_id] and value in _spellings(name, known[cell_id][name])
+        with_value = [
+            cell_id
+            for cell_id in matching
+            if name in settings_of[cell_id] and value in _spellings(name, settings_of[cell_id][name])
         ]
-        if not here:
-            values = dict.fromkeys(json.dumps(known[cell_id].get(name)).strip('"') for cell_id in found)
-            rest = "" if len(found) == len(cells) else " among those that meet the words before it"
+        if not with_value:
+            values = dict.fromkeys(json.dumps(settings_of[cell_id].get(name)).strip('"') for cell_id in matching)
+            rest = "" if len(matching) == len(cells) else " among those that match the settings before it"
             raise InputError(f"no cell has {word}{rest}", allowed=values, fix=near_miss(value, values))
-        found = here
-    return found
+        matching = with_value
+    return matching
 
 
 def _settings(result: Result) -> dict[str, JsonValue]:
-    """Everything that a cell may be told by: as in the tables, and each field by its path."""
+    """Everything that a user may name a cell by: settings as in the tables, and every field by its path."""
     cell = result.attempt.cell
     return {**row_of(result).settings, **cell.options, **flat(cell.model_dump(mode="json"))}
 
 
 def _spellings(name: str, value: JsonValue) -> set[str]:
-    """How a value may be written: as in a matrix, as in JSON, as in the tables."""
+    """The accepted spellings of a value: as in a matrix, as in JSON, and as in the tables."""
     return {str(value), json.dumps(value), setting(name, value)}
 
 

@@ -1,6 +1,7 @@
-"""Several runs in one report: told apart by name where two of them hold the same cell. Pure."""
+"""Merges runs into one report. Where two runs hold the same cell, the run becomes an axis. Pure."""
 
 from collections.abc import Container, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from bench.records.outcome import Result
@@ -8,46 +9,55 @@ from bench.records.verdict import Probe
 from bench.report.contract import RUN, machine_names
 
 
-def names(folders: Sequence[Path]) -> list[str]:
-    """A run's name is its folder's; where two are called the same, the folder as it was given."""
+def run_names(folders: Sequence[Path]) -> list[str]:
+    """A run has the name of its folder. Where two names are the same, it has the path as the user gave it."""
     short = [folder.resolve().name for folder in folders]
     return [name if short.count(name) == 1 else str(folder) for name, folder in zip(short, folders, strict=True)]
 
 
-def told_apart(
+def merge(
     results: Mapping[str, Sequence[Result]], probes: Mapping[str, Sequence[Probe]]
 ) -> tuple[list[Result], list[Probe]]:
-    """All of them. Where two runs hold the same cell, each is given its run for an axis, and so for a field of its
-    contract: else the order of the runs would decide which of two rows an answer rests on. On unlike machines they are
-    told apart by these already, but a search does not say on which it ran.
+    """All results and searches of the runs.
+
+    Where two runs hold the same cell, the run becomes an axis of every result, and so a field of its contract.
+    Otherwise, the order of the runs would decide which of two rows an answer is based on. Unlike machines already keep
+    two rows apart, but a search does not say which machine it ran on.
 
     Args:
-        results: those of each run, by its name; as are ``probes``.
+        results: of each run, by its name.
+        probes: the same.
     """
-    searched = {probe.cell.id for own in probes.values() for probe in own}
+    searched = {probe.cell.id for of_run in probes.values() for probe in of_run}
     if not _share_a_cell(list(results.values()), searched):
-        return [one for found in results.values() for one in found], [one for own in probes.values() for one in own]
+        return list(chain.from_iterable(results.values())), list(chain.from_iterable(probes.values()))
     return (
         [
             result.model_copy(update={"axes": {RUN: name, **result.axes}})
-            for name, found in results.items()
-            for result in found
+            for name, of_run in results.items()
+            for result in of_run
         ],
-        [probe.model_copy(update={"axes": {RUN: name, **probe.axes}}) for name, own in probes.items() for probe in own],
+        [
+            probe.model_copy(update={"axes": {RUN: name, **probe.axes}})
+            for name, of_run in probes.items()
+            for probe in of_run
+        ],
     )
 
 
 def _share_a_cell(runs: Sequence[Sequence[Result]], searched: Container[str]) -> bool:
-    """Whether two runs hold the same cell, on like machines or ``searched``. A workload's own option named run says
-    which it is."""
+    """Whether two runs hold the same cell, either on machines of the same kind or with a search.
+
+    A workload that has an option named run keeps its runs apart itself.
+    """
     every = [result for run in runs for result in run]
     if len(runs) < 2 or any(RUN in result.attempt.cell.options for result in every):
         return False
     machines = list({result.machine.model_dump_json(): result.machine for result in every}.values())
     kinds = dict(zip((one.model_dump_json() for one in machines), machine_names(machines), strict=True))
     cells: list[set[tuple[str, str | None]]] = [set() for _ in runs]
-    for run, held in zip(runs, cells, strict=True):
+    for run, of_run in zip(runs, cells, strict=True):
         for result in run:
             cell_id = result.attempt.cell.id
-            held.add((cell_id, None if cell_id in searched else kinds[result.machine.model_dump_json()]))
+            of_run.add((cell_id, None if cell_id in searched else kinds[result.machine.model_dump_json()]))
     return len(set().union(*cells)) < sum(map(len, cells))

@@ -4,19 +4,20 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
 from bench.records.cell import Cell, Regime
 from bench.records.conditions import Conditions
 from bench.records.machine import Machine
-from bench.records.outcome import Fault
+from bench.records.outcome import Fault, OutcomeKind
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import Memory
+from bench.statistics.intervals import Interval
 
 P95_NEEDS = 20
-"""Samples. Of fewer, one in twenty is none: the formula would give the median of three."""
+"""Fewest samples for a 95th percentile. Of three, the formula would give the median."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,7 +26,7 @@ class Times:
 
     mean_s: float
     samples_s: Sequence[float] = ()
-    """None of what was imported."""
+    """Empty for imported figures."""
 
     @property
     def median_s(self) -> float | None:
@@ -43,11 +44,11 @@ class Phases:
     """The phase window of the rank whose `total` took longest there."""
 
     rank: int | None
-    """None where nobody said which."""
+    """None where the source does not say which."""
     parts: dict[str, Times]
-    """In the order of PHASE_NAMES; of imported figures those that were given."""
+    """In the order of PHASE_NAMES; of imported figures, those that the source gives."""
     total: Times | None
-    """None where nobody gave it."""
+    """None where the source does not give it."""
     backward_step: Times | None
     """bwd + unscale_clip + optim_step + zero_grad_sched. Never shown beside its parts: shares would pass 100 %."""
 
@@ -58,13 +59,13 @@ class Phases:
 
     @property
     def unaccounted_share(self) -> float | None:
-        """By how much of `total` the phases miss it, by means; None unless all are known."""
+        """Share of `total` that no phase accounts for, by means; None unless all are known."""
         if not self.complete or self.total is None:
             return None
         return 1 - sum(part.mean_s for part in self.parts.values()) / self.total.mean_s
 
     def share(self, name: str) -> float | None:
-        """The part of `total` that a phase takes, by means; None where one of the two is unknown."""
+        """Share of `total` that a phase takes, by means; None where one of the two is unknown."""
         if name not in self.parts or self.total is None:
             return None
         return self.parts[name].mean_s / self.total.mean_s
@@ -82,9 +83,9 @@ class Rank:
     threads: int
     """CPU threads of its operators."""
     sharded_share: float
-    """Of the model's parameters, those of which this rank holds only a part."""
+    """Share of the model's parameters that this rank holds only a part of."""
     unaccounted_share: float | None
-    """By how much of `total` its phases miss it; None without a phase window."""
+    """Share of `total` that none of its phases accounts for; None without a phase window."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,11 +99,11 @@ class Measured:
     peak_allocated_bytes_rank_max: int | None
     peak_reserved_bytes_rank_max: int | None
     capacity_share_rank_max: float | None
-    """Held at the peak, as a share of what the rank could have used: see `Memory.held_bytes`."""
+    """Memory held at the peak, as a share of what the rank could have used: see `Memory.held_bytes`."""
     capacity_bytes_rank_min: float | None
-    """What a rank could have used; the least of any."""
+    """What a rank could have used; the smallest of all ranks."""
     phases: Phases | None
-    """None when the phase window was left out."""
+    """None without a phase window."""
     source: str | None = None
     """Where imported figures come from; None for what bench measured."""
 
@@ -118,25 +119,25 @@ class Measured:
 
     @property
     def straggler_spread(self) -> float | None:
-        """How much longer the slowest rank's mean step takes than the fastest's, as a share."""
+        """By which share the slowest rank's mean step is longer than the fastest's."""
         times_s = self.step_time_s_per_rank
         return max(times_s) / min(times_s) - 1 if len(times_s) > 1 else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Measured):
-    """What bench itself measured, with what only raw samples can tell."""
+    """What bench itself measured, with what only raw samples show."""
 
     ranks: tuple[Rank, ...]
     slowest: Rank
-    """The rank with the longest mean step: it gates the throughput."""
-    interval: tuple[float, float] | None
-    """Where the throughput lies with 95 % confidence, from the slowest rank's samples; None for a few."""
+    """The rank with the longest mean step: it limits the throughput."""
+    interval: Interval | None
+    """Where the throughput lies with 95 % confidence, from the slowest rank's samples; None for too few samples."""
     peak_rss_bytes_rank_max: int | None
     alloc_retries: int
-    """Of all ranks: times that the allocator had to give its blocks back and ask anew."""
+    """How often the allocators of all ranks had to free their blocks and ask again."""
     losses: tuple[float, ...]
-    """Means over ranks, of every step, warm-up included; the first is of the weights as they were built."""
+    """Means over ranks, one a step, warm-up included; the first is the loss of the initial weights."""
 
     @property
     def finite(self) -> bool:
@@ -145,33 +146,56 @@ class Sampled(Measured):
 
     @property
     def instrumentation_share(self) -> float | None:
-        """What synchronising at every phase boundary adds to a step, slowest rank against slowest rank."""
+        """Share by which synchronising at every phase boundary lengthens a step, by the slowest rank of each window."""
         return None if self.total_s is None else self.total_s / self.slowest.step.mean_s - 1
+
+
+class RowId(NamedTuple):
+    """What names a row within a summary."""
+
+    cell: tuple[str, ...]
+    """The cell's id; with the machine and the run where these tell two of it apart."""
+    batch_per_rank: int
+    short: bool
+    repeat: int = 0
+    """0 for the first such row; counts the others."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
     """One result."""
 
+    id: RowId
+    """Unique within a summary: equal figures of two runs are two rows."""
     settings: dict[str, JsonValue]
     """Everything that may differ between cells, the matrix's axes first."""
     batch_per_rank: int
     batch_global: int
     world_size: int
-    outcome: Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
+    outcome: OutcomeKind
     reason: str | None
     """Why it was not measured, with the rank and phase where known."""
     fault: Fault | None
-    """Of what failed: what kind of failure."""
+    """The kind of failure; None for any other outcome."""
     measured: Measured | None
     short: bool
-    """A probe's attempt of a few steps."""
+    """A search's attempt of a few steps."""
     n_steps: int
     """Of the throughput window."""
     retried: str | None = None
     """Why the first of two tries failed."""
     conditions: Conditions | None = None
-    """What the machine did beside it."""
+    """What else the machine did meanwhile."""
+
+    @property
+    def rate(self) -> float:
+        """Global samples per second; 0 for what was not measured."""
+        return self.measured.samples_per_s_global if self.measured else 0.0
+
+    @property
+    def held(self) -> float | None:
+        """Share of capacity held at the peak; None where that is unknown."""
+        return self.measured.capacity_share_rank_max if self.measured else None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,22 +204,25 @@ class CellRows:
 
     cell: Cell
     contract: Mapping[str, JsonValue]
-    """What must agree with another cell for the two to be compared: see `contract`."""
+    """What must agree before this cell is compared with another one: see `contract`."""
     rows: tuple[Row, ...]
     best: Row | None
-    """The sound row of highest throughput; None when nothing was measured."""
+    """The sound row with the highest throughput; None when nothing was measured."""
     thrashing: frozenset[int]
-    """Batches that fit only because the allocator gives blocks back and asks anew."""
+    """Batches that fit only because the allocator frees its blocks and asks for them again."""
+
+    def thrashes(self, row: Row) -> bool:
+        return row.batch_per_rank in self.thrashing
 
     @property
     def sound(self) -> tuple[Row, ...]:
         """The rows that were measured and do not thrash."""
-        return tuple(row for row in self.rows if row.measured and row.batch_per_rank not in self.thrashing)
+        return tuple(row for row in self.rows if row.measured and not self.thrashes(row))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summary:
-    """All that a report of these results may say. Equal to itself alone, so that what follows from it can be kept."""
+    """All that a report of these results may say. Compared by identity, so that what follows from it can be cached."""
 
     cells: tuple[CellRows, ...]
     """In order of first appearance."""
@@ -204,10 +231,10 @@ class Summary:
     shared: dict[str, JsonValue]
     """Settings that are the same for all."""
     machines: tuple[Machine, ...]
-    """Each distinct one: more than one is a reason for doubt."""
+    """Each different one; more than one is a reason for doubt."""
     isolations: tuple[str, ...]
     n_attempts: int
-    """Short ones counted that a full one at the same batch keeps from having a row."""
+    """Including short ones that have no row because their batch was measured in full, too."""
     started_at: str | None
     """Of the first attempt."""
     wall_s: float

@@ -1,4 +1,4 @@
-"""The settings of a cell by name, and those of them that tell the cells of a report apart: its columns. Pure."""
+"""The settings of a cell by name, and which of them become columns because they differ between cells. Pure."""
 
 import json
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
     """Named values of a cell. The axes give the order; what the cell resolved them to gives the value.
 
     Args:
-        named: axes of other results; a plain option of this one is a setting by that name too.
-        cell_id: where it is known already.
+        named: axes of other results. A plain option of this one with such a name becomes a setting, too.
+        cell_id: saves computing it again.
     """
     cell, options = result.attempt.cell, result.attempt.cell.options
     preset = {"preset": cell.options["preset"]} if "preset" in cell.options else {}
@@ -35,22 +35,28 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
     return result.known(settings)
 
 
-def differing(settings: Sequence[dict[str, JsonValue]]) -> tuple[str, ...]:
-    """Names whose values differ, and the cell's id when these do not tell the cells apart."""
+def distinguishing_settings(settings: Sequence[dict[str, JsonValue]]) -> tuple[str, ...]:
+    """Names whose values differ between cells, plus the cell's id when two cells still look the same."""
     names = [name for name in dict.fromkeys(name for one in settings for name in one) if name != "cell"]
     columns = [name for name in names if name == "backend" or _varies(settings, name)]
-    told_apart = len({_key(one, columns) for one in settings}) == len(settings)
-    return tuple(columns if told_apart else [*columns, "cell"])
+    unique = len({_key(one, columns) for one in settings}) == len(settings)
+    return tuple(columns if unique else [*columns, "cell"])
 
 
-def hidden(cells: Sequence[CellRows], columns: Sequence[str]) -> tuple[str, ...]:
-    """Options that no axis names and in which cells differ that else differ in their backend at most."""
+def options_without_axis(cells: Sequence[CellRows], columns: Sequence[str]) -> tuple[str, ...]:
+    """Options that are no axis, although cells differ in them that otherwise differ at most in their backend."""
     names = [name for name in columns if name not in ("backend", "cell")]
     alike: dict[str, list[dict[str, JsonValue]]] = {}
     for cell in cells:
         alike.setdefault(_key(cell.rows[0].settings, names), []).append(cell.cell.options)
-    known = ((options, name) for options in alike.values() for name in dict.fromkeys(n for one in options for n in one))
-    return tuple(dict.fromkeys(name for options, name in known if name not in columns and _varies(options, name)))
+    return tuple(
+        dict.fromkeys(
+            name
+            for options in alike.values()
+            for name in dict.fromkeys(name for one in options for name in one)
+            if name not in columns and _varies(options, name)
+        )
+    )
 
 
 def _varies(settings: Sequence[dict[str, JsonValue]], name: str) -> bool:

@@ -1,8 +1,9 @@
 """All arithmetic of the report: from the raw samples of results to rows. Pure: no disk, no clock, no torch."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Sequence
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from pydantic import JsonValue
 
@@ -11,34 +12,35 @@ from bench.records.outcome import Failed, Ok, Oom, Reported, Result
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
 from bench.report.contract import RUN, contract_of, machine_names
-from bench.report.rows import CellRows, Measured, Phases, Rank, Row, Sampled, Summary, Times
-from bench.report.settings import differing, hidden, settings_of
-from bench.search.throughput import CEILING, CLEARLY
-from bench.statistics.intervals import mean_interval
+from bench.report.rows import CellRows, Measured, Phases, Rank, Row, RowId, Sampled, Summary, Times
+from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
+from bench.statistics.intervals import Interval, mean_interval
+from bench.statistics.thrashing import CEILING, thrashing_batches
 
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
 
 def summarize(results: Sequence[Result]) -> Summary:
-    """The summary of ``results``, which may come in any order. A cell on two unlike machines, or of two
-    runs that are told apart, is two."""
+    """The summary of ``results``, in any order. A cell that ran on two unlike machines, or in two runs that
+    `merge_runs` keeps apart, counts as two."""
     machines = tuple(_distinct(result.machine for result in results))
     names = machine_names(machines)
-    by_cell: dict[tuple[str, str | None, str], list[Result]] = {}
+    by_cell: dict[tuple[str, str | None, str | None], list[Result]] = {}
     for result in results:
-        name = names[machines.index(result.machine)]
-        by_cell.setdefault((result.attempt.cell.id, name, str(result.axes.get(RUN))), []).append(result)
+        name, run = names[machines.index(result.machine)], result.axes.get(RUN)
+        key = (result.attempt.cell.id, name, None if run is None else str(run))
+        by_cell.setdefault(key, []).append(result)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
 
     def cells_with(named: Sequence[str]) -> tuple[CellRows, ...]:
-        return tuple(_cell_rows(cell_id, group, named, name) for (cell_id, name, _), group in by_cell.items())
+        return tuple(_cell_rows(key, group, named) for key, group in by_cell.items())
 
     cells = cells_with(named)
-    columns = differing([cell.rows[0].settings for cell in cells])
-    if more := hidden(cells, columns):
+    columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
+    if more := options_without_axis(cells, columns):
         cells = cells_with((*named, *more))
-        columns = differing([cell.rows[0].settings for cell in cells])
+        columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
     shared = cells[0].rows[0].settings if cells else {}
     return Summary(
         cells=cells,
@@ -52,14 +54,16 @@ def summarize(results: Sequence[Result]) -> Summary:
     )
 
 
-def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
+def row_of(result: Result, settings: dict[str, JsonValue] | None = None, row_id: RowId | None = None) -> Row:
     """The row of one result.
 
     Args:
-        settings: those of its cell, where they are known already.
+        settings: those of its cell; saves computing them again.
+        row_id: its name in a summary; by default, that of the only such attempt.
     """
     attempt, outcome = result.attempt, result.outcome
     return Row(
+        id=row_id or RowId((attempt.cell.id,), attempt.batch_per_rank, attempt.short),
         settings=settings or settings_of(result),
         batch_per_rank=attempt.batch_per_rank,
         batch_global=attempt.batch_per_rank * attempt.cell.num_processes,
@@ -75,22 +79,27 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None) -> Row:
     )
 
 
-def _cell_rows(cell_id: str, results: Sequence[Result], named: Sequence[str], machine: str | None) -> CellRows:
+def _cell_rows(key: tuple[str, str | None, str | None], results: Sequence[Result], named: Sequence[str]) -> CellRows:
+    cell_id, machine, _ = key
     # Where a batch was measured in full, its short attempt has nothing to add.
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
-    told = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
+    shown = [result for result in results if not (result.attempt.short and result.attempt.batch_per_rank in full)]
     first = results[0]
-    here: dict[str, JsonValue] = {} if machine is None else {"machine": machine}
+    on_machine: dict[str, JsonValue] = {} if machine is None else {"machine": machine}
 
     def settings(result: Result) -> dict[str, JsonValue]:
-        return {**settings_of(result, named, cell_id), **here}
+        return {**settings_of(result, named, cell_id), **on_machine}
 
-    shared = settings(first)
-    # Axes may be named in another order in another run, and imported rows may state unlike fields.
-    rows = sorted(
-        (row_of(result, shared if _named_alike(result, first) else settings(result)) for result in told),
-        key=lambda row: row.batch_per_rank,
-    )
+    shared, names = settings(first), tuple(part for part in key if part is not None)
+    seen: Counter[tuple[int, bool]] = Counter()
+    rows = []
+    for result in shown:
+        attempt = result.attempt.batch_per_rank, result.attempt.short
+        row_id = RowId(names, *attempt, repeat=seen[attempt])
+        seen[attempt] += 1
+        # Axes may be named in another order in another run, and imported rows may state different fields.
+        rows.append(row_of(result, shared if _named_alike(result, first) else settings(result), row_id))
+    rows.sort(key=lambda row: row.batch_per_rank)
     thrashing = _thrashing(rows)
     sound = [
         (row.measured.samples_per_s_global, row)
@@ -107,19 +116,28 @@ def _cell_rows(cell_id: str, results: Sequence[Result], named: Sequence[str], ma
     )
 
 
+class _Fit(NamedTuple):
+    """What decides whether a batch thrashes."""
+
+    batch: int
+    rate: float
+    at_ceiling: bool
+    retried: bool
+
+
 def _thrashing(rows: Sequence[Row]) -> frozenset[int]:
-    """Batches at the ceiling whose throughput falls behind a smaller one's, or whose allocator had to ask anew."""
-    found, fastest = set(), 0.0
-    for row in rows:
-        if row.measured is None:
-            continue
-        rate, held = row.measured.samples_per_s_global, row.measured.capacity_share_rank_max
-        at_ceiling = row.measured.peak_reserved_bytes_rank_max is not None and (held or 0) >= CEILING
-        retried = isinstance(row.measured, Sampled) and row.measured.alloc_retries > 0
-        if retried or (at_ceiling and rate < (1 - CLEARLY) * fastest):
-            found.add(row.batch_per_rank)
-        fastest = max(fastest, rate)
-    return frozenset(found)
+    return thrashing_batches(
+        _Fit(
+            batch=row.batch_per_rank,
+            rate=measured.samples_per_s_global,
+            # An allocator that keeps no blocks cannot thrash.
+            at_ceiling=measured.peak_reserved_bytes_rank_max is not None
+            and (measured.capacity_share_rank_max or 0) >= CEILING,
+            retried=isinstance(measured, Sampled) and measured.alloc_retries > 0,
+        )
+        for row in rows
+        if (measured := row.measured)
+    )
 
 
 def _named_alike(one: Result, other: Result) -> bool:
@@ -138,7 +156,7 @@ def _reason(result: Result) -> str | None:
             reason = outcome.reason
     if isinstance(outcome, Failed) and outcome.fault != "error":
         reason = f"{outcome.fault.replace('_', ' ')}: {reason}"
-    return reason if result.retried is None else f"second try, {reason} (the first: {result.retried})"
+    return reason if result.retried is None else f"second try, {reason} (first try: {result.retried})"
 
 
 def _measured(result: Result) -> Measured | None:
@@ -148,14 +166,14 @@ def _measured(result: Result) -> Measured | None:
             return _measure(outcome, attempt.batch_per_rank)
         case Reported() as outcome:
             batch_global = attempt.batch_per_rank * attempt.cell.num_processes
-            return _read_off(outcome, batch_global, result.machine.hardware.device)
+            return _imported(outcome, batch_global, result.machine.hardware.device)
     return None
 
 
-def _read_off(outcome: Reported, batch_global: int, device: Device) -> Measured | None:
-    """Imported figures; what they lack stays None."""
+def _imported(outcome: Reported, batch_global: int, device: Device) -> Measured | None:
+    """Imported figures; what the source does not give stays None."""
     step_s = max(outcome.step_time_s_per_rank, default=None)
-    # A published throughput is often rounded more than the step time that it comes from.
+    # A published throughput is often rounded more than its step time.
     samples_per_s = outcome.samples_per_s_global if step_s is None else batch_global / step_s
     if samples_per_s is None:
         return None
@@ -215,10 +233,10 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
     )
 
 
-def _throughput_interval(samples_s: Sequence[float], batch_global: int) -> tuple[float, float] | None:
+def _throughput_interval(samples_s: Sequence[float], batch_global: int) -> Interval | None:
     """Samples/s at the ends of the mean step's interval."""
-    found = mean_interval(samples_s)
-    return None if found is None or found[0] <= 0 else (batch_global / found[1], batch_global / found[0])
+    step_s = mean_interval(samples_s)
+    return None if step_s is None or step_s[0] <= 0 else (batch_global / step_s[1], batch_global / step_s[0])
 
 
 def _phases(ranks: Sequence[RankOk]) -> Phases | None:
@@ -251,8 +269,8 @@ def _worst(values: Sequence[Number | None]) -> Number | None:
 
 
 def _distinct(items: Iterable[Item]) -> list[Item]:
-    found: list[Item] = []
+    seen: list[Item] = []
     for item in items:
-        if item not in found:
-            found.append(item)
-    return found
+        if item not in seen:
+            seen.append(item)
+    return seen

@@ -1,4 +1,4 @@
-"""What arithmetic says a step must cost, beside what was measured. Pure.
+"""What a step must cost in theory: memory of model state, traffic, recomputation. Pure.
 
 Memory of model state and volume of communication after Rajbhandari et al. 2020, ZeRO (arXiv:1910.02054), sections 3 and
 7; the parts of mixed precision after Micikevicius et al. 2018, Mixed Precision Training (arXiv:1710.03740); gathering
@@ -6,28 +6,25 @@ and freeing of units after Zhao et al. 2023, PyTorch FSDP (arXiv:2304.11277); re
 (arXiv:1604.06174).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.records.cell import Regime
-from bench.report.rows import CellRows, Sampled, Summary
-from bench.report.tables.attempts import Table, cell_name
-from bench.units import UNKNOWN, percent, size
+from bench.report.rows import CellRows, Sampled
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 FORWARD_PASSES = {"pi05": 2, "pi07": 2}
-"""How often one forward pass of a workload runs through its units; once unless it stands here."""
+"""How often one forward pass of a workload runs through its units; once for workloads that are not listed."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Bytes of model state on one rank, all through a step."""
+    """Bytes of model state on one rank, throughout a step."""
 
     weights: float
     gradients: float
     masters: float
-    """Beside the weights; 0 where the weights are the masters."""
+    """Copies of the weights for the optimizer; 0 where it steps the weights themselves."""
     moments: float
     """Adam's two."""
 
@@ -59,7 +56,7 @@ def state(regime: Regime) -> State:
     kind = regime.sharding
     whole = kind in ("none", "NO_SHARD", "zero0")
     weight = ITEM_BYTES[regime.weights_dtype]
-    # DeepSpeed keeps masters of its own even of fp32 weights.
+    # DeepSpeed keeps separate masters even for fp32 weights.
     own_masters = regime.masters_dtype is not None and (
         kind.startswith("zero") or regime.masters_dtype != regime.weights_dtype
     )
@@ -148,50 +145,42 @@ def without_batch(cell: CellRows) -> Peak | None:
     return Peak(low - slope * small, tuple(batch for batch, _ in points))
 
 
-def table(summary: Summary) -> Table:
-    """One line a cell: predicted state, what was measured, the rest; what is sent, what is computed again."""
-    parts = ("weights", "gradients", "masters", "Adam", "predicted", "measured", "rest", "sent a step", "recomputed")
-    rows = [(cell_name(summary, cell.rows[0]), *_values(cell)) for cell in summary.cells]
-    cpu = any(machine.hardware.device == "cpu" for machine in summary.machines)
-    return Table(
-        title="Theory and measurement",
-        headers=("cell", "parameters", *parts, "from batch"),
-        rows=tuple(rows) if any(row[1] != UNKNOWN for row in rows) else (),
-        numeric=frozenset(("parameters", *parts)),
-        notes=(
-            "weights to predicted: bytes of model state on each rank by arXiv:1910.02054, if all is trained. measured:"
-            " peak allocated without what grows with the batch, on the line through two batches; with one, all of it."
-            " rest: what a step holds for a while: gathered units, buckets, fp32 gradients in the optimizer's step."
-            + (" On a CPU measured is growth of the data segment, with whatever libraries add." if cpu else ""),
-            "sent a step: by each rank, with ring algorithms; for zero3, and for your own"
-            " FSDP 2 config that does not reshard after forward, at most. recomputed: part of all arithmetic.",
-        ),
-    )
+@dataclass(frozen=True, kw_only=True)
+class Theory:
+    """One cell in theory, beside the measured peak."""
+
+    regime: Regime | None
+    """As observed; None where bench measured nothing, or where a dtype is not in `ITEM_BYTES`."""
+    state: State | None
+    sent_bytes: float | None
+    """By each rank in a step."""
+    peak: Peak | None
+    recomputed_share: float | None
+    """None where the cell does not say whether it checkpoints activations."""
+
+    @property
+    def rest_bytes(self) -> float | None:
+        """What was measured beyond the predicted state."""
+        return self.peak.allocated - self.state.total if self.peak and self.state else None
 
 
-def _values(cell: CellRows) -> Sequence[str]:
-    regime = _regime(cell)
-    recomputed = cell.cell.options.get("grad_ckpt")
-    again = percent(recomputed_share(recomputed)) if isinstance(recomputed, bool) else UNKNOWN
-    if regime is None:
-        return (*[UNKNOWN] * 9, again, UNKNOWN)
-    held, peak = state(regime), without_batch(cell)
+def theory_of(cell: CellRows) -> Theory:
+    """The prediction for one cell."""
+    regime, checkpointed = _regime(cell), cell.cell.options.get("grad_ckpt")
     computed_in = 2 if cell.cell.mixed_precision == "bf16" else 4
-    sent = sent_bytes(regime, FORWARD_PASSES.get(cell.cell.workload, 1), computed_in_bytes=computed_in)
-    return (
-        f"{regime.parameters:,}",
-        *(size(part) for part in (held.weights, held.gradients, held.masters, held.moments, held.total)),
-        *((size(peak.allocated), size(peak.allocated - held.total)) if peak else (UNKNOWN, UNKNOWN)),
-        size(sent),
-        again,
-        " and ".join(map(str, peak.batches)) if peak else UNKNOWN,
+    passes = FORWARD_PASSES.get(cell.cell.workload, 1)
+    return Theory(
+        regime=regime,
+        state=state(regime) if regime else None,
+        sent_bytes=sent_bytes(regime, passes, computed_in_bytes=computed_in) if regime else None,
+        peak=without_batch(cell) if regime else None,
+        recomputed_share=recomputed_share(checkpointed) if isinstance(checkpointed, bool) else None,
     )
 
 
 def _regime(cell: CellRows) -> Regime | None:
-    """As observed; None where bench measured nothing, or in dtypes that no formula here has."""
-    found = next((row.measured.slowest.regime for row in cell.rows if isinstance(row.measured, Sampled)), None)
-    if found is None:
+    regime = next((row.measured.slowest.regime for row in cell.rows if isinstance(row.measured, Sampled)), None)
+    if regime is None:
         return None
-    dtypes = (found.weights_dtype, found.masters_dtype, found.optimizer_dtype, found.reduction_dtype)
-    return found if all(dtype is None or dtype in ITEM_BYTES for dtype in dtypes) else None
+    dtypes = (regime.weights_dtype, regime.masters_dtype, regime.optimizer_dtype, regime.reduction_dtype)
+    return regime if all(dtype is None or dtype in ITEM_BYTES for dtype in dtypes) else None

@@ -1,4 +1,4 @@
-"""The stored training that `bench audit dataloader` compares a loader with, and the batch that it audits."""
+"""What stored results say about the training of one cell, for the audit of its data loader. Pure."""
 
 from collections.abc import Sequence
 
@@ -9,13 +9,13 @@ from bench.report.summary import summarize
 
 
 def training(results: Sequence[Result], batch_per_rank: int | None = None) -> Training | None:
-    """The training of one cell at one batch, from full measurements; None without one.
+    """The full measurement of one cell; None where there is none.
 
     Args:
-        results: all of the same cell.
-        batch_per_rank: None takes the batch of the highest throughput.
+        results: of one cell.
+        batch_per_rank: only this batch counts; None selects the best one.
     """
-    cells = summarize(results).cells  # several, where machines differed by too little to keep a run apart
+    cells = summarize(results).cells  # more than one if the cell ran on unlike machines
     rows = [row for cell in cells for row in cell.rows if row.batch_per_rank == batch_per_rank and not row.short]
     if batch_per_rank is None:
         rows = [cell.best for cell in cells if cell.best]

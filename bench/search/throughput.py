@@ -8,11 +8,8 @@ from bench.records.verdict import Answer, Goal
 from bench.search import memory
 from bench.search.ceiling import Bracket
 from bench.search.data import Evidence, Observation, Try
+from bench.statistics.thrashing import CEILING, CLEARLY, thrashing_batches
 
-CLEARLY = 0.03
-"""Share by which a throughput must be lower to count as slower rather than as noise of a step or two."""
-CEILING = 0.97
-"""Share of capacity from which reserved memory counts as at the ceiling."""
 WALK = 4
 """Number of fresh batches below max after which the exploration of the curve ends."""
 NEAR_TOP = 0.95
@@ -79,12 +76,12 @@ def batches_up_to_max(evidence: Evidence, bracket: Bracket, goal: Goal) -> Batch
     points = _points([o for o in evidence.seen if o.batch <= bracket.fits])
     candidates = [o for o in evidence.hints if o.batch % goal.granularity == 0]
     hints = _points([o for o in candidates if o.batch < NEAR_TOP * bracket.fits])
-    thrashing = _thrashing(points)
+    thrashing = thrashing_batches(points.values())
     sound = {batch: point for batch, point in points.items() if batch not in thrashing and point.rate}
     within = {b: point for b, point in sound.items() if point.held is not None and point.held <= goal.headroom}
     unseen = {batch: point for batch, point in hints.items() if batch not in points and not point.retried}
     rates = {batch: point.rate for batch, point in (unseen | sound).items() if point.rate}
-    return Batches(points, hints, frozenset(thrashing), sound, within, rates)
+    return Batches(points, hints, thrashing, sound, within, rates)
 
 
 def choose(batches: Batches) -> Answers:
@@ -150,17 +147,6 @@ def _point(batch: int, group: Sequence[Observation]) -> Point:
         retried=any(o.alloc_retries for o in group),
         full=was_full,
     )
-
-
-def _thrashing(points: Mapping[int, Point]) -> set[int]:
-    """Batches that fit only because the allocator frees cached blocks and retries, which costs throughput."""
-    thrashing, fastest = set(), 0.0
-    for batch, point in sorted(points.items()):
-        slower = point.rate < (1 - CLEARLY) * fastest
-        if point.retried or (slower and point.at_ceiling):
-            thrashing.add(batch)
-        fastest = max(fastest, point.rate)
-    return thrashing
 
 
 def _curve_batch(batches: Batches, goal: Goal) -> int | None:

@@ -7,11 +7,13 @@ from collections.abc import Sequence
 from functools import cache
 
 CONFIDENCE = 0.95
+Interval = tuple[float, float]
+"""The lower and the upper end."""
 BLOCKS = 10
 """Into which a long series is cut."""
 
 
-def mean_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> tuple[float, float] | None:
+def mean_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """Where the mean of the process behind ``samples`` lies; None for fewer than three.
 
     By batch means: steps that follow each other are alike, so the scatter of single steps would promise too much. The
@@ -24,6 +26,12 @@ def mean_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> t
     mean = statistics.fmean(samples)
     half = student_t(len(means) - 1, confidence) * standard_error(means)
     return mean - half, mean + half
+
+
+def difference_interval(difference: float, one: Interval, other: Interval) -> Interval:
+    """Around the ``difference`` of two means with these intervals, taken as independent."""
+    half = math.hypot(*((high - low) / 2 for low, high in (one, other)))
+    return difference - half, difference + half
 
 
 def block_means(samples: Sequence[float]) -> list[float]:

@@ -40,12 +40,6 @@ everybody's interval by it; and the median one is never subtracted, so a change 
 
 An interval reaches Student's t times these to each side, with degrees of freedom after Welch and Satterthwaite.
 
-*The verdict.* A change within the margin counts as none. SAME: the attempt's 95 % interval lies wholly inside the
-margin; it is a claim of its own, as in a test of equivalence, and not the lack of another. SLOWER, FASTER: the interval
-lies wholly outside (Kruschke, Rejecting or accepting parameter values in Bayesian estimation, AMPPS 1, 2018, has the
-same rule), and that with 99 % confidence for all attempts together (Bonferroni), so that a large matrix raises no alarm
-by its size. UNCLEAR: neither.
-
 Tried by tests/perf/compare_trials.py on two cores under a load of 2.5 to 5 from other work: of 165 comparisons of
 unchanged attempts, from all pairs of 11 runs, none raised an alarm; a planted sleep of 30 % was SLOWER in 30 of 30
 attempts, and one of 10 % SAME in none.
@@ -55,11 +49,10 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
-from bench.statistics.intervals import CONFIDENCE, blocks, student_t
+from bench.statistics.intervals import CONFIDENCE, Interval, blocks, student_t
 
-Speed = Literal["SAME", "FASTER", "SLOWER", "UNCLEAR"]
 Steps = Sequence[Sequence[float]]
 """Step times in seconds of every rank."""
 
@@ -69,8 +62,6 @@ QUIET = 0.01
 """Standard deviation, as a share, by which runs of the same code differ on a quiet machine."""
 FAST = 0.05
 """Share of the steps that are faster than the fast step."""
-MARGIN = 0.05
-"""Share by which a step may change and count as the same."""
 ENOUGH_PAIRS = 5
 """From which on the attempts' own spread is an estimate."""
 MAD_TO_SD = 1.4826
@@ -82,9 +73,9 @@ class Ratio:
     """Head to base, of the typical step."""
 
     estimate: float
-    interval: tuple[float, float]
+    interval: Interval
     """Where it lies with 95 % confidence."""
-    alarm: tuple[float, float]
+    alarm: Interval
     """Where it lies with a confidence that allows for all attempts; never narrower."""
     of_means: float
     """Head to base, of the plain mean."""
@@ -136,17 +127,6 @@ def typical_step(ranks_s: Steps) -> Typical | None:
         disturbed=max(0.0, math.log(time_s / fast_s)),
         mean_s=statistics.fmean(steps_s),
     )
-
-
-def speed(ratio: Ratio | None, margin: float = MARGIN) -> Speed:
-    """The verdict."""
-    if ratio is None:
-        return "UNCLEAR"
-    if 1 / (1 + margin) <= ratio.interval[0] and ratio.interval[1] <= 1 + margin:
-        return "SAME"
-    if ratio.alarm[0] > 1 + margin:
-        return "SLOWER"
-    return "FASTER" if ratio.alarm[1] < 1 / (1 + margin) else "UNCLEAR"
 
 
 def _faster_half(steps_s: Sequence[float]) -> float:

@@ -301,7 +301,7 @@ def test_a_rank_is_told_by_mean_median_and_95th_percentile() -> None:
     row = dict(zip(table.headers, table.rows[0], strict=True))
     assert (row["fetch mean ms"], row["fetch median ms"], row["fetch p95 ms"]) == ("15.00", "10.00", "20.00")
     assert (row["batches/s"], row["samples/s"], row["start ms"]) == ("66.7", "133", "1000")
-    assert "66.7 batches/s at least, 66.7 in the mean, 66.7 at most" in table.notes[1]
+    assert "minimum 66.7, mean 66.7, maximum 66.7 batches/s" in table.notes[1]
 
 
 # --- parameters -----------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from examples import ok, result
 from bench.records.outcome import Failed, Oom
 from bench.report.render import html
 from bench.report.tables import sections
-from bench.report.tables.attempts import Table
+from bench.report.tables.table import Table
 
 pytestmark = pytest.mark.skipif(
     executable() is None, reason=f"needs one of {', '.join(NAMES)} on PATH: apt-get install chromium"

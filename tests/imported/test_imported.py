@@ -16,13 +16,12 @@ from bench.errors import InputError
 from bench.imported import read_all, save
 from bench.records.machine import StatedHardware
 from bench.records.outcome import Oom, Reported, Result
-from bench.records.phases import PHASE_NAMES
 from bench.report.contract import contract_of
-from bench.report.doubts import flags
 from bench.report.summary import summarize
-from bench.report.tables.attempts import Table
 from bench.report.tables.charts import charts
+from bench.report.tables.doubts import doubt_sentences
 from bench.report.tables.show import show
+from bench.report.tables.table import Table
 from bench.store.run_folder import Store
 
 PUBLISHED = Path(__file__).parents[2] / "reports" / "published-8xA100"
@@ -181,7 +180,7 @@ def test_phases_that_were_not_given_are_unknown_and_the_others_are_shown(tmp_pat
     assert "64.3" in shares
     assert "| fsdp" not in shares  # without a total there is none
     assert "## Phases, median ms" not in text
-    assert flags(summarize([first, second])) == []
+    assert doubt_sentences(summarize([first, second])) == []
     whole = [chart.name for chart in charts(summarize([first, second]))]
     assert "phases" not in whole  # a bar of one phase would look like a short step
 
@@ -202,13 +201,15 @@ def test_imported_figures_are_doubted_by_the_same_rules(
     columns: str, values: str, doubt: str | None, tmp_path: Path
 ) -> None:
     columns = columns.format(phases=",".join(f"{name}_ms" for name in (*PHASE_NAMES, "total")))
-    found = flags(summarize(imported(tmp_path, HEAD + f"backend,batch,step_time_s,{columns}\nfsdp,8,1,{values}\n")))
+    found = doubt_sentences(
+        summarize(imported(tmp_path, HEAD + f"backend,batch,step_time_s,{columns}\nfsdp,8,1,{values}\n"))
+    )
     assert len(found) == (doubt is not None)
     assert all(one.startswith(f"fsdp, batch 8: {doubt}") for one in found)
 
 
 def test_ranks_of_a_profile_that_are_far_apart_are_flagged(tmp_path: Path) -> None:
-    (doubt,) = flags(summarize(profile(tmp_path, per_rank_step_time_s=[1.2, 1.0])))
+    (doubt,) = doubt_sentences(summarize(profile(tmp_path, per_rank_step_time_s=[1.2, 1.0])))
     assert doubt == "ddp, batch 12: rank 0's mean step (1200 ms) takes 20.0 % longer than rank 1's (1000 ms)."
 
 
@@ -253,7 +254,7 @@ def test_processes_of_one_import_that_differ_were_measured_on_one_machine(tmp_pa
     table = "backend,num_processes,batch,step_time_s\nddp,4,8,1\nddp,8,8,1.1\n"
     results = imported(tmp_path, head + table)
     assert [result.machine.hardware.devices for result in results] == [8, 8]
-    assert flags(summarize(results)) == []
+    assert doubt_sentences(summarize(results)) == []
     assert contract_of(results[0])["hardware"] == contract_of(results[1])["hardware"] == [None, *["Some GPU"] * 8]
     stated = imported(tmp_path, head + "backend,num_processes,batch,step_time_s,devices\nddp,4,8,1,4\nddp,8,8,1.1,\n")
     assert [result.machine.hardware.devices for result in stated] == [4, 8]
@@ -289,7 +290,7 @@ def test_a_run_of_imported_figures_is_a_run(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "matrix.yaml").exists()
     assert "8 x A100" in (tmp_path / "run" / "report.md").read_text()
     shown = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
-    assert "Imported, means without samples" in shown.output
+    assert "Imported; means without samples" in shown.output
 
 
 def test_keys_that_are_not_read_are_named_without_what_a_terminal_obeys(tmp_path: Path) -> None:
@@ -337,7 +338,7 @@ def test_published_figures() -> None:
     }
     thrashing = [cell.thrashing for cell in summary.cells if cell.thrashing]
     assert thrashing == [frozenset({10, 12})]
-    doubts = [doubt for doubt in flags(summary) if "shorter" in doubt]
+    doubts = [doubt for doubt in doubt_sentences(summary) if "shorter" in doubt]
     assert len(doubts) == 1
     assert "zero2" in doubts[0]
     assert "batch 16: its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)" in doubts[0]

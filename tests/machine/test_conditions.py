@@ -20,7 +20,7 @@ from bench.machine import conditions, gpus
 from bench.machine.conditions import Sampler
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.outcome import Oom, Result
-from bench.report.conditions import doubts
+from bench.report.conditions import disturbances
 
 SPIN = "import os, time; print(os.getpid(), flush=True); end = time.time() + 60\nwhile time.time() < end: pass"
 GIB = 2**30
@@ -210,9 +210,9 @@ def test_a_real_gpu_is_looked_at(tmp_path: Path) -> None:
 
 
 DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
-    "another process": ({"others_cpu_share": 0.4}, "other processes took 40.0 % of the CPU meanwhile."),
+    "another process": ({"others_cpu_share": 0.4}, "other processes took 40.0 % of the CPU during the attempt."),
     "one just before": ({"others_cpu_share_before": 0.4}, "other processes took 40.0 % of the CPU just before."),
-    "swap": ({"swapped_bytes": GIB}, "1.00 GiB were moved to or from swap meanwhile."),
+    "swap": ({"swapped_bytes": GIB}, "1.00 GiB were swapped during the attempt."),
     "disk": ({"disk_free_bytes_min": GIB // 2}, "the disk of the run's folder had 0.50 GiB left."),
     "tenant": (
         {"gpus": (GpuConditions(**{**COOL, "others_before": 2, "others_bytes_before": 7 * GIB}),)},
@@ -220,7 +220,7 @@ DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
     ),
     "a tenant that cannot be seen": (
         {"gpus": (GpuConditions(**{**COOL, "others_before": 0, "others_bytes_before": 7 * GIB}),)},
-        "GPU 0 had 7.00 GiB in use by others before.",
+        "GPU 0 had 7.00 GiB in use by other processes before.",
     ),
     "busy": ({"gpus": (GpuConditions(**{**COOL, "busy_share_before": 0.5}),)}, "GPU 0 was 50.0 % busy before."),
     "throttled": (
@@ -232,7 +232,7 @@ DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
 
 def test_a_power_cap_is_recorded_and_not_doubted() -> None:
     capped = GpuConditions(**{**COOL, "throttled": ("power cap",)})
-    assert list(doubts(Conditions(**QUIET, gpus=(capped,)))) == []
+    assert list(disturbances(Conditions(**QUIET, gpus=(capped,)))) == []
 
 
 def test_who_shares_a_gpu_is_named_beside_an_attempt_that_ran_out_of_memory() -> None:

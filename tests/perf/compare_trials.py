@@ -19,7 +19,7 @@ from pathlib import Path
 import yaml
 
 from bench.records.outcome import Result
-from bench.report.compare import compare
+from bench.report.compare import compare_runs
 from bench.statistics.ratio import typical_step
 from bench.store.run_folder import Store
 
@@ -86,7 +86,7 @@ class Trials:
         return store.results()
 
     def note(self, what: str, base: list[Result], head: list[Result]) -> None:
-        pairs = compare(base, head).pairs
+        pairs = compare_runs(base, head).pairs
         self.verdicts.setdefault(what, []).append([pair.speed for pair in pairs])
         ratios = "  ".join(
             f"{r.estimate:.3f} ({r.alarm[0]:.3f}-{r.alarm[1]:.3f})" for pair in pairs if (r := pair.ratio)

@@ -13,9 +13,11 @@ from bench.cli.progress import Progress
 from bench.records.cell import Measure
 from bench.records.outcome import Oom, Reported, Result
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
-from bench.report.advice import advise, sentences
+from bench.report.advice import advise
 from bench.report.render import markdown
 from bench.report.summary import summarize
+from bench.report.tables.advice import advice_sentences
+from bench.report.tables.sections import Report
 from bench.search import next_step
 from bench.sweep.probe import observation
 from bench.units import memory_needed, memory_size
@@ -43,7 +45,7 @@ def probe(results: list[Result], **goal: Any) -> Probe:
 
 def told(results: list[Result], *probes: Probe) -> list[str]:
     summary = summarize(results)
-    return sentences(summary, advise(summary, probes))
+    return advice_sentences(summary, advise(summary, probes))
 
 
 def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
@@ -57,7 +59,7 @@ def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
     assert "left this batch out" not in told(searched, asked)[0]
     (line,) = told(results, asked)
     assert line.startswith("train with ddp, batch 5: 100 samples/s")
-    assert line.endswith("The search left this batch out: it tries multiples of 4 up to 12.")
+    assert line.endswith("The search could not try this batch: it tries multiples of 4 up to 12.")
 
 
 def test_a_batch_that_was_measured_after_the_search_is_said_to_be_one() -> None:
@@ -147,9 +149,9 @@ def reported(batch: int, samples_per_s: float, held: float | None, **changes: An
 
 
 def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
-    unknown = "memory n/a: whether it is within the headroom is unknown."
+    unknown = "memory n/a: it may be beyond the headroom."
     results = [reported(2, 100.0, 0.5), reported(4, 150.0, None), reported(8, 200.0, 0.95)]
-    assert [line.partition(" Rests")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
+    assert [line.partition(" Based")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
         "train with ddp, batch 2: 100 samples/s, 50.0 % of capacity held, 50.0 % of capacity to spare.",
         "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
         f"or ddp, batch 4: 150 samples/s, {unknown}",
@@ -166,8 +168,8 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
 def test_figures_without_any_memory_are_advice_all_the_same() -> None:
     (line,) = told([reported(2, 100.0, None), reported(4, 150.0, None)])
     assert line == (
-        "train with ddp, batch 4: 150 samples/s, memory n/a: whether it is within the headroom is unknown."
-        " Rests on figures from elsewhere: a paper."
+        "train with ddp, batch 4: 150 samples/s, memory n/a: it may be beyond the headroom."
+        " Based on imported figures: a paper."
     )
 
 
@@ -210,7 +212,7 @@ def test_two_searches_of_one_cell_say_for_which_headroom() -> None:
     ]
     text = rendered(results, probes)
     assert "| backend | headroom | max |" in text
-    assert "Asked for: granularity 1, tolerance 0.0 %, max_batch 65536." in text
+    assert "Requested: granularity 1, tolerance 0.0 %, max_batch 65536." in text
     assert "| headroom |" not in rendered(results, probes[:1])
 
 
@@ -256,10 +258,10 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
 
 def test_doubts_are_shown_where_they_are_referred_to() -> None:
     apart = result(ok((0.1,) * 3, (0.05,) * 3))
-    text = markdown.main_tables([apart])
+    text = markdown.document(Report(results=[apart]).brief)
     assert 'see "Rows to doubt"' in text
     assert "## Rows to doubt" in text
-    assert "Rows to doubt" not in markdown.main_tables([result()])
+    assert "Rows to doubt" not in markdown.document(Report(results=[result()]).brief)
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,9 @@ from bench.errors import InputError
 from bench.matrix import claims_file, expand, load
 from bench.records.machine import Hardware
 from bench.records.outcome import Oom, Result
-from bench.report import claims
-from bench.report.claims import Judged
+from bench.report.claims import Judged, judge_claims
 from bench.report.summary import summarize
+from bench.report.tables.claims import claims_table, finding
 from bench.store.run_folder import Store
 from bench.units import in_unit, quantity
 
@@ -24,7 +24,7 @@ CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
 
 
 def judge(results: list[Result], **changes: Any) -> Judged:
-    (found,) = claims.judge(summarize(results), [claim(**changes)])
+    (found,) = judge_claims(summarize(results), [claim(**changes)])
     return found
 
 
@@ -41,19 +41,19 @@ def runs(**settings: Any) -> list[Result]:
 
 def test_the_published_claims_are_refuted_with_the_numbers() -> None:
     summary = summarize(Store(PUBLISHED).results())
-    memory, step, speed = claims.judge(summary, claims_file.read(PUBLISHED / "claims.yaml"))
+    memory, step, speed = judge_claims(summary, claims_file.read(PUBLISHED / "claims.yaml"))
     assert {judged.verdict for judged in (memory, step, speed)} == {"REFUTED"}
-    assert memory.found == "36.22 GB (zero2, batch 8) against 43.86 GB (fsdp, batch 8): 7.64 GB less"
+    assert finding(memory) == "36.22 GB (zero2, batch 8) against 43.86 GB (fsdp, batch 8): 7.64 GB less"
     assert memory.figure == pytest.approx(-7.64e9)
-    assert step.found == "9186 ms (fsdp, batch 8) against 6066 ms (zero2, batch 8): 3120 ms more"
+    assert finding(step) == "9186 ms (fsdp, batch 8) against 6066 ms (zero2, batch 8): 3120 ms more"
     assert step.figure == pytest.approx(3.12)
-    assert speed.found == "16.5 samples/s (fsdp, batch 12) against 23.6 samples/s (zero2, batch 24): 0.70x"
-    table = claims.table([memory, step, speed])
+    assert finding(speed) == "16.5 samples/s (fsdp, batch 12) against 23.6 samples/s (zero2, batch 24): 0.70x"
+    table = claims_table([memory, step, speed])
     assert table.rows[0] == (
         "zero2 holds 11 GB more than fsdp",
         "num_cams 1, batch 8",
         "peak_allocated, difference at least 11 GB",
-        memory.found,
+        finding(memory),
         "REFUTED",
     )
     assert table.rows[1][2] == "step_time_s, difference at least 350 ms and at most 530 ms"
@@ -85,7 +85,7 @@ def test_the_published_claims_are_refuted_with_the_numbers() -> None:
 )
 def test_verdicts_by_hand(changes: dict[str, Any], verdict: str, found: str) -> None:
     judged = judge(runs(), **changes)
-    assert (judged.verdict, found in judged.found) == (verdict, True), judged.found
+    assert (judged.verdict, found in finding(judged)) == (verdict, True), finding(judged)
 
 
 def test_best_is_each_sides_own() -> None:
@@ -95,7 +95,7 @@ def test_best_is_each_sides_own() -> None:
         result(ok((0.5,) * 3, (0.5,) * 3, backend="zero2"), backend="zero2", batch=8),  # 32 samples/s
     ]
     judged = judge(results, where={"batch": "best"})
-    assert judged.found == "50 samples/s (zero2, batch 2) against 53.3 samples/s (ddp, batch 4): 0.94x"
+    assert finding(judged) == "50 samples/s (zero2, batch 2) against 53.3 samples/s (ddp, batch 4): 0.94x"
     assert judged.verdict == "REFUTED"
     assert judge(results, where={"batch": 2}).verdict == "CONFIRMED"
 
@@ -103,7 +103,7 @@ def test_best_is_each_sides_own() -> None:
 def test_a_batch_against_another() -> None:
     results = [*runs(), result(ok((0.15,) * 3, (0.15,) * 3), batch=4)]
     changes = {"of": {"batch": 4}, "against": {"batch": 2}, "where": {"backend": "ddp"}}
-    assert judge(results, **changes).found == "53.3 samples/s (batch 4) against 40 samples/s (batch 2): 1.33x"
+    assert finding(judge(results, **changes)) == "53.3 samples/s (batch 4) against 40 samples/s (batch 2): 1.33x"
 
 
 @pytest.mark.parametrize(
@@ -125,8 +125,10 @@ def test_a_verdict_within_the_noise_says_so(changes: dict[str, Any], verdict: st
         result(ok(ours, ours, backend="zero2"), backend="zero2"),
     ]
     judged = judge(results, **changes)
-    within = re.search(r"(1\.10|0\.91)x; within the noise of these steps \((\d\.\d\d) to (\d\.\d\d)\)$", judged.found)
-    assert (judged.verdict, bool(within)) == (verdict, said), judged.found
+    within = re.search(
+        r"(1\.10|0\.91)x; within the noise of these steps \((\d\.\d\d) to (\d\.\d\d)\)$", finding(judged)
+    )
+    assert (judged.verdict, bool(within)) == (verdict, said), finding(judged)
     if within:
         ratio, low, high = map(float, within.groups())
         assert low < 1 < high
@@ -155,8 +157,8 @@ def test_a_value_and_a_difference_within_the_noise_say_so_too(
     """By hand: twelve steps of a standard deviation of 17 ms a side, Student's t of 2.20."""
     ours, theirs = (0.1, 0.12, 0.08) * 4, (0.11, 0.13, 0.09) * 4
     judged = judge([result(ok(theirs, theirs)), result(ok(ours, ours, backend="zero2"), backend="zero2")], **changes)
-    said = re.search(r"; within the noise of these steps \((.*)\)$", judged.found)
-    assert (judged.verdict, said and said[1]) == (verdict, within), judged.found
+    said = re.search(r"; within the noise of these steps \((.*)\)$", finding(judged))
+    assert (judged.verdict, said and said[1]) == (verdict, within), finding(judged)
 
 
 def test_a_claim_is_not_judged_on_a_few_steps() -> None:
@@ -168,7 +170,7 @@ def test_a_claim_is_not_judged_on_a_few_steps() -> None:
         ([short[1]], {**alone, "metric": "bwd"}),
     ):
         judged = judge(results, **changes)
-        assert (judged.verdict, judged.found) == ("NOT TESTED", "zero2: only a few steps were measured there")
+        assert (judged.verdict, finding(judged)) == ("NOT TESTED", "zero2: only a few steps were measured there")
     assert judge([runs()[0], short[1], *runs(batch=4)[1:]], of={"backend": "zero2"}, **alone).verdict == "CONFIRMED"
     assert judge([*runs(), short[1]]).verdict == "CONFIRMED"
 
@@ -178,11 +180,11 @@ def test_what_one_side_alone_knows_leaves_a_claim_open() -> None:
     one, other = runs()[0], runs(axes={"attention": "sdpa"})[1]
     found = judge([one, other])
     assert found.verdict == "NOT TESTED"
-    assert found.found == "the two sides differ in attention (known of one side alone) too"
+    assert finding(found) == "the two sides also differ in attention (known of one side alone)"
     unsaid = one.model_copy(update={"stated": ()})
     value: dict[str, Any] = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
     assert judge([one], of={"fused": None}, **value).verdict == "CONFIRMED"
-    assert judge([unsaid], of={"fused": None}, **value).found == "no result has a field fused: see the matrix"
+    assert finding(judge([unsaid], of={"fused": None}, **value)) == "no result has a field fused: see the matrix"
 
 
 def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
@@ -190,8 +192,8 @@ def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
     value = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
     for changes in ({}, {"ratio": ..., "difference": {"at_least": 1}}, value):
         judged = judge([runs()[0], apart], **changes)
-        assert (judged.verdict, judged.found.endswith("; a row of it is doubted")) == ("CONFIRMED", True)
-        assert "doubted" not in judge(runs(), **changes).found
+        assert (judged.verdict, finding(judged).endswith("; a row of it is doubted")) == ("CONFIRMED", True)
+        assert "doubted" not in finding(judge(runs(), **changes))
 
 
 # Not tested
@@ -209,38 +211,38 @@ def two_cams() -> list[Result]:
         (two_cams(), {"where": {"num_cam": 1}}, "no result has a field num_cam: did you mean 'num_cams'?"),
         (two_cams(), {"where": {"num_cams": 2}}, "no result has num_cams 2"),
         (two_cams(), {"where": {"num_cams": True}}, "no result has num_cams on"),
-        (two_cams(), {}, "2 results are zero2: say in `where` which num_cams"),
+        (two_cams(), {}, "2 results match zero2: choose in `where`: num_cams"),
         (runs(), {"where": {"batch": 16}}, "batch 16, zero2: no such batch was measured"),
         (
             [runs()[0], result(Oom(rank=0, phase="bwd", reason="x"), backend="zero2")],
             {},
             "zero2: oom",
         ),
-        ([runs()[0], *runs(batch=4)[1:]], {}, "the two sides differ in batch too"),
+        ([runs()[0], *runs(batch=4)[1:]], {}, "the two sides also differ in batch"),
         (
             [
                 *runs(axes={"attention": "sdpa", "grad_ckpt": True})[:1],
                 *runs(axes={"attention": "eager", "grad_ckpt": False})[1:],
             ],
             {},
-            "the two sides differ in attention, grad_ckpt too",
+            "the two sides also differ in attention, grad_ckpt",
         ),
         (
             [runs()[0], runs(mixed_precision="no")[1]],
             {"where": {"batch": "best"}},
-            "the two sides differ in mixed_precision too",
+            "the two sides also differ in mixed_precision",
         ),
         (
             [runs()[0], result(ok(backend="zero2"), backend="zero2")],
             {"metric": "peak_reserved_bytes"},
-            "peak_reserved is not known of zero2, batch 2",
+            "peak_reserved is unknown for zero2, batch 2",
         ),
         ([], {}, "no result has a field backend: see the matrix"),
     ],
 )  # fmt: skip
 def test_what_is_missing_is_named(results: list[Result], changes: dict[str, Any], found: str) -> None:
     judged = judge(results, **changes)
-    assert (judged.verdict, judged.found) == ("NOT TESTED", found)
+    assert (judged.verdict, finding(judged)) == ("NOT TESTED", found)
     assert judged.figure is None
 
 

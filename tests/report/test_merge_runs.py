@@ -12,9 +12,9 @@ from bench.cli.app import app
 from bench.records.outcome import Oom, Outcome, Result
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report import merge_runs
-from bench.report.claims import judge
-from bench.report.doubts import flags
+from bench.report.claims import judge_claims
 from bench.report.summary import summarize
+from bench.report.tables.doubts import doubt_sentences
 from bench.search import next_step
 from bench.store.run_folder import Store
 from bench.sweep.probe import observation
@@ -62,9 +62,9 @@ def test_results_are_compared_within_their_run_in_any_order(runs: list[Path], tm
     assert "- For run first: train with zero2, batch 2" in one
     assert "- For run second: train with ddp, batch 2" in one
     verdicts = "\n".join(section(one, "Claims"))
-    assert re.search(r"faster .*2 results are zero2: say in .*which run \(first, second\) *\| \*\*NOT", verdicts)
+    assert re.search(r"faster .*2 results match zero2: choose in .*run \(first, second\) *\| \*\*NOT", verdicts)
     assert re.search(r"in one .*run first.*CONFIRMED", verdicts)
-    assert "2 cells are in several of these runs, and told apart by run" in one
+    assert "2 cells are in more than one of these runs, with the run as a column" in one
 
 
 def test_what_ran_out_in_another_run_is_doubted_where_it_is_recommended(tmp_path: Path) -> None:
@@ -84,14 +84,14 @@ def test_one_runs_thrashing_is_not_the_others() -> None:
     thrashes = thrashes.model_copy(
         update={"ranks": tuple(rank.model_copy(update={"memory": retried}) for rank in thrashes.ranks)}
     )
-    results, _ = merge_runs.told_apart({"a": [result(thrashes)], "b": [result(clean)]}, {})
+    results, _ = merge_runs.merge({"a": [result(thrashes)], "b": [result(clean)]}, {})
     assert [cell.best is not None for cell in summarize(results).cells] == [False, True]
 
 
 def test_runs_of_other_cells_or_other_machines_are_one_set() -> None:
     faster = MACHINE.model_copy(update={"cpu": "Faster CPU"})
     for other in (taking(0.1, "zero2"), taking(0.1, machine=faster)):
-        results, _ = merge_runs.told_apart({"a": [taking(0.1)], "b": [other]}, {})
+        results, _ = merge_runs.merge({"a": [taking(0.1)], "b": [other]}, {})
         assert [list(one.axes) for one in results] == [["backend"], ["backend"]]
 
 
@@ -122,22 +122,24 @@ def test_a_run_whose_name_reads_as_a_number_can_be_named(tmp_path: Path) -> None
 
 def test_runs_of_one_name_are_called_as_they_were_given(tmp_path: Path) -> None:
     folders = [tmp_path / "a" / "run", tmp_path / "b" / "run", tmp_path / "c"]
-    assert merge_runs.names(folders) == [str(folders[0]), str(folders[1]), "c"]
+    assert merge_runs.run_names(folders) == [str(folders[0]), str(folders[1]), "c"]
 
 
 def test_duplicates_that_no_name_tells_apart_are_all_flagged_and_leave_a_claim_open() -> None:
     twice = [taking(0.1), taking(0.08, "zero2"), taking(0.2, "zero2")]
     for order in (twice, twice[::-1]):
         summary = summarize(order)
-        assert sum("zero2, batch 2: is in several of these runs" in line for line in flags(summary)) == 2
-        assert [judged.verdict for judged in judge(summary, [claim()])] == ["NOT TESTED"]
+        assert (
+            sum("zero2, batch 2: is in more than one of these runs" in line for line in doubt_sentences(summary)) == 2
+        )
+        assert [judged.verdict for judged in judge_claims(summary, [claim()])] == ["NOT TESTED"]
 
 
 def test_how_they_were_launched_and_their_threads_are_doubts() -> None:
     apart = taking(0.1, "zero2").model_copy(update={"isolation": "launch"})
-    assert "Some attempts were forks of a rank server" in flags(summarize([taking(0.1), apart]))[0]
+    assert "Some attempts were forks of a rank server" in doubt_sentences(summarize([taking(0.1), apart]))[0]
     few = ok()
     more = few.model_copy(update={"ranks": tuple(rank.model_copy(update={"threads": 4}) for rank in few.ranks)})
-    found = flags(summarize([result(few), result(more, axes={"num_cams": 2})]))
-    assert found == ["Results of 2 ranks ran with unlike numbers of CPU threads a rank: 1, 4."]
-    assert flags(summarize([result(few), result(world(more.ranks[0]))])) == []
+    found = doubt_sentences(summarize([result(few), result(more, axes={"num_cams": 2})]))
+    assert found == ["Results of 2 ranks used different numbers of CPU threads a rank: 1, 4."]
+    assert doubt_sentences(summarize([result(few), result(world(more.ranks[0]))])) == []

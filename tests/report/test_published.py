@@ -70,7 +70,7 @@ def test_batches_that_thrash_are_flagged_and_not_recommended(text: str) -> None:
     }
     doubts = section(text, "Rows to doubt")
     for batch, held, rate in (("10", "97.6", "6.21"), ("12", "97.3", "4.94")):
-        words = f"batch {batch}: thrashing, {held} % of capacity at {rate} samples/s; batch 8 does 6.97."
+        words = f"batch {batch}: thrashing, {held} % of capacity at {rate} samples/s; batch 8 reaches 6.97."
         assert re.search(rf"^- fsdp, num_cams 4, .*{re.escape(words)}$", doubts, re.MULTILINE)
     assert not re.search(r"fsdp, [^:]*batch 1[02]\b", section(text, "What to run"))
 
@@ -127,7 +127,7 @@ def test_the_comparison_of_the_headline_is_refused(tmp_path: Path) -> None:
     )
     assert "## Which backend is faster" not in text
     assert [(row["verdict"], row["found"]) for row in rows(text, "Claims")] == [
-        ("**NOT TESTED**", "the two sides differ in attention, grad_ckpt too")
+        ("**NOT TESTED**", "the two sides also differ in attention, grad_ckpt")
     ]
     loud = said(tmp_path / "run", "--allow-unlike", "attention,grad_ckpt")
     assert "UNLIKE in attention, grad_ckpt" in section(loud, "Which backend is faster")
@@ -159,7 +159,7 @@ def test_phases_that_were_published_in_part_are_shown_in_part(text: str) -> None
         ("fsdp", "6633", "n/a", "n/a"),
         ("zero2", "3900", "n/a", "n/a"),
     ]
-    assert "compare total between backends" in section(text, "Phases, mean ms")
+    assert "Compare the total between backends" in section(text, "Phases, mean ms")
     assert "## Phases, % of total" not in text
     assert "plots/phases.svg" not in (PUBLISHED / "report.md").read_text()
 

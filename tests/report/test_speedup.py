@@ -20,12 +20,15 @@ from bench.records.cell import Train
 from bench.records.machine import Machine
 from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Reported, Result
 from bench.records.verdict import Goal, Probe, Stopped
-from bench.report.advice import advise, sentences
-from bench.report.contract import contract_of, differing, same
-from bench.report.doubts import flags
+from bench.report.advice import advise
+from bench.report.contract import contract_of, same, unlike_fields
 from bench.report.render import frame
-from bench.report.speedup import MAX_REFUSED, compare, refusals, table
+from bench.report.speedup import MAX_REFUSED, compare_axis
 from bench.report.summary import summarize
+from bench.report.tables.advice import advice_sentences
+from bench.report.tables.doubts import doubt_sentences
+from bench.report.tables.records import records
+from bench.report.tables.speedup import faster, refusals
 
 CAPACITY_BYTES = 85_900_000_000
 SDPA, EAGER = {"attention": "sdpa", "grad_ckpt": True}, {"attention": "eager", "grad_ckpt": False}
@@ -68,7 +71,7 @@ def rows() -> list[Result]:
 
 def test_best_and_matched_batches_stand_side_by_side(rows: list[Result]) -> None:
     summary = summarize(rows)
-    shown = table(summary, compare(summary))
+    shown = faster(summary, compare_axis(summary))
     told = {(row[0], row[3]): row[4] for row in shown.rows}
     assert shown.headers[:4] == ("num_cams", "attention", "grad_ckpt", "how")
     assert told["1", "best against best"] == "zero2 1.43×"
@@ -87,19 +90,19 @@ def test_the_peak_is_the_best_batch_that_does_not_thrash(rows: list[Result]) -> 
         ("fsdp", 1, "eager"): 2,
         ("zero2", 1, "sdpa"): 24,
     }
-    doubts = flags(summarize(rows))
+    doubts = doubt_sentences(summarize(rows))
     assert [doubt for doubt in doubts if "thrashing" in doubt] == [
         "fsdp, num_cams 4, attention sdpa, grad_ckpt on, batch 10: thrashing, 97.6 % of capacity at 6.21 samples/s;"
-        " batch 8 does 6.97.",
+        " batch 8 reaches 6.97.",
         "fsdp, num_cams 4, attention sdpa, grad_ckpt on, batch 12: thrashing, 97.3 % of capacity at 4.94 samples/s;"
-        " batch 8 does 6.97.",
+        " batch 8 reaches 6.97.",
     ]
 
 
 def test_unlike_settings_are_refused_by_name(rows: list[Result]) -> None:
     unlike = [rows[0], published("zero2", 1, EAGER, 2, 50.0, 60.0, 1000)]
     summary = summarize(unlike)
-    found = compare(summary)
+    found = compare_axis(summary)
     assert found.speed_ups == ()
     assert refusals(summary, found) == [
         "fsdp, num_cams 1, attention sdpa, grad_ckpt on is not compared with zero2, num_cams 1, attention eager,"
@@ -112,18 +115,18 @@ def test_unlike_settings_are_refused_by_name(rows: list[Result]) -> None:
 
 def test_an_override_is_loud_and_marks_each_figure(rows: list[Result]) -> None:
     summary = summarize([rows[0], published("zero2", 1, EAGER, 8, 50.0, 60.0, 1000)])
-    shown = table(summary, compare(summary, allowed=frozenset({"attention", "grad_ckpt"})))
+    shown = faster(summary, compare_axis(summary, allowed=frozenset({"attention", "grad_ckpt"})))
     assert shown.rows
     assert all("UNLIKE in attention, grad_ckpt" in row[shown.headers.index("faster")] for row in shown.rows)
     assert "Only results that differ in nothing else" not in " ".join(shown.notes)
-    assert shown.notes[-1].startswith("Best against best: each at the batch")
-    assert shown.notes[0].startswith("UNLIKE: these figures compare results that differ in attention, grad_ckpt")
+    assert shown.notes[-1].startswith("Best against best: each side at the batch")
+    assert shown.notes[0].startswith("UNLIKE: these figures compare results that also differ in attention, grad_ckpt")
 
 
 def test_an_override_prefers_what_is_alike_and_shows_both_sides_of_what_is_not() -> None:
     cells = [("ddp", 2), ("ddp", 4), ("fsdp", 2), ("fsdp", 4), ("zero2", 8)]
     summary = summarize([result(backend=backend, num_processes=ranks) for backend, ranks in cells])
-    shown = table(summary, compare(summary, allowed=frozenset({"num_processes"})))
+    shown = faster(summary, compare_axis(summary, allowed=frozenset({"num_processes"})))
     columns = [shown.headers.index(name) for name in ("num_processes", "how", "backend A", "backend B")]
     best = [tuple(row[column] for column in columns) for row in shown.rows if "best against best" in row]
     assert best == [
@@ -158,9 +161,9 @@ def with_hardware(**changes: int) -> Machine:
 def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) -> None:
     one = result(backend="ddp", axes={"n_obs_history": 1})
     other = result(backend="fsdp", **{"axes": {"n_obs_history": 1}, **change})
-    assert field in differing(contract_of(one), contract_of(other), but="backend")
+    assert field in unlike_fields(contract_of(one), contract_of(other), but="backend")
     summary = summarize([one, other])
-    found = compare(summary)
+    found = compare_axis(summary)
     assert found.speed_ups == ()
     assert field in found.refused[0].fields
 
@@ -168,7 +171,7 @@ def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) 
 def test_what_the_kernel_keeps_of_the_memory_is_no_other_machine() -> None:
     updated = with_hardware(memory_bytes=int(15.6 * 2**30))
     summary = summarize([result(), result(ok(backend="fsdp"), backend="fsdp", machine=updated)])
-    assert len(compare(summary).speed_ups) == 2
+    assert len(compare_axis(summary).speed_ups) == 2
     assert "machine" not in summary.columns
 
 
@@ -177,10 +180,10 @@ def test_a_setting_that_one_side_alone_knows_is_refused_and_allowed_by_name() ->
     other = published("zero2", 1, {"grad_ckpt": True}, 8, 36.22, 36.45, 4416)
     for pair in ([known, other], [other, known]):
         summary = summarize(pair)
-        found = compare(summary)
+        found = compare_axis(summary)
         assert found.speed_ups == ()
         assert refusals(summary, found)[0].endswith("they differ in attention (known of one side alone).")
-        assert {each.unlike for each in compare(summary, allowed=frozenset({"attention"})).speed_ups} == {
+        assert {each.unlike for each in compare_axis(summary, allowed=frozenset({"attention"})).speed_ups} == {
             ("attention",)
         }
 
@@ -188,25 +191,25 @@ def test_a_setting_that_one_side_alone_knows_is_refused_and_allowed_by_name() ->
 def test_what_does_not_say_its_value_of_the_axis_is_refused() -> None:
     said = published("fsdp", 1, SDPA, 8, 43.86, 70.14, 3917)
     summary = summarize([said, published("fsdp", 1, {"grad_ckpt": True}, 8, 36.22, 36.45, 4416)])
-    found = compare(summary, "attention")
+    found = compare_axis(summary, "attention")
     assert found.speed_ups == ()
     assert refusals(summary, found)[0].endswith("they differ in attention (known of one side alone).")
 
 
 def test_a_tie_of_imported_figures_has_no_winner() -> None:
     summary = summarize([published(name, 1, SDPA, 8, 40, 50, 4000) for name in ("fsdp", "zero2")])
-    shown = table(summary, compare(summary))
+    shown = faster(summary, compare_axis(summary))
     assert {row[shown.headers.index("faster")] for row in shown.rows} == {"even, 1.00×"}
 
 
 def test_a_headline_that_rests_on_a_doubted_row_says_so() -> None:
     apart = result(ok((0.1,) * 3, (0.2,) * 3, backend="fsdp"), backend="fsdp")
     summary = summarize([result(), apart, result(backend="zero2")])
-    shown = table(summary, compare(summary))
+    shown = faster(summary, compare_axis(summary))
     marked = {row[shown.headers.index("backend B")]: row[shown.headers.index("faster")] for row in shown.rows}
     assert marked["fsdp"].endswith(", doubted")
     assert not marked["zero2"].endswith("doubted")
-    assert shown.notes[-1] == 'Doubted: a row of it stands in "Rows to doubt".'
+    assert shown.notes[-1] == 'Doubted: "Rows to doubt" lists one of its rows.'
 
 
 def test_optimizer_precision_is_part_of_the_contract() -> None:
@@ -214,19 +217,19 @@ def test_optimizer_precision_is_part_of_the_contract() -> None:
         r.model_copy(update={"regime": r.regime.model_copy(update={"optimizer_dtype": "bfloat16"})}) for r in ok().ranks
     ]
     one, other = result(backend="ddp"), result(Ok(ranks=tuple(plain)), backend="zero2")
-    assert "optimizer_dtype" in differing(contract_of(one), contract_of(other), but="backend")
-    assert not compare(summarize([one, other])).speed_ups
+    assert "optimizer_dtype" in unlike_fields(contract_of(one), contract_of(other), but="backend")
+    assert not compare_axis(summarize([one, other])).speed_ups
 
 
 def test_of_many_refusals_the_first_are_told_and_that_there_are_more() -> None:
     apart = [result(backend=name, axes={"num_cams": n}) for n, name in enumerate(("ddp", "fsdp") * (MAX_REFUSED + 1))]
     summary = summarize(apart)
-    told = refusals(summary, compare(summary))
+    told = refusals(summary, compare_axis(summary))
     assert len(told) == MAX_REFUSED + 1
     assert told[0] == "ddp, num_cams 0 is not compared with fsdp, num_cams 1: they differ in num_cams."
-    assert told[-1] == "These are the first; more pairs are not compared."
+    assert told[-1] == "More pairs are not compared; these are the first."
     few = summarize(apart[:4])
-    assert all(line.endswith("they differ in num_cams.") for line in refusals(few, compare(few)))
+    assert all(line.endswith("they differ in num_cams.") for line in refusals(few, compare_axis(few)))
 
 
 def test_a_cell_is_refused_with_the_nearest_of_the_others() -> None:
@@ -234,7 +237,7 @@ def test_a_cell_is_refused_with_the_nearest_of_the_others() -> None:
     near = result(backend="fsdp", axes={"num_cams": 1, "attention": "eager", "grad_ckpt": True})
     one = result(axes={"num_cams": 1, "attention": "sdpa", "grad_ckpt": False})
     summary = summarize([one, far, near])
-    first = compare(summary).refused[0]
+    first = compare_axis(summary).refused[0]
     assert (first.one.cell.id, first.other.cell.id) == (one.attempt.cell.id, near.attempt.cell.id)
     assert first.fields == ("attention", "grad_ckpt")
 
@@ -299,7 +302,7 @@ def test_two_runs_with_the_same_cells_are_pointed_out_and_one_that_is_named_twic
     results = [result(), result(batch=4)]
     one, other = (stored(tmp_path / name, results[: 2 - number]) for number, name in enumerate(("one", "other")))
     both = CliRunner().invoke(app, ["report", str(one), str(other)]).stdout
-    assert "1 cell is in several of these runs, and told apart by run" in both
+    assert "1 cell is in more than one of these runs, with the run as a column" in both
     assert "3 attempts in 2 cells," in both
     twice = CliRunner().invoke(app, ["report", str(one), f"{one}/../one"]).stdout
     assert twice == CliRunner().invoke(app, ["report", str(one)]).stdout
@@ -313,9 +316,9 @@ def test_a_cell_on_two_machines_is_two_that_are_not_compared() -> None:
     results += [result(ok(quick, quick), machine=faster)]
     summary = summarize(results)
     assert summary.columns == ("backend", "machine")
-    assert {pair.ratio for pair in compare(summary).speed_ups} == {1.0}
-    assert "they differ in hardware" in refusals(summary, compare(summary))[0]
-    told = sentences(summary, advise(summary))
+    assert {pair.ratio.estimate for pair in compare_axis(summary).speed_ups} == {1.0}
+    assert "they differ in hardware" in refusals(summary, compare_axis(summary))[0]
+    told = advice_sentences(summary, advise(summary))
     assert told[0].startswith("For machine Example CPU: train with ddp, batch 2: 40 samples/s")
     assert told[-1].startswith("For machine Faster CPU: train with ddp, batch 2: 120 samples/s")
 
@@ -333,13 +336,13 @@ def test_machines_of_one_name_are_numbered_and_a_commit_is_no_other_machine() ->
 
 def test_two_runs_of_one_cell_give_one_matched_batch() -> None:
     once = [result(), result(ok(backend="fsdp"), backend="fsdp")]
-    assert len(compare(summarize([*once, *once])).speed_ups) == 2
+    assert len(compare_axis(summarize([*once, *once])).speed_ups) == 2
 
 
 def test_a_few_steps_of_a_search_are_no_matched_batch() -> None:
     both = [result(ok(backend=name), backend=name, batch=batch) for name in ("ddp", "fsdp") for batch in (2, 4)]
     few = both[0].model_copy(update={"attempt": both[0].attempt.model_copy(update={"short": True})})
-    matched = [pair.row.batch_per_rank for pair in compare(summarize([few, *both[1:]])).speed_ups if pair.matched]
+    matched = [pair.row.batch_per_rank for pair in compare_axis(summarize([few, *both[1:]])).speed_ups if pair.matched]
     assert matched == [4]
 
 
@@ -355,30 +358,30 @@ def test_advice_leaves_the_headroom_that_the_search_was_given() -> None:
 def test_any_axis_can_be_compared_against_any_reference() -> None:
     results = [result(ok((s,) * 3, (s,) * 3), axes={"attention": a}) for a, s in (("sdpa", 0.1), ("eager", 0.2))]
     summary = summarize(results)
-    [best, matched] = compare(summary, "attention", reference="eager").speed_ups
+    [best, matched] = compare_axis(summary, "attention", reference="eager").speed_ups
     assert best.reference.settings["attention"] == "eager"
-    assert best.ratio == matched.ratio == pytest.approx(2)
-    assert not compare(summary).speed_ups
-    shown = table(summary, compare(summary, "attention", reference="eager"))
+    assert best.ratio.estimate == matched.ratio.estimate == pytest.approx(2)
+    assert not compare_axis(summary).speed_ups
+    shown = faster(summary, compare_axis(summary, "attention", reference="eager"))
     assert shown.rows[0][shown.headers.index("faster")].startswith("sdpa 2.00×")
 
 
 def test_a_ratio_has_an_interval_and_noise_is_called_even() -> None:
     steady, noisy = (0.1, 0.1001, 0.0999) * 4, (0.05, 0.16, 0.09) * 4
     summary = summarize([result(ok(steady, steady)), result(ok(noisy, noisy, backend="fsdp"), backend="fsdp")])
-    found = compare(summary).speed_ups[0]
-    assert found.interval is not None
-    assert found.interval[0] < 1 < found.interval[1]
-    assert math.sqrt(found.interval[0] * found.interval[1]) == pytest.approx(found.ratio)
-    assert table(summary, compare(summary)).rows[0][1].startswith("even, 1.00×")
+    found = compare_axis(summary).speed_ups[0]
+    assert found.ratio.interval is not None
+    assert found.ratio.interval[0] < 1 < found.ratio.interval[1]
+    assert math.sqrt(math.prod(found.ratio.interval)) == pytest.approx(found.ratio.estimate)
+    assert faster(summary, compare_axis(summary)).rows[0][1].startswith("even, 1.00×")
 
 
 def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on(rows: list[Result]) -> None:
     summary = summarize(rows)
-    told = sentences(summary, advise(summary))
+    told = advice_sentences(summary, advise(summary))
     assert told[0].startswith(
         "For num_cams 1: train with zero2, attention sdpa, grad_ckpt on, batch 24: 23.6 samples/s, 66.4 %"
-        " of capacity held, 33.6 % of capacity to spare. Rests on figures from elsewhere: published 8xA100 matrix."
+        " of capacity held, 33.6 % of capacity to spare. Based on imported figures: published 8xA100 matrix."
     )
     assert told[1].startswith("For num_cams 1: or fsdp, attention sdpa, grad_ckpt on, batch 8: 16.3 samples/s")
     assert told[2].startswith("For num_cams 4: train with fsdp")
@@ -400,7 +403,7 @@ def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
     (advice,) = advise(summary)
     (pair,) = advice.even
     assert pair.reference.settings["backend"] == "fsdp"
-    first, *others = sentences(summary, [advice])
+    first, *others = advice_sentences(summary, [advice])
     assert first.startswith("train with zero2, batch 2: 40 samples/s")
     assert re.search(r"of 2 ranks\. Even with fsdp, batch 2 \(1\.07×, 0\.\d\d to 1\.\d\d\)\.$", first)
     assert not any("Even" in line for line in others)
@@ -409,7 +412,7 @@ def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
 def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
     results = [result(ok(STEADY, STEADY), axes={"attention": name}) for name in "abcdefgh"]
     summary = summarize(results)
-    (line,) = sentences(summary, advise(summary))
+    (line,) = advice_sentences(summary, advise(summary))
     assert "Even with ddp, attention b, batch 2 (1.00×, 1.00 to 1.00); ddp, attention c" in line
     assert line.endswith("; 2 more.")
 
@@ -417,7 +420,7 @@ def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_f
 def test_advice_says_that_a_row_is_doubted() -> None:
     apart = result(ok((0.1, 0.1, 0.1), (0.05, 0.05, 0.05), backend="fsdp"), backend="fsdp", batch=4)
     summary = summarize([result(), apart])
-    told = sentences(summary, advise(summary))
+    told = advice_sentences(summary, advise(summary))
     assert told[0].startswith("train with fsdp, batch 4")
     assert told[0].endswith('This row is doubted: see "Rows to doubt".')
     assert "doubted" not in told[1]
@@ -431,7 +434,7 @@ def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
         result(Oom(rank=0, phase="bwd", reason="x"), backend="fsdp", machine=CUDA_MACHINE),
     ]
     summary = summarize(results)
-    assert sentences(summary, advise(summary))[1:] == [
+    assert advice_sentences(summary, advise(summary))[1:] == [
         "zero2: no batch within the headroom was measured.",
         "fsdp: nothing was measured: oom.",
     ]
@@ -443,9 +446,9 @@ def test_rows_for_other_programs_have_units_and_nulls() -> None:
         result(Oom(rank=1, phase="bwd", reason="x"), batch=4),
     ]
     summary = summarize(results)
-    from_csv = pd.read_csv(io.StringIO(frame.text(summary, "csv")))
-    from_json = pd.read_json(io.StringIO(frame.text(summary, "json")))
-    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(summary)))
+    from_csv = pd.read_csv(io.StringIO(frame.text(records(summary), "csv")))
+    from_json = pd.read_json(io.StringIO(frame.text(records(summary), "json")))
+    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(records(summary))))
     for found in (from_csv, from_json, from_parquet):
         assert list(found["outcome"]) == ["ok", "oom"]
         assert found["samples_per_s_global"][0] == pytest.approx(2 * 2 / 0.2)
@@ -461,34 +464,34 @@ def test_rows_for_other_programs_have_their_fault_and_retry_and_one_line_each() 
     hang = result(Hang(reason="rank 0 waits"), batch=8)
     summary = summarize([failed, again, hang, result(batch=16)])
     for found in (
-        pd.read_csv(io.StringIO(frame.text(summary, "csv"))),
-        pd.read_json(io.StringIO(frame.text(summary, "json"))),
-        pd.read_parquet(io.BytesIO(frame.parquet(summary))),
+        pd.read_csv(io.StringIO(frame.text(records(summary), "csv"))),
+        pd.read_json(io.StringIO(frame.text(records(summary), "json"))),
+        pd.read_parquet(io.BytesIO(frame.parquet(records(summary)))),
     ):
         assert found["fault"].fillna("").to_list() == ["missing_package", "rendezvous", "", ""]
         assert found["retried"].fillna("").to_list() == ["", "a port was taken", "", ""]
         assert found["outcome"].to_list() == ["failed", "failed", "hang", "ok"]
-        assert found["reason"][0] == "missing package: rank 0 in start: no [31mmodule"
+        assert found["reason"][0] == "missing package: rank 0 in start: no \\x1b[31mmodule"
 
 
 def test_values_of_several_types_and_large_numbers_go_into_every_format() -> None:
     values: list[JsonValue] = [1, "a|b", [1, 2], {"k": [True]}, None, False, 2**70, 1.5]
     summary = summarize([result(axes={"x": value}) for value in values])
-    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(summary)))["x"]
+    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(records(summary))))["x"]
     assert from_parquet.fillna("null").map(json.loads).to_list()[:2] == [1, "a|b"]
     assert from_parquet[6] == str(2**70)
-    assert '{""k"": [true]}' in frame.text(summary, "csv")
-    assert [row["x"] for row in json.loads(frame.text(summary, "json"))][:3] == [1, "a|b", "[1, 2]"]
+    assert '{""k"": [true]}' in frame.text(records(summary), "csv")
+    assert [row["x"] for row in json.loads(frame.text(records(summary), "json"))][:3] == [1, "a|b", "[1, 2]"]
 
 
 def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
     alike = [result(ok(backend=b, losses=(1.0, 0.75, 0.5)), backend=b) for b in ("ddp", "fsdp")]
     off = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2")
-    assert not [doubt for doubt in flags(summarize(alike)) if "losses" in doubt]
-    [doubt] = [doubt for doubt in flags(summarize([*alike, off])) if "losses" in doubt]
-    assert doubt.startswith("zero2, batch 2: its losses are")
+    assert not [doubt for doubt in doubt_sentences(summarize(alike)) if "losses" in doubt]
+    [doubt] = [doubt for doubt in doubt_sentences(summarize([*alike, off])) if "losses" in doubt]
+    assert doubt.startswith("zero2, batch 2: its losses differ by")
     other_samples = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2", batch=4)
-    assert not [doubt for doubt in flags(summarize([*alike, other_samples])) if "losses" in doubt]
+    assert not [doubt for doubt in doubt_sentences(summarize([*alike, other_samples])) if "losses" in doubt]
 
 
 def test_allocation_retries_are_thrashing() -> None:
@@ -496,14 +499,14 @@ def test_allocation_retries_are_thrashing() -> None:
     outcome = world(rank(0, memory=memory), rank(1, memory=memory))
     summary = summarize([result(outcome, machine=CUDA_MACHINE)])
     assert summary.cells[0].best is None
-    assert any("6 allocation retries" in doubt for doubt in flags(summary))
+    assert any("6 allocation retries" in doubt for doubt in doubt_sentences(summary))
 
 
 def test_hardware_is_compared_by_its_name() -> None:
     slow, fast = (MACHINE.model_copy(update={"cpu": name}) for name in ("Slow CPU", "Fast CPU"))
     results = [result(ok((step_s,) * 3), machine=machine) for step_s, machine in ((0.2, slow), (0.1, fast))]
     summary = summarize(results)
-    row, _ = table(summary, compare(summary, "hardware")).rows
+    row, _ = faster(summary, compare_axis(summary, "hardware")).rows
     assert [text.partition(" 2.00×")[0] for text in row[-8:]] == [
         "best against best",
         "Fast CPU",
@@ -520,5 +523,5 @@ def test_what_was_allowed_is_no_reason_to_refuse() -> None:
     changed = {"num_processes": 1, "train": Train(compile=True)}
     results = [result(), result(ok((0.1,) * 3, backend="zero2"), backend="zero2", **changed)]
     summary = summarize(results)
-    (line,) = refusals(summary, compare(summary, "backend", allowed=frozenset({"compile"})))
+    (line,) = refusals(summary, compare_axis(summary, "backend", allowed=frozenset({"compile"})))
     assert line.endswith("they differ in num_processes.")

@@ -19,15 +19,21 @@ from rich.console import Console
 from bench.records.outcome import Failed, Ok, Oom, Result
 from bench.records.phases import PHASE_NAMES
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
-from bench.report import speedup
-from bench.report.doubts import flags
+from bench.report.naming import row_name
 from bench.report.render import frame, markdown, terminal
 from bench.report.rows import Measured
+from bench.report.speedup import compare_axis
 from bench.report.summary import row_of, summarize
-from bench.report.tables import attempts, sections
-from bench.report.tables.attempts import MAX_DETAILED
-from bench.report.tables.searches import verdicts
-from bench.report.tables.sections import Choices
+from bench.report.tables import sections
+from bench.report.tables.attempts import MAX_DETAILED, matrix
+from bench.report.tables.doubts import doubt_sentences
+from bench.report.tables.phases import phases
+from bench.report.tables.ranks import ranks
+from bench.report.tables.records import records
+from bench.report.tables.searches import searches
+from bench.report.tables.sections import Choices, Report
+from bench.report.tables.speedup import faster
+from bench.report.tables.steps import steps
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -47,7 +53,7 @@ def shown(
 ) -> str:
     file = io.StringIO()
     console = Console(width=width, file=file, color_system=color, force_terminal=True, highlight=False)
-    for renderable in terminal.tables(results, (), choices):
+    for renderable in terminal.render(Report(results=results, choices=choices or Choices()).brief):
         console.print(renderable)
     return file.getvalue()
 
@@ -84,11 +90,11 @@ def test_p95_is_the_sample_that_the_definition_names(n: int, index: int | None) 
 
 def test_a_table_of_p95_says_what_it_needs() -> None:
     assert "## Phases, p95 ms" not in rendered([result()])
-    few = attempts.steps(summarize([result()]))
+    few = steps(summarize([result()]))
     assert few.rows[0][few.headers.index("p95 ms")] == "n/a"
     assert "p95 needs 20 steps" in few.notes[0]
     enough = rank(totals_s=(0.1,) * 20)
-    assert "p95 needs 20 steps." in attempts.phases(summarize([result(world(enough))]), "p95").notes
+    assert "p95 needs 20 steps." in phases(summarize([result(world(enough))]), "p95").notes
 
 
 def test_median_and_mean() -> None:
@@ -129,7 +135,7 @@ def test_without_a_phase_window_there_is_no_phase_table() -> None:
     results = [result(world(bare))]
     assert measured(world(bare)).phases is None
     assert "## Phases" not in rendered(results)
-    assert flags(summarize(results)) == []
+    assert doubt_sentences(summarize(results)) == []
 
 
 def test_sharded_share_and_losses() -> None:
@@ -156,8 +162,8 @@ def test_what_differs_is_a_column_and_what_does_not_is_said_once() -> None:
     assert summary.columns == ("backend", "num_cams", "grad_ckpt")
     assert summary.shared["attention"] == "sdpa"
     assert summary.shared["preset"] == "tiny"
-    assert attempts.matrix(summary).headers[:4] == ("backend", "num_cams", "grad_ckpt", "batch per rank")
-    assert [row[1:3] for row in attempts.matrix(summary).rows] == [("1", "on"), ("4", "off")]
+    assert matrix(summary).headers[:4] == ("backend", "num_cams", "grad_ckpt", "batch per rank")
+    assert [row[1:3] for row in matrix(summary).rows] == [("1", "on"), ("4", "off")]
 
 
 def test_an_axis_of_one_run_that_is_an_option_of_another_has_its_value() -> None:
@@ -168,8 +174,8 @@ def test_an_axis_of_one_run_that_is_an_option_of_another_has_its_value() -> None
         assert {row.settings["num_cams"] for row in summary.rows} == {1, 4}
         assert all(row.settings["attention"] == "sdpa" for row in summary.rows)
         assert {"backend", "num_cams"} == set(summary.columns)
-        faster = speedup.table(summary, speedup.compare(summary, allowed=frozenset({"num_cams"})))
-        assert {row[faster.headers.index("num_cams")] for row in faster.rows} <= {"4 (A), 1 (B)", "1 (A), 4 (B)"}
+        table = faster(summary, compare_axis(summary, allowed=frozenset({"num_cams"})))
+        assert {row[table.headers.index("num_cams")] for row in table.rows} <= {"4 (A), 1 (B)", "1 (A), 4 (B)"}
 
 
 def test_a_switch_that_is_no_axis_still_tells_cells_apart() -> None:
@@ -185,7 +191,7 @@ def test_an_option_that_is_no_axis_still_tells_cells_apart() -> None:
     results = [*hidden, result(backend="fsdp")]
     summary = summarize(results)
     assert summary.columns == ("backend", "hidden", "x")
-    assert [attempts.row_name(summary, row) for row in summary.rows] == [
+    assert [row_name(summary, row) for row in summary.rows] == [
         "ddp, hidden 1, x 3, batch 2",
         "ddp, hidden 2, x 3, batch 2",
         "fsdp, hidden n/a, x n/a, batch 2",
@@ -203,7 +209,7 @@ def test_cells_that_nothing_named_tells_apart_show_their_id() -> None:
     results = [result(accelerate={"mine": n}) for n in (1, 2)]
     summary = summarize(results)
     assert summary.columns == ("backend", "cell")
-    assert attempts.row_name(summary, summary.rows[1]) == f"ddp, cell {cell(accelerate={'mine': 2}).id}, batch 2"
+    assert row_name(summary, summary.rows[1]) == f"ddp, cell {cell(accelerate={'mine': 2}).id}, batch 2"
 
 
 def test_the_peak_of_each_cell_is_bold_and_nothing_else() -> None:
@@ -250,39 +256,39 @@ def test_a_rank_that_nobody_knows_is_not_named() -> None:
 
 
 def test_a_clean_run_raises_no_flag() -> None:
-    assert flags(summarize([result(ok((0.1 * batch,)), batch=batch) for batch in (1, 2, 4)])) == []
+    assert doubt_sentences(summarize([result(ok((0.1 * batch,)), batch=batch) for batch in (1, 2, 4)])) == []
 
 
 def test_a_published_row_that_cannot_be_right_is_flagged() -> None:
     """ZeRO-2 of the second published model: 5.64 s at batch 8, 5.29 s at batch 16."""
     results = [result(ok((step_s,)), batch=batch, backend="zero2") for batch, step_s in ((8, 5.64), (16, 5.29))]
-    assert flags(summarize(results)) == [
+    assert doubt_sentences(summarize(results)) == [
         "zero2, batch 16: its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)."
     ]
 
 
 def test_a_step_is_held_against_every_smaller_batch() -> None:
     results = [result(ok((step_s,)), batch=batch) for batch, step_s in ((2, 1.0), (4, 0.96), (8, 0.94))]
-    assert [flag.partition(":")[0] for flag in flags(summarize(results))] == ["ddp, batch 8"]
+    assert [flag.partition(":")[0] for flag in doubt_sentences(summarize(results))] == ["ddp, batch 8"]
 
 
 @pytest.mark.parametrize(("total_s", "flagged"), [(0.1, False), (0.1019, False), (0.103, True), (0.097, True)])
 def test_phases_must_sum_to_their_total(total_s: float, flagged: bool) -> None:
-    found = flags(summarize([result(ok(totals_s=(total_s, total_s)))]))
+    found = doubt_sentences(summarize([result(ok(totals_s=(total_s, total_s)))]))
     assert bool(found) == flagged
     assert all("phases sum to" in flag for flag in found)
 
 
 def test_reserved_below_allocated_is_flagged_on_any_rank() -> None:
     ranks = (rank(0, memory=vram(30, 40)), rank(1, memory=vram(41, 40)))
-    assert flags(summarize([result(world(*ranks), machine=CUDA_MACHINE)])) == [
+    assert doubt_sentences(summarize([result(world(*ranks), machine=CUDA_MACHINE)])) == [
         "ddp, batch 2: rank 1 reserved 40.00 GiB, less than the 41.00 GiB it allocated."
     ]
 
 
 @pytest.mark.parametrize(("slow_s", "flagged"), [(0.109, False), (0.112, True)])
 def test_ranks_far_apart_are_flagged(slow_s: float, flagged: bool) -> None:
-    found = flags(summarize([result(ok((0.1,), (slow_s,)))]))
+    found = doubt_sentences(summarize([result(ok((0.1,), (slow_s,)))]))
     assert found == (
         ["ddp, batch 2: rank 1's mean step (112 ms) takes 12.0 % longer than rank 0's (100 ms)."] * flagged
     )
@@ -291,8 +297,11 @@ def test_ranks_far_apart_are_flagged(slow_s: float, flagged: bool) -> None:
 def test_unlike_machines_are_flagged_and_another_commit_is_not() -> None:
     other = MACHINE.model_copy(update={"git_commit": "f" * 40})
     faster = MACHINE.model_copy(update={"cpu": "Other CPU"})
-    assert flags(summarize([result(), result(machine=other, batch=4)])) == []
-    assert "cpu: Example CPU against Other CPU" in flags(summarize([result(), result(machine=faster, batch=4)]))[0]
+    assert doubt_sentences(summarize([result(), result(machine=other, batch=4)])) == []
+    assert (
+        "cpu: Example CPU against Other CPU"
+        in doubt_sentences(summarize([result(), result(machine=faster, batch=4)]))[0]
+    )
 
 
 # Markup
@@ -301,14 +310,18 @@ def test_unlike_machines_are_flagged_and_another_commit_is_not() -> None:
 @pytest.mark.parametrize("name", ["mixed.md", "mixed.csv", "mixed.json"])
 def test_golden(name: str) -> None:
     file, summary = GOLDEN / name, summarize(mixed())
-    text = rendered(mixed()) if name.endswith("md") else frame.text(summary, "csv" if name.endswith("csv") else "json")
+    text = (
+        rendered(mixed())
+        if name.endswith("md")
+        else frame.text(records(summary), "csv" if name.endswith("csv") else "json")
+    )
     if os.environ.get("UPDATE_GOLDEN"):
         file.write_text(text)
     assert text == file.read_text(), "run with UPDATE_GOLDEN=1 and look at the difference"
 
 
 def test_the_deepspeed_note_stands_under_every_phase_table_with_deepspeed_and_only_there() -> None:
-    note = "compare total between backends"
+    note = "Compare the total between backends"
     text = rendered([result(), result(backend="zero2")])
     assert text.count(note) == text.count("## Phases") == 3
     assert note not in rendered([result(), result(backend="fsdp")])
@@ -316,12 +329,12 @@ def test_the_deepspeed_note_stands_under_every_phase_table_with_deepspeed_and_on
 
 
 def test_a_run_ends_with_the_answer_on_a_terminal_and_elsewhere() -> None:
-    text = markdown.main_tables(mixed())
+    text = markdown.document(Report(results=mixed()).brief)
     assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp")
     headings = re.findall("^## (.+)", text, re.MULTILINE)
     assert headings == ["What to run", "Not compared", "Raw matrix", "Phases, mean ms", "Phases, % of total"]
     assert shown(mixed()).startswith("What to run\n- For num_cams 1: train with ddp")
-    assert markdown.main_tables([]) == ""
+    assert markdown.document(Report(results=[]).brief) == ""
 
 
 def test_backward_step_is_never_printed() -> None:
@@ -374,21 +387,21 @@ def test_long_reasons_are_cut() -> None:
 def test_of_many_rows_the_details_are_those_of_each_cells_peak() -> None:
     few = [result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED // 2) for batch in (1, 2)]
     many = [*few, result(batch=4, axes={"n": 0})]
-    for shown in (attempts.steps, attempts.ranks, partial(attempts.phases, statistic="mean")):
+    for shown in (steps, ranks, partial(phases, statistic="mean")):
         assert len(shown(summarize(few)).rows) == len(few) == MAX_DETAILED
         assert not any("measured rows" in note for note in shown(summarize(few)).notes)
         found = shown(summarize(many))
         assert [row[1:3] for row in found.rows] == [(str(n), "4" if n == 0 else "2") for n in range(MAX_DETAILED // 2)]
-        assert f"Of {len(many)} measured rows those of highest throughput, of all 150 cells" in found.notes[-1]
-    assert len(attempts.matrix(summarize(many)).rows) == len(many)
+        assert f"Only the fastest rows of all 150 cells, out of {len(many)} measured rows" in found.notes[-1]
+    assert len(matrix(summarize(many)).rows) == len(many)
     cells = [result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED + 1) for batch in (1, 2)]
-    assert len(attempts.steps(summarize(cells)).rows) == MAX_DETAILED
-    assert f"of the first {MAX_DETAILED} of {MAX_DETAILED + 1} cells" in attempts.steps(summarize(cells)).notes[-1]
+    assert len(steps(summarize(cells)).rows) == MAX_DETAILED
+    assert f"of the first {MAX_DETAILED} of {MAX_DETAILED + 1} cells" in steps(summarize(cells)).notes[-1]
 
 
 def test_a_long_reason_of_a_retry_is_cut() -> None:
     again = result().model_copy(update={"retried": "x" * 5000})
-    (doubt,) = flags(summarize([again]))
+    (doubt,) = doubt_sentences(summarize([again]))
     assert doubt.startswith("ddp, batch 2: second try; the first failed: xxx")
     assert len(doubt) < 300
 
@@ -402,7 +415,7 @@ def test_columns_line_up_in_the_source() -> None:
 
 def test_no_results() -> None:
     assert "No results." in rendered([])
-    assert terminal.tables([]) == []
+    assert terminal.render(Report(results=[]).brief) == []
 
 
 def test_four_axes_stay_readable_on_a_terminal_of_100_columns() -> None:
@@ -457,12 +470,16 @@ def test_a_terminal_says_why_each_search_ended() -> None:
         Probe(cell=one.attempt.cell, axes=one.axes, goal=Goal(), found=found)
         for one, found in zip(results, ended, strict=True)
     ]
-    lines = [line for each in terminal.tables(results, probes) if (line := str(each)).startswith("ddp, num_cams")]
+    lines = [
+        line
+        for each in terminal.render(Report(results=results, probes=probes).brief)
+        if (line := str(each)).startswith("ddp, num_cams")
+    ]
     assert lines == [
-        "ddp, num_cams 1: batch 3 neither fitted nor ran out of memory: [31mno [bold]beat[/]",
+        "ddp, num_cams 1: batch 3 neither fitted nor ran out of memory: \\x1b[31mno [bold]beat[/]",
         "ddp, num_cams 4: batch 1 does not fit",
     ]
-    (probe,) = terminal.mark_up(verdicts(probes[1:]))[2:]
+    (probe,) = terminal.mark_up(searches(probes[1:]))[2:]
     assert str(probe) == "ddp: batch 1 does not fit"
 
 

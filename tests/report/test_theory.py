@@ -7,8 +7,8 @@ from examples import CUDA_MACHINE, ok, regime, result, rss, vram
 
 from bench.records.cell import Regime
 from bench.records.outcome import Oom, Reported
-from bench.report import theory
 from bench.report.summary import summarize
+from bench.report.tables.theory import theory as theory_table
 from bench.report.theory import gathers, recomputed_share, sent_bytes, state, without_batch
 
 GB = 10**9
@@ -127,7 +127,7 @@ def test_prediction_stands_beside_measurement() -> None:
         result(ok(backend="fsdp", memory=vram(14, 20)), backend="fsdp", axes={"grad_ckpt": True}, machine=CUDA_MACHINE),
         result(Oom(rank=0, phase="bwd", reason="x"), backend="zero2", axes={"grad_ckpt": False}, machine=CUDA_MACHINE),
     ]
-    table = theory.table(summarize(results))
+    table = theory_table(summarize(results))
     # 1000 parameters on two ranks: 2000 + 2000 + 0 + 4000 bytes; sent: (1 + 3 gathers) of 2000 bytes x 1/2.
     assert table.rows[0] == (
         "fsdp, grad_ckpt on", "1,000", "1.95 KiB", "1.95 KiB", "0 B", "3.91 KiB", "7.81 KiB", "14.0 GiB", "14.0 GiB",
@@ -138,14 +138,14 @@ def test_prediction_stands_beside_measurement() -> None:
 
 
 def test_a_cpu_says_what_its_figure_is() -> None:
-    table = theory.table(summarize([result(ok(memory=rss(1)))]))
+    table = theory_table(summarize([result(ok(memory=rss(1)))]))
     assert table.rows[0][7] == "512 MiB"
     assert "data segment" in " ".join(table.notes)
 
 
 def test_imported_figures_have_no_theory() -> None:
     outcome = Reported(source="x", step_time_s_per_rank=(1.0,), peak_allocated_bytes=GB)
-    assert theory.table(summarize([result(outcome)])).rows == ()
-    both = theory.table(summarize([result(outcome, backend="fsdp"), result(ok(memory=rss(1)))]))
+    assert theory_table(summarize([result(outcome)])).rows == ()
+    both = theory_table(summarize([result(outcome, backend="fsdp"), result(ok(memory=rss(1)))]))
     assert both.rows[0] == ("fsdp", *["n/a"] * 11)
     assert both.rows[1][0] == "ddp"

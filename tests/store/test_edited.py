@@ -15,6 +15,7 @@ from bench.records.outcome import Oom, Reported
 from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.report.render import frame
 from bench.report.summary import summarize
+from bench.report.tables.records import records
 from bench.report.tables.show import show
 from bench.store.run_folder import Store
 from bench.store.spool import Footprint, Walked, write
@@ -99,7 +100,7 @@ def test_a_number_that_cannot_be_breaks_no_report(tmp_path: Path, name: str) -> 
             continue
         try:
             rendered(results)
-            frame.text(summarize(results), "csv")
+            frame.text(records(summarize(results)), "csv")
             show([one for one in results if one.attempt.cell.id == stored.attempt.cell.id], {})
         except Exception as error:
             broken.append(f"{key} = {value}: {error!r}")

@@ -34,12 +34,12 @@ FORMATS: dict[str, Format] = {
             links_charts=True,
         ),
         Format(name="html", endings=(".html", ".htm"), render=lambda report, _: html.render(report.sections)),
-        Format(name="csv", endings=(".csv",), render=lambda report, _: frame.text(report.summary, "csv")),
-        Format(name="json", endings=(".json",), render=lambda report, _: frame.text(report.summary, "json")),
+        Format(name="csv", endings=(".csv",), render=lambda report, _: frame.text(report.records, "csv")),
+        Format(name="json", endings=(".json",), render=lambda report, _: frame.text(report.records, "json")),
         Format(
             name="parquet",
             endings=(".parquet",),
-            render=lambda report, _: frame.parquet(report.summary),
+            render=lambda report, _: frame.parquet(report.records),
             binary=True,
         ),
     )

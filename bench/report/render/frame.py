@@ -1,90 +1,32 @@
-"""The rows as a table for other programs: one flat record a result, units and scope in every name. Pure."""
+"""Flat records as CSV, JSON or Parquet."""
 
 import json
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from pydantic import JsonValue
 
-from bench.report.rows import CellRows, Row, Sampled, Summary
-from bench.report.tables.attempts import one_line
 
-if TYPE_CHECKING:
+def text(records: Sequence[Mapping[str, JsonValue]], kind: Literal["csv", "json"]) -> str:
+    """Records as CSV or as a JSON list; unknown values are empty or null."""
     import pandas as pd
 
-Format = Literal["csv", "parquet", "json"]
-
-
-def frame(summary: Summary) -> "pd.DataFrame":
-    """One row a result, in the order of the report."""
-    import pandas as pd
-
-    return pd.DataFrame([_record(cell, row) for cell in summary.cells for row in cell.rows])
-
-
-def text(summary: Summary, kind: Literal["csv", "json"]) -> str:
-    """The frame as CSV or as a JSON list of records; what is unknown is empty or null."""
-    found = frame(summary)
+    frame = pd.DataFrame(list(records))
     if kind == "csv":
-        return found.to_csv(index=False, lineterminator="\n")
-    written: str = found.to_json(orient="records", indent=2, double_precision=15)
+        return frame.to_csv(index=False, lineterminator="\n")
+    written: str = frame.to_json(orient="records", indent=2, double_precision=15)
     return written + "\n"
 
 
-def parquet(summary: Summary) -> bytes:
-    """The frame as Parquet. A column has one type there: values of several become text, as JSON has them."""
-    found = frame(summary)
-    for name in found.select_dtypes(object):
-        known = found[name].dropna()
-        large = any(not isinstance(value, str) and not -(2**63) <= value < 2**63 for value in known)
-        if len(set(map(type, known))) > 1 or large:
-            found[name] = known.map(json.dumps)
-    written: bytes = found.to_parquet(index=False)
+def parquet(records: Sequence[Mapping[str, JsonValue]]) -> bytes:
+    """Records as Parquet. A Parquet column has one type, so values of different types become JSON text."""
+    import pandas as pd
+
+    frame = pd.DataFrame(list(records))
+    for name in frame.select_dtypes(object):
+        values = frame[name].dropna()
+        large = any(not isinstance(value, str) and not -(2**63) <= value < 2**63 for value in values)
+        if len(set(map(type, values))) > 1 or large:
+            frame[name] = values.map(json.dumps)
+    written: bytes = frame.to_parquet(index=False)
     return written
-
-
-def _record(cell: CellRows, row: Row) -> dict[str, JsonValue]:
-    measured = row.measured
-    sampled = measured if isinstance(measured, Sampled) else None
-    step = sampled.slowest.step if sampled else None
-    interval = sampled.interval if sampled else None
-    phases = measured.phases if measured else None
-    settings = {
-        one_line(name): json.dumps(value) if isinstance(value, list | dict) else _text(value)
-        for name, value in row.settings.items()
-        if name != "cell"
-    }
-    return {
-        "cell": cell.cell.id,
-        **settings,
-        "batch_per_rank": row.batch_per_rank,
-        "batch_global": row.batch_global,
-        "outcome": row.outcome,
-        "fault": row.fault,
-        "retried": _text(row.retried),
-        "short": row.short,
-        "thrashing": row.batch_per_rank in cell.thrashing,
-        "samples_per_s_global": measured.samples_per_s_global if measured else None,
-        "samples_per_s_global_low": interval[0] if interval else None,
-        "samples_per_s_global_high": interval[1] if interval else None,
-        "step_time_s_rank_max": measured.step_time_s_rank_max if measured else None,
-        "step_time_s_median": step.median_s if step else None,
-        "step_time_s_p95": step.p95_s if step else None,
-        "slowest_rank": sampled.slowest.rank if sampled else None,
-        "straggler_spread": measured.straggler_spread if measured else None,
-        "peak_allocated_bytes_rank_max": measured.peak_allocated_bytes_rank_max if measured else None,
-        "peak_reserved_bytes_rank_max": measured.peak_reserved_bytes_rank_max if measured else None,
-        "peak_rss_bytes_rank_max": sampled.peak_rss_bytes_rank_max if sampled else None,
-        "capacity_share_rank_max": measured.capacity_share_rank_max if measured else None,
-        "alloc_retries": sampled.alloc_retries if sampled else None,
-        **({f"{name}_s_mean": times.mean_s for name, times in phases.parts.items()} if phases else {}),
-        "total_s_mean": measured.total_s if measured else None,
-        "loss_first": sampled.losses[0] if sampled else None,
-        "loss_last": sampled.losses[-1] if sampled else None,
-        "source": _text(measured.source) if measured else None,
-        "reason": _text(row.reason),
-    }
-
-
-def _text(value: JsonValue) -> JsonValue:
-    """On one line: a terminal that shows a CSV file obeys control characters."""
-    return one_line(value) if isinstance(value, str) else value

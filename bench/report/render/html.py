@@ -1,7 +1,7 @@
-"""One HTML file that loads nothing, and nothing of what it says: see `sections`.
+"""One HTML file that loads nothing. What a report says is in `sections`; here is only markup.
 
-The page's own style and script are named by their hashes in its Content-Security-Policy: whatever else a name, an error
-or a log might smuggle in is not run. Results stand in text and attributes alone, never in the script.
+The Content-Security-Policy allows only the page's own style and script, by their hashes: code in a name, an error or a
+log does not run. Results are only in text and attributes, never in the script.
 """
 
 import base64
@@ -11,16 +11,13 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 from bench.report.render.plots import drawing, escape, swatch
-from bench.report.tables.attempts import REASON, Table
 from bench.report.tables.figure import BarChart, Chart, LineChart
-from bench.report.tables.sections import TITLE, Facts, Lines, Section
-
-OUTCOMES = frozenset({"ok", "imported", "oom", "thrashing", "hang", "failed", "skipped"})
-"""Words of the column of outcomes that have a color in page.css."""
+from bench.report.tables.sections import TITLE, Section
+from bench.report.tables.table import Facts, Lines, Table
 
 
 def render(sections: Sequence[Section], title: str = TITLE) -> str:
-    """The page. Everything in it comes from ``sections`` and the files in bench/report/render/page."""
+    """The page. It consists of ``sections`` and the files in bench/report/render/page."""
     style, script = _asset("chart.css") + _asset("page.css"), _asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
@@ -102,9 +99,9 @@ def _cell(table: Table, index: int, header: str, text: str) -> str:
     shown = escape(text)
     if text and (index, header) in table.bold:
         shown = f"<strong>{shown}</strong>"
-    if header == "outcome" and (word := text.partition(" ")[0]) in OUTCOMES:
-        shown = f'<span class="outcome {word}">{shown}</span>'
-    kind = "number" if header in table.numeric else "prose" if header == REASON else ""
+    if tone := table.tones.get((index, header)):
+        shown = f'<span class="tone {tone}">{shown}</span>'
+    kind = "number" if header in table.numeric else "prose" if header in table.prose else ""
     return f'<td class="{kind}">{shown}</td>' if kind else f"<td>{shown}</td>"
 
 

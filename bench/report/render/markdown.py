@@ -1,37 +1,36 @@
-"""Markdown, and nothing of what it says: see `sections`."""
+"""Markdown. What a report says is in `sections`; here is only markup."""
 
 import itertools
 import re
 from collections.abc import Sequence
 from functools import lru_cache
 
-from bench.records.outcome import Result
-from bench.records.verdict import Probe
-from bench.report.tables.attempts import Table, one_line
-from bench.report.tables.sections import TITLE, Facts, Lines, Report, Section
+from bench.errors import one_line
+from bench.report.tables.sections import TITLE, Section
+from bench.report.tables.table import Facts, Lines, Table
 
 
 def render(sections: Sequence[Section], plots: str | None = None) -> str:
-    """The report of ``sections``. It reads well raw: columns are aligned in the source.
+    """The report of ``sections``. It reads well as plain text: columns are aligned in the source.
 
     Args:
-        plots: the folder of the charts' SVG files, as the report is to link to them; None leaves charts out.
+        plots: the folder of the charts' SVG files, as the report links to them; None leaves charts out.
     """
     return "\n".join([f"# {TITLE}", "", *(line for each in sections for line in section(each, plots))])
 
 
-def main_tables(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
-    """The main sections: what `bench run` ends with."""
-    return "\n".join(line for part in Report(results=results, probes=probes).brief for line in section(part))
+def document(sections: Sequence[Section]) -> str:
+    """``sections`` without the title of a report, and without charts."""
+    return "\n".join(line for each in sections for line in section(each))
 
 
 def cut(text: str, room: int, note: str) -> str:
-    """``text`` if it fits into ``room`` bytes; else its first lines and ``note``; nothing where not even that fits."""
+    """``text`` if it fits into ``room`` bytes; otherwise its first lines and ``note``; empty if not even these fit."""
     if len(data := text.encode()) <= room:
         return text
     end = f"\n\n**{escape(note)}**\n"
-    left = room - len(end.encode())
-    return data[:left].rpartition(b"\n")[0].decode() + end if left >= 0 else ""
+    kept = room - len(end.encode())
+    return data[:kept].rpartition(b"\n")[0].decode() + end if kept >= 0 else ""
 
 
 def section(section: Section, plots: str | None = None) -> list[str]:
@@ -56,10 +55,10 @@ def section(section: Section, plots: str | None = None) -> list[str]:
 
 
 _MARKUP = re.compile(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?![A-Za-z0-9])")
-"""What cannot be markup stays as it is, so that the raw text reads well: snake_case, a * b, [0]."""
+"""Characters that cannot be markup stay as they are, so that the source reads well: snake_case, a * b, [0]."""
 
 
-@lru_cache(maxsize=4096)  # the cells of a long table are the same few words
+@lru_cache(maxsize=4096)  # the cells of a long table repeat the same few words
 def escape(text: str) -> str:
     """``text`` as markdown that shows it literally, also inside a table; without control characters."""
     entities = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

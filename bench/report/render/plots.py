@@ -1,6 +1,6 @@
-"""Charts as SVG text: the same drawing stands in the HTML page and, with its own legend and style, in a file.
+"""Charts as SVG text: the same drawing for the HTML page and, with its own legend and style, for a file.
 
-Across, everything is placed in percent: a drawing is as wide as its place, and its text keeps its size.
+Horizontal positions are in percent, so that a drawing fills the width of its place and its text keeps its size.
 """
 
 import html
@@ -10,8 +10,8 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from importlib.resources import files
 
+from bench.errors import one_line
 from bench.report.render.scales import LEFT, RIGHT, Across, across, heights, step_of
-from bench.report.tables.attempts import one_line
 from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel
 from bench.units import plain
 
@@ -23,25 +23,25 @@ SHAPES = (
     "M0,-5l4.6,8h-9.2z",
     "M0,-5l5,5l-5,5l-5,-5z",
 )
-"""Circle, square, triangle, diamond: lines are told apart without their color, too."""
+"""Circle, square, triangle, diamond: lines differ not only by color."""
 CROSS = "M-4,-4l8,8M4,-4l-8,8"
 
 TOP, PLOT, STRIP, ROW, AXIS = 34, 200, 8, 14, 40
-"""Heights: above the plot, the plot, before the crosses, a line of crosses, below all."""
+"""Heights: above the plot, of the plot, above the crosses, of a line of crosses, of the axis below."""
 TITLE_LINE, TITLE_LETTERS = 16, 50
-"""Of a panel's title: the height of a line, and what fits into one where the page is narrow."""
+"""Of a panel's title: the height of a line, and the letters that fit into a line on a narrow page."""
 BAR, GAP = 14, 28
 """Heights of a bar, and of its label."""
 
 WIDTH = 840
 COLUMNS = 2
-"""Of a file, in pixels and in panels."""
+"""Width of a file in pixels, and its panels side by side."""
 LETTER = 6.7
-"""Mean width of a letter, to place a legend where nothing measures text."""
+"""Mean width of a letter in pixels: a file cannot measure its own text."""
 
 
 def svg(chart: Chart) -> str:
-    """A file of its own. The same chart gives the same bytes."""
+    """A complete SVG file. The same chart gives the same bytes."""
     body, height = _panels(chart) if isinstance(chart, LineChart) else ([drawing(chart)], _height(chart))
     legend, top = _legend(chart.series)
     notes = [
@@ -75,7 +75,7 @@ def swatch(series: int) -> str:
 
 
 def escape(text: str) -> str:
-    """``text`` for HTML and XML, inside and outside of attributes; without characters that XML has not."""
+    """``text`` for HTML and XML, inside and outside of attributes; without characters that XML does not allow."""
     return html.escape(one_line(text))
 
 
@@ -99,7 +99,7 @@ def _height(chart: Chart) -> int:
 
 
 def _titles(chart: LineChart) -> int:
-    """Height of the panels' titles, the same in all so that their axes stand side by side."""
+    """Height of the panels' titles, the same in all panels so that their axes line up."""
     return TITLE_LINE * max((len(_title(panel)) for panel in chart.panels), default=0)
 
 
@@ -108,7 +108,7 @@ def _title(panel: Panel) -> list[str]:
 
 
 def _strip(chart: LineChart) -> int:
-    """Height of the crosses; those of one batch stand one above the other."""
+    """Height of the crosses; crosses of the same batch stack."""
     at = [Counter(miss.x for miss in panel.misses) for panel in chart.panels]
     rows = max((count for counts in at for count in counts.values()), default=0)
     return STRIP + rows * ROW if rows else 0
@@ -139,7 +139,7 @@ def _axes(chart: LineChart, panel: Panel) -> Iterator[str]:
     for line in panel.lines:
         yield from _line(line, scale, y)
     if strip:
-        yield _text("tick", f"{LEFT - 1.5}%", bottom + (STRIP + strip) / 2 + 4, "oom", "end")
+        yield _text("tick", f"{LEFT - 1.5}%", bottom + (STRIP + strip) / 2 + 4, chart.miss_label, "end")
     stacked: Counter[float] = Counter()
     for miss in panel.misses:
         stacked[miss.x] += 1
@@ -222,7 +222,7 @@ def _panels(chart: LineChart) -> tuple[list[str], int]:
 
 
 def _legend(series: Sequence[str]) -> tuple[list[str], int]:
-    """The names with their marks, in as many lines as they take, and where the drawing may begin."""
+    """The names with their marks, in as many lines as they need, and where the drawing begins."""
     lines, x, y = [], 16.0, 52
     for number, name in enumerate(series):
         width = 36 + LETTER * len(name)

@@ -1,4 +1,4 @@
-"""Where a value lies in a drawing, and which values its axes name."""
+"""Positions of values in a drawing, and the values at the ticks of its axes."""
 
 import math
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from bench.report.tables.figure import LineChart
 
 LEFT, RIGHT = 11.0, 97.0
-"""Where the axis of batches begins and ends, in percent."""
+"""Beginning and end of the horizontal axis, in percent."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +23,7 @@ class Across:
         return LEFT + (RIGHT - LEFT) * (at - low) / (high - low)
 
     def ticks(self) -> Iterator[float]:
-        """Values to name below the axis."""
+        """Values at the ticks of the axis."""
         if self.doubling:
             first, last = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
             every = math.ceil((last - first + 1) / 8)
@@ -34,10 +34,10 @@ class Across:
 
 
 def across(chart: LineChart) -> Across:
-    """Every batch has a place; where they double, so does the scale."""
-    known = [mark.x for panel in chart.panels for line in panel.lines for mark in line.points]
-    known += [miss.x for panel in chart.panels for miss in panel.misses]
-    low, high = min(known), max(known)
+    """A scale with a place for every batch. It is logarithmic where batches span a factor of 8 or more."""
+    values = [mark.x for panel in chart.panels for line in panel.lines for mark in line.points]
+    values += [miss.x for panel in chart.panels for miss in panel.misses]
+    low, high = min(values), max(values)
     if high >= 8 * low:
         return Across(low=low / 1.25, high=high * 1.25, doubling=True)
     around = max((high - low) * 0.08, 0.5)

@@ -1,119 +1,75 @@
-"""The main tables as rich renderables, for a terminal of 100 columns."""
+"""Sections as rich renderables, for a terminal of 100 columns."""
 
 from collections.abc import Sequence
-from itertools import takewhile
 
 from rich.console import RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
-from bench.records.outcome import Result
-from bench.records.verdict import Probe
-from bench.report import claims
-from bench.report.doubts import flags
-from bench.report.tables.attempts import REASON, REASON_LIMIT, Table, matrix, one_line, phases, row_name
-from bench.report.tables.missing import not_measured
-from bench.report.tables.searches import verdicts
-from bench.report.tables.sections import DOUBTS, NOT_COMPARED, Choices, Lines, Report, _empty, answer
+from bench.errors import one_line
+from bench.report.tables.sections import Section
+from bench.report.tables.table import Facts, Lines, Table
 
-COLORS = {
-    "ok": "green",
-    "oom": "yellow",
-    "thrashing": "yellow",
-    "skipped": "bright_black",
-    "hang": "red",
-    "failed": "red",
-}
-"""Color of an outcome."""
+COLORS = {"good": "green", "warning": "yellow", "bad": "red", "neutral": "dim"}
+"""Of a table cell or a line, by its tone."""
 
 
-def tables(
-    results: Sequence[Result], probes: Sequence[Probe] = (), choices: Choices | None = None
-) -> list[RenderableType]:
-    """See `report`."""
-    return report(Report(results=results, probes=probes, choices=choices or Choices()))
+def render(sections: Sequence[Section]) -> list[RenderableType]:
+    """``sections`` one below the other. Charts are left out."""
+    return [part for section in sections for part in (*_section(section), "")][:-1]
 
 
-def report(shown: Report) -> list[RenderableType]:
-    """The answer and what was not measured; then the raw matrix, why rows are missing from it, phases, doubts."""
-    results, probes, choices = shown.results, shown.probes, shown.choices
-    absent = not_measured(shown.missing, shown.unreadable)
-    not_reached = [*mark_up(absent), ""] if absent.rows else []
-    if not results:
-        return not_reached
-    summary = shown.summary
-    reasons = [
-        Text.assemble(
-            (row.outcome, COLORS[row.outcome]), f" {row_name(summary, row)}: {one_line(row.reason, REASON_LIMIT)}"
-        )
-        for row in summary.rows
-        if row.reason
-    ]
-    detailed = [table for table in (phases(summary, "mean"), phases(summary, "share")) if table.rows]
-    doubts = [Text(f"doubtful: {one_line(doubt)}", style="yellow") for doubt in flags(summary)]
-    return [
-        *_answer(shown),
-        *not_reached,
-        *_without_reasons(matrix(summary)),
-        *reasons,
-        *(part for table in detailed for part in ("", *mark_up(table))),
-        *([Text(f"\n{DOUBTS}", style="bold"), *doubts] if doubts else []),
-        *(["", *mark_up(verdicts(probes, summary))] if probes else []),
-        *(["", *mark_up(claims.table(claims.judge(summary, choices.claims)))] if choices.claims else []),
-    ]
-
-
-def _answer(report: Report) -> list[RenderableType]:
-    shown: list[RenderableType] = []
-    for section in answer(report):
-        if _empty(section):
-            continue
-        if isinstance(section, Table):
-            shown += [*mark_up(section), ""]
-        elif isinstance(section, Lines):
-            style = "dim" if section.title == NOT_COMPARED else ""
+def _section(section: Section) -> list[RenderableType]:
+    match section:
+        case Table():
+            return mark_up(section)
+        case Lines():
+            style = COLORS[section.tone] if section.tone else ""
             lines = [Text(f"- {one_line(line)}", style) for line in section.lines]
-            shown += [Text(section.title, style="bold"), *lines, ""]
-    return shown
+            return [Text(section.title, style="bold"), *lines]
+        case Facts():
+            facts = [Text(one_line(f"{name}: {value}")) for name, value in section.facts]
+            return [*([Text(section.title, style="bold")] if section.title else []), *facts]
+    return []
 
 
 def mark_up(table: Table) -> list[RenderableType]:
-    """A table with its title and notes; below it its column of reasons, a line for each row."""
-    return [*_without_reasons(table), *_reasons(table)]
+    """A table with its title and notes. Its prose follows below, a line for each row that has any.
 
-
-def _reasons(table: Table) -> list[Text]:
-    if REASON not in table.headers:
-        return []
-    # What stands before the numbers says which row it is.
-    names = list(takewhile(lambda header: header not in table.numeric, table.headers))
-    lines = []
-    for row in table.rows:
-        settings = [text if name == "backend" else f"{name} {text}" for name, text in zip(names, row, strict=False)]
-        reason = row[table.headers.index(REASON)]
-        lines.append(Text(one_line(": ".join(filter(None, (", ".join(settings), reason))))))
-    return lines
-
-
-def _without_reasons(table: Table) -> list[RenderableType]:
-    # No lines and one blank between columns: a matrix of four axes needs the rest of 100 columns. A column of
-    # reasons would be a few letters wide, so they stand below.
+    A column of prose would be only a few letters wide.
+    """
     title = Text(table.title, style="bold")
+    # No lines and one blank between columns: a matrix of four axes needs the rest of 100 columns.
     marked = RichTable(title=title, title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
-    for header in table.headers:
-        if header == REASON:
-            continue
-        # One word a line, so that a column is no wider than it must be.
+    shown = [number for number, header in enumerate(table.headers) if header not in table.prose]
+    for number in shown:
+        header = table.headers[number]
+        # One word a line, so that a column is no wider than necessary.
         heading = Text("\n".join(header.replace("_", " ").split()), style="underline")
         marked.add_column(heading, justify="right" if header in table.numeric else "left", overflow="fold")
     for index, row in enumerate(table.rows):
-        cells = zip(table.headers, row, strict=True)
-        marked.add_row(*(_cell(table, index, header, text) for header, text in cells if header != REASON))
-    return [marked, *(Text(note, style="dim") for note in table.notes)]
+        marked.add_row(*(_cell(table, index, table.headers[number], row[number]) for number in shown))
+    return [marked, *(Text(note, style="dim") for note in table.notes), *_prose(table)]
+
+
+def _prose(table: Table) -> list[Text]:
+    lines = []
+    for index, (name, row) in enumerate(zip(table.row_names, table.rows, strict=False)):
+        texts = [text for header, text in zip(table.headers, row, strict=True) if header in table.prose and text]
+        # A colored word says what kind of row it is.
+        words = [
+            (f"{text} ", COLORS[tone])
+            for header, text in zip(table.headers, row, strict=True)
+            if (tone := table.tones.get((index, header)))
+        ]
+        if texts:
+            lines.append(Text.assemble(*words, one_line(": ".join(filter(None, (name, *texts))))))
+    return lines
 
 
 def _cell(table: Table, index: int, header: str, text: str) -> Text:
     text = one_line(text)  # a terminal obeys control characters
     if (index, header) in table.bold:
         return Text(text, style="bold")
-    return Text(text, style=COLORS.get(text, "") if header == "outcome" else "")
+    tone = table.tones.get((index, header))
+    return Text(text, style=COLORS[tone] if tone else "")

@@ -1,23 +1,23 @@
-"""Which charts a report has, and what is in them. Pure."""
+"""The charts of a report as data. Pure."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from bench.records.phases import PHASE_NAMES
+from bench.report.naming import cell_name, row_name, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Phases, Row, Sampled, Summary
-from bench.report.tables import attempts
-from bench.report.tables.attempts import DEEPSPEED_NOTE, caption, cell_name, one_line, row_name, setting
 from bench.report.tables.figure import Bar, BarChart, Chart, Limit, Line, LineChart, Miss, Panel, Part, Point
+from bench.report.tables.phases import DEEPSPEED_NOTE, under_deepspeed
 from bench.units import GIB, gib, memory_size, ms, percent, rate
 
 TOGETHER = 6
-"""Lines that are still told apart in one panel; of more cells, those that differ in one setting share a panel."""
+"""Most lines in one panel. With more cells, only those that differ in one setting share a panel."""
 MAX_PANELS = 12
 MAX_BARS = 24
 NEAR = 0.02
-"""Capacities this close to one another are one line: on a GPU each attempt finds slightly more or less free."""
+"""Capacities that differ by less than this share are one line: on a GPU, free memory varies between attempts."""
 IN_SIGHT = 8
-"""Capacity is drawn up to this many times the highest peak; beyond it, the peaks would be a flat line."""
+"""Capacity is drawn up to this many times the highest peak. Above it, the peaks would look like a flat line."""
 
 
 Group = tuple[str, list[tuple[int, CellRows]]]
@@ -25,15 +25,13 @@ Group = tuple[str, list[tuple[int, CellRows]]]
 
 
 def charts(summary: Summary) -> list[Chart]:
-    """Throughput, memory and phases; those for which there is something to draw."""
-    found: list[Chart] = [throughput(summary), memory(summary)]
-    return [
-        chart for chart in (*found, phases(summary)) if (chart.series if isinstance(chart, LineChart) else chart.bars)
-    ]
+    """Throughput, memory and phases; without empty ones."""
+    drawn: list[Chart] = [throughput(summary), memory(summary), phases(summary)]
+    return [chart for chart in drawn if (chart.series if isinstance(chart, LineChart) else chart.bars)]
 
 
 def throughput(summary: Summary) -> LineChart:
-    """Throughput against batch, with what ran out of memory."""
+    """Throughput by batch, with the batches that ran out of memory."""
     series, groups, notes = _groups(summary)
     panels = tuple(
         Panel(
@@ -54,11 +52,11 @@ def throughput(summary: Summary) -> LineChart:
         panels=panels,
         notes=(
             *(
-                ["Pale bars: where the throughput lies with 95 % confidence; none to be seen where the mark hides it."]
+                ["Pale bars: 95 % confidence interval of the throughput; hidden where it is smaller than the mark."]
                 if intervals
                 else []
             ),
-            *(["Hollow: thrashing, fits but must not be recommended."] if thrashing else []),
+            *(["Hollow: thrashing; fits, but must not be recommended."] if thrashing else []),
             *(["Crosses: out of memory."] if any(panel.misses for panel in panels) else []),
             *notes,
         ),
@@ -66,7 +64,7 @@ def throughput(summary: Summary) -> LineChart:
 
 
 def memory(summary: Summary) -> LineChart:
-    """Peaks of the worst rank against batch, below what a rank may use."""
+    """Peaks of the worst rank by batch, and the memory that a rank may use."""
     series, groups, notes = _groups(summary)
     panels = tuple(
         Panel(
@@ -92,7 +90,7 @@ def memory(summary: Summary) -> LineChart:
         panels=drawn,
         notes=(
             f"{what}Peaks of the worst rank.",
-            *([f"Far above what is drawn: {beyond}."] if far else []),
+            *([f"Far above the drawn range: {beyond}."] if far else []),
             *notes,
         ),
     )
@@ -100,12 +98,14 @@ def memory(summary: Summary) -> LineChart:
 
 def phases(summary: Summary) -> BarChart:
     """Where the time of a step goes."""
-    drawn = [(row, found) for row in summary.rows if (found := _whole(row))]
-    notes = [note for note in attempts.phases(summary, "mean").notes if note == DEEPSPEED_NOTE]
+    drawn = [(row, complete) for row in summary.rows if (complete := _complete_phases(row))]
+    notes = [DEEPSPEED_NOTE] if any(under_deepspeed(row) for row, _ in drawn) else []
     if len(drawn) > MAX_BARS:
-        best = [(cell.best, found) for cell in summary.cells if cell.best and (found := _whole(cell.best))]
+        best = [
+            (cell.best, complete) for cell in summary.cells if cell.best and (complete := _complete_phases(cell.best))
+        ]
         left_out = f"; the first {MAX_BARS} of {len(best)} cells" if len(best) > MAX_BARS else ""
-        notes.append(f"Each cell at its best batch{left_out}; the tables hold the rest.")
+        notes.append(f"Each cell at its best batch{left_out}; the tables hold all others.")
         drawn = best[:MAX_BARS]
     return BarChart(
         name="phases",
@@ -113,32 +113,31 @@ def phases(summary: Summary) -> BarChart:
         x_label="ms a step",
         x_unit=1e-3,
         series=PHASE_NAMES,
-        bars=tuple(_bar(row_name(summary, row), *found) for row, found in drawn),
-        notes=("Means of the phase window, of the rank that is slowest there.", *notes),
+        bars=tuple(_bar(row_name(summary, row), *complete) for row, complete in drawn),
+        notes=("Means of the phase window, of its slowest rank.", *notes),
     )
 
 
 def _groups(summary: Summary) -> tuple[tuple[str, ...], list[Group], list[str]]:
-    """Names of the series, panels, and a note where some are left out."""
+    """Names of the series, panels, and a note if some panels are left out."""
     cells = [cell for cell in summary.cells if any(row.measured or row.outcome == "oom" for row in cell.rows)]
     backends = {str(cell.rows[0].settings["backend"]) for cell in cells}
-    told_by = "backend" if len(backends) > 1 else summary.columns[-1] if summary.columns else "backend"
-    others = [name for name in summary.columns if name != told_by]
+    colored_by = "backend" if len(backends) > 1 else summary.columns[-1] if summary.columns else "backend"
+    others = [name for name in summary.columns if name != colored_by]
     if len(cells) <= TOGETHER or not others:
         names = tuple(cell_name(summary, cell.rows[0]) for cell in cells)
         return names, ([("", list(enumerate(cells)))] if cells else []), []
-    names = tuple(dict.fromkeys(_named(cell.rows[0], [told_by]) for cell in cells))
+    names = tuple(dict.fromkeys(_named(cell.rows[0], [colored_by]) for cell in cells))
     panels: dict[str, list[tuple[int, CellRows]]] = {}
     for cell in cells:
-        number = names.index(_named(cell.rows[0], [told_by]))
+        number = names.index(_named(cell.rows[0], [colored_by]))
         panels.setdefault(_named(cell.rows[0], others), []).append((number, cell))
-    left_out = [f"The first {MAX_PANELS} of {len(panels)}; the table holds the rest."] * (len(panels) > MAX_PANELS)
-    return names, list(panels.items())[:MAX_PANELS], left_out
+    left_out = f"The first {MAX_PANELS} of {len(panels)} panels; the table holds all others."
+    return names, list(panels.items())[:MAX_PANELS], [left_out] if len(panels) > MAX_PANELS else []
 
 
 def _named(row: Row, names: Sequence[str]) -> str:
-    words = {name: setting(name, row.settings.get(name)) for name in names}
-    return ", ".join(text if name == "backend" else f"{caption(name)} {text}" for name, text in words.items())
+    return settings_name({name: row.settings.get(name) for name in names}, names)
 
 
 def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
@@ -147,7 +146,7 @@ def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
             continue
         interval = measured.interval if isinstance(measured, Sampled) else None
         within = f", {rate(interval[0])} to {rate(interval[1])} with 95 % confidence" if interval else ""
-        thrashes = row.batch_per_rank in cell.thrashing
+        thrashes = cell.thrashes(row)
         remarks = ", thrashing" * thrashes + ", a few steps" * row.short
         yield Point(
             x=row.batch_per_rank,
@@ -161,16 +160,16 @@ def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
 def _misses(summary: Summary, series: int, cell: CellRows) -> Iterator[Miss]:
     for row in cell.rows:
         if row.outcome == "oom":
-            words = one_line(f"{row_name(summary, row)}: out of memory, {row.reason}", 200)
+            words = f"{row_name(summary, row)}: out of memory, {short_reason(row.reason)}"
             yield Miss(x=row.batch_per_rank, series=series, words=words)
 
 
 def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
-    """Reserved, and allocated dashed below it; on a CPU allocated alone."""
+    """Reserved memory, and allocated memory as a dashed line; on a CPU only allocated memory."""
     measured = [(row, row.measured) for row in cell.rows if row.measured]
     kinds = {
-        "reserved": [found.peak_reserved_bytes_rank_max for _, found in measured],
-        "allocated": [found.peak_allocated_bytes_rank_max for _, found in measured],
+        "reserved": [figures.peak_reserved_bytes_rank_max for _, figures in measured],
+        "allocated": [figures.peak_allocated_bytes_rank_max for _, figures in measured],
     }
     reserved = any(value is not None for value in kinds["reserved"])
     for kind, values in kinds.items():
@@ -178,10 +177,10 @@ def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
             Point(
                 x=row.batch_per_rank,
                 y=value,
-                words=f"{row_name(summary, row)}: {gib(value)} GiB {kind}, {_share(found)}",
-                hollow=row.batch_per_rank in cell.thrashing,
+                words=f"{row_name(summary, row)}: {gib(value)} GiB {kind}, {_share(figures)}",
+                hollow=cell.thrashes(row),
             )
-            for (row, found), value in zip(measured, values, strict=True)
+            for (row, figures), value in zip(measured, values, strict=True)
             if value is not None
         )
         if points:
@@ -195,10 +194,10 @@ def _share(measured: Measured) -> str:
 def _limits(cells: Sequence[CellRows]) -> Iterator[Limit]:
     measured = [row.measured for cell in cells for row in cell.rows if row.measured]
     known = sorted(
-        found.capacity_bytes_rank_min
-        for found in measured
-        if found.capacity_bytes_rank_min is not None
-        and (found.peak_reserved_bytes_rank_max or found.peak_allocated_bytes_rank_max) is not None
+        figures.capacity_bytes_rank_min
+        for figures in measured
+        if figures.capacity_bytes_rank_min is not None
+        and (figures.peak_reserved_bytes_rank_max or figures.peak_allocated_bytes_rank_max) is not None
     )
     lowest = 0.0
     for capacity in known:
@@ -207,21 +206,21 @@ def _limits(cells: Sequence[CellRows]) -> Iterator[Limit]:
             yield Limit(y=capacity, words=f"capacity {memory_size(capacity)}")
 
 
-def _whole(row: Row) -> tuple[Phases, float] | None:
-    """All phases and their total, in seconds: a bar of some of them would look like a short step."""
+def _complete_phases(row: Row) -> tuple[Phases, float] | None:
+    """All phases and their total, in seconds. A bar with some phases missing would look like a short step."""
     phases, total_s = (row.measured.phases, row.measured.total_s) if row.measured else (None, None)
     return (phases, total_s) if phases and total_s and phases.complete else None
 
 
-def _bar(name: str, found: Phases, total_s: float) -> Bar:
+def _bar(name: str, phases: Phases, total_s: float) -> Bar:
     return Bar(
         label=f"{name}: {ms(total_s)} ms",
         parts=tuple(
             Part(
                 series=PHASE_NAMES.index(phase),
                 value=times.mean_s,
-                words=f"{name}: {phase} {ms(times.mean_s)} ms, {percent(found.share(phase))} of total",
+                words=f"{name}: {phase} {ms(times.mean_s)} ms, {percent(phases.share(phase))} of total",
             )
-            for phase, times in found.parts.items()
+            for phase, times in phases.parts.items()
         ),
     )

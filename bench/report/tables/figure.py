@@ -1,4 +1,4 @@
-"""What can be drawn, as data: `charts` makes it and `plots` draws it. Values are in base units."""
+"""Charts as data: `charts` fills them in and `plots` draws them. Values are in base units."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ class Point:
     y: float
     interval: tuple[float, float] | None = None
     words: str
-    """What a reader sees who points at it."""
+    """Shown when a reader points at it."""
     hollow: bool = False
     """Not to be recommended: the batch thrashes."""
 
@@ -36,7 +36,7 @@ class Miss:
 
 @dataclass(frozen=True, kw_only=True)
 class Limit:
-    """A height that must not be reached."""
+    """A value that must not be reached."""
 
     y: float
     words: str
@@ -54,7 +54,7 @@ class Panel:
 
 @dataclass(frozen=True, kw_only=True)
 class LineChart:
-    """Something against the batch."""
+    """A value by batch."""
 
     name: str
     """For files and links."""
@@ -66,6 +66,8 @@ class LineChart:
     panels: tuple[Panel, ...]
     notes: tuple[str, ...]
     x_label: str = "batch per rank"
+    miss_label: str = "oom"
+    """What the crosses below the axis stand for."""
 
 
 @dataclass(frozen=True, kw_only=True)

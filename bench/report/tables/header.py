@@ -1,21 +1,23 @@
-"""What a reader must know before the numbers, and how they were measured, as plain lines."""
+"""The sections around the numbers: the head of the report, how it was measured, and where the results are stored."""
 
 from collections.abc import Callable, Mapping
 
 from pydantic import JsonValue
 
+from bench.errors import one_line
 from bench.records.cell import Measure
 from bench.records.machine import Hardware, Machine, StatedHardware
+from bench.report.naming import caption, cell_name, setting
 from bench.report.rows import P95_NEEDS, Summary
-from bench.report.tables.attempts import caption, cell_name, one_line, setting
+from bench.report.tables.table import Facts, Lines
 from bench.units import UNKNOWN, counted, duration, gib
 
 
-def header(summary: Summary) -> list[tuple[str, str]]:
-    """Pairs of a name and its value. Where machines differ, every value is listed."""
+def header(summary: Summary) -> Facts:
+    """What a reader must know before the numbers. Where machines differ, every value is listed."""
     measuring = {key: value for key, value in summary.shared.items() if key in Measure.model_fields}
     shared = {key: value for key, value in summary.shared.items() if key not in measuring}
-    return [
+    facts = (
         ("Hardware", _of_machines(summary, _hardware)),
         ("Versions", _of_machines(summary, _versions)),
         ("Settings of the machine", _of_machines(summary, _environment)),
@@ -23,37 +25,57 @@ def header(summary: Summary) -> list[tuple[str, str]]:
         ("Same for all", _settings(shared)),
         ("Measuring", _settings(measuring)),
         ("Run", _run(summary)),
-    ]
+    )
+    return Facts(title="", facts=facts)
 
 
-def method(summary: Summary) -> list[str]:
-    """How it was measured, in six lines."""
+def method(summary: Summary) -> Lines:
+    """How it was measured."""
+    return Lines(title="How it was measured", lines=tuple(_method(summary)), numbered=True)
+
+
+def _method(summary: Summary) -> list[str]:
     ways = {
-        "fork": "a fresh fork of a rank server that has imported everything and never touched the device",
-        "launch": "an accelerate launch of its own",
+        "fork": "a fresh fork of a rank server, which has imported everything and never used the device",
+        "launch": "a separate accelerate launch",
     }
     sources = dict.fromkeys(
         one_line(row.measured.source) for row in summary.rows if row.measured and row.measured.source
     )
-    imported = [f"Imported, means without samples, measured elsewhere and otherwise: {source}." for source in sources]
+    words = "Imported; means without samples, measured elsewhere, by other methods"
+    imported = [f"{words}: {source}." for source in sources]
     if imported and not summary.isolations:
         return imported
-    isolation = " or ".join(ways[way] for way in summary.isolations) or "none has run"
+    isolation = " or ".join(ways[way] for way in summary.isolations) or "none was launched"
     return [
         *imported,
-        f"Every attempt ran in processes of its own: {isolation}.",
-        "Warm-up steps are not counted. Steps of the throughput window have no synchronisation inside.",
-        "samples/s = batch per rank x ranks / mean step of the slowest rank in that window.",
+        f"Every attempt ran in fresh processes: {isolation}.",
+        "Warm-up steps do not count. Steps of the throughput window contain no synchronisation.",
+        "samples/s = batch per rank x ranks / mean step of the slowest rank in the throughput window.",
         "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
-        "Phases come from separate steps, synchronised at every boundary, of the rank that is slowest there;"
-        f" p95 = sorted[int(0.95 * (n - 1))], of n = {P95_NEEDS} or more.",
-        "All backends see the same seeded weights and samples; losses are means over ranks.",
+        "Phases come from separate steps that synchronise at every boundary, and are those of the slowest rank there;"
+        f" p95 = sorted[int(0.95 * (n - 1))], for n of {P95_NEEDS} or more.",
+        "All backends get the same seeded weights and samples; losses are means over ranks.",
     ]
 
 
-def files(summary: Summary) -> list[tuple[str, str]]:
-    """Each cell in words, and its folder below the run's."""
-    return [(cell_name(summary, cell.rows[0]), f"attempts/{cell.cell.slug}/") for cell in summary.cells]
+def files(summary: Summary, *, scripts: bool = True) -> Facts:
+    """Where the results are stored: each cell, and its folder below the run's.
+
+    Args:
+        scripts: whether the folders hold command.sh; a kept copy may not.
+    """
+    if not summary.isolations:
+        holds = "the figures as the source gives them."
+    elif scripts:
+        holds = "the raw samples of every rank, and b<batch>/command.sh measures that row again by hand."
+    else:
+        holds = "the raw samples of every rank."
+    return Facts(
+        title="Where the results are stored",
+        facts=tuple((cell_name(summary, cell.rows[0]), f"attempts/{cell.cell.slug}/") for cell in summary.cells),
+        notes=(f"Below the run's folder. b<batch>/result.json of a cell holds {holds}",),
+    )
 
 
 def _settings(settings: Mapping[str, JsonValue]) -> str:
@@ -99,7 +121,7 @@ def _environment(machine: Machine) -> str:
 def _commit(machine: Machine) -> str:
     if machine.git_commit is None:
         return UNKNOWN
-    state = {None: " (clean or not: n/a)", True: " (dirty: with changes that were not committed)", False: " (clean)"}
+    state = {None: " (clean or not: n/a)", True: " (dirty: with uncommitted changes)", False: " (clean)"}
     return machine.git_commit + state[machine.git_dirty]
 
 
@@ -107,4 +129,4 @@ def _run(summary: Summary) -> str:
     cells = f"{counted(summary.n_attempts, 'attempt')} in {counted(len(summary.cells), 'cell')}"
     if all(isinstance(machine.hardware, StatedHardware) for machine in summary.machines):
         return f"{cells}, imported {summary.started_at or UNKNOWN}"
-    return f"{cells}, {duration(summary.wall_s)} in all, from {summary.started_at or UNKNOWN}"
+    return f"{cells}, {duration(summary.wall_s)} in total, started {summary.started_at or UNKNOWN}"

@@ -1,37 +1,44 @@
-"""The section of what was planned and has no result."""
+"""The section of what was planned and has no result, and of files that cannot be read."""
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from bench.errors import one_line
 from bench.report.missing import Missing
-from bench.report.tables.attempts import REASON_LIMIT, Table, caption, one_line, setting
+from bench.report.naming import settings_name
+from bench.report.tables.table import Column, Table, table_of
+
+
+class _Row(NamedTuple):
+    place: str
+    batches: str
+    why: str
+
+
+COLUMNS: tuple[Column[_Row], ...] = (
+    Column("cell or file", lambda row: row.place),
+    Column("batch per rank", lambda row: row.batches),
+    Column("why", lambda row: row.why),
+)
 
 
 def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None = None) -> Table:
     """One row a cell, and one a file that cannot be read.
 
     Args:
-        unreadable: files of the run and what is wrong with each.
+        unreadable: files of the runs, and what is wrong with each.
     """
-    planned = [(_name(cell), ", ".join(_batch(batch) for batch in cell.batches), "no result yet") for cell in cells]
+    planned = [_Row(settings_name(cell.axes, cell.axes), _batches(cell), "no result yet") for cell in cells]
     torn = [
-        (one_line(file), "", one_line(f"cannot be read: {why}", REASON_LIMIT))
-        for file, why in (unreadable or {}).items()
+        _Row(one_line(file), "", one_line(f"cannot be read: {why}", 200)) for file, why in (unreadable or {}).items()
     ]
-    return Table(
-        title="Not measured",
-        headers=("cell or file", "batch per rank", "why"),
-        rows=(*planned, *torn),
-        numeric=frozenset(),
-        notes=("`bench run` with the same matrix and folder measures what has no result yet.",),
+    return table_of(
+        "Not measured",
+        [*planned, *torn],
+        COLUMNS,
+        notes=("Run the same matrix into the same folder again to measure what has no result yet.",),
     )
 
 
-def _name(cell: Missing) -> str:
-    return ", ".join(
-        setting(name, value) if name == "backend" else f"{caption(name)} {setting(name, value)}"
-        for name, value in cell.axes.items()
-    )
-
-
-def _batch(batch: int | str) -> str:
-    return "search" if batch == "probe" else str(batch)
+def _batches(cell: Missing) -> str:
+    return ", ".join("search" if batch == "probe" else str(batch) for batch in cell.batches)

@@ -1,78 +1,106 @@
-"""The table of what each search over batch came to."""
+"""The section of searches over batch: what each one found."""
 
 from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple, TypeVar
 
-from bench.records.verdict import Goal, Probe, Stopped, Verdict
+from bench.records.verdict import Answer, Goal, Probe, Verdict
+from bench.report.naming import caption, search_end, setting, short_reason
 from bench.report.rows import Summary
-from bench.report.tables.attempts import REASON, REASON_LIMIT, Table, caption, one_line, setting
-from bench.units import UNKNOWN, memory_needed, percent, rate
+from bench.report.tables.table import Column, Table, table_of
+from bench.units import UNKNOWN, percent, rate
 
-ASKED: dict[str, Callable[[Goal], str]] = {
+GOALS: dict[str, Callable[[Goal], str]] = {
     "headroom": lambda goal: percent(goal.headroom),
     "granularity": lambda goal: str(goal.granularity),
     "tolerance": lambda goal: percent(goal.tolerance),
     "max_batch": lambda goal: str(goal.max_batch),
 }
-"""What a search was asked for: where two were asked otherwise, their answers differ."""
+"""The options of a search. Where two searches had different ones, their answers differ."""
 
 
-def verdicts(probes: Sequence[Probe], summary: Summary | None = None) -> Table:
-    """What each search over batch came to.
+class _Search(NamedTuple):
+    probe: Probe
+    settings: dict[str, str]
+    """In words."""
+
+
+def _setting(name: str, search: _Search) -> str:
+    return search.settings[name]
+
+
+def _goal(name: str, search: _Search) -> str:
+    return GOALS[name](search.probe.goal)
+
+
+Value = TypeVar("Value")
+
+
+def _of_verdict(search: _Search, part: Callable[[Verdict], Value | None], words: Callable[[Value], str]) -> str:
+    value = part(search.probe.found) if isinstance(search.probe.found, Verdict) else None
+    return UNKNOWN if value is None else words(value)
+
+
+def _of_best(search: _Search, words: Callable[[Answer], str]) -> str:
+    return _of_verdict(search, lambda verdict: verdict.best, words)
+
+
+def _of_safe(search: _Search, words: Callable[[Answer], str]) -> str:
+    return _of_verdict(search, lambda verdict: verdict.safe, words)
+
+
+def _reason(search: _Search) -> str:
+    return short_reason(search_end(search.probe.found, search.probe.needs_bytes))
+
+
+COLUMNS: tuple[Column[_Search], ...] = (
+    Column("max", lambda search: _of_verdict(search, lambda verdict: verdict.max_batch_per_rank, str), numeric=True),
+    Column("does not fit", lambda search: _of_verdict(search, lambda verdict: verdict.fails, str), numeric=True),
+    Column("best", lambda search: _of_best(search, lambda answer: str(answer.batch)), numeric=True),
+    Column("best samples/s", lambda search: _of_best(search, lambda answer: rate(answer.samples_per_s)), numeric=True),
+    Column("safe", lambda search: _of_safe(search, lambda answer: str(answer.batch)), numeric=True),
+    Column("safe samples/s", lambda search: _of_safe(search, lambda answer: rate(answer.samples_per_s)), numeric=True),
+    Column("safe holds", lambda search: _of_safe(search, lambda answer: percent(answer.held)), numeric=True),
+    Column("points", lambda search: _of_verdict(search, lambda verdict: verdict.points, str), numeric=True),
+    Column("reason", _reason, prose=True),
+)
+
+
+def searches(probes: Sequence[Probe], summary: Summary | None = None) -> Table:
+    """One row a search.
 
     Args:
-        summary: of the searches' results: what else tells their cells apart than the axes.
+        summary: of the results of these searches: settings other than the axes that differ between their cells.
     """
-    # A search's file does not say on which machine it ran.
+    # A search's file does not say which machine it ran on.
     columns = [name for name in summary.columns if name != "machine"] if summary else []
     settings = {cell.cell.id: cell.rows[0].settings for cell in summary.cells} if summary else {}
     of_probe = [{**settings.get(probe.cell.id, {}), **probe.axes} for probe in probes]
     names = list(dict.fromkeys([*(name for probe in probes for name in probe.axes), *columns]))
-    texts = [{name: setting(name, one[name]) if name in one else UNKNOWN for name in names} for one in of_probe]
-    varying = [name for name in names if name == "backend" or len({text[name] for text in texts}) > 1]
-    asked = [name for name in ASKED if len({ASKED[name](probe.goal) for probe in probes}) > 1]
-    same = [f"{name} {ASKED[name](probe.goal)}" for probe in probes[:1] for name in ASKED if name not in asked]
-    numbers = ("max", "does not fit", "best", "best samples/s", "safe", "safe samples/s", "safe holds", "points")
-    return Table(
-        title="Batch per rank",
-        headers=(*map(caption, varying), *asked, *numbers, REASON),
-        rows=tuple(
-            (
-                *(text[name] for name in varying),
-                *(ASKED[name](probe.goal) for name in asked),
-                *_verdict_values(probe),
-            )
-            for probe, text in zip(probes, texts, strict=True)
+    lines = [
+        _Search(probe, {name: setting(name, values[name]) if name in values else UNKNOWN for name in names})
+        for probe, values in zip(probes, of_probe, strict=True)
+    ]
+    varying = [name for name in names if name == "backend" or len({line.settings[name] for line in lines}) > 1]
+    unlike = [name for name, words in GOALS.items() if len({words(probe.goal) for probe in probes}) > 1]
+    alike = [f"{name} {words(probes[0].goal)}" for name, words in GOALS.items() if probes and name not in unlike]
+    return table_of(
+        "Batch per rank",
+        lines,
+        [
+            *(Column[_Search](caption(name), partial(_setting, name)) for name in varying),
+            *(Column[_Search](name, partial(_goal, name)) for name in unlike),
+            *COLUMNS,
+        ],
+        name=lambda line: ", ".join(
+            value if name == "backend" else f"{caption(name)} {value}"
+            for name, value in line.settings.items()
+            if name in varying
         ),
-        numeric=frozenset(numbers),
         notes=(
-            "max: the largest batch that fit a fresh process, for a few steps unless it is best or safe too. best:"
-            " highest throughput. safe: highest throughput within the headroom; both in fresh processes, at the full"
-            " step count. points: fresh batches that best and safe rest on. safe holds: share of capacity."
-            + (f" Asked for: {', '.join(same)}." if same else ""),
+            "max: the largest batch that fits into a fresh process, tested with a few steps unless it is best or safe,"
+            " too. best: highest throughput. safe: highest throughput within the headroom. Both are measured in fresh"
+            " processes, in full. points: number of fresh batches behind best and safe. safe holds: share of capacity."
+            + (f" Requested: {', '.join(alike)}." if alike else ""),
         ),
     )
-
-
-def _verdict_values(probe: Probe) -> list[str]:
-    found = probe.found
-    if isinstance(found, Stopped):
-        return [UNKNOWN] * 8 + [one_line(why(found), REASON_LIMIT)]
-    best, safe = found.best, found.safe
-    return [
-        *(UNKNOWN if batch is None else str(batch) for batch in (found.max_batch_per_rank, found.fails)),
-        *([str(best.batch), rate(best.samples_per_s)] if best else [UNKNOWN] * 2),
-        *([str(safe.batch), rate(safe.samples_per_s), percent(safe.held)] if safe else [UNKNOWN] * 3),
-        str(found.points),
-        one_line(why(found, probe.needs_bytes), REASON_LIMIT),
-    ]
-
-
-def why(found: Verdict | Stopped, needs_bytes: int | None = None) -> str:
-    """How a search ended.
-
-    Args:
-        needs_bytes: what the smallest batch takes, where not even that fits.
-    """
-    if isinstance(found, Stopped):
-        return found.reason
-    return found.why if needs_bytes is None else f"{found.why}; {found.fails} takes {memory_needed(needs_bytes)} a rank"

@@ -1,7 +1,7 @@
-"""What a report says, in order: `markdown` and `html` mark up the same sections."""
+"""What a report says, in order. The renderers mark up the same sections."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import get_args
 
@@ -10,56 +10,45 @@ from pydantic import JsonValue
 from bench.records.claim import Claim
 from bench.records.outcome import Result
 from bench.records.verdict import Probe
-from bench.report import advice, claims, speedup, theory
-from bench.report.contract import RUN
-from bench.report.doubts import flags
+from bench.report.advice import advise_by_run
+from bench.report.claims import judge_claims
 from bench.report.missing import Missing
 from bench.report.rows import Summary
+from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
-from bench.report.tables import attempts
-from bench.report.tables.attempts import Statistic, Table
+from bench.report.tables.advice import advice_section
+from bench.report.tables.attempts import matrix
 from bench.report.tables.charts import charts
+from bench.report.tables.claims import claims_table
+from bench.report.tables.doubts import doubts_section
 from bench.report.tables.figure import Chart
 from bench.report.tables.header import files, header, method
 from bench.report.tables.missing import not_measured
-from bench.report.tables.searches import verdicts
+from bench.report.tables.phases import Statistic, phases
+from bench.report.tables.ranks import ranks
+from bench.report.tables.records import Record, records
+from bench.report.tables.regimes import regimes
+from bench.report.tables.searches import searches
+from bench.report.tables.speedup import speedup_sections
+from bench.report.tables.steps import steps
+from bench.report.tables.table import Facts, Lines, Table
+from bench.report.tables.theory import theory
 
 TITLE = "Training benchmark"
-NOT_COMPARED = "Not compared"
-DOUBTS = "Rows to doubt"
-
-
-@dataclass(frozen=True, kw_only=True)
-class Lines:
-    """Sentences, one a line."""
-
-    title: str
-    lines: tuple[str, ...]
-    numbered: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Facts:
-    """Names and their values. Without a title, they stand at the head of the report."""
-
-    title: str
-    facts: tuple[tuple[str, str], ...]
-    notes: tuple[str, ...] = ()
-
 
 Section = Lines | Facts | Table | Chart
 
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What a reader may ask a report to do otherwise."""
+    """What a reader may change about a report."""
 
     axis: str = "backend"
     """What is compared."""
     reference: JsonValue = None
-    """The axis' value that the others are set against; else the first."""
+    """The axis' value to compare the others with; by default the first one."""
     allowed: frozenset[str] = frozenset()
-    """Fields that may differ in a comparison all the same. Every figure made so says it."""
+    """Fields that may differ in a comparison, too. Every figure that depends on this says so."""
     claims: tuple[Claim, ...] = ()
     """What people expected beforehand."""
 
@@ -88,100 +77,95 @@ class Report:
 
     @cached_property
     def sections(self) -> list[Section]:
-        """All sections that have something to say, in the order of `SECTIONS`."""
-        if not self.results:
-            nothing: list[Section] = [
-                Lines(title="", lines=("No results.",)),
-                not_measured(self.missing, self.unreadable),
-            ]
-            return [section for section in nothing if not _empty(section)]
-        return [section for part in SECTIONS for section in part.full(self) if not _empty(section)]
+        """All sections that are not empty, in the order of `SECTIONS`."""
+        return self._build([part.full for part in SECTIONS if self.results or part.without_results])
 
     @cached_property
     def brief(self) -> list[Section]:
-        """The main sections: what `bench run` ends with, and `bench report` on a terminal. Empty without results."""
-        if not self.results:
-            return []
-        parts = [part.brief for part in SECTIONS if part.brief]
-        return [section for build in parts for section in build(self) if not _empty(section)]
+        """The main sections: what `bench run` ends with, and what a terminal shows. Empty without results."""
+        return self._build([part.brief for part in SECTIONS if part.brief]) if self.results else []
+
+    @cached_property
+    def records(self) -> list[Record]:
+        """One flat record a result, for other programs."""
+        return records(self.summary)
+
+    def _build(self, parts: Iterable["Build"]) -> list[Section]:
+        return [section for part in parts for section in part(self) if not _empty(section)]
+
+
+Build = Callable[[Report], Iterable[Section]]
 
 
 @dataclass(frozen=True)
 class Part:
-    """One entry of the table of contents: a function that builds its sections, and the short form if there is one."""
+    """One entry of the table of contents."""
 
-    full: Callable[[Report], Iterable[Section]]
-    brief: Callable[[Report], Iterable[Section]] | None = None
+    full: Build
+    brief: Build | None = None
+    """Builds the sections of the short form; None leaves the part out there."""
+    without_results: bool = False
+    """Whether it has something to say without a single result."""
 
 
-def answer(report: Report) -> Iterator[Section]:
-    """What to run, what is faster, and what was not compared: what most readers came for."""
+def _answer(report: Report) -> Iterator[Section]:
+    """What to run, what is faster, and what was not compared: what most readers look for."""
     summary, choices = report.summary, report.choices
-    compared = speedup.compare(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
-    faster = speedup.table(summary, compared)
-    # Nobody who reports on one backend has asked for a comparison of backends.
+    comparison = compare_axis(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
+    yield advice_section(summary, advise_by_run(summary, report.probes))
+    # A report on one backend is no request to compare backends.
     requested = choices.axis != Choices.axis or choices.reference is not None
-    alone = speedup.nothing_varies(summary, choices.axis) if requested and not faster.rows else ()
-    yield Lines(title="What to run", lines=tuple(advice.sentences(summary, _advice(summary, report.probes))))
-    yield faster
-    yield Lines(title=faster.title, lines=alone)
-    yield Lines(title=NOT_COMPARED, lines=tuple(speedup.refusals(summary, compared)))
+    yield from speedup_sections(summary, comparison, requested=requested)
 
 
-def _doubts(report: Report) -> list[Section]:
-    return [Lines(title=DOUBTS, lines=tuple(flags(report.summary)))]
+def _no_results(report: Report) -> list[Section]:
+    return [] if report.results else [Lines(title="", lines=("No results.",))]
 
 
-def _not_measured(report: Report) -> list[Section]:
+def _missing(report: Report) -> list[Section]:
     return [not_measured(report.missing, report.unreadable)]
 
 
-def _below_the_folder(report: Report) -> str:
-    if not report.summary.isolations:
-        holds = "the figures as they were given."
-    elif report.scripts:
-        holds = "the raw samples of every rank, and b<batch>/command.sh measures that row again by hand."
-    else:
-        holds = "the raw samples of every rank."
-    return f"Below the run's folder; b<batch>/result.json of a cell holds {holds}"
+def _matrix(report: Report) -> list[Section]:
+    return [matrix(report.summary)]
+
+
+def _searches(report: Report) -> list[Section]:
+    return [searches(report.probes, report.summary)]
+
+
+def _claims(report: Report) -> list[Section]:
+    return [claims_table(judge_claims(report.summary, report.choices.claims))]
+
+
+def _doubts(report: Report) -> list[Section]:
+    return [doubts_section(report.summary)]
 
 
 SECTIONS: tuple[Part, ...] = (
-    Part(lambda report: [Facts(title="", facts=tuple(header(report.summary)))]),
-    Part(answer, brief=answer),
-    Part(_not_measured, brief=_not_measured),
+    Part(_no_results, without_results=True),
+    Part(lambda report: [header(report.summary)]),
+    Part(_answer, brief=_answer),
+    Part(_missing, brief=_missing, without_results=True),
     Part(lambda report: [chart for chart in report.charts if chart.name != "phases"]),
-    Part(lambda report: [attempts.matrix(report.summary)], brief=lambda report: [attempts.matrix(report.summary)]),
-    Part(
-        lambda report: [verdicts(report.probes, report.summary)],
-        brief=lambda report: [verdicts(report.probes, report.summary)],
-    ),
-    Part(
-        lambda report: [claims.table(claims.judge(report.summary, report.choices.claims))],
-        brief=lambda report: [claims.table(claims.judge(report.summary, report.choices.claims))],
-    ),
-    Part(lambda report: [Lines(title=DOUBTS, lines=tuple(flags(report.summary)) or ("None.",))], brief=_doubts),
-    Part(lambda report: [attempts.regimes(report.summary)]),
-    Part(lambda report: [theory.table(report.summary)]),
-    Part(lambda report: [attempts.steps(report.summary)]),
+    Part(_matrix, brief=_matrix),
+    Part(_searches, brief=_searches),
+    Part(_claims, brief=_claims),
+    Part(lambda report: [doubts_section(report.summary, none="None.")], brief=_doubts),
+    Part(lambda report: [regimes(report.summary)]),
+    Part(lambda report: [theory(report.summary)]),
+    Part(lambda report: [steps(report.summary)]),
     Part(lambda report: [chart for chart in report.charts if chart.name == "phases"]),
     Part(
-        lambda report: [attempts.phases(report.summary, statistic) for statistic in get_args(Statistic)],
-        brief=lambda report: [attempts.phases(report.summary, statistic) for statistic in ("mean", "share")],
+        lambda report: [phases(report.summary, statistic) for statistic in get_args(Statistic)],
+        brief=lambda report: [phases(report.summary, statistic) for statistic in ("mean", "share")],
     ),
-    Part(lambda report: [attempts.ranks(report.summary)]),
-    Part(lambda report: [Lines(title="How it was measured", lines=tuple(method(report.summary)), numbered=True)]),
-    Part(
-        lambda report: [
-            Facts(
-                title="Where the results lie",
-                facts=tuple(files(report.summary)),
-                notes=(_below_the_folder(report),),
-            )
-        ]
-    ),
+    Part(lambda report: [ranks(report.summary)]),
+    Part(lambda report: [method(report.summary)]),
+    Part(lambda report: [files(report.summary, scripts=report.scripts)]),
 )
-"""The table of contents. The Markdown report, the HTML page and the terminal all follow it."""
+"""The table of contents, by a reader's questions: what to run, what is faster, is it fair, what did we expect, how do I
+check. Markdown, HTML and the terminal all follow it. A new section is a file beside this one and a line here."""
 
 
 def report(
@@ -190,19 +174,8 @@ def report(
     choices: Choices = Choices(),
     missing: Sequence[Missing] = (),
 ) -> list[Section]:
-    """The sections of a report. They follow a reader's questions: what to run, what won, is it fair, what did we
-    expect, how do I check."""
+    """The sections of a report."""
     return Report(results=results, probes=probes, choices=choices, missing=missing).sections
-
-
-def _advice(summary: Summary, probes: Sequence[Probe]) -> list[advice.Advice]:
-    """Of each run by itself, where runs are told apart: a search answers for its own."""
-    found, headrooms = [], {probe.goal.headroom for probe in probes}
-    for run in {str(run): run for run in (cell.contract.get(RUN) for cell in summary.cells)}.values():
-        cells = tuple(cell for cell in summary.cells if cell.contract.get(RUN) == run)
-        own = [probe for probe in probes if probe.axes.get(RUN, run) == run]
-        found += advice.advise(replace(summary, cells=cells), own, headrooms)
-    return found
 
 
 def _empty(section: Section) -> bool:

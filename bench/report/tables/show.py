@@ -1,29 +1,40 @@
-"""Everything about one cell, as tables and verbatim text. Pure: what lies in files is handed in."""
+"""Everything about one cell, as tables and verbatim text. Pure: the caller reads the files."""
 
 import json
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
+from typing import NamedTuple
 
-from bench.records.outcome import Failed, Hang, Ok, Result
+from pydantic import JsonValue
+
+from bench.errors import one_line
+from bench.records.cell import Regime
+from bench.records.outcome import KINDS, Failed, Hang, Ok, Result
+from bench.records.rank_outcome import RankOk
 from bench.records.verdict import Probe
-from bench.report.conditions import doubts, gpus
 from bench.report.differences import flat
-from bench.report.rows import Row, Sampled
+from bench.report.naming import REASON_LIMIT, settings_name, short_reason
+from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
 from bench.report.summary import row_of, summarize
-from bench.report.tables import attempts
-from bench.report.tables.attempts import P95_NOTE, REASON_LIMIT, Table, one_line
-from bench.report.tables.searches import verdicts
-from bench.store.spool import Walked
+from bench.report.tables import conditions
+from bench.report.tables.attempts import few_steps, outcome_column
+from bench.report.tables.phases import P95_NOTE, phases
+from bench.report.tables.regimes import DTYPE_COLUMNS, REGIME_COLUMNS
+from bench.report.tables.searches import searches
+from bench.report.tables.steps import steps
+from bench.report.tables.table import Column, Table, of_part, table_of, without_repeats
+from bench.store.spool import Footprint, Walked
 from bench.units import UNKNOWN, duration, gib, ms, percent, rate
 
 
 @dataclass(frozen=True, kw_only=True)
 class Files:
-    """What one attempt has left beside its result."""
+    """The files of one attempt beside its result."""
 
     folder: str
     command: str | None = None
-    """The script that runs it again."""
+    """The script that runs the attempt again."""
     log_tails: Mapping[str, str] = field(default_factory=dict)
     """The end of each log, by its name."""
 
@@ -36,40 +47,51 @@ class Verbatim:
     text: str
 
 
+class _Attempt(NamedTuple):
+    """One result with its row."""
+
+    result: Result
+    row: Row
+
+
+class _RankOfAttempt(NamedTuple):
+    batch: str
+    raw: RankOk
+    rank: Rank
+
+
 def title(results: Sequence[Result]) -> str:
     """The cell in one line."""
-    first = results[0]
-    axes = ", ".join(
-        f"{attempts.caption(name)} {attempts.setting(name, value)}"
-        for name, value in first.axes.items()
-        if name != "backend"
-    )
-    return ", ".join(part for part in (first.attempt.cell.backend, axes) if part) + f" ({first.attempt.cell.slug})"
+    cell = results[0].attempt.cell
+    axes = {"backend": cell.backend, **results[0].axes} | {"backend": cell.backend}
+    return f"{settings_name(axes, axes)} ({cell.slug})"
 
 
 def show(
     results: Sequence[Result], files: Mapping[str, Files], probe: Probe | None = None, walked: Sequence[Walked] = ()
 ) -> list[Table | Verbatim]:
-    """What is known of the cell that ``results`` belong to.
+    """Everything that is known about the cell of ``results``.
 
     Args:
-        results: all of one cell.
+        results: all results of one cell.
         files: by the attempt's slug.
     """
     summary = summarize(results)
-    rows = [row_of(result) for result in results]
+    attempts = [_Attempt(result, row_of(result)) for result in results]
+    measured = [(_batch(result), result.conditions) for result in results if result.conditions is not None]
     parts = [
         _settings(results[0]),
-        _attempts(results, rows, summary.cells[0].thrashing),
-        _regimes(results),
-        _ranks(results, rows),
-        _imported(rows),
-        *(attempts.phases(summary, statistic) for statistic in ("mean", "share")),
-        attempts.steps(summary),
-        *([verdicts([probe])] if probe else []),
+        _attempts(attempts, summary.cells[0]),
+        _regimes(attempts),
+        _ranks(attempts),
+        _imported(attempts),
+        phases(summary, "mean"),
+        phases(summary, "share"),
+        steps(summary),
+        *([searches([probe])] if probe else []),
         _walk(walked),
-        _beside(results),
-        gpus([(_batch(result), result.conditions) for result in results if result.conditions is not None]),
+        conditions.machine(measured),
+        conditions.gpus(measured),
         _files(results, files),
     ]
     return [
@@ -80,192 +102,188 @@ def show(
 
 def _settings(result: Result) -> Table:
     content = flat(result.attempt.cell.model_dump(mode="json"))
-    known = result.known({name.rpartition(".")[2]: None for name in content if not name.startswith("options.")})
-    content = {
-        name: value
-        for name, value in content.items()
-        if name.startswith("options.") or name.rpartition(".")[2] in known
-    }
-    return Table(
-        title="Settings",
-        headers=("setting", "value"),
-        rows=tuple((name, value if isinstance(value, str) else json.dumps(value)) for name, value in content.items()),
-        numeric=frozenset(),
-    )
-
-
-def _attempts(results: Sequence[Result], rows: Sequence[Row], thrashing: Collection[int]) -> Table:
-    numbers = ("samples/s", "95 % interval", "step ms")
-    return Table(
-        title="Attempts",
-        headers=("batch per rank", "outcome", *numbers, "wall", "isolation", "started", "why"),
-        rows=tuple(
-            (
-                str(row.batch_per_rank),
-                attempts.outcome(row, thrashing=row.batch_per_rank in thrashing),
-                *_speed(row),
-                duration(result.wall_s),
-                result.isolation or "none",
-                result.started_at,
-                one_line(row.reason or "", REASON_LIMIT),
-            )
-            for result, row in zip(results, rows, strict=True)
+    names = {path: path.rpartition(".")[2] for path in content if not path.startswith("options.")}
+    known = result.known(dict.fromkeys(names.values()))
+    shown = [(path, value) for path, value in content.items() if path not in names or names[path] in known]
+    columns = [
+        Column[tuple[str, JsonValue]]("setting", lambda pair: pair[0]),
+        Column[tuple[str, JsonValue]](
+            "value", lambda pair: pair[1] if isinstance(pair[1], str) else json.dumps(pair[1])
         ),
-        numeric=frozenset({"batch per rank", *numbers}),
-        notes=("samples/s is global; step ms is the slowest rank's mean. isolation: see how it was measured.",),
+    ]
+    return table_of("Settings", shown, columns)
+
+
+def _attempts(attempts: Sequence[_Attempt], cell: CellRows) -> Table:
+    def measured(value: Callable[[Measured], str]) -> Callable[[_Attempt], str]:
+        return lambda attempt: value(attempt.row.measured) if attempt.row.measured else ""
+
+    columns = [
+        Column[_Attempt]("batch per rank", lambda attempt: str(attempt.row.batch_per_rank), numeric=True),
+        outcome_column(lambda attempt: attempt.row, lambda attempt: cell.thrashes(attempt.row)),
+        Column[_Attempt]("samples/s", measured(lambda figures: rate(figures.samples_per_s_global)), numeric=True),
+        Column[_Attempt]("95 % interval", measured(_interval), numeric=True),
+        Column[_Attempt]("step ms", measured(lambda figures: ms(figures.step_time_s_rank_max)), numeric=True),
+        Column[_Attempt]("wall", lambda attempt: duration(attempt.result.wall_s)),
+        Column[_Attempt]("isolation", lambda attempt: attempt.result.isolation or "none"),
+        Column[_Attempt]("started", lambda attempt: attempt.result.started_at),
+        Column[_Attempt]("why", lambda attempt: short_reason(attempt.row.reason)),
+    ]
+    return table_of(
+        "Attempts",
+        attempts,
+        columns,
+        notes=(
+            "samples/s is global; step ms is the mean of the slowest rank. isolation: a fork of a rank server, or a"
+            " separate launch.",
+        ),
     )
 
 
-def _speed(row: Row) -> tuple[str, str, str]:
-    if (measured := row.measured) is None:
-        return "", "", ""
+def _interval(measured: Measured) -> str:
     interval = measured.interval if isinstance(measured, Sampled) else None
-    ends = f"{rate(interval[0])} to {rate(interval[1])}" if interval else UNKNOWN
-    return rate(measured.samples_per_s_global), ends, ms(measured.step_time_s_rank_max)
+    return f"{rate(interval[0])} to {rate(interval[1])}" if interval else UNKNOWN
 
 
-def _regimes(results: Sequence[Result]) -> Table:
-    """One line a rank, and more only where attempts of the cell differ."""
-    lines: dict[tuple[str, ...], None] = {}
-    for result in results:
-        for rank in result.outcome.ranks if isinstance(result.outcome, Ok) else ():
-            regime = rank.regime
-            counts = (regime.world_size, regime.parameters, regime.sharded_parameters)
-            dtypes = (regime.weights_dtype, regime.masters_dtype, regime.optimizer_dtype, regime.reduction_dtype)
-            named = (str(rank.rank), regime.distributed_type, regime.sharding, *(f"{count:,}" for count in counts))
-            lines[(*named, *(dtype or "none" for dtype in dtypes), str(rank.threads))] = None
-    counted = ("world size", "parameters", "sharded")
-    return Table(
-        title="Regime",
-        headers=("rank", "type", "sharding", *counted, "weights", "masters", "optimizer", "reduction", "threads"),
-        rows=tuple(sorted(lines, key=lambda line: int(line[0]))),
-        numeric=frozenset({"rank", "threads", *counted}),
+def _regimes(attempts: Sequence[_Attempt]) -> Table:
+    """One row a rank, and more only where attempts of the cell differ."""
+    ranks = [rank for result, _ in attempts if isinstance(result.outcome, Ok) for rank in result.outcome.ranks]
+    columns = [
+        Column[RankOk]("rank", lambda rank: str(rank.rank), numeric=True),
+        *of_part(_regime, REGIME_COLUMNS),
+        Column[RankOk]("sharded", lambda rank: f"{rank.regime.sharded_parameters:,}", numeric=True),
+        *of_part(_regime, DTYPE_COLUMNS),
+        Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),
+    ]
+    return without_repeats(
+        table_of(
+            "Regime",
+            sorted(ranks, key=lambda rank: rank.rank),
+            columns,
+            notes=(
+                "Observed in the processes. sharded: parameters that the rank holds only a part of. threads: of its"
+                " operators on the CPU.",
+            ),
+        )
+    )
+
+
+def _regime(rank: RankOk) -> Regime:
+    return rank.regime
+
+
+RANK_COLUMNS: tuple[Column[_RankOfAttempt], ...] = (
+    Column("batch per rank", lambda line: line.batch, numeric=True),
+    Column("rank", lambda line: str(line.rank.rank), numeric=True),
+    Column("mean ms", lambda line: ms(line.rank.step.mean_s), numeric=True),
+    Column("median ms", lambda line: ms(line.rank.step.median_s), numeric=True),
+    Column("p95 ms", lambda line: ms(line.rank.step.p95_s), numeric=True),
+    Column("setup ms", lambda line: ms(line.raw.setup_s), numeric=True),
+    Column("warm-up ms", lambda line: ms(line.raw.warmup_s), numeric=True),
+    Column("allocated GiB", lambda line: gib(line.rank.memory.peak_allocated_bytes), numeric=True),
+    Column("reserved GiB", lambda line: gib(line.rank.memory.peak_reserved_bytes), numeric=True),
+    Column("RSS GiB", lambda line: gib(line.rank.memory.peak_rss_bytes), numeric=True),
+    Column("outside torch GiB", lambda line: gib(line.rank.memory.overhead_bytes), numeric=True),
+    Column("capacity GiB", lambda line: gib(line.rank.memory.capacity_bytes), numeric=True),
+    Column("retries", lambda line: str(line.rank.memory.alloc_retries), numeric=True),
+)
+
+
+def _ranks(attempts: Sequence[_Attempt]) -> Table:
+    lines = [
+        _RankOfAttempt(_batch(result), raw, rank)
+        for result, row in attempts
+        if isinstance(result.outcome, Ok) and isinstance(row.measured, Sampled)
+        for raw, rank in zip(result.outcome.ranks, row.measured.ranks, strict=True)
+    ]
+    return table_of(
+        "Ranks",
+        lines,
+        RANK_COLUMNS,
         notes=(
-            "Observed in the processes. sharded: parameters of which the rank holds only a part. threads: of a rank's"
-            " operators on the CPU.",
+            f"Steps and memory peaks of the throughput window; {P95_NOTE}. retries: how often the allocator had to free"
+            " its blocks and ask again.",
         ),
     )
 
 
-def _ranks(results: Sequence[Result], rows: Sequence[Row]) -> Table:
-    times = ("mean ms", "median ms", "p95 ms", "set-up ms", "warm-up ms")
-    memory = ("allocated GiB", "reserved GiB", "RSS GiB", "beside torch GiB", "capacity GiB", "retries")
-    lines = []
-    for result, row in zip(results, rows, strict=True):
-        if isinstance(result.outcome, Ok) and isinstance(row.measured, Sampled):
-            for raw, rank in zip(result.outcome.ranks, row.measured.ranks, strict=True):
-                step, peak = rank.step, rank.memory
-                held = (peak.peak_allocated_bytes, peak.peak_reserved_bytes, peak.peak_rss_bytes, peak.overhead_bytes)
-                lines.append(
-                    (
-                        _batch(result),
-                        str(rank.rank),
-                        *map(ms, (step.mean_s, step.median_s, step.p95_s, raw.setup_s, raw.warmup_s)),
-                        *(gib(n_bytes) for n_bytes in (*held, peak.capacity_bytes)),
-                        str(peak.alloc_retries),
-                    )
-                )
-    return Table(
-        title="Ranks",
-        headers=("batch per rank", "rank", *times, *memory),
-        rows=tuple(lines),
-        numeric=frozenset({"batch per rank", "rank", *times, *memory}),
-        notes=(
-            f"Steps of the throughput window, and memory peaks over it; {P95_NOTE}. retries: of the allocator, to"
-            " find a block.",
-        ),
+IMPORTED_COLUMNS: tuple[Column[Measured], ...] = (
+    Column("peak allocated GiB", lambda measured: gib(measured.peak_allocated_bytes_rank_max), numeric=True),
+    Column("peak reserved GiB", lambda measured: gib(measured.peak_reserved_bytes_rank_max), numeric=True),
+    Column("of capacity", lambda measured: percent(measured.capacity_share_rank_max), numeric=True),
+    Column("source", lambda measured: measured.source or UNKNOWN),
+)
+
+
+def _imported(attempts: Sequence[_Attempt]) -> Table:
+    imported = [
+        (str(row.batch_per_rank), row.measured)
+        for _, row in attempts
+        if row.measured and not isinstance(row.measured, Sampled)
+    ]
+    batch = Column[tuple[str, Measured]]("batch per rank", itemgetter(0), numeric=True)
+    return table_of(
+        "Imported figures",
+        imported,
+        [batch, *of_part(_figures, IMPORTED_COLUMNS)],
+        notes=("Means without samples, measured elsewhere, by other methods.",),
     )
 
 
-def _imported(rows: Sequence[Row]) -> Table:
-    memory = ("peak allocated GiB", "peak reserved GiB", "of capacity")
-    return Table(
-        title="Imported figures",
-        headers=("batch per rank", *memory, "source"),
-        rows=tuple(
-            (
-                str(row.batch_per_rank),
-                gib(row.measured.peak_allocated_bytes_rank_max),
-                gib(row.measured.peak_reserved_bytes_rank_max),
-                percent(row.measured.capacity_share_rank_max),
-                row.measured.source or UNKNOWN,
-            )
-            for row in rows
-            if row.measured and not isinstance(row.measured, Sampled)
-        ),
-        numeric=frozenset({"batch per rank", *memory}),
-        notes=("Means without samples, measured elsewhere and otherwise.",),
-    )
+def _figures(pair: tuple[str, Measured]) -> Measured:
+    return pair[1]
 
 
 def _walk(walked: Sequence[Walked]) -> Table:
-    return Table(
-        title="Walk",
-        headers=("batch per rank", "rank", "step ms", "allocated GiB", "capacity GiB"),
-        rows=tuple(
-            (
-                str(mark.batch_per_rank),
-                str(walk.rank),
-                ms(mark.step_time_s),
-                gib(mark.memory.peak_allocated_bytes),
-                gib(mark.memory.capacity_bytes),
-            )
-            for marks in zip(*(walk.footprints for walk in walked), strict=False)
-            for walk, mark in zip(walked, marks, strict=True)
+    marks = [
+        (walk.rank, mark)
+        for marks in zip(*(walk.footprints for walk in walked), strict=False)
+        for walk, mark in zip(walked, marks, strict=True)
+    ]
+    columns = [
+        Column[tuple[int, Footprint]]("batch per rank", lambda pair: str(pair[1].batch_per_rank), numeric=True),
+        Column[tuple[int, Footprint]]("rank", lambda pair: str(pair[0]), numeric=True),
+        Column[tuple[int, Footprint]]("step ms", lambda pair: ms(pair[1].step_time_s), numeric=True),
+        Column[tuple[int, Footprint]](
+            "allocated GiB", lambda pair: gib(pair[1].memory.peak_allocated_bytes), numeric=True
         ),
-        numeric=frozenset({"batch per rank", "rank", "step ms", "allocated GiB", "capacity GiB"}),
-        notes=("Batches tried one after the other in one process: a hint where to search, and no measurement.",),
-    )
-
-
-def _beside(results: Sequence[Result]) -> Table:
-    """What the machine did beside each attempt."""
-    lines = []
-    for result in results:
-        if (seen := result.conditions) is not None:
-            shares = (percent(seen.others_cpu_share_before), percent(seen.others_cpu_share))
-            memory = (gib(seen.available_bytes_min), gib(seen.swapped_bytes), gib(seen.disk_free_bytes_min))
-            lines.append((_batch(result), *shares, *memory, "; ".join(doubts(seen)) or "nothing"))
-    numbers = ("others' CPU before", "others' CPU", "least available GiB", "swapped GiB", "disk free GiB")
-    return Table(
-        title="The machine beside it",
-        headers=("batch per rank", *numbers, "to doubt"),
-        rows=tuple(lines),
-        numeric=frozenset({"batch per rank", *numbers}),
-        notes=("others: processes that are not of this run; share of all cores. before: since the attempt before.",),
+        Column[tuple[int, Footprint]]("capacity GiB", lambda pair: gib(pair[1].memory.capacity_bytes), numeric=True),
+    ]
+    return table_of(
+        "Walk",
+        marks,
+        columns,
+        notes=("Batches tried one after the other in one process. They show where to search and are no measurement.",),
     )
 
 
 def _files(results: Sequence[Result], files: Mapping[str, Files]) -> Table:
-    return Table(
-        title="Files",
-        headers=("batch per rank", "folder"),
-        rows=tuple(
-            (_batch(result), files[result.attempt.slug].folder) for result in results if result.attempt.slug in files
-        ),
-        numeric=frozenset({"batch per rank"}),
-        notes=_files_notes(results, files),
+    folders = [
+        (_batch(result), files[result.attempt.slug].folder) for result in results if result.attempt.slug in files
+    ]
+    scripts = any(left.command for left in files.values())
+    by_hand = "; `sh command.sh` runs the attempt again by hand" if scripts else ""
+    launched = any(result.isolation for result in results)
+    return table_of(
+        "Files",
+        folders,
+        [
+            Column[tuple[str, str]]("batch per rank", itemgetter(0), numeric=True),
+            Column[tuple[str, str]]("folder", itemgetter(1)),
+        ],
+        notes=(f"result.json holds the raw samples of every rank{by_hand}.",) if launched else (),
     )
 
 
-def _files_notes(results: Sequence[Result], files: Mapping[str, Files]) -> tuple[str, ...]:
-    if not any(result.isolation for result in results):
-        return ()
-    scripts = any(left.command for left in files.values())
-    by_hand = "; sh command.sh runs the attempt again by hand" if scripts else ""
-    return (f"result.json holds the raw samples of every rank{by_hand}.",)
-
-
 SHOWN_COLLECTIVES = 10
-VERBS = {"oom": "ran out of memory", "hang": "hung", "failed": "failed", "skipped": "was skipped"}
 
 
 def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator[Verbatim]:
-    """The command, once where all attempts have the same, and the logs of what went wrong."""
+    """The commands, each once, and the logs of failures."""
     scripts: dict[str, list[str]] = {}
     for result in results:
-        if (left := files.get(result.attempt.slug)) and left.command:
-            scripts.setdefault(left.command, []).append(_batch(result))
+        if (of_attempt := files.get(result.attempt.slug)) and of_attempt.command:
+            scripts.setdefault(of_attempt.command, []).append(_batch(result))
     for script, batches in scripts.items():
         yield Verbatim(title=f"command.sh of batch {', '.join(batches)}", text=script)
     for result in results:
@@ -273,20 +291,20 @@ def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator
             evidence = result.outcome.evidence if isinstance(result.outcome, Failed) else None
             cut = len(one_line(reason)) > REASON_LIMIT
             if text := "\n\n".join(part for part in (reason if cut else None, evidence) if part):
-                yield Verbatim(title=f"Why batch {_batch(result)} {VERBS[result.outcome.kind]}", text=text)
-        for one in result.outcome.stuck if isinstance(result.outcome, Hang) else ():
-            newest = "\n".join(f"{made.number} {made}" for made in one.collectives[-SHOWN_COLLECTIVES:])
-            text = f"{one.phase} {one.step}/{one.steps}\n\nnewest collectives:\n{newest or 'none'}\n\n{one.stacks}"
-            yield Verbatim(title=f"Rank {one.rank} in the hang of batch {_batch(result)}", text=text)
-        if result.outcome.kind in ("failed", "hang", "oom") and (left := files.get(result.attempt.slug)):
-            for name, tail in left.log_tails.items():
+                yield Verbatim(title=f"Why batch {_batch(result)} {KINDS[result.outcome.kind].verb}", text=text)
+        for rank in result.outcome.stuck if isinstance(result.outcome, Hang) else ():
+            latest = "\n".join(f"{made.number} {made}" for made in rank.collectives[-SHOWN_COLLECTIVES:])
+            text = f"{rank.phase} {rank.step}/{rank.steps}\n\nlatest collectives:\n{latest or 'none'}\n\n{rank.stacks}"
+            yield Verbatim(title=f"Rank {rank.rank} in the hang of batch {_batch(result)}", text=text)
+        if KINDS[result.outcome.kind].explained_by_logs and (of_attempt := files.get(result.attempt.slug)):
+            for name, tail in of_attempt.log_tails.items():
                 yield Verbatim(title=f"End of {name}, batch {_batch(result)}: {result.outcome.kind}", text=tail)
 
 
 def _batch(result: Result) -> str:
-    return f"{result.attempt.batch_per_rank}{' (few steps)' if result.attempt.short else ''}"
+    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}"
 
 
 def _plain(text: str) -> str:
-    """Without control characters: a log may hold any, and a terminal obeys them."""
+    """Without control characters: a log may hold any of them, and a terminal would obey them."""
     return "".join(char for char in text.expandtabs() if char.isprintable() or char == "\n")

@@ -16,8 +16,7 @@ from bench.cli.app import app
 from bench.records.outcome import Failed, Oom, Reported, Result
 from bench.report.render import html
 from bench.report.tables import sections
-from bench.report.tables.attempts import Table
-from bench.report.tables.sections import Facts, Lines
+from bench.report.tables.table import Facts, Lines, Table
 from bench.store.run_folder import Store
 
 HOSTILE = [
@@ -109,7 +108,7 @@ def test_the_peak_of_each_cell_is_strong() -> None:
 
 def test_the_deepspeed_note_stands_under_every_phase_table_and_the_chart() -> None:
     text = html.render(sections.report([result(), result(backend="zero2")]))
-    assert text.count("compare total between backends") == 3 + 1
+    assert text.count("Compare the total between backends") == 3 + 1
 
 
 @pytest.mark.parametrize("words", HOSTILE)

@@ -60,7 +60,7 @@ def test_memory_shows_reserved_allocated_and_capacity() -> None:
 def test_a_capacity_far_above_is_said_and_not_drawn() -> None:
     chart = memory(summarize([result(world(rank(memory=vram(1, 2, 80))), machine=CUDA_MACHINE)]))
     assert chart.panels[0].limits == ()
-    assert "Far above what is drawn: capacity 80.00 GiB." in chart.notes
+    assert "Far above the drawn range: capacity 80.00 GiB." in chart.notes
 
 
 def test_capacities_that_hardly_differ_are_one_line() -> None:

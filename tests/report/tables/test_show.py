@@ -13,8 +13,8 @@ from bench.records.outcome import Failed, Oom
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.find_cell import find_cell
-from bench.report.tables.attempts import Table
 from bench.report.tables.show import Files, Verbatim, show, title
+from bench.report.tables.table import Table
 from bench.store.run_folder import Store
 from bench.store.spool import Footprint, Walked, write
 
@@ -63,13 +63,13 @@ def test_a_cell_is_found_by_id_folder_beginning_and_settings() -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("fsdp", "'fsdp' means 2 cells"),
-        ("backend=fsdp", "'backend=fsdp' means 2 cells"),
+        ("fsdp", "'fsdp' matches 2 cells"),
+        ("backend=fsdp", "'backend=fsdp' matches 2 cells"),
         ("fspd", "no cell is called 'fspd'"),
         ("", "no cell is called ''"),
         ("num_cmas=4", "no cell has a setting called 'num_cmas'"),
         ("num_cams=3", "no cell has num_cams=3"),
-        ("backend=ddp num_cams=4", "no cell has num_cams=4 among those that meet the words before it"),
+        ("backend=ddp num_cams=4", "no cell has num_cams=4 among those that match the settings before it"),
         ("backend=ddp fsdp", "'fsdp' is not a setting"),
     ],
 )

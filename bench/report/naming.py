@@ -1,0 +1,76 @@
+"""Names of rows, cells, settings and searches in words. Pure."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from pydantic import JsonValue
+
+from bench.errors import one_line
+from bench.records.verdict import Stopped, Verdict
+from bench.report.rows import Row, Summary
+from bench.units import UNKNOWN, memory_needed, memory_size
+
+REASON_LIMIT = 200
+"""Length of a reason in a table or a sentence; the result's file holds the complete one."""
+
+
+def row_name(summary: Summary, row: Row) -> str:
+    """``ddp, num_cams 4, batch 8``."""
+    return f"{cell_name(summary, row)}, batch {row.batch_per_rank}"
+
+
+def cell_name(summary: Summary, row: Row) -> str:
+    """The cell of a row by the settings that differ between cells: ``ddp, num_cams 4``."""
+    return settings_name(row.settings, summary.columns) or str(row.settings["backend"])
+
+
+def settings_name(settings: Mapping[str, JsonValue], names: Iterable[str]) -> str:
+    """Some settings as one name: ``ddp, num_cams 4``. Of the backend, only the value."""
+    parts = {name: setting(name, settings[name]) if name in settings else UNKNOWN for name in names}
+    return ", ".join(value if name == "backend" else f"{caption(name)} {value}" for name, value in parts.items())
+
+
+def value_of(row: Row, name: str) -> str:
+    """A row's setting in words; n/a where it is unknown."""
+    return setting(name, row.settings[name]) if name in row.settings else UNKNOWN
+
+
+def setting(name: str, value: JsonValue) -> str:
+    """A setting's value in words."""
+    match value:
+        case bool():
+            return "on" if value else "off"
+        case None:
+            return "none"
+        case int() if name.endswith("_bytes"):
+            return memory_size(value)
+        case list() if name == "hardware":
+            return one_line(" + ".join(dict.fromkeys(str(part) for part in value if part is not None)) or UNKNOWN)
+    return one_line(str(value))
+
+
+def caption(name: str) -> str:
+    """A setting's name without its unit, because `setting` writes the unit."""
+    return one_line(name.removesuffix("_bytes"))
+
+
+def short_reason(reason: str | None) -> str:
+    """A reason on one line, no longer than `REASON_LIMIT`; empty where there is none."""
+    return one_line(reason or "", REASON_LIMIT)
+
+
+def search_end(verdict: Verdict | Stopped, needs_bytes: int | None = None) -> str:
+    """Why a search ended.
+
+    Args:
+        needs_bytes: what the smallest batch takes, where not even that one fits.
+    """
+    if isinstance(verdict, Stopped):
+        return verdict.reason
+    if needs_bytes is None:
+        return verdict.why
+    return f"{verdict.why}; {verdict.fails} takes {memory_needed(needs_bytes)} a rank"
+
+
+def listed(texts: Sequence[str]) -> str:
+    """Different texts, each once, as one short reason."""
+    return short_reason("; ".join(dict.fromkeys(texts)))

@@ -1,0 +1,87 @@
+"""The section of claims: what was expected, what was found, and the verdict."""
+
+from collections.abc import Sequence
+
+from bench.errors import one_line
+from bench.records.claim import METRICS, Claim
+from bench.report.claims import Judged, bound, side_name
+from bench.report.naming import caption, settings_name
+from bench.report.tables.table import Column, Table, table_of
+from bench.units import Kind, in_unit, quantity
+
+UNITS: dict[Kind, str] = {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%"}
+"""Shown where the claim names no unit."""
+
+COLUMNS: tuple[Column[Judged], ...] = (
+    Column("claim", lambda judged: one_line(judged.claim.say)),
+    Column("where", lambda judged: settings_name(judged.claim.where, judged.claim.where) or "anywhere"),
+    Column("expected", lambda judged: _expected(judged.claim)),
+    Column("found", lambda judged: one_line(finding(judged))),
+    Column("verdict", lambda judged: judged.verdict, bold=lambda _: True),
+)
+
+
+def claims_table(judged: Sequence[Judged]) -> Table:
+    """One row a claim."""
+    return table_of(
+        "Claims",
+        judged,
+        COLUMNS,
+        notes=(
+            "People stated these claims before the run; `expected` is the typed form. Both sides agree in everything"
+            " except what is compared; otherwise a claim is NOT TESTED. The verdict follows from the measured figures."
+            " within the noise: their 95 % interval contains the bound, so a rerun could flip the verdict. GB is 10^9"
+            " bytes, GiB 2^30.",
+        ),
+    )
+
+
+def finding(judged: Judged) -> str:
+    """The numbers in words; for NOT TESTED what is missing, or which fields differ."""
+    claim, sides = judged.claim, [(judged.of, judged.of_value), (judged.against, judged.against_value)]
+    values = " against ".join(
+        f"{_show(value, claim)} ({side_name(side, claim.of)})" for side, value in sides if side and value is not None
+    )
+    if judged.figure is None:
+        return ": ".join(filter(None, (values, judged.missing)))
+    result = f": {_result(claim, judged.figure)}" if judged.against else ""
+    doubt = "; a row of it is doubted" if judged.doubted else ""
+    return f"{values}{result}{_noise(judged)}{doubt}"
+
+
+def _result(claim: Claim, figure: float) -> str:
+    if claim.ratio:
+        return in_unit(figure, "x")
+    return f"{_show(abs(figure), claim)} {'more' if figure >= 0 else 'less'}"
+
+
+def _noise(judged: Judged) -> str:
+    if judged.noise is None:
+        return ""
+    low, high = judged.noise
+    claim = judged.claim
+    ends = f"{low:.2f} to {high:.2f}" if claim.ratio else f"{_show(low, claim)} to {_show(high, claim)}"
+    return f"; within the noise of these steps ({ends})"
+
+
+def _unit(claim: Claim, kind: Kind) -> str:
+    """The claim's own unit where it is of this kind; otherwise the usual one."""
+    if claim.kind == kind:
+        for end in (claim.bounds.at_least, claim.bounds.at_most):
+            if isinstance(end, str):
+                return quantity(end, kind)[1]
+    return UNITS[kind]
+
+
+def _show(value: float, claim: Claim) -> str:
+    kind = METRICS.get(claim.metric, "s")
+    return in_unit(value, UNITS[kind] if claim.ratio else _unit(claim, kind))
+
+
+def _expected(claim: Claim) -> str:
+    """``difference at least 11 GB``."""
+    name = "difference" if claim.difference else "ratio" if claim.ratio else "value"
+    unit = "x" if claim.ratio else _unit(claim, claim.kind)
+    ends = [("at least", bound(claim, "at_least")), ("at most", bound(claim, "at_most"))]
+    texts = [f"{word} {in_unit(end, unit)}" for word, end in ends if end is not None]
+    return f"{caption(claim.metric)}, {name} {' and '.join(texts)}"

@@ -1,0 +1,22 @@
+"""Mean step and peak memory of every rank."""
+
+from functools import partial
+
+from bench.report.rows import Sampled, Summary
+from bench.report.tables.attempts import MemoryKind, details_of, memory_kinds, peak_of_rank
+from bench.report.tables.table import Column, Table
+from bench.units import ms
+
+
+def ranks(summary: Summary) -> Table:
+    """One row per result that bench measured, with one value a rank in each column."""
+    columns = [
+        Column[Sampled]("slowest", lambda measured: f"rank {measured.slowest.rank}"),
+        Column[Sampled]("step ms", lambda measured: ", ".join(map(ms, measured.step_time_s_per_rank))),
+        *(Column[Sampled](header, partial(_peaks, kind)) for kind, header in memory_kinds(summary).items()),
+    ]
+    return details_of(summary, "Ranks", columns, notes=("One value for each rank, rank 0 first.",))
+
+
+def _peaks(kind: MemoryKind, measured: Sampled) -> str:
+    return ", ".join(peak_of_rank(rank.memory, kind) for rank in measured.ranks)

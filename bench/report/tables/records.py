@@ -1,0 +1,63 @@
+"""The rows for other programs: one flat record a result, with units and scope in every name. Pure."""
+
+import json
+
+from pydantic import JsonValue
+
+from bench.errors import one_line
+from bench.report.rows import CellRows, Row, Sampled, Summary
+
+Record = dict[str, JsonValue]
+
+
+def records(summary: Summary) -> list[Record]:
+    """One record a result, in the order of the report."""
+    return [_record(cell, row) for cell in summary.cells for row in cell.rows]
+
+
+def _record(cell: CellRows, row: Row) -> Record:
+    measured = row.measured
+    sampled = measured if isinstance(measured, Sampled) else None
+    step = sampled.slowest.step if sampled else None
+    interval = sampled.interval if sampled else None
+    phases = measured.phases if measured else None
+    settings = {
+        one_line(name): json.dumps(value) if isinstance(value, list | dict) else _text(value)
+        for name, value in row.settings.items()
+        if name != "cell"
+    }
+    return {
+        "cell": cell.cell.id,
+        **settings,
+        "batch_per_rank": row.batch_per_rank,
+        "batch_global": row.batch_global,
+        "outcome": row.outcome,
+        "fault": row.fault,
+        "retried": _text(row.retried),
+        "short": row.short,
+        "thrashing": cell.thrashes(row),
+        "samples_per_s_global": measured.samples_per_s_global if measured else None,
+        "samples_per_s_global_low": interval[0] if interval else None,
+        "samples_per_s_global_high": interval[1] if interval else None,
+        "step_time_s_rank_max": measured.step_time_s_rank_max if measured else None,
+        "step_time_s_median": step.median_s if step else None,
+        "step_time_s_p95": step.p95_s if step else None,
+        "slowest_rank": sampled.slowest.rank if sampled else None,
+        "straggler_spread": measured.straggler_spread if measured else None,
+        "peak_allocated_bytes_rank_max": measured.peak_allocated_bytes_rank_max if measured else None,
+        "peak_reserved_bytes_rank_max": measured.peak_reserved_bytes_rank_max if measured else None,
+        "peak_rss_bytes_rank_max": sampled.peak_rss_bytes_rank_max if sampled else None,
+        "capacity_share_rank_max": measured.capacity_share_rank_max if measured else None,
+        "alloc_retries": sampled.alloc_retries if sampled else None,
+        **({f"{name}_s_mean": times.mean_s for name, times in phases.parts.items()} if phases else {}),
+        "total_s_mean": measured.total_s if measured else None,
+        "loss_first": sampled.losses[0] if sampled else None,
+        "loss_last": sampled.losses[-1] if sampled else None,
+        "source": _text(measured.source) if measured else None,
+        "reason": _text(row.reason),
+    }
+
+
+def _text(value: JsonValue) -> JsonValue:
+    """On one line without control characters: a terminal that shows a CSV file would obey them."""
+    return one_line(value) if isinstance(value, str) else value

@@ -1,0 +1,65 @@
+"""What was observed to run: sharding, parameters and dtypes, by backend."""
+
+from typing import NamedTuple
+
+from bench.records.cell import Regime
+from bench.report.rows import Rank, Sampled, Summary
+from bench.report.tables.table import Column, Table, table_of, without_repeats
+from bench.units import UNKNOWN, percent
+
+REGIME_COLUMNS: list[Column[Regime]] = [
+    Column("type", lambda regime: regime.distributed_type),
+    Column("sharding", lambda regime: regime.sharding),
+    Column("world size", lambda regime: str(regime.world_size), numeric=True),
+    Column("parameters", lambda regime: f"{regime.parameters:,}", numeric=True),
+]
+DTYPE_COLUMNS: list[Column[Regime]] = [
+    Column("weights", lambda regime: regime.weights_dtype),
+    Column("masters", lambda regime: regime.masters_dtype or "none"),
+    Column("optimizer", lambda regime: regime.optimizer_dtype or "none"),
+    Column("reduction", lambda regime: regime.reduction_dtype or "none"),
+]
+
+
+class _Observed(NamedTuple):
+    """A rank of a backend; None for a backend of which nothing was measured."""
+
+    backend: str
+    rank: Rank | None
+
+
+def regimes(summary: Summary) -> Table:
+    """One row a backend, unless its ranks or cells differ."""
+    ranks = [
+        _Observed(str(row.settings["backend"]), rank)
+        for row in summary.rows
+        if isinstance(row.measured, Sampled)
+        for rank in row.measured.ranks
+    ]
+    observed = {backend for backend, _ in ranks}
+    backends = dict.fromkeys(str(row.settings["backend"]) for row in summary.rows)
+    unknown = [_Observed(backend, None) for backend in backends if backend not in observed]
+    columns = [
+        Column[_Observed]("backend", lambda line: line.backend),
+        *map(_of_rank, REGIME_COLUMNS),
+        Column[_Observed](
+            "sharded", lambda line: percent(line.rank.sharded_share) if line.rank else UNKNOWN, numeric=True
+        ),
+        *map(_of_rank, DTYPE_COLUMNS),
+    ]
+    return without_repeats(
+        table_of(
+            "Regime",
+            [*ranks, *unknown],
+            columns,
+            notes=("Observed in the processes. sharded: share of the parameters that a rank holds only a part of.",),
+        )
+    )
+
+
+def _of_rank(column: Column[Regime]) -> Column[_Observed]:
+    return Column(
+        column.header,
+        lambda line: column.value(line.rank.regime) if line.rank else UNKNOWN,
+        numeric=column.numeric,
+    )

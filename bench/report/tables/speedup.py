@@ -1,0 +1,114 @@
+"""The sections of which cells of a run are faster, and which were not compared."""
+
+from collections.abc import Iterator
+from functools import partial
+
+from bench.report.contract import fields_in_words
+from bench.report.doubts import doubted_rows
+from bench.report.naming import caption, cell_name, setting, value_of
+from bench.report.rows import CellRows, Row, RowId, Summary
+from bench.report.speedup import Comparison, SpeedUp
+from bench.report.tables.doubts import TITLE as DOUBTS
+from bench.report.tables.table import Column, Lines, Table, table_of
+from bench.statistics.verdict import EVEN, FASTER
+from bench.units import rate
+
+NOT_COMPARED = "Not compared"
+
+
+def speedup_sections(summary: Summary, comparison: Comparison, *, requested: bool) -> Iterator[Table | Lines]:
+    """What is faster, or why nothing is compared; and the pairs that were not compared.
+
+    Args:
+        requested: whether the reader asked for this comparison. Otherwise, a run with one value of the axis is no news.
+    """
+    table = faster(summary, comparison)
+    yield table
+    if requested and not table.rows:
+        yield Lines(title=table.title, lines=nothing_varies(summary, comparison.axis))
+    yield Lines(title=NOT_COMPARED, lines=tuple(refusals(summary, comparison)), tone="neutral")
+
+
+def faster(summary: Summary, comparison: Comparison) -> Table:
+    """Best against best, then the matched batches, of each pair of cells."""
+    axis = caption(comparison.axis)
+    values = {row.id: _value(cell, comparison.axis) for cell in summary.cells for row in cell.rows}
+    doubted = doubted_rows(summary)
+
+    def winner(pair: SpeedUp) -> str:
+        return _winner(pair, values) + (", doubted" if {pair.reference.id, pair.row.id} & doubted else "")
+
+    columns = [
+        *(
+            Column[SpeedUp](caption(name), partial(_of_both, name))
+            for name in summary.columns
+            if name not in (comparison.axis, "cell")
+        ),
+        Column[SpeedUp]("how", lambda pair: f"matched batch {pair.row.batch_per_rank}" if pair.matched else BEST),
+        Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched),
+        Column[SpeedUp](f"{axis} A", lambda pair: values[pair.reference.id]),
+        Column[SpeedUp]("batch A", lambda pair: str(pair.reference.batch_per_rank), numeric=True),
+        Column[SpeedUp]("samples/s A", lambda pair: rate(pair.reference.rate), numeric=True),
+        Column[SpeedUp](f"{axis} B", lambda pair: values[pair.row.id]),
+        Column[SpeedUp]("batch B", lambda pair: str(pair.row.batch_per_rank), numeric=True),
+        Column[SpeedUp]("samples/s B", lambda pair: rate(pair.row.rate), numeric=True),
+    ]
+    unlike = sorted({name for pair in comparison.speed_ups for name in pair.unlike})
+    notes = [
+        f"UNLIKE: these figures compare results that also differ in {', '.join(unlike)}, as requested."
+        if unlike
+        else "Only results that differ in nothing else are compared.",
+        "Best against best: each side at the batch with its highest throughput. In brackets: the 95 % confidence"
+        " interval of the ratio, from the scatter of steps within each attempt.",
+    ]
+    if comparison.rows & doubted:
+        notes.append(f'Doubted: "{DOUBTS}" lists one of its rows.')
+    return table_of(f"Which {axis} is faster", comparison.speed_ups, columns, notes=notes)
+
+
+BEST = "best against best"
+
+
+def _value(cell: CellRows, axis: str) -> str:
+    """Of a setting, or of another field of the contract, such as the hardware."""
+    return setting(axis, cell.contract.get(axis, cell.rows[0].settings.get(axis)))
+
+
+def _of_both(name: str, pair: SpeedUp) -> str:
+    """A setting's value; the values of both sides where the user allowed them to differ."""
+    a, b = value_of(pair.reference, name), value_of(pair.row, name)
+    return a if a == b else f"{a} (A), {b} (B)"
+
+
+def _winner(pair: SpeedUp, values: dict[RowId, str]) -> str:
+    """``zero2 1.43× (1.40 to 1.46)``: the winner by its value of what is compared, and how much faster it is."""
+    won: Row = pair.row
+    ratio = pair.ratio
+    if ratio.estimate < 1:
+        won, ratio = pair.reference, ratio.inverse
+    within = f" ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})" if ratio.interval else ""
+    unlike = f" UNLIKE in {', '.join(pair.unlike)}" if pair.unlike else ""
+    word = f"{values[won.id]} " if ratio.has_winner else f"{EVEN}, "
+    return f"{word}{ratio.estimate:.2f}×{within}{unlike}"
+
+
+def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:
+    """One sentence if fewer than two values of ``axis`` were measured, else none."""
+    cells = [cell for cell in summary.cells if axis in cell.contract]
+    values = dict.fromkeys(setting(axis, cell.contract[axis]) for cell in cells)
+    measured = dict.fromkeys(setting(axis, cell.contract[axis]) for cell in cells if cell.best)
+    if len(values) == 1:
+        return (f"{caption(axis)} is {next(iter(values))} in all results: nothing to compare.",)
+    if len(measured) == 1:
+        return (f"{caption(axis)} is {next(iter(measured))} in all results that were measured: nothing to compare.",)
+    return ()
+
+
+def refusals(summary: Summary, comparison: Comparison) -> list[str]:
+    """One sentence for each pair that was not compared, with the fields that differ."""
+    sentences = [
+        f"{cell_name(summary, refused.one.rows[0])} is not compared with {cell_name(summary, refused.other.rows[0])}:"
+        f" they differ in {fields_in_words(refused.fields, refused.one.contract, refused.other.contract)}."
+        for refused in comparison.refused
+    ]
+    return [*sentences, "More pairs are not compared; these are the first."] if comparison.more_refused else sentences

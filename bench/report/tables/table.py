@@ -1,0 +1,113 @@
+"""What a report is made of, as plain text without markup: tables, sentences, facts. The renderers mark it up."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Generic, TypeVar
+
+from bench.records.outcome import Tone
+
+Item = TypeVar("Item")
+Outer = TypeVar("Outer")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Table:
+    """Plain text in rows and columns."""
+
+    title: str
+    headers: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: frozenset[str] = frozenset()
+    """Headers of the columns to align at the right."""
+    prose: frozenset[str] = frozenset()
+    """Headers of the columns that hold sentences. A terminal prints them below the table."""
+    bold: frozenset[tuple[int, str]] = frozenset()
+    """Row number and header of the cells that stand out."""
+    tones: Mapping[tuple[int, str], Tone] = field(default_factory=dict)
+    """By row number and header: what the color of a cell stands for."""
+    row_names: tuple[str, ...] = ()
+    """A name for each row, for where its prose is printed outside the table. Only tables with prose have names."""
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lines:
+    """Sentences, one a line."""
+
+    title: str
+    lines: tuple[str, ...]
+    numbered: bool = False
+    tone: Tone | None = None
+    """What the color of the lines stands for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """Names and their values. Without a title, they stand at the head of the report."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Column(Generic[Item]):
+    """One column of a table: all that the table says about it stands here."""
+
+    header: str
+    value: Callable[[Item], str]
+    numeric: bool = False
+    prose: bool = False
+    bold: Callable[[Item], bool] = lambda _: False
+    tone: Callable[[Item], Tone | None] = lambda _: None
+
+
+def table_of(
+    title: str,
+    items: Iterable[Item],
+    columns: Sequence[Column[Item]],
+    *,
+    notes: Iterable[str] = (),
+    name: Callable[[Item], str] | None = None,
+) -> Table:
+    """One row for each of ``items``, one column for each of ``columns``.
+
+    Args:
+        name: names a row where its prose is printed outside the table.
+    """
+    listed = tuple(items)
+    cells = [(index, item, column) for index, item in enumerate(listed) for column in columns]
+    return Table(
+        title=title,
+        headers=tuple(column.header for column in columns),
+        rows=tuple(tuple(column.value(item) for column in columns) for item in listed),
+        numeric=frozenset(column.header for column in columns if column.numeric),
+        prose=frozenset(column.header for column in columns if column.prose),
+        bold=frozenset((index, column.header) for index, item, column in cells if column.bold(item)),
+        tones={(index, column.header): tone for index, item, column in cells if (tone := column.tone(item))},
+        row_names=tuple(map(name, listed)) if name else (),
+        notes=tuple(notes),
+    )
+
+
+def of_part(part: Callable[[Outer], Item], columns: Iterable[Column[Item]]) -> list[Column[Outer]]:
+    """``columns`` for items of which they describe only a ``part``."""
+    return [_of_part(part, column) for column in columns]
+
+
+def _of_part(part: Callable[[Outer], Item], column: Column[Item]) -> Column[Outer]:
+    return Column(
+        column.header,
+        lambda item: column.value(part(item)),
+        numeric=column.numeric,
+        prose=column.prose,
+        bold=lambda item: column.bold(part(item)),
+        tone=lambda item: column.tone(part(item)),
+    )
+
+
+def without_repeats(table: Table) -> Table:
+    """``table`` with equal rows shown once. For tables without marked cells."""
+    assert not table.bold
+    assert not table.tones
+    return replace(table, rows=tuple(dict.fromkeys(table.rows)))
