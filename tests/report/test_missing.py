@@ -1,11 +1,12 @@
 """Which planned attempts have no result yet."""
 
+from examples import cell, result
+
 from bench.matrix import CellPlan
 from bench.report.missing import missing
 from bench.report.render import markdown
 from bench.report.tables import sections
 from bench.report.tables.missing import not_measured
-from tests.examples import cell, result
 
 
 def plan(backend: str, *batches: int | str) -> CellPlan:
