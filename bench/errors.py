@@ -61,13 +61,13 @@ def one_line(text: str, limit: int | None = None) -> str:
 def _head(line: str, room: int) -> str:
     """The words at the beginning that fit into ``room`` characters."""
     words = line[: room + 1].rpartition(" ")[0]
-    return words if len(words) > room // 2 else line[:room]
+    return words if len(words) > room // 3 else line[:room]
 
 
 def _tail(line: str, room: int) -> str:
     """The words at the end that fit into ``room`` characters."""
     words = line[-room - 1 :].partition(" ")[2]
-    return words if len(words) > room // 2 else line[-room:]
+    return words if len(words) > room // 3 else line[-room:]
 
 
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:

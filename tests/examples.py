@@ -1,9 +1,14 @@
 """Builders of results for tests. The machine and its numbers are invented."""
 
+import io
+import math
+import random
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, Literal
+
+from rich.console import Console
 
 from bench.records.cell import Attempt, Cell, Measure, Regime
 from bench.records.claim import Claim
@@ -12,8 +17,10 @@ from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Result, Skippe
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import Memory, RankOk
 from bench.records.verdict import Probe
-from bench.report.render import markdown
+from bench.report.render import markdown, terminal
 from bench.report.tables import sections
+from bench.report.tables.sections import Choices, Report
+from bench.statistics.ratio import QUIET
 from bench.store.run_folder import Store
 
 GIB = 2**30
@@ -228,3 +235,30 @@ FASTER: dict[str, Any] = {
 
 def claim(**changes: Any) -> Claim:
     return Claim.model_validate({name: value for name, value in {**FASTER, **changes}.items() if value is not ...})
+
+
+def on_terminal(
+    results: Sequence[Result],
+    choices: Choices | None = None,
+    *,
+    width: int = 100,
+    color: Literal["standard"] | None = None,
+) -> str:
+    file = io.StringIO()
+    console = Console(width=width, file=file, color_system=color, force_terminal=True, highlight=False)
+    for renderable in terminal.render(Report(results=results, choices=choices or Choices()).brief):
+        console.print(renderable)
+    return file.getvalue()
+
+
+N_STEPS = 50
+
+
+def noisy_steps(source: random.Random, *, slower: float = 1.0, jitter: float = 0.01, drift: float = 0.0) -> list[float]:
+    """A run of about 100 ms a step: its own level, steps that are alike (AR(1), 0.7), and a slow drift."""
+    level = 0.1 * slower * math.exp(source.gauss(0, QUIET / 2))
+    state, found = 0.0, []
+    for index in range(N_STEPS):
+        state = 0.7 * state + math.sqrt(1 - 0.7**2) * source.gauss(0, jitter)
+        found.append(level * math.exp(state + drift * index / N_STEPS))
+    return found

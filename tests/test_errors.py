@@ -32,3 +32,7 @@ def test_a_long_message_names_its_place_and_its_end() -> None:
     message = str(InputError("cannot be read: " + "far " * 400 + "end", where="x.yaml:7", fix="do this"))
     assert message.startswith("x.yaml:7: cannot be read: far")
     assert message.endswith("far end\n  do this")
+
+
+def test_control_characters_are_escaped_and_lines_joined() -> None:
+    assert one_line("  one\n\ttwo  three\x1b[31m\u202e") == r"one two three\x1b[31m\u202e"

@@ -1,1 +1,2 @@
-"""Tables out of stored results: `summary` computes, `tables` words, `markdown` and `terminal` mark up."""
+"""What is true of stored results. This room judges and returns data; `tables` puts it into words and columns, and
+`render` marks these up."""

@@ -1,5 +1,6 @@
 """Results that should not be trusted without a second look, and why. Pure."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
@@ -43,19 +44,25 @@ def doubted_rows(summary: Summary) -> frozenset[RowId]:
 @lru_cache(maxsize=1)
 def doubts(summary: Summary) -> tuple[Doubt, ...]:
     """All doubts, cell by cell. Computed once for all parts of a report."""
-    found = [*_unlike_machines(summary), *_unlike_launches(summary), *_between_runs(summary)]
+    return tuple(_doubts(summary))
+
+
+def _doubts(summary: Summary) -> Iterator[Doubt]:
+    yield from _unlike_machines(summary)
+    yield from _unlike_launches(summary)
+    yield from _between_runs(summary)
     for cell in summary.cells:
-        found += _repeated(cell)
+        yield from _repeated(cell)
         for row in cell.rows:
             if row.measured is not None and row.retried is not None:
-                found.append(Doubt(row, f"second try; the first failed: {short_reason(row.retried)}."))
+                yield Doubt(row, f"second try; the first failed: {short_reason(row.retried)}.")
             if row.measured is not None:
-                found += [Doubt(row, words) for words in _of_figures(row.measured)]
+                yield from (Doubt(row, reason) for reason in _of_figures(row.measured))
             if row.conditions is not None:  # of any outcome: another process on the GPU may explain an oom
-                found += [Doubt(row, words) for words in conditions.disturbances(row.conditions)]
-        found += _thrashing(cell)
-        found += _shorter_steps(cell)
-    return (*found, *_unlike_losses(summary))
+                yield from (Doubt(row, reason) for reason in conditions.disturbances(row.conditions))
+        yield from _thrashing(cell)
+        yield from _shorter_steps(cell)
+    yield from _unlike_losses(summary)
 
 
 def _repeated(cell: CellRows) -> list[Doubt]:
@@ -65,7 +72,7 @@ def _repeated(cell: CellRows) -> list[Doubt]:
     return [Doubt(row, words) for row in cell.rows if batches.count(row.batch_per_rank) > 1]
 
 
-def _between_runs(summary: Summary) -> list[Doubt]:
+def _between_runs(summary: Summary) -> Iterator[Doubt]:
     """Cells that more than one run holds, and rows that were measured although another run failed there."""
     groups: dict[tuple[str, str], list[CellRows]] = {}
     for cell in summary.cells:
@@ -73,20 +80,19 @@ def _between_runs(summary: Summary) -> list[Doubt]:
             groups.setdefault((cell.cell.id, str(cell.rows[0].settings.get("machine"))), []).append(cell)
     shared = [cells for cells in groups.values() if len({str(cell.contract[RUN]) for cell in cells}) > 1]
     if not shared:
-        return []
-    found = []
+        return
+    are = "is" if len(shared) == 1 else "are"
+    yield Doubt(
+        None,
+        f"{counted(len(shared), 'cell')} {are} in more than one of these runs, with the run as a column:"
+        " `bench compare` compares two runs.",
+    )
     for cell, other in (pair for cells in shared for pair in permutations(cells, 2)):
         run = one_line(str(other.contract[RUN]))
         for row in (row for row in cell.rows if row.measured):
             against = [failure for failure in other.rows if _contradicts(row, failure)]
             if failure := min(against, key=lambda failure: failure.batch_per_rank, default=None):
-                found.append(Doubt(row, f"batch {failure.batch_per_rank} is {failure.outcome} in run {run}."))
-    are = "is" if len(shared) == 1 else "are"
-    words = (
-        f"{counted(len(shared), 'cell')} {are} in more than one of these runs, with the run as a column:"
-        " `bench compare` compares two runs."
-    )
-    return [Doubt(None, words), *found]
+                yield Doubt(row, f"batch {failure.batch_per_rank} is {failure.outcome} in run {run}.")
 
 
 def _contradicts(row: Row, failure: Row) -> bool:
@@ -96,12 +102,11 @@ def _contradicts(row: Row, failure: Row) -> bool:
     return KINDS[failure.outcome].explained_by_logs and failure.batch_per_rank == row.batch_per_rank
 
 
-def _unlike_launches(summary: Summary) -> list[Doubt]:
+def _unlike_launches(summary: Summary) -> Iterator[Doubt]:
     """Results that are otherwise alike, but were launched in different ways or used different numbers of threads."""
-    found = []
     if len(summary.isolations) > 1:
         words = "Some attempts were forks of a rank server, and others had a launch of their own: their setup differs."
-        found.append(Doubt(None, words))
+        yield Doubt(None, words)
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
         for row in cell.rows:
@@ -112,8 +117,7 @@ def _unlike_launches(summary: Summary) -> list[Doubt]:
         if len(numbers) > 1:
             counts = ", ".join(map(str, sorted(numbers)))
             words = f"Results of {counted(ranks, 'rank')} used different numbers of CPU threads a rank: {counts}."
-            found.append(Doubt(None, words))
-    return found
+            yield Doubt(None, words)
 
 
 def _unlike_machines(summary: Summary) -> list[Doubt]:
@@ -124,69 +128,62 @@ def _unlike_machines(summary: Summary) -> list[Doubt]:
     ]
 
 
-def _of_figures(measured: Measured) -> list[str]:
-    found = _of_ranks(measured) if isinstance(measured, Sampled) else _of_imported(measured)
+def _of_figures(measured: Measured) -> Iterator[str]:
+    yield from _of_ranks(measured) if isinstance(measured, Sampled) else _of_imported(measured)
     apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
     if apart is not None and apart > RANKS_APART:
         slowest, fastest = max(times_s), min(times_s)
-        found.append(
+        yield (
             f"rank {times_s.index(slowest)}'s mean step ({ms(slowest)} ms) takes {percent(apart)}"
             f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms)."
         )
-    return found + (_unsteady(measured) if isinstance(measured, Sampled) else [])
+    if isinstance(measured, Sampled):
+        yield from _unsteady(measured)
 
 
-def _of_ranks(measured: Sampled) -> list[str]:
-    found = []
+def _of_ranks(measured: Sampled) -> Iterator[str]:
     for rank in measured.ranks:
-        found += _phases_miss(rank.unaccounted_share, f"rank {rank.rank}'s")
+        yield from _phases_miss(rank.unaccounted_share, f"rank {rank.rank}'s")
         allocated, reserved = rank.memory.peak_allocated_bytes, rank.memory.peak_reserved_bytes
         if allocated is not None and reserved is not None and reserved < allocated:
-            found.append(
-                f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
-            )
-    return found
+            yield f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
 
 
-def _of_imported(measured: Measured) -> list[str]:
+def _of_imported(measured: Measured) -> Iterator[str]:
     """Imported figures. Each of the two peaks is the worst rank's, so reserved is still the larger one."""
-    found = _phases_miss(measured.phases.unaccounted_share, "its") if measured.phases else []
+    if measured.phases:
+        yield from _phases_miss(measured.phases.unaccounted_share, "its")
     allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
     if allocated is not None and reserved is not None and reserved < allocated:
-        found.append(f"its peak reserved is {gib(reserved)} GiB, less than the {gib(allocated)} GiB allocated.")
-    return found
+        yield f"its peak reserved is {gib(reserved)} GiB, less than the {gib(allocated)} GiB allocated."
 
 
-def _phases_miss(share: float | None, whose: str) -> list[str]:
-    if share is None or abs(share) <= PHASES_MISS_TOTAL:
-        return []
-    return [f"{whose} phases sum to {percent(abs(share))} {'short of' if share > 0 else 'beyond'} their total."]
+def _phases_miss(share: float | None, whose: str) -> Iterator[str]:
+    if share is not None and abs(share) > PHASES_MISS_TOTAL:
+        yield f"{whose} phases sum to {percent(abs(share))} {'short of' if share > 0 else 'beyond'} their total."
 
 
-def _unsteady(measured: Sampled) -> list[str]:
+def _unsteady(measured: Sampled) -> Iterator[str]:
     """Signs of disturbed steps, or of a warm-up that was too short."""
-    found = []
     step = measured.slowest.step
     above = step.mean_s / step.median_s - 1 if step.median_s else 0
     if above > MEAN_ABOVE_MEDIAN:
-        found.append(
+        yield (
             f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
             f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
         )
     synchronised_s = measured.total_s
     if synchronised_s and abs(apart := synchronised_s / step.mean_s - 1) > WINDOWS_APART:
-        found.append(
+        yield (
             f"its two timing windows disagree by {percent(abs(apart))}"
             f" ({ms(step.mean_s)} and {ms(synchronised_s)} ms a step): measure more steps."
         )
     if not measured.finite:
-        found.append("the loss is not a finite number.")
-    return found
+        yield "the loss is not a finite number."
 
 
-def _thrashing(cell: CellRows) -> list[Doubt]:
+def _thrashing(cell: CellRows) -> Iterator[Doubt]:
     """Batches that fit, but must not be recommended."""
-    found = []
     for row in cell.rows:
         measured = row.measured
         if measured is None or not cell.thrashes(row):
@@ -197,11 +194,10 @@ def _thrashing(cell: CellRows) -> list[Doubt]:
         instead = f"; batch {peak.batch_per_rank} reaches {rate(peak.rate)}" if peak else ""
         retries = measured.alloc_retries if isinstance(measured, Sampled) else 0
         retried = f", {retries} allocation {'retry' if retries == 1 else 'retries'}" if retries else ""
-        found.append(Doubt(row, f"thrashing, {evidence} samples/s{retried}{instead}."))
-    return found
+        yield Doubt(row, f"thrashing, {evidence} samples/s{retried}{instead}.")
 
 
-def _unlike_losses(summary: Summary) -> list[Doubt]:
+def _unlike_losses(summary: Summary) -> Iterator[Doubt]:
     """Rows whose losses differ from those of other backends with the same weights and samples."""
     groups: dict[str, list[Row]] = {}
     for cell in summary.cells:
@@ -211,7 +207,6 @@ def _unlike_losses(summary: Summary) -> list[Doubt]:
         for row in cell.rows:
             if isinstance(row.measured, Sampled):
                 groups.setdefault(f"{task} {row.batch_global} {row.n_steps}", []).append(row)
-    found = []
     for rows in groups.values():
         series = [row.measured.losses for row in rows if isinstance(row.measured, Sampled)]
         middle = [median(values) for values in zip(*series, strict=False)]
@@ -223,13 +218,11 @@ def _unlike_losses(summary: Summary) -> list[Doubt]:
                     f"its losses differ by {percent(relative)} from those of rows with the same weights and samples"
                     f" ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
                 )
-                found.append(Doubt(row, words))
-    return found
+                yield Doubt(row, words)
 
 
-def _shorter_steps(cell: CellRows) -> list[Doubt]:
+def _shorter_steps(cell: CellRows) -> Iterator[Doubt]:
     """Rows whose step is shorter than that of a smaller batch of the same cell."""
-    found = []
     measured = [
         (row, step_s) for row in cell.rows if row.measured and (step_s := row.measured.step_time_s_rank_max) is not None
     ]
@@ -241,5 +234,4 @@ def _shorter_steps(cell: CellRows) -> list[Doubt]:
                 f"its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
                 f" {smaller.batch_per_rank} ({ms(smaller_s)} ms)."
             )
-            found.append(Doubt(row, words))
-    return found
+            yield Doubt(row, words)

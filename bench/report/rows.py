@@ -34,14 +34,14 @@ class Times:
 
     @property
     def p95_s(self) -> float | None:
-        """``sorted[int(0.95 * (n - 1))]``: always a sample that was measured. None of fewer than `P95_NEEDS`."""
+        """``sorted[int(0.95 * (n - 1))]``: always a measured sample. None for fewer than `P95_NEEDS` samples."""
         n = len(self.samples_s)
         return sorted(self.samples_s)[int(0.95 * (n - 1))] if n >= P95_NEEDS else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Phases:
-    """The phase window of the rank whose `total` took longest there."""
+    """The phase window of the rank with the longest `total`."""
 
     rank: int | None
     """None where the source does not say which."""
@@ -50,7 +50,7 @@ class Phases:
     total: Times | None
     """None where the source does not give it."""
     backward_step: Times | None
-    """bwd + unscale_clip + optim_step + zero_grad_sched. Never shown beside its parts: shares would pass 100 %."""
+    """bwd + unscale_clip + optim_step + zero_grad_sched. Not shown beside its parts: shares would exceed 100 %."""
 
     @property
     def complete(self) -> bool:
@@ -90,7 +90,7 @@ class Rank:
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The figures of one attempt. ``_rank_max``: of the worst rank, None if any is unknown."""
+    """The figures of one attempt. ``_rank_max``: of the worst rank, None if one rank's is unknown."""
 
     samples_per_s_global: float
     """batch_per_rank x ranks / step_time_s_rank_max."""

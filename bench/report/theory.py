@@ -48,9 +48,10 @@ def state(regime: Regime) -> State:
     FSDP, any      4P/n      4P/n      0         8P/n
     ============== ========= ========= ========= ========
 
-    FSDP's fp32 shards are the masters, and reduced gradients are brought back to their precision (arXiv:2304.11277,
-    "Native Mixed Precision"); SHARD_GRAD_OP shards the same and only keeps units gathered for longer. What a step
-    holds for a while is not here: gathered units, buckets, gradients on their way to fp32, activations.
+    FSDP's fp32 shards are the masters, and reduced gradients are cast back to their precision (arXiv:2304.11277,
+    "Native Mixed Precision"); SHARD_GRAD_OP shards the same and only keeps units gathered for longer. Not included is
+    memory that a step holds for a short time: gathered units, buckets, gradients while they are cast to fp32,
+    activations.
     """
     n, parameters = regime.world_size, regime.parameters
     kind = regime.sharding
@@ -72,10 +73,10 @@ def state(regime: Regime) -> State:
 def gathers(sharding: str, passes: int) -> int:
     """How often a step gathers each unit whose forward runs ``passes`` times.
 
-    Counted in profiles of torch's FSDP on two ranks, with and without recomputation, which needs no more: it meets the
-    unit that the backward pass has gathered. FULL_SHARD gathers for each forward and keeps a unit gathered from its
-    first backward to its last; fully_shard gathers for each of both; SHARD_GRAD_OP gathers once. ZeRO-3 is taken like
-    fully_shard, which is the most: DeepSpeed does not let go of a unit that is needed again within
+    Counted in profiles of torch's FSDP on two ranks. Recomputation adds none, because the backward pass has already
+    gathered the unit. FULL_SHARD gathers for each forward and keeps a unit gathered from its first backward to its
+    last; fully_shard gathers for each forward and each backward; SHARD_GRAD_OP gathers once. ZeRO-3 counts like
+    fully_shard, which is an upper bound: DeepSpeed keeps a unit that is needed again within
     `stage3_max_reuse_distance`.
     """
     match sharding:
@@ -97,7 +98,7 @@ def sent_bytes(regime: Regime, passes: int, *, computed_in_bytes: int) -> float:
     weights `gathers` times (7.2.2 has one forward pass and so two gathers).
 
     Args:
-        computed_in_bytes: of one weight as it is gathered.
+        computed_in_bytes: size of one gathered weight.
     """
     n, kind = regime.world_size, regime.sharding
     ring = regime.parameters * (n - 1) / n
@@ -119,16 +120,16 @@ def recomputed_share(grad_ckpt: bool) -> float:
 
 
 class Peak(NamedTuple):
-    """A measured peak without what grows with the batch, in bytes, and the batches it is taken from."""
+    """A measured peak without the part that grows with the batch, in bytes, and the batches that it comes from."""
 
     allocated: float
     batches: tuple[int, ...]
 
 
 def without_batch(cell: CellRows) -> Peak | None:
-    """The peak allocated extrapolated to batch 0 on the line through the two smallest batches; with one, its own.
+    """The peak allocated, extrapolated to batch 0 through the two smallest batches; with one batch, its own peak.
 
-    None where nothing was measured, or the larger batch took less.
+    None where nothing was measured, or where the larger batch took less.
     """
     known = [
         (row.batch_per_rank, row.measured.peak_allocated_bytes_rank_max)
@@ -140,14 +141,14 @@ def without_batch(cell: CellRows) -> Peak | None:
         return None
     (small, low), (large, high) = points[0], points[-1]
     slope = (high - low) / (large - small) if large > small else 0.0
-    if slope < 0:  # noise: what is left would exceed what was ever measured
+    if slope < 0:  # noise: the result would exceed every measured peak
         return None
     return Peak(low - slope * small, tuple(batch for batch, _ in points))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Theory:
-    """One cell in theory, beside the measured peak."""
+    """The prediction for one cell, with the measured peak."""
 
     regime: Regime | None
     """As observed; None where bench measured nothing, or where a dtype is not in `ITEM_BYTES`."""

@@ -10,15 +10,15 @@ CONFIDENCE = 0.95
 Interval = tuple[float, float]
 """The lower and the upper end."""
 BLOCKS = 10
-"""Into which a long series is cut."""
+"""Number of stretches that a long series is cut into."""
 
 
 def mean_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """Where the mean of the process behind ``samples`` lies; None for fewer than three.
 
-    By batch means: steps that follow each other are alike, so the scatter of single steps would promise too much. The
-    series is cut into `BLOCKS` blocks whose means are nearly independent, and Student's t is taken of these (Law,
-    Simulation Modeling and Analysis, section 9.5.3). Fewer than two steps a block are taken one by one.
+    Uses batch means: consecutive steps are correlated, so the scatter of single steps would give too narrow an
+    interval. The series is cut into `BLOCKS` blocks with nearly independent means, to which Student's t applies (Law,
+    Simulation Modeling and Analysis, section 9.5.3). With fewer than two steps a block, single steps are used.
     """
     if len(samples) < 3:
         return None
@@ -40,7 +40,7 @@ def block_means(samples: Sequence[float]) -> list[float]:
 
 
 def blocks(samples: Sequence[float]) -> list[Sequence[float]]:
-    """`BLOCKS` equal stretches, what is left over at the end joining the last; single samples when there are few."""
+    """`BLOCKS` equal stretches; the last one includes the remainder. Single samples if there are too few."""
     size = len(samples) // BLOCKS
     if size < 2:
         return [[sample] for sample in samples]
@@ -49,14 +49,14 @@ def blocks(samples: Sequence[float]) -> list[Sequence[float]]:
 
 
 def standard_error(values: Sequence[float]) -> float:
-    """Of the mean of independent values."""
+    """Standard error of the mean of independent values."""
     mean, n = statistics.fmean(values), len(values)
     return math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1) / n)
 
 
 @cache
 def student_t(degrees: float, confidence: float) -> float:
-    """How many standard errors a two-sided interval reaches to each side; infinite ``degrees`` give the normal's."""
-    from scipy.special import stdtrit  # scipy.stats would take longer to import than many a report takes to make
+    """Half-width of a two-sided interval in standard errors; infinite ``degrees`` give the normal distribution's."""
+    from scipy.special import stdtrit  # importing scipy.stats takes longer than many reports
 
     return float(stdtrit(degrees, (1 + confidence) / 2))

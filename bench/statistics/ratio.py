@@ -1,48 +1,50 @@
-"""By how much a step became longer from one run to the next, and how sure that is. Pure arithmetic on raw samples.
+"""How much longer a step takes in one run than in another, and how sure that is. Pure arithmetic on raw samples.
 
-*The typical step.* Ranks wait for each other, so a step takes as long as its slowest rank does: the maximum over ranks.
-What else runs on the machine makes steps longer and never shorter (Chen and Revels, Robust benchmarking in noisy
-environments, arXiv:1608.04295, who therefore take the fastest sample). A run's typical step is the mean of the faster
-half of its steps: bursts of somebody else's work leave it where it is, and it scatters less than the median. A change
-that touches fewer than half of the steps is not in it, so the ratio of plain means stands beside it in the table.
+*The typical step.* Ranks wait for each other, so a step takes as long as its slowest rank: the maximum over ranks.
+Other work on the machine makes steps longer and never shorter (Chen and Revels, Robust benchmarking in noisy
+environments, arXiv:1608.04295, who therefore take the fastest sample). The typical step of a run is the mean of the
+faster half of its steps. Bursts of other work do not change it, and it scatters less than the median. It does not see
+a change that affects fewer than half of the steps, so the table shows the ratio of plain means, too.
 
-*Within a run.* Steps that follow each other are alike, and the faster half is no sample of independent values. Its
-standard error is that of a delete-a-block jackknife: the run is cut into k stretches (`intervals.blocks`), the
-logarithm of the typical step computed k times without one of them, and
+*Within a run.* Consecutive steps are correlated, and the faster half is no sample of independent values. Its standard
+error is that of a delete-a-block jackknife: the run is cut into k stretches (`intervals.blocks`), the logarithm of the
+typical step is computed k times without one of them, and
 
     se^2 = (k - 1) / k * sum (value_i - mean of values)^2
 
 which allows for dependence within a stretch (Künsch, The jackknife and the bootstrap for general stationary
-observations, Annals of Statistics 17, 1989). Logarithms, because what disturbs a step does so by a share of it, and
-because the interval of a ratio is then the same whichever run is called base.
+observations, Annals of Statistics 17, 1989). It uses logarithms because a disturbance lengthens a step by a share of
+it, and because the interval of a ratio is then the same whichever run is the base.
 
-*Between runs.* Two runs are made at different times in different processes. Where memory lies, which cores a process
-gets and what else the machine does is drawn anew, and no number of steps shows it (Kalibera and Jones, Rigorous
-benchmarking in reasonable time, ISMM 2013, section 5; Maricq et al., Taming performance variability, OSDI 2018). Two
-terms stand for that. `QUIET` is the standard deviation by which processes may differ on a machine that does nothing
-else. And a run is disturbed by
+*Between runs.* Two runs are made at different times in different processes. Memory addresses, the cores of a process
+and the other load of the machine differ from run to run, and no number of steps shows this (Kalibera and Jones,
+Rigorous benchmarking in reasonable time, ISMM 2013, section 5; Maricq et al., Taming performance variability, OSDI
+2018). Two terms stand for it. `QUIET` is the standard deviation between processes on a machine without other load. And
+a run is disturbed by
 
     disturbed = ln(typical step / fast step)
 
-where the fast step is the 5th percentile, near what a step takes undisturbed: what the typical step takes more comes
-and goes with its surroundings, so it may differ from run to run by as much as it is. Since disturbing only lengthens,
-base's own can make head look faster and never slower: each run's stands on one side of the interval.
+where the fast step is the 5th percentile, close to an undisturbed step. What the typical step takes beyond it depends
+on the surroundings, so it may differ between runs by its full size. Disturbances only lengthen steps, so those of base
+can make head look faster and never slower. Each run's disturbance therefore widens one side of the interval:
 
     below^2 = se_base^2 + se_head^2 + 2 QUIET^2 + disturbed_head^2
     above^2 = se_base^2 + se_head^2 + 2 QUIET^2 + disturbed_base^2
 
-A workload whose steps vary by themselves gets wider intervals than it deserves. Who knows better gives the noise: its
-square then stands in place of QUIET's, and for the disturbance too.
+A workload whose steps vary by themselves gets wider intervals than necessary. A user who knows the noise can give it:
+its square then replaces both QUIET's and the disturbance's.
 
-With `ENOUGH_PAIRS` attempts in both runs the runs tell something themselves: the spread of the log ratios about the
-median one, a median absolute deviation, is used where it is more. A few attempts that really changed do not widen
-everybody's interval by it; and the median one is never subtracted, so a change common to all attempts is still found.
+With `ENOUGH_PAIRS` attempts in both runs, the runs themselves show how much they differ: the spread of the log ratios
+about their median, a median absolute deviation, is used where it is larger. A few attempts that really changed do not
+widen the intervals of all others. The median itself is never subtracted, so a change that all attempts have in common
+is still detected.
 
 An interval reaches Student's t times these to each side, with degrees of freedom after Welch and Satterthwaite.
+`verdict` turns intervals into words.
 
-Tried by tests/perf/compare_trials.py on two cores under a load of 2.5 to 5 from other work: of 165 comparisons of
-unchanged attempts, from all pairs of 11 runs, none raised an alarm; a planted sleep of 30 % was SLOWER in 30 of 30
-attempts, and one of 10 % SAME in none.
+Tested by tests/perf/compare_trials.py on two cores under a load of 2.5 to 5 from other work: of 165 comparisons of
+unchanged attempts, from all pairs of 11 runs, none raised an alarm. An added sleep of 30 % was SLOWER in 30 of 30
+attempts, and one of 10 % was SAME in none.
 """
 
 import math
@@ -57,30 +59,30 @@ Steps = Sequence[Sequence[float]]
 """Step times in seconds of every rank."""
 
 ALARM_CONFIDENCE = 0.99
-"""That no attempt of two runs is called SLOWER or FASTER for no reason."""
+"""Probability that no unchanged attempt of two runs is called SLOWER or FASTER."""
 QUIET = 0.01
-"""Standard deviation, as a share, by which runs of the same code differ on a quiet machine."""
+"""Standard deviation between runs of the same code on a quiet machine, as a share."""
 FAST = 0.05
 """Share of the steps that are faster than the fast step."""
 ENOUGH_PAIRS = 5
-"""From which on the attempts' own spread is an estimate."""
+"""Fewest attempts whose own spread is a usable estimate."""
 MAD_TO_SD = 1.4826
-"""From a median absolute deviation to the standard deviation of a normal distribution."""
+"""Converts a median absolute deviation into the standard deviation of a normal distribution."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ratio:
-    """Head to base, of the typical step."""
+    """Typical step of head divided by that of base."""
 
     estimate: float
     interval: Interval
     """Where it lies with 95 % confidence."""
     alarm: Interval
-    """Where it lies with a confidence that allows for all attempts; never narrower."""
+    """Where it lies with a confidence that accounts for the number of attempts; never narrower."""
     of_means: float
-    """Head to base, of the plain mean."""
+    """Mean step of head divided by that of base."""
     typical_s: tuple[float, float]
-    """The typical step of base and of head."""
+    """The typical steps of base and head."""
 
 
 class Typical(NamedTuple):
@@ -91,7 +93,7 @@ class Typical(NamedTuple):
     """Standard error of its logarithm: a share."""
     degrees: int
     disturbed: float
-    """By how much the typical step takes longer than the fast one: a logarithm, so a share."""
+    """How much longer the typical step is than the fast one: a logarithm, so a share."""
     mean_s: float
 
 
@@ -99,7 +101,7 @@ def step_ratios(pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None
     """The ratio of each pair of base and head; None where one has fewer than three steps.
 
     Args:
-        noise: of every run, instead of what is made of its own steps.
+        noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
     """
     typical = [(typical_step(base), typical_step(head)) for base, head in pairs]
     both = [(base, head) for base, head in typical if base and head]
@@ -140,7 +142,7 @@ def _ratio(base: Typical, head: Typical, noise: float | None, spread: float, n_p
     def reach(disturbed: float, confidence: float) -> float:
         between = 2 * noise**2 if noise is not None else 2 * QUIET**2 + disturbed**2
         variance = base.error**2 + head.error**2 + between
-        # Only the errors are estimated; what is between runs is taken as known and adds no doubt of its own.
+        # Only the errors are estimates; the variance between runs counts as known and adds no uncertainty.
         own = student_t(variance**2 / doubt if doubt else math.inf, confidence) * math.sqrt(variance)
         return max(own, student_t(n_pairs - 1, confidence) * spread) if spread else own
 

@@ -43,8 +43,8 @@ def test_another_program_on_the_cpu(bench: FaultBench) -> None:
     run.come_to("set-up")
     with strangers(BUSY, os.cpu_count() or 1):
         assert run.end()[0] == 0
-    assert any("turn 2" in line and "of the CPU meanwhile" in line for line in doubts(bench).splitlines()), doubts(
-        bench
+    assert any("turn 2" in line and "of the CPU during the attempt" in line for line in doubts(bench).splitlines()), (
+        doubts(bench)
     )
     judge(bench, "another program on the CPU", "measuring", run.result(2), "ok")
 

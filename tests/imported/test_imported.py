@@ -16,6 +16,7 @@ from bench.errors import InputError
 from bench.imported import read_all, save
 from bench.records.machine import StatedHardware
 from bench.records.outcome import Oom, Reported, Result
+from bench.records.phases import PHASE_NAMES
 from bench.report.contract import contract_of
 from bench.report.summary import summarize
 from bench.report.tables.charts import charts

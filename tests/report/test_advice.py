@@ -1,17 +1,18 @@
 """What to run beside a search: one page gives one answer."""
 
 import io
+import re
 from typing import Any
 
 import pytest
-from examples import GIB, ok, rendered, result, rss
+from examples import CUDA_MACHINE, GIB, ok, rank, rendered, result, rss, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
 from bench.cli.progress import Progress
 from bench.records.cell import Measure
-from bench.records.outcome import Oom, Reported, Result
+from bench.records.outcome import Ok, Oom, Reported, Result
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.report.advice import advise
 from bench.report.render import markdown
@@ -298,3 +299,63 @@ def test_what_it_holds_is_unknown_where_nobody_measured_it() -> None:
     assert isinstance(found, Verdict)
     assert found.why.endswith("; its memory use is unknown")
     assert Goal(headroom=1.0).remedy == ""
+
+
+def test_advice_leaves_the_headroom_that_the_search_was_given() -> None:
+    full = Ok(ranks=tuple(rank(number, (0.2,) * 3, memory=vram(30, 68)) for number in (0, 1)))
+    results = [result(full, machine=CUDA_MACHINE)]
+    found = Stopped(reason="x")
+    probe = Probe(cell=results[0].attempt.cell, axes={}, goal=Goal(headroom=0.8), found=found)
+    assert "train with ddp, batch 2" in rendered(results)
+    assert "nothing was measured within 80.0 % of capacity" in rendered(results, [probe])
+
+
+STEADY, NOISY = (0.1, 0.1001, 0.0999) * 4, (0.06, 0.16, 0.1) * 4
+
+
+def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
+    slow = tuple(2 * step_s for step_s in STEADY)
+    results = [
+        result(ok(slow, slow)),
+        result(ok(NOISY, NOISY, backend="fsdp"), backend="fsdp"),
+        result(ok(STEADY, STEADY, backend="zero2"), backend="zero2"),
+    ]
+    summary = summarize(results)
+    (advice,) = advise(summary)
+    (pair,) = advice.even
+    assert pair.reference.settings["backend"] == "fsdp"
+    first, *others = advice_sentences(summary, [advice])
+    assert first.startswith("train with zero2, batch 2: 40 samples/s")
+    assert re.search(r"of 2 ranks\. Even with fsdp, batch 2 \(1\.07×, 0\.\d\d to 1\.\d\d\)\.$", first)
+    assert not any("Even" in line for line in others)
+
+
+def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
+    results = [result(ok(STEADY, STEADY), axes={"attention": name}) for name in "abcdefgh"]
+    summary = summarize(results)
+    (line,) = advice_sentences(summary, advise(summary))
+    assert "Even with ddp, attention b, batch 2 (1.00×, 1.00 to 1.00); ddp, attention c" in line
+    assert line.endswith("; 2 more.")
+
+
+def test_advice_says_that_a_row_is_doubted() -> None:
+    apart = result(ok((0.1, 0.1, 0.1), (0.05, 0.05, 0.05), backend="fsdp"), backend="fsdp", batch=4)
+    summary = summarize([result(), apart])
+    told = advice_sentences(summary, advise(summary))
+    assert told[0].startswith("train with fsdp, batch 4")
+    assert told[0].endswith('This row is doubted: see "Rows to doubt".')
+    assert "doubted" not in told[1]
+
+
+def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
+    full = world(rank(0, (0.2,) * 3, memory=vram(75, 76)), rank(1, (0.2,) * 3, memory=vram(75, 76)))
+    results = [
+        result(ok(memory=vram(30, 40)), machine=CUDA_MACHINE),
+        result(full, backend="zero2", machine=CUDA_MACHINE),
+        result(Oom(rank=0, phase="bwd", reason="x"), backend="fsdp", machine=CUDA_MACHINE),
+    ]
+    summary = summarize(results)
+    assert advice_sentences(summary, advise(summary))[1:] == [
+        "zero2: no batch within the headroom was measured.",
+        "fsdp: nothing was measured: oom.",
+    ]

@@ -1,5 +1,7 @@
 """Which planned attempts have no result yet."""
 
+from examples import cell, result
+
 from bench.matrix import CellPlan
 from bench.records.outcome import Oom, Skipped
 from bench.report.missing import missing
@@ -7,7 +9,6 @@ from bench.report.render import markdown
 from bench.report.tables import sections
 from bench.report.tables.missing import not_measured
 from bench.report.tables.sections import Report
-from tests.examples import cell, result
 
 
 def plan(backend: str, *batches: int | str) -> CellPlan:

@@ -1,33 +1,23 @@
 """Fair comparison, advice, and the rows for other programs: from built results, and from the published table."""
 
-import io
-import json
 import math
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
-from examples import CUDA_MACHINE, MACHINE, cell, ok, rank, rendered, result, stored, vram, world
-from pydantic import JsonValue
+from examples import CUDA_MACHINE, MACHINE, ok, result, stored
 from rich.console import Console
 from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.records.cell import Train
-from bench.records.machine import Machine
-from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Reported, Result
-from bench.records.verdict import Goal, Probe, Stopped
+from bench.records.outcome import Oom, Outcome, Reported, Result
 from bench.report.advice import advise
-from bench.report.contract import contract_of, same, unlike_fields
-from bench.report.render import frame
 from bench.report.speedup import MAX_REFUSED, compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_sentences
 from bench.report.tables.doubts import doubt_sentences
-from bench.report.tables.records import records
 from bench.report.tables.speedup import faster, refusals
 
 CAPACITY_BYTES = 85_900_000_000
@@ -136,45 +126,6 @@ def test_an_override_prefers_what_is_alike_and_shows_both_sides_of_what_is_not()
     ]
 
 
-def with_hardware(**changes: int) -> Machine:
-    return MACHINE.model_copy(update={"hardware": MACHINE.hardware.model_copy(update=changes)})
-
-
-@pytest.mark.parametrize(
-    ("change", "field"),
-    [
-        ({"mixed_precision": "no"}, "mixed_precision"),
-        ({"num_processes": 4}, "num_processes"),
-        ({"workload": "my.module:Mine"}, "workload"),
-        ({"measure": cell().measure.model_copy(update={"steps": 9})}, "steps"),
-        ({"measure": cell().measure.model_copy(update={"seed": 9})}, "seed"),
-        ({"train": cell().train.model_copy(update={"fused": True})}, "fused"),
-        ({"memory_limit_bytes": 10}, "memory_limit_bytes"),
-        ({"axes": {"n_obs_history": 6}}, "n_obs_history"),
-        ({"machine": MACHINE.model_copy(update={"cpu": "Other CPU"})}, "hardware"),
-        ({"machine": MACHINE.model_copy(update={"libraries": {"torch": "9"}})}, "versions"),
-        ({"machine": MACHINE.model_copy(update={"threads": {}})}, "thread_settings"),
-        ({"machine": with_hardware(cores=64)}, "cpu_cores"),
-        ({"machine": with_hardware(memory_bytes=377 * 2**30)}, "device_memory_bytes"),
-    ],
-)
-def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) -> None:
-    one = result(backend="ddp", axes={"n_obs_history": 1})
-    other = result(backend="fsdp", **{"axes": {"n_obs_history": 1}, **change})
-    assert field in unlike_fields(contract_of(one), contract_of(other), but="backend")
-    summary = summarize([one, other])
-    found = compare_axis(summary)
-    assert found.speed_ups == ()
-    assert field in found.refused[0].fields
-
-
-def test_what_the_kernel_keeps_of_the_memory_is_no_other_machine() -> None:
-    updated = with_hardware(memory_bytes=int(15.6 * 2**30))
-    summary = summarize([result(), result(ok(backend="fsdp"), backend="fsdp", machine=updated)])
-    assert len(compare_axis(summary).speed_ups) == 2
-    assert "machine" not in summary.columns
-
-
 def test_a_setting_that_one_side_alone_knows_is_refused_and_allowed_by_name() -> None:
     known = published("fsdp", 1, SDPA, 8, 43.86, 70.14, 3917)
     other = published("zero2", 1, {"grad_ckpt": True}, 8, 36.22, 36.45, 4416)
@@ -212,15 +163,6 @@ def test_a_headline_that_rests_on_a_doubted_row_says_so() -> None:
     assert shown.notes[-1] == 'Doubted: "Rows to doubt" lists one of its rows.'
 
 
-def test_optimizer_precision_is_part_of_the_contract() -> None:
-    plain = [
-        r.model_copy(update={"regime": r.regime.model_copy(update={"optimizer_dtype": "bfloat16"})}) for r in ok().ranks
-    ]
-    one, other = result(backend="ddp"), result(Ok(ranks=tuple(plain)), backend="zero2")
-    assert "optimizer_dtype" in unlike_fields(contract_of(one), contract_of(other), but="backend")
-    assert not compare_axis(summarize([one, other])).speed_ups
-
-
 def test_of_many_refusals_the_first_are_told_and_that_there_are_more() -> None:
     apart = [result(backend=name, axes={"num_cams": n}) for n, name in enumerate(("ddp", "fsdp") * (MAX_REFUSED + 1))]
     summary = summarize(apart)
@@ -240,18 +182,6 @@ def test_a_cell_is_refused_with_the_nearest_of_the_others() -> None:
     first = compare_axis(summary).refused[0]
     assert (first.one.cell.id, first.other.cell.id) == (one.attempt.cell.id, near.attempt.cell.id)
     assert first.fields == ("attention", "grad_ckpt")
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "alike"),
-    [
-        (1, 1, True), (1, True, False), (0, False, False), (1, 1.0, False), (None, None, True), ("1", 1, False),
-        ([1, {"a": 1}], [1, {"a": 1}], True), ([1, {"a": 1}], [1, {"a": True}], False), ([1], [1, 1], False),
-        ({"a": 1}, {"a": 1, "b": None}, False), ({"a": 1, "b": 2}, {"b": 2, "a": 1}, True),
-    ],
-)  # fmt: skip
-def test_values_agree_as_json_has_them(one: JsonValue, other: JsonValue, alike: bool) -> None:
-    assert same(one, other) == same(other, one) == alike
 
 
 @pytest.mark.parametrize(
@@ -323,17 +253,6 @@ def test_a_cell_on_two_machines_is_two_that_are_not_compared() -> None:
     assert told[-1].startswith("For machine Faster CPU: train with ddp, batch 2: 120 samples/s")
 
 
-def test_machines_of_one_name_are_numbered_and_a_commit_is_no_other_machine() -> None:
-    newer = MACHINE.model_copy(update={"libraries": {**MACHINE.libraries, "torch": "2.0.0"}})
-    later = MACHINE.model_copy(update={"git_commit": "f" * 40})
-    summary = summarize([result(), result(machine=newer), result(machine=later, batch=4)])
-    assert summary.n_attempts == 3
-    assert [[row.settings["machine"] for row in cell.rows] for cell in summary.cells] == [
-        ["Example CPU (1)"] * 2,
-        ["Example CPU (2)"],
-    ]
-
-
 def test_two_runs_of_one_cell_give_one_matched_batch() -> None:
     once = [result(), result(ok(backend="fsdp"), backend="fsdp")]
     assert len(compare_axis(summarize([*once, *once])).speed_ups) == 2
@@ -344,15 +263,6 @@ def test_a_few_steps_of_a_search_are_no_matched_batch() -> None:
     few = both[0].model_copy(update={"attempt": both[0].attempt.model_copy(update={"short": True})})
     matched = [pair.row.batch_per_rank for pair in compare_axis(summarize([few, *both[1:]])).speed_ups if pair.matched]
     assert matched == [4]
-
-
-def test_advice_leaves_the_headroom_that_the_search_was_given() -> None:
-    full = Ok(ranks=tuple(rank(number, (0.2,) * 3, memory=vram(30, 68)) for number in (0, 1)))
-    results = [result(full, machine=CUDA_MACHINE)]
-    found = Stopped(reason="x")
-    probe = Probe(cell=results[0].attempt.cell, axes={}, goal=Goal(headroom=0.8), found=found)
-    assert "train with ddp, batch 2" in rendered(results)
-    assert "nothing was measured within 80.0 % of capacity" in rendered(results, [probe])
 
 
 def test_any_axis_can_be_compared_against_any_reference() -> None:
@@ -390,133 +300,6 @@ def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on(rows: li
 
 
 STEADY, NOISY = (0.1, 0.1001, 0.0999) * 4, (0.06, 0.16, 0.1) * 4
-
-
-def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
-    slow = tuple(2 * step_s for step_s in STEADY)
-    results = [
-        result(ok(slow, slow)),
-        result(ok(NOISY, NOISY, backend="fsdp"), backend="fsdp"),
-        result(ok(STEADY, STEADY, backend="zero2"), backend="zero2"),
-    ]
-    summary = summarize(results)
-    (advice,) = advise(summary)
-    (pair,) = advice.even
-    assert pair.reference.settings["backend"] == "fsdp"
-    first, *others = advice_sentences(summary, [advice])
-    assert first.startswith("train with zero2, batch 2: 40 samples/s")
-    assert re.search(r"of 2 ranks\. Even with fsdp, batch 2 \(1\.07×, 0\.\d\d to 1\.\d\d\)\.$", first)
-    assert not any("Even" in line for line in others)
-
-
-def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
-    results = [result(ok(STEADY, STEADY), axes={"attention": name}) for name in "abcdefgh"]
-    summary = summarize(results)
-    (line,) = advice_sentences(summary, advise(summary))
-    assert "Even with ddp, attention b, batch 2 (1.00×, 1.00 to 1.00); ddp, attention c" in line
-    assert line.endswith("; 2 more.")
-
-
-def test_advice_says_that_a_row_is_doubted() -> None:
-    apart = result(ok((0.1, 0.1, 0.1), (0.05, 0.05, 0.05), backend="fsdp"), backend="fsdp", batch=4)
-    summary = summarize([result(), apart])
-    told = advice_sentences(summary, advise(summary))
-    assert told[0].startswith("train with fsdp, batch 4")
-    assert told[0].endswith('This row is doubted: see "Rows to doubt".')
-    assert "doubted" not in told[1]
-
-
-def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
-    full = world(rank(0, (0.2,) * 3, memory=vram(75, 76)), rank(1, (0.2,) * 3, memory=vram(75, 76)))
-    results = [
-        result(ok(memory=vram(30, 40)), machine=CUDA_MACHINE),
-        result(full, backend="zero2", machine=CUDA_MACHINE),
-        result(Oom(rank=0, phase="bwd", reason="x"), backend="fsdp", machine=CUDA_MACHINE),
-    ]
-    summary = summarize(results)
-    assert advice_sentences(summary, advise(summary))[1:] == [
-        "zero2: no batch within the headroom was measured.",
-        "fsdp: nothing was measured: oom.",
-    ]
-
-
-def test_rows_for_other_programs_have_units_and_nulls() -> None:
-    results = [
-        result(ok((0.1, 0.1, 0.1, 0.1), (0.2, 0.2, 0.2, 0.2))),
-        result(Oom(rank=1, phase="bwd", reason="x"), batch=4),
-    ]
-    summary = summarize(results)
-    from_csv = pd.read_csv(io.StringIO(frame.text(records(summary), "csv")))
-    from_json = pd.read_json(io.StringIO(frame.text(records(summary), "json")))
-    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(records(summary))))
-    for found in (from_csv, from_json, from_parquet):
-        assert list(found["outcome"]) == ["ok", "oom"]
-        assert found["samples_per_s_global"][0] == pytest.approx(2 * 2 / 0.2)
-        assert pd.isna(found["samples_per_s_global"][1])
-        assert found["straggler_spread"][0] == pytest.approx(1.0)
-        assert found["reason"][1] == "rank 1 in bwd: x"
-
-
-def test_rows_for_other_programs_have_their_fault_and_retry_and_one_line_each() -> None:
-    failed = result(Failed(fault="missing_package", rank=0, phase="start", reason="no\n\x1b[31mmodule"))
-    again = result(Failed(fault="rendezvous", rank=0, phase="setup", reason="x"), batch=4)
-    again = again.model_copy(update={"retried": "a port\nwas taken"})
-    hang = result(Hang(reason="rank 0 waits"), batch=8)
-    summary = summarize([failed, again, hang, result(batch=16)])
-    for found in (
-        pd.read_csv(io.StringIO(frame.text(records(summary), "csv"))),
-        pd.read_json(io.StringIO(frame.text(records(summary), "json"))),
-        pd.read_parquet(io.BytesIO(frame.parquet(records(summary)))),
-    ):
-        assert found["fault"].fillna("").to_list() == ["missing_package", "rendezvous", "", ""]
-        assert found["retried"].fillna("").to_list() == ["", "a port was taken", "", ""]
-        assert found["outcome"].to_list() == ["failed", "failed", "hang", "ok"]
-        assert found["reason"][0] == "missing package: rank 0 in start: no \\x1b[31mmodule"
-
-
-def test_values_of_several_types_and_large_numbers_go_into_every_format() -> None:
-    values: list[JsonValue] = [1, "a|b", [1, 2], {"k": [True]}, None, False, 2**70, 1.5]
-    summary = summarize([result(axes={"x": value}) for value in values])
-    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(records(summary))))["x"]
-    assert from_parquet.fillna("null").map(json.loads).to_list()[:2] == [1, "a|b"]
-    assert from_parquet[6] == str(2**70)
-    assert '{""k"": [true]}' in frame.text(records(summary), "csv")
-    assert [row["x"] for row in json.loads(frame.text(records(summary), "json"))][:3] == [1, "a|b", "[1, 2]"]
-
-
-def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
-    alike = [result(ok(backend=b, losses=(1.0, 0.75, 0.5)), backend=b) for b in ("ddp", "fsdp")]
-    off = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2")
-    assert not [doubt for doubt in doubt_sentences(summarize(alike)) if "losses" in doubt]
-    [doubt] = [doubt for doubt in doubt_sentences(summarize([*alike, off])) if "losses" in doubt]
-    assert doubt.startswith("zero2, batch 2: its losses differ by")
-    other_samples = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2", batch=4)
-    assert not [doubt for doubt in doubt_sentences(summarize([*alike, other_samples])) if "losses" in doubt]
-
-
-def test_allocation_retries_are_thrashing() -> None:
-    memory = vram(70, 79).model_copy(update={"alloc_retries": 3})
-    outcome = world(rank(0, memory=memory), rank(1, memory=memory))
-    summary = summarize([result(outcome, machine=CUDA_MACHINE)])
-    assert summary.cells[0].best is None
-    assert any("6 allocation retries" in doubt for doubt in doubt_sentences(summary))
-
-
-def test_hardware_is_compared_by_its_name() -> None:
-    slow, fast = (MACHINE.model_copy(update={"cpu": name}) for name in ("Slow CPU", "Fast CPU"))
-    results = [result(ok((step_s,) * 3), machine=machine) for step_s, machine in ((0.2, slow), (0.1, fast))]
-    summary = summarize(results)
-    row, _ = faster(summary, compare_axis(summary, "hardware")).rows
-    assert [text.partition(" 2.00×")[0] for text in row[-8:]] == [
-        "best against best",
-        "Fast CPU",
-        "Slow CPU",
-        "2",
-        "10",
-        "Fast CPU",
-        "2",
-        "20",
-    ]
 
 
 def test_what_was_allowed_is_no_reason_to_refuse() -> None:

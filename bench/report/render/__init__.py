@@ -1,1 +1,1 @@
-"""Markup and pictures: tables and charts as Markdown, HTML, SVG, terminal output or data files."""
+"""Markup and pictures: sections as Markdown, HTML, SVG, terminal output or data files. Knows no benchmark."""

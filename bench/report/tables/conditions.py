@@ -1,4 +1,4 @@
-"""What the machine and its GPUs did beside the attempts of a cell."""
+"""What else the machine and its GPUs did during the attempts of a cell."""
 
 from collections.abc import Sequence
 

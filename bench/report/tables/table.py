@@ -58,8 +58,10 @@ class Column(Generic[Item]):
     value: Callable[[Item], str]
     numeric: bool = False
     prose: bool = False
-    bold: Callable[[Item], bool] = lambda _: False
-    tone: Callable[[Item], Tone | None] = lambda _: None
+    bold: Callable[[Item], bool] | None = None
+    """Which cells stand out."""
+    tone: Callable[[Item], Tone | None] | None = None
+    """What the color of a cell stands for."""
 
 
 def table_of(
@@ -76,15 +78,26 @@ def table_of(
         name: names a row where its prose is printed outside the table.
     """
     listed = tuple(items)
-    cells = [(index, item, column) for index, item in enumerate(listed) for column in columns]
     return Table(
         title=title,
         headers=tuple(column.header for column in columns),
         rows=tuple(tuple(column.value(item) for column in columns) for item in listed),
         numeric=frozenset(column.header for column in columns if column.numeric),
         prose=frozenset(column.header for column in columns if column.prose),
-        bold=frozenset((index, column.header) for index, item, column in cells if column.bold(item)),
-        tones={(index, column.header): tone for index, item, column in cells if (tone := column.tone(item))},
+        bold=frozenset(
+            (index, column.header)
+            for column in columns
+            if column.bold
+            for index, item in enumerate(listed)
+            if column.bold(item)
+        ),
+        tones={
+            (index, column.header): tone
+            for column in columns
+            if column.tone
+            for index, item in enumerate(listed)
+            if (tone := column.tone(item))
+        },
         row_names=tuple(map(name, listed)) if name else (),
         notes=tuple(notes),
     )
@@ -96,13 +109,14 @@ def of_part(part: Callable[[Outer], Item], columns: Iterable[Column[Item]]) -> l
 
 
 def _of_part(part: Callable[[Outer], Item], column: Column[Item]) -> Column[Outer]:
+    value, bold, tone = column.value, column.bold, column.tone
     return Column(
         column.header,
-        lambda item: column.value(part(item)),
+        lambda item: value(part(item)),
         numeric=column.numeric,
         prose=column.prose,
-        bold=lambda item: column.bold(part(item)),
-        tone=lambda item: column.tone(part(item)),
+        bold=(lambda item: bold(part(item))) if bold else None,
+        tone=(lambda item: tone(part(item))) if tone else None,
     )
 
 

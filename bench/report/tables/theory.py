@@ -1,4 +1,4 @@
-"""The section that sets theory beside measurement."""
+"""The section that compares theory with measurement."""
 
 from collections.abc import Callable
 from typing import NamedTuple

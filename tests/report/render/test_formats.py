@@ -3,10 +3,10 @@
 import json
 
 import pytest
+from examples import mixed
 
 from bench.report.render.formats import FORMATS, by_ending, chart_files
 from bench.report.tables.sections import Report
-from tests.examples import mixed
 
 
 def test_every_format_is_found_by_its_endings() -> None:

@@ -1,0 +1,58 @@
+"""Flat records for other programs, in every format."""
+
+import io
+import json
+
+import pandas as pd
+import pytest
+from examples import ok, result
+from pydantic import JsonValue
+
+from bench.records.outcome import Failed, Hang, Oom
+from bench.report.render import frame
+from bench.report.summary import summarize
+from bench.report.tables.records import records
+
+
+def test_rows_for_other_programs_have_units_and_nulls() -> None:
+    results = [
+        result(ok((0.1, 0.1, 0.1, 0.1), (0.2, 0.2, 0.2, 0.2))),
+        result(Oom(rank=1, phase="bwd", reason="x"), batch=4),
+    ]
+    summary = summarize(results)
+    from_csv = pd.read_csv(io.StringIO(frame.text(records(summary), "csv")))
+    from_json = pd.read_json(io.StringIO(frame.text(records(summary), "json")))
+    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(records(summary))))
+    for found in (from_csv, from_json, from_parquet):
+        assert list(found["outcome"]) == ["ok", "oom"]
+        assert found["samples_per_s_global"][0] == pytest.approx(2 * 2 / 0.2)
+        assert pd.isna(found["samples_per_s_global"][1])
+        assert found["straggler_spread"][0] == pytest.approx(1.0)
+        assert found["reason"][1] == "rank 1 in bwd: x"
+
+
+def test_rows_for_other_programs_have_their_fault_and_retry_and_one_line_each() -> None:
+    failed = result(Failed(fault="missing_package", rank=0, phase="start", reason="no\n\x1b[31mmodule"))
+    again = result(Failed(fault="rendezvous", rank=0, phase="setup", reason="x"), batch=4)
+    again = again.model_copy(update={"retried": "a port\nwas taken"})
+    hang = result(Hang(reason="rank 0 waits"), batch=8)
+    summary = summarize([failed, again, hang, result(batch=16)])
+    for found in (
+        pd.read_csv(io.StringIO(frame.text(records(summary), "csv"))),
+        pd.read_json(io.StringIO(frame.text(records(summary), "json"))),
+        pd.read_parquet(io.BytesIO(frame.parquet(records(summary)))),
+    ):
+        assert found["fault"].fillna("").to_list() == ["missing_package", "rendezvous", "", ""]
+        assert found["retried"].fillna("").to_list() == ["", "a port was taken", "", ""]
+        assert found["outcome"].to_list() == ["failed", "failed", "hang", "ok"]
+        assert found["reason"][0] == "missing package: rank 0 in start: no \\x1b[31mmodule"
+
+
+def test_values_of_several_types_and_large_numbers_go_into_every_format() -> None:
+    values: list[JsonValue] = [1, "a|b", [1, 2], {"k": [True]}, None, False, 2**70, 1.5]
+    summary = summarize([result(axes={"x": value}) for value in values])
+    from_parquet = pd.read_parquet(io.BytesIO(frame.parquet(records(summary))))["x"]
+    assert from_parquet.fillna("null").map(json.loads).to_list()[:2] == [1, "a|b"]
+    assert from_parquet[6] == str(2**70)
+    assert '{""k"": [true]}' in frame.text(records(summary), "csv")
+    assert [row["x"] for row in json.loads(frame.text(records(summary), "json"))][:3] == [1, "a|b", "[1, 2]"]

@@ -1,0 +1,81 @@
+"""Results that should not be trusted without a second look."""
+
+import pytest
+from examples import CUDA_MACHINE, MACHINE, ok, rank, result, vram, world
+
+from bench.report.summary import summarize
+from bench.report.tables.doubts import doubt_sentences
+
+
+def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
+    alike = [result(ok(backend=b, losses=(1.0, 0.75, 0.5)), backend=b) for b in ("ddp", "fsdp")]
+    off = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2")
+    assert not [doubt for doubt in doubt_sentences(summarize(alike)) if "losses" in doubt]
+    [doubt] = [doubt for doubt in doubt_sentences(summarize([*alike, off])) if "losses" in doubt]
+    assert doubt.startswith("zero2, batch 2: its losses differ by")
+    other_samples = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2", batch=4)
+    assert not [doubt for doubt in doubt_sentences(summarize([*alike, other_samples])) if "losses" in doubt]
+
+
+def test_allocation_retries_are_thrashing() -> None:
+    memory = vram(70, 79).model_copy(update={"alloc_retries": 3})
+    outcome = world(rank(0, memory=memory), rank(1, memory=memory))
+    summary = summarize([result(outcome, machine=CUDA_MACHINE)])
+    assert summary.cells[0].best is None
+    assert any("6 allocation retries" in doubt for doubt in doubt_sentences(summary))
+
+
+def test_a_clean_run_raises_no_flag() -> None:
+    assert doubt_sentences(summarize([result(ok((0.1 * batch,)), batch=batch) for batch in (1, 2, 4)])) == []
+
+
+def test_a_published_row_that_cannot_be_right_is_flagged() -> None:
+    """ZeRO-2 of the second published model: 5.64 s at batch 8, 5.29 s at batch 16."""
+    results = [result(ok((step_s,)), batch=batch, backend="zero2") for batch, step_s in ((8, 5.64), (16, 5.29))]
+    assert doubt_sentences(summarize(results)) == [
+        "zero2, batch 16: its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)."
+    ]
+
+
+def test_a_step_is_held_against_every_smaller_batch() -> None:
+    results = [result(ok((step_s,)), batch=batch) for batch, step_s in ((2, 1.0), (4, 0.96), (8, 0.94))]
+    assert [flag.partition(":")[0] for flag in doubt_sentences(summarize(results))] == ["ddp, batch 8"]
+
+
+@pytest.mark.parametrize(("total_s", "flagged"), [(0.1, False), (0.1019, False), (0.103, True), (0.097, True)])
+def test_phases_must_sum_to_their_total(total_s: float, flagged: bool) -> None:
+    found = doubt_sentences(summarize([result(ok(totals_s=(total_s, total_s)))]))
+    assert bool(found) == flagged
+    assert all("phases sum to" in flag for flag in found)
+
+
+def test_reserved_below_allocated_is_flagged_on_any_rank() -> None:
+    ranks = (rank(0, memory=vram(30, 40)), rank(1, memory=vram(41, 40)))
+    assert doubt_sentences(summarize([result(world(*ranks), machine=CUDA_MACHINE)])) == [
+        "ddp, batch 2: rank 1 reserved 40.00 GiB, less than the 41.00 GiB it allocated."
+    ]
+
+
+@pytest.mark.parametrize(("slow_s", "flagged"), [(0.109, False), (0.112, True)])
+def test_ranks_far_apart_are_flagged(slow_s: float, flagged: bool) -> None:
+    found = doubt_sentences(summarize([result(ok((0.1,), (slow_s,)))]))
+    assert found == (
+        ["ddp, batch 2: rank 1's mean step (112 ms) takes 12.0 % longer than rank 0's (100 ms)."] * flagged
+    )
+
+
+def test_unlike_machines_are_flagged_and_another_commit_is_not() -> None:
+    other = MACHINE.model_copy(update={"git_commit": "f" * 40})
+    faster = MACHINE.model_copy(update={"cpu": "Other CPU"})
+    assert doubt_sentences(summarize([result(), result(machine=other, batch=4)])) == []
+    assert (
+        "cpu: Example CPU against Other CPU"
+        in doubt_sentences(summarize([result(), result(machine=faster, batch=4)]))[0]
+    )
+
+
+def test_a_long_reason_of_a_retry_is_cut() -> None:
+    again = result().model_copy(update={"retried": "x" * 5000})
+    (doubt,) = doubt_sentences(summarize([again]))
+    assert doubt.startswith("ddp, batch 2: second try; the first failed: xxx")
+    assert len(doubt) < 300
