@@ -1,4 +1,4 @@
-"""Audits and hangs: what is said of ranks, from what they left behind. Nothing runs here but the judging."""
+"""`bench audit collectives`: the verdict on ranks that differ or hang. Only the judging runs here, no ranks."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -13,9 +13,6 @@ from bench.report.tables import audits
 OOM = Oom(rank=0, phase="audit", reason="CUDA out of memory")
 
 
-# --- the loader -----------------------------------------------------------------------------------------------------
-
-
 def loaded(rank: int = 0, fetch_s: Sequence[float] = (0.1, 0.1), window_s: float | None = None) -> Loaded:
     return Loaded(
         rank=rank,

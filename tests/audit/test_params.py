@@ -11,9 +11,6 @@ from bench.report.tables import audits
 OOM = Oom(rank=0, phase="audit", reason="CUDA out of memory")
 
 
-# --- parameters -----------------------------------------------------------------------------------------------------
-
-
 def parameter(name: str, *, unused: int = 0, zero: int = 0, frozen: bool = False) -> Parameter:
     return Parameter(
         name=name,
