@@ -1,4 +1,4 @@
-"""A headless Chromium over the pipe of its DevTools protocol: no port, no driver, and it ends when the pipe does."""
+"""A headless Chromium controlled through the pipe of its DevTools protocol: no port, no driver."""
 
 import base64
 import itertools
@@ -39,7 +39,7 @@ class Page:
         self._answers.close()
 
     def call(self, method: str, **params: Any) -> dict[str, Any]:
-        """Send one command and wait for its answer; what happens meanwhile is kept in `events`."""
+        """Send one command and wait for its answer. Events that arrive meanwhile are kept in `events`."""
         number = next(self._numbers)
         message = {"id": number, "method": method, "params": params}
         if self._session:
@@ -64,7 +64,7 @@ class Page:
         return done["result"].get("value")
 
     def point_at(self, selector: str, *, click: bool = False) -> None:
-        """Move the mouse to the middle of an element, as a person would; and click there."""
+        """Move the mouse to the middle of an element, as a person would, and click."""
         at = self.evaluate(
             f"(() => {{ const e = document.querySelector({json.dumps(selector)});"
             " e.scrollIntoView({block: 'center'});"

@@ -1,4 +1,4 @@
-"""Toy from a module that computes when it is imported, and so starts the threads of torch's operators."""
+"""Toy from a module that computes on import, which starts the threads of torch's operators."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Toy on ranks without the CPU shim for FSDP: accelerate then runs plain DDP and says nothing."""
+"""Toy on ranks without the CPU shim for FSDP: accelerate then silently runs plain DDP."""
 
 from toy import Toy
 

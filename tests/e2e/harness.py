@@ -1,4 +1,4 @@
-"""Real runs of the command line, in a folder of their own, and a way to find every process that one left behind."""
+"""Real runs of the command line, each in its own folder, and a way to find every process that a run left behind."""
 
 import contextlib
 import json
@@ -23,7 +23,7 @@ MARK = "BENCH_TEST_RUN"
 
 
 class Bench:
-    """Runs the command line; everything below it carries a mark in its environment."""
+    """Runs the command line. All its descendants have a mark in their environment."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
@@ -55,7 +55,7 @@ class Bench:
         return Store(self.folder / name).results()
 
     def processes(self) -> list[psutil.Process]:
-        """Every live process that this bench, or anything below it, has started."""
+        """Every live process that this bench or one of its descendants has started."""
         found = []
         for process in psutil.process_iter():
             try:
@@ -66,7 +66,7 @@ class Bench:
         return found
 
     def names(self) -> set[str]:
-        """What those processes are called; some end while we look."""
+        """The names of those processes; some may end meanwhile."""
         names = set()
         for process in self.processes():
             with contextlib.suppress(psutil.Error):
@@ -99,6 +99,6 @@ def wait_for(condition: Callable[[], object], within_s: float = 60) -> object:
 
 
 def server_states(folder: Path) -> list[dict[str, int]]:
-    """The rank servers' own words, by rank; those of the newest launch."""
+    """The logs of the rank servers of the latest launch, by rank."""
     launches = sorted((folder / "servers").glob("*"), key=lambda launch: int(launch.name))
     return [json.loads(file.read_text()) for file in sorted(launches[-1].glob("server*.json"))] if launches else []

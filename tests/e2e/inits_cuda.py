@@ -1,4 +1,4 @@
-"""Toy from a module that looks as if it had initialised CUDA on import. Beside it, test_gpu.py does so for real."""
+"""Toy from a module that pretends to have initialised CUDA on import. inits_cuda_for_real.py really does."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Toy from a module that initialises CUDA on import, where there is CUDA."""
+"""Toy from a module that initialises CUDA on import, if CUDA is available."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""Toy that logs what it was trusted with, and fails with it."""
+"""Toy that writes its secrets to the log and to its error."""
 
 import os
 

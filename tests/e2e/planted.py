@@ -1,4 +1,4 @@
-"""Toy whose step can be slowed down from outside: what is planted is, like a change of code, no part of the cell."""
+"""Toy whose step can be slowed down from outside. Like a change of code, the delay is not part of the cell."""
 
 import json
 import os

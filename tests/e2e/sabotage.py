@@ -1,4 +1,4 @@
-"""Toy whose backend quietly runs in another regime than was asked for: one way for each backend."""
+"""Toy whose backend silently runs in another regime than requested, in one way for each backend."""
 
 import os
 from typing import Literal
@@ -12,7 +12,7 @@ _open = device.Cpu.open
 
 
 def _changed(self, family, *, find_unused_parameters):
-    """Other settings than the launch asked for, as a stray variable or an update of accelerate might make them."""
+    """Other settings than the launch requested, as a stray variable or an update of accelerate might cause."""
     if (stage := os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")) is not None:
         os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = {"1": "2", "2": "1", "3": "2"}[stage]
     if os.environ.get("FSDP_VERSION") == "1":

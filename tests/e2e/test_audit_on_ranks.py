@@ -1,4 +1,4 @@
-"""What an audit says, held against what real ranks do."""
+"""The verdicts of audits on real ranks."""
 
 import re
 
@@ -12,7 +12,7 @@ from bench.store.spool import read_audits
 
 
 def said(output: str) -> dict[str, str]:
-    """What was said of each cell, by its label."""
+    """The verdict on each cell, by its label."""
     lines = re.findall(r"^\*\*(.+?): (.+)\*\*$", output.replace("\\_", "_"), re.MULTILINE)
     assert len(dict(lines)) == len(lines)
     return dict(lines)
@@ -89,7 +89,7 @@ def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None
             "find_unused_parameters": [False, True],
             "batch": 1,
         },
-        # There one rank waits for the other's gradients for ever.
+        # Here one rank waits for the other's gradients forever.
         exclude=[{"part": "sometimes", "find_unused_parameters": False}],
         measure={"warmup_steps": 1, "steps": 9, "phase_steps": 0},
     )

@@ -1,4 +1,4 @@
-"""All eight backends on the bundled policy, for real: one run of the shipped matrix, looked at from many sides."""
+"""All eight backends on the bundled policy: one real run of matrices/backends.yaml, checked in many ways."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What goes wrong on the way to ranks, and around them. Faults of the ranks themselves: tests/faults."""
+"""Faults before and around the ranks. Faults of the ranks themselves are in tests/faults."""
 
 import time
 

@@ -1,4 +1,4 @@
-"""What only a CUDA device can show. One GPU is enough: `single`, and the other backends in a world of one."""
+"""Tests that need a CUDA device. One GPU is enough: `single`, and the other backends with one rank."""
 
 import pytest
 from harness import ROOT, Bench

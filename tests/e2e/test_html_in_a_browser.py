@@ -1,4 +1,4 @@
-"""The page as a reader meets it, in a real Chromium."""
+"""The report's page in a real Chromium."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +22,7 @@ MATRIX = '[aria-label="Raw matrix"]'
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
-    """A report with results of every kind, and an attacker's words in names and errors."""
+    """A report with results of every kind, and hostile text in names and errors."""
     folder = tmp_path_factory.mktemp("page")
     steps = {2: (0.43, 0.44, 0.45), 16: (0.9, 0.95, 0.9), 4: (0.842, 0.83, 0.854)}
     results = [result(ok(times, times), batch=batch) for batch, times in steps.items()]
@@ -149,7 +149,7 @@ def test_only_tables_scroll_sideways(page: Page, width: int) -> None:
 
 
 def test_nothing_is_loaded_nothing_is_run_but_the_page_and_nothing_complains(page: Page) -> None:
-    """Comes last: it looks back on all that the other tests did."""
+    """Runs last: it checks the requests and errors of all other tests."""
     requests = [event["request"]["url"] for event in page.happened("Network.requestWillBeSent")]
     assert [url.rpartition("/")[2] for url in requests] == ["report.html"]
     assert page.happened("Log.entryAdded") == []

@@ -1,4 +1,4 @@
-"""Parts that samples may lack, at the published rates, on two real ranks."""
+"""Optional parts that samples lack at the published rates, on two real ranks."""
 
 import math
 import re

@@ -1,4 +1,4 @@
-"""The user's own accelerate configs, and DeepSpeed's JSON, on the bundled policy."""
+"""A user's accelerate configs and DeepSpeed JSON, on the bundled policy."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""bf16 over fp32 masters trains as fp32 does, wherever a backend keeps its masters; bf16 all through does not."""
+"""bf16 with fp32 master weights trains like fp32 on every backend; pure bf16 does not."""
 
 from statistics import fmean
 

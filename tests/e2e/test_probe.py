@@ -1,4 +1,4 @@
-"""The search with true out-of-memory, certified by launches of their own."""
+"""The batch search with real out-of-memory errors, checked by separate launches."""
 
 import re
 import signal
@@ -23,7 +23,7 @@ def found(bench: Bench) -> Probe:
 
 @pytest.fixture(scope="module")
 def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, str]:
-    """One search of three cells, and what it printed."""
+    """One search of three cells, and its output."""
     bench = Bench(tmp_path_factory.mktemp("probed"))
     output = bench("probe", "--backend", ",".join(BACKENDS), *SETTINGS, "--out", str(bench.folder / "run"), cwd=ROOT)
     bench.assert_gone()

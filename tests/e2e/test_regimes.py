@@ -1,4 +1,4 @@
-"""Each backend's regime is broken on purpose, and the result refused with both sides named."""
+"""Each backend's regime is broken on purpose; the result is rejected, and the message names both regimes."""
 
 import pytest
 from harness import Bench

@@ -1,4 +1,4 @@
-"""What bench writes and prints never holds the value of a token, key or password of the environment."""
+"""bench never writes or prints the value of a token, key or password from the environment."""
 
 import json
 from pathlib import Path
@@ -19,11 +19,11 @@ SECRETS = {
     )
 }
 MISPLACED = {"MKL_NUM_THREADS": "planted-in-threads", "PYTORCH_CUDA_ALLOC_CONF": "planted-in-allocator"}
-"""Variables that are recorded, with something else put there by mistake."""
+"""Variables that bench records, with a secret in them by mistake."""
 
 
 def holders(folder: Path) -> list[str]:
-    """Files that hold a planted value."""
+    """Files that contain a planted value."""
     return [str(file) for file in folder.rglob("*") if file.is_file() and b"planted" in file.read_bytes()]
 
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Literal
 from pydantic import BaseModel, ConfigDict
 
 Fault = Literal["none", "raise", "sleep", "allocate"]
-"""A few of them; tests/faults has all."""
+"""A few faults; tests/faults has all of them."""
 
 
 class ToyConfig(BaseModel):

@@ -1,4 +1,4 @@
-"""Toy whose every sample takes a while to make, or is no dict of tensors."""
+"""Toy whose samples are slow to create, or are not dicts of tensors."""
 
 import time
 from typing import Any, Literal

@@ -1,4 +1,4 @@
-"""Toy with parts that are not trained, each in its own way."""
+"""Toy with parts that are not trained, each for a different reason."""
 
 from typing import Any, Literal
 
@@ -7,7 +7,7 @@ import toy
 
 class ToyConfig(toy.ToyConfig):
     part: Literal["none", "spare", "sometimes"] = "none"
-    """``spare``: a head that no loss reads. ``sometimes``: a layer that only some samples pass."""
+    """``spare``: a head that no loss uses. ``sometimes``: a layer that only some samples pass through."""
 
 
 class Toy(toy.Toy):
@@ -20,7 +20,7 @@ class Toy(toy.Toy):
         config, inner = self.config, super().build()
 
         class Silent(torch.autograd.Function):
-            """Its backward gets to the weight, and brings no gradient."""
+            """Its backward reaches the weight without a gradient."""
 
             @staticmethod
             def forward(context, x_BC, weight):

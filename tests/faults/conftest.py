@@ -12,7 +12,7 @@ from table import ROWS, FaultBench, markdown
 
 @pytest.fixture(scope="module")
 def benches(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], FaultBench]]:
-    """Makes a bench in a folder of its own; what one leaves behind is ended, and is the failure of the module."""
+    """Creates a bench in its own folder. Processes that it leaves behind are ended, and fail the module."""
     made: list[FaultBench] = []
 
     def make(name: str) -> FaultBench:

@@ -1,4 +1,4 @@
-"""Toy with a fault planted in one rank, in one phase. Each fault is the real thing."""
+"""Toy with a fault planted in one rank, in one phase. Every fault is real."""
 
 import ctypes
 import itertools
@@ -71,7 +71,7 @@ class Faulty(toy.Toy):
 
 
 class Last:
-    """Strikes when the attempt lets go of its samples: all steps are measured, and nothing is written yet."""
+    """Strikes when the attempt releases its samples: all steps are measured, but nothing is written yet."""
 
     def __init__(self, config: Config) -> None:
         self.config, self.pid = config, os.getpid()

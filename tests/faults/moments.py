@@ -1,4 +1,4 @@
-"""Runs of three cells that are struck while the second one is in a phase that the test names."""
+"""Runs of three cells; a fault strikes while the second cell is in a given phase."""
 
 import signal
 import subprocess
@@ -43,7 +43,7 @@ class Struck:
         self.process = (start or bench.start)(*self.command)
 
     def again(self, *options: str) -> None:
-        """The same command once more."""
+        """Run the same command again."""
         self._before = self._attempts()
         self.process = self.bench.start(*self.command, *options)
 
@@ -66,7 +66,7 @@ class Struck:
         return folder
 
     def _attempts(self) -> dict[Path, int]:
-        """The attempt folders, with what tells one that is begun again from the one before."""
+        """The attempt folders, and what distinguishes a second try from the first."""
         found = {}
         for file in self.folder.glob("attempts/*/*/spec.json"):
             try:
@@ -86,12 +86,12 @@ class Struck:
         return server_states(self.folder)
 
     def launcher(self) -> psutil.Process:
-        """The newest `accelerate launch`."""
+        """The latest `accelerate launch`."""
         [launcher] = self.leash().children()
         return launcher
 
     def leash(self) -> psutil.Process:
-        """What runs it: see bench/launch/leash.py."""
+        """Its parent: see bench/launch/leash.py."""
         return max(psutil.Process(self.process.pid).children(), key=lambda child: child.create_time())
 
     def end(self) -> tuple[int, str]:
@@ -103,6 +103,6 @@ class Struck:
         self.process.send_signal(signal.SIGCONT)  # nothing where it has been killed and reaped
 
     def result(self, turn: int) -> Result | None:
-        """What is stored of a cell."""
+        """The stored result of a cell."""
         found = [r for r in self.bench.results() if r.attempt.cell.options["turn"] == turn]
         return found[0] if found else None

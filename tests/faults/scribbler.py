@@ -1,4 +1,4 @@
-"""Turns, of which one rank writes to a folder of its own while it measures."""
+"""Like `turns`, but one rank writes to its own folder while it measures."""
 
 import os
 from pathlib import Path

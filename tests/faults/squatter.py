@@ -1,4 +1,4 @@
-"""A toy whose rank 0 finds the port of its rendezvous taken, as many times as the cell says."""
+"""A toy whose rank 0 finds its rendezvous port taken, a given number of times."""
 
 import json
 import os
@@ -12,7 +12,7 @@ _held: list[socket.socket] = []
 
 
 class _Units:
-    """Looked at when a rank loads its workload, which is before it joins the process group."""
+    """bench reads it when a rank loads its workload, before the rank joins the process group."""
 
     def __get__(self, _: object, owner: type) -> tuple[str, ...]:
         if os.environ.get("RANK") == "0" and "MASTER_PORT" in os.environ and not _held:

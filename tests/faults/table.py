@@ -1,4 +1,4 @@
-"""One row a fault: where it was planted, what it should come to and what it came to. They make reports/faults.md."""
+"""One row per planted fault, with its expected and its observed outcome; the rows make reports/faults.md."""
 
 import os
 import re
@@ -22,7 +22,7 @@ GONE_WITHIN_S = 5.0
 
 
 class FaultBench(Bench):
-    """A bench under which workloads of this folder are found, and which remembers every result that was once there."""
+    """A bench that can import the workloads of this folder, and remembers every result that it has seen on disk."""
 
     def __init__(self, folder: Path) -> None:
         super().__init__(folder)
@@ -41,15 +41,15 @@ class FaultBench(Bench):
         return process
 
     def lost(self) -> int:
-        """How many results were whole on disk at some moment, and are neither there nor set aside now."""
+        """Number of complete results that were on disk at some time, and are now neither there nor superseded."""
         return len(self._sighted - self._on_disk("*/attempts") - self._on_disk("*/superseded"))
 
     def give_up(self, result: Path) -> None:
-        """The test itself is about to destroy this file."""
+        """Call before the test itself destroys this file."""
         self._sighted.discard(result.read_bytes())
 
     def left(self) -> int:
-        """How many processes are there five seconds later."""
+        """Number of processes that still exist five seconds later."""
         try:
             self.assert_gone(GONE_WITHIN_S)
         except AssertionError:
@@ -57,25 +57,25 @@ class FaultBench(Bench):
         return 0
 
     def went_on(self, name: str) -> bool:
-        """Every cell of the run has a result, and the last one, in which nothing is planted, is measured."""
+        """Whether every cell of the run has a result, and the last one, without a fault, is measured."""
         store = Store(self.folder / name)
         run, results = store._run(), store.results()
         done = {result.attempt.cell.slug for result in results}
         return run is not None and done == set(run.cells) and results[-1].outcome.kind == "ok"
 
     def _on_disk(self, folders: str) -> set[bytes]:
-        found = set()
+        contents = set()
         for file in self.folder.glob(f"{folders}/*/*/result.json"):
             try:
-                found.add(file.read_bytes())
+                contents.add(file.read_bytes())
             except FileNotFoundError:  # being set aside
                 continue
-        return found
+        return contents
 
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """What became of one planted fault."""
+    """One planted fault and its outcome."""
 
     fault: str
     phase: Phase
@@ -88,15 +88,15 @@ class Row:
 
     @property
     def wrong(self) -> list[str]:
-        """What is not as it should be, in words."""
-        found = [f"expected {self.expected}"] if self.seen != self.expected and not self.skipped else []
-        found += [f"{self.lost} results lost"] if self.lost else []
-        found += [f"{self.left} processes left"] if self.left else []
-        return found + ([] if self.went_on else ["the sweep did not go on"])
+        """What differs from the expectation, in words."""
+        problems = [f"expected {self.expected}"] if self.seen != self.expected and not self.skipped else []
+        problems += [f"{self.lost} results lost"] if self.lost else []
+        problems += [f"{self.left} processes left"] if self.left else []
+        return problems + ([] if self.went_on else ["the sweep did not continue"])
 
 
 ROWS: list[Row] = []
-"""Of this test run, in its order."""
+"""All rows of this test run, in order."""
 
 
 def judge(
@@ -114,13 +114,13 @@ def judge(
     """Record a row after the run has ended, then check it.
 
     Args:
-        seen: the result of the attempt that the fault was planted in, None where there is none; or what was seen of a
-            fault that struck elsewhere, in the words of ``expected``.
-        expected: a kind of outcome; behind ``failed`` its fault: ``failed killed``.
-        says: a regular expression that the reason must hold.
-        rank: on which the failure must be found to have begun.
+        seen: the result of the attempt with the fault, None if there is none; for a fault elsewhere, the observation in
+            the words of ``expected``.
+        expected: a kind of outcome; for ``failed`` with its fault: ``failed killed``.
+        says: a regular expression that must match the reason.
+        rank: the rank on which the failure began, which bench must identify.
         run: the run's folder.
-        goes_on: the run must have ended with a measured cell; not so where nothing could be measured at all.
+        goes_on: whether the run must end with a measured cell; False if nothing can be measured.
     """
     outcome = seen.outcome if isinstance(seen, Result) else None
     words = seen if isinstance(seen, str) else _words(seen)
@@ -141,7 +141,7 @@ def judge(
 
 
 def skip(fault: str, phase: Phase, why: str) -> None:
-    """Record that this machine cannot have the fault, and skip the test."""
+    """Record that the fault is impossible on this machine, and skip the test."""
     ROWS.append(Row(fault=fault, phase=phase, expected="", seen=f"skipped: {why}", skipped=True))
     pytest.skip(why)
 
@@ -156,21 +156,21 @@ def _words(result: Result | None) -> str:
 
 
 def markdown(rows: Iterable[Row]) -> str:
-    """The table: a line a fault, a column a phase."""
+    """The table: one line per fault, one column per phase."""
     rows = list(rows)
     phases = get_args(Phase)
     lines = [
         "# Planted faults",
         "",
         "Every fault is real: a signal, an exhausted allocator, a stopped process, a full disk, on real ranks. A cell",
-        "is what the attempt came to, or what became of the run. `make faults` plants them all; with",
-        "`FAULTS_TABLE=reports/faults.md` it writes this table.",
+        "shows the outcome of the attempt or of the run. `make faults` plants all faults; with",
+        "`FAULTS_TABLE=reports/faults.md` it also writes this table.",
         "",
-        f"Planted: {sum(not row.skipped for row in rows)}. Outcomes of another kind than expected: "
+        f"Planted faults: {sum(not row.skipped for row in rows)}. Unexpected outcomes: "
         f"{sum(row.seen != row.expected and not row.skipped for row in rows)}. "
         f"Completed results lost: {sum(row.lost for row in rows)}. "
         f"Processes left after {GONE_WITHIN_S:g} s: {sum(row.left for row in rows)}. "
-        f"Sweeps that did not go on: {sum(not row.went_on for row in rows)}. "
+        f"Sweeps that did not continue: {sum(not row.went_on for row in rows)}. "
         f"Skipped: {sum(row.skipped for row in rows)}.",
         "",
         f"| fault | {' | '.join(phases)} |",
@@ -183,6 +183,6 @@ def markdown(rows: Iterable[Row]) -> str:
 
 
 def _cell(rows: Iterable[Row]) -> str:
-    """Several attempts of one fault in one phase, such as on several backends, say it once when they agree."""
+    """One fault in one phase. Equal outcomes of several attempts, such as on several backends, are counted."""
     words = [f"**{row.seen}** ({', '.join(row.wrong)})" if row.wrong else row.seen for row in rows]
     return ", ".join(f"{one} ×{words.count(one)}" if words.count(one) > 1 else one for one in dict.fromkeys(words))

@@ -1,4 +1,4 @@
-"""A toy of which rank 1 leaves half a result and is gone."""
+"""A toy whose rank 1 writes half a result and exits."""
 
 import os
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The clock is set back by an hour while a run goes on."""
+"""The clock is set back by an hour during a run."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A disk that is full or read-only: one message, exit code 2, nothing lost, and the same command goes on."""
+"""A disk that is full or read-only: one message, exit code 2, no lost results, and the same command resumes."""
 
 import os
 import subprocess
@@ -37,8 +37,8 @@ class Disk:
         self._hog.unlink()
 
     def read_only(self) -> None:
-        """For every path that is opened from now on; what is open stays so, as when a kernel gives a disk up."""
-        # Made beside and laid over at once: what was opened for writing in between would make the kernel say "busy".
+        """Applies to every path opened from now on; open files stay open, as when the kernel gives up a disk."""
+        # Mounted in one step: a file opened for writing in between would make the kernel say "busy".
         beside = self.folder.with_name(f"{self.folder.name}-read-only")
         beside.mkdir()
         mount("--bind", self.folder, beside)
@@ -53,14 +53,14 @@ class Disk:
 
 @pytest.fixture
 def disk(bench: FaultBench) -> Iterator[Callable[[str], Disk]]:
-    """Makes a disk, and takes it away with what is on it."""
+    """Creates a disk, and removes it with its content."""
     made: list[Path] = []
 
     def make(fault: str, phase: Phase, name: str = "run") -> Disk:
         try:
             found = Disk(bench.folder / name)
         except (OSError, subprocess.CalledProcessError):
-            skip(fault, phase, "nothing may be mounted here")
+            skip(fault, phase, "mounting is not permitted here")
         made.append(found.folder)
         return found
 
@@ -71,7 +71,7 @@ def disk(bench: FaultBench) -> Iterator[Callable[[str], Disk]]:
 
 
 def refused(run: Struck, problem: str) -> str:
-    """How the run ended, once the words are right."""
+    """How the run ended, after a check of its message."""
     code, output = run.end()
     said = [line for line in output.splitlines() if line.startswith("bench: ")]
     assert said == [f"bench: {run.folder}: cannot write there: {problem}"], output
@@ -100,7 +100,7 @@ def test_a_disk_that_becomes_full_stops_the_run_which_goes_on_once_there_is_room
         full.fill()
         run.wake()
         seen[phase] = refused(run, FULL)
-        # What is measured by then finds the room that the run has kept for it.
+        # A result measured by then uses the space that the run has reserved.
         assert phase == "set-up" or (folder / "result.json").exists()
         assert {result.outcome.kind for result in bench.results()} == {"ok"}
         assert refused(Struck(bench), FULL) == STOPS  # and launches nothing
@@ -129,12 +129,12 @@ def test_a_disk_that_is_full_from_the_start(bench: FaultBench, disk: Callable[..
 def test_a_full_disk_that_only_a_rank_meets_is_that_attempts_failure(
     bench: FaultBench, disk: Callable[..., Disk]
 ) -> None:
-    full = disk("disk full, a rank's own", "measuring", "scratch")
+    full = disk("disk full for one rank only", "measuring", "scratch")
     full.fill()
     run = Struck(bench, matrix={"workload": {"name": "scribbler:Scribbler", "scratch": str(full.folder)}})
     code, output = run.end()
     assert code == 1, output
-    judge(bench, "disk full, a rank's own", "measuring", run.result(2), "failed disk", says="Errno 28", rank=1)
+    judge(bench, "disk full for one rank only", "measuring", run.result(2), "failed disk", says="Errno 28", rank=1)
 
 
 def test_a_disk_that_becomes_read_only_stops_the_run_which_goes_on_once_it_can_be_written(

@@ -1,4 +1,4 @@
-"""Others use the machine meanwhile: the attempt is measured all the same, and its row is doubted."""
+"""Other programs use the machine during an attempt: it is measured anyway, and its row is marked as doubtful."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""Files of a run that are torn, edited or foreign: named in a line, never silently dropped, and measured again."""
+"""Torn, edited or foreign files of a run: reported in one line, never silently dropped, and measured again."""
 
 import json
 import shutil
@@ -45,7 +45,7 @@ def test_damaged_results_are_named_and_measured_again(bench: FaultBench) -> None
         bench.give_up(file)
     for file, (damage, _) in zip(files, DAMAGE.values(), strict=False):
         damage(file)
-    # A figure that somebody edited is valid all the same, and a stranger's file is nobody's result.
+    # An edited figure may still be valid, and a foreign file is not a result.
     edit(files[4], lambda content: content["outcome"]["ranks"][0].update(setup_s=1234.5))
     (files[4].parent / "notes.txt").write_text("mine")
     shutil.copytree(files[5].parent, copy := files[5].parent.with_name("b2.backup"))

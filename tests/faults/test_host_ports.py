@@ -1,4 +1,4 @@
-"""The port of a rendezvous is taken by somebody else: a second try, said in the result and in the report."""
+"""Another program takes the rendezvous port: one retry, noted in the result and in the report."""
 
 import datetime
 import os
@@ -68,7 +68,7 @@ def test_a_port_that_is_taken_from_the_launcher(bench: FaultBench, times: int, e
     judge(bench, "port taken from the launcher", "start", result, expected)
 
 
-# --- what torch says, for real ---------------------------------------------------------------------------------------
+# --- torch's real error messages --------------------------------------------------------------------------------------
 
 SOON = datetime.timedelta(seconds=1)
 
@@ -80,7 +80,7 @@ def said(join: Callable[[], object]) -> str:
 
 
 def listener(answer: bytes) -> int:
-    """The port of a program that is no store."""
+    """The port of a program that is not a store."""
     server = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:
@@ -133,4 +133,4 @@ def test_a_run_that_ended_before_its_second_try_has_it_later(bench: FaultBench) 
     bench.give_up(second)
     second.unlink()
     assert "1 of them finished before" in bench(*run)
-    judge(bench, "killed before a second try", "set-up", bench.results()[0], "ok")
+    judge(bench, "killed before the retry", "set-up", bench.results()[0], "ok")

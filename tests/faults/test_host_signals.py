@@ -1,4 +1,4 @@
-"""Signals that end bench, ears that close, a bench that sleeps, and processes that die below it."""
+"""Signals that end bench, a closed output or terminal, a suspended bench, and descendants that die."""
 
 import os
 import pty
@@ -61,11 +61,11 @@ def test_also_while_an_attempt_has_a_launch_of_its_own(bench: FaultBench, kind: 
     run.again()
     assert run.end()[0] == 0
     exits = "stops with exit code"
-    judge(bench, f"{kind.name} of bench, own launches", "measuring", f"{exits} {code}", f"{exits} {SIGNALS[kind]}")
+    judge(bench, f"{kind.name} of bench, separate launches", "measuring", f"{exits} {code}", f"{exits} {SIGNALS[kind]}")
 
 
 def test_also_while_deepspeed_compiles(bench: FaultBench) -> None:
-    """A killed build leaves a file behind for which torch waits for ever: it must not block the next run."""
+    """A killed build leaves a file behind for which torch waits forever. It must not block the next run."""
     extensions = {"TORCH_EXTENSIONS_DIR": str(bench.folder / "extensions")}
     run = ["run", bench.matrix(matrix={"backend": ["zero2"], "batch": 2}), "--out", str(bench.folder / "run")]
     process = bench.start(*run, **extensions)
@@ -86,7 +86,7 @@ def test_the_reader_of_the_output_goes_away(bench: FaultBench) -> None:
     assert run.process.stdout.readline().startswith("3 cells, 3 attempts")
     run.process.stdout.close()
     assert run.process.wait(timeout=120) == 0
-    judge(bench, "reader of stdout gone", "start", run.result(3), "ok")
+    judge(bench, "reader of stdout closed", "start", run.result(3), "ok")
 
 
 def test_whoever_reads_a_report_may_stop_before_its_end(bench: FaultBench) -> None:
@@ -99,7 +99,7 @@ def test_whoever_reads_a_report_may_stop_before_its_end(bench: FaultBench) -> No
 
 @pytest.mark.parametrize(("ignored", "exit_code"), [(False, 129), (True, 0)])
 def test_the_terminal_is_closed(bench: FaultBench, ignored: bool, exit_code: int) -> None:
-    """Its window, or its connection; with ``nohup`` and the like the run goes on without one."""
+    """The window or the connection closes; with ``nohup`` or similar the run continues."""
     terminal, below = pty.openpty()
 
     def in_a_terminal(*arguments: str) -> "subprocess.Popen[str]":
@@ -149,10 +149,10 @@ def test_a_bench_that_sleeps_calls_nothing_a_hang(bench: FaultBench) -> None:
     run.wake()
     code, output = run.end()
     assert code == 0, output
-    judge(bench, "bench stopped for longer than its limits", "warm-up", run.result(2), "ok")
+    judge(bench, "bench suspended for longer than its limits", "warm-up", run.result(2), "ok")
 
 
-# --- below bench ------------------------------------------------------------------------------------------------------
+# --- descendants ------------------------------------------------------------------------------------------------------
 
 
 def server(run: Struck) -> psutil.Process:

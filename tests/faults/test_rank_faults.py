@@ -1,4 +1,4 @@
-"""A rank dies, raises, runs out of memory, stops, floods its log or goes its own way, on two real ranks."""
+"""On two real ranks, one dies, raises, runs out of memory, stops, floods its log or diverges."""
 
 import os
 import threading
@@ -19,11 +19,11 @@ PHASES: tuple[Phase, ...] = ("set-up", "warm-up", "measuring", "teardown")
 Benches = Callable[[str], FaultBench]
 Cell = Mapping[str, Any]
 MARGIN_S = 5.0
-"""How long the other ranks may outlive the one that failed."""
+"""How long the other ranks may run after one has failed."""
 
 
 class Planted:
-    """A run of one cell a fault, the last of them sound. It goes on while others do, until a result is asked for."""
+    """A run with one cell per fault and a last one without. It runs beside others until a result is requested."""
 
     def __init__(
         self,
@@ -51,7 +51,7 @@ class Planted:
         return self._process.poll()
 
     def result(self, **axes: object) -> Result | None:
-        """Of the cell with these axes; None when the run did not come so far."""
+        """The result of the cell with these axes; None if the run did not get that far."""
         self.exit_code()
         axes = {"backend": "ddp", **axes}
         found = [result for result in self.bench.results() if axes.items() <= result.axes.items()]
@@ -62,12 +62,12 @@ class Planted:
         return self.bench.folder / "run/attempts" / result.attempt.slug / name
 
     def ended_together(self, result: Result) -> bool:
-        """No rank was left waiting for long."""
+        """No rank had to wait for long."""
         first, last = sorted(self.file(result, f"rank{rank}.json").stat().st_mtime for rank in (0, 1))
         return last - first < MARGIN_S
 
 
-# One rank ends or raises. Python itself ignores what is raised when an object is let go of: nothing is lost then.
+# One rank exits or raises. Python ignores exceptions while it destroys an object, so nothing is lost then.
 ENDS = {
     "kill": ("failed killed", "^killed by SIGKILL"),
     "segfault": ("failed killed", "^killed by SIGSEGV"),
@@ -86,7 +86,7 @@ WORDS = {
     "kill": "SIGKILL",
     "segfault": "SIGSEGV",
     "raise": "exception",
-    "surrogates": "exception that UTF-8 cannot hold",
+    "surrogates": "exception that UTF-8 cannot encode",
     "exit": "exit 0 too early",
     "exit in a thread": "exit 0 in a thread",
     "sys.exit": "sys.exit",
@@ -113,13 +113,13 @@ DESYNC: dict[tuple[str, str, Phase], str] = {
     ("fsdp2", "another collective", "measuring"): "hang",
     ("zero3", "another collective", "measuring"): "hang",
 }
-"""gloo says so itself when it receives more than it expects; else the ranks wait for ever. When the other rank has
-finished, the connection ends, which raises where Python ignores it."""
+"""gloo reports an error when it receives more than it expects; otherwise the ranks wait forever. When the other rank
+has finished, the connection ends, which raises an exception that Python ignores."""
 
 
 @pytest.fixture(scope="module")
 def runs(benches: Benches) -> dict[str, Planted]:
-    """Side by side, because ranks that hang take minutes and no work."""
+    """In parallel, because hanging ranks take minutes but no CPU time."""
     everywhere = [{"plant": plant, "at": at} for plant in (*ENDS, *SAYS, "leave") for at in PHASES]
     backward = [{"plant": "allocate", "way": "backward", "at": at} for at in ("warm-up", "measuring")]
     sharded = [{"plant": plant, "backend": backend} for plant in ("kill", "allocate") for backend in SHARDED]
@@ -149,7 +149,7 @@ def still(runs: dict[str, Planted]) -> Planted:
 
 @pytest.fixture
 def apart(runs: dict[str, Planted]) -> Planted:
-    """Ranks that part, and slow ones."""
+    """Ranks that diverge, and slow ranks."""
     return runs["apart"]
 
 
@@ -214,17 +214,17 @@ def test_ranks_that_part_are_told_where(apart: Planted, backend: str, plant: str
 
 @pytest.mark.parametrize("at", PHASES)
 def test_slow_is_not_hung(apart: Planted, at: Phase) -> None:
-    judge(apart.bench, "one rank: slow, 3 s where 5 s are a hang", at, apart.result(plant="doze", at=at), "ok")
+    judge(apart.bench, "one rank: slow, 3 s with a hang limit of 5 s", at, apart.result(plant="doze", at=at), "ok")
 
 
 def test_slow_steps_are_not_hung(apart: Planted) -> None:
     result = apart.result(plant="none", sleep_s=3.0)
-    judge(apart.bench, "all ranks: every step slow, 3 s where 5 s are a hang", "measuring", result, "ok")
+    judge(apart.bench, "all ranks: every step slow, 3 s with a hang limit of 5 s", "measuring", result, "ok")
 
 
-# What a rank says, and what it computes.
+# Output of a rank, and its loss.
 def bounded(log: Path) -> bytes:
-    """The log of a flood, after a look at how much of it there is."""
+    """The log of a flood, after a check of its size."""
     content = log.read_bytes()
     said = b"\n[%15d bytes of output are left out here]\n" % (FLOOD_BYTES - HEAD_BYTES - TAIL_BYTES)
     assert len(content) == HEAD_BYTES + len(said) + TAIL_BYTES
@@ -268,7 +268,7 @@ def test_a_loss_that_is_no_number_is_failed(planted: Planted, plant: str, at: Ph
     )
 
 
-# What a rank lacks, or runs instead.
+# A missing package, and another regime.
 def test_a_package_that_is_not_there_is_named(benches: Benches) -> None:
     bench = benches("missing")
     (bench.folder / "shadow/deepspeed").mkdir(parents=True)
@@ -297,10 +297,10 @@ def test_a_silent_fall_back_to_ddp_is_failed_with_both_regimes_named(bench: Faul
     assert "sharded_parameters: asked for some, found 0" in fell.outcome.reason
 
 
-# The kernel's own killer.
+# The kernel's out-of-memory killer.
 @pytest.fixture(scope="module")
 def eating(benches: Benches) -> Iterator[Planted | None]:
-    """In a cgroup of 3 GiB; None where none can be made."""
+    """In a cgroup of 3 GiB; None if it cannot be created."""
     v1, v2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup")
     root, limit = (v1, "memory.limit_in_bytes") if (v1 / "memory.limit_in_bytes").exists() else (v2, "memory.max")
     cgroup = root / f"bench-faults-{os.getpid()}"
@@ -346,7 +346,7 @@ def test_in_launches_of_their_own(own: Planted, plant: str) -> None:
     expected, says = OWN[plant]
     result = own.result(plant=plant)
     name = {"sleep": "asleep", "flood": SAYS["flood"], "leave": LEAVES, **WORDS}[plant]
-    judge(own.bench, f"own launch, one rank: {name}", "measuring", result, expected, says=says)
+    judge(own.bench, f"separate launch, one rank: {name}", "measuring", result, expected, says=says)
     assert result.isolation == "launch"
     if plant == "flood":
         assert bounded(own.file(result, "rank1.log")).endswith(b"the last words\n")

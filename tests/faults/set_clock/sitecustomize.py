@@ -1,4 +1,4 @@
-"""Sets Python's clock back by an hour as soon as there is a file CLOCK_SET_BACK; only for those that ask it."""
+"""Sets Python's clock back by an hour while the file named by CLOCK_SET_BACK exists; only for `time.time`."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Gives `accelerate launch` the port in TAKEN_PORT as a free one, as often as there are lines left in TAKEN_TIMES."""
+"""Offers `accelerate launch` the port in TAKEN_PORT as free, once for every line in TAKEN_TIMES."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Audits and hangs: what is said of ranks, from what they left behind. Nothing runs here but the judging."""
+"""`bench audit collectives`: the verdict on ranks that differ or hang. Only the judging runs here, no ranks."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -8,11 +8,8 @@ import pytest
 from typer.testing import CliRunner
 
 import bench.runner
-from bench.audit import collectives, dataloader, params
+from bench.audit import collectives
 from bench.audit.collectives import Issued
-from bench.audit.dataloader import Loaded, Training
-from bench.audit.params import Looked, Parameter
-from bench.backends import Family
 from bench.cli import selection
 from bench.cli.app import app
 from bench.diagnosis.call_site import Frame, site
@@ -230,159 +227,6 @@ SITES = {
 def test_the_place_that_a_stack_stands_for(name: str) -> None:
     frames, place = SITES[name]
     assert site(frames) == place
-
-
-# --- the loader -----------------------------------------------------------------------------------------------------
-
-
-def loaded(rank: int = 0, fetch_s: Sequence[float] = (0.1, 0.1), window_s: float | None = None) -> Loaded:
-    return Loaded(
-        rank=rank,
-        start_s=1.0,
-        fetch_times_s=tuple(fetch_s),
-        to_device_times_s=(0.0,) * len(fetch_s),
-        window_s=window_s or sum(fetch_s),
-    )
-
-
-def trained(samples_per_s: float, waits: float | None = 0.0) -> Training:
-    return Training(batch_per_rank=2, samples_per_s_global=samples_per_s, dataload_wait_share=waits)
-
-
-@pytest.mark.parametrize(
-    ("training", "word"),
-    [
-        (None, "NO TRAINING FIGURE"),
-        (trained(10), "FED"),
-        (trained(10, None), "FED"),
-        (trained(40 / 1.5), "FED"),
-        (trained(30), "TIGHT"),
-        (trained(10, 0.1), "TIGHT"),
-        (trained(36.5), "STARVED"),
-        (trained(80), "STARVED"),
-        (trained(10, 0.25), "STARVED"),
-    ],
-)
-def test_a_loader_is_judged_by_what_it_delivers_and_how_long_training_waits(
-    training: Training | None, word: str
-) -> None:
-    verdict = dataloader.judge([loaded(0), loaded(1)], 2, 2, 0, training, None)  # 10 batches/s a rank: 40 samples/s
-    assert verdict.word == word
-    assert verdict.samples_per_s_global == pytest.approx(40)
-    assert verdict.says.startswith("the loader delivers 40 samples/s")
-
-
-def test_the_slowest_rank_gates_what_all_deliver() -> None:
-    verdict = dataloader.judge([loaded(0, (0.1, 0.1)), loaded(1, (0.4, 0.4))], 2, 3, 0, trained(1), None)
-    assert verdict.samples_per_s_global == pytest.approx(2 * 3 * 2.5)
-
-
-def test_the_whole_window_counts_not_its_bursts() -> None:
-    bursts = loaded(0, (0.001, 0.001, 0.299) * 2, window_s=0.61)
-    verdict = dataloader.judge([bursts], 1, 1, 3, trained(9), None)
-    assert verdict.samples_per_s_global == pytest.approx(6 / 0.61)
-    assert verdict.word == "STARVED"
-    assert verdict.says.endswith("use more workers, or cheaper samples")
-
-
-def test_a_loader_that_did_not_get_through_has_no_figure() -> None:
-    for ranks, ended, says in (
-        ([loaded(0)], None, "rank 1 left no record"),
-        ([loaded(0), loaded(1)], OOM, "oom, rank 0 in audit: CUDA out of memory"),
-    ):
-        verdict = dataloader.judge(ranks, 2, 2, 0, trained(1), ended)
-        assert (verdict.word, verdict.says, verdict.samples_per_s_global) == ("NOT MEASURED", says, None)
-
-
-def test_a_rank_is_told_by_mean_median_and_95th_percentile() -> None:
-    fetch_s = [0.010] * 18 + [0.020, 0.100]
-    verdict = dataloader.judge([loaded(0, fetch_s)], 1, 2, 0, None, None)
-    table = audits.dataloader("ddp", [loaded(0, fetch_s)], 2, verdict)
-    row = dict(zip(table.headers, table.rows[0], strict=True))
-    assert (row["fetch mean ms"], row["fetch median ms"], row["fetch p95 ms"]) == ("15.00", "10.00", "20.00")
-    assert (row["batches/s"], row["samples/s"], row["start ms"]) == ("66.7", "133", "1000")
-    assert "minimum 66.7, mean 66.7, maximum 66.7 batches/s" in table.notes[1]
-
-
-# --- parameters -----------------------------------------------------------------------------------------------------
-
-
-def parameter(name: str, *, unused: int = 0, zero: int = 0, frozen: bool = False) -> Parameter:
-    return Parameter(
-        name=name,
-        elements=10,
-        requires_grad=not frozen,
-        unused_in=tuple(range(unused)),
-        zero_in=tuple(range(unused, unused + zero)),
-    )
-
-
-def looked(*parameters: Parameter, batches: int = 4) -> Looked:
-    return Looked(rank=0, batches=batches, parameters=parameters)
-
-
-def test_parameters_are_grouped_by_the_largest_module_that_is_alike() -> None:
-    found = params.group(
-        looked(
-            parameter("scale"),
-            parameter("vision.patch.weight", frozen=True),
-            parameter("vision.layers.0.weight", frozen=True),
-            parameter("head.inner.weight", unused=4),
-            parameter("head.inner.bias", unused=4),
-            parameter("head.outer.weight", unused=2),
-            parameter("head.outer.bias", zero=4),
-            parameter("last.weight", zero=3),
-            parameter("last.bias"),
-        )
-    )
-    assert [(one.name, one.state, one.batches, one.tensors, one.ddp_indices) for one in found] == [
-        ("scale", "USED", 4, 1, (0,)),
-        ("vision.*", "FROZEN", 4, 2, ()),
-        ("head.inner.*", "UNUSED", 4, 2, (1, 2)),
-        ("head.outer.weight", "UNUSED", 2, 1, (3,)),
-        ("head.outer.bias", "ZERO-GRAD", 4, 1, (4,)),
-        ("last.*", "USED", 4, 2, (5, 6)),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("unused", "family", "find", "good", "says"),
-    [
-        (0, "ddp", False, True, "every parameter in 4 batches: find_unused_parameters can stay off"),
-        (0, "ddp", True, True, "find_unused_parameters can be turned off, which saves a walk"),
-        (4, "ddp", False, False, "1 tensor (10 parameters) in any of 4 batches: DDP will fail or hang"),
-        (1, "ddp", False, False, "in some of 4 batches: DDP will fail or hang"),
-        (1, "ddp", True, True, "find_unused_parameters must stay on"),
-        (4, "fsdp", False, True, "this does not matter here, but ddp needs find_unused_parameters on"),
-        (1, "deepspeed", False, True, "ranks with unlike samples may diverge (bench audit collectives)"),
-        (4, "single", False, True, "this does not matter here"),
-    ],
-)
-def test_unused_parameters_fail_where_ddp_does_not_look_for_them(
-    unused: int, family: Family, find: bool, good: bool, says: str
-) -> None:
-    seen = looked(parameter("body.weight"), parameter("head.weight", unused=unused))
-    verdict = params.judge(seen, family, find_unused=find, ended=None)
-    assert verdict.good == good
-    assert says in verdict.says
-
-
-def test_a_look_that_did_not_end_is_no_verdict() -> None:
-    for seen, ended in ((None, None), (None, OOM), (looked(parameter("weight")), OOM)):
-        verdict = params.judge(seen, "fsdp", find_unused=False, ended=ended)
-        assert not verdict.good
-        assert "did not finish" in verdict.says
-        assert verdict.groups == ()
-
-
-def test_gradients_of_zero_are_listed_when_asked_for() -> None:
-    seen = looked(parameter("a", frozen=True), parameter("b.x", zero=4), parameter("b.y", zero=4), parameter("c"))
-    verdict = params.judge(seen, "ddp", find_unused=False, ended=None)
-    assert verdict.good
-    asked, not_asked = (audits.params("ddp", verdict, zero_grad=zero_grad) for zero_grad in (True, False))
-    assert [row[:4] for row in asked.rows] == [("ZERO-GRAD", "b.*", "2", "20"), ("FROZEN", "a", "1", "10")]
-    assert [row[0] for row in not_asked.rows] == ["FROZEN"]
-    assert "The gradient of 2 more tensors is zero everywhere: --zero-grad lists them." in not_asked.notes
 
 
 @pytest.mark.parametrize("kind", ["collectives", "dataloader", "params"])

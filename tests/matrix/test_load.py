@@ -1,0 +1,126 @@
+"""Loading a matrix: its file, the configs that it names, and the overrides of the command line."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from toy_matrices import CPU, GPUS
+
+from bench.matrix import Matrix, expand, load
+
+
+def test_a_cpu_measures_fewer_steps_unless_told(load_text: Callable[..., Matrix]) -> None:
+    text = "matrix: {backend: ddp, batch: 1}\nmeasure: {steps: 9}\n"
+    on_cpu, on_gpu = load_text(text).measure, load_text(text, GPUS).measure
+    assert (on_cpu.warmup_steps, on_cpu.steps, on_cpu.phase_steps) == (2, 9, 3)
+    assert (on_gpu.warmup_steps, on_gpu.steps, on_gpu.phase_steps) == (20, 9, 10)
+
+
+def test_preset_auto_says_what_it_chose(load_text: Callable[..., Matrix]) -> None:
+    text = "matrix: {backend: ddp, batch: 1}\n"
+    assert load_text(text).notes == ("preset: auto chose 'tiny' for cpu with 8.00 GiB per rank",)
+    assert load_text(text, GPUS).notes == ("preset: auto chose 'large' for cuda with 80.00 GiB per rank",)
+    assert load_text(text, overrides=["workload.preset=tiny"]).notes == ()
+
+
+def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_text: Callable[..., Matrix]) -> None:
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": "auto"}')
+    (tmp_path / "own.yaml").write_text(
+        "distributed_type: DEEPSPEED\nmixed_precision: 'no'\nnum_processes: 8\n"
+        "deepspeed_config: {deepspeed_config_file: ds.json}\n"
+    )
+    text = "matrix: {backend: [ddp, {name: mine, config_file: own.yaml}], batch: 1}\nexclude: [{backend: ddp}]\n"
+    matrix = load_text(text)
+    (plan,) = expand(matrix, CPU)
+    assert plan.cell.backend == "mine"
+    assert plan.cell.mixed_precision == "no"
+    assert plan.cell.accelerate is not None
+    assert plan.cell.accelerate["deepspeed_config"] == {
+        "deepspeed_config_file": {"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": "auto"}
+    }
+    assert "mine: launch.num_processes 2 replaces its own 8" in matrix.notes
+    (tmp_path / "own.yaml").write_text("distributed_type: 'NO'\nnum_processes: 1\n")
+    alone = load_text(text)
+    assert expand(alone, CPU)[0].cell.num_processes == 1
+    assert [note for note in alone.notes if "num_processes" in note] == [
+        "mine: distributed_type NO runs one process and ignores launch.num_processes 2"
+    ]
+    (tmp_path / "own.yaml").write_text("mixed_precision: 'no'\n")
+    asked = load_text(text + "launch: {mixed_precision: bf16}\n").notes
+    assert "mine: its own mixed_precision no overrides launch.mixed_precision bf16" in asked
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    assert expand(load_text(text), CPU)[0].cell.id != plan.cell.id
+
+
+def test_the_stored_matrix_of_an_own_config_is_read_again_elsewhere(
+    tmp_path: Path, load_text: Callable[..., Matrix]
+) -> None:
+    (tmp_path / "own.yaml").write_text("mixed_precision: 'no'\n")
+    mine = "{name: mine, config_file: own.yaml}"
+    for text in (
+        f"matrix: {{backend: [ddp, {mine}], batch: [1, 2]}}\nexclude: [{{backend: mine, batch: 2}}]\n",
+        f"matrix: {{batch: 1}}\ninclude: [{{backend: {mine}}}]\n",
+        f"matrix: {{num_cams: [1, 2], batch: 1}}\ndefaults: {{backend: {mine}}}\ninclude: [{{backend: mine}}]\n",
+    ):
+        matrix = load_text(text)
+        stored = tmp_path / "run" / "matrix.yaml"
+        stored.parent.mkdir(exist_ok=True)
+        stored.write_text(matrix.text())
+        assert f"config_file: {tmp_path}/own.yaml" in matrix.text()
+        assert expand(load(stored, hardware=CPU), CPU) == expand(matrix, CPU)
+
+
+def test_an_override_holds_where_an_added_combination_names_no_axis(load_text: Callable[..., Matrix]) -> None:
+    text = "matrix: {backend: [ddp], num_cams: [1], batch: 1}\ninclude: [{backend: single}]\n"
+    plans = expand(load_text(text, overrides=["workload.num_cams=2"]), CPU)
+    assert [(p.cell.backend, p.cell.options["num_cams"]) for p in plans] == [("ddp", 1), ("single", 2)]
+
+
+def test_overrides_and_axes_from_the_command_line(load_text: Callable[..., Matrix]) -> None:
+    text = "matrix: {backend: [ddp, fsdp], batch: 1}\nexclude: [{backend: fsdp}]\n"
+    overrides = ["measure.steps=7", "name=other", "matrix.batch=[2, 4]", "launch.num_processes=1"]
+    matrix = load_text(text, overrides=overrides, axes=["num_cams=1,2", "backend=zero2,zero3"])
+    plans = expand(matrix, CPU)
+    assert matrix.name == "other"
+    assert [(p.cell.backend, p.cell.options["num_cams"]) for p in plans] == [
+        ("zero2", 1), ("zero2", 2), ("zero3", 1), ("zero3", 2),
+    ]  # fmt: skip
+    assert {(p.cell.measure.steps, p.batches, p.cell.num_processes) for p in plans} == {(7, (2, 4), 1)}
+
+
+@pytest.mark.parametrize(
+    ("text", "cells"),
+    [
+        (
+            "matrix: {backend: [ddp, fsdp], batch: [2, 4]}\n"
+            "include: [{backend: single, batch: 8}, {backend: ddp, num_cams: 3, batch: 4}]\n"
+            "exclude: [{backend: fsdp, batch: 4}]\n",
+            [("ddp", 1), ("fsdp", 1), ("single", 1), ("ddp", 3)],
+        ),
+        ("include: [{backend: ddp, batch: 4}, {backend: fsdp, batch: [2, 4]}]\n", [("ddp", 1), ("fsdp", 1)]),
+        ("matrix: {backend: [ddp]}\ninclude: [{num_cams: 3, batch: 4}]\n", [("ddp", 3)]),
+        ("matrix: {backend: [ddp]}\ndefaults: {batch: 4}\n", [("ddp", 1)]),
+    ],
+)
+def test_a_probe_is_of_every_cell_whatever_batches_the_file_names(
+    text: str, cells: list[tuple[str, int]], load_text: Callable[..., Matrix]
+) -> None:
+    matrix = load_text(text, probed=True)
+    plans = expand(matrix, CPU)
+    assert [(plan.cell.backend, plan.cell.options["num_cams"]) for plan in plans] == cells
+    assert {plan.batches for plan in plans} == {("probe",)}
+    assert expand(load_text(matrix.text()), CPU) == plans
+
+
+def test_a_probe_says_which_batches_it_leaves(load_text: Callable[..., Matrix]) -> None:
+    text = "workload: {name: 'tests.workloads:Toy', preset: tiny}\nmatrix: {backend: ddp, batch: [2, 4, probe]}\n"
+    text += "include: [{backend: fsdp, batch: 8}, {backend: zero2}]\n"
+    (note,) = load_text(text, probed=True).notes
+    assert note == "bench probe searches every cell and ignores the batches of the matrix (2, 4, 8)"
+    assert load_text(text).notes == ()
+    assert load_text(text.replace("[2, 4, probe]", "probe").replace("8}", "probe}"), probed=True).notes == ()
+
+
+def test_aliases_are_read(load_text: Callable[..., Matrix]) -> None:
+    matrix = load_text("matrix: {backend: ddp, batch: &sizes [1, 2], num_cams: *sizes}\n")
+    assert len(expand(matrix, CPU)) == 2
