@@ -1,4 +1,4 @@
-"""What one rank came to, as data: its raw samples, or how it ended."""
+"""The outcome of one rank, as data: its raw samples, or how it ended."""
 
 from typing import Annotated, Literal, Self
 
@@ -13,18 +13,18 @@ class Memory(Frozen):
     """Peaks of one rank over the throughput window, reset at the warm-up boundary."""
 
     peak_allocated_bytes: Annotated[int, Field(ge=-MOST, le=MOST)] | None
-    """CUDA: live tensors of the caching allocator. CPU: what the attempt has added to the data segment, which is what a
-    memory limit counts; it may have given back more than it took."""
+    """CUDA: live tensors of the caching allocator. CPU: what the attempt added to the data segment, which is what a
+    memory limit counts; negative if the attempt freed more than it allocated."""
     peak_reserved_bytes: Count | None
-    """CUDA caching allocator, blocks held; null on a CPU."""
+    """Blocks that the CUDA caching allocator reserved; null on a CPU."""
     peak_rss_bytes: Count | None
     """High-water mark of the process's resident memory; null where the kernel cannot reset it."""
     capacity_bytes: AtLeastOne
-    """What this rank could have used: the memory limit, or what was free when it started."""
+    """The memory available to this rank: its limit, or what was free when it started."""
     overhead_bytes: Count | None = None
-    """CUDA memory beside the caching allocator that counts against capacity: NCCL, cuBLAS; null on a CPU."""
+    """CUDA memory outside the caching allocator that counts against capacity: NCCL, cuBLAS; null on a CPU."""
     alloc_retries: Count = 0
-    """Times that the caching allocator had to give its blocks back and ask anew."""
+    """How often the caching allocator had to free its blocks and retry."""
 
     @property
     def used_bytes(self) -> int | None:
@@ -55,13 +55,13 @@ class RankOk(Frozen):
     losses: tuple[float, ...]
     """Mean over ranks, of every step after warm-up: throughput window, then phase window."""
     warmup_losses: tuple[float, ...]
-    """The first is of the weights as they were built: the same on every backend."""
+    """The first loss is that of the initial weights: the same on every backend."""
     metrics: dict[str, tuple[float, ...]]
     """The other scalars of the workload, like losses."""
     setup_s: Amount
     warmup_s: Amount
     threads: Count
-    """CPU threads of the rank's operators."""
+    """CPU threads for the rank's operators."""
 
     @field_validator("phase_times_s")
     @classmethod
@@ -69,7 +69,7 @@ class RankOk(Frozen):
         if times_s and set(times_s) != set(STORED_PHASES):
             raise ValueError("phases are missing or unknown")
         if len({len(samples) for samples in times_s.values()}) > 1:
-            raise ValueError("phases have unlike numbers of steps")
+            raise ValueError("phases have different numbers of steps")
         if not all(total > 0 for total in times_s.get("total", ())):
             raise ValueError("a step took no time")
         return times_s
@@ -88,14 +88,14 @@ class RankOk(Frozen):
 
 
 class RankWalked(Frozen):
-    """This rank has walked as far as it could; its footprints are in a file of their own."""
+    """This rank finished its walk; its footprints are in a separate file."""
 
     kind: Literal["walked"] = "walked"
     rank: Rank
 
 
 class RankAudited(Frozen):
-    """This rank has seen what an audit asked for; what it found is in a file of its own."""
+    """This rank finished its audit; its findings are in a separate file."""
 
     kind: Literal["audited"] = "audited"
     rank: Rank
@@ -111,7 +111,7 @@ class RankOom(Frozen):
     at: float
     """Seconds since the epoch."""
     source: str | None = None
-    """Who refused: see bench.runner.oom.Kind; `kernel` for its killer, `abort` for native code."""
+    """What refused the memory: see bench.runner.oom.Kind; `kernel` for the OOM killer, `abort` for native code."""
     bytes_asked: Count | None = None
 
 
@@ -126,7 +126,7 @@ class RankError(Frozen):
     traceback: str
     at: float
     place: str | None = None
-    """Where the workload was."""
+    """The workload's place in the code."""
 
 
 class RankKilled(Frozen):
@@ -138,9 +138,9 @@ class RankKilled(Frozen):
     signal: str
     at: float
     by_bench: str | None = None
-    """Why bench itself ended it: another rank had failed, or time was up."""
+    """Why bench ended it, if it did: another rank had failed, or the time limit."""
     place: str | None = None
-    """Where the workload was, when the rank could still say so."""
+    """The workload's place in the code, if the rank could still report it."""
     last_words: str | None = None
     """The end of its log."""
 

@@ -131,7 +131,7 @@ EDITS: dict[str, tuple[Callable[[Any], Any], str]] = {
     "no phases": (lambda o: last_rank(o, phase_times_s={}), "losses are of 5 steps, times of 3"),
     "phases of unlike lengths": (
         lambda o: last_rank(o, phase_times_s=o["ranks"][1]["phase_times_s"] | {"bwd": [0.1]}),
-        "phases have unlike numbers of steps",
+        "phases have different numbers of steps",
     ),
 }
 
