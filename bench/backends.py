@@ -117,6 +117,11 @@ def backend_of(cell: Cell) -> Backend:
     return BACKENDS[cell.backend] if cell.accelerate is None else own(cell.accelerate)
 
 
+def preloads(cell: Cell) -> set[str]:
+    """What bench/runner/preload.py imports for the cell: its backend's family, and `compile`."""
+    return {backend_of(cell).family, *(["compile"] if cell.train.compile else [])}
+
+
 def own(config: Mapping[str, JsonValue]) -> Backend:
     """Read off the user's own accelerate config."""
     fsdp, deepspeed = _section(config, "fsdp_config"), _section(config, "deepspeed_config")

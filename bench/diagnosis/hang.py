@@ -30,14 +30,14 @@ def differ(difference: Difference, failed_in: Mapping[int, str] | None = None) -
         failed_in: by rank, the place where it raised. A collective that was refused is not in its recorder.
     """
     places = failed_in or {}
-    asked = _grouped(
+    issued = _grouped(
         {
             rank: f"asked for {one}" if one else f"failed in {places[rank]}" if rank in places else "asked for none"
             for rank, one in difference.issued.items()
         }
     )
     group = "" if difference.group == DEFAULT_GROUP else f" of group {difference.group}"
-    return [f"the ranks part at collective {difference.number}{group}", *asked]
+    return [f"the ranks part at collective {difference.number}{group}", *issued]
 
 
 def _position(one: Stuck) -> str:

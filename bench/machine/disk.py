@@ -23,7 +23,7 @@ def give_up(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Raises OSError when no more can be written: what failed then may have failed for that."""
+    """Raises OSError if the disk is full or read-only, which may have caused the failure before this check."""
     more = folder / ".room.more"
     try:
         _allocate(more)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from bench import secrets, workload
-from bench.backends import backend_of
+from bench.backends import backend_of, preloads
 from bench.machine import disk
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
@@ -74,7 +74,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     cell = spec.attempt.cell
     here.beat(Stage.SETUP)
     start = time.perf_counter()
-    preload([backend_of(cell).family])
+    preload(preloads(cell))
     workload.load(cell.workload)
     if backend_of(cell).family == "deepspeed" and spec.device == "cpu":
         here.beat(Stage.COMPILE)

@@ -70,8 +70,8 @@ class Log:
     def write_tail(self) -> None:
         left_out = self._total_bytes - HEAD_BYTES - len(self._tail)
         # A fixed width, so that the file never shrinks.
-        said = b"\n[%15d bytes of output are left out here]\n" % left_out if left_out > 0 else b""
-        self._write(said + self._tail, HEAD_BYTES)
+        gap = b"\n[%15d bytes of output are left out here]\n" % left_out if left_out > 0 else b""
+        self._write(gap + self._tail, HEAD_BYTES)
         self.stale = False
 
     def _write(self, content: bytes, offset: int) -> None:

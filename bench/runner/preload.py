@@ -23,8 +23,12 @@ _ENGINE = (
     "deepspeed.runtime.superoffload",
 )
 # accelerate imports deepspeed to clip FSDP2's gradients.
-_MODULES: dict[str, tuple[str, ...]] = {"fsdp2": (*_ALWAYS, "deepspeed"), "deepspeed": (*_ALWAYS, *_ENGINE)}
-"""By family of backends; _ALWAYS for the others."""
+_MODULES: dict[str, tuple[str, ...]] = {
+    "fsdp2": ("deepspeed",),
+    "deepspeed": _ENGINE,
+    "compile": ("torch._inductor.compile_fx",),
+}
+"""By the names of `bench.backends.preloads`, beside _ALWAYS."""
 
 
 def build_extensions() -> None:
@@ -66,9 +70,11 @@ def _wait_for_baton(file: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def preload(families: Iterable[str]) -> None:
-    """Import what steps of these families of backends need. The attempt reports a missing module, when it needs it."""
-    for family in families:
-        for module in _MODULES.get(family, _ALWAYS):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module)
+def preload(names: Iterable[str]) -> None:
+    """Import what steps need, by the names of `bench.backends.preloads`.
+
+    A module that is missing is no error here: the attempt that needs it reports it.
+    """
+    for module in (*_ALWAYS, *(module for name in names for module in _MODULES.get(name, ()))):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)

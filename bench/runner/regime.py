@@ -41,15 +41,15 @@ def observe(job: Job) -> Regime:
 def check(cell: Cell, device: Device, regime: Regime) -> None:
     """Raises RegimeMismatch, which names both sides of every difference."""
     differences = [
-        f"{name}: asked for {wanted}, found {getattr(regime, name)}"
+        f"{name}: requested {wanted}, observed {getattr(regime, name)}"
         for name, wanted in expected_regime(cell, device).items()
         if getattr(regime, name) != wanted
     ]
     if shards_parameters(cell) != (regime.sharded_parameters > 0):
         wanted = "some" if shards_parameters(cell) else "none"
-        differences.append(f"sharded_parameters: asked for {wanted}, found {regime.sharded_parameters}")
+        differences.append(f"sharded_parameters: requested {wanted}, observed {regime.sharded_parameters}")
     if differences:
-        raise RegimeMismatch(f"{cell.backend} did not run as asked: " + "; ".join(differences))
+        raise RegimeMismatch(f"{cell.backend} did not run as requested: " + "; ".join(differences))
 
 
 def _sharding(model: nn.Module) -> str:

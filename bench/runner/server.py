@@ -45,10 +45,10 @@ class Server:
         self.finished = 0
         self._started_threads = False
 
-    def serve(self, families: Sequence[str], modules: Sequence[str]) -> None:
-        """Import what these families of backends need, and ``modules``; then serve until the parent ends."""
+    def serve(self, preloads: Sequence[str], modules: Sequence[str]) -> None:
+        """Import what ``preloads`` name, and ``modules``; then serve until the parent ends."""
         processes.adopt_orphans()
-        preload(families)
+        preload(preloads)
         threads = _threads()
         for module in modules:
             with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it

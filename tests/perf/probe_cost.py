@@ -49,7 +49,7 @@ def main() -> None:
             Context(
                 hardware=HARDWARE,
                 new_folder=new,
-                families=dict.fromkeys((1, HARDWARE.devices or 2), families),
+                preloads=dict.fromkeys((1, HARDWARE.devices or 2), families),
                 modules=["model.workload"],
                 waiting=lambda _: None,
                 note=print,
