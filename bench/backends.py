@@ -181,6 +181,14 @@ def backend_of(cell: Cell) -> Backend:
     return BACKENDS[cell.backend] if cell.accelerate is None else from_accelerate_config(cell.accelerate)
 
 
+def preloads(cell: Cell) -> set[str]:
+    """Modules that a rank imports before the first step of ``cell``: see bench/runner/preload.py."""
+    return {
+        *FAMILIES[backend_of(cell).family].preloads,
+        *(["torch._inductor.compile_fx"] if cell.train.compile else []),
+    }
+
+
 def from_accelerate_config(config: Mapping[str, JsonValue]) -> Backend:
     """The backend that a user's accelerate config describes."""
     fsdp, deepspeed = _section(config, "fsdp_config"), _section(config, "deepspeed_config")

@@ -1,4 +1,4 @@
-"""Process trees: a child that ends with its parent, and the end of a whole tree. Imports nothing that takes time."""
+"""Process trees: have a child end with its parent, and end a whole tree. Imports nothing slow."""
 
 from __future__ import annotations
 
@@ -16,35 +16,35 @@ if TYPE_CHECKING:
 
 _PR_SET_PDEATHSIG, _PR_SET_CHILD_SUBREAPER = 1, 36  # linux/prctl.h
 LAST_WORDS_S = 1.0
-"""How long what is left may go on: the keeper of a rank's log writes until it has all."""
+"""How long remaining processes may run on: the process that writes a rank's log needs time to finish."""
 PARENT = "BENCH_LAUNCHER_PID"
-"""Names the launcher to its ranks: one that starts slowly may find it gone already."""
+"""Variable with the launcher's process id: a rank that starts slowly may find that its launcher has ended."""
 
 
 def die_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the kernel to kill this process when its parent is gone, however the parent ends (Linux).
+    """Have the kernel end this process when its parent ends, for any reason (Linux).
 
     Args:
-        parent: who it should be; if it is another by now, this process ends at once.
-        by: the signal that ends it.
+        parent: the expected parent; if this process has another one by now, it ends at once.
+        by: the signal that ends this process.
     """
     if sys.platform != "linux":
         return
     expected = os.getppid() if parent is None else parent
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, by, 0, 0, 0)
-    if os.getppid() != expected:  # it went before the kernel knew
+    if os.getppid() != expected:  # the parent ended before the call
         os._exit(1)
 
 
 def adopt_orphans() -> None:
-    """From now on whatever a descendant leaves behind becomes a child of this process (Linux)."""
+    """From now on processes whose parent ends become children of this process, if it is an ancestor (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextlib.contextmanager
 def children_end_too() -> Iterator[None]:
-    """While this process waits for others that know nothing of its end, such as a compiler, it takes them along."""
+    """While this process waits for children such as a compiler, end them too when this process is ended."""
 
     def end(*_: object) -> None:
         kill(tree(os.getpid())[1:], timeout_s=0)
@@ -60,7 +60,7 @@ def children_end_too() -> Iterator[None]:
 
 
 def anyone_has_open(file: Path) -> bool:
-    """Whether a process that this one may look at holds the file open."""
+    """Whether a process that this one may inspect has the file open."""
     import psutil
 
     for process in psutil.process_iter():
@@ -71,11 +71,11 @@ def anyone_has_open(file: Path) -> bool:
 
 
 def end_orphans() -> None:
-    """End what descendants have started and left to this process, which adopts it, whatever session it leads."""
+    """End the processes that this one has adopted, in any session."""
     import psutil
 
     psutil.wait_procs(tree(os.getpid())[1:], timeout=LAST_WORDS_S)
-    while (found := tree(os.getpid())[1:]) and not kill(found):
+    while (orphans := tree(os.getpid())[1:]) and not kill(orphans):
         pass
 
 
@@ -88,7 +88,7 @@ def signal_name(number: int) -> str:
 
 
 def runs(pid: int) -> bool:
-    """Whether the process is there and has not ended; one that its parent has not yet asked after has."""
+    """Whether the process exists and is no zombie."""
     import psutil
 
     try:
@@ -98,7 +98,7 @@ def runs(pid: int) -> bool:
 
 
 def tree(pid: int) -> list[psutil.Process]:
-    """The process and all below it; empty when it is gone."""
+    """The process and all its descendants; empty if it has ended."""
     import psutil
 
     try:
@@ -109,10 +109,10 @@ def tree(pid: int) -> list[psutil.Process]:
 
 
 def kill(processes: Sequence[psutil.Process], timeout_s: float = 5) -> list[psutil.Process]:
-    """Kill the processes, whatever session they are in, and wait until they are gone.
+    """Kill the processes, in any session, and wait until they have ended.
 
     Returns:
-        Those that are still there after ``timeout_s``.
+        Those that still run after ``timeout_s``.
     """
     import psutil
 

@@ -1,4 +1,4 @@
-"""The place in a user's code that a Python stack stands for."""
+"""From a Python stack to the place in the user's code."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -20,11 +20,11 @@ _LIBRARIES = (
     *(f"/{name}.py" for name in ("typing_extensions", "contextlib", "threading", "functools")),
 )
 _CALLS = "/torch/nn/modules/module.py"
-"""What stands between a module and its forward."""
+"""Frames between a module and its forward."""
 
 
 def site(frames: Sequence[Frame]) -> str:
-    """The innermost function of the workload; where there is none, what the runner's step called.
+    """The innermost function of the workload; without one, the function that the runner's step called.
 
     Args:
         frames: innermost first.
@@ -34,7 +34,7 @@ def site(frames: Sequence[Frame]) -> str:
         if frame.filename.startswith(_RUNNER):
             return f"{called}, called by {_place(frame)}" if called else _place(frame)
         if not any(part in frame.filename for part in _LIBRARIES):
-            if not frame.name.startswith("<"):  # a generator's name says nothing; its function's does
+            if not frame.name.startswith("<"):  # the name of a comprehension says nothing; its function's does
                 return _place(frame)
             continue
         if not frame.filename.endswith(_CALLS):
@@ -51,7 +51,7 @@ _DUMPED = re.compile(r'^  File "(.+)", line (\d+) in (.+)$', re.MULTILINE)
 
 
 def site_of_dump(text: str) -> str | None:
-    """The same of what `faulthandler` has written: of the thread that trains; None when there is none."""
+    """`site` of the training thread in a dump of `faulthandler`; None if the dump does not hold it."""
     for thread in re.split(r"^(?=Thread |Current thread )", text, flags=re.MULTILINE):
         frames = list(_frames(thread))
         if any(frame.filename.startswith(_RUNNER) and frame.name in ("serve", "main") for frame in frames):

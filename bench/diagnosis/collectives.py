@@ -1,6 +1,6 @@
-"""The collectives that ranks have issued, as data: where they parted, and who waits for whom.
+"""The first collective that ranks issued differently.
 
-Sends and receives between two ranks are none: the recorder leaves them out.
+The record holds no sends and receives between two ranks: the recorder leaves them out.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,30 +10,30 @@ from bench.records.hang import Collective
 
 DEFAULT_GROUP = "0"
 UNEVEN = ("all_to_all", "gather", "scatter")
-"""Their ranks may bring tensors of unlike shapes."""
+"""Operations whose ranks may pass tensors of different shapes."""
 
 
 class Difference(Frozen):
-    """The first collective of a group that not all ranks issued alike."""
+    """The first collective of a group that not all ranks issued in the same way."""
 
     group: str
     number: int
     issued: dict[int, Collective | None]
-    """By rank; null: it issued none with this number."""
+    """By rank; null if the rank issued none with this number."""
 
 
 Record = Mapping[int, Sequence[Collective]]
-"""What each rank has issued; a recorder forgets the oldest first."""
+"""The collectives of each rank; a recorder drops the oldest first."""
 
 
 def first_difference(record: Record) -> Difference | None:
     """The first place where the ranks' collectives differ in operation, shapes or dtypes; None when they never do.
 
-    Only numbers that every rank's recorder still holds, or that lie beyond a rank's last, are compared.
+    It compares the numbers that every rank's recorder still holds, and those after a rank's last one.
     """
     for group in dict.fromkeys(one.group for issued in record.values() for one in issued):
         by_rank = {rank: {one.number: one for one in issued if one.group == group} for rank, issued in record.items()}
-        # A rank that issued nothing in a group may be no member of it, but for the default one.
+        # A rank that issued nothing in a group may not be a member; all ranks are members of the default group.
         members = {rank: issued for rank, issued in by_rank.items() if issued or group == DEFAULT_GROUP}
         first = max(min(issued, default=1) for issued in members.values())
         last = max(max(issued, default=0) for issued in members.values())

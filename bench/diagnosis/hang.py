@@ -1,4 +1,4 @@
-"""Ranks that came no further: what each was doing, and a sentence on who keeps whom waiting."""
+"""Hung ranks: what each was doing, and a sentence on which rank the others wait for."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,41 +7,41 @@ from bench.records.hang import Stuck
 
 
 def explain(ranks: Sequence[Stuck], world_size: int, measured: Sequence[int] = ()) -> str:
-    """Who waits where, and for whom: one sentence, for the reason of a hang.
+    """Which ranks wait, where, and for whom: one sentence, for the reason of a hang.
 
     Args:
-        measured: ranks that had done all they were asked for, and have nothing to answer.
+        measured: ranks that had finished, and so did not answer.
     """
     silent = sorted(set(range(world_size)) - {one.rank for one in ranks} - set(measured))
-    parted = first_difference({one.rank: one.collectives for one in ranks}) if len(ranks) > 1 else None
-    parts = differ(parted) if parted is not None and None not in parted.issued.values() else []
+    difference = first_difference({one.rank: one.collectives for one in ranks}) if len(ranks) > 1 else None
+    parts = differ(difference) if difference is not None and None not in difference.issued.values() else []
     parts += _grouped({one.rank: _position(one) for one in ranks})
     if measured:
         parts.append(f"{ranks_in_words(sorted(measured))} had finished")
     if silent:
-        parts.append(f"{ranks_in_words(silent)} did not answer: stopped, or busy where Python cannot look")
+        parts.append(f"{ranks_in_words(silent)} did not answer: stopped, or busy in native code")
     return "; ".join(parts)
 
 
-def differ(found: Difference, failed_in: Mapping[int, str] | None = None) -> list[str]:
-    """Which ranks asked for what where they part.
+def differ(difference: Difference, failed_in: Mapping[int, str] | None = None) -> list[str]:
+    """What each rank issued at the first collective that differs.
 
     Args:
-        failed_in: the place where a rank raised. What it asked for there and was refused, no recorder has.
+        failed_in: by rank, the place where it raised. A collective that was refused is not in its recorder.
     """
     places = failed_in or {}
-    asked = _grouped(
+    issued = _grouped(
         {
             rank: f"asked for {one}" if one else f"failed in {places[rank]}" if rank in places else "asked for none"
-            for rank, one in found.issued.items()
+            for rank, one in difference.issued.items()
         }
     )
-    group = "" if found.group == DEFAULT_GROUP else f" of group {found.group}"
-    return [f"the ranks part at collective {found.number}{group}", *asked]
+    group = "" if difference.group == DEFAULT_GROUP else f" of group {difference.group}"
+    return [f"the ranks part at collective {difference.number}{group}", *issued]
 
 
 def _position(one: Stuck) -> str:
-    """Where a rank is, from the outside: its collective if it waits in one, else its own code."""
+    """Where a rank is: in a collective if it waits in one, else in its own code."""
     if one.newest is None:
         return f"is in {one.place}, before any collective"
     if one.waits_at is None:
@@ -50,7 +50,7 @@ def _position(one: Stuck) -> str:
 
 
 def _grouped(words: Mapping[int, str]) -> list[str]:
-    """Ranks that do the same are named together."""
+    """One phrase for all ranks with the same words."""
     ranks: dict[str, list[int]] = {}
     for rank in sorted(words):
         ranks.setdefault(words[rank], []).append(rank)

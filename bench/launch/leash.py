@@ -1,7 +1,7 @@
-"""`python -m bench.launch.leash PARENT COMMAND...` runs COMMAND, and ends all that is below it when either ends.
+"""`python -m bench.launch.leash PARENT COMMAND...` runs COMMAND, and ends every process below it when either one ends.
 
-The kernel tells it when process PARENT ends, however that ends. What ranks start for themselves, in whatever session,
-becomes a child of this process once they are gone, and ends with it. It takes COMMAND's end for its own.
+The kernel signals this process when process PARENT ends, for any reason. Processes that ranks have started, in any
+session, become children of this process when their rank ends, and end with it. Its exit status is that of COMMAND.
 """
 
 import os
@@ -20,7 +20,7 @@ def main(parent: int, command: list[str]) -> None:
     if child == 0:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         processes.die_with_parent(leash)
-        os.environ[processes.PARENT] = str(os.getpid())  # survives exec, and so does the wish to die: prctl(2)
+        os.environ[processes.PARENT] = str(os.getpid())  # exec keeps it, and the death signal too: prctl(2)
         os.execv(command[0], command)
     ended, status = os.wait()
     while ended != child:  # an orphan
@@ -36,8 +36,8 @@ def main(parent: int, command: list[str]) -> None:
 
 def _end(*_: object) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # a second one would interrupt this
-    while found := processes.tree(os.getpid())[1:]:
-        processes.kill(found)
+    while children := processes.tree(os.getpid())[1:]:
+        processes.kill(children)
     os._exit(128 + signal.SIGTERM)
 
 

@@ -15,7 +15,6 @@ from typing import Any, Protocol
 import yaml
 
 from bench import backends, processes, secrets
-from bench.backends import Family
 from bench.launch.attempt_files import launch_command
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.records.base import Device
@@ -56,8 +55,8 @@ class Context:
     hardware: Hardware
     new_folder: Callable[[], Path]
     """Makes the spool folder of a launch of rank servers."""
-    families: Mapping[int, Collection[Family]]
-    """By number of ranks: the families of backends whose modules rank servers import before they fork."""
+    preloads: Mapping[int, Collection[str]]
+    """By number of ranks: `bench.backends.preloads` of the cells, which rank servers import before they fork."""
     modules: Sequence[str]
     """Other modules that they import then: the workload's."""
     waiting: Callable[[str], None]
@@ -186,8 +185,8 @@ class RankServers:
         config_file = folder / "accelerate.yaml"
         write_yaml(config_file, _plain_config(num_processes, hardware.device))
         added = backends.environment(num_processes, hardware, os.environ)
-        families = ",".join(sorted(context.families.get(num_processes, ())))
-        serve = ["serve", str(folder), families, *context.modules]
+        preloads = ",".join(sorted(context.preloads.get(num_processes, ())))
+        serve = ["serve", str(folder), preloads, *context.modules]
         self.launch = Launch(config_file, folder / "launch.log", serve, added)
         self._number = 0
         self._started_s = time.monotonic()

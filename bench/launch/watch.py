@@ -1,4 +1,4 @@
-"""Waits for an attempt: beats, time limit, and what is known when a launch ends before its ranks have spoken."""
+"""Watches an attempt: its beats, its time limits, and why a launch ended before its ranks left results."""
 
 import re
 import signal
@@ -24,27 +24,27 @@ class Limits:
     """How long an attempt may take."""
 
     timeout_s: float
-    """In all."""
+    """In total."""
     hang_after_s: float | None
-    """Without progress; None: by the cell's own pace. Imports do not count."""
+    """Without progress. None: derived from the duration of the cell's steps. Imports do not count."""
     set_up_counts: bool = True
-    """Whether that holds for the set-up, too, in which a large model is long in the making."""
+    """Whether ``hang_after_s`` applies to the set-up too. Building a large model takes long."""
 
 
 FIRST_STEP_S = 600.0
-"""Without progress before there is a pace: weights are made, kernels compiled, NCCL started."""
+"""Time limit without progress before the first steps: the model is built, kernels compile, NCCL starts."""
 LEAST_S, PACES = 60.0, 20.0
-"""After that: so many of the longest step, and never less than this."""
+"""After that: PACES times the longest step, but at least LEAST_S."""
 ANSWER_S = 5.0
-"""How long ranks have to say where they stand before they are ended."""
+"""How long ranks have to answer a diagnosis before they are ended."""
 ASLEEP_S = 5.0
-"""Longer than this between two looks, and bench itself was stopped: what passed meanwhile is held against nobody."""
+"""A longer gap between two looks means that bench itself was stopped: the gap counts towards no limit."""
 
 
 class Watch:
-    """Calls ``on_beat`` with the slowest rank's beat, and knows when to give an attempt up.
+    """Calls ``on_beat`` with the slowest rank's beat, and decides when to end an attempt.
 
-    Progress is any change of any rank's beat, be it a stage, a step or one more collective: slow is not hung.
+    Progress is any change of any rank's beat: a stage, a step or one more collective. Slow is not hung.
     """
 
     def __init__(self, folder: Path, world_size: int, limits: Limits, on_beat: OnBeat) -> None:
@@ -56,7 +56,7 @@ class Watch:
         self._pace_s: float | None = None
 
     def pause(self) -> str | None:
-        """Sleep for a moment; why the attempt is to be given up, when it is."""
+        """Sleep for a moment. Returns the reason to end the attempt, if there is one."""
         time.sleep(POLL_S)
         now = self._wake()
         if now >= self._next_beat:
@@ -69,7 +69,7 @@ class Watch:
         return None
 
     def _wake(self) -> float:
-        """The time, after a look at how long this process itself did not run."""
+        """The time now. If this process was stopped meanwhile, move the start of every limit by the gap."""
         now = time.monotonic()
         if (gap_s := now - self._awake_s) > ASLEEP_S:
             self._began_s += gap_s
@@ -80,19 +80,19 @@ class Watch:
         return now
 
     def diagnose(self) -> list[Stuck]:
-        """Ask the ranks where they stand, once; returns what they said within a few seconds."""
+        """Ask the ranks what they are doing, once; returns the answers of the next few seconds."""
         spool.ask_for_diagnosis(self.folder)
         until = time.monotonic() + ANSWER_S
         while True:
-            found = spool.read_stuck(self.folder, self.world_size)
-            spoken = {one.rank for one in [*found, *spool.read_ranks(self.folder, self.world_size)]}
-            if len(spoken) == self.world_size or time.monotonic() > until:
-                return found
+            answers = spool.read_stuck(self.folder, self.world_size)
+            reported = {one.rank for one in [*answers, *spool.read_ranks(self.folder, self.world_size)]}
+            if len(reported) == self.world_size or time.monotonic() > until:
+                return answers
             time.sleep(POLL_S)
 
     def _look(self, now: float) -> None:
-        found = ((rank, spool.read_beat(self.folder, rank)) for rank in range(self.world_size))
-        beats = {rank: beat for rank, beat in found if beat is not None}
+        read = ((rank, spool.read_beat(self.folder, rank)) for rank in range(self.world_size))
+        beats = {rank: beat for rank, beat in read if beat is not None}
         if beats != self._beats:
             self._moved_s = now
             if any(_is_next_step(self._beats.get(rank), beat) for rank, beat in beats.items()):
@@ -106,7 +106,7 @@ class Watch:
     def _patience_s(self) -> float:
         stages = {beat.phase for beat in self._beats.values()}
         if not stages or Stage.COMPILE in stages:
-            return FIRST_STEP_S  # imports, or another program at work, which does not beat
+            return FIRST_STEP_S  # imports, or a compiler: neither sends beats
         if self.limits.hang_after_s is not None and (self.limits.set_up_counts or Stage.SETUP not in stages):
             return self.limits.hang_after_s
         return FIRST_STEP_S if self._pace_s is None else max(LEAST_S, PACES * self._pace_s)
@@ -121,13 +121,13 @@ def _progress(beat: Beat) -> tuple[int, int]:
     return (order.index(Stage(beat.phase)) if beat.phase in order else -1, beat.step)
 
 
-# torchrun's summary, one block per failed worker.
+# torchrun's summary: one block per failed worker.
 _WORKER = re.compile(r"rank\s*:\s*(\d+) .*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
 _CALLED_PROCESS = re.compile(r"died with <Signals\.(\w+)")
 
 
 def cause_of_death(launcher_returncode: int, log: str) -> str:
-    """Why a launch ended, in words: the launcher's own end, or the rank that its log blames."""
+    """Why a launch ended, in words: how the launcher ended, or the rank that its log blames."""
     if launcher_returncode < 0:
         return f"accelerate launch was killed by {_signal(launcher_returncode)}"
     if codes := exit_codes(log):
@@ -139,10 +139,10 @@ def cause_of_death(launcher_returncode: int, log: str) -> str:
 
 
 def exit_codes(log: str) -> dict[int, int]:
-    """The ranks that failed, by what the launcher says in its log, and their exit codes: negative for a signal.
+    """The failed ranks in the launcher's log and their exit codes, negative for a signal. The first is the root cause.
 
-    The first is the one that it blames. It lists what failed at about the same time, but none that ended as if all were
-    well; and it asks the others to end (SIGTERM).
+    The log lists ranks that failed at about the same time, but none that ended with exit code 0. It also lists ranks
+    that the launcher ended itself (SIGTERM); they are left out here.
     """
     if (root := log.rfind("Root Cause")) < 0:
         single = _CALLED_PROCESS.search(log)

@@ -24,7 +24,7 @@ def give_up(folder: Path) -> None:
 
 
 def check(folder: Path) -> None:
-    """Raises OSError when the disk cannot be written: this may have caused the failure of an attempt."""
+    """Raises OSError if the disk is full or read-only, which may have caused the failure before this check."""
     more = folder / ".room.more"
     try:
         _allocate(more)

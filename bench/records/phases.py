@@ -11,7 +11,7 @@ class Stage(StrEnum):
     """
 
     START = "start"
-    """Before the process of the attempt has said anything."""
+    """Before the first beat."""
     COMPILE = "compile"
     """DeepSpeed builds an extension: a program at work that sends no beats."""
     SETUP = "setup"

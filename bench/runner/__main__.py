@@ -1,6 +1,6 @@
-"""`python -m bench.runner serve SPOOL FAMILIES [MODULE...]` or `python -m bench.runner attempt FOLDER [--out FOLDER]`.
+"""`python -m bench.runner serve SPOOL PRELOADS [MODULE...]` or `python -m bench.runner attempt FOLDER [--out FOLDER]`.
 
-FAMILIES: of backends, separated by commas; may be empty.
+PRELOADS: modules to import beforehand, separated by commas; may be empty.
 """
 
 import os
@@ -14,10 +14,10 @@ def main(arguments: list[str]) -> int:
     launcher = os.environ.get(processes.PARENT)
     processes.die_with_parent(int(launcher) if launcher else None)
     match arguments:
-        case ["serve", folder, families, *modules]:
+        case ["serve", folder, preloads, *modules]:
             from bench.runner.server import Server
 
-            Server(Path(folder), rank=_rank()).serve(families.split(","), modules)
+            Server(Path(folder), rank=_rank()).serve([name for name in preloads.split(",") if name], modules)
             return 0
         case ["attempt", folder]:
             return _attempt(Path(folder), Path(folder))

@@ -1,4 +1,4 @@
-"""One attempt in this process: set up, warm up, throughput window, phase window. Whatever happens becomes a file."""
+"""One attempt in this process: set-up, warm-up, throughput window, phase window. Results and errors become a file."""
 
 import sys
 import time
@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from bench import secrets, workload
-from bench.backends import backend_of
+from bench.backends import backend_of, preloads
 from bench.machine import disk
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
@@ -29,7 +29,7 @@ _EPOCH_S = time.time() - time.monotonic()
 
 
 def now_s() -> float:
-    """Seconds since the epoch, in the order of events also when somebody sets the clock."""
+    """Seconds since the epoch. Increases with time even if the system clock is set meanwhile."""
     return _EPOCH_S + time.monotonic()
 
 
@@ -44,7 +44,7 @@ class Here:
 
 
 def run(spec: Spec, out: Path, rank: int) -> bool:
-    """Do what ``spec`` asks as ``rank`` and leave `rank<N>.json` in ``out``; False when it failed."""
+    """Run what ``spec`` describes as ``rank`` and write `rank<N>.json` to ``out``. Returns whether it succeeded."""
     out.mkdir(parents=True, exist_ok=True)
     log.send_output_to(out / f"rank{rank}.log")
     here = Here(rank, SHIMS[spec.device](), out, BeatFile(out, rank))
@@ -61,12 +61,12 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
 
 
 def _write(out: Path, rank: int, outcome: RankOutcome) -> None:
-    """Where the disk has become full meanwhile, into the room that the run has kept for this."""
+    """Write the result; on a full disk, into the space that the run has reserved for this."""
     try:
         spool.write(spool.rank_file(out, rank), outcome)
     except OSError:
         disk.give_up(out.parents[2])  # attempts/<cell>/<batch>
-        time.sleep(0.5)  # another rank may have done so, and the disk be at it
+        time.sleep(0.5)  # another rank may be freeing it just now
         spool.write(spool.rank_file(out, rank), outcome)
 
 
@@ -74,7 +74,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     cell = spec.attempt.cell
     here.beat(Stage.SETUP)
     start = time.perf_counter()
-    preload([backend_of(cell).family])
+    preload(preloads(cell))
     workload.load(cell.workload)
     if backend_of(cell).family == "deepspeed" and spec.device == "cpu":
         here.beat(Stage.COMPILE)
@@ -126,15 +126,15 @@ def failure(error: BaseException, rank: int, phase: str, *, limited: bool = Fals
     """The error as data: out of memory, or anything else.
 
     Args:
-        limited: a limit of bench's own was in force, so that some vaguer errors mean memory too.
+        limited: a memory limit of bench was in force, so that some vaguer errors mean memory too.
     """
-    if found := oom.find(error, limited=limited):
+    if evidence := oom.find(error, limited=limited):
         return RankOom(
             rank=rank,
             phase=phase,
-            message=secrets.mask(found.message),
-            source=found.kind,
-            bytes_asked=found.bytes_asked,
+            message=secrets.mask(evidence.message),
+            source=evidence.kind,
+            bytes_asked=evidence.bytes_asked,
             at=now_s(),
         )
     message, text = _writable(f"{type(error).__name__}: {error}")[:2000], _traceback(error)[-20_000:]
@@ -147,5 +147,5 @@ def _traceback(error: BaseException) -> str:
 
 
 def _writable(text: str) -> str:
-    """Without secrets, nor what UTF-8 cannot hold, such as an undecodable file name."""
+    """The text without secrets, and with characters escaped that UTF-8 cannot encode."""
     return secrets.mask(text).encode("utf-8", "backslashreplace").decode()

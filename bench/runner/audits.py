@@ -1,4 +1,4 @@
-"""The audits of `bench audit`, as one rank sees them. Each leaves its findings in `audit<N>.json`."""
+"""The audits of `bench audit`, on one rank. Each writes its findings to `audit<N>.json`."""
 
 import os
 import time
@@ -28,16 +28,16 @@ Look = Callable[[Audit, Shim, Path, int, BeatFile], None]
 
 
 def run(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
-    """Raises whatever a training step raises; what was seen up to then is on disk."""
+    """Raises whatever a training step raises; the findings up to then are on disk."""
     LOOKS[audit.kind](audit, device, out, rank, beat)
 
 
 def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
     os.environ["TORCH_FR_BUFFER_SIZE"] = "100000"
-    if backend_of(audit.cell).family != "ddp":  # there it crashes: torch 2.13, DDP over a wrapped group
+    if backend_of(audit.cell).family != "ddp":  # crashes with DDP over a wrapped group (torch 2.13)
         levels: Any = dist
         levels.set_debug_level(levels.DebugLevel.DETAIL)
-    asked_last: str | None = None
+    failed_in: str | None = None
     try:
         job = set_up(audit.cell, device, audit.batch_per_rank)
         batches = iter(job.loader(audit.batch_per_rank))
@@ -45,11 +45,11 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
             beat(Stage.AUDIT, index, audit.steps)
             step(job, batches, no_lap)
     except BaseException as error:
-        # A collective that is refused is not recorded.
-        asked_last = recorder.site_of(error)
+        # The recorder does not hold a refused collective.
+        failed_in = recorder.site_of(error)
         raise
     finally:
-        issued = Issued(rank=rank, collectives=recorder.collectives(), failed_in=asked_last)
+        issued = Issued(rank=rank, collectives=recorder.collectives(), failed_in=failed_in)
         spool.write(spool.audit_file(out, rank), issued)
 
 
@@ -58,11 +58,11 @@ def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile
     accelerator = device.open(backend_of(cell).family, find_unused_parameters=False)
     dataset = task_of(cell).dataset(cell.measure.seed)
     loader = loader_of(cell, dataset, accelerator, audit.batch_per_rank, on_device=False)
-    # Workers deliver in turns, a burst at a time: each starts in the first round, and the window holds whole rounds.
+    # Workers deliver in turns, in bursts. The first round starts them; the window holds whole rounds.
     first = max(1, cell.measure.dataloader_workers)
     steps = -(-audit.steps // first) * first
     fetch_times_s, to_device_times_s, ended = [], [], []
-    accelerator.wait_for_everyone()  # and no more: while ranks wait for each other, workers get ahead
+    accelerator.wait_for_everyone()  # once only: workers get ahead while ranks wait for each other
     ended.append(time.perf_counter())
     batches = iter(loader)
     for index in range(first + steps):
@@ -88,7 +88,7 @@ def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile
 
 
 def _check_tensors(batch: object) -> None:
-    """A loader is audited whatever holds its tensors, but one without any feeds no training."""
+    """Tensors may be in any container, but a batch without tensors cannot train a model."""
     tensors: list[Tensor] = []
     recursively_apply(tensors.append, batch)
     if not tensors:
@@ -137,9 +137,9 @@ def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) ->
 
 
 def _on_gradient(parameter: nn.Parameter, name: str, reached: set[str]) -> object:
-    """Have ``name`` noted when backward gets to ``parameter``: where DDP listens too. Keep what is returned.
+    """Add ``name`` to ``reached`` when backward reaches ``parameter``, by the hook that DDP uses. Keep what it returns.
 
-    A gradient of its own does not tell: backward may get there with none, which is enough for DDP.
+    The parameter's gradient would not show this: backward may reach it without one, which is enough for DDP.
     """
     made_from = parameter.expand_as(parameter).grad_fn
     assert made_from is not None

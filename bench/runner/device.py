@@ -71,7 +71,7 @@ class Shim(Protocol):
 
 
 def _handlers(find_unused_parameters: bool) -> list[KwargsHandler]:
-    # No autocast: on every backend the arithmetic is in the dtype of the weights, so that backends compare.
+    # No autocast: all backends compute in the dtype of the weights, so that they can be compared.
     return [
         AutocastKwargs(enabled=False),
         DistributedDataParallelKwargs(find_unused_parameters=find_unused_parameters),
@@ -87,12 +87,12 @@ class Cuda:
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:  # noqa: ARG002
         group = InitProcessGroupKwargs(timeout=PATIENCE)
         accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters), group])
-        # NCCL starts at the first collective: not amid the warm-up, whose failures are the workload's.
+        # NCCL starts at the first collective: here, and not in the warm-up, whose failures are the workload's.
         accelerator.wait_for_everyone()
         return accelerator
 
     def limit_memory(self, limit_bytes: int | None) -> int:
-        # Makes the context, whose own memory is then out of the account; so is what NCCL and other processes use.
+        # Creates the CUDA context, so that its memory does not count; nor does that of NCCL and other processes.
         torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
         free, total = torch.cuda.mem_get_info()
         self._free_bytes, self._limited = free, limit_bytes is not None
@@ -127,7 +127,7 @@ class Cuda:
         )
 
     def _overhead_bytes(self) -> int:
-        """What the device lost since the start beside the allocator's blocks; a limit does not count it."""
+        """Device memory used since the start outside the allocator's blocks; a limit does not count it."""
         if self._limited:
             return 0
         free, _ = torch.cuda.mem_get_info()
@@ -142,16 +142,16 @@ class Cpu:
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
         handlers = _handlers(find_unused_parameters)
         if family == "deepspeed":
-            # Its engine reads DS_ACCELERATOR; with cpu=True it would take the world to be one process.
+            # Its engine reads DS_ACCELERATOR; with cpu=True it would assume a world of one process.
             return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo", timeout=PATIENCE)])
         state = PartialState(cpu=True, timeout=PATIENCE)
         if family in ("fsdp", "fsdp2"):
-            # accelerate runs plain DDP for FSDP on MULTI_CPU, and says nothing.
+            # accelerate silently runs plain DDP for FSDP on MULTI_CPU.
             state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         return Accelerator(cpu=family == "single", kwargs_handlers=handlers)
 
     def limit_memory(self, limit_bytes: int | None) -> int:
-        # What imports and the process group have taken is not the attempt's own.
+        # Memory of the imports and of the process group is not the attempt's.
         self._before_bytes = _status_bytes("VmData")
         if limit_bytes is None:
             return host_bytes() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -165,11 +165,11 @@ class Cpu:
         resource.setrlimit(resource.RLIMIT_DATA, (hard, hard))
 
     def keep_little(self) -> None:
-        # oneDNN keeps a thousand primitives, some 60 MiB for each new batch of a small model; one step needs fewer.
+        # oneDNN caches a thousand primitives, about 60 MiB for each new batch of a small model; one step needs fewer.
         os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "64")
 
     def give_back(self) -> None:
-        with contextlib.suppress(AttributeError):  # glibc's alone
+        with contextlib.suppress(AttributeError):  # glibc only
             ctypes.CDLL(None).malloc_trim(0)
 
     def synchronize(self) -> None: ...
@@ -188,8 +188,8 @@ class Cpu:
     def _peak_data_bytes(self) -> int | None:
         """What the attempt added to the data segment at its peak, which is what RLIMIT_DATA counts.
 
-        The kernel keeps no high-water mark of it. Pages that were resident at the peak and no longer are, were given
-        back by the allocator, from the data segment.
+        The kernel records no peak of it. The allocator has returned the pages that were resident at the peak and no
+        longer are; they were in the data segment too.
         """
         data, peak, now = _status_bytes("VmData"), _status_bytes("VmHWM"), _status_bytes("VmRSS")
         if data is None or peak is None or now is None or self._before_bytes is None:
@@ -201,7 +201,7 @@ SHIMS: dict[Device, type[Shim]] = {"cuda": Cuda, "cpu": Cpu}
 
 
 def _reset_peak_rss() -> None:
-    """Set VmHWM back to the present VmRSS: proc(5), clear_refs."""
+    """Reset VmHWM to the current VmRSS: proc(5), clear_refs."""
     try:
         Path("/proc/self/clear_refs").write_text("5")
     except OSError:
@@ -209,7 +209,7 @@ def _reset_peak_rss() -> None:
 
 
 def _status_bytes(field: str) -> int | None:
-    """A field of /proc/self/status in bytes; None where there is no such file."""
+    """A field of /proc/self/status in bytes; None if there is no such file or field."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:

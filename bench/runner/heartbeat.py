@@ -1,4 +1,4 @@
-"""A thread beside the training: says twice a second how far this rank is, and where it stands when bench asks."""
+"""A thread beside the training: reports progress twice a second, and the rank's stacks when bench asks."""
 
 import faulthandler
 import sys
@@ -16,18 +16,18 @@ from bench.store.spool import BeatFile
 
 EVERY_S = 0.5
 SILENT_S = 20.0
-"""When this thread itself has not run for so long, the stacks are written without Python's help."""
+"""If this thread has not run for so long, faulthandler writes the stacks without the interpreter."""
 NEWEST = 200
-"""Collectives that a stuck rank tells of."""
+"""Collectives in a stuck rank's answer."""
 
 
 @contextmanager
 def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
-    """While it is open, `rank<N>.beat` carries the number of the newest collective, and a file called `diagnose` in
-    ``folder`` is answered by `rank<N>.stuck.json`.
+    """Inside the context, `rank<N>.beat` holds the number of the newest collective, and the rank answers a file called
+    `diagnose` in ``folder`` with `rank<N>.stuck.json`.
 
-    A rank that waits in a collective, or sleeps, lets this thread run; one that holds the interpreter does not. Then
-    the kernel's watchdog thread of `faulthandler` leaves its stacks in `rank<N>.stacks`.
+    This thread runs while the rank waits in a collective or sleeps, but not while native code holds the interpreter.
+    Then the watchdog thread of `faulthandler` writes the stacks to `rank<N>.stacks`.
     """
     ended = threading.Event()
     trained_by = threading.get_ident()
@@ -43,8 +43,8 @@ def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
                     answered = True
             faulthandler.cancel_dump_traceback_later()
 
-        faulthandler.enable(file=stacks)  # a fatal signal, too, leaves the stacks there
-        # The watchdog's own stack counts as memory of the process: it is to be there before a limit is set.
+        faulthandler.enable(file=stacks)  # writes the stacks on a fatal signal too
+        # Start the watchdog before a memory limit is set: its own stack counts as memory of the process.
         faulthandler.dump_traceback_later(SILENT_S, file=stacks)
         thread = threading.Thread(target=run, name="bench-pulse", daemon=True)
         thread.start()

@@ -1,8 +1,7 @@
 """A rank's log: the first and the last megabyte of its output, however much it writes.
 
-The output goes through a pipe to this file run as a program. It is no thread of the rank, so that the last words of a
-rank that was killed reach the disk; and no copy of it, so that it holds none of the rank's memory. It imports nothing
-that takes time.
+The output goes through a pipe to this file, run as a program. A thread of the rank could not write the last output of a
+killed rank to disk, and a fork would hold the rank's memory. It imports nothing slow.
 """
 
 import contextlib
@@ -16,19 +15,19 @@ from pathlib import Path
 
 HEAD_BYTES = TAIL_BYTES = 2**20
 CHUNK_BYTES = 2**20
-"""Also what the pipe holds: a rank writes on while its keeper does."""
+"""Also the size of the pipe: a rank can write while the program writes."""
 REWRITE_S = 0.25
-"""The last megabyte is written anew, in place, no more often than this."""
+"""The last megabyte is rewritten in place, at most this often."""
 LOOK_S = 1.0
-"""How long a keeper may outlive its rank when another process holds the pipe."""
+"""How often the program checks whether its rank has ended, when another process holds the pipe."""
 
 
 def send_output_to(path: Path) -> None:
-    """From now on all output of this process, also that of C++ libraries, is kept in ``path``."""
+    """Send all further output of this process, also of C++ libraries, to ``path``."""
     sys.stdout.flush()
     sys.stderr.flush()
     pipe, output = os.pipe()
-    with contextlib.suppress(OSError):  # the user's pipes hold much already
+    with contextlib.suppress(OSError):  # the user's pipes already have the maximum size
         fcntl.fcntl(output, fcntl.F_SETPIPE_SZ, CHUNK_BYTES)
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     os.posix_spawn(
@@ -40,25 +39,25 @@ def send_output_to(path: Path) -> None:
             (os.POSIX_SPAWN_DUP2, log, 1),
             (os.POSIX_SPAWN_OPEN, 2, os.devnull, os.O_WRONLY, 0),
         ],
-        setpgroup=0,  # whoever ends the rank's group leaves the keeper to write what the pipe still holds
+        setpgroup=0,  # a kill of the rank's group spares the program, which then empties the pipe
     )
     os.dup2(output, 1)
     os.dup2(output, 2)
     for descriptor in (pipe, output, log):
         os.close(descriptor)
     if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(line_buffering=True)  # whoever is killed flushes nothing
+        sys.stdout.reconfigure(line_buffering=True)  # a killed process flushes nothing
 
 
 class Log:
-    """What was written so far, of which the file holds the beginning and the end."""
+    """The output so far; the file holds its beginning and its end."""
 
     def __init__(self, file: int) -> None:
         self._file = file
         self._total_bytes = 0
         self._tail = bytearray()
         self.stale = False
-        """The file lacks the newest bytes."""
+        """Whether the file lacks the newest bytes."""
 
     def take(self, chunk: bytes) -> None:
         head = chunk[: max(0, HEAD_BYTES - self._total_bytes)]
@@ -70,9 +69,9 @@ class Log:
 
     def write_tail(self) -> None:
         left_out = self._total_bytes - HEAD_BYTES - len(self._tail)
-        # Always as wide, so that the file never shrinks.
-        said = b"\n[%15d bytes of output are left out here]\n" % left_out if left_out > 0 else b""
-        self._write(said + self._tail, HEAD_BYTES)
+        # A fixed width, so that the file never shrinks.
+        gap = b"\n[%15d bytes of output are left out here]\n" % left_out if left_out > 0 else b""
+        self._write(gap + self._tail, HEAD_BYTES)
         self.stale = False
 
     def _write(self, content: bytes, offset: int) -> None:
@@ -81,7 +80,7 @@ class Log:
 
 
 def keep(pipe: int, log: Log, rank: int) -> None:
-    """Keep what comes through the pipe until it is closed, or the process ``rank`` is gone and the pipe empty."""
+    """Log what comes through the pipe until it is closed, or the process ``rank`` has ended and the pipe is empty."""
     next_s = 0.0
     while True:
         wait_s = max(0.0, next_s - time.monotonic()) if log.stale else LOOK_S

@@ -1,16 +1,16 @@
-"""Whether an error says that memory ran out: who refused, in which words, and how much was asked for.
+"""Whether an error means that memory ran out: what refused it, in which words, and how much was requested.
 
-What counts is proof, by the error's type or by the fixed words of the library that failed. An error that running out of
-memory often causes, but other faults cause too, is no proof and stays an ordinary failure: a search for the largest
-batch would otherwise call a bug a limit. So these are not out of memory:
+Only proof counts: the error's type, or the fixed words of the library that failed. An error that running out of memory
+often causes, but other faults cause too, is no proof and stays an ordinary failure: otherwise a search for the largest
+batch would take a bug for a limit. So these are not out of memory:
 
-    CUBLAS_STATUS_NOT_INITIALIZED   also what a broken context, a bad index or an unfit driver gives
-    CUDNN_STATUS_NOT_SUPPORTED      a limit of cuDNN on shapes and strides, on any amount of memory
-    cuDNN "unable to find an engine", CUFFT_INTERNAL_ERROR    likewise said of other faults
+    CUBLAS_STATUS_NOT_INITIALIZED   a broken context, a bad index or an unsupported driver cause it too
+    CUDNN_STATUS_NOT_SUPPORTED      a limit of cuDNN on shapes and strides, with any amount of memory
+    cuDNN "unable to find an engine", CUFFT_INTERNAL_ERROR    other faults cause them too
     a bus error, no space left on /dev/shm    the size of a mount, not of the memory
     ibv_reg_mr: Cannot allocate memory        the limit on locked pages
 
-Where bench has itself set a limit just above what fits (RLIMIT_DATA), some symptoms do count: see ``find``.
+Under a limit that bench itself set just above what fits (RLIMIT_DATA), some symptoms do count: see ``find``.
 """
 
 import errno
@@ -35,7 +35,7 @@ Kind = Literal[
     "python",
     "system",
 ]
-"""Who refused. Libraries that only pass an error on, such as DeepSpeed or a DataLoader, are none of them."""
+"""What refused the memory. Libraries that only pass an error on, such as DeepSpeed or a DataLoader, have no kind."""
 
 MESSAGE_CHARS = 1000
 
@@ -46,17 +46,17 @@ class Oom:
 
     kind: Kind
     message: str
-    """``Type: words``, the one line that says so."""
+    """``Type: words``: the line that proves it."""
     bytes_asked: int | None
-    """The request that failed, as exactly as it was printed; None when it was not."""
+    """The size of the failed request, as precise as the message prints it; None if it does not."""
 
 
 def find(error: BaseException, *, limited: bool = False) -> Oom | None:
     """The evidence that memory ran out, in ``error`` or in any error behind it; None when there is none.
 
     Args:
-        limited: this process was under a limit of bench's own on its memory. Then some words count that elsewhere are
-            said of other faults too: what oneDNN, CPython and the start of a thread say when an allocation fails.
+        limited: bench limited this process's memory. Then some words count that otherwise may come from other faults:
+            those of oneDNN, CPython and the start of a thread when an allocation fails.
     """
     links = list(_chain(error))
     proof = next((oom for link in links if (oom := _read(link))), None)
@@ -66,7 +66,7 @@ def find(error: BaseException, *, limited: bool = False) -> Oom | None:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """The error, its causes, contexts and members, each once, the nearest first.
 
-    A context counts also after ``raise ... from None``: that hides an error, it does not undo it.
+    A context counts even after ``raise ... from None``, which hides an error but does not undo it.
     """
     found: list[BaseException | None] = [error]
     seen: set[int] = set()
@@ -151,13 +151,13 @@ _UNITS = {"bytes": 1, **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in e
 
 
 def _read(error: BaseException) -> Oom | None:
-    """What this one error says."""
+    """The evidence in this one error."""
     if not isinstance(error, RuntimeError | MemoryError | OSError):
-        return None  # the same words in any other error are somebody's data
+        return None  # in an error of another type the same words are data
     text = str(error)
     for kind, words in _WORDS:
-        if said := words.search(text):
-            return _oom(kind, error, text[said.start() :])
+        if match := words.search(text):
+            return _oom(kind, error, text[match.start() :])
     if isinstance(error, torch.OutOfMemoryError):
         return _oom("cuda_allocator", error, text)
     if isinstance(error, MemoryError):
@@ -168,7 +168,7 @@ def _read(error: BaseException) -> Oom | None:
 
 
 def _symptom(error: BaseException) -> Oom | None:
-    """What this one error says under a memory limit."""
+    """The evidence in this one error, under a memory limit."""
     for kind, of_type, words in _SYMPTOMS:
         if isinstance(error, of_type) and words.search(str(error)):
             return _oom(kind, error, str(error))

@@ -11,10 +11,8 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import cast
 
 from bench import machine, processes
-from bench.backends import FAMILIES, Family
 
 _ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks")
 
@@ -58,9 +56,11 @@ def _wait_for_baton(file: Path) -> None:
             file.unlink(missing_ok=True)
 
 
-def preload(families: Iterable[str]) -> None:
-    """Import what steps of these families of backends need. The attempt reports a missing module, when it needs it."""
-    for family in families:
-        for module in (*_ALWAYS, *FAMILIES[cast(Family, family)].preloads):
-            with contextlib.suppress(ImportError):
-                importlib.import_module(module)
+def preload(modules: Iterable[str]) -> None:
+    """Import what every step needs, and ``modules``: see `bench.backends.preloads`.
+
+    A module that is missing is no error here: the attempt that needs it reports it.
+    """
+    for module in (*_ALWAYS, *modules):
+        with contextlib.suppress(ImportError):
+            importlib.import_module(module)

@@ -1,4 +1,4 @@
-"""What this process has issued so far, from torch's flight recorder, which gloo and NCCL fill alike."""
+"""The collectives that this process has issued, from torch's flight recorder, for gloo and NCCL."""
 
 import pickle
 import traceback
@@ -14,10 +14,10 @@ from bench.records.hang import Collective
 
 
 def collectives(newest: int | None = None) -> tuple[Collective, ...]:
-    """The collectives of all groups, oldest first; as many as the recorder keeps (``TORCH_FR_BUFFER_SIZE``).
+    """The collectives of all groups that the recorder still holds (``TORCH_FR_BUFFER_SIZE``), oldest first.
 
     Args:
-        newest: so many of them; all by default.
+        newest: only the newest of them, so many; all by default.
     """
     recorded = sorted(_entries(), key=lambda entry: int(entry["record_id"]))
     return tuple(_collective(entry) for entry in (recorded if newest is None else recorded[-newest:]))
@@ -36,7 +36,7 @@ def _entries() -> list[dict[str, Any]]:
     if not dist.is_initialized():
         return []
     dump = c10d._dump_nccl_trace if "nccl" in dist.get_backend() else c10d._dump_fr_trace
-    entries: list[dict[str, Any]] = pickle.loads(dump()).get("entries", [])  # noqa: S301  this process's own
+    entries: list[dict[str, Any]] = pickle.loads(dump()).get("entries", [])  # noqa: S301  its own data
     return [entry for entry in entries if not entry.get("is_p2p")]
 
 
@@ -58,6 +58,6 @@ def site_of(error: BaseException) -> str:
 
 
 def frames(walked: Iterable[tuple[FrameType, int]]) -> Iterator[Frame]:
-    """As the flight recorder has them."""
+    """In the flight recorder's form."""
     for frame, line in walked:
         yield Frame(frame.f_code.co_name, frame.f_code.co_filename, line)

@@ -1,4 +1,4 @@
-"""Observes what really runs: read off the live objects, never off the request."""
+"""Observes the regime that really runs, from the live objects and never from the request."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -17,7 +17,7 @@ from bench.runner.setup import Job
 
 
 class RegimeMismatch(RuntimeError):
-    """Another regime ran than the cell asked for."""
+    """The regime that ran differs from the regime that the cell requests."""
 
 
 def observe(job: Job) -> Regime:
@@ -39,17 +39,17 @@ def observe(job: Job) -> Regime:
 
 
 def check(cell: Cell, device: Device, regime: Regime) -> None:
-    """Raises RegimeMismatch, naming both sides of every difference."""
+    """Raises RegimeMismatch, which names both sides of every difference."""
     differences = [
-        f"{name}: asked for {wanted}, found {getattr(regime, name)}"
+        f"{name}: requested {wanted}, observed {getattr(regime, name)}"
         for name, wanted in expected_regime(cell, device).items()
         if getattr(regime, name) != wanted
     ]
     if shards_parameters(cell) != (regime.sharded_parameters > 0):
         wanted = "some" if shards_parameters(cell) else "none"
-        differences.append(f"sharded_parameters: asked for {wanted}, found {regime.sharded_parameters}")
+        differences.append(f"sharded_parameters: requested {wanted}, observed {regime.sharded_parameters}")
     if differences:
-        raise RegimeMismatch(f"{cell.backend} did not run as asked: " + "; ".join(differences))
+        raise RegimeMismatch(f"{cell.backend} did not run as requested: " + "; ".join(differences))
 
 
 def _sharding(model: nn.Module) -> str:
@@ -63,7 +63,7 @@ def _sharding(model: nn.Module) -> str:
 
 
 def _count(model: nn.Module) -> tuple[int, int]:
-    """All scalars, and those of parameters of which this rank holds only a part."""
+    """The number of scalars of all parameters, and of the parameters of which this rank holds only a part."""
     total = sharded = 0
     if isinstance(model, FSDP):
         for handle in FSDP.fsdp_modules(model):
@@ -87,7 +87,7 @@ def _count(model: nn.Module) -> tuple[int, int]:
 
 
 def _optimizer_state(optimizer: Any) -> dict[Tensor, dict[str, Any]]:
-    """State by the tensor that was stepped, below the wrappers of accelerate, DeepSpeed and MasterWeights."""
+    """State by parameter, of the optimizer inside the wrappers of accelerate, DeepSpeed and MasterWeights."""
     while True:
         inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "inner", None)
         if inner is None:

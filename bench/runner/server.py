@@ -28,15 +28,15 @@ from bench.store.spool import Request, ServerState, Spec
 
 IDLE_POLL_S = 0.05
 BUSY_POLL_S = 0.1
-"""While a child measures: seldom enough to cost it nothing that can be seen."""
+"""While a child measures: rare enough not to slow it measurably."""
 LOADER_FAILED = 127
-"""glibc's exit code when it cannot load a library that is needed in the middle of a run."""
+"""glibc's exit code when it cannot load a library at run time."""
 GRACE_S = 1.5
-"""How long a rank may go on after another one failed: time to say why itself."""
+"""How long a rank may run on after another one failed: time to report its own error."""
 
 
 class Server:
-    """Serves one rank of every attempt asked for in a spool folder, until its parent ends it."""
+    """Runs one rank of every attempt requested in a spool folder, until its parent ends it."""
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder = folder
@@ -45,18 +45,18 @@ class Server:
         self.finished = 0
         self._started_threads = False
 
-    def serve(self, families: Sequence[str], modules: Sequence[str]) -> None:
-        """Import what these families of backends need, and ``modules``; then serve until the parent ends."""
+    def serve(self, preloads: Sequence[str], modules: Sequence[str]) -> None:
+        """Import ``preloads`` and ``modules``; then serve until the parent ends."""
         processes.adopt_orphans()
-        preload(families)
+        preload(preloads)
         threads = _threads()
         for module in modules:
             with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
                 importlib.import_module(module)
         self._started_threads = _threads() > threads
         gc.collect()
-        gc.freeze()  # a child's collector then leaves the shared pages alone
-        self._tell()
+        gc.freeze()  # a child's collector then does not copy the shared pages
+        self._write_state()
         while True:
             request = spool.read(self.folder / "request.json", Request)
             if request is None or request.number == self.finished or request.cancelled:
@@ -64,9 +64,9 @@ class Server:
                 continue
             self._attempt(request)
             self.finished = request.number
-            self._tell()
+            self._write_state()
 
-    def _tell(self, child: int | None = None) -> None:
+    def _write_state(self, child: int | None = None) -> None:
         state = ServerState(
             rank=self.rank,
             pid=os.getpid(),
@@ -89,20 +89,20 @@ class Server:
         child = os.fork()
         if child == 0:
             self._be_child(request, folder)
-        with contextlib.suppress(OSError):  # the child does the same: whoever comes first
+        with contextlib.suppress(OSError):  # the child does it too, so that it is done in either order
             os.setpgid(child, child)
-        self._tell(child)
+        self._write_state(child)
         status, ended_because = self._wait(child, request, folder)
         processes.end_orphans()
         if not spool.rank_file(folder, self.rank).exists():
             self._report(folder, status, ended_because, kills)
 
     def _be_child(self, request: Request, folder: Path) -> None:
-        """Never returns: whatever happens, this copy of the server must not serve."""
+        """Run the attempt in the forked child. Never returns: this copy of the server must not serve."""
         try:
             os.setpgid(0, 0)
             with contextlib.suppress(OSError):
-                # Short of memory, the kernel is to take the child, not the server.
+                # When memory runs out, the kernel should kill the child, not the server.
                 Path("/proc/self/oom_score_adj").write_text("500")
             processes.die_with_parent()
             os.environ.update(launch_environment(folder / "accelerate.yaml", request.port))
@@ -116,7 +116,7 @@ class Server:
             os._exit(0)
 
     def _wait(self, child: int, request: Request, folder: Path) -> tuple[int, str | None]:
-        """Wait for the child; end it when another rank has failed or bench says so. Returns its wait status and why."""
+        """Wait for the child; end it if another rank failed or bench cancels. Returns its status and that reason."""
         peers = [rank for rank in range(self.world_size) if rank != self.rank]
         failed_since: float | None = None
         ended_because: str | None = None
@@ -131,7 +131,7 @@ class Server:
                 elif failed_since is None:
                     if _failed(folder, peers):
                         failed_since = time.monotonic()
-                        spool.ask_for_diagnosis(folder)  # what it was doing tells why the other failed
+                        spool.ask_for_diagnosis(folder)  # its place helps to explain the other's failure
                 elif time.monotonic() - failed_since > GRACE_S:
                     ended_because = "another rank had failed"
                 if ended_because is not None:
@@ -139,7 +139,7 @@ class Server:
             time.sleep(BUSY_POLL_S)
 
     def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counters) -> None:
-        """Say what became of a child that could not say so itself."""
+        """Write the outcome of a child that ended without writing its own."""
         beat = spool.read_beat(folder, self.rank)
         phase, now = beat.phase if beat else Stage.START, attempt.now_s()
         outcome: RankOom | RankKilled | RankError
@@ -169,7 +169,7 @@ class Server:
         spool.write(spool.rank_file(folder, self.rank), outcome)
 
     def _out_of_memory(self, folder: Path, name: str, kills: oom_kill.Counters) -> tuple[str | None, str | None]:
-        """Who ended the child for want of memory, and the evidence."""
+        """What ended the child because memory ran out, and the evidence; None and None otherwise."""
         if name == "SIGKILL":
             return "kernel", oom_kill.killed_since(kills)
         log = folder / f"rank{self.rank}.log"
@@ -199,7 +199,7 @@ def _failed(folder: Path, ranks: list[int]) -> bool:
 
 
 def launch_environment(config_file: Path, port: int) -> dict[str, str]:
-    """The variables with which `accelerate launch --config_file` would start a rank, made by accelerate's own code."""
+    """The variables with which `accelerate launch --config_file` starts a rank, computed by accelerate's own code."""
     flags = ["--config_file", str(config_file), "--main_process_port", "0"]
     arguments = launch_command_parser().parse_args([*flags, "--module", "bench.runner"])
     arguments, defaults, precision_from_file = _validate_launch_command(arguments)
@@ -212,7 +212,7 @@ def launch_environment(config_file: Path, port: int) -> dict[str, str]:
     else:
         _, environment = prepare_simple_launcher_cmd_env(arguments)
     if arguments.use_deepspeed or arguments.multi_gpu or arguments.use_fsdp:
-        # A server that is alone in its world has no elastic agent above it that would have said so.
+        # A single server has no elastic agent that would set these.
         environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", **environment}
     threads = os.environ["OMP_NUM_THREADS"]
     return {**environment, "OMP_NUM_THREADS": threads, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}

@@ -34,10 +34,10 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
 
     Args:
         batches: of this rank, on its device; the next one is taken.
-        lap: called at the end of each phase with its name.
+        lap: called at the end of each phase, with its name from PHASES.
 
     Returns:
-        The METRICS as means over ranks; one that the workload does not have is 0.
+        The METRICS as means over ranks; 0 for a metric that the workload does not return.
     """
     batch = next_batch(batches)
     lap("dataload_wait")
@@ -60,7 +60,7 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
         job.model.zero_grad()
     lap("zero_grad_sched")
     means = _gather(job, output)
-    del batch, output  # freeing them takes about a millisecond on a CPU, which would belong to no phase
+    del batch, output  # freeing takes about a millisecond on a CPU and would count in no phase
     lap("sync_gather")
     return means
 
@@ -89,7 +89,7 @@ def _gather(job: Job, output: dict[str, Tensor]) -> list[float]:
 
 
 def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, stage: Stage) -> Window:
-    """Times whole steps. Nothing inside a step waits for the device; its end does: the loss reaches the host."""
+    """Times whole steps. Nothing inside a step waits for the device; its end does, as the loss moves to the host."""
     times_s, metrics = [], []
     for index in range(steps):
         beat(stage, index, steps)
@@ -100,7 +100,7 @@ def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, stage:
 
 
 def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat) -> Window:
-    """Times the phases of a step, waiting for the device at each boundary. `total` is timed on its own."""
+    """Times the phases of a step, with a synchronisation at each boundary. `total` is timed on its own."""
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
     metrics = []
     since = 0.0

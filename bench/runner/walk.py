@@ -1,4 +1,4 @@
-"""A scouting attempt: growing batches in one process, to learn how memory grows for the price of one set-up."""
+"""A walk: growing batches in one process, to learn how memory grows with a single set-up."""
 
 import time
 from itertools import pairwise
@@ -16,23 +16,23 @@ from bench.store import spool
 from bench.store.spool import BeatFile, Footprint, Walked
 
 NEAR = 0.95
-"""The walk ends where the next batch is likely to need more than this share of capacity on any rank."""
+"""The walk ends before a batch that is likely to need more than this share of capacity on any rank."""
 
 
 def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
-    """Leave a footprint of each batch in `walk<N>.json`, up to the first that is likely not to fit.
+    """Write a footprint of each batch to `walk<N>.json`, up to the first batch that is likely not to fit.
 
-    The last footprint is of the first batch again. What it needs more than at first is what the process has kept of the
-    batches between, such as oneDNN's primitives, and a fresh process at one batch would not hold.
+    The last footprint is of the first batch again. Its growth is what the process kept from the batches between, such
+    as oneDNN's primitives; a fresh process at one batch would not hold it.
     """
-    seen: list[Footprint] = []
-    held: list[tuple[int, int | None]] = []
+    footprints: list[Footprint] = []
+    used_bytes: list[tuple[int, int | None]] = []
 
     def measure(batch: int) -> None:
         beat(Stage.WALK, batch, walk.batches_per_rank[-1])
         batches = iter(job.loader(batch))
         device.give_back()
-        if not seen:
+        if not footprints:
             step(job, batches, no_lap)  # allocates the optimizer's state
         device.reset_peaks()
         step(job, batches, no_lap)
@@ -40,23 +40,23 @@ def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFil
         step(job, batches, no_lap)
         took_s = time.perf_counter() - start
         memory = device.memory(job.capacity_bytes)
-        held.append((batch, memory.used_bytes))
-        seen.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, seen), step_time_s=took_s))
-        spool.write(out / f"walk{rank}.json", Walked(rank=rank, footprints=tuple(seen)))
+        used_bytes.append((batch, memory.used_bytes))
+        footprints.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, footprints), step_time_s=took_s))
+        spool.write(out / f"walk{rank}.json", Walked(rank=rank, footprints=tuple(footprints)))
 
     for batch in walk.batches_per_rank:
-        if not _everywhere(job, _likely_to_fit(held, batch, job.capacity_bytes)):
+        if not _everywhere(job, _likely_to_fit(used_bytes, batch, job.capacity_bytes)):
             break
         measure(batch)
-    if len(seen) > 1:
+    if len(footprints) > 1:
         measure(walk.batches_per_rank[0])
 
 
-def _without_free(memory: Memory, seen: list[Footprint]) -> Memory:
-    """On a CPU a later batch reuses what an earlier one has freed, and the data segment does not shrink by it: what
-    the batch needs shows in resident pages alone."""
+def _without_free(memory: Memory, footprints: list[Footprint]) -> Memory:
+    """On a CPU a batch reuses the freed memory of earlier batches, which the data segment still counts: derive what the
+    batch needs from resident pages."""
     now_bytes = memory.peak_rss_bytes
-    first = seen[0].memory if seen else None
+    first = footprints[0].memory if footprints else None
     if first is None or memory.peak_reserved_bytes is not None or now_bytes is None:
         return memory
     if first.peak_allocated_bytes is None or first.peak_rss_bytes is None:
@@ -65,9 +65,9 @@ def _without_free(memory: Memory, seen: list[Footprint]) -> Memory:
     return memory.model_copy(update={"peak_allocated_bytes": needed_bytes})
 
 
-def _likely_to_fit(held: list[tuple[int, int | None]], batch: int, capacity_bytes: int) -> bool:
-    """By the line through the last two batches."""
-    points = [(point, used) for point, used in held if used is not None]
+def _likely_to_fit(used_bytes: list[tuple[int, int | None]], batch: int, capacity_bytes: int) -> bool:
+    """Extrapolated from the last two batches."""
+    points = [(point, used) for point, used in used_bytes if used is not None]
     if len(points) < 2:
         return True
     (batch_0, used_0), (batch_1, used_1) = list(pairwise(points))[-1]
@@ -76,6 +76,6 @@ def _likely_to_fit(held: list[tuple[int, int | None]], batch: int, capacity_byte
 
 
 def _everywhere(job: Job, here: bool) -> bool:
-    """Whether all ranks say so: they go on together or not at all."""
+    """Whether all ranks agree: they continue together or not at all."""
     voted: torch.Tensor = job.accelerator.gather(torch.tensor([here], device=job.accelerator.device, dtype=torch.int32))
     return bool(voted.min())

@@ -8,7 +8,6 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench import backends, machine, workload
-from bench.backends import Family
 from bench.launch.local import LAUNCHERS, Context
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
@@ -51,7 +50,7 @@ def opened(
         context = Context(
             hardware=hardware,
             new_folder=store.servers,
-            families=_families(plans),
+            preloads=_preloads(plans),
             modules=[workload.module_of(matrix.workload.name)],
             waiting=progress.waiting,
             note=progress.note,
@@ -71,9 +70,9 @@ def opened(
             )
 
 
-def _families(plans: Sequence[CellPlan]) -> dict[int, set[Family]]:
-    """The families of the cells' backends, by number of ranks."""
-    families: dict[int, set[Family]] = {}
+def _preloads(plans: Sequence[CellPlan]) -> dict[int, set[str]]:
+    """What rank servers import for these cells, by number of ranks."""
+    preloads: dict[int, set[str]] = {}
     for plan in plans:
-        families.setdefault(plan.cell.num_processes, set()).add(backends.backend_of(plan.cell).family)
-    return families
+        preloads.setdefault(plan.cell.num_processes, set()).update(backends.preloads(plan.cell))
+    return preloads

@@ -191,7 +191,7 @@ def test_a_hang_groups_ranks_that_do_the_same_and_names_those_that_are_silent() 
     assert explain(ranks, 6) == (
         "ranks 0, 2 wait at collective 5, all_reduce 8 of Float in forward (model/policy.py:1);"
         " rank 3 is in forward (toy/toy.py:5), before any collective;"
-        " ranks 1, 4, 5 did not answer: stopped, or busy where Python cannot look"
+        " ranks 1, 4, 5 did not answer: stopped, or busy in native code"
     )
 
 

@@ -100,8 +100,7 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
         [rank(0)],
         {"cancelled": "no result within 8 s"},
         Hang(
-            reason="no result within 8 s: rank 0 had finished; rank 1 did not answer: stopped, or busy where Python"
-            " cannot look"
+            reason="no result within 8 s: rank 0 had finished; rank 1 did not answer: stopped, or busy in native code"
         ),
     ),
     "one rank hears of different collectives by an abort, the other by the loss of its peer": (

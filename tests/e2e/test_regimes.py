@@ -4,14 +4,14 @@ import pytest
 from harness import Bench
 
 BROKEN = [
-    ("single", "masters", "masters_dtype: asked for float32, found bfloat16"),
-    ("ddp", "masters", "optimizer_dtype: asked for float32, found bfloat16"),
-    ("fsdp", "settings", "sharding: asked for FULL_SHARD, found SHARD_GRAD_OP"),
-    ("fsdp_grad_op", "settings", "sharding: asked for SHARD_GRAD_OP, found FULL_SHARD"),
-    ("fsdp2", "reduction", "reduction_dtype: asked for float32, found bfloat16"),
-    ("zero1", "settings", "sharding: asked for zero1, found zero2"),
-    ("zero2", "settings", "sharding: asked for zero2, found zero1"),
-    ("zero3", "settings", "sharding: asked for zero3, found zero2"),
+    ("single", "masters", "masters_dtype: requested float32, observed bfloat16"),
+    ("ddp", "masters", "optimizer_dtype: requested float32, observed bfloat16"),
+    ("fsdp", "settings", "sharding: requested FULL_SHARD, observed SHARD_GRAD_OP"),
+    ("fsdp_grad_op", "settings", "sharding: requested SHARD_GRAD_OP, observed FULL_SHARD"),
+    ("fsdp2", "reduction", "reduction_dtype: requested float32, observed bfloat16"),
+    ("zero1", "settings", "sharding: requested zero1, observed zero2"),
+    ("zero2", "settings", "sharding: requested zero2, observed zero1"),
+    ("zero3", "settings", "sharding: requested zero3, observed zero2"),
 ]
 
 

@@ -292,9 +292,9 @@ def test_a_silent_fall_back_to_ddp_is_failed_with_both_regimes_named(bench: Faul
     fell, _ = bench.results()
     judge(bench, "all ranks: fall back to DDP", "set-up", fell, "failed regime")
     assert isinstance(fell.outcome, Failed)
-    assert "distributed_type: asked for FSDP, found MULTI_CPU" in fell.outcome.reason
-    assert "sharding: asked for FULL_SHARD, found none" in fell.outcome.reason
-    assert "sharded_parameters: asked for some, found 0" in fell.outcome.reason
+    assert "distributed_type: requested FSDP, observed MULTI_CPU" in fell.outcome.reason
+    assert "sharding: requested FULL_SHARD, observed none" in fell.outcome.reason
+    assert "sharded_parameters: requested some, observed 0" in fell.outcome.reason
 
 
 # The kernel's out-of-memory killer.

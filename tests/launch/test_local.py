@@ -18,7 +18,7 @@ from examples import cell
 from bench import backends, processes
 from bench.launch import attempt_files
 from bench.launch.attempt_files import launch_command
-from bench.launch.local import Launch
+from bench.launch.local import Launch, _plain_config, write_yaml
 from bench.launch.watch import Limits, Watch, cause_of_death, exit_codes
 from bench.records.cell import Attempt
 from bench.store.spool import Beat, BeatFile, Spec
@@ -298,6 +298,25 @@ def test_the_command_shown_is_the_command_run(tmp_path: Path, monkeypatch: pytes
     logs = command.index("--log_dir")
     assert command[logs : logs + 2] == ["--log_dir", str(tmp_path / "torchelastic")]  # the one difference
     assert (command[:logs] + command[logs + 2 :])[-len(shown) :] == [sys.executable, *shown[1:]]
+
+
+def test_the_folders_that_torch_makes_end_with_the_launch(tmp_path: Path) -> None:
+    folder, temporary = tmp_path / "servers", tmp_path / "tmp"
+    folder.mkdir()
+    temporary.mkdir()
+    write_yaml(folder / "accelerate.yaml", _plain_config(2, "cpu"))
+    added = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
+    launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["serve", str(folder), "single"], added)
+    try:
+        made = folder / "torchelastic"
+        deadline = time.monotonic() + 120
+        while not any(made.glob("*/*/1")) and launch.exit_reason() is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert any(made.glob("*/*/1")), launch.output()
+    finally:
+        launch.kill()
+    assert [path.name for path in sorted(folder.iterdir()) if path.is_dir()] == []
+    assert list(temporary.iterdir()) == []
 
 
 # --- ending processes -----------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class Trial:
             Context(
                 hardware=self.hardware,
                 new_folder=self.new("servers"),
-                families={self.ranks: [backends.backend_of(self.cell).family]},
+                preloads={self.ranks: backends.preloads(self.cell)},
                 modules=["model.workload"],
                 waiting=lambda _: None,
                 note=print,

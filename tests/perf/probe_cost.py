@@ -44,12 +44,13 @@ def main() -> None:
         def new() -> Path:
             return Path(tempfile.mkdtemp(dir=scratch))
 
-        families = sorted({backends.BACKENDS[name].family for name in arguments.backends.split(",")})
+        families = {backends.BACKENDS[name].family for name in arguments.backends.split(",")}
+        modules = sorted({module for family in families for module in backends.FAMILIES[family].preloads})
         servers = Forking(
             Context(
                 hardware=HARDWARE,
                 new_folder=new,
-                families=dict.fromkeys((1, HARDWARE.devices or 2), families),
+                preloads=dict.fromkeys((1, HARDWARE.devices or 2), modules),
                 modules=["model.workload"],
                 waiting=lambda _: None,
                 note=print,

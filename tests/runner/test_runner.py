@@ -321,7 +321,7 @@ def test_adam_over_bf16_weights_would_be_seen() -> None:
     adam = AdamW(job.model.parameters())
     without = dataclasses.replace(job, masters=None, optimizer=adam, scheduler=LambdaLR(adam, lambda _: 1.0))
     step(without, batches_of(job), no_lap)
-    with pytest.raises(RuntimeError, match=r"masters_dtype: asked for float32, found bfloat16.*optimizer_dtype"):
+    with pytest.raises(RuntimeError, match=r"masters_dtype: requested float32, observed bfloat16.*optimizer_dtype"):
         check(attempt().cell, "cpu", observe(without))
 
 
