@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from bench.matrix import CellPlan, Matrix, expand
+from bench.matrix import Matrix, expand
 from bench.matrix.matrix_file import WorkloadChoice
 from bench.records.machine import Hardware
+from bench.records.plan import CellPlan
 
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
 GPUS = Hardware(device="cuda", devices=4, cores=64, memory_bytes=80 * 2**30)

@@ -13,8 +13,8 @@ from bench.cli.printing import console, print_document
 from bench.errors import InputError
 
 if TYPE_CHECKING:
-    from bench.matrix import CellPlan
     from bench.records.cell import AuditKind
+    from bench.records.plan import CellPlan
     from bench.report.tables.table import Table
     from bench.sweep.audit import Audited
     from bench.sweep.sweep import Sweep

@@ -44,7 +44,6 @@ def compare(
     """
     from bench.report import compare as compare_
     from bench.report.tables import compare as compare_tables
-    from bench.statistics.verdict import MARGIN
     from bench.store.run_folder import Store
 
     threshold = None if fail_on_regression is None else _share("--fail-on-regression", fail_on_regression)
@@ -53,7 +52,7 @@ def compare(
         *(run.results() for run in runs),
         searched=[probe.cell.id for run in runs for probe in run.probes()],
         noise=None if noise is None else _share("--noise", noise),
-        margin=MARGIN if same_within is None else _share("--same-within", same_within),
+        margin=None if same_within is None else _share("--same-within", same_within),
         allow_unlike=allow_unlike,
     )
     print_unreadable(runs)

@@ -4,9 +4,10 @@ from collections.abc import Mapping, Sequence
 
 from bench import backends, workload
 from bench.launch import attempt_files
-from bench.matrix import CellPlan, Matrix
+from bench.matrix import Matrix
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware
+from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.units import percent, size
 

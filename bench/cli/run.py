@@ -17,8 +17,9 @@ from bench.errors import InputError
 
 if TYPE_CHECKING:
     from bench.cli.progress import Progress
-    from bench.matrix import CellPlan, Matrix
+    from bench.matrix import Matrix
     from bench.records.outcome import Isolation, Result
+    from bench.records.plan import CellPlan
     from bench.sweep.sweep import Rerun, Sweep
 
 

@@ -8,8 +8,8 @@ import typer
 from bench.errors import InputError, one_line
 
 if TYPE_CHECKING:
-    from bench.matrix import CellPlan
     from bench.records.claim import Claim
+    from bench.records.plan import CellPlan
     from bench.store.run_folder import Store
 
 

@@ -9,8 +9,9 @@ import typer
 from bench.errors import InputError
 
 if TYPE_CHECKING:
-    from bench.matrix import CellPlan, Matrix
+    from bench.matrix import Matrix
     from bench.records.machine import Hardware
+    from bench.records.plan import CellPlan
 
 Overrides = Annotated[
     list[str] | None,

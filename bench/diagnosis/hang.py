@@ -32,12 +32,12 @@ def differ(difference: Difference, failed_in: Mapping[int, str] | None = None) -
     places = failed_in or {}
     issued = _grouped(
         {
-            rank: f"asked for {one}" if one else f"failed in {places[rank]}" if rank in places else "asked for none"
+            rank: f"issued {one}" if one else f"failed in {places[rank]}" if rank in places else "issued none"
             for rank, one in difference.issued.items()
         }
     )
     group = "" if difference.group == DEFAULT_GROUP else f" of group {difference.group}"
-    return [f"the ranks part at collective {difference.number}{group}", *issued]
+    return [f"the ranks differ at collective {difference.number}{group}", *issued]
 
 
 def _position(one: Stuck) -> str:

@@ -10,9 +10,10 @@ from pydantic import JsonValue
 
 from bench.backends import BACKENDS
 from bench.errors import InputError, near_miss
-from bench.matrix.matrix_file import Batch, Matrix, as_list
+from bench.matrix.matrix_file import Matrix, as_list
 from bench.matrix.validation import check_names
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
+from bench.records.plan import Batch
 
 MAX_COMBINATIONS, MAX_ENTRIES = 10_000, 1_000
 """Limits: combinations of the axes, and entries of include or exclude. More is a mistake, and would take minutes."""

@@ -21,13 +21,14 @@ from bench.matrix.combinations import (
     check_count,
     combinations,
 )
-from bench.matrix.matrix_file import Batch, CellPlan, Launch, Matrix, Values, as_list
+from bench.matrix.matrix_file import Launch, Matrix, Values, as_list
 from bench.matrix.select import narrow
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.records.base import not_finite
 from bench.records.cell import Cell, MixedPrecision, Train
 from bench.records.machine import Hardware
+from bench.records.plan import Batch, CellPlan
 from bench.workload import Workload
 
 MAX_CHARACTERS = 2**26

@@ -1,6 +1,5 @@
 """The matrix file: every field that a user may write, its JSON Schema, and the plan of a cell."""
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
@@ -12,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from bench.backends import BACKENDS
 from bench.matrix.yaml_file import Places, canonical
 from bench.records.base import Frozen
-from bench.records.cell import Cell, Measure, MixedPrecision, Train
+from bench.records.cell import Measure, MixedPrecision, Train
 from bench.records.claim import Claim
 from bench.records.verdict import Goal
 from bench.units import size
@@ -53,8 +52,6 @@ _SIZE_SCHEMA = WithJsonSchema(
     {"type": ["integer", "string"], "minimum": 2**20, "maximum": 2**62, "pattern": _SIZE, "maxLength": 30}
 )
 Name = Annotated[str, Field(max_length=100), AfterValidator(_folder_name), WithJsonSchema(_NAME_SCHEMA)]
-Batch = int | Literal["probe"]
-"""A batch per rank, or ``probe``: search for the largest, the best and the safe batch."""
 Axis = Annotated[list[JsonValue], BeforeValidator(as_list), Field(min_length=1)]
 """The values of an axis; a single value needs no brackets."""
 
@@ -173,22 +170,6 @@ class Matrix(MatrixFile):
     """Axes that the command line set. An ``exclude`` with another value of such an axis is moot, not an error."""
     places: Places = Field(default_factory=dict)
     """Where each value was written, for error messages of the expansion."""
-
-
-class CellPlan(Frozen):
-    """A cell and the batches at which to measure it."""
-
-    cell: Cell
-    batches: tuple[Batch, ...]
-    """Batches per rank: ascending, unique, ``probe`` last."""
-    axes: Values
-    """The values that identify the cell in reports: the backend, then every axis in the order of the file."""
-
-    @property
-    def label(self) -> str:
-        """``fsdp num_cams=1 attention=sdpa grad_ckpt=true``."""
-        values = {name: v if isinstance(v, str) else json.dumps(v) for name, v in self.axes.items()}
-        return " ".join(value if name == "backend" else f"{name}={value}" for name, value in values.items())
 
 
 def json_schema() -> dict[str, Any]:

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 from bench.backends import BACKENDS
 from bench.errors import InputError, near_miss
 from bench.matrix import yaml_file
-from bench.matrix.matrix_file import Batch, CellPlan, Values
+from bench.matrix.matrix_file import Values
 from bench.matrix.yaml_file import canonical, show
+from bench.records.plan import Batch, CellPlan
 
 
 def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], exclude: Sequence[str]) -> list[CellPlan]:

@@ -115,7 +115,7 @@ def compare_runs(
     *,
     searched: Iterable[str] = (),
     noise: float | None = None,
-    margin: float = MARGIN,
+    margin: float | None = None,
     allow_unlike: bool = False,
 ) -> TwoRuns:
     """Compare ``head`` with ``base``. Attempts are matched by the content of their cell and by batch.
@@ -124,12 +124,13 @@ def compare_runs(
         searched: ids of cells with a search's verdict. Cells with short attempts count as searched, too.
         noise: standard deviation of a step's time between runs, as a share, instead of an estimate from the steps: see
             `ratio`.
-        margin: share by which a step may change and count as the same.
+        margin: share by which a step may change and count as the same; by default `MARGIN`.
         allow_unlike: compare runs of unlike machines, too.
 
     Raises:
         InputError: the machines are unlike, or no attempt is in both runs.
     """
+    margin = MARGIN if margin is None else margin
     searched = {*searched, *(result.attempt.cell.id for result in (*base, *head) if result.attempt.short)}
     ours, theirs = _by_attempt(base), _by_attempt(head)
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]

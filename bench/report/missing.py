@@ -2,15 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 from pydantic import JsonValue
 
 from bench.records.outcome import Result
+from bench.records.plan import CellPlan
 from bench.records.verdict import Probe
-
-if TYPE_CHECKING:
-    from bench.matrix import CellPlan
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,9 +22,7 @@ class Missing:
     """Per rank, in the order of the plan; ``probe`` stands for a search that has not ended."""
 
 
-def missing(
-    plans: Iterable["CellPlan"], results: Sequence[Result], probes: Sequence[Probe] = ()
-) -> tuple[Missing, ...]:
+def missing(plans: Iterable[CellPlan], results: Sequence[Result], probes: Sequence[Probe] = ()) -> tuple[Missing, ...]:
     """The planned cells that are not measured completely, in the order of ``plans``.
 
     An attempt of a few steps does not count as the result of a planned batch, and single attempts of a search do not

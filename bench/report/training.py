@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from bench.audit.dataloader import Training
-from bench.matrix.matrix_file import Batch
 from bench.records.outcome import Result
+from bench.records.plan import Batch
 from bench.report.summary import summarize
 
 

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.matrix import CellPlan
 from bench.records.cell import Audit, AuditKind, Cell
 from bench.records.outcome import Failed, Hang, Ok, Oom, Reported, Skipped
+from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankAudited
 from bench.sweep.sweep import Sweep, outcome_of
 

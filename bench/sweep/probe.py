@@ -5,10 +5,10 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bench import backends
-from bench.matrix import CellPlan
 from bench.records.cell import Attempt, Walk
 from bench.records.machine import Hardware
 from bench.records.outcome import Failed, Ok, Oom, Result
+from bench.records.plan import CellPlan
 from bench.records.rank_outcome import Memory, RankOk
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.search import Observation, Scout, next_step

@@ -11,9 +11,10 @@ from bench import backends, machine, workload
 from bench.launch.local import LAUNCHERS, Context
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
-from bench.matrix import CellPlan, Matrix
+from bench.matrix import Matrix
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
+from bench.records.plan import CellPlan
 from bench.store.run_folder import Store
 from bench.sweep.progress import Progress
 from bench.sweep.sweep import Rerun, Sweep

@@ -17,12 +17,12 @@ from bench.launch.local import Executor, LaunchResult
 from bench.launch.watch import Limits
 from bench.machine import disk
 from bench.machine.conditions import Sampler
-from bench.matrix import CellPlan
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.conditions import Conditions
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import INFRASTRUCTURE, KINDS, Failed, Isolation, Outcome, Result, Skipped
 from bench.records.phases import Stage
+from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.store import spool
 from bench.store.run_folder import Store

@@ -94,8 +94,8 @@ def test_ranks_that_part_are_named_with_what_each_asked_for() -> None:
     ranks = [[one(1), one(2, "all_gather", (4, 2), site="forward (model/vision.py:7)")], [one(1), one(2, "barrier")]]
     verdict = judged(*ranks)
     assert verdict.says == (
-        "ranks issue different collectives: the ranks part at collective 2; rank 0 asked for all_gather 4x2 of Float in"
-        " forward (model/vision.py:7); rank 1 asked for barrier 8 of Float in forward (model/policy.py:1)"
+        "ranks issue different collectives: the ranks differ at collective 2; rank 0 issued all_gather 4x2 of Float in"
+        " forward (model/vision.py:7); rank 1 issued barrier 8 of Float in forward (model/policy.py:1)"
     )
     counts = {(site.operation, site.site.split()[0]): site.counts for site in verdict.sites}
     assert counts == {
@@ -148,14 +148,14 @@ def test_a_collective_that_was_refused_is_told_by_its_place_and_a_group_by_its_n
         Issued(rank=rank, collectives=(one(1, operation).model_copy(update={"group": "7"}),))
         for rank, operation in enumerate(("all_reduce", "barrier"))
     ]
-    assert "the ranks part at collective 1 of group 7" in collectives.judge(apart, 2, None).says
+    assert "the ranks differ at collective 1 of group 7" in collectives.judge(apart, 2, None).says
 
 
 def test_ranks_that_hang_are_judged_by_what_they_said_when_asked() -> None:
     hang = Hang(reason="no progress", stuck=(stuck(0, [one(1), one(2)]), stuck(1, [one(1), one(2, "barrier")])))
     verdict = collectives.judge([], 2, hang)
     assert verdict.says.startswith(
-        "ranks issue different collectives: the ranks part at collective 2; rank 0 asked for"
+        "ranks issue different collectives: the ranks differ at collective 2; rank 0 issued"
     )
 
 
@@ -183,7 +183,7 @@ def test_a_rank_that_asks_for_several_collectives_at_once_waits_at_the_oldest() 
 
 def test_a_hang_says_where_ranks_part() -> None:
     ranks = [stuck(0, [one(1), one(2, finished=False)]), stuck(1, [one(1), one(2, "barrier", finished=False)])]
-    assert explain(ranks, 2).startswith("the ranks part at collective 2; rank 0 asked for all_reduce 8 of Float in")
+    assert explain(ranks, 2).startswith("the ranks differ at collective 2; rank 0 issued all_reduce 8 of Float in")
 
 
 def test_a_hang_groups_ranks_that_do_the_same_and_names_those_that_are_silent() -> None:

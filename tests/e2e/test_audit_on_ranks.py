@@ -32,7 +32,7 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> No
         if sync == "none" and backend != "ddp":
             assert says.startswith("DIFFERENT"), label
             for rank in (0, 1):  # each asks in the model for another thing
-                assert re.search(rf"rank {rank} asked for [^;]+ in \w+ \(model/\w+\.py:\d+\)", says), label
+                assert re.search(rf"rank {rank} issued [^;]+ in \w+ \(model/\w+\.py:\d+\)", says), label
         else:  # under ddp no forward issues a collective of its own, so there is nothing to part at
             assert says.startswith("SAME, all 2 ranks"), label
     alike = ("--select", "branch_sync=agree", "--select", "backend=fsdp")

@@ -205,7 +205,7 @@ def test_a_rank_that_does_nothing_is_named_with_its_place(still: Planted, plant:
 def test_ranks_that_part_are_told_where(apart: Planted, backend: str, plant: str, at: Phase) -> None:
     result = apart.result(backend=backend, plant=plant, at=at)
     expected = DESYNC[backend, plant, at]
-    says = {"hang": r"the ranks part at collective \d+; .*_strike", "ok": ""}.get(
+    says = {"hang": r"the ranks differ at collective \d+; .*_strike", "ok": ""}.get(
         expected, "unlike .*rank 1 in _strike"
     )
     article = "an" if plant.startswith("extra") else ""

@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 from toy_matrices import CPU, GPUS, matrix_of, plans_of, points
 
 from bench.errors import InputError
-from bench.matrix import CellPlan, Matrix, expand
+from bench.matrix import Matrix, expand
 from bench.records.cell import Cell
+from bench.records.plan import CellPlan
 
 # What the fields mean
 

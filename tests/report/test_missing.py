@@ -2,8 +2,8 @@
 
 from examples import cell, result
 
-from bench.matrix import CellPlan
 from bench.records.outcome import Oom, Skipped
+from bench.records.plan import CellPlan
 from bench.report.missing import missing
 from bench.report.render import markdown
 from bench.report.tables import sections

@@ -13,11 +13,11 @@ from bench.cli.progress import Progress
 from bench.launch.local import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.machine.conditions import Sampler
-from bench.matrix import CellPlan
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.conditions import Conditions
 from bench.records.outcome import Failed
 from bench.records.phases import Stage
+from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankOom
 from bench.records.verdict import Goal
 from bench.store import spool
