@@ -1,6 +1,6 @@
 """Claims: what people expect of a run, in a form that bench can judge. See bench/report/claims.py."""
 
-from typing import Annotated, Self
+from typing import Annotated, NamedTuple, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import InitErrorDetails, PydanticKnownError
@@ -9,17 +9,25 @@ from bench.records.base import Frozen
 from bench.records.phases import PHASE_NAMES
 from bench.units import Kind, quantity
 
-METRICS: dict[str, Kind] = {
-    "peak_allocated_bytes": "bytes",
-    "peak_reserved_bytes": "bytes",
-    "capacity_share": "ratio",
-    "step_time_s": "s",
-    "samples_per_s": "samples/s",
-    **dict.fromkeys((*PHASE_NAMES, "total"), "s"),
-}
-"""The metrics of claims, and their units. Figures are of the worst rank; phases are means of the phase window.
 
-To add one: an entry here, and its reader in bench/report/claims.py."""
+class ClaimMetric(NamedTuple):
+    """A figure that a claim can be about."""
+
+    kind: Kind
+    figure: str | None
+    """The attribute of `Measured` (bench/report/rows.py) that holds it; None for the mean of a phase."""
+
+
+METRICS: dict[str, ClaimMetric] = {
+    "peak_allocated_bytes": ClaimMetric("bytes", "peak_allocated_bytes_rank_max"),
+    "peak_reserved_bytes": ClaimMetric("bytes", "peak_reserved_bytes_rank_max"),
+    "capacity_share": ClaimMetric("ratio", "capacity_share_rank_max"),
+    "step_time_s": ClaimMetric("s", "step_time_s_rank_max"),
+    "samples_per_s": ClaimMetric("samples/s", "samples_per_s_global"),
+    **dict.fromkeys(PHASE_NAMES, ClaimMetric("s", None)),
+    "total": ClaimMetric("s", "total_s"),
+}
+"""All metrics of claims. To add one, add an entry."""
 
 
 def _metric(value: str) -> str:
@@ -85,7 +93,7 @@ class Claim(Frozen):
     @property
     def kind(self) -> Kind:
         """The unit of its bounds."""
-        return "ratio" if self.ratio else METRICS[self.metric]
+        return "ratio" if self.ratio else METRICS[self.metric].kind
 
     @property
     def bounds(self) -> Bounds:

@@ -11,7 +11,7 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from bench.errors import near_miss
-from bench.records.claim import Claim
+from bench.records.claim import METRICS, Claim
 from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
 from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, setting, settings_name
@@ -151,23 +151,12 @@ def _metric(side: Side, claim: Claim) -> float:
     """
     measured = side.row.measured
     assert measured is not None
-    value: float | None
-    match claim.metric:
-        case "peak_allocated_bytes":
-            value = measured.peak_allocated_bytes_rank_max
-        case "peak_reserved_bytes":
-            value = measured.peak_reserved_bytes_rank_max
-        case "capacity_share":
-            value = measured.capacity_share_rank_max
-        case "step_time_s":
-            value = measured.step_time_s_rank_max
-        case "samples_per_s":
-            value = measured.samples_per_s_global
-        case "total":
-            value = measured.total_s
-        case phase:
-            times = measured.phases.parts.get(phase) if measured.phases else None
-            value = times.mean_s if times else None
+    figure = METRICS[claim.metric].figure
+    if figure is None:
+        times = measured.phases.parts.get(claim.metric) if measured.phases else None
+        value: float | None = times.mean_s if times else None
+    else:
+        value = getattr(measured, figure)
     if value is None:
         raise NotTestedError(f"{caption(claim.metric)} is unknown for {side_name(side, claim.of)}")
     return value

@@ -154,9 +154,7 @@ def test_a_collective_that_was_refused_is_told_by_its_place_and_a_group_by_its_n
 def test_ranks_that_hang_are_judged_by_what_they_said_when_asked() -> None:
     hang = Hang(reason="no progress", stuck=(stuck(0, [one(1), one(2)]), stuck(1, [one(1), one(2, "barrier")])))
     verdict = collectives.judge([], 2, hang)
-    assert verdict.says.startswith(
-        "ranks issue different collectives: the ranks differ at collective 2; rank 0 issued"
-    )
+    assert verdict.says.startswith("ranks issue different collectives: the ranks differ at collective 2; rank 0 issued")
 
 
 # --- hangs ----------------------------------------------------------------------------------------------------------

@@ -74,7 +74,7 @@ def _unit(claim: Claim, kind: Kind) -> str:
 
 
 def _show(value: float, claim: Claim) -> str:
-    kind = METRICS.get(claim.metric, "s")
+    kind = METRICS[claim.metric].kind
     return in_unit(value, UNITS[kind] if claim.ratio else _unit(claim, kind))
 
 
