@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -15,6 +15,7 @@ from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
 from bench.cli.report_files import claims_of, is_stream, unreadable, write_report
 from bench.errors import InputError, near_miss
+from bench.report.render.formats import FORMATS, by_ending
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from bench.records.outcome import Result
     from bench.report.tables.sections import Choices, Report
 
-FormatName = Literal["md", "html", "csv", "json", "parquet"]
-"""The names of `bench.report.render.formats.FORMATS`."""
 STEP_SUMMARY_BYTES = 1024 * 1024
 """GitHub shows nothing of a step's summary that is larger."""
 
@@ -45,9 +44,11 @@ def report(
         list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")
     ] = None,
     format_: Annotated[
-        FormatName | None,
+        str | None,
         typer.Option(
-            "--format", help="[default: by --output's ending, else tables on a terminal and markdown elsewhere]"
+            "--format",
+            metavar="|".join(FORMATS),
+            help="[default: by --output's ending, else tables on a terminal and markdown elsewhere]",
         ),
     ] = None,
     output: Annotated[
@@ -79,9 +80,12 @@ def report(
     Prints tables on a terminal and markdown elsewhere, for a pull request. html is one page with charts; csv, json and
     parquet hold a row for each result.
     """
-    from bench.report.render.formats import FORMATS
     from bench.store.newest_run import newest
 
+    if format_ is not None and format_ not in FORMATS:
+        raise InputError(
+            f"{format_!r} is not a format", field="--format", allowed=[*FORMATS], fix=near_miss(format_, FORMATS)
+        )
     if not folders:
         folders = [newest(REPORTS)]
         typer.echo(f"the newest run: {folders[0]}", err=True)
@@ -109,7 +113,6 @@ def report(
 
 def _by_ending(output: Path | None) -> str | None:
     """The format's name. A file without an ending has none, and becomes markdown."""
-    from bench.report.render.formats import FORMATS, by_ending
 
     if output is None or not output.suffix:
         return None

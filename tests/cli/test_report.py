@@ -5,7 +5,6 @@ import os
 import re
 import time
 from pathlib import Path
-from typing import get_args
 
 import pytest
 from examples import MACHINE, MATRIX_YAML, result
@@ -14,7 +13,6 @@ from typer.testing import CliRunner, Result
 from bench import machine
 from bench.cli import selection
 from bench.cli.app import app
-from bench.cli.report import FormatName
 from bench.cli.report_files import write_reports
 from bench.records.cell import Attempt, Train
 from bench.records.outcome import Result as Record
@@ -109,8 +107,13 @@ def test_claims_that_several_runs_of_one_matrix_share_are_judged_once(tmp_path: 
 # --- formats --------------------------------------------------------------------------------------------------------
 
 
-def test_the_option_names_every_format() -> None:
-    assert set(get_args(FormatName)) == set(FORMATS)
+def test_the_option_names_every_format_and_refuses_others() -> None:
+    assert "|".join(FORMATS) in bench("report", "--help").stdout
+    done = bench("report", "run", "--format", "htlm")
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        "bench: --format: 'htlm' is not a format\n  allowed: md, html, csv, json, parquet\n  did you mean 'html'?\n"
+    )
 
 
 @pytest.mark.parametrize("name", ["out.xyz", "out.md.gz", "out.m"])

@@ -15,7 +15,7 @@ import yaml
 from documents import Command, Document, File, differences
 from typer._click.core import Command as Click
 
-from bench.cli import app
+from bench.cli.app import COMMANDS, app, load
 from bench.cli.guide import purpose
 
 ROOT = Path(__file__).parent.parent.parent
@@ -145,11 +145,11 @@ def unknown_word(code: str) -> str | None:
     if words[:1] != ["bench"]:
         return None
     command: Click = typer.main.get_command(app)
-    for word in words[1:]:
-        inner = getattr(command, "commands", {})
+    for depth, word in enumerate(words[1:]):
+        inner = COMMANDS if depth == 0 else getattr(command, "commands", {})
         options = {name for parameter in command.params for name in parameter.opts}
         if word in inner:
-            command = inner[word]
+            command = load(word) if depth == 0 else inner[word]
         elif (inner and not word.startswith("-") and not word.isupper()) or (
             word.startswith("--") and word.partition("=")[0] not in {*options, "--help"}
         ):

@@ -1,0 +1,147 @@
+"""Each example of CONTRIBUTING.md, applied to a copy of bench and used there."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from draw import ROOT
+
+TITLE = re.compile(
+    r"^### Add (?P<what>.+)\n(?P<text>(?:(?!^### ).*\n)*?)```diff\n(?P<diff>(?:.*\n)*?)```$", re.MULTILINE
+)
+EXAMPLES = {
+    example["what"]: example["diff"] for example in TITLE.finditer((ROOT / "CONTRIBUTING.md").read_text("utf-8"))
+}
+REPORTS = """
+from dataclasses import replace
+from examples import FASTER, mixed, result
+from bench.report.render import html, markdown, terminal
+from bench.report.render.formats import FORMATS, by_ending
+from bench.report.summary import summarize
+from bench.report.tables import attempts
+from bench.report.tables.sections import Choices, Report
+"""
+
+IN_PYTHON = {
+    "a column": REPORTS
+    + """
+table = attempts.matrix(summarize(mixed()))
+assert [row[table.headers.index("ranks")] for row in table.rows][:2] == ["2", "2"]
+""",
+    "a section of the report": REPORTS
+    + """
+again = [one.model_copy(update={"retried": "rendezvous"}) for one in mixed()[:1]]
+for text in (markdown.render(Report(results=again).sections), html.render(Report(results=again).sections)):
+    assert "Retries" in text
+assert "Retries" not in markdown.render(Report(results=mixed()).sections)
+""",
+    "an export format": REPORTS
+    + """
+assert by_ending(".tsv") is FORMATS["tsv"]
+assert FORMATS["tsv"].render(Report(results=mixed()), None).count("\\t") > 10
+""",
+    "a kind of outcome": REPORTS
+    + """
+from bench.diagnosis.classify import classify
+from bench.records.outcome import Result
+from bench.sweep.sweep import RERUN_KINDS
+
+outcome = classify([], world_size=2, launcher_error="slurmstepd: PREEMPTED")
+one = result(outcome)
+assert Result.model_validate_json(one.model_dump_json()).outcome == outcome
+report = Report(results=[one])
+assert "preempted" in markdown.render(report.sections) and "preempted" in html.render(report.sections)
+
+assert "preempted" in RERUN_KINDS["failed"]
+""",
+    "a metric of claims": REPORTS
+    + """
+from bench.records.claim import Claim
+from bench.report.claims import judge_claims
+
+claim = Claim.model_validate({**FASTER, "metric": "capacity_bytes"})
+assert judge_claims(summarize(mixed()), [claim])[0].verdict in ("CONFIRMED", "REFUTED", "NOT TESTED")
+""",
+    "a device": """
+from bench.records.machine import Hardware
+from bench.runner.device import SHIMS
+
+hardware = Hardware(device="xpu", devices=2, cores=8, memory_bytes=2**34)
+assert SHIMS[hardware.device]().limit_memory(None) > 0
+""",
+    "a launcher": """
+from bench.launch.local import LAUNCHERS, Context
+from bench.records.machine import Hardware
+
+hardware = Hardware(device="cpu", devices=0, cores=2, memory_bytes=2**34)
+context = Context(hardware=hardware, new_folder=None, preloads={}, modules=[], waiting=print, note=print)
+LAUNCHERS["slow_start"](context).close()
+""",
+}
+ON_THE_COMMAND_LINE = {
+    "a backend": (
+        ["run", "matrices/quickstart.yaml", "--dry-run", "--axis", "backend=fsdp_no_shard"],
+        "fsdp_sharding_strategy: NO_SHARD",
+    ),
+    "a phase of a step": (
+        ["run", "matrices/quickstart.yaml", "--select", "backend=single", "--select", "batch=1", "measure.steps=3"],
+        " check_batch",
+    ),
+    "an export format": (["report", "--help"], "|tsv|"),
+    "a launcher": (["run", "matrices/quickstart.yaml", "--dry-run", "--isolation", "slow_start"], "accelerate"),
+}
+IN_ONE_ROOM = ("a backend", "a column", "a section of the report", "an export format", "a metric of claims")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    for name in ("bench", "model", "matrices"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return tmp_path
+
+
+def python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join([str(copy), str(ROOT / "tests")])
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=copy,
+        env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_every_table_has_an_example_and_every_example_a_use() -> None:
+    assert set(EXAMPLES) == set(IN_PYTHON) | set(ON_THE_COMMAND_LINE)
+
+
+@pytest.mark.parametrize("what", EXAMPLES)
+def test_an_example_applies_and_works(what: str, copy: Path) -> None:
+    apply = ["git", "apply", "--unidiff-zero", "--verbose", "-"]
+    applied = subprocess.run(apply, cwd=copy, input=EXAMPLES[what], text=True, capture_output=True, check=False)
+    assert applied.returncode == 0, applied.stderr
+    uses = [(["-c", IN_PYTHON[what]], "")] if what in IN_PYTHON else []
+    if what in ON_THE_COMMAND_LINE:
+        words, expected = ON_THE_COMMAND_LINE[what]
+        uses.append((["-m", "bench.cli", *words], expected))
+    for arguments, expected in uses:
+        done = python(copy, *arguments)
+        assert done.returncode == 0, done.stderr or done.stdout
+        assert expected in done.stdout
+
+
+@pytest.mark.parametrize("what", [what for what in EXAMPLES if what in IN_PYTHON])
+def test_without_the_change_the_use_fails(what: str, copy: Path) -> None:
+    assert python(copy, "-c", IN_PYTHON[what]).returncode != 0
+
+
+@pytest.mark.parametrize("what", IN_ONE_ROOM)
+def test_what_people_extend_most_is_a_change_in_one_room(what: str) -> None:
+    files = re.findall(r"^\+\+\+ b/(bench/.+)/?[^/]*\.py$", EXAMPLES[what], re.MULTILINE)
+    assert len({file.rpartition("/")[0] for file in files}) == 1
