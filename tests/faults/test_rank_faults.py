@@ -338,7 +338,8 @@ OWN = {
 @pytest.fixture(scope="module")
 def own(benches: Benches) -> Planted:
     cells = [{"plant": plant} for plant in OWN]
-    return Planted(benches("own"), cells, "--isolation", "launch", launch={"hang_after_s": 5})
+    # More than a gigabyte of output takes where others use the cores and the disk, too.
+    return Planted(benches("own"), cells, "--isolation", "launch", launch={"hang_after_s": 20})
 
 
 @pytest.mark.parametrize("plant", OWN)
