@@ -90,10 +90,15 @@ def load(name: str) -> type[Workload]:
         raise InputError(
             f"{name!r} is not a workload: it has no {', '.join(missing)}",
             field="workload.name",
-            fix="see the protocol in bench/workload.py",
+            fix="`bench guide workloads` shows one",
         )
-    if not (isinstance(workload.Config, type) and issubclass(workload.Config, BaseModel)):
-        raise InputError(f"{name!r} is not a workload: its Config is not a pydantic model", field="workload.name")
+    config = workload.Config
+    if not (isinstance(config, type) and issubclass(config, BaseModel) and config is not BaseModel):
+        raise InputError(
+            f"{name!r} is not a workload: its Config is not a pydantic model of its own",
+            field="workload.name",
+            fix="give it a class Config(pydantic.BaseModel) with a field for each option; it may have none",
+        )
     if not isinstance(workload.units, tuple) or not all(isinstance(unit, str) for unit in workload.units):
         raise InputError(f"{name!r} is not a workload: its units are not a tuple of class names", field="workload.name")
     with suppress(ValueError):  # a class written in C may have no signature

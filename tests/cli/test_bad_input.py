@@ -527,6 +527,21 @@ def test_a_workload_that_takes_no_config_is_refused(tmp_path: Path, monkeypatch:
     assert said.value.fix == "give it an __init__(self, config)"
 
 
+@pytest.mark.parametrize("config", ["BaseModel", "dict", "'Config'"])
+def test_a_workload_without_a_config_of_its_own_is_refused(
+    config: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["from pydantic import BaseModel", "class Plain:", f"    Config = {config}", "    presets, units = {}, ()"]
+    parts = [f"    def {name}(self, *_): pass" for name in ("__init__", "auto_preset", "build", "dataset")]
+    module = f"plain_{config.strip(chr(39)).lower()}"
+    (tmp_path / f"{module}.py").write_text("\n".join([*lines, *parts]))
+    monkeypatch.chdir(tmp_path)
+    case = Case("plain", GOOD.replace("tests.workloads:Toy', preset: tiny", f"{module}:Plain'"), ())
+    with pytest.raises(InputError, match="its Config is not a pydantic model of its own") as said:
+        load_and_expand(place(case, tmp_path), case)
+    assert "class Config(pydantic.BaseModel)" in (said.value.fix or "")
+
+
 def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() -> None:
     """A class that takes its constructor from one of C's: Python cannot say what it takes."""
 
