@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from bench import backends, workload
 from bench.launch import attempt_files
+from bench.launch.environment import added_environment
 from bench.matrix import Matrix
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware
@@ -32,7 +33,7 @@ def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware
     attempt = Attempt(cell=cell, batch_per_rank=listed[0] if listed else goal.granularity)
     one = len(plan.batches) == len(listed) == 1
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
-    environment = backends.environment(cell.num_processes, hardware, user)
+    environment = added_environment(cell.num_processes, hardware, user)
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)
     limit, command = cell.memory_limit_bytes, " ".join(attempt_files.launch_command(["attempt", folder]))
     shown = [

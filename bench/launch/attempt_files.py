@@ -8,6 +8,7 @@ from pathlib import Path
 import yaml
 
 from bench import backends
+from bench.launch.environment import FOREIGN, RENDEZVOUS
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.store.spool import Spec
@@ -56,7 +57,7 @@ def files(
 def _script(environment: Mapping[str, str]) -> str:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
     launch = " ".join(launch_command(["attempt", '"$here"', "--out", '"$out"'], config_file='"$here/accelerate.yaml"'))
-    foreign = "|".join([f"({'|'.join(backends.FOREIGN)})[A-Za-z0-9_]*", *backends.RENDEZVOUS])
+    foreign = "|".join([f"({'|'.join(FOREIGN)})[A-Za-z0-9_]*", *RENDEZVOUS])
     lines = [
         "#!/bin/sh",
         "# Runs this attempt by hand, in an accelerate launch of its own. Results go to the folder that you name, or",

@@ -14,8 +14,9 @@ from typing import Any, Protocol
 
 import yaml
 
-from bench import backends, processes, secrets
+from bench import processes, secrets
 from bench.launch.attempt_files import launch_command
+from bench.launch.environment import added_environment, launch_environment
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -99,7 +100,7 @@ class Launch:
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
-                env=backends.launch_environment(os.environ, added, Path(sys.executable).parent),
+                env=launch_environment(os.environ, added, Path(sys.executable).parent),
                 start_new_session=True,
             )
 
@@ -135,7 +136,7 @@ class OwnLaunch:
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         world_size = cell.num_processes
-        added = backends.environment(world_size, self.hardware, os.environ)
+        added = added_environment(world_size, self.hardware, os.environ)
         self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
         watch = Watch(folder, world_size, limits, on_beat)
         try:
@@ -184,7 +185,7 @@ class RankServers:
         self.folder, self.num_processes, hardware = folder, num_processes, context.hardware
         config_file = folder / "accelerate.yaml"
         write_yaml(config_file, _plain_config(num_processes, hardware.device))
-        added = backends.environment(num_processes, hardware, os.environ)
+        added = added_environment(num_processes, hardware, os.environ)
         preloads = ",".join(sorted(context.preloads.get(num_processes, ())))
         serve = ["serve", str(folder), preloads, *context.modules]
         self.launch = Launch(config_file, folder / "launch.log", serve, added)

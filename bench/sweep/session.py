@@ -8,6 +8,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 
 from bench import backends, machine, workload
+from bench.launch.environment import added_environment
 from bench.launch.local import LAUNCHERS, Context
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
@@ -43,7 +44,7 @@ def opened(
         InputError: another run uses the folder, or its results come from a different machine.
     """
     store = Store(folder)
-    record = machine.record(hardware, os.environ, backends.environment(1, hardware, os.environ))
+    record = machine.record(hardware, os.environ, added_environment(1, hardware, os.environ))
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs

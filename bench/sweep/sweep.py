@@ -13,6 +13,7 @@ from pydantic import ValidationError
 from bench import backends
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
+from bench.launch.environment import added_environment
 from bench.launch.local import Executor, LaunchResult
 from bench.launch.watch import Limits
 from bench.machine import disk
@@ -202,7 +203,7 @@ class Sweep:
         """Write the files of a launch to ``folder``, run its ranks, and record what else the machine did."""
         hardware = self.machine.hardware
         assert isinstance(hardware, Hardware)  # this machine's own
-        environment = backends.environment(attempt.cell.num_processes, hardware, os.environ)
+        environment = added_environment(attempt.cell.num_processes, hardware, os.environ)
         for name, text in attempt_files.files(attempt, self.units, hardware.device, environment, str(folder)).items():
             spool.write_text(folder / name, text)
         self.beside.begin()  # for walks and audits too: else the next attempt takes their work for another program's

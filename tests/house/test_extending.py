@@ -22,14 +22,14 @@ from examples import FASTER, mixed, result
 from bench.report.render import html, markdown, terminal
 from bench.report.render.formats import FORMATS, by_ending
 from bench.report.summary import summarize
-from bench.report.tables import attempts
+from bench.report.tables import raw_matrix
 from bench.report.tables.sections import Choices, Report
 """
 
 IN_PYTHON = {
     "a column": REPORTS
     + """
-table = attempts.matrix(summarize(mixed()))
+table = raw_matrix.matrix(summarize(mixed()))
 assert [row[table.headers.index("ranks")] for row in table.rows][:2] == ["2", "2"]
 """,
     "a section of the report": REPORTS

@@ -15,9 +15,10 @@ import pytest
 import yaml
 from examples import cell
 
-from bench import backends, processes
+from bench import processes
 from bench.launch import attempt_files
 from bench.launch.attempt_files import launch_command
+from bench.launch.environment import FOREIGN, RENDEZVOUS, launch_environment
 from bench.launch.local import Launch, _plain_config, write_yaml
 from bench.launch.watch import Limits, Watch, cause_of_death, exit_codes
 from bench.records.cell import Attempt
@@ -261,7 +262,7 @@ def test_the_command_launches_its_own_folder_with_the_recorded_environment(tmp_p
 
 
 def test_the_command_unsets_what_a_launch_is_kept_from() -> None:
-    foreign = [f"{prefix}X9_y" for prefix in backends.FOREIGN] + [*backends.RENDEZVOUS, "PMI_RANK"]
+    foreign = [f"{prefix}X9_y" for prefix in FOREIGN] + [*RENDEZVOUS, "PMI_RANK"]
     user = {"PATH": os.environ["PATH"], "LINES": "a\nb", "MY_RANK": "1", **dict.fromkeys(foreign, "planted")}
     script = attempt_files.files(ATTEMPT, (), "cpu", {}, "")["command.sh"]
     [unset] = [line for line in script.splitlines() if line.startswith("unset ")]
@@ -269,7 +270,7 @@ def test_the_command_unsets_what_a_launch_is_kept_from() -> None:
         ["sh", "-euc", f"{unset}\nenv -0"], env=user, capture_output=True, text=True, check=True
     ).stdout
     names = {line.partition("=")[0] for line in seen.split("\0")} - {"PWD", "OLDPWD", "SHLVL", "_", ""}
-    assert names == set(backends.launch_environment(user, {}, Path("/venv/bin")))
+    assert names == set(launch_environment(user, {}, Path("/venv/bin")))
     assert names == {"PATH", "LINES", "MY_RANK"}
 
 

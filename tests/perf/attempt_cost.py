@@ -32,6 +32,7 @@ from scipy.stats import ttest_1samp
 from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
+from bench.launch.environment import added_environment, launch_environment
 from bench.launch.local import Context, Executor, Forking, OwnLaunch
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure
@@ -94,7 +95,7 @@ class Trial:
             mixed_precision="bf16",
             measure=Measure(warmup_steps=3, steps=steps, phase_steps=0),
         )
-        self.environment = backends.environment(self.ranks, hardware, os.environ)
+        self.environment = added_environment(self.ranks, hardware, os.environ)
 
     def fixed_costs(self) -> FixedCosts:
         with closing(self.servers()) as fork, closing(OwnLaunch(self.hardware)) as launch:
@@ -189,7 +190,7 @@ class Trial:
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
         command = [*launch, "--config_file", str(folder / "accelerate.yaml"), str(BARE), str(folder)]
         tools = Path(sys.executable).parent
-        environment = backends.launch_environment(os.environ, self.environment, tools)
+        environment = launch_environment(os.environ, self.environment, tools)
         subprocess.run(command, env=environment, check=True, capture_output=True)
         ranks = [json.loads(file.read_text()) for file in folder.glob("bare*.json")]
         bench_s, bare_s = (

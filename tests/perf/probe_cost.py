@@ -16,6 +16,7 @@ from pathlib import Path
 from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
+from bench.launch.environment import added_environment
 from bench.launch.local import Context, Executor, Forking, LaunchResult, OwnLaunch
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure, Walk
@@ -119,7 +120,7 @@ def _cell(backend: str, limit_bytes: int) -> Cell:
 
 
 def _launch(attempt: Attempt | Walk, executor: Executor, folder: Path) -> LaunchResult:
-    environment = backends.environment(attempt.cell.num_processes, HARDWARE, os.environ)
+    environment = added_environment(attempt.cell.num_processes, HARDWARE, os.environ)
     for name, text in attempt_files.files(attempt, WORKLOAD.units, HARDWARE.device, environment, str(folder)).items():
         spool.write_text(folder / name, text)
     return executor.run(attempt.cell, folder, Limits(600, None), lambda _: None)

@@ -14,10 +14,10 @@ from bench.report.naming import row_name
 from bench.report.rows import Measured
 from bench.report.speedup import compare_axis
 from bench.report.summary import row_of, summarize
-from bench.report.tables.attempts import MAX_DETAILED, matrix
 from bench.report.tables.doubts import doubt_sentences
 from bench.report.tables.phases import phases
 from bench.report.tables.ranks import ranks
+from bench.report.tables.raw_matrix import MAX_DETAILED, matrix
 from bench.report.tables.speedup import faster
 from bench.report.tables.steps import steps
 

@@ -15,7 +15,7 @@ from bench.records.outcome import Oom, Reported
 from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.report.render import frame
 from bench.report.summary import summarize
-from bench.report.tables.records import records
+from bench.report.tables.export import records
 from bench.report.tables.show import show
 from bench.store.run_folder import Store
 from bench.store.spool import Footprint, Walked, write

@@ -6,7 +6,7 @@ from typing import Literal
 
 from bench.records.phases import PHASE_NAMES
 from bench.report.rows import P95_NEEDS, Phases, Row, Sampled, Summary, Times
-from bench.report.tables.attempts import detailed_rows, row_columns
+from bench.report.tables.raw_matrix import detailed_rows, row_columns
 from bench.report.tables.table import Column, Table, of_part, table_of
 from bench.units import UNKNOWN, ms, percent
 

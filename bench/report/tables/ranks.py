@@ -3,7 +3,7 @@
 from functools import partial
 
 from bench.report.rows import Sampled, Summary
-from bench.report.tables.attempts import MemoryKind, details_of, memory_kinds, peak_of_rank
+from bench.report.tables.raw_matrix import MemoryKind, details_of, memory_kinds, peak_of_rank
 from bench.report.tables.table import Column, Table
 from bench.units import ms
 

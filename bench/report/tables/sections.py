@@ -17,16 +17,16 @@ from bench.report.rows import Summary
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_section
-from bench.report.tables.attempts import matrix
 from bench.report.tables.charts import charts
 from bench.report.tables.claims import claims_table
 from bench.report.tables.doubts import doubts_section
+from bench.report.tables.export import Record, records
 from bench.report.tables.figure import Chart
 from bench.report.tables.header import files, header, method
 from bench.report.tables.missing import not_measured
 from bench.report.tables.phases import Statistic, phases
 from bench.report.tables.ranks import ranks
-from bench.report.tables.records import Record, records
+from bench.report.tables.raw_matrix import matrix
 from bench.report.tables.regimes import regimes
 from bench.report.tables.searches import searches
 from bench.report.tables.speedup import speedup_sections

@@ -18,8 +18,8 @@ from bench.report.naming import REASON_LIMIT, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
 from bench.report.summary import row_of, summarize
 from bench.report.tables import conditions
-from bench.report.tables.attempts import few_steps, outcome_column
 from bench.report.tables.phases import P95_NOTE, phases
+from bench.report.tables.raw_matrix import few_steps, outcome_column
 from bench.report.tables.regimes import DTYPE_COLUMNS, REGIME_COLUMNS
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import steps

@@ -1,8 +1,8 @@
 """Both timing windows side by side, and the loss."""
 
 from bench.report.rows import Sampled, Summary
-from bench.report.tables.attempts import details_of
 from bench.report.tables.phases import P95_NOTE
+from bench.report.tables.raw_matrix import details_of
 from bench.report.tables.table import Column, Table
 from bench.units import ms, percent
 

@@ -11,7 +11,7 @@ from examples import CUDA_MACHINE, mixed, on_terminal, rank, rendered, result, v
 
 from bench.report.render import frame, markdown, terminal
 from bench.report.summary import summarize
-from bench.report.tables.records import records
+from bench.report.tables.export import records
 from bench.report.tables.sections import Report
 
 GOLDEN = Path(__file__).parents[1] / "golden"

@@ -11,7 +11,7 @@ from pydantic import JsonValue
 from bench.records.outcome import Failed, Hang, Oom
 from bench.report.render import frame
 from bench.report.summary import summarize
-from bench.report.tables.records import records
+from bench.report.tables.export import records
 
 
 def test_rows_for_other_programs_have_units_and_nulls() -> None:

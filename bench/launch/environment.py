@@ -1,0 +1,43 @@
+"""The environment variables of a launch: what bench adds to the user's, and what it takes away."""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from bench.records.machine import Hardware
+
+FOREIGN = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "PMI_", "OMPI_", "MV2_", "MPI_LOCALRANKID")
+"""Prefixes of environment variables that would silently override a launch's config: accelerate's, other launchers'."""
+RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RANK", "MASTER_ADDR", "MASTER_PORT")
+"""Variables of a launcher that started bench itself; they would override a launch too."""
+
+
+def added_environment(num_processes: int, hardware: Hardware, user: Mapping[str, str]) -> dict[str, str]:
+    """Variables that bench adds to a launch. What the user has set is kept, except for the variables of `FOREIGN`.
+
+    Args:
+        user: the environment that bench itself was started with.
+    """
+    added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // num_processes)), "TOKENIZERS_PARALLELISM": "false"}
+    added["TORCH_FR_BUFFER_SIZE"] = "2000"  # entries of torch's flight recorder, to explain hangs
+    if hardware.device == "cuda":
+        # torch.cuda.is_available() then asks NVML and leaves CUDA uninitialised, so that a rank server can still fork.
+        added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        if "PYTORCH_ALLOC_CONF" not in user:
+            added["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
+    else:
+        added |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
+        added["GLOO_SOCKET_IFNAME"] = "lo"
+    return {name: value for name, value in added.items() if name not in user or name.startswith(FOREIGN)}
+
+
+def launch_environment(user: Mapping[str, str], added: Mapping[str, str], tools: Path) -> dict[str, str]:
+    """The complete environment of a launch: the user's, without the variables that would silently change a cell.
+
+    accelerate also reads its settings from variables, and a launcher around bench leaves its rendezvous in others.
+
+    Args:
+        tools: the folder of this Python environment's programs. First in PATH, so that DeepSpeed always builds with
+            the same ninja.
+    """
+    kept = {name: value for name, value in user.items() if not name.startswith(FOREIGN) and name not in RENDEZVOUS}
+    return {**kept, **added, "PATH": f"{tools}:{kept.get('PATH', '')}"}

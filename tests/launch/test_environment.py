@@ -1,0 +1,63 @@
+"""The environment of a launch: what bench adds, what stays, what is taken away."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.launch.environment import added_environment, launch_environment
+from bench.records.machine import Hardware
+
+CPU = Hardware(device="cpu", devices=0, cores=8, memory_bytes=2**34)
+GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=2**36)
+BOTH = ({"PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {"PYTORCH_ALLOC_CONF": "backend:native"})
+
+
+def test_segments_are_expandable_on_a_gpu_by_default() -> None:
+    added = added_environment(2, GPUS, {})
+    assert added["PYTORCH_CUDA_ALLOC_CONF"] == "expandable_segments:True"
+    assert added["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
+
+
+@pytest.mark.parametrize("user", BOTH)
+def test_the_users_allocator_setting_stands_under_either_name(user: dict[str, str]) -> None:
+    assert not any("ALLOC_CONF" in name for name in added_environment(2, GPUS, user))
+
+
+def test_a_cpu_launch_sees_no_gpu_and_sets_no_allocator() -> None:
+    added = added_environment(2, CPU, {})
+    assert added["CUDA_VISIBLE_DEVICES"] == ""
+    assert added["DS_ACCELERATOR"] == added["ACCELERATE_TORCH_DEVICE"] == "cpu"
+    assert not any("ALLOC_CONF" in name for name in added)
+
+
+@pytest.mark.parametrize("hardware", [CPU, GPUS], ids=["cpu", "cuda"])
+def test_what_the_user_has_set_stays_but_for_accelerates_own(hardware: Hardware) -> None:
+    for name in added_environment(2, hardware, {}):
+        added = added_environment(2, hardware, {name: "mine"})
+        assert (name in added) == name.startswith("ACCELERATE_")
+
+
+def test_a_launch_inherits_nothing_that_would_change_a_cell_unseen() -> None:
+    user = {
+        "HOME": "/home/of/the/user",
+        "OMP_NUM_THREADS": "3",
+        "PATH": "/usr/bin",
+        "ACCELERATE_MIXED_PRECISION": "fp16",
+        "ACCELERATE_GRADIENT_ACCUMULATION_STEPS": "4",
+        "FSDP_OFFLOAD_PARAMS": "true",
+        "RANK": "7",
+        "WORLD_SIZE": "8",
+        "MASTER_PORT": "29500",
+        "TORCHELASTIC_RUN_ID": "other",
+    }
+    assert launch_environment(user, {"ACCELERATE_TORCH_DEVICE": "cpu"}, Path("/venv/bin")) == {
+        "HOME": "/home/of/the/user",
+        "OMP_NUM_THREADS": "3",
+        "PATH": "/venv/bin:/usr/bin",
+        "ACCELERATE_TORCH_DEVICE": "cpu",
+    }
+
+
+@pytest.mark.parametrize(("ranks", "threads"), [(1, "8"), (2, "4"), (3, "2"), (8, "1"), (16, "1")])
+def test_ranks_share_the_cores(ranks: int, threads: str) -> None:
+    assert added_environment(ranks, CPU, {})["OMP_NUM_THREADS"] == threads
