@@ -99,6 +99,15 @@ def load(name: str) -> type[Workload]:
             field="workload.name",
             fix="give it a class Config(pydantic.BaseModel) with a field for each option; it may have none",
         )
+    presets = workload.presets
+    if not (
+        isinstance(presets, Mapping) and all(isinstance(fields, Mapping) for fields in presets.values())
+    ) or not all(isinstance(preset, str) for preset in presets):
+        raise InputError(
+            f"{name!r} is not a workload: its presets are not a mapping from names to fields of its Config",
+            field="workload.name",
+            fix="`presets = {}` for none",
+        )
     if not isinstance(workload.units, tuple) or not all(isinstance(unit, str) for unit in workload.units):
         raise InputError(f"{name!r} is not a workload: its units are not a tuple of class names", field="workload.name")
     with suppress(ValueError):  # a class written in C may have no signature

@@ -64,7 +64,8 @@ class Commands(TyperGroup):
             _print_error(InputError(error.strerror or str(error), where=where))
             raise typer.Exit(2) from error
         except Exception as error:
-            if hasattr(error, "format_message"):  # typer's own message about an option
+            # typer's own message about an option; without a subcommand, the message is the whole help
+            if hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError":
                 setattr(error, "message", one_line(getattr(error, "message", "").replace("Value error, ", "", 1), 480))  # noqa: B010
             raise
 

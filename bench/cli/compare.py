@@ -20,7 +20,7 @@ def compare(
         typer.Option(
             metavar="SHARE",
             help="Exit with 1 when a step is longer by more than this share, 5%, or an attempt that succeeded before"
-            " fails now.",
+            " fails now. UNCLEAR passes: stderr says how many attempts the gate could not decide.",
         ),
     ] = None,
     noise: Annotated[

@@ -198,8 +198,8 @@ class Progress:
         self._wall_s += self._clock() - began_s
 
     def _left_s(self) -> float | None:
-        """Estimated from the mean of this run's attempts, skipped ones aside; unknown before the first."""
-        if not self._timed:
+        """Estimated by the mean of this run's attempts, without skipped ones. None before the first, or in a build."""
+        if not self._timed or self._waiting_since_s is not None:  # nobody knows how long a build takes
             return None
         began_s = self._attempt_began_s if self._probe_began_s is None else self._probe_began_s
         under_way_s = 0.0 if began_s is None else self._clock() - began_s

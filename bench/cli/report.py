@@ -171,7 +171,7 @@ def _errors_name(output: Path | None) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if output is None:
+        if output is None or isinstance(error, BrokenPipeError):
             raise
         raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix="see --output") from error
 

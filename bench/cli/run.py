@@ -59,7 +59,12 @@ def probe(
     grad_ckpt: Annotated[str | None, typer.Option(metavar="VALUES", help="Short for --axis grad_ckpt=VALUES.")] = None,
     max_batch: Annotated[int | None, typer.Option(metavar="BATCH", help="Try no larger batch than this.")] = None,
     memory_limit: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="Memory that one rank may allocate: 8GiB, or auto.")
+        str | None,
+        typer.Option(
+            metavar="SIZE",
+            help="Memory that one rank may allocate, such as 8GiB. auto on a CPU: a limit that keeps the search"
+            " short; auto on a GPU: no limit.  [default: auto]",
+        ),
     ] = None,
     granularity: Annotated[int | None, typer.Option(metavar="BATCH", help="Try only multiples of this batch.")] = None,
     tolerance: Annotated[
@@ -166,7 +171,11 @@ def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
             raise
         raise typer.Exit(130) from None
     finally:
-        write_reports(sweep.store)
+        try:
+            write_reports(sweep.store)
+        except (InputError, OSError) as error:  # the results are stored, and their exit code counts
+            with suppress(OSError):
+                typer.echo(f"bench: the report cannot be written: {error}", err=True)
 
 
 def _print_end(sweep: "Sweep", results: "list[Result]") -> None:
@@ -193,7 +202,9 @@ def _limits(plans: "Sequence[CellPlan]") -> list[str]:
 
     doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
     limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
-    enforced = [f"{doing} up to {size(limit)} a rank, enforced" for limit in limits if limit is not None]
+    enforced = [
+        f"{doing} up to {size(limit)} per rank (launch.memory_limit), enforced" for limit in limits if limit is not None
+    ]
     return enforced or (["probing up to what the device has free"] if doing == "probing" else [])
 
 

@@ -38,7 +38,7 @@ def read(store: "Store") -> RunMatrix:
         matrix = load(file, hardware=hardware)
         plans = [plan for plan in expand(matrix, hardware) if plan.cell.slug in run.cells]
     except InputError as error:
-        why = one_line(str(error).removeprefix(f"{file}: "), 240)
+        why = one_line(error.problem, 240)
         message = f"{file} cannot be read ({why}): cells without a result are not known, and claims are not judged"
         typer.echo(f"bench: {message}", err=True)
         return RunMatrix()

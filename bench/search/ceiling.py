@@ -90,7 +90,8 @@ def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal) -> tuple[int, 
         batch = _aim(curve, evidence.seen, bracket, hint, goal)
         reach = goal.down(min(max(curve.reaches(1.0), 0), goal.cap))
         failed = fails is not None and reach >= fails
-        why = f"memory predicts {reach} as the largest batch" + (f", but {fails} ran out of memory" if failed else "")
+        why = f"memory predicts {reach} as the largest batch"
+        why += f", but {fails} ran out of memory" if failed else ": trying it and the next one"
     return min(max(batch, fits + goal.granularity), _top(bracket, goal)), why
 
 

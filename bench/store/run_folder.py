@@ -149,7 +149,7 @@ class Store:
     def command(self, attempt: Attempt) -> str | None:
         """The script that runs ``attempt`` by hand; None when nothing was launched."""
         file = self.folder(attempt) / "command.sh"
-        return file.read_text() if file.exists() else None
+        return file.read_text(errors="replace") if file.is_file() else None
 
     def has_scripts(self, results: Iterable[Result]) -> bool:
         """Whether `command.sh` lies beside one of these results; a copy of a run may leave them out."""

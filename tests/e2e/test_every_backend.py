@@ -126,4 +126,4 @@ def test_report_of_the_run(run: Path) -> None:
     written = (run / "report.md").read_text()
     assert re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", written) == output  # the file has the plots too
     assert output.count("**") >= 16
-    assert "Under DeepSpeed the engine steps inside backward" in output
+    assert "Under DeepSpeed, the engine runs the optimizer step inside backward" in output
