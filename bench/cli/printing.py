@@ -22,7 +22,8 @@ def print_unreadable(stores: "Sequence[Store]") -> None:
     """A line on stderr for each file of these runs that could not be read."""
     for store in stores:
         for file, why in store.unreadable.items():
-            typer.echo(f"bench: left out: {one_line(f'{file}: {why}', 480)}", err=True)
+            what = "rebuilt from the results" if file.name == "run.json" else "left out"
+            typer.echo(f"bench: {what}: {one_line(f'{file}: {why}', 480)}", err=True)
 
 
 def console() -> "Console":

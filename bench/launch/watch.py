@@ -123,6 +123,7 @@ def _progress(beat: Beat) -> tuple[int, int]:
 
 # torchrun's summary: one block per failed worker.
 _WORKER = re.compile(r"rank\s*:\s*(\d+) .*?\n\s*exitcode\s*:\s*(-?\d+)", re.DOTALL)
+_EXIT_STATUS = re.compile(r"CalledProcessError: .* returned non-zero exit status (\d+)")
 _CALLED_PROCESS = re.compile(r"died with <Signals\.(\w+)")
 
 
@@ -134,6 +135,8 @@ def cause_of_death(launcher_returncode: int, log: str) -> str:
         rank, code = next(iter(codes.items()))
         how = f"was killed by {_signal(code)}" if code < 0 else f"ended with exit code {code}"
         return f"the process of rank {rank} {how}"
+    if single := _EXIT_STATUS.search(log):
+        return f"the process of rank 0 ended with exit code {single[1]}"
     last = log.strip().splitlines()[-1] if log.strip() else "its log is empty"
     return f"accelerate launch ended with exit code {launcher_returncode}: {last[:300]}"
 

@@ -67,7 +67,7 @@ class Store:
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             mine = (file.name.startswith(".") for file in self.root.iterdir())  # left by a run that was killed early
-            if not (self.root / "run.json").exists() and not all(mine):
+            if not (self.root / "run.json").exists() and not self._holds_results() and not all(mine):
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
@@ -245,9 +245,11 @@ class Store:
         return self.root / "attempts" / attempt.slug
 
     def _run(self) -> Run | None:
-        """None without a run.json. One that cannot be read is rebuilt from the results."""
+        """None without a run. A run.json that is missing or cannot be read is rebuilt from the results."""
         file = self.root / "run.json"
         run = self._load(file, Run)
+        if run is None and self._holds_results() and not file.exists():
+            self.unreadable[file] = "it is missing"
         if run is not None or file not in self.unreadable:
             return run
         names = sorted(folder.name for folder in (self.root / "attempts").glob("*"))
@@ -258,6 +260,9 @@ class Store:
                 "is not a run of this version of bench", where=str(file), fix="choose another folder with --out"
             )
         return Run(machine=results[0].machine, cells=tuple(slugs))
+
+    def _holds_results(self) -> bool:
+        return any(self.root.glob("attempts/*/b*/result.json"))
 
     def _read(self, slug: str) -> Result | None:
         """The attempt's result. While it is measured again, and after that was interrupted, the earlier one."""

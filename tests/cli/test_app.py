@@ -107,3 +107,9 @@ def test_a_value_that_an_option_does_not_take_is_told_without_the_library_s_word
     assert done.exit_code == 2
     assert "'foo' is not one of 'matrix', 'result'" in done.stderr
     assert "Value error" not in done.stderr
+
+
+def test_a_group_without_a_command_prints_its_help_in_lines() -> None:
+    done = CliRunner().invoke(app, ["audit"])
+    assert done.exit_code == 2
+    assert "\nCommands:\n  collectives" in done.output

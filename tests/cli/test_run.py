@@ -125,3 +125,22 @@ def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
     assert done.exit_code == 0, done.output
     assert "train with ddp, batch 1:" in done.output
     assert "nothing to train with" not in done.output
+
+
+def test_a_report_that_cannot_be_written_hides_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing is launched: the only attempt is stored already."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    file, run = tmp_path / "mine.yaml", tmp_path / "run"
+    file.write_text("name: mine\nmatrix: {backend: [ddp], batch: 1}\nworkload: {name: pi07, preset: tiny}\n")
+    _, [plan], hardware = selection.read(file)
+    store, record = Store(run), machine.record(hardware)
+    with store.open(record, [plan.cell], file.read_text()):
+        outcome = ok(*((0.1,) * plan.cell.measure.steps,) * 2, memory=rss(4.0))
+        attempt = Attempt(cell=plan.cell, batch_per_rank=1)
+        store.begin(attempt)
+        store.finish(result(outcome, machine=record).model_copy(update={"attempt": attempt, "axes": plan.axes}))
+    (run / "claims.yaml").write_text("{")
+    done = bench("run", str(file), "--out", str(run))
+    assert "the report cannot be written: " in done.stderr
+    assert f"results: {run}" in done.stdout
+    assert done.exit_code == 0

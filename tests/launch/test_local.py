@@ -125,6 +125,11 @@ def test_all_ranks_that_failed_by_themselves_are_known_the_first_one_first() -> 
     assert exit_codes("config:\n rank : 8 lora\n exitcode : 7\nValueError: real") == {}
 
 
+def test_a_single_rank_that_ends_by_itself_is_named_with_its_exit_code() -> None:
+    log = "subprocess.CalledProcessError: Command '['python', 'x']' returned non-zero exit status 3."
+    assert cause_of_death(1, log) == "the process of rank 0 ended with exit code 3"
+
+
 def test_a_last_line_without_end_is_cut() -> None:
     assert len(cause_of_death(1, "x" * 10_000)) < 400
 

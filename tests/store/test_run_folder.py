@@ -134,12 +134,13 @@ def test_a_copy_of_a_folder_is_no_second_result(tmp_path: Path, stack: ExitStack
     assert list(store.unreadable) == [copy / "result.json"]
 
 
-def test_a_torn_run_file_is_made_anew_from_the_results(tmp_path: Path) -> None:
+@pytest.mark.parametrize("missing", [False, True])
+def test_a_torn_or_missing_run_file_is_made_anew_from_the_results(tmp_path: Path, missing: bool) -> None:
     with ExitStack() as stack:
         finish(opened(stack, tmp_path, C, A), A, C)
     file = tmp_path / "run.json"
     whole = file.read_text()
-    file.write_text(whole[:50])
+    file.unlink() if missing else file.write_text(whole[:50])
     store = Store(tmp_path)
     assert store.results() == [A, C]  # by name: the matrix's order is gone
     assert list(store.unreadable) == [file]
@@ -293,3 +294,15 @@ def test_a_cell_that_is_listed_twice_is_read_once(tmp_path: Path, stack: ExitSta
     run = json.loads(file.read_text())
     file.write_text(json.dumps({**run, "cells": run["cells"] * 2}))
     assert Store(tmp_path).results() == [A]
+
+
+def test_a_damaged_script_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        store = opened(stack, tmp_path, A)
+        finish(store, A)
+    script = store.folder(A.attempt) / "command.sh"
+    script.write_bytes(b"echo \xff")
+    assert store.command(A.attempt) == "echo \N{REPLACEMENT CHARACTER}"
+    script.unlink()
+    script.mkdir()
+    assert store.command(A.attempt) is None
