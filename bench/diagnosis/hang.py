@@ -7,7 +7,7 @@ from bench.records.hang import Stuck
 
 
 def explain(ranks: Sequence[Stuck], world_size: int, measured: Sequence[int] = ()) -> str:
-    """Which ranks wait, where, and for whom: one sentence, for the reason of a hang.
+    """One sentence for the reason of a hang: which ranks wait, where, and for which rank.
 
     Args:
         measured: ranks that had finished, and so did not answer.

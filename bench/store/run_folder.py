@@ -245,7 +245,7 @@ class Store:
         return self.root / "attempts" / attempt.slug
 
     def _run(self) -> Run | None:
-        """None without a run.json. One that cannot be read is rebuilt from the results."""
+        """The record in run.json; None without that file. If it cannot be read, it is rebuilt from the results."""
         file = self.root / "run.json"
         run = self._load(file, Run)
         if run is not None or file not in self.unreadable:
@@ -260,7 +260,7 @@ class Store:
         return Run(machine=results[0].machine, cells=tuple(slugs))
 
     def _read(self, slug: str) -> Result | None:
-        """The attempt's result. While it is measured again, and after that was interrupted, the earlier one."""
+        """The attempt's result. The earlier one while it is measured again, or if that was interrupted."""
         folder = self.root / "attempts" / slug
         for kept in (folder, *reversed(self._aside(folder) if folder.is_dir() else [])):
             file = kept / "result.json"

@@ -1,4 +1,4 @@
-"""The section of what to train with: why, and what else there is."""
+"""The section *What to run*: the recommended setting, the reasons, and the alternatives."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ def advice_section(summary: Summary, advice: Sequence[Advice]) -> Lines:
 
 
 def advice_sentences(summary: Summary, advice: Sequence[Advice]) -> list[str]:
-    """What to train with, why, and what else there is."""
+    """Sentences: the recommended setting of each task, the reasons, and the alternatives."""
     doubted = doubted_rows(summary)
     return [line for each in advice for line in _sentences(summary, each, doubted)]
 

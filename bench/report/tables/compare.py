@@ -12,7 +12,7 @@ from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.units import UNKNOWN, counted, gib, ms, percent
 
 MARK = " (!)"
-"""Follows every figure of a pair that differs in more than the code."""
+"""Added to every figure of a pair that differs in more than the code."""
 
 
 def summary_line(runs: TwoRuns) -> str:
@@ -72,7 +72,7 @@ def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
 
 
 def tables(runs: TwoRuns) -> list[Table]:
-    """What was measured in both runs, which outcomes changed, what only one run has."""
+    """The attempts in both runs, the outcomes that changed, and the attempts in only one run."""
     return [table for table in (_pairs(runs), _changed(runs), _only_in_one(runs)) if table.rows]
 
 
