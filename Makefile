@@ -27,7 +27,7 @@ check: install ## Format, lint, types, and the arrows between rooms
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Tests marked `alone` come last, one at a time. Both calls are made, whatever the first comes to.
+# Tests marked `alone` come last, one at a time. Both calls are made, even if the first one fails.
 define together
 	$(BIN)/pytest $(1) -m '$(2)not alone' -n $(WORKERS) --dist loadscope --no-loadscope-reorder; \
 	first=$$?; \
@@ -38,7 +38,7 @@ test: install .venv/extensions ## All tests but faults, and those that need a GP
 	$(call together,--ignore=tests/faults,not gpu and not long and )
 
 # One process writes the table.
-faults: install .venv/extensions ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes what they came to
+faults: install .venv/extensions ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes their outcomes
 ifdef FAULTS_TABLE
 	$(BIN)/pytest tests/faults
 else

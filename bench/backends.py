@@ -336,5 +336,5 @@ WHY_NO_ACCUMULATION = (
 
 
 def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
-    """The one message, wherever accumulation was asked for."""
+    """The message of every refusal of accumulation, wherever it was requested."""
     return InputError(f"{value}: gradient accumulation is refused", where=where, field=field, fix=WHY_NO_ACCUMULATION)

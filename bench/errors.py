@@ -1,14 +1,14 @@
-"""What a user did wrong, said once: where, which field, what it was, what is allowed, what to do."""
+"""The error for bad input: the place, the field, the wrong value, what is allowed, and what to do."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
 
 CUT = " … "
-"""Stands for what a shortened message leaves out."""
+"""Replaces what a shortened message leaves out."""
 
 
 class InputError(Exception):
-    """Bad input. The command line prints it as one message and exits with 2; nothing was launched.
+    """Bad input, or a disk that cannot be written. The command line prints it as one message and exits with 2.
 
     Args:
         problem: one sentence that names the value, e.g. ``'fspd' is not a backend``.

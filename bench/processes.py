@@ -37,14 +37,14 @@ def die_with_parent(parent: int | None = None, by: signal.Signals = signal.SIGKI
 
 
 def adopt_orphans() -> None:
-    """From now on processes whose parent ends become children of this process, if it is an ancestor (Linux)."""
+    """From now on, descendants of this process whose parent ends become its children (Linux)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 @contextlib.contextmanager
 def children_end_too() -> Iterator[None]:
-    """While this process waits for children such as a compiler, end them too when this process is ended."""
+    """Inside the context, the children of this process, such as a compiler, end when it is ended."""
 
     def end(*_: object) -> None:
         kill(tree(os.getpid())[1:], timeout_s=0)

@@ -49,7 +49,7 @@ class DataloaderVerdict(Frozen):
     says: str
     """One sentence."""
     samples_per_s_global: float | None
-    """What all loaders deliver to ranks that wait for each other: the slowest loader limits them all."""
+    """Of all ranks together. Ranks wait for each other in training, so the slowest loader limits all of them."""
 
 
 def judge(

@@ -81,14 +81,17 @@ def judge(
     unused = [g for g in groups if g.state == "UNUSED"]
     batches = f"{looked.batches} batch" + "es" * (looked.batches > 1)
     if not unused:
-        do = "can be turned off, which saves a walk over the graph every step" if find_unused else "can stay off"
+        do = "can be turned off, which saves a search of the graph in every step" if find_unused else "can stay off"
         says = f"backward reaches every parameter in {batches}: find_unused_parameters {do}"
         return ParamsVerdict(good=True, says=says, batches=looked.batches, groups=tuple(groups))
     fails = family == "ddp" and not find_unused
     if family != "ddp":
         do = "this does not matter here, but ddp needs find_unused_parameters on"
         if any(g.batches < looked.batches for g in unused):
-            do = "ranks with unlike samples may diverge (bench audit collectives); ddp needs find_unused_parameters on"
+            do = (
+                "ranks with different samples may issue different collectives (check with bench audit collectives);"
+                " ddp needs find_unused_parameters on"
+            )
     elif find_unused:
         do = "find_unused_parameters must stay on"
     else:

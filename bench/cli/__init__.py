@@ -7,7 +7,7 @@
 def main() -> None:
     """Run the command that `sys.argv` names.
 
-    The imports stand inside: Ctrl-C ends bench without a traceback from its first moment on.
+    The imports are inside this function, so that Ctrl-C ends bench without a traceback even while it starts.
     """
     try:
         from bench.cli.app import app

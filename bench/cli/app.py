@@ -1,4 +1,4 @@
-"""The application: its commands, and what becomes of bad input: one message and exit code 2."""
+"""The application: its commands. Bad input ends every command with one message and exit code 2."""
 
 import signal
 from importlib import import_module
@@ -13,7 +13,7 @@ from bench.errors import InputError, one_line
 from bench.secrets import mask
 
 REPORTS = Path("reports")
-"""Where runs lie unless --out says otherwise."""
+"""The folder that holds all runs, unless --out names another one."""
 
 COMMANDS = {
     "doctor": ("doctor:doctor", "Check what this machine can run and what is missing"),
@@ -27,8 +27,8 @@ COMMANDS = {
     "schema": ("schema:schema", "Print the JSON Schema of a matrix file or a stored result"),
     "guide": ("guide:guide", "List the guides, or print one"),
 }
-"""In the order of use: the module below `bench.cli` and its function, and the help in one line. The help stands here a
-second time so that `bench --help` imports no command; a test compares both."""
+"""In the order of use: the module below `bench.cli` with its function, and the help in one line. The help is repeated
+here so that `bench --help` imports no command; a test compares both."""
 
 
 class Commands(TyperGroup):

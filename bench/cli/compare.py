@@ -74,7 +74,7 @@ def compare(
 
 
 def _lost(head: "Store") -> list[str]:
-    """Files of head that may hold what has become slower or failed."""
+    """A sentence on each file of head that cannot be read: it may hide a regression."""
     return [f"{file.relative_to(head.root)} cannot be read: {why}" for file, why in head.unreadable.items()]
 
 

@@ -1,4 +1,4 @@
-"""guide: the texts in bench/guides."""
+"""`bench guide`: prints the texts in bench/guides."""
 
 from importlib.resources import files
 from typing import Annotated

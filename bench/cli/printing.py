@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def print_unreadable(stores: "Sequence[Store]") -> None:
-    """A line on stderr for each file of these runs that could not be read."""
+    """Print a line on stderr for each file of these runs that could not be read."""
     for store in stores:
         for file, why in store.unreadable.items():
             what = "rebuilt from the results" if file.name == "run.json" else "left out"
@@ -42,7 +42,7 @@ def forget_stdout() -> None:
 
 
 def print_report(report: "Report", to: "Console") -> None:
-    """The main tables: for people on a terminal, as markdown elsewhere."""
+    """Print the main tables: aligned on a terminal, as markdown elsewhere."""
     from bench.report.render import markdown, terminal
 
     if to.is_terminal:
@@ -53,7 +53,7 @@ def print_report(report: "Report", to: "Console") -> None:
 
 
 def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
-    """A title, sentences and tables: aligned on a terminal, as markdown elsewhere."""
+    """Print a title, sentences and tables: aligned on a terminal, as markdown elsewhere."""
     from bench.report.render import markdown, terminal
     from bench.report.tables.table import Table
 

@@ -92,7 +92,7 @@ class Progress:
         self._show_at(f"{phase} {step}/{steps}" if steps else phase)
 
     def _leave_out_waiting(self) -> None:
-        """Move the start of what is timed by the time since the last call of ``waiting``."""
+        """Leave the time since the last call of ``waiting`` out of the attempt's and the search's duration."""
         if self._waiting_since_s is None:
             return
         waited_s, self._waiting_since_s = self._clock() - self._waiting_since_s, None
@@ -149,7 +149,7 @@ class Progress:
         self._say(Text(one_line(f"{self._count()} {label}: {words}"), "green" if good else "red"))
 
     def note(self, text: str) -> None:
-        """A warning that stays on the screen."""
+        """Print a warning that stays on the screen."""
         self._say(Text(one_line(text), style="yellow"))
 
     def end(self) -> None:

@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from bench.report.tables.sections import Choices, Report
 
 STEP_SUMMARY_BYTES = 1024 * 1024
-"""GitHub shows nothing of a step's summary that is larger."""
+"""If a step's summary is larger, GitHub shows nothing of it."""
 
 
 @contextmanager
 def _without_collector() -> Iterator[None]:
-    """What is read stays to the end: looking for garbage in it again and again only takes time."""
+    """Without garbage collection, which only takes time: everything that a report reads is needed to the end."""
     gc.disable()
     try:
         yield
@@ -167,7 +167,7 @@ def _collect(
 
 @contextmanager
 def _errors_name(output: Path | None) -> Iterator[None]:
-    """An error while writing names the file of --output, also when it is about a file beside it."""
+    """An error while writing names the file of --output, even if it occurred in a file beside it, such as a chart."""
     try:
         yield
     except OSError as error:
@@ -205,7 +205,7 @@ def _choices(
 
 
 def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
-    """``learning_rate=1e-4``, read as a matrix is."""
+    """The parts of ``learning_rate=1e-4``; the value is read like one in a matrix."""
     from bench.matrix.yaml_file import parse
 
     axis, equals, text = reference.partition("=")
@@ -219,7 +219,7 @@ def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
 
 
 def _check(results: "list[Result]", option: str, names: list[str]) -> None:
-    """That each of ``names`` is a field of a comparison."""
+    """Raises InputError unless each of ``names`` is a field of a comparison."""
     from bench.report.contract import contract_of
 
     if all(name in contract_of(results[0]) for name in names):
@@ -236,7 +236,7 @@ def _check(results: "list[Result]", option: str, names: list[str]) -> None:
 
 
 def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "JsonValue":
-    """The results' own value that is ``value``, as they have it: 1.0 for 1."""
+    """The value of the results that equals ``value``, in their own form: 1.0 for 1."""
     from bench.matrix.yaml_file import canonical
     from bench.report.contract import RUN, contract_of
     from bench.report.naming import setting
@@ -260,7 +260,7 @@ def _append_to_step_summary(content: "Report", whole: list[Path]) -> None:
     """In a GitHub Actions job, the report appears on the job's summary page.
 
     Args:
-        whole: the files to read where it has to be cut.
+        whole: the files that hold the complete report, to name where the summary is cut.
     """
     from bench.report.render import markdown
 

@@ -73,7 +73,7 @@ def is_stream(output: Path) -> bool:
 
 
 def _write(output: Path, content: str | bytes) -> None:
-    """Write a file whole or not at all, and its folder where that is missing; a stream as it is."""
+    """Write a file completely or not at all, and make its folder if necessary; a stream is written directly."""
     from bench.store.spool import write_bytes
 
     data = content.encode() if isinstance(content, str) else content

@@ -163,7 +163,7 @@ def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
         resume = (
             "run the same command again to resume"
             if not sweep.rerun
-            else "the same command measures everything again; attempts that were not reached keep their earlier results"
+            else "the same command measures such attempts again; those that were not reached keep their earlier results"
         )
         with suppress(OSError):  # the terminal may be gone
             typer.echo(f"interrupted; {resume}: {sweep.store.root}", err=True)

@@ -1,4 +1,4 @@
-"""The options that select cells, shared by run, probe and audit: of a matrix file, or without one."""
+"""The options that select cells, with or without a matrix file; run, probe and audit share them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -70,7 +70,7 @@ class Selection(NamedTuple):
 
 
 def file_and_overrides(matrix: Path | None, overrides: list[str] | None) -> tuple[Path | None, list[str]]:
-    """Where the matrix file is optional, the first argument may be an override."""
+    """The matrix file, if there is one, and the overrides. Without a file, the first argument may be an override."""
     if matrix is not None and "=" in str(matrix) and not matrix.exists():
         return None, [str(matrix), *(overrides or [])]
     return matrix, overrides or []
@@ -120,5 +120,5 @@ def read(
 
 
 def _option(name: str, values: str) -> str:
-    """``--num-cams 1,2``, as it stands on the command line."""
+    """``--num-cams 1,2``, as the user writes it on the command line."""
     return f"--{name.replace('_', '-')} {values}"

@@ -51,7 +51,8 @@ def show(
 
 
 def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
-    """Settings are words with ``=``. What else there is: the cell unless settings name it, then the run."""
+    """The words that name the cell, and the run's folder. Words with ``=`` are settings of the cell; without these,
+    the first word names the cell. The other word is the folder."""
     settings, others = [word for word in words if "=" in word], [word for word in words if "=" not in word]
     cell = " ".join(settings) if settings else others.pop(0)
     if len(others) > 1:

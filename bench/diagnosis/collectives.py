@@ -19,7 +19,7 @@ class Difference(Frozen):
     group: str
     number: int
     issued: dict[int, Collective | None]
-    """By rank; null if the rank issued none with this number."""
+    """By rank; null if the rank issued no such collective with this number."""
 
 
 Record = Mapping[int, Sequence[Collective]]

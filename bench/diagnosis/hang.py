@@ -7,7 +7,7 @@ from bench.records.hang import Stuck
 
 
 def explain(ranks: Sequence[Stuck], world_size: int, measured: Sequence[int] = ()) -> str:
-    """Which ranks wait, where, and for whom: one sentence, for the reason of a hang.
+    """One sentence for the reason of a hang: which ranks wait, where, and for which rank.
 
     Args:
         measured: ranks that had finished, and so did not answer.
@@ -32,7 +32,11 @@ def differ(difference: Difference, failed_in: Mapping[int, str] | None = None) -
     places = failed_in or {}
     issued = _grouped(
         {
-            rank: f"issued {one}" if one else f"failed in {places[rank]}" if rank in places else "issued none"
+            rank: f"issued {one}"
+            if one
+            else f"failed in {places[rank]}"
+            if rank in places
+            else "issued no such collective"
             for rank, one in difference.issued.items()
         }
     )
@@ -45,7 +49,7 @@ def _position(one: Stuck) -> str:
     if one.newest is None:
         return f"is in {one.place}, before any collective"
     if one.waits_at is None:
-        return f"is in {one.place}, past collective {one.newest.number}"
+        return f"is in {one.place}, after collective {one.newest.number}"
     return f"waits at collective {one.waits_at.number}, {one.waits_at}"
 
 

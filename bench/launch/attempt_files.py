@@ -14,7 +14,7 @@ from bench.records.cell import Attempt, Audit, Walk
 from bench.store.spool import Spec
 
 _FINDS = 'import sys; from importlib.util import find_spec as has; sys.exit(not (has("accelerate") and has("bench")))'
-"""A program that fails where one of them is not installed. Importing them would take seconds."""
+"""A program that fails if accelerate or bench is not installed. Importing them would take seconds."""
 
 
 def launch_command(
@@ -27,7 +27,7 @@ def launch_command(
     """The command line that starts the ranks; accelerate chooses a free port for them.
 
     Args:
-        log_dir: where torch makes its folders for the launch; by default in the system's temporary folder.
+        log_dir: the folder in which torch makes its folders for the launch; by default, the system's temporary folder.
     """
     accelerate = [python, "-m", "accelerate.commands.launch", "--config_file", str(config_file)]
     logs = [] if log_dir is None else ["--log_dir", str(log_dir)]
@@ -41,7 +41,7 @@ def files(
 
     Args:
         environment: what bench adds to the launch's environment.
-        folder: where the files will lie; a DeepSpeed config is named by its path.
+        folder: the future folder of the files; the accelerate config names a DeepSpeed config by its path.
     """
     config = backends.accelerate_config(attempt.cell, units, device)
     written = {"spec.json": Spec(attempt=attempt, device=device, units=units).model_dump_json(indent=1) + "\n"}

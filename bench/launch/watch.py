@@ -34,7 +34,7 @@ class Limits:
 FIRST_STEP_S = 600.0
 """Time limit without progress before the first steps: the model is built, kernels compile, NCCL starts."""
 LEAST_S, PACES = 60.0, 20.0
-"""After that: PACES times the longest step, but at least LEAST_S."""
+"""Time limit without progress after the first steps: PACES times the longest step, but at least LEAST_S."""
 ANSWER_S = 5.0
 """How long ranks have to answer a diagnosis before they are ended."""
 ASLEEP_S = 5.0

@@ -115,7 +115,7 @@ def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
 
 
 def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
-    """Raises InputError wherever the file names accumulation, with the reason why it is refused."""
+    """Raises InputError if the file sets accumulation anywhere, with the reason why it is refused."""
     inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
     for part, item in inner:
         here = (*key, part)

@@ -62,7 +62,7 @@ class OnlyInOne:
     cell_gone: bool
     """The other run has no result of its cell."""
     searched: bool
-    """One of the runs searched this cell over batch. Searches try other batches from run to run."""
+    """Whether one of the runs searched for the batch of this cell. Two searches may try different batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -143,7 +143,7 @@ def compare_runs(
     if not both:
         raise InputError("no attempt is in both runs", fix=_why_none(base, head))
     summary = summarize([*base, *head])
-    # A name stands for both runs, so the machine is no part of it.
+    # A name is used for both runs, so it does not contain the machine.
     summary = replace(summary, columns=tuple(name for name in summary.columns if name != "machine"))
     rows = [(_row(summary, one), _row(summary, other)) for one, other in both]
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]

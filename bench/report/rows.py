@@ -222,7 +222,7 @@ class CellRows:
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Summary:
-    """All that a report of these results may say. Compared by identity, so that what follows from it can be cached."""
+    """Everything that a report of these results can show. Compared by identity, to cache what is derived from it."""
 
     cells: tuple[CellRows, ...]
     """In order of first appearance."""

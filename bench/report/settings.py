@@ -44,7 +44,7 @@ def distinguishing_settings(settings: Sequence[dict[str, JsonValue]]) -> tuple[s
 
 
 def options_without_axis(cells: Sequence[CellRows], columns: Sequence[str]) -> tuple[str, ...]:
-    """Options that are no axis, although cells differ in them that otherwise differ at most in their backend."""
+    """Options that differ, without being an axis, between cells that otherwise differ at most in their backend."""
     names = [name for name in columns if name not in ("backend", "cell")]
     alike: dict[str, list[dict[str, JsonValue]]] = {}
     for cell in cells:

@@ -25,7 +25,7 @@ class SpeedUp:
     reference: Row
     row: Row
     matched: bool
-    """At the same batch; else each at its best."""
+    """Whether both have the same batch; otherwise each has its best one."""
     unlike: tuple[str, ...] = ()
     """Fields that differ, too, because the user allowed it."""
 

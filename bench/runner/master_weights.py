@@ -114,7 +114,7 @@ class MasterWeights(Optimizer):
 
     @torch.no_grad()
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Take up a saved state; one without masters gets them from the weights as they are.
+        """Load a saved state. If it has no masters, they are made from the current weights.
 
         Raises:
             ValueError: the saved masters are not of these weights.

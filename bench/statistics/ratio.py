@@ -19,13 +19,13 @@ it, and because the interval of a ratio is then the same whichever run is the ba
 *Between runs.* Two runs are made at different times in different processes. Memory addresses, the cores of a process
 and the other load of the machine differ from run to run, and no number of steps shows this (Kalibera and Jones,
 Rigorous benchmarking in reasonable time, ISMM 2013, section 5; Maricq et al., Taming performance variability, OSDI
-2018). Two terms stand for it. `QUIET` is the standard deviation between processes on a machine without other load. And
-a run is disturbed by
+2018). Two terms represent this. `QUIET` is the standard deviation between processes on a machine without other load.
+The second term is the disturbance of a run,
 
     disturbed = ln(typical step / fast step)
 
-where the fast step is the 5th percentile, close to an undisturbed step. What the typical step takes beyond it depends
-on the surroundings, so it may differ between runs by its full size. Disturbances only lengthen steps, so those of base
+where the fast step is the 5th percentile, close to an undisturbed step. The additional time of the typical step depends
+on the other load, so it may differ between runs by its full size. Disturbances only lengthen steps, so those of base
 can make head look faster and never slower. Each run's disturbance therefore widens one side of the interval:
 
     below^2 = se_base^2 + se_head^2 + 2 QUIET^2 + disturbed_head^2

@@ -265,7 +265,7 @@ class Store:
         return any(self.root.glob("attempts/*/b*/result.json"))
 
     def _read(self, slug: str) -> Result | None:
-        """The attempt's result. While it is measured again, and after that was interrupted, the earlier one."""
+        """The attempt's result. The earlier one while it is measured again, or if that was interrupted."""
         folder = self.root / "attempts" / slug
         for kept in (folder, *reversed(self._aside(folder) if folder.is_dir() else [])):
             file = kept / "result.json"

@@ -206,7 +206,7 @@ def last_words(folder: Path, rank: int) -> str:
 
 
 def last_place(folder: Path, rank: int) -> str | None:
-    """Where a rank that has ended stood: from its answer to a diagnosis, or from the dump of a fatal signal."""
+    """The place in the code where a rank ended: from its answer to a diagnosis, or from the dump of a fatal signal."""
     if (stuck := _whole(stuck_file(folder, rank), Stuck)) is not None:
         return stuck.place
     try:

@@ -173,7 +173,7 @@ class Sweep:
         return self._result(plan, attempt, outcome, datetime.now(UTC), 0.0, None)
 
     def _measure(self, plan: CellPlan, attempt: Attempt) -> Result:
-        """Try once; a second time if the machine, not the attempt, was at fault."""
+        """Try once, and a second time if the machine caused the failure, not the attempt."""
         result = self._try(plan, attempt)
         if not _deserves_another_try(result):
             return result
@@ -238,7 +238,7 @@ class Sweep:
 
 
 def _deserves_another_try(result: Result) -> bool:
-    """The machine, not the attempt, was at fault, and there was no second try: bench may have stopped before it."""
+    """Whether the machine caused the failure, and there was no second try yet: bench may have stopped before it."""
     outcome = result.outcome
     return isinstance(outcome, Failed) and outcome.fault in INFRASTRUCTURE and result.retried is None
 

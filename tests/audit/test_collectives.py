@@ -170,7 +170,7 @@ def test_a_hang_says_who_waits_and_who_never_came() -> None:
     waiting, away = stuck(0, [one(1), one(2, finished=False)]), stuck(1, [one(1)], "sleep (toy/toy.py:9)")
     assert explain([waiting, away], 2) == (
         "rank 0 waits at collective 2, all_reduce 8 of Float in forward (model/policy.py:1);"
-        " rank 1 is in sleep (toy/toy.py:9), past collective 1"
+        " rank 1 is in sleep (toy/toy.py:9), after collective 1"
     )
 
 

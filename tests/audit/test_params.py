@@ -53,12 +53,18 @@ def test_parameters_are_grouped_by_the_largest_module_that_is_alike() -> None:
     ("unused", "family", "find", "good", "says"),
     [
         (0, "ddp", False, True, "every parameter in 4 batches: find_unused_parameters can stay off"),
-        (0, "ddp", True, True, "find_unused_parameters can be turned off, which saves a walk"),
+        (0, "ddp", True, True, "find_unused_parameters can be turned off, which saves a search"),
         (4, "ddp", False, False, "1 tensor (10 parameters) in any of 4 batches: DDP will fail or hang"),
         (1, "ddp", False, False, "in some of 4 batches: DDP will fail or hang"),
         (1, "ddp", True, True, "find_unused_parameters must stay on"),
         (4, "fsdp", False, True, "this does not matter here, but ddp needs find_unused_parameters on"),
-        (1, "deepspeed", False, True, "ranks with unlike samples may diverge (bench audit collectives)"),
+        (
+            1,
+            "deepspeed",
+            False,
+            True,
+            "ranks with different samples may issue different collectives (check with bench audit collectives)",
+        ),
         (4, "single", False, True, "this does not matter here"),
     ],
 )

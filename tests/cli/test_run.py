@@ -124,7 +124,7 @@ def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
     done = bench("run", str(file), "--out", str(store.root), "--select", "batch=1")
     assert done.exit_code == 0, done.output
     assert "train with ddp, batch 1:" in done.output
-    assert "nothing to train with" not in done.output
+    assert "no batch to recommend" not in done.output
 
 
 def test_a_report_that_cannot_be_written_hides_no_results(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

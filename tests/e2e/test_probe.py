@@ -99,4 +99,4 @@ def test_a_limit_too_small_for_the_model_is_said(bench: Bench) -> None:
     assert isinstance(verdict, Verdict)
     assert verdict.certificate == "nothing_fits"
     assert re.search(r"not even 1 fits; 1 takes 1\d\d MiB a rank", output)
-    assert "nothing to train with: not even 1 fits." in output
+    assert "no batch to recommend: not even 1 fits." in output

@@ -82,7 +82,7 @@ def test_why_a_backend_is_not_named() -> None:
     fits = measured(4, 0.1)
     short = few_steps(measured(8, 0.1, backend="fsdp"))
     stopped = Probe(cell=short.attempt.cell, axes=short.axes, goal=Goal(), found=Stopped(reason="batch 16 hung"))
-    assert told([fits, short], stopped)[1:] == ["fsdp: nothing to train with: batch 16 hung."]
+    assert told([fits, short], stopped)[1:] == ["fsdp: no batch to recommend: batch 16 hung."]
     assert told([fits, short])[1:] == ["fsdp: no batch was measured in full and without thrashing."]
     slow = measured(8, 0.4, held=0.95, backend="zero2")
     assert told([fits, slow])[1:] == ["zero2: no batch within the headroom was measured."]
@@ -248,12 +248,12 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
     asked = probe(results, granularity=4).model_copy(update={"needs_bytes": 256 * 2**20 + 1})
     text = rendered(results, [asked])
     assert (
-        "## What to run\n\nnothing to train with: not even 4 fits; a smaller batch may, with a smaller granularity.\n"
+        "## What to run\n\nno batch to recommend: not even 4 fits; a smaller batch may, with a smaller granularity.\n"
         in text
     )
     assert "4 takes 257 MiB a rank" in text
     stopped = asked.model_copy(update={"found": Stopped(reason="batch 4 hung")})
-    assert told(results, stopped) == ["nothing to train with: batch 4 hung."]
+    assert told(results, stopped) == ["no batch to recommend: batch 4 hung."]
     assert told(results) == []
 
 
@@ -343,7 +343,7 @@ def test_advice_says_that_a_row_is_doubted() -> None:
     summary = summarize([result(), apart])
     told = advice_sentences(summary, advise(summary))
     assert told[0].startswith("train with fsdp, batch 4")
-    assert told[0].endswith('This row is doubted: see "Rows to doubt".')
+    assert told[0].endswith('"Rows to doubt" lists this row.')
     assert "doubted" not in told[1]
 
 

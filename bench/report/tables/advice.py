@@ -1,4 +1,4 @@
-"""The section of what to train with: why, and what else there is."""
+"""The section *What to run*: the recommended setting, the reasons, and the alternatives."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,7 +20,7 @@ def advice_section(summary: Summary, advice: Sequence[Advice]) -> Lines:
 
 
 def advice_sentences(summary: Summary, advice: Sequence[Advice]) -> list[str]:
-    """What to train with, why, and what else there is."""
+    """Sentences: the recommended setting of each task, the reasons, and the alternatives."""
     doubted = doubted_rows(summary)
     return [line for each in advice for line in _sentences(summary, each, doubted)]
 
@@ -28,7 +28,7 @@ def advice_sentences(summary: Summary, advice: Sequence[Advice]) -> list[str]:
 def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> Iterator[str]:
     task, headroom = f"For {advice.task}: " if advice.task else "", advice.headroom
     if advice.search_ends:
-        yield f"{task}nothing to train with: {listed(advice.search_ends)}."
+        yield f"{task}no batch to recommend: {listed(advice.search_ends)}."
     elif advice.chosen is None:
         remedy = f": search with {advice.remedy}" if advice.remedy else ""
         yield f"{task}nothing was measured within {percent(headroom)} of capacity{remedy}."
@@ -51,7 +51,7 @@ def _why_left_out(left_out: LeftOut) -> str:
         case "headroom":
             return "no batch within the headroom was measured"
         case "searches":
-            return f"nothing to train with: {listed(left_out.details)}"
+            return f"no batch to recommend: {listed(left_out.details)}"
         case "few_steps":
             return "no batch was measured in full and without thrashing"
         case "outcomes":

@@ -94,7 +94,10 @@ def params(label: str, verdict: ParamsVerdict, *, zero_grad: bool) -> Table:
     hidden = sum(group.tensors for group in verdict.groups if group not in shown)
     notes = ["index: as in DDP's own error message, which counts the parameters that require a gradient."]
     if any(group.state == "ZERO-GRAD" for group in shown):
-        notes.append("No optimizer step was made: behind a gate that starts at zero, gradients are zero at first.")
+        notes.append(
+            "The audit makes no optimizer step. Parameters behind a gate that starts at zero have zero gradients at"
+            " first."
+        )
     if hidden:
         notes.append(f"The gradient of {hidden} more tensors is zero everywhere: --zero-grad lists them.")
     columns = [

@@ -12,7 +12,7 @@ from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.units import UNKNOWN, counted, gib, ms, percent
 
 MARK = " (!)"
-"""Follows every figure of a pair that differs in more than the code."""
+"""Added to every figure of a pair that differs in more than the code."""
 
 
 def summary_line(runs: TwoRuns) -> str:
@@ -21,7 +21,7 @@ def summary_line(runs: TwoRuns) -> str:
     return (
         f"{counted(len(runs.pairs), 'attempt')} measured in both runs."
         f" Step: {_counts(pair.speed for pair in runs.pairs)}. Memory: {_counts(pair.space for pair in runs.pairs)}."
-        f" Measured in neither: {runs.unmeasured}. Outcome changed: {len(runs.changed)}. Only in base: {n_base}."
+        f" Measured in neither run: {runs.unmeasured}. Outcome changed: {len(runs.changed)}. Only in base: {n_base}."
         f" Only in head: {len(runs.only_in_one) - n_base}."
     )
 
@@ -64,7 +64,7 @@ def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
     missing, unclear = len(runs.never_measured), len(runs.undecided(threshold))
     sentences = []
     if missing:
-        sentences.append(f"{counted(missing, 'attempt')} of base never measured in head")
+        sentences.append(f"{counted(missing, 'attempt')} of base not measured in head")
     if unclear:
         at = f"{unclear} of {counted(len(runs.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
         sentences.append(f"{at}: the gate could not decide there")
@@ -72,7 +72,7 @@ def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
 
 
 def tables(runs: TwoRuns) -> list[Table]:
-    """What was measured in both runs, which outcomes changed, what only one run has."""
+    """The attempts in both runs, the outcomes that changed, and the attempts in only one run."""
     return [table for table in (_pairs(runs), _changed(runs), _only_in_one(runs)) if table.rows]
 
 
@@ -131,7 +131,7 @@ def _pairs(runs: TwoRuns) -> Table:
         PAIR_COLUMNS,
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
-            " is the ratio of the typical steps, of means the ratio of the means of all steps.",
+            " is the ratio of the typical steps; of means is the ratio of the mean steps.",
             f"SAME: the 95 % interval lies within {percent(runs.margin)} (--same-within). SLOWER, FASTER: the ratio is"
             f" beyond that with {percent(ALARM_CONFIDENCE)} confidence for all attempts together. UNCLEAR: none of"
             " these; measure more steps, or use a quieter machine.",

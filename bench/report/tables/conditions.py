@@ -1,4 +1,4 @@
-"""What else the machine and its GPUs did during the attempts of a cell."""
+"""What else ran on the machine and its GPUs during the attempts of a cell."""
 
 from collections.abc import Sequence
 

@@ -67,7 +67,7 @@ class LineChart:
     notes: tuple[str, ...]
     x_label: str = "batch per rank"
     miss_label: str = "oom"
-    """What the crosses below the axis stand for."""
+    """The meaning of the crosses below the axis."""
 
 
 @dataclass(frozen=True, kw_only=True)

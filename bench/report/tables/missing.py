@@ -1,4 +1,4 @@
-"""The section of what was planned and has no result, and of files that cannot be read."""
+"""The section of planned attempts without a result, and of files that cannot be read."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The raw matrix: every result in one row; and the columns that say which row it is."""
+"""The raw matrix, with every result in one row, and the columns that identify a row."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -59,7 +59,7 @@ def matrix(summary: Summary) -> Table:
 
 
 def row_columns(summary: Summary) -> list[Column[Row]]:
-    """The columns that say which row it is: the settings that differ, and the batch."""
+    """The columns that identify a row: the settings that differ, and the batch."""
     settings = [Column[Row](caption(name), partial(value_of, name=name)) for name in summary.columns]
     return [*settings, Column("batch per rank", lambda row: str(row.batch_per_rank), numeric=True)]
 
@@ -78,7 +78,7 @@ def outcome_column(row_of: Callable[[Item], Row], thrashes: Callable[[Item], boo
 
 
 def few_steps(short: bool) -> str:
-    """What follows the name of an attempt of a few steps."""
+    """The addition to the name of an attempt with few steps."""
     return " (few steps)" if short else ""
 
 

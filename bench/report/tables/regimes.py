@@ -1,4 +1,4 @@
-"""What was observed to run: sharding, parameters and dtypes, by backend."""
+"""The regime that was observed while it ran: sharding, parameters and dtypes, by backend."""
 
 from typing import NamedTuple
 
@@ -22,7 +22,7 @@ DTYPE_COLUMNS: list[Column[Regime]] = [
 
 
 class _Observed(NamedTuple):
-    """A rank of a backend; None for a backend of which nothing was measured."""
+    """A rank of a backend; None if no attempt of the backend was measured."""
 
     backend: str
     rank: Rank | None
@@ -52,7 +52,7 @@ def regimes(summary: Summary) -> Table:
             "Regime",
             [*ranks, *unknown],
             columns,
-            notes=("Observed in the processes. sharded: share of the parameters that a rank holds only a part of.",),
+            notes=("Observed in the processes. sharded: share of the parameters that are split between ranks.",),
         )
     )
 

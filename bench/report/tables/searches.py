@@ -16,7 +16,7 @@ GOALS: dict[str, Callable[[Goal], str]] = {
     "tolerance": lambda goal: percent(goal.tolerance),
     "max_batch": lambda goal: str(goal.max_batch),
 }
-"""The options of a search. Where two searches had different ones, their answers differ."""
+"""The options of a search. Searches with different options have different answers."""
 
 
 class _Search(NamedTuple):

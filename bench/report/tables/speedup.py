@@ -1,4 +1,4 @@
-"""The sections of which cells of a run are faster, and which were not compared."""
+"""The sections that say which cells of a run are faster, and which were not compared."""
 
 from collections.abc import Iterator
 from functools import partial
@@ -20,7 +20,7 @@ def speedup_sections(summary: Summary, comparison: Comparison, *, requested: boo
     """What is faster, or why nothing is compared; and the pairs that were not compared.
 
     Args:
-        requested: whether the reader asked for this comparison. Otherwise, a run with one value of the axis is no news.
+        requested: whether the user requested this comparison. If not, an axis with only one value is not mentioned.
     """
     table = faster(summary, comparison)
     yield table
@@ -57,7 +57,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
     notes = [
         f"UNLIKE: these figures compare results that also differ in {', '.join(unlike)}, as requested."
         if unlike
-        else "Only results that differ in nothing else are compared.",
+        else "Only results that agree in everything else are compared.",
         "Best against best: each side at the batch with its highest throughput. In brackets: the 95 % confidence"
         " interval of the ratio, from the scatter of steps within each attempt.",
     ]

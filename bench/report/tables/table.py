@@ -22,7 +22,7 @@ class Table:
     prose: frozenset[str] = frozenset()
     """Headers of the columns that hold sentences. A terminal prints them below the table."""
     bold: frozenset[tuple[int, str]] = frozenset()
-    """Row number and header of the cells that stand out."""
+    """Row number and header of the cells in bold."""
     tones: Mapping[tuple[int, str], Tone] = field(default_factory=dict)
     """By row number and header: what the color of a cell stands for."""
     row_names: tuple[str, ...] = ()
@@ -43,7 +43,7 @@ class Lines:
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
-    """Names and their values. Without a title, they stand at the head of the report."""
+    """Names and their values. Without a title, they are the head of the report."""
 
     title: str
     facts: tuple[tuple[str, str], ...]
@@ -52,14 +52,14 @@ class Facts:
 
 @dataclass(frozen=True)
 class Column(Generic[Item]):
-    """One column of a table: all that the table says about it stands here."""
+    """One column of a table: its header, its values and how to show them."""
 
     header: str
     value: Callable[[Item], str]
     numeric: bool = False
     prose: bool = False
     bold: Callable[[Item], bool] | None = None
-    """Which cells stand out."""
+    """Whether an item's cell is bold."""
     tone: Callable[[Item], Tone | None] | None = None
     """What the color of a cell stands for."""
 
@@ -104,7 +104,7 @@ def table_of(
 
 
 def of_part(part: Callable[[Outer], Item], columns: Iterable[Column[Item]]) -> list[Column[Outer]]:
-    """``columns`` for items of which they describe only a ``part``."""
+    """``columns`` of a ``part``, made into columns of the whole item."""
     return [_of_part(part, column) for column in columns]
 
 
