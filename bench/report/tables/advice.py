@@ -80,7 +80,7 @@ def _caveats(advice: Advice, row: Row, doubted: frozenset[RowId]) -> str:
             else " It was measured after the search: search again."
         )
     if row.id in doubted:
-        caveats.append(f' This row is doubted: see "{DOUBTS}".')
+        caveats.append(f' "{DOUBTS}" lists this row.')
     return "".join(caveats)
 
 
