@@ -1,6 +1,7 @@
 """`bench run` and `bench probe`: measure, or search the batch of, each selected cell."""
 
 import os
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -171,11 +172,13 @@ def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
             raise
         raise typer.Exit(130) from None
     finally:
+        stopped_by = sys.exception()
         try:
             write_reports(sweep.store)
         except (InputError, OSError) as error:  # the results are stored, and their exit code counts
-            with suppress(OSError):
-                typer.echo(f"bench: the report cannot be written: {error}", err=True)
+            if not isinstance(stopped_by, InputError | OSError):  # that one is printed, and may be the cause of both
+                with suppress(OSError):
+                    typer.echo(f"bench: the report cannot be written: {error}", err=True)
 
 
 def _print_end(sweep: "Sweep", results: "list[Result]") -> None:

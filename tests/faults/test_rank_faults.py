@@ -206,7 +206,7 @@ def test_ranks_that_part_are_told_where(apart: Planted, backend: str, plant: str
     result = apart.result(backend=backend, plant=plant, at=at)
     expected = DESYNC[backend, plant, at]
     says = {"hang": r"the ranks differ at collective \d+; .*_strike", "ok": ""}.get(
-        expected, "unlike .*rank 1 in _strike"
+        expected, "different .*rank 1 in _strike"
     )
     article = "an" if plant.startswith("extra") else ""
     judge(apart.bench, f"one rank: {article} {plant}, {backend}".replace("  ", " "), at, result, expected, says=says)

@@ -260,7 +260,7 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
 def test_doubts_are_shown_where_they_are_referred_to() -> None:
     apart = result(ok((0.1,) * 3, (0.05,) * 3))
     text = markdown.document(Report(results=[apart]).brief)
-    assert 'see "Rows to doubt"' in text
+    assert '"Rows to doubt" lists this row.' in text
     assert "## Rows to doubt" in text
     assert "Rows to doubt" not in markdown.document(Report(results=[result()]).brief)
 
