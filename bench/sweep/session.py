@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench import backends, machine, workload
 from bench.launch.environment import added_environment
-from bench.launch.local import LAUNCHERS, Context
+from bench.launch.rank_servers import LAUNCHERS, Context
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
 from bench.matrix import Matrix

@@ -74,7 +74,7 @@ hardware = Hardware(device="xpu", devices=2, cores=8, memory_bytes=2**34)
 assert SHIMS[hardware.device]().limit_memory(None) > 0
 """,
     "a launcher": """
-from bench.launch.local import LAUNCHERS, Context
+from bench.launch.rank_servers import LAUNCHERS, Context
 from bench.records.machine import Hardware
 
 hardware = Hardware(device="cpu", devices=0, cores=2, memory_bytes=2**34)

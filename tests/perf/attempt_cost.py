@@ -33,7 +33,7 @@ from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
 from bench.launch.environment import added_environment, launch_environment
-from bench.launch.local import Context, Executor, Forking, OwnLaunch
+from bench.launch.rank_servers import Context, Executor, Forking, OwnLaunch
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure
 from bench.records.machine import Hardware

@@ -17,7 +17,7 @@ from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
 from bench.launch.environment import added_environment
-from bench.launch.local import Context, Executor, Forking, LaunchResult, OwnLaunch
+from bench.launch.rank_servers import Context, Executor, Forking, LaunchResult, OwnLaunch
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.outcome import Result
