@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.report.tables.sections import Report
-    from bench.report.tables.show import Verbatim
     from bench.report.tables.table import Table
+    from bench.report.tables.verbatim import Verbatim
     from bench.store.run_folder import Store
 
 

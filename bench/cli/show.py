@@ -29,6 +29,7 @@ def show(
     """
     from bench.report import find_cell
     from bench.report.tables import show as show_
+    from bench.report.tables.verbatim import Files
     from bench.store.newest_run import newest
     from bench.store.run_folder import Store
 
@@ -39,7 +40,7 @@ def show(
     results = find_cell.find_cell(found, cell_words)
     cell = results[0].attempt.cell
     files = {
-        result.attempt.slug: show_.Files(
+        result.attempt.slug: Files(
             folder=str(store.folder(result.attempt)),
             command=store.command(result.attempt),
             log_tails=store.log_tails(result.attempt, LOG_LINES),

@@ -1,7 +1,7 @@
 """What a training step does differently on each kind of device: process group, memory, synchronisation.
 
 A new device needs a class here, an entry in SHIMS, and its value in `Device` (bench/records/base.py). Devices also
-differ in the config and environment of a launch (bench/backends.py), in what the machine reports (bench/machine) and in
+differ in the config and environment of a launch (bench/backends), in what the machine reports (bench/machine) and in
 the name of torch's flight recorder (bench/runner/recorder.py).
 """
 

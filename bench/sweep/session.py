@@ -9,7 +9,8 @@ from pathlib import Path
 
 from bench import backends, machine, workload
 from bench.launch.environment import added_environment
-from bench.launch.rank_servers import LAUNCHERS, Context
+from bench.launch.executor import Context
+from bench.launch.launchers import LAUNCHERS
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
 from bench.matrix import Matrix

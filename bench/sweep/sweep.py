@@ -14,7 +14,7 @@ from bench import backends
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
 from bench.launch.environment import added_environment
-from bench.launch.rank_servers import Executor, LaunchResult
+from bench.launch.executor import Executor, LaunchResult
 from bench.launch.watch import Limits
 from bench.machine import disk
 from bench.machine.conditions import Sampler

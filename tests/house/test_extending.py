@@ -1,5 +1,6 @@
 """Each example of CONTRIBUTING.md, applied to a copy of bench and used there."""
 
+import json
 import os
 import re
 import shutil
@@ -74,7 +75,8 @@ hardware = Hardware(device="xpu", devices=2, cores=8, memory_bytes=2**34)
 assert SHIMS[hardware.device]().limit_memory(None) > 0
 """,
     "a launcher": """
-from bench.launch.rank_servers import LAUNCHERS, Context
+from bench.launch.executor import Context
+from bench.launch.launchers import LAUNCHERS
 from bench.records.machine import Hardware
 
 hardware = Hardware(device="cpu", devices=0, cores=2, memory_bytes=2**34)
@@ -94,27 +96,58 @@ ON_THE_COMMAND_LINE = {
     "an export format": (["report", "--help"], "|tsv|"),
     "a launcher": (["run", "matrices/quickstart.yaml", "--dry-run", "--isolation", "slow_start"], "accelerate"),
 }
+WITHOUT_IT = {
+    "a column": "tuple.index(x): x not in tuple",
+    "a section of the report": "AssertionError",
+    "an export format": "KeyError: 'tsv'",
+    "a kind of outcome": "AssertionError",
+    "a metric of claims": "'capacity_bytes'",
+    "a device": "input_value='xpu'",
+    "a launcher": "KeyError: 'slow_start'",
+}
+"""What the error says when a use runs without the change."""
 IN_ONE_ROOM = ("a backend", "a column", "a section of the report", "an export format", "a metric of claims")
 
 
-@pytest.fixture
-def copy(tmp_path: Path) -> Path:
+COMMAND = """
+import sys
+from bench.cli import main
+sys.argv[1:] = {words!r}
+main()
+"""
+EACH_ON_ITS_OWN = """
+import json, sys, traceback
+failures = {}
+for what, code in json.load(sys.stdin).items():
+    try:
+        exec(code, {})
+    except Exception:
+        failures[what] = traceback.format_exc()
+print(json.dumps(failures))
+"""
+
+
+def copy(folder: Path) -> Path:
     for name in ("bench", "model", "matrices"):
-        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("__pycache__"))
-    return tmp_path
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    return folder
 
 
-def python(copy: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    path = os.pathsep.join([str(copy), str(ROOT / "tests")])
-    return subprocess.run(
-        [sys.executable, *arguments],
-        cwd=copy,
+def python(folder: Path, code: str, given: str = "") -> str:
+    """What the code prints when it runs with the bench in this folder."""
+    path = os.pathsep.join([str(folder), str(ROOT / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=folder,
         env={**os.environ, "PYTHONPATH": path, "CUDA_VISIBLE_DEVICES": ""},
+        input=given,
         capture_output=True,
         text=True,
         timeout=300,
         check=False,
     )
+    assert done.returncode == 0, done.stderr or done.stdout
+    return done.stdout
 
 
 def test_every_table_has_an_example_and_every_example_a_use() -> None:
@@ -122,23 +155,20 @@ def test_every_table_has_an_example_and_every_example_a_use() -> None:
 
 
 @pytest.mark.parametrize("what", EXAMPLES)
-def test_an_example_applies_and_works(what: str, copy: Path) -> None:
+def test_an_example_applies_and_works(what: str, tmp_path: Path) -> None:
+    changed = copy(tmp_path)
     apply = ["git", "apply", "--unidiff-zero", "--verbose", "-"]
-    applied = subprocess.run(apply, cwd=copy, input=EXAMPLES[what], text=True, capture_output=True, check=False)
+    applied = subprocess.run(apply, cwd=changed, input=EXAMPLES[what], text=True, capture_output=True, check=False)
     assert applied.returncode == 0, applied.stderr
-    uses = [(["-c", IN_PYTHON[what]], "")] if what in IN_PYTHON else []
-    if what in ON_THE_COMMAND_LINE:
-        words, expected = ON_THE_COMMAND_LINE[what]
-        uses.append((["-m", "bench.cli", *words], expected))
-    for arguments, expected in uses:
-        done = python(copy, *arguments)
-        assert done.returncode == 0, done.stderr or done.stdout
-        assert expected in done.stdout
+    words, expected = ON_THE_COMMAND_LINE.get(what, (None, ""))
+    command = COMMAND.format(words=words) if words else ""
+    assert expected in python(changed, IN_PYTHON.get(what, "") + command)
 
 
-@pytest.mark.parametrize("what", [what for what in EXAMPLES if what in IN_PYTHON])
-def test_without_the_change_the_use_fails(what: str, copy: Path) -> None:
-    assert python(copy, "-c", IN_PYTHON[what]).returncode != 0
+def test_without_its_change_each_use_fails_for_that_reason(tmp_path: Path) -> None:
+    failures = json.loads(python(copy(tmp_path), EACH_ON_ITS_OWN, json.dumps(IN_PYTHON)))
+    assert set(failures) == set(IN_PYTHON), "these need no change"
+    assert {what: WITHOUT_IT[what] in failure for what, failure in failures.items()} == dict.fromkeys(IN_PYTHON, True)
 
 
 @pytest.mark.parametrize("what", IN_ONE_ROOM)

@@ -32,8 +32,10 @@ from scipy.stats import ttest_1samp
 from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
+from bench.launch.accelerate_launch import OwnLaunch
 from bench.launch.environment import added_environment, launch_environment
-from bench.launch.rank_servers import Context, Executor, Forking, OwnLaunch
+from bench.launch.executor import Context, Executor
+from bench.launch.rank_servers import Forking
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure
 from bench.records.machine import Hardware

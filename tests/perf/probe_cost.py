@@ -16,8 +16,10 @@ from pathlib import Path
 from bench import backends, machine, workload
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
+from bench.launch.accelerate_launch import OwnLaunch
 from bench.launch.environment import added_environment
-from bench.launch.rank_servers import Context, Executor, Forking, LaunchResult, OwnLaunch
+from bench.launch.executor import Context, Executor, LaunchResult
+from bench.launch.rank_servers import Forking
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.outcome import Result

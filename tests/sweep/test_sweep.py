@@ -10,7 +10,7 @@ from examples import GIB, MACHINE, cell, rank, rss
 from rich.console import Console
 
 from bench.cli.progress import Progress
-from bench.launch.rank_servers import LaunchResult
+from bench.launch.executor import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.machine.conditions import Sampler
 from bench.records.cell import Attempt, Cell, Measure, Walk

@@ -1,50 +1,30 @@
 """Everything about one cell, as tables and verbatim text. Pure: the caller reads the files."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
 from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from bench.errors import one_line
 from bench.records.cell import Regime
-from bench.records.outcome import KINDS, Failed, Hang, Ok, Result
+from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import RankOk
 from bench.records.verdict import Probe
 from bench.report.differences import flat
-from bench.report.naming import REASON_LIMIT, settings_name, short_reason
+from bench.report.naming import settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
 from bench.report.summary import row_of, summarize
 from bench.report.tables import conditions
 from bench.report.tables.phases import P95_NOTE, phases
-from bench.report.tables.raw_matrix import few_steps, outcome_column
+from bench.report.tables.raw_matrix import outcome_column
 from bench.report.tables.regimes import DTYPE_COLUMNS, REGIME_COLUMNS
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import steps
 from bench.report.tables.table import Column, Table, of_part, table_of, without_repeats
+from bench.report.tables.verbatim import Files, Verbatim, batch, verbatim
 from bench.store.spool import Footprint, Walked
 from bench.units import UNKNOWN, duration, gib, ms, percent, rate
-
-
-@dataclass(frozen=True, kw_only=True)
-class Files:
-    """The files of one attempt beside its result."""
-
-    folder: str
-    command: str | None = None
-    """The script that runs the attempt again."""
-    log_tails: Mapping[str, str] = field(default_factory=dict)
-    """The end of each log, by its name."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Verbatim:
-    """Lines that are shown as they are."""
-
-    title: str
-    text: str
 
 
 class _Attempt(NamedTuple):
@@ -78,7 +58,7 @@ def show(
     """
     summary = summarize(results)
     attempts = [_Attempt(result, row_of(result)) for result in results]
-    measured = [(_batch(result), result.conditions) for result in results if result.conditions is not None]
+    measured = [(batch(result), result.conditions) for result in results if result.conditions is not None]
     parts = [
         _settings(results[0]),
         _attempts(attempts, summary.cells[0]),
@@ -96,7 +76,7 @@ def show(
     ]
     return [
         *(table for table in parts if table.rows),
-        *(Verbatim(title=one_line(part.title), text=_plain(part.text)) for part in _verbatim(results, files)),
+        *verbatim(results, files),
     ]
 
 
@@ -191,7 +171,7 @@ RANK_COLUMNS: tuple[Column[_RankOfAttempt], ...] = (
 
 def _ranks(attempts: Sequence[_Attempt]) -> Table:
     lines = [
-        _RankOfAttempt(_batch(result), raw, rank)
+        _RankOfAttempt(batch(result), raw, rank)
         for result, row in attempts
         if isinstance(result.outcome, Ok) and isinstance(row.measured, Sampled)
         for raw, rank in zip(result.outcome.ranks, row.measured.ranks, strict=True)
@@ -258,9 +238,7 @@ def _walk(walked: Sequence[Walked]) -> Table:
 
 
 def _files(results: Sequence[Result], files: Mapping[str, Files]) -> Table:
-    folders = [
-        (_batch(result), files[result.attempt.slug].folder) for result in results if result.attempt.slug in files
-    ]
+    folders = [(batch(result), files[result.attempt.slug].folder) for result in results if result.attempt.slug in files]
     scripts = any(left.command for left in files.values())
     by_hand = "; `sh command.sh` runs the attempt again by hand" if scripts else ""
     launched = any(result.isolation for result in results)
@@ -273,38 +251,3 @@ def _files(results: Sequence[Result], files: Mapping[str, Files]) -> Table:
         ],
         notes=(f"result.json holds the raw samples of every rank{by_hand}.",) if launched else (),
     )
-
-
-SHOWN_COLLECTIVES = 10
-
-
-def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator[Verbatim]:
-    """The commands, each once, and the logs of failures."""
-    scripts: dict[str, list[str]] = {}
-    for result in results:
-        if (of_attempt := files.get(result.attempt.slug)) and of_attempt.command:
-            scripts.setdefault(of_attempt.command, []).append(_batch(result))
-    for script, batches in scripts.items():
-        yield Verbatim(title=f"command.sh of batch {', '.join(batches)}", text=script)
-    for result in results:
-        if reason := row_of(result).reason:
-            evidence = result.outcome.evidence if isinstance(result.outcome, Failed) else None
-            cut = len(one_line(reason)) > REASON_LIMIT
-            if text := "\n\n".join(part for part in (reason if cut else None, evidence) if part):
-                yield Verbatim(title=f"Why batch {_batch(result)} {KINDS[result.outcome.kind].verb}", text=text)
-        for rank in result.outcome.stuck if isinstance(result.outcome, Hang) else ():
-            latest = "\n".join(f"{made.number} {made}" for made in rank.collectives[-SHOWN_COLLECTIVES:])
-            text = f"{rank.phase} {rank.step}/{rank.steps}\n\nlatest collectives:\n{latest or 'none'}\n\n{rank.stacks}"
-            yield Verbatim(title=f"Rank {rank.rank} in the hang of batch {_batch(result)}", text=text)
-        if KINDS[result.outcome.kind].explained_by_logs and (of_attempt := files.get(result.attempt.slug)):
-            for name, tail in of_attempt.log_tails.items():
-                yield Verbatim(title=f"End of {name}, batch {_batch(result)}: {result.outcome.kind}", text=tail)
-
-
-def _batch(result: Result) -> str:
-    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}"
-
-
-def _plain(text: str) -> str:
-    """Without control characters: a log may hold any of them, and a terminal would obey them."""
-    return "".join(char for char in text.expandtabs() if char.isprintable() or char == "\n")

@@ -13,8 +13,9 @@ from bench.records.outcome import Failed, Oom
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.find_cell import find_cell
-from bench.report.tables.show import Files, Verbatim, show, title
+from bench.report.tables.show import show, title
 from bench.report.tables.table import Table
+from bench.report.tables.verbatim import Files, Verbatim
 from bench.store.run_folder import Store
 from bench.store.spool import Footprint, Walked, write
 

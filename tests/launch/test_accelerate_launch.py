@@ -17,9 +17,10 @@ from examples import cell
 
 from bench import processes
 from bench.launch import attempt_files
+from bench.launch.accelerate_launch import Launch
 from bench.launch.attempt_files import launch_command
 from bench.launch.environment import FOREIGN, RENDEZVOUS, launch_environment
-from bench.launch.rank_servers import Launch, _plain_config, write_yaml
+from bench.launch.rank_servers import _plain_config, write_yaml
 from bench.launch.watch import Limits, Watch, cause_of_death, exit_codes
 from bench.records.cell import Attempt
 from bench.store.spool import Beat, BeatFile, Spec
@@ -297,7 +298,7 @@ def test_the_command_without_its_environment_says_so_and_makes_nothing(tmp_path:
 
 def test_the_command_shown_is_the_command_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr("bench.launch.rank_servers.subprocess.Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr("bench.launch.accelerate_launch.subprocess.Popen", lambda command, **_: started.append(command))
     Launch(Path("accelerate.yaml"), tmp_path / "launch.log", ["attempt", "x"], {})
     shown = launch_command(["attempt", "x"])
     [command] = started

@@ -1,4 +1,4 @@
-"""The backends: their accelerate configs, the regime each should show, and the cells they cannot run. Pure."""
+"""The tables of backends and families, and the backend of a cell."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,8 +6,6 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from bench.errors import InputError
-from bench.records.base import Device
 from bench.records.cell import Cell
 
 Family = Literal["single", "ddp", "fsdp", "fsdp2", "deepspeed"]
@@ -189,7 +187,7 @@ def preloads(cell: Cell) -> set[str]:
 
 def from_accelerate_config(config: Mapping[str, JsonValue]) -> Backend:
     """The backend that a user's accelerate config describes."""
-    fsdp, deepspeed = _section(config, "fsdp_config"), _section(config, "deepspeed_config")
+    fsdp, deepspeed = section(config, "fsdp_config"), section(config, "deepspeed_config")
     match config.get("distributed_type", "NO"):
         case "FSDP" if float(str(fsdp.get("fsdp_version", 1))) == 2:
             family, sharding = "fsdp2", "fully_shard"
@@ -197,8 +195,8 @@ def from_accelerate_config(config: Mapping[str, JsonValue]) -> Backend:
             strategy = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD"))
             family, sharding = "fsdp", SHARDING_STRATEGIES[int(strategy) - 1] if strategy.isdigit() else strategy
         case "DEEPSPEED":
-            engine = _section(deepspeed, "deepspeed_config_file")
-            stage = _section(engine, "zero_optimization").get("stage", 0 if engine else deepspeed.get("zero_stage", 2))
+            engine = section(deepspeed, "deepspeed_config_file")
+            stage = section(engine, "zero_optimization").get("stage", 0 if engine else deepspeed.get("zero_stage", 2))
             family, sharding = "deepspeed", f"zero{stage}"
         case "MULTI_GPU":
             family, sharding = "ddp", "none"
@@ -207,134 +205,7 @@ def from_accelerate_config(config: Mapping[str, JsonValue]) -> Backend:
     return Backend(family=family, sharding=sharding, config=config, about="your own accelerate config")  # type: ignore[arg-type]
 
 
-def _section(config: Mapping[str, JsonValue], key: str) -> Mapping[str, JsonValue]:
+def section(config: Mapping[str, JsonValue], key: str) -> Mapping[str, JsonValue]:
+    """A section of an accelerate config; empty if there is none."""
     section = config.get(key)
     return section if isinstance(section, dict) else {}
-
-
-def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dict[str, Any]:
-    """The config that bench passes to `accelerate launch --config_file` for ``cell``.
-
-    Args:
-        units: class names of the modules to shard, each as one unit; a user's config may name others.
-        device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
-            process on a single machine. The runner's device shim then keeps the ranks on the CPU.
-    """
-    backend = backend_of(cell)
-    config: dict[str, Any] = {
-        "compute_environment": "LOCAL_MACHINE",
-        "debug": False,
-        "machine_rank": 0,
-        "main_training_function": "main",
-        "num_machines": 1,
-        "rdzv_backend": "static",
-        "same_network": True,
-        **backend.config,
-        "mixed_precision": cell.mixed_precision,
-        "num_processes": cell.num_processes,
-        "use_cpu": device == "cpu" and backend.family == "single",
-    }
-    if FAMILIES[backend.family].wraps_units:
-        config["fsdp_config"] = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units), **config.get("fsdp_config", {})}
-    if backend.family == "deepspeed":
-        config["deepspeed_config"] = dict(config.get("deepspeed_config", {}))
-        if "deepspeed_config_file" in config["deepspeed_config"]:
-            del config["mixed_precision"]  # accelerate rejects a precision that is set in both files
-        else:
-            config["deepspeed_config"] = {"gradient_clipping": cell.train.max_grad_norm, **config["deepspeed_config"]}
-    return config
-
-
-def beside_config(cell: Cell) -> list[str]:
-    """Settings of a cell that an accelerate config cannot express; the runner applies them."""
-    if cell.accelerate is not None:
-        return []
-    family = backend_of(cell).family
-    settings = ["autocast off"]
-    if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":
-        settings.append("gradients reduced in fp32")
-    if family == "deepspeed":
-        settings.append("DeepSpeed's buckets no larger than the model")
-    return settings
-
-
-def forbids(cell: Cell, device: Device) -> str | None:
-    """Why this cell cannot run, or None when it can. The sweep records a cell that cannot run as skipped."""
-    family, sharding = backend_of(cell).family, backend_of(cell).sharding
-    if sharding == "zero3" and cell.options.get("grad_ckpt"):
-        return (
-            "ZeRO-3 with gradient checkpointing does not work: the parameters are partitioned again before"
-            " recomputation, so their shapes differ from those saved in forward"
-        )
-    if family == "deepspeed" and cell.train.optimizer == "none":
-        return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
-    if FAMILIES[family].keeps_masters and not cell.train.master_weights:
-        return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
-    if family != "single" and device == "cpu" and cell.num_processes == 1:
-        return f"{cell.backend} on a CPU needs at least two processes: accelerate creates no process group for one"
-    if family in ("fsdp", "fsdp2"):
-        return _forbids_loading(_section(backend_of(cell).config, "fsdp_config"), family, device)
-    return None
-
-
-def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Device) -> str | None:
-    """Loading switches that accelerate rejects during set-up, late or with an unclear message."""
-    switches = ("fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states")
-    loading, synced = (
-        str(fsdp.get(name, True)).lower() not in ("false", "no", "off", "n", "f", "0") for name in switches
-    )
-    if family == "fsdp" and device == "cpu" and (loading or synced):
-        return (
-            "by default accelerate moves FSDP's weights through a GPU: set fsdp_cpu_ram_efficient_loading: false and"
-            " fsdp_sync_module_states: false in its fsdp_config"
-        )
-    if loading and not synced:
-        return (
-            "accelerate rejects fsdp_sync_module_states: false while fsdp_cpu_ram_efficient_loading is true, which is"
-            " its default: set both to false in its fsdp_config"
-        )
-    return None
-
-
-def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
-    """The regime that the cell requests, as fields of `Regime`. A field that is absent is not checked.
-
-    ddp and single keep weights in bf16, and the optimizer updates fp32 copies of them; DeepSpeed does the same inside
-    its engine. FSDP's fp32 shards are the master weights, and its mixed precision computes in bf16 (torch FSDP
-    MixedPrecision, DeepSpeed bf16).
-    """
-    backend = backend_of(cell)
-    family = FAMILIES[backend.family]
-    low = {"bf16": "bfloat16", "no": "float32"}[cell.mixed_precision]
-    alone = cell.num_processes == 1
-    master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
-    on_cpu = family.distributed_type_on_cpu if device == "cpu" else None
-    regime: dict[str, object] = {
-        "world_size": cell.num_processes,
-        "distributed_type": on_cpu or family.distributed_type,
-        # With one rank, torch's FSDP1 replaces its strategy by NO_SHARD.
-        "sharding": "NO_SHARD" if alone and backend.family == "fsdp" else backend.sharding,
-        "weights_dtype": "float32" if family.fp32_weights else low,
-        "masters_dtype": master,
-        "optimizer_dtype": master,
-    }
-    if cell.accelerate is None:
-        reduction = "float32" if family.reduces_in_fp32 else low
-        regime["reduction_dtype"] = None if alone else reduction
-    return regime
-
-
-def shards_parameters(cell: Cell) -> bool:
-    """Whether each rank must hold only a part of the parameters."""
-    return cell.num_processes > 1 and backend_of(cell).sharding not in ("none", "NO_SHARD", "zero0", "zero1", "zero2")
-
-
-WHY_NO_ACCUMULATION = (
-    "bench measures whole optimizer steps. With accumulation, each micro-step would count as a step, and the reported"
-    " throughput would be too high by that factor. It is always 1; choose a larger batch"
-)
-
-
-def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
-    """The message of every refusal of accumulation, wherever it was requested."""
-    return InputError(f"{value}: gradient accumulation is refused", where=where, field=field, fix=WHY_NO_ACCUMULATION)

@@ -1,0 +1,32 @@
+"""The backends: their accelerate configs, the regime each should show, and the cells they cannot run. Pure."""
+
+from bench.backends.accelerate_config import accelerate_config, beside_config
+from bench.backends.refusals import accumulation_refused, forbids
+from bench.backends.regimes import expected_regime, shards_parameters
+from bench.backends.registry import (
+    BACKENDS,
+    FAMILIES,
+    SHARDING_STRATEGIES,
+    Backend,
+    Family,
+    backend_of,
+    from_accelerate_config,
+    preloads,
+)
+
+__all__ = [
+    "BACKENDS",
+    "FAMILIES",
+    "SHARDING_STRATEGIES",
+    "Backend",
+    "Family",
+    "accelerate_config",
+    "accumulation_refused",
+    "backend_of",
+    "beside_config",
+    "expected_regime",
+    "forbids",
+    "from_accelerate_config",
+    "preloads",
+    "shards_parameters",
+]

@@ -1,0 +1,53 @@
+"""The accelerate config of a cell, and the settings that such a config cannot express."""
+
+from typing import Any
+
+from bench.backends.registry import FAMILIES, backend_of
+from bench.records.base import Device
+from bench.records.cell import Cell
+
+
+def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dict[str, Any]:
+    """The config that bench passes to `accelerate launch --config_file` for ``cell``.
+
+    Args:
+        units: class names of the modules to shard, each as one unit; a user's config may name others.
+        device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
+            process on a single machine. The runner's device shim then keeps the ranks on the CPU.
+    """
+    backend = backend_of(cell)
+    config: dict[str, Any] = {
+        "compute_environment": "LOCAL_MACHINE",
+        "debug": False,
+        "machine_rank": 0,
+        "main_training_function": "main",
+        "num_machines": 1,
+        "rdzv_backend": "static",
+        "same_network": True,
+        **backend.config,
+        "mixed_precision": cell.mixed_precision,
+        "num_processes": cell.num_processes,
+        "use_cpu": device == "cpu" and backend.family == "single",
+    }
+    if FAMILIES[backend.family].wraps_units:
+        config["fsdp_config"] = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units), **config.get("fsdp_config", {})}
+    if backend.family == "deepspeed":
+        config["deepspeed_config"] = dict(config.get("deepspeed_config", {}))
+        if "deepspeed_config_file" in config["deepspeed_config"]:
+            del config["mixed_precision"]  # accelerate rejects a precision that is set in both files
+        else:
+            config["deepspeed_config"] = {"gradient_clipping": cell.train.max_grad_norm, **config["deepspeed_config"]}
+    return config
+
+
+def beside_config(cell: Cell) -> list[str]:
+    """Settings of a cell that an accelerate config cannot express; the runner applies them."""
+    if cell.accelerate is not None:
+        return []
+    family = backend_of(cell).family
+    settings = ["autocast off"]
+    if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":
+        settings.append("gradients reduced in fp32")
+    if family == "deepspeed":
+        settings.append("DeepSpeed's buckets no larger than the model")
+    return settings

@@ -1,0 +1,59 @@
+"""What cannot run: cells that their backend forbids, and gradient accumulation."""
+
+from collections.abc import Mapping
+
+from pydantic import JsonValue
+
+from bench.backends.registry import FAMILIES, Family, backend_of, section
+from bench.errors import InputError
+from bench.records.base import Device
+from bench.records.cell import Cell
+
+
+def forbids(cell: Cell, device: Device) -> str | None:
+    """Why this cell cannot run, or None when it can. The sweep records a cell that cannot run as skipped."""
+    family, sharding = backend_of(cell).family, backend_of(cell).sharding
+    if sharding == "zero3" and cell.options.get("grad_ckpt"):
+        return (
+            "ZeRO-3 with gradient checkpointing does not work: the parameters are partitioned again before"
+            " recomputation, so their shapes differ from those saved in forward"
+        )
+    if family == "deepspeed" and cell.train.optimizer == "none":
+        return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
+    if FAMILIES[family].keeps_masters and not cell.train.master_weights:
+        return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
+    if family != "single" and device == "cpu" and cell.num_processes == 1:
+        return f"{cell.backend} on a CPU needs at least two processes: accelerate creates no process group for one"
+    if family in ("fsdp", "fsdp2"):
+        return _forbids_loading(section(backend_of(cell).config, "fsdp_config"), family, device)
+    return None
+
+
+def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Device) -> str | None:
+    """Loading switches that accelerate rejects during set-up, late or with an unclear message."""
+    switches = ("fsdp_cpu_ram_efficient_loading", "fsdp_sync_module_states")
+    loading, synced = (
+        str(fsdp.get(name, True)).lower() not in ("false", "no", "off", "n", "f", "0") for name in switches
+    )
+    if family == "fsdp" and device == "cpu" and (loading or synced):
+        return (
+            "by default accelerate moves FSDP's weights through a GPU: set fsdp_cpu_ram_efficient_loading: false and"
+            " fsdp_sync_module_states: false in its fsdp_config"
+        )
+    if loading and not synced:
+        return (
+            "accelerate rejects fsdp_sync_module_states: false while fsdp_cpu_ram_efficient_loading is true, which is"
+            " its default: set both to false in its fsdp_config"
+        )
+    return None
+
+
+WHY_NO_ACCUMULATION = (
+    "bench measures whole optimizer steps. With accumulation, each micro-step would count as a step, and the reported"
+    " throughput would be too high by that factor. It is always 1; choose a larger batch"
+)
+
+
+def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
+    """The message of every refusal of accumulation, wherever it was requested."""
+    return InputError(f"{value}: gradient accumulation is refused", where=where, field=field, fix=WHY_NO_ACCUMULATION)

@@ -1,0 +1,38 @@
+"""The regime that a cell requests: what its ranks must observe."""
+
+from bench.backends.registry import FAMILIES, backend_of
+from bench.records.base import Device
+from bench.records.cell import Cell
+
+
+def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
+    """The regime that the cell requests, as fields of `Regime`. A field that is absent is not checked.
+
+    ddp and single keep weights in bf16, and the optimizer updates fp32 copies of them; DeepSpeed does the same inside
+    its engine. FSDP's fp32 shards are the master weights, and its mixed precision computes in bf16 (torch FSDP
+    MixedPrecision, DeepSpeed bf16).
+    """
+    backend = backend_of(cell)
+    family = FAMILIES[backend.family]
+    low = {"bf16": "bfloat16", "no": "float32"}[cell.mixed_precision]
+    alone = cell.num_processes == 1
+    master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
+    on_cpu = family.distributed_type_on_cpu if device == "cpu" else None
+    regime: dict[str, object] = {
+        "world_size": cell.num_processes,
+        "distributed_type": on_cpu or family.distributed_type,
+        # With one rank, torch's FSDP1 replaces its strategy by NO_SHARD.
+        "sharding": "NO_SHARD" if alone and backend.family == "fsdp" else backend.sharding,
+        "weights_dtype": "float32" if family.fp32_weights else low,
+        "masters_dtype": master,
+        "optimizer_dtype": master,
+    }
+    if cell.accelerate is None:
+        reduction = "float32" if family.reduces_in_fp32 else low
+        regime["reduction_dtype"] = None if alone else reduction
+    return regime
+
+
+def shards_parameters(cell: Cell) -> bool:
+    """Whether each rank must hold only a part of the parameters."""
+    return cell.num_processes > 1 and backend_of(cell).sharding not in ("none", "NO_SHARD", "zero0", "zero1", "zero2")

@@ -1,0 +1,120 @@
+"""One `accelerate launch` on this machine, and the executor that makes one for each attempt."""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench import processes, secrets
+from bench.launch.attempt_files import launch_command
+from bench.launch.environment import added_environment, launch_environment
+from bench.launch.executor import LaunchResult
+from bench.launch.watch import Limits, OnBeat, Watch, cause_of_death, exit_codes
+from bench.records.cell import Cell
+from bench.records.machine import Hardware
+from bench.records.phases import Stage
+from bench.records.rank_outcome import RankError, RankKilled
+from bench.store import spool
+
+END_TIMEOUT_S = 10.0
+
+
+class Launch:
+    """One `accelerate launch` and all processes below it.
+
+    Args:
+        log: receives the output of the launcher, and of ranks until they redirect theirs.
+        arguments: of `bench.runner`.
+        added: variables that bench adds to the environment.
+    """
+
+    def __init__(self, config_file: Path, log: Path, arguments: Sequence[str], added: Mapping[str, str]) -> None:
+        self.log = log
+        self._scratch = log.with_name("torchelastic")  # else torch leaves a folder in /tmp for each launch
+        leash = [sys.executable, "-m", "bench.launch.leash", str(os.getpid())]
+        command = launch_command(arguments, python=sys.executable, config_file=config_file, log_dir=self._scratch)
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*leash, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=launch_environment(os.environ, added, Path(sys.executable).parent),
+                start_new_session=True,
+            )
+
+    def exit_reason(self) -> str | None:
+        """Why the launch has ended; None while it runs."""
+        code = self.process.poll()
+        return None if code is None else cause_of_death(code, self.output())
+
+    def output(self) -> str:
+        """The launcher's output so far, without the user's secrets."""
+        return secrets.mask(self.log.read_text(errors="replace"))
+
+    def kill(self) -> None:
+        """End the launcher and every process below it, in any state. The leash does this when it is terminated."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            processes.kill(processes.tree(self.process.pid))
+            self.process.wait()
+        shutil.rmtree(self._scratch, ignore_errors=True)
+
+
+class OwnLaunch:
+    """Each attempt in its own `accelerate launch`."""
+
+    def __init__(self, hardware: Hardware) -> None:
+        self.hardware = hardware
+        self._launch: Launch | None = None
+
+    def prepare(self, num_processes: int) -> None:
+        """Nothing: every attempt starts its own processes."""
+
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
+        world_size = cell.num_processes
+        added = added_environment(world_size, self.hardware, os.environ)
+        self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
+        watch = Watch(folder, world_size, limits, on_beat)
+        try:
+            while (exit_reason := self._launch.exit_reason()) is None:
+                if reason := watch.pause():
+                    stuck = watch.diagnose()
+                    ranks = spool.read_ranks(folder, world_size)
+                    return LaunchResult(ranks=ranks, isolation="launch", cancelled=reason, stuck=stuck)
+            ranks = spool.read_ranks(folder, world_size)
+            reported = {rank.rank for rank in ranks}
+            codes = exit_codes(self._launch.output())
+            ranks += [_from_exit_code(folder, rank, code) for rank, code in codes.items() if rank not in reported]
+            # A rank's own report says more than the launcher's summary of that rank.
+            explained = len(ranks) == world_size or any(rank in reported for rank in codes)
+            return LaunchResult(ranks=ranks, isolation="launch", launcher_error=None if explained else exit_reason)
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        if self._launch is not None:
+            self._launch.kill()
+            self._launch = None
+
+
+def _from_exit_code(folder: Path, rank: int, code: int) -> RankKilled | RankError:
+    """The report that a rank server would have written for this rank."""
+    beat = spool.read_beat(folder, rank)
+    phase, place = beat.phase if beat else Stage.START, spool.last_place(folder, rank)
+    if code >= 0:
+        error = f"the process ended by itself with exit code {code} and left no result"
+        return RankError(rank=rank, phase=phase, error=error, traceback="", at=time.time(), place=place)
+    return RankKilled(
+        rank=rank,
+        phase=phase,
+        signal=processes.signal_name(-code),
+        at=time.time(),
+        place=place,
+        last_words=spool.last_words(folder, rank) or None,
+    )
