@@ -6,21 +6,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from commands import QUICKSTART, bench
 from examples import result, stored
-from typer.testing import CliRunner, Result
+from typer.testing import CliRunner
 
 from bench import __version__
 from bench.cli.app import COMMANDS, app, load
 
 ROOT = Path(__file__).parents[2]
-QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
-ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
 pytestmark = pytest.mark.usefixtures("elsewhere")
 TORCH_SIDE = {"torch", "accelerate", "deepspeed", "transformers", "pandas"}
-
-
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def imported(*arguments: str, cwd: Path) -> set[str]:

@@ -1,20 +1,9 @@
 """`bench audit`, without a launch."""
 
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner, Result
+from commands import QUICKSTART, bench
 
-from bench.cli.app import app
-
-ROOT = Path(__file__).parents[2]
-QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
-ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_an_audit_is_of_one_batch() -> None:

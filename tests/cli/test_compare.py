@@ -3,30 +3,9 @@
 from pathlib import Path
 
 import pytest
-from examples import MACHINE, MATRIX_YAML, result
-from typer.testing import CliRunner, Result
+from commands import bench, stored
 
-from bench.cli.app import app
-from bench.records.outcome import Result as Record
-from bench.store.run_folder import Store
-
-ROOT = Path(__file__).parents[2]
-QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
-ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
-
-
-def stored(folder: Path, batch: int = 2) -> Record:
-    record = result(batch=batch)
-    store = Store(folder)
-    with store.open(MACHINE, [record.attempt.cell], MATRIX_YAML):
-        store.begin(record.attempt)
-        store.finish(record)
-    return record
 
 
 def test_a_gate_does_not_pass_what_cannot_be_read(tmp_path: Path) -> None:

@@ -1,21 +1,11 @@
 """`bench doctor`."""
 
-from pathlib import Path
-
 import pytest
-from typer.testing import CliRunner, Result
+from commands import bench
 
 from bench.backends import BACKENDS
-from bench.cli.app import app
 
-ROOT = Path(__file__).parents[2]
-QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
-ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_the_doctor_names_every_backend_and_library() -> None:

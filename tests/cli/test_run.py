@@ -4,24 +4,16 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import ALL_EIGHT, QUICKSTART, bench
 from examples import ok, result, rss
-from typer.testing import CliRunner, Result
 
 from bench import machine
 from bench.cli import selection
-from bench.cli.app import app
 from bench.records.cell import Attempt
 from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.store.run_folder import Store
 
-ROOT = Path(__file__).parents[2]
-QUICKSTART = str(ROOT / "matrices" / "quickstart.yaml")
-ALL_EIGHT = str(ROOT / "matrices" / "backends.yaml")
 pytestmark = pytest.mark.usefixtures("elsewhere")
-
-
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
 
 
 def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
