@@ -14,6 +14,8 @@ from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.store.run_folder import Store
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
+OF_EXAMPLES = "measure: {warmup_steps: 1, phase_steps: 2}\n"
+"""Steps as in the results of tests/examples.py; results with others are measured again."""
 
 
 def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -90,7 +92,10 @@ def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
     """Nothing is launched: all that is asked for is stored. The search's answer, batch 2, is not asked for."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     file = tmp_path / "mine.yaml"
-    file.write_text("name: mine\nmatrix: {backend: [ddp], batch: [1, probe]}\nworkload: {name: pi07, preset: tiny}\n")
+    file.write_text(
+        "name: mine\nmatrix: {backend: [ddp], batch: [1, probe]}\nworkload: {name: workloads:Toy, preset: tiny}\n"
+        + OF_EXAMPLES
+    )
     _, [plan], hardware = selection.read(file)
     cell, store = plan.cell, Store(tmp_path / "run")
     record = machine.record(hardware)
@@ -123,7 +128,9 @@ def test_a_report_that_cannot_be_written_hides_no_results(tmp_path: Path, monkey
     """Nothing is launched: the only attempt is stored already."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     file, run = tmp_path / "mine.yaml", tmp_path / "run"
-    file.write_text("name: mine\nmatrix: {backend: [ddp], batch: 1}\nworkload: {name: pi07, preset: tiny}\n")
+    file.write_text(
+        "name: mine\nmatrix: {backend: [ddp], batch: 1}\nworkload: {name: workloads:Toy, preset: tiny}\n" + OF_EXAMPLES
+    )
     _, [plan], hardware = selection.read(file)
     store, record = Store(run), machine.record(hardware)
     with store.open(record, [plan.cell], file.read_text()):

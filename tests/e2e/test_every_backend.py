@@ -15,8 +15,6 @@ from bench.store.run_folder import Store
 TWO_RANKS = ("ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3")
 SHARDED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero3")
 
-pytestmark = pytest.mark.alone  # phases are timed
-
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
