@@ -6,12 +6,12 @@ WORKERS ?= logical --maxprocesses 4
 
 .PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare soak fuzz gpu clean
 
-test faults long gpu .venv/extensions: export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.venv/torch_extensions
+quickstart test faults long gpu .venv/extensions: export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.venv/torch_extensions
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-install: .venv/installed ## Make the environment in .venv
+install: .venv/installed .venv/extensions ## Make the environment in .venv, with what DeepSpeed compiles
 
 .venv/installed: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
@@ -34,11 +34,11 @@ define together
 	$(BIN)/pytest $(1) -m '$(2)alone' && exit $$first
 endef
 
-test: install .venv/extensions ## All tests but faults, and those that need a GPU or minutes of training; with real launches
+test: install ## All tests but faults, and those that need a GPU or minutes of training; with real launches
 	$(call together,--ignore=tests/faults,not gpu and not long and )
 
 # One process writes the table.
-faults: install .venv/extensions ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes their outcomes
+faults: install ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes their outcomes
 ifdef FAULTS_TABLE
 	$(BIN)/pytest tests/faults
 else

@@ -107,7 +107,8 @@ def test_a_document_with_its_long_commands(path: Path, tmp_path: Path) -> None:
     folder = copy(tmp_path)
     (folder / ".venv").mkdir()
     (folder / ".venv" / "bin").symlink_to(Path(sys.executable).parent)
-    (folder / ".venv" / "installed").touch()
+    for done in ("installed", "extensions"):
+        (folder / ".venv" / done).touch()
     document = Document.read(path)
     wrong = play(Document.read(README), folder, long=False) if AFTER_README in document.text else []
     wrong += play(document, folder, long=True)
