@@ -542,6 +542,24 @@ def test_a_workload_without_a_config_of_its_own_is_refused(
     assert "class Config(pydantic.BaseModel)" in (said.value.fix or "")
 
 
+@pytest.mark.parametrize("presets", ["[]", "None", "{'tiny': 1}", "{1: {}}", "'tiny'"])
+def test_presets_that_are_no_mapping_of_fields_are_one_message(
+    presets: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lines = ["from pydantic import BaseModel", "class Wrong:", "    class Config(BaseModel): pass", "    units = ()"]
+    parts = [f"    def {name}(self, *_): pass" for name in ("__init__", "auto_preset", "build", "dataset")]
+    module = f"presets_{sum(map(ord, presets))}"
+    (tmp_path / f"{module}.py").write_text("\n".join([*lines, f"    presets = {presets}", *parts]))
+    (tmp_path / "bad.yaml").write_text(f"workload: {{name: {module}:Wrong}}\nmatrix: {{backend: ddp, batch: 1}}\n")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["run", "bad.yaml", "--dry-run"])
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr == (
+        f"bench: bad.yaml:1: workload.name: '{module}:Wrong' is not a workload: its presets are not a mapping"
+        " from names to fields of its Config\n  `presets = {}` for none\n"
+    )
+
+
 def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() -> None:
     """A class that takes its constructor from one of C's: Python cannot say what it takes."""
 

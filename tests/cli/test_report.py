@@ -3,6 +3,9 @@
 import json
 import os
 import re
+import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +20,7 @@ from bench.records.cell import Attempt, Train
 from bench.report.render.formats import FORMATS
 from bench.store.run_folder import Store
 
+ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -118,6 +122,21 @@ def test_no_ending_is_markdown_and_a_named_format_may_have_any_ending() -> None:
         assert Path(words[0]).read_text().startswith("# Training benchmark")
 
 
+def test_a_reader_that_stops_early_gets_no_traceback(tmp_path: Path) -> None:
+    """As in `bench report RUN --output /dev/stdout | head -1`."""
+    stored(tmp_path / "run")
+    command = [sys.executable, "-m", "bench.cli", "report", "run", "--output", "/dev/stdout", "--format", "html"]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        command, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as writing:
+        assert writing.stdout is not None
+        assert writing.stderr is not None
+        writing.stdout.close()
+        assert writing.stderr.read().decode() == ""
+    assert writing.returncode == 128 + signal.SIGPIPE
+
+
 # --- what was not measured ------------------------------------------------------------------------------------------
 
 
@@ -163,8 +182,17 @@ def test_the_reports_of_several_runs_name_the_run(killed: Store) -> None:
     assert [row[0] for row in not_measured(bench("report", "run", "other").stdout)] == ["run run, ddp", "run run, fsdp"]
 
 
-@pytest.mark.parametrize("content", ["", "matrix: [", "matrix: {backend: [nope]}", None], ids=str)
-def test_a_matrix_that_cannot_be_read_does_not_stop_a_report(killed: Store, content: str | None) -> None:
+@pytest.mark.parametrize(
+    ("content", "problem"),
+    [
+        ("", "is empty"),
+        ("matrix: [", "is not YAML: expected the node content, but found '<stream end>'"),
+        ("matrix: {backend: [nope]}", "'nope' is not a backend"),
+        (None, "no such file"),
+    ],
+    ids=str,
+)
+def test_an_unreadable_matrix_does_not_stop_a_report(killed: Store, content: str | None, problem: str) -> None:
     file = killed.root / "matrix.yaml"
     file.unlink()
     if content is not None:
@@ -172,7 +200,7 @@ def test_a_matrix_that_cannot_be_read_does_not_stop_a_report(killed: Store, cont
     done = bench("report", "run")
     assert done.exit_code == 0
     (line,) = done.stderr.splitlines()
-    assert line.startswith("bench: run/matrix.yaml cannot be read (")
+    assert line.startswith(f"bench: run/matrix.yaml cannot be read ({problem}")
     assert line.endswith("): cells without a result are not known, and claims are not judged")
     assert "## Raw matrix" in done.stdout
     assert "## Not measured" not in done.stdout

@@ -84,13 +84,14 @@ context = Context(hardware=hardware, new_folder=None, preloads={}, modules=[], w
 LAUNCHERS["slow_start"](context).close()
 """,
 }
+TOY_RUN = ("run", "matrices/quickstart.yaml", "workload.name=e2e.toy:Toy", "workload.preset=auto")
 ON_THE_COMMAND_LINE = {
     "a backend": (
         ["run", "matrices/quickstart.yaml", "--dry-run", "--axis", "backend=fsdp_no_shard"],
         "fsdp_sharding_strategy: NO_SHARD",
     ),
     "a phase of a step": (
-        ["run", "matrices/quickstart.yaml", "--select", "backend=single", "--select", "batch=1", "measure.steps=3"],
+        [*TOY_RUN, "--select", "backend=single", "--select", "batch=1", "measure.steps=3"],
         " check_batch",
     ),
     "an export format": (["report", "--help"], "|tsv|"),
