@@ -41,6 +41,21 @@ class Memory(Frozen):
         return self.peak_reserved_bytes + (self.overhead_bytes or 0)
 
 
+class Traffic(Frozen):
+    """The collectives of one kind that one rank issued in one step, from torch's flight recorder."""
+
+    operation: str
+    """all_reduce, all_gather, reduce_scatter, broadcast, and so on: what the process group really ran. gloo runs a
+    reduce-scatter as an all-reduce."""
+    dtype: str
+    """The recorder's name, such as BFloat16."""
+    group_size: AtLeastOne
+    """Ranks in the process group."""
+    calls: AtLeastOne
+    payload_bytes: Count
+    """All calls together; of each, the whole tensor: what an all-gather returns, what a reduce-scatter takes."""
+
+
 class RankOk(Frozen):
     """One rank's raw samples."""
 
@@ -62,6 +77,9 @@ class RankOk(Frozen):
     warmup_s: Amount
     threads: Count
     """CPU threads that torch's operators use in this rank."""
+    traffic: tuple[Traffic, ...] | None = None
+    """The collectives of the last step of the phase window; null if the recorder did not hold that whole step, and
+    without a phase window."""
 
     @field_validator("phase_times_s")
     @classmethod

@@ -119,6 +119,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         setup_s=setup_s,
         warmup_s=measure_start - warmup_start,
         threads=torch.get_num_threads(),
+        traffic=recorder.traffic(phases.last_step_collectives),
     )
 
 
