@@ -6,7 +6,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -25,6 +25,15 @@ ITEM_BYTES = {
     "Double": 8, "Long": 8, "Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
 }  # fmt: skip
 """Bytes of one element, by the recorder's name of a dtype."""
+
+
+class Kind(NamedTuple):
+    """Collectives that `traffic` counts together."""
+
+    library: str
+    operation: str
+    dtype: str
+    group_size: int
 
 
 def collectives(newest: int | None = None) -> tuple[Collective, ...]:
@@ -67,7 +76,7 @@ def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] 
     """What ``entries`` communicate, in all, by operation, dtype and size of the group; None where that is unknown."""
     if entries is None:
         return None
-    calls, payload_bytes = Counter[tuple[str, str, int]](), Counter[tuple[str, str, int]]()
+    calls, payload_bytes = Counter[Kind](), Counter[Kind]()
     sizes = _group_sizes()
     for entry in entries:
         dtypes = [*entry["input_dtypes"], *entry["output_dtypes"]]
@@ -77,13 +86,12 @@ def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] 
             continue
         if operation is None or group not in sizes or not ITEM_BYTES.keys() >= set(dtypes):
             return None
-        kind = (operation, str(dtypes[0]), sizes[group])
+        library = str(entry["profiling_name"]).partition(":")[0]
+        kind = Kind(library, operation, str(dtypes[0]), sizes[group])
         calls[kind] += 1
         payload_bytes[kind] += max(_bytes(entry, "input"), _bytes(entry, "output"))
     return tuple(
-        Traffic(operation=operation, dtype=dtype, group_size=size, calls=calls[kind], payload_bytes=payload_bytes[kind])
-        for kind in calls
-        for operation, dtype, size in (kind,)
+        Traffic(**kind._asdict(), calls=calls[kind], payload_bytes=payload_bytes[kind]) for kind in sorted(calls)
     )
 
 
@@ -103,7 +111,7 @@ def _bytes(entry: Mapping[str, Any], side: str) -> int:
 
 def _group_sizes() -> dict[str, int]:
     """Ranks of each process group, by its name."""
-    names: dict[dist.ProcessGroup, str] = dist.distributed_c10d._world.pg_names
+    names: Mapping[dist.ProcessGroup, str] = dist.distributed_c10d._world.pg_names
     return {name: group.size() for group, name in names.items()}
 
 
