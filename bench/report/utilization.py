@@ -44,12 +44,12 @@ def utilization(cell: CellRows, row: Row) -> Utilization | None:
         return None
     per_rank = samples_per_s / row.world_size
     needed = None if work.step_flops is None else work.step_flops - (work.recomputed_flops or 0)
-    devices = set(row.accelerators)
+    device = row.accelerators[0] if len(set(row.accelerators)) == 1 else None
     return Utilization(
         row=row,
         model_flops_per_s_per_rank=None if needed is None else per_rank * needed,
         hardware_flops_per_s_per_rank=None if work.step_flops is None else per_rank * work.step_flops,
-        peak_flops_per_s=peak_rate(*devices, cell.cell.mixed_precision) if len(devices) == 1 else None,
+        peak_flops_per_s=None if device is None else peak_rate(device, cell.cell.mixed_precision),
         tokens_per_s_global=None if work.tokens_per_sample is None else samples_per_s * work.tokens_per_sample,
         recomputed_share=recomputed_share(work),
     )
