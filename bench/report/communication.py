@@ -27,10 +27,10 @@ def gathered(sharding: str, parameters: int, units: Mapping[int, int]) -> int:
       in no unit stays gathered after forward (arXiv:2304.11277; torch/distributed/fsdp/_runtime_utils.py,
       `_post_forward_reshard`).
     - SHARD_GRAD_OP gathers everything once.
-    - fully_shard, with `fsdp_reshard_after_forward`, gathers a unit for each of its forwards and again for each backward
-      of these. What is in no unit stays gathered after forward: accelerate leaves the root to torch, which keeps it
-      (accelerate/utils/fsdp_utils.py, `fsdp2_prepare_model`). That function also makes the embedding of a model with
-      `get_input_embeddings` a unit; this formula does not count its second gather.
+    - fully_shard, with `fsdp_reshard_after_forward`, gathers a unit for each of its forwards and again for each
+      backward of these. What is in no unit stays gathered after forward: accelerate leaves the root to torch, which
+      keeps it (accelerate/utils/fsdp_utils.py, `fsdp2_prepare_model`). That function also makes the embedding of a
+      model with `get_input_embeddings` a unit; this formula does not count its second gather.
     - ZeRO-3 keeps a parameter that is needed again within `stage3_max_reuse_distance` parameters, and those of up to
       `stage3_param_persistence_threshold` for the whole step (deepspeed/runtime/zero/partitioned_param_coordinator.py,
       `__params_to_release`). If the whole step passes fewer, it gathers once; otherwise this is an upper bound, one
