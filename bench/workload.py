@@ -19,6 +19,20 @@ if TYPE_CHECKING:
 BUNDLED = {"pi05": "model.workload:Pi05", "pi07": "model.workload:Pi07"}
 
 
+class Flops(Protocol):
+    """Floating-point operations of one sample; a multiply-add counts as two. Any object with these attributes."""
+
+    @property
+    def step(self) -> int:
+        """Forward, backward, and what gradient checkpointing recomputes."""
+        ...
+
+    @property
+    def recomputed(self) -> int:
+        """The part of ``step`` that gradient checkpointing recomputes."""
+        ...
+
+
 class Workload(Protocol):
     """A model and its samples. Its module should import without torch, because `bench run --dry-run` imports it too."""
 
@@ -30,6 +44,10 @@ class Workload(Protocol):
     """Optional: bytes per rank, by preset. The memory limit of a batch search on a CPU when the user sets none."""
     parameter_counts: ClassVar["Callable[[Any], Mapping[str, int]]"]
     """Optional: the parameter count of each part of the model for a config; `bench doctor` shows it."""
+    flops_per_sample: Callable[[], Flops]
+    """Optional: from it the report computes MFU, HFU and the recomputed share."""
+    tokens_per_sample: Callable[[], int]
+    """Optional: the length of a sample's sequence, for tokens per second."""
     units: ClassVar[tuple[str, ...]]
     """Class names of the modules that are sharded, each as one unit. Its ``forward`` does all of its computation."""
 

@@ -49,6 +49,8 @@ class Flops(NamedTuple):
     forward: int
     step: int
     """Forward, backward, and the recomputation of gradient checkpointing."""
+    recomputed: int
+    """The part of ``step`` that gradient checkpointing recomputes."""
 
 
 def flops_per_sample(config: Pi07Config) -> Flops:
@@ -93,7 +95,12 @@ def flops_per_sample(config: Pi07Config) -> Flops:
     added += c.n_layers * 2 * prefix * c.backbone_hidden * c.backbone_mlp * (not c.post_norms)
     again = (layers + vision_layers - added) * c.grad_ckpt
     forward = layers + vision_layers + projector + head + ends + of_data
-    return Flops(forward, 3 * forward - of_data - frozen + again)
+    return Flops(forward, 3 * forward - of_data - frozen + again, again)
+
+
+def tokens_per_sample(config: Pi07Config) -> int:
+    """Length of a sample's sequence: the prefix with every optional part present, and the actions of the suffix."""
+    return prefix_length(config) + config.action_horizon
 
 
 def prefix_length(config: Pi07Config) -> int:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, ClassVar
 from pydantic import JsonValue
 
 from model.config import PI05_SHAPE, PRESETS, Pi07Config
-from model.counts import Flops, auto_preset, flops_per_sample, parameter_count_by_part
+from model.counts import Flops, auto_preset, flops_per_sample, parameter_count_by_part, tokens_per_sample
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -36,8 +36,12 @@ class Pi07:
         return parameter_count_by_part(config)
 
     def flops_per_sample(self) -> Flops:
-        """Operations of one sample: forward only, and its share of a step."""
+        """Operations of one sample: forward only, its share of a step, and what is recomputed."""
         return flops_per_sample(self.config)
+
+    def tokens_per_sample(self) -> int:
+        """Length of a sample's sequence, with every optional part present."""
+        return tokens_per_sample(self.config)
 
     def build(self) -> "nn.Module":
         """The policy in fp32 on the default device; the same weights for the same ``torch.manual_seed``."""

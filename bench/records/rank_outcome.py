@@ -41,6 +41,39 @@ class Memory(Frozen):
         return self.peak_reserved_bytes + (self.overhead_bytes or 0)
 
 
+class Traffic(Frozen):
+    """The collectives of one kind that one rank issued in one step, from torch's flight recorder."""
+
+    library: str
+    """gloo or nccl."""
+    operation: str
+    """all_reduce, all_gather, reduce_scatter, broadcast, and so on: what the process group really ran. gloo runs a
+    reduce-scatter as an all-reduce."""
+    dtype: str
+    """The recorder's name, such as BFloat16."""
+    group_size: AtLeastOne
+    """Ranks in the process group."""
+    calls: AtLeastOne
+    payload_bytes: Count
+    """All calls together; of each, the whole tensor: what an all-gather returns, what a reduce-scatter takes."""
+
+
+class Work(Frozen):
+    """What one sample takes, as its workload states it; null is unknown."""
+
+    step_flops: AtLeastOne | None = None
+    """Floating-point operations of forward, backward and recomputation; a multiply-add counts as two."""
+    recomputed_flops: Count | None = None
+    """Those of them that repeat a part of forward, for gradient checkpointing."""
+    tokens_per_sample: AtLeastOne | None = None
+
+    @model_validator(mode="after")
+    def _a_part_of_the_step(self) -> Self:
+        if (self.recomputed_flops or 0) >= (self.step_flops or 1):
+            raise ValueError(f"{self.recomputed_flops} of {self.step_flops} operations are recomputed")
+        return self
+
+
 class RankOk(Frozen):
     """One rank's raw samples."""
 
@@ -62,6 +95,13 @@ class RankOk(Frozen):
     warmup_s: Amount
     threads: Count
     """CPU threads that torch's operators use in this rank."""
+    traffic: tuple[Traffic, ...] | None = None
+    """The collectives of the last step of the phase window; null if the recorder did not hold that whole step, and
+    without a phase window."""
+    unit_parameters: dict[Count, Count] | None = None
+    """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. The rest of
+    the model is in no unit. null where units are compiled, or run a different number of times in each step."""
+    work: Work | None = None
 
     @field_validator("phase_times_s")
     @classmethod

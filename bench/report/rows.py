@@ -13,7 +13,7 @@ from bench.records.conditions import Conditions
 from bench.records.machine import Machine
 from bench.records.outcome import Fault, OutcomeKind
 from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import Memory
+from bench.records.rank_outcome import Memory, Traffic, Work
 from bench.statistics.intervals import Interval
 
 P95_NEEDS = 20
@@ -86,6 +86,10 @@ class Rank:
     """Share of the model's parameters that this rank holds only a part of."""
     unaccounted_share: float | None
     """Share of `total` that none of its phases accounts for; None without a phase window."""
+    traffic: tuple[Traffic, ...] | None = None
+    unit_parameters: Mapping[int, int] | None = None
+    work: Work | None = None
+    """These three as in `RankOk`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -186,6 +190,8 @@ class Row:
     """Why the first of two tries failed."""
     conditions: Conditions | None = None
     """What else the machine did meanwhile."""
+    accelerators: tuple[str, ...] = ()
+    """Name of each GPU of the machine."""
 
     @property
     def rate(self) -> float:

@@ -76,6 +76,7 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None, row_id:
         n_steps=attempt.measure.steps,
         retried=result.retried,
         conditions=result.conditions,
+        accelerators=result.machine.accelerators,
     )
 
 
@@ -208,6 +209,9 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
             threads=rank.threads,
             sharded_share=rank.regime.sharded_parameters / rank.regime.parameters,
             unaccounted_share=_unaccounted_share(rank),
+            traffic=rank.traffic,
+            unit_parameters=rank.unit_parameters,
+            work=rank.work,
         )
         for rank in outcome.ranks
     )

@@ -1,5 +1,6 @@
 """One attempt in this process: set-up, warm-up, throughput window, phase window. Results and errors become a file."""
 
+import contextlib
 import sys
 import time
 import traceback
@@ -96,7 +97,8 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
-    warmup = throughput_window(job, batches, measure.warmup_steps, here.beat, Stage.WARMUP)
+    with job.units.counted() if job.units else contextlib.nullcontext():
+        warmup = throughput_window(job, batches, measure.warmup_steps, here.beat, Stage.WARMUP)
     here.device.synchronize()
     observed = regime.observe(job)
     regime.check(attempt.cell, device, observed)
@@ -119,6 +121,9 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         setup_s=setup_s,
         warmup_s=measure_start - warmup_start,
         threads=torch.get_num_threads(),
+        unit_parameters=job.units.parameters_by_runs(measure.warmup_steps) if job.units else None,
+        work=job.work,
+        traffic=recorder.traffic(phases.last_step_collectives),
     )
 
 

@@ -1,16 +1,39 @@
 """The collectives that this process has issued, from torch's flight recorder, for gloo and NCCL."""
 
+import math
 import pickle
 import traceback
-from collections.abc import Iterable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
 
 from bench.diagnosis.call_site import Frame, site
+from bench.diagnosis.collectives import DEFAULT_GROUP
 from bench.records.hang import Collective
+from bench.records.rank_outcome import Traffic
+
+OPERATIONS = (
+    "reduce_scatter", "all_reduce", "allreduce", "all_gather", "allgather", "all_to_all", "alltoall",
+    "broadcast", "barrier", "reduce", "gather", "scatter",
+)  # fmt: skip
+"""Names of operations, each before those that its own name contains."""
+ITEM_BYTES = {
+    "Double": 8, "Long": 8, "Float": 4, "Int": 4, "BFloat16": 2, "Half": 2, "Short": 2, "Char": 1, "Byte": 1, "Bool": 1,
+}  # fmt: skip
+"""Bytes of one element, by the recorder's name of a dtype."""
+
+
+class Kind(NamedTuple):
+    """Collectives that `traffic` counts together."""
+
+    library: str
+    operation: str
+    dtype: str
+    group_size: int
 
 
 def collectives(newest: int | None = None) -> tuple[Collective, ...]:
@@ -31,12 +54,75 @@ def last_number() -> int:
     return int(group._get_sequence_number_for_group())
 
 
-def _entries() -> list[dict[str, Any]]:
+def collectives_since(number: int) -> list[dict[str, Any]] | None:
+    """The recorder's entries for the collectives of all groups since one of the default group, oldest first.
+
+    Args:
+        number: `last_number` at that time.
+
+    Returns:
+        None if the recorder no longer holds all of them. The entries have no stack traces.
+    """
+    entries = sorted(_entries(traces=False), key=lambda entry: int(entry["record_id"]))
+    if number == 0:
+        return entries if not entries or int(entries[0]["record_id"]) == 0 else None
+    for place, entry in enumerate(entries):
+        if entry["process_group"][0] == DEFAULT_GROUP and int(entry["collective_seq_id"]) == number:
+            return entries[place + 1 :]
+    return None
+
+
+def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] | None:
+    """What ``entries`` communicate, in all, by operation, dtype and size of the group; None where that is unknown."""
+    if entries is None:
+        return None
+    calls, payload_bytes = Counter[Kind](), Counter[Kind]()
+    sizes = _group_sizes()
+    for entry in entries:
+        dtypes = [*entry["input_dtypes"], *entry["output_dtypes"]]
+        group = str(entry["process_group"][0])
+        operation = _operation(entry)
+        if operation == "barrier" or not dtypes:
+            continue
+        if operation is None or group not in sizes or not ITEM_BYTES.keys() >= set(dtypes):
+            return None
+        library = str(entry["profiling_name"]).partition(":")[0]
+        kind = Kind(library, operation, str(dtypes[0]), sizes[group])
+        calls[kind] += 1
+        payload_bytes[kind] += max(_bytes(entry, "input"), _bytes(entry, "output"))
+    return tuple(
+        Traffic(**kind._asdict(), calls=calls[kind], payload_bytes=payload_bytes[kind]) for kind in sorted(calls)
+    )
+
+
+def _operation(entry: Mapping[str, Any]) -> str | None:
+    """The kind of operation: `nccl:_all_gather_base` is an all_gather, as `gloo:all_gather` is."""
+    name = str(entry["profiling_name"])
+    found = next((operation for operation in OPERATIONS if operation in name), None)
+    return found and found.replace("allreduce", "all_reduce").replace("allgather", "all_gather").replace(
+        "alltoall", "all_to_all"
+    )
+
+
+def _bytes(entry: Mapping[str, Any], side: str) -> int:
+    sizes, dtypes = entry[f"{side}_sizes"], entry[f"{side}_dtypes"]
+    return sum(math.prod(size) * ITEM_BYTES[dtype] for size, dtype in zip(sizes, dtypes, strict=True))
+
+
+def _group_sizes() -> dict[str, int]:
+    """Ranks of each process group, by its name."""
+    names: Mapping[dist.ProcessGroup, str] = dist.distributed_c10d._world.pg_names
+    return {name: group.size() for group, name in names.items()}
+
+
+def _entries(*, traces: bool = True) -> list[dict[str, Any]]:
     c10d: Any = torch._C._distributed_c10d
     if not dist.is_initialized():
         return []
-    dump = c10d._dump_nccl_trace if "nccl" in dist.get_backend() else c10d._dump_fr_trace
-    entries: list[dict[str, Any]] = pickle.loads(dump()).get("entries", [])  # noqa: S301  its own data
+    dump = getattr(c10d, "_dump_nccl_trace" if "nccl" in dist.get_backend() else "_dump_fr_trace", None)
+    if dump is None:  # an older torch records gloo's collectives nowhere
+        return []
+    entries: list[dict[str, Any]] = pickle.loads(dump(includeStackTraces=traces)).get("entries", [])  # noqa: S301  its own data
     return [entry for entry in entries if not entry.get("is_p2p")]
 
 

@@ -18,8 +18,10 @@ from bench import processes, workload
 from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
 from bench.errors import InputError
 from bench.records.cell import Cell
+from bench.records.rank_outcome import Work
 from bench.runner.device import Shim
 from bench.runner.master_weights import MasterWeights
+from bench.runner.units import Units
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,6 +40,9 @@ class Job:
     masters: MasterWeights | None
     max_grad_norm: float
     family: Family
+    units: Units | None
+    """None where they are compiled."""
+    work: Work | None
 
     def clip(self) -> None:
         """Clip gradients to the norm. DeepSpeed clips inside backward, by its own config."""
@@ -66,6 +71,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
         _check_units(model, task.units)
     _configure(accelerator, cell, model, batch_per_rank)
     dataset = task.dataset(cell.measure.seed)
+    units = None if cell.train.compile else Units(model, task.units)
     prepared = _prepare(accelerator, cell, model)
     prepared.model.train()
     if cell.train.compile:
@@ -80,7 +86,30 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
         masters=prepared.masters,
         max_grad_norm=cell.train.max_grad_norm,
         family=family,
+        units=units,
+        work=work_of(task),
     )
+
+
+def work_of(task: workload.Workload) -> Work | None:
+    """What one sample takes, as the workload states it; None where it states nothing.
+
+    Raises:
+        InputError: it states something else than whole numbers.
+    """
+    stated: dict[str, int] = {}
+    try:
+        if hasattr(task, "flops_per_sample"):
+            flops = task.flops_per_sample()
+            stated |= {"step_flops": flops.step, "recomputed_flops": flops.recomputed}
+        if hasattr(task, "tokens_per_sample"):
+            stated |= {"tokens_per_sample": task.tokens_per_sample()}
+        return Work(**stated) if stated else None
+    except (AttributeError, ValueError) as error:
+        raise InputError(
+            f"the workload states no possible FLOPs and tokens of a sample: {str(error).splitlines()[0]}",
+            allowed=["flops_per_sample() with integers step and recomputed < step", "tokens_per_sample(): an integer"],
+        ) from error
 
 
 def _refuse_accumulation(accelerator: Accelerator) -> None:

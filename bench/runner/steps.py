@@ -3,12 +3,14 @@
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from bench.errors import InputError
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
+from bench.runner import recorder
 from bench.runner.device import Shim
 from bench.runner.setup import Job
 
@@ -27,6 +29,8 @@ class Window:
     times_s: list[float]
     phase_times_s: dict[str, list[float]]
     metrics: list[list[float]]
+    last_step_collectives: list[dict[str, Any]] | None = None
+    """As recorded; see `recorder.collectives_since`. Only in the phase window."""
 
 
 def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
@@ -104,6 +108,7 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
     metrics = []
     since = 0.0
+    number = 0
 
     def lap(phase: str) -> None:
         nonlocal since
@@ -114,6 +119,7 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
 
     for index in range(steps):
         beat(Stage.PHASES, index, steps)
+        number = recorder.last_number()
         shim.synchronize()
         start = since = time.perf_counter()
         metrics.append(step(job, batches, lap))
@@ -122,7 +128,7 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
         times_s["backward_step"] = [
             sum(parts) for parts in zip(*(times_s[part] for part in BACKWARD_STEP), strict=True)
         ]
-    return Window([], times_s, metrics)
+    return Window([], times_s, metrics, recorder.collectives_since(number) if steps else None)
 
 
 def no_lap(_phase: str) -> None:

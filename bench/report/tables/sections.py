@@ -19,6 +19,7 @@ from bench.report.summary import summarize
 from bench.report.tables.advice import advice_section
 from bench.report.tables.charts import charts
 from bench.report.tables.claims import claims_table
+from bench.report.tables.communication import communication_table
 from bench.report.tables.doubts import doubts_section
 from bench.report.tables.export import Record, records
 from bench.report.tables.figure import Chart
@@ -33,6 +34,7 @@ from bench.report.tables.speedup import speedup_sections
 from bench.report.tables.steps import steps
 from bench.report.tables.table import Facts, Lines, Table
 from bench.report.tables.theory import theory
+from bench.report.tables.utilization import utilization_table
 
 TITLE = "Training benchmark"
 
@@ -153,7 +155,9 @@ SECTIONS: tuple[Part, ...] = (
     Part(_claims, brief=_claims),
     Part(lambda report: [doubts_section(report.summary, none="None.")], brief=_doubts),
     Part(lambda report: [regimes(report.summary)]),
+    Part(lambda report: [utilization_table(report.summary)]),
     Part(lambda report: [theory(report.summary)]),
+    Part(lambda report: [communication_table(report.summary)]),
     Part(lambda report: [steps(report.summary)]),
     Part(lambda report: [chart for chart in report.charts if chart.name == "phases"]),
     Part(

@@ -16,7 +16,7 @@ class _Line(NamedTuple):
 
 
 def theory(summary: Summary) -> Table:
-    """One row a cell: the predicted state, the measured peak, the rest, traffic and recomputation.
+    """One row a cell: the predicted state, the measured peak, the rest and recomputation.
 
     Empty where the regime of no cell is known.
     """
@@ -31,6 +31,7 @@ def theory(summary: Summary) -> Table:
         ),
         Column[_Line]("weights", _of_state(lambda state: state.weights), numeric=True),
         Column[_Line]("gradients", _of_state(lambda state: state.gradients), numeric=True),
+        Column[_Line]("buckets", _of_state(lambda state: state.buckets), numeric=True),
         Column[_Line]("masters", _of_state(lambda state: state.masters), numeric=True),
         Column[_Line]("Adam", _of_state(lambda state: state.moments), numeric=True),
         Column[_Line]("predicted", _of_state(lambda state: state.total), numeric=True),
@@ -38,7 +39,6 @@ def theory(summary: Summary) -> Table:
             "measured", lambda line: size(line.theory.peak.allocated) if line.theory.peak else UNKNOWN, numeric=True
         ),
         Column[_Line]("rest", lambda line: _size(line.theory.rest_bytes), numeric=True),
-        Column[_Line]("sent a step", lambda line: _size(line.theory.sent_bytes), numeric=True),
         Column[_Line]("recomputed", lambda line: percent(line.theory.recomputed_share), numeric=True),
         Column[_Line](
             "from batch",
@@ -52,11 +52,10 @@ def theory(summary: Summary) -> Table:
         notes=(
             "weights to predicted: bytes of model state on each rank after arXiv:1910.02054, with all parameters"
             " trained. measured: peak allocated without the part that grows with the batch, extrapolated from two"
-            " batches; with only one batch, its full peak. rest: memory that a step holds for a short time, such as"
-            " gathered units, buckets and fp32 gradients in the optimizer step."
+            " batches; with only one batch, its full peak. buckets: DDP's copy of the gradients. rest: memory that a"
+            " step holds for a short time, such as gathered units and fp32 gradients in the optimizer step."
             + (" On a CPU, measured is the growth of the data segment, which includes libraries." if cpu else ""),
-            "sent a step: by each rank, with ring algorithms. For zero3, and for your own FSDP 2 config that does not"
-            " reshard after forward, it is an upper bound. recomputed: share of all arithmetic.",
+            "recomputed: share of all operations that gradient checkpointing repeats, as the workload states them.",
         ),
     )
 

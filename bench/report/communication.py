@@ -1,0 +1,166 @@
+"""What the ranks of a step send each other: by formula, and as torch's flight recorder saw it. Pure."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.records.cell import Cell, Regime
+from bench.records.rank_outcome import Traffic
+from bench.report.rows import CellRows, Sampled
+from bench.report.theory import ITEM_BYTES, observed_regime
+
+REUSE_DISTANCE = 1_000_000_000
+"""DeepSpeed's default for `stage3_max_reuse_distance`, in parameters."""
+RING = {"all_reduce": 2.0, "all_gather": 1.0, "reduce_scatter": 1.0, "all_to_all": 1.0, "broadcast": 1.0, "reduce": 1.0}
+"""By operation: what n ranks send, each on average, as a multiple of (n-1)/n of the payload. An all-reduce is a
+reduce-scatter and an all-gather (arXiv:1910.02054, section 7.1)."""
+NEGLIGIBLE = 0.01
+
+
+def gathered(sharding: str, parameters: int, units: Mapping[int, int]) -> int:
+    """Parameters that one step gathers, each as often as it is gathered.
+
+    Counted by torch's flight recorder on two ranks, with torch 2.13, accelerate 1.15 and DeepSpeed 0.19. What backward
+    recomputes is not gathered for it: backward has gathered the unit.
+
+    - FULL_SHARD gathers a unit for each of its forwards, and once for backward, which keeps it to its last use. What is
+      in no unit stays gathered after forward (arXiv:2304.11277; torch/distributed/fsdp/_runtime_utils.py,
+      `_post_forward_reshard`).
+    - SHARD_GRAD_OP gathers everything once.
+    - fully_shard, with `fsdp_reshard_after_forward`, gathers a unit for each of its forwards and again for each
+      backward of these. What is in no unit stays gathered after forward: accelerate leaves the root to torch, which
+      keeps it (accelerate/utils/fsdp_utils.py, `fsdp2_prepare_model`). That function also makes the embedding of a
+      model with `get_input_embeddings` a unit; this formula does not count its second gather.
+    - ZeRO-3 keeps a parameter that is needed again within `stage3_max_reuse_distance` parameters, and those of up to
+      `stage3_param_persistence_threshold` for the whole step (deepspeed/runtime/zero/partitioned_param_coordinator.py,
+      `__params_to_release`). If the whole step passes fewer, it gathers once; otherwise this is an upper bound, one
+      gather for each forward and each backward.
+
+    Args:
+        parameters: of the whole model.
+        units: parameters of its units by how often a step runs their forward.
+    """
+    used = {runs: number for runs, number in units.items() if runs}
+    rest = parameters - sum(units.values())
+    everything = rest + sum(used.values())
+    for_each_run = rest + sum(runs * number for runs, number in used.items())
+    match sharding:
+        case "FULL_SHARD" | "HYBRID_SHARD":
+            return for_each_run + sum(used.values())
+        case "fully_shard":
+            return 2 * for_each_run - rest
+        case "zero3":
+            return everything if 2 * for_each_run <= REUSE_DISTANCE else 2 * for_each_run
+    return everything
+
+
+def payload_bytes(
+    regime: Regime, units: Mapping[int, int] | None, *, computed_in_bytes: int
+) -> dict[str, float] | None:
+    """Payload of one step by operation, with all parameters trained. None where it takes ``units`` and has none.
+
+    Where nothing is sharded, gradients are all-reduced. ZeRO-1 and ZeRO-2 could reduce-scatter them
+    (arXiv:1910.02054, section 7.2.1), but DeepSpeed 0.19 all-reduces them and each rank keeps its part
+    (deepspeed/runtime/zero/stage_1_and_2.py, `allreduce_and_scatter`); then it gathers the stepped weights. A sharded
+    model reduce-scatters its gradients and gathers its weights (section 7.2.2), see `gathered`.
+
+    Args:
+        units: see `gathered`.
+        computed_in_bytes: size of one gathered weight.
+    """
+    if regime.world_size == 1:
+        return {}
+    kind, parameters = regime.sharding, regime.parameters
+    reduced = float(ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * parameters)
+    if kind in ("none", "NO_SHARD", "zero0"):
+        return {"all_reduce": reduced}
+    if kind in ("zero1", "zero2"):
+        return {"all_reduce": reduced, "all_gather": float(ITEM_BYTES[regime.weights_dtype] * parameters)}
+    if units is None:
+        return None
+    return {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * gathered(kind, parameters, units))}
+
+
+def sent_bytes(operation: str, payload: float, ranks: int) -> float | None:
+    """What each rank sends with ring algorithms, on average; None for an operation that is not in `RING`."""
+    return RING[operation] * payload * (ranks - 1) / ranks if operation in RING else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sent:
+    """What each rank sends in one step by one operation."""
+
+    cell: CellRows
+    operation: str
+    calls: int | None
+    """Recorded; None without a record."""
+    recorded_bytes: float | None
+    formula_bytes: float | None
+    """None where no formula has this operation, or what it needs is unknown."""
+    upper_bound: bool
+    """Whether the formula is one."""
+
+    @property
+    def ratio(self) -> float | None:
+        """Recorded over formula."""
+        if not self.formula_bytes or self.recorded_bytes is None:
+            return None
+        return self.recorded_bytes / self.formula_bytes
+
+
+def communication(cell: CellRows) -> list[Sent]:
+    """By operation, the formula's order first. A recorded operation without formula counts from 1 % of all payload.
+
+    gloo has no reduce-scatter: torch runs an all-reduce for it, which the formula then follows.
+    """
+    regime = observed_regime(cell)
+    if regime is None or regime.world_size == 1:
+        return []
+    ranks = [row.measured.slowest for row in cell.rows if isinstance(row.measured, Sampled)]
+    recorded = next((rank.traffic for rank in ranks if rank.traffic is not None), None)
+    units = next((rank.unit_parameters for rank in ranks if rank.unit_parameters is not None), None)
+    computed_in = computed_in_bytes(cell.cell)
+    formula = payload_bytes(regime, units, computed_in_bytes=computed_in) if computed_in else None
+    if formula and recorded and any(one.library == "gloo" for one in recorded):
+        formula["all_reduce"] = formula.get("all_reduce", 0) + formula.pop("reduce_scatter", 0)
+    total = sum(one.payload_bytes for one in recorded or ())
+    payloads = Counter[str]()
+    for one in recorded or ():
+        payloads[one.operation] += one.payload_bytes
+    operations = {*(formula or {}), *(name for name, payload in payloads.items() if payload >= NEGLIGIBLE * total)}
+    known_units = units or {}
+    bound = regime.sharding == "zero3" and gathered("zero3", regime.parameters, known_units) > regime.parameters
+    return [
+        Sent(
+            cell=cell,
+            operation=operation,
+            calls=_calls(recorded, operation),
+            recorded_bytes=_recorded(recorded, operation),
+            formula_bytes=None if formula is None else _formula(formula, operation, regime.world_size),
+            upper_bound=bound and operation == "all_gather",
+        )
+        for operation in sorted(operations)
+    ]
+
+
+def computed_in_bytes(cell: Cell) -> int | None:
+    """Size of a weight as the step computes with it; None where the user's own config may say something else."""
+    if cell.accelerate is not None:
+        return None
+    return 2 if cell.mixed_precision == "bf16" else 4
+
+
+def _formula(formula: Mapping[str, float], operation: str, ranks: int) -> float | None:
+    return sent_bytes(operation, formula[operation], ranks) if operation in formula else None
+
+
+def _calls(recorded: Sequence[Traffic] | None, operation: str) -> int | None:
+    return None if recorded is None else sum(one.calls for one in recorded if one.operation == operation)
+
+
+def _recorded(recorded: Sequence[Traffic] | None, operation: str) -> float | None:
+    """By the size of each group; None for an operation that is not in `RING`."""
+    if recorded is None:
+        return None
+    parts = [sent_bytes(operation, one.payload_bytes, one.group_size) for one in recorded if one.operation == operation]
+    return None if None in parts else sum(part for part in parts if part is not None)

@@ -1,0 +1,134 @@
+"""What a step sends: formulas by hand, records beside them. tests/e2e/test_communication.py has real ranks."""
+
+from typing import Any
+
+import pytest
+from examples import ok, regime, result
+
+from bench.records.cell import Regime
+from bench.records.outcome import Ok
+from bench.records.rank_outcome import Traffic
+from bench.report.communication import communication, gathered, payload_bytes, sent_bytes
+from bench.report.summary import summarize
+from bench.report.tables.communication import communication_table
+
+UNITS = {1: 200, 2: 700}
+"""Of 1000 parameters, 100 are in no unit."""
+
+
+@pytest.mark.parametrize(
+    ("sharding", "parameters"),
+    [
+        ("FULL_SHARD", 100 + 2 * 200 + 3 * 700),  # the root once; each forward and one backward
+        ("SHARD_GRAD_OP", 1000),
+        ("fully_shard", 100 + 2 * 200 + 4 * 700),  # the root once; each forward and each backward
+        ("zero3", 1000),  # all of it is needed again soon
+    ],
+)
+def test_what_a_step_gathers(sharding: str, parameters: int) -> None:
+    assert gathered(sharding, 1000, UNITS) == parameters
+
+
+def test_a_unit_that_never_runs_is_not_gathered() -> None:
+    assert gathered("FULL_SHARD", 1000, {0: 200, 1: 700}) == 100 + 2 * 700
+    assert gathered("SHARD_GRAD_OP", 1000, {0: 200, 1: 700}) == 800
+
+
+def test_zero3_frees_what_it_needs_again_only_after_the_reuse_distance() -> None:
+    million = {runs: number * 10**6 for runs, number in UNITS.items()}
+    assert gathered("zero3", 10**9, million) == 2 * (100 + 200 + 1400) * 10**6
+
+
+def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
+    fields = {"sharding": sharding, "world_size": ranks, "parameters": 1000}
+    return regime().model_copy(update=fields | changes)
+
+
+@pytest.mark.parametrize(
+    ("sharding", "changes", "payload"),
+    [
+        ("none", {}, {"all_reduce": 2000}),
+        ("zero1", {}, {"all_reduce": 2000, "all_gather": 2000}),
+        ("zero2", {}, {"all_reduce": 2000, "all_gather": 2000}),
+        ("FULL_SHARD", {}, {"reduce_scatter": 2000, "all_gather": 2 * 2600}),
+        ("fully_shard", {"reduction_dtype": "float32"}, {"reduce_scatter": 4000, "all_gather": 2 * 3300}),
+    ],
+)
+def test_payload(sharding: str, changes: dict[str, Any], payload: dict[str, float]) -> None:
+    assert payload_bytes(world(sharding, **changes), UNITS, computed_in_bytes=2) == payload
+
+
+def test_zero2_sends_three_volumes() -> None:
+    payload = payload_bytes(world("zero2"), None, computed_in_bytes=2) or {}
+    assert sum(sent_bytes(name, size, 8) or 0 for name, size in payload.items()) == 3 * 2000 * 7 / 8
+
+
+def test_without_the_units_runs_a_sharded_model_has_no_formula() -> None:
+    assert payload_bytes(world("FULL_SHARD"), None, computed_in_bytes=2) is None
+
+
+def test_one_rank_sends_nothing() -> None:
+    assert payload_bytes(world("none", 1, reduction_dtype=None), {}, computed_in_bytes=2) == {}
+
+
+@pytest.mark.parametrize(
+    ("operation", "sent"),
+    [("all_reduce", 1500), ("all_gather", 750), ("reduce_scatter", 750), ("broadcast", 750), ("gather", None)],
+)
+def test_rings_of_four(operation: str, sent: float | None) -> None:
+    assert sent_bytes(operation, 1000, 4) == sent
+
+
+def traffic(operation: str, payload: int, library: str = "nccl", calls: int = 1) -> Traffic:
+    return Traffic(
+        library=library, operation=operation, dtype="BFloat16", group_size=2, calls=calls, payload_bytes=payload
+    )
+
+
+def recorded(backend: str, *parts: Traffic, units: dict[int, int] | None = None) -> Ok:
+    changes = {"traffic": parts, "unit_parameters": units}
+    return Ok(ranks=tuple(one.model_copy(update=changes) for one in ok(backend=backend).ranks))
+
+
+def test_the_record_stands_beside_the_formula() -> None:
+    outcome = recorded(
+        "fsdp",
+        traffic("reduce_scatter", 2000, calls=3),
+        traffic("all_gather", 5720, calls=9),
+        traffic("all_reduce", 4),
+        units=UNITS,
+    )
+    table = communication_table(summarize([result(outcome, backend="fsdp")]))
+    assert table.rows == (
+        ("fsdp", "all-gather", "9", "2.79 KiB", "2.54 KiB", "1.100"),
+        ("fsdp", "reduce-scatter", "3", "1000 B", "1000 B", "1.000"),
+    )
+
+
+def test_gloo_reduces_to_all_and_the_formula_follows() -> None:
+    outcome = recorded("fsdp", traffic("all_reduce", 2000, "gloo"), traffic("all_gather", 5200, "gloo"), units=UNITS)
+    (cell,) = summarize([result(outcome, backend="fsdp")]).cells
+    assert [(one.operation, one.ratio) for one in communication(cell)] == [("all_gather", 1), ("all_reduce", 1)]
+
+
+def test_an_operation_that_no_formula_has_is_shown_if_it_counts() -> None:
+    outcome = recorded("ddp", traffic("all_reduce", 2000), traffic("all_to_all", 500), traffic("broadcast", 8))
+    table = communication_table(summarize([result(outcome)]))
+    assert table.rows == (
+        ("ddp", "all-reduce", "1", "1.95 KiB", "1.95 KiB", "1.000"),
+        ("ddp", "all-to-all", "1", "250 B", "n/a", "n/a"),
+    )
+
+
+def test_results_of_before_show_the_formula_alone() -> None:
+    table = communication_table(summarize([result(ok())]))
+    assert table.rows == (("ddp", "all-reduce", "n/a", "n/a", "1.95 KiB", "n/a"),)
+    assert communication_table(summarize([result(ok(backend="fsdp"), backend="fsdp")])).rows == ()
+
+
+def test_an_upper_bound_says_so() -> None:
+    outcome = recorded("zero2", traffic("all_gather", 10**9), units={1: 10**9})
+    changes = {"sharding": "zero3", "parameters": 10**9, "sharded_parameters": 10**9}
+    ranks = tuple(one.model_copy(update={"regime": one.regime.model_copy(update=changes)}) for one in outcome.ranks)
+    table = communication_table(summarize([result(Ok(ranks=ranks))]))
+    assert table.rows[0][4].startswith("at most ")
