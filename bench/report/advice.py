@@ -110,8 +110,23 @@ def _may_be_named(row: Row, goal: Goal, verdict: Verdict) -> bool:
         return False
     if not (goal.tries(batch) and verdict.confirmed) or batch in _answers(verdict):
         return True
-    answer = verdict.safe if row.held is not None and row.held <= goal.headroom else verdict.best
+    held = _held_by(row, verdict)
+    answer = verdict.safe if held is not None and held <= goal.headroom else verdict.best
     return answer is None or row.rate > answer.samples_per_s
+
+
+def _held(row: Row, probes: Sequence[Probe]) -> float | None:
+    """Share of capacity that a row may hold, by the searches of its cell, if there are any. None: unknown."""
+    held = [_held_by(row, verdict) for _, verdict in _verdicts(probes)]
+    return max((share for share in held if share is not None), default=row.held)
+
+
+def _held_by(row: Row, verdict: Verdict) -> float | None:
+    """Share of capacity that a row may hold in its next launch, as a search of its cell reckons. None: unknown."""
+    if row.held is None:
+        return None
+    answers = [answer for answer in (verdict.best, verdict.safe) if answer and answer.batch == row.batch_per_rank]
+    return max([row.held, *(answer.held or 0.0 for answer in answers)]) + (verdict.peak_spread or 0.0)
 
 
 def _answers(verdict: Verdict) -> list[int]:
@@ -133,7 +148,8 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
     searches = [[probe for probe in probes if probe.cell.id == cell.cell.id] for cell in cells]
     candidates = [_candidates(cell, group) for cell, group in zip(cells, searches, strict=True)]
     ranked = sorted((row for rows in candidates for row in rows), key=lambda row: row.rate, reverse=True)
-    known = [(row.held, row) for row in ranked if row.held is not None]
+    of_row = {row.id: group for rows, group in zip(candidates, searches, strict=True) for row in rows}
+    known = [(held, row) for row in ranked if (held := _held(row, of_row[row.id])) is not None]
     within = [row for held, row in known if held <= headroom] if known else ranked
     beyond = [row for held, row in known[:1] if held > headroom]
     unknown = [row for row in ranked if row.held is None] if known else []
