@@ -116,7 +116,7 @@ class Answer(Frozen):
     samples_per_s: Positive
     """Over all ranks; from an attempt at the full step count if there is one."""
     held: Amount | None
-    """Share of capacity held: by reserved memory if known, else by allocated."""
+    """Share of capacity held: by reserved memory if known, else by allocated; the largest of its attempts."""
     confirmed: bool
     """Whether it was measured at the full step count in a fresh process."""
     even_with: tuple[int, ...] = ()

@@ -101,4 +101,4 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
 
 
 def _even(answer: Answer) -> str:
-    return f", even with {' and '.join(map(str, answer.even_with))} within the noise" if answer.even_with else ""
+    return f", even with {', '.join(map(str, answer.even_with))} within the noise" if answer.even_with else ""

@@ -73,8 +73,8 @@ def batches_up_to_max(evidence: Evidence, fits: int, goal: Goal) -> Batches:
     within = {b: point for b, point in sound.items() if point.held is not None and point.held <= limit}
     unseen = {batch: point for batch, point in hints.items() if batch not in points and not point.retried}
     rates = {batch: point.rate for batch, point in (unseen | sound).items() if point.rate}
-    kinds = {point.full for point in points.values() if point.rate}
-    alike = full_over_short is not None or len(kinds) < 2
+    full, only_short = ([p for p in points.values() if p.rate and p.full == kind] for kind in (True, False))
+    alike = full_over_short is not None or not (full and only_short)
     return Batches(points, hints, thrashing, sound, within, rates, spread, alike)
 
 

@@ -68,8 +68,9 @@ def next_finalist(batches: Batches) -> tuple[int, str] | None:
 
 
 def fastest_short(batches: Batches) -> int:
-    """The batch with the highest rate of short attempts alone."""
-    return max(batches.points, key=lambda batch: (batches.points[batch].short, -batch))
+    """The batch with the highest rate of those that were never measured in full."""
+    short = [point for point in batches.points.values() if not point.full]
+    return max(short, key=lambda point: (point.short, -point.batch)).batch
 
 
 def _may_be_sound(batches: Batches) -> Mapping[int, Point]:
