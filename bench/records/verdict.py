@@ -116,9 +116,11 @@ class Answer(Frozen):
     samples_per_s: Positive
     """Over all ranks; from an attempt at the full step count if there is one."""
     held: Amount | None
-    """Share of capacity held: by reserved memory if known, else by allocated; the largest of its attempts."""
+    """Share of capacity held: by reserved memory if known, else by allocated."""
     confirmed: bool
     """Whether it was measured at the full step count in a fresh process."""
+    may_hold: Amount | None = None
+    """Share of capacity that the next launch may hold: the largest of its attempts, plus `Verdict.peak_spread`."""
     even_with: tuple[int, ...] = ()
     """Other batches, measured in full, whose throughput differs from this one's by no more than the noise."""
 

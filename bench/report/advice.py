@@ -125,8 +125,12 @@ def _held_by(row: Row, verdict: Verdict) -> float | None:
     """Share of capacity that a row may hold in its next launch, as a search of its cell reckons. None: unknown."""
     if row.held is None:
         return None
-    answers = [answer for answer in (verdict.best, verdict.safe) if answer and answer.batch == row.batch_per_rank]
-    return max([row.held, *(answer.held or 0.0 for answer in answers)]) + (verdict.peak_spread or 0.0)
+    of_answers = (
+        answer.may_hold
+        for answer in (verdict.best, verdict.safe)
+        if answer and answer.batch == row.batch_per_rank and answer.may_hold is not None
+    )
+    return next(of_answers, row.held + (verdict.peak_spread or 0.0))
 
 
 def _answers(verdict: Verdict) -> list[int]:

@@ -23,7 +23,9 @@ class Point(NamedTuple):
     short: float
     """As short attempts showed it. 0: unknown."""
     held: float | None
-    """Largest share of capacity that an attempt held."""
+    """Largest share of capacity held; of the full attempt if there is one, as in the report."""
+    may_hold: float | None
+    """Largest share of capacity that any attempt held, plus the spread between launches."""
     at_ceiling: bool
     """Whether the caching allocator held all memory. An allocator that caches nothing cannot thrash."""
     retried: bool
@@ -44,7 +46,7 @@ class Batches(NamedTuple):
     sound: Mapping[int, Point]
     """Fresh batches that do not thrash and whose throughput is known."""
     within: Mapping[int, Point]
-    """Sound batches within the headroom, even if the peak of the next launch is larger by `peak_spread`."""
+    """Sound batches of which the next launch stays within the headroom, too."""
     rates: Mapping[int, float]
     """Throughput of sound batches, else of hints; decides which batch to try next."""
     peak_spread: float | None
@@ -61,16 +63,15 @@ def batches_up_to_max(evidence: Evidence, fits: int, goal: Goal) -> Batches:
     """
     fitted = _by_batch(o for o in evidence.seen if o.batch <= fits)
     full_over_short = _full_over_short(fitted.values())
-    points = {batch: _point(batch, group, full_over_short or 1.0) for batch, group in fitted.items()}
+    spread = _peak_spread(fitted.values())
+    points = {batch: _point(batch, group, full_over_short or 1.0, spread) for batch, group in fitted.items()}
     candidates = (o for o in evidence.hints if o.batch % goal.granularity == 0 and o.batch < NEAR_TOP * fits)
     hints = _scaled(
-        {batch: _point(batch, group, full_over_short or 1.0) for batch, group in _by_batch(candidates).items()}, points
+        {b: _point(b, group, full_over_short or 1.0, spread) for b, group in _by_batch(candidates).items()}, points
     )
-    spread = _peak_spread(fitted.values())
     thrashing = thrashing_batches(points.values())
     sound = {batch: point for batch, point in points.items() if batch not in thrashing and point.rate}
-    limit = goal.headroom - (spread or 0.0)
-    within = {b: point for b, point in sound.items() if point.held is not None and point.held <= limit}
+    within = {b: point for b, point in sound.items() if point.may_hold is not None and point.may_hold <= goal.headroom}
     unseen = {batch: point for batch, point in hints.items() if batch not in points and not point.retried}
     rates = {batch: point.rate for batch, point in (unseen | sound).items() if point.rate}
     full, only_short = ([p for p in points.values() if p.rate and p.full == kind] for kind in (True, False))
@@ -102,17 +103,20 @@ def _full_over_short(groups: Iterable[Sequence[Observation]]) -> float | None:
     return max(1.0, median(ratios)) if ratios else None
 
 
-def _point(batch: int, group: Sequence[Observation], full_over_short: float) -> Point:
+def _point(batch: int, group: Sequence[Observation], full_over_short: float, spread: float | None) -> Point:
     short, full = _rate(group, full=False), _rate(group, full=True)
+    was_full = any(o.full for o in group)
+    held = [(o.footprint, o.full) for o in group if o.footprint is not None]
     errors = [o.error for o in group if o.full and o.error is not None]
     return Point(
         batch,
         rate=full or short * full_over_short,
         short=short,
-        held=max((o.footprint for o in group if o.footprint is not None), default=None),
+        held=max((share for share, of_full in held if of_full >= was_full), default=None),
+        may_hold=max(share for share, _ in held) + (spread or 0.0) if held else None,
         at_ceiling=any(o.reserved_bytes is not None and (o.footprint or 0) >= CEILING for o in group),
         retried=any(o.alloc_retries for o in group),
-        full=any(o.full for o in group),
+        full=was_full,
         error=max(errors, default=0.0) / math.sqrt(max(len(errors), 1)),
     )
 

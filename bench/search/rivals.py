@@ -112,6 +112,7 @@ def _answer(point: Point, batches: Batches) -> Answer:
         batch=point.batch,
         samples_per_s=point.rate if point.full else point.short or point.rate,
         held=point.held,
+        may_hold=point.may_hold,
         confirmed=point.full,
         even_with=tuple(other.batch for other in others if point.full and _even(point, other)),
     )

@@ -15,7 +15,7 @@ ENOUGH = 0.1
 """A batch nearer to the end of the headroom than this share is close enough."""
 WORTH = 0.01
 """Share by which a batch between two known ones may be faster than the peak without being looked for."""
-WIDE = 0.4
+WIDE = 0.5
 """A gap beside the peak that is larger than this share of it is searched in any case."""
 NARROW = 0.06
 """A gap beside the peak that is smaller than this share of it is not searched."""
