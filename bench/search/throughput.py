@@ -90,12 +90,12 @@ def _headroom_batch(batches: Batches, goal: Goal) -> int | None:
     beyond = [batch for batch in batches.points if batch not in batches.within]
     settled = max(batches.within, default=0)
     above = min((batch for batch in beyond if batch > settled), default=None)
-    if above is None or above <= goal.granularity or batches.points[above].held is None:
+    if above is None or above <= goal.granularity or batches.points[above].may_hold is None:
         return None
     if batches.within and _peak(batches.rates) <= settled:
         return None
     smallest = batches.hints.get(goal.granularity)
-    if not batches.within and smallest and (smallest.held or 0) > goal.headroom:
+    if not batches.within and smallest and (smallest.may_hold or 0) > goal.headroom:
         return goal.granularity
     crowded = len(beyond) > 3 * WALK
     batch = goal.down((settled + above) / 2) if crowded else _end_of_headroom(batches, settled, above, goal)
@@ -109,7 +109,7 @@ def _end_of_headroom(batches: Batches, settled: int, above: int, goal: Goal) -> 
 
     Memory is convex, so the line errs on the safe side.
     """
-    held = {b: p.held for b, p in {**batches.hints, **batches.points}.items() if p.held is not None}
+    held = {b: p.may_hold for b, p in {**batches.hints, **batches.points}.items() if p.may_hold is not None}
     low = max((b for b in held if settled <= b < above and held[b] <= goal.headroom), default=None)
     high = min((b for b in held if (low or 0) < b <= above and held[b] > goal.headroom), default=None)
     if low is None or high is None:
