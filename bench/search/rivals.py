@@ -1,9 +1,9 @@
 """The final of a search: which batches to measure in full before best and safe are named, and which of them are even.
 
-Short attempts choose the finalists, and only full attempts are compared for the answer. A rate of three steps after one
-scatters and is too low by a share that differs from batch to batch, so every batch whose short rate comes close enough
-to the fastest full one is measured in full, the most promising first. On a flat curve all batches come close: the final
-ends with `FINALISTS` full measurements that are even.
+Only full attempts are compared for the answer. A rate of three steps after one scatters, and is too low by a share that
+differs from batch to batch, so every batch whose short rate comes close enough to the fastest full one is measured in
+full, too, the most promising first. On a flat curve all batches come close: the final ends with `FINALISTS` full
+measurements that are even. Of even batches, the one with the highest full rate is named, and the others are listed.
 """
 
 import math

@@ -9,7 +9,7 @@ from bench.search.data import Try
 from bench.search.points import NEAR_TOP, Batches
 from bench.search.rivals import fastest_short, next_finalist
 
-WALK = 4
+WALK = 6
 """Number of fresh batches between half of the peak and max after which the exploration of the curve ends."""
 ENOUGH = 0.1
 """A batch nearer to the end of the headroom than this share is close enough."""
@@ -17,6 +17,8 @@ WORTH = 0.01
 """Share by which a batch between two known ones may be faster than the peak without being looked for."""
 WIDE = 0.5
 """A gap beside the peak that is larger than this share of it is searched in any case."""
+NOISE = 0.01
+"""Share by which the difference between two rates may be off, and a line through them."""
 NARROW = 0.06
 """A gap beside the peak that is smaller than this share of it is not searched."""
 
@@ -24,18 +26,17 @@ NARROW = 0.06
 def further(batches: Batches, goal: Goal, *, full_only: bool) -> Try | None:
     """The next attempt for best and safe: explore the curve, then hold the final. None: no more are needed."""
     if not batches.alike:
-        why = "a short attempt of it is stored: measuring it in full, so that its rate compares with other full ones"
+        why = "measuring the fastest of the short attempts in full: only full rates are compared with full ones"
         return Try(batch=fastest_short(batches), full=True, why=why)
     if (batch := _curve_batch(batches, goal)) is not None:
-        full = full_only or any(point.full for point in batches.points.values())
-        return Try(batch=batch, full=full, why="looking for the batch with the highest throughput")
+        return Try(batch=batch, full=True, why="looking for the batch with the highest throughput")
     if (batch := _headroom_batch(batches, goal)) is not None:
         wins = full_only or batch <= _peak(batches.rates)
         return Try(batch=batch, full=wins, why=f"looking for the best batch within {goal.headroom:.0%} of capacity")
     only = max(batches.points)
     if len(batches.points) == 1 and only > goal.granularity:
         half = max(goal.down(only / 2), goal.granularity)
-        return Try(batch=half, full=full_only, why="a second point of the throughput curve")
+        return Try(batch=half, full=True, why="a second point of the throughput curve")
     finalist = next_finalist(batches)
     return finalist and Try(batch=finalist[0], full=True, why=finalist[1])
 
@@ -75,8 +76,10 @@ def _beside(peak: int, rates: Mapping[int, float], goal: Goal) -> int | None:
 
 
 def _extended(one: tuple[int, float], other: tuple[int, float], batch: int) -> float:
-    """The line through two points, at ``batch``."""
-    return one[1] + (other[1] - one[1]) / (other[0] - one[0]) * (batch - one[0])
+    """The line through two points, at ``batch``, as high as their noise allows."""
+    (left, low), (right, high) = one, other
+    noise = NOISE * max(low, high) * min(abs(batch - left), abs(batch - right)) / (right - left)
+    return low + (high - low) / (right - left) * (batch - left) + noise
 
 
 def _middle(left: int, right: int, gap: float, goal: Goal) -> int | None:
