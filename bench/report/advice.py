@@ -43,6 +43,8 @@ class Advice:
     """None when nothing was measured within the headroom. Its memory is unknown only if that of every row is."""
     alternatives: tuple[Row, ...]
     """The best row of each other backend, and rows that are faster, but beyond the headroom or of unknown memory."""
+    beyond: frozenset[RowId] = frozenset()
+    """Rows that hold more than the headroom, or may do so in their next launch, as a search reckons."""
     even: tuple[SpeedUp, ...] = ()
     """The chosen row against the best row of each other cell whose difference from it may be noise."""
     left_out: tuple[LeftOut, ...] = ()
@@ -177,6 +179,7 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         headroom=headroom,
         chosen=chosen,
         alternatives=tuple({row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()),
+        beyond=frozenset(row.id for held, row in known if held > headroom),
         even=tuple(pair for pair in pairs if pair.ratio.even),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
