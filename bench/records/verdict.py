@@ -119,6 +119,10 @@ class Answer(Frozen):
     """Share of capacity held: by reserved memory if known, else by allocated."""
     confirmed: bool
     """Whether it was measured at the full step count in a fresh process."""
+    may_hold: Amount | None = None
+    """Share of capacity that the next launch may hold: the largest of its attempts, plus `Verdict.peak_spread`."""
+    even_with: tuple[int, ...] = ()
+    """Other batches, measured in full, whose throughput differs from this one's by no more than the noise."""
 
 
 class Verdict(Frozen):
@@ -140,6 +144,9 @@ class Verdict(Frozen):
     """Number of batches up to max with a throughput from a fresh process; best and safe are chosen from them."""
     thrashing: tuple[int, ...]
     """Batches that fit but thrash: never recommended."""
+    peak_spread: Amount | None = None
+    """Largest difference between the peaks of two launches of one batch, as a share of capacity. The safe batch stays
+    within the headroom even if its next peak is larger by this much. None: no batch was launched twice."""
     why: str
 
     @property

@@ -43,6 +43,8 @@ class Advice:
     """None when nothing was measured within the headroom. Its memory is unknown only if that of every row is."""
     alternatives: tuple[Row, ...]
     """The best row of each other backend, and rows that are faster, but beyond the headroom or of unknown memory."""
+    beyond: frozenset[RowId] = frozenset()
+    """Rows that hold more than the headroom, or may do so in their next launch, as a search reckons."""
     even: tuple[SpeedUp, ...] = ()
     """The chosen row against the best row of each other cell whose difference from it may be noise."""
     left_out: tuple[LeftOut, ...] = ()
@@ -110,8 +112,27 @@ def _may_be_named(row: Row, goal: Goal, verdict: Verdict) -> bool:
         return False
     if not (goal.tries(batch) and verdict.confirmed) or batch in _answers(verdict):
         return True
-    answer = verdict.safe if row.held is not None and row.held <= goal.headroom else verdict.best
+    held = _held_by(row, verdict)
+    answer = verdict.safe if held is not None and held <= goal.headroom else verdict.best
     return answer is None or row.rate > answer.samples_per_s
+
+
+def _held(row: Row, probes: Sequence[Probe]) -> float | None:
+    """Share of capacity that a row may hold, by the searches of its cell, if there are any. None: unknown."""
+    held = [_held_by(row, verdict) for _, verdict in _verdicts(probes)]
+    return max((share for share in held if share is not None), default=row.held)
+
+
+def _held_by(row: Row, verdict: Verdict) -> float | None:
+    """Share of capacity that a row may hold in its next launch, as a search of its cell reckons. None: unknown."""
+    if row.held is None:
+        return None
+    of_answers = (
+        answer.may_hold
+        for answer in (verdict.best, verdict.safe)
+        if answer and answer.batch == row.batch_per_rank and answer.may_hold is not None
+    )
+    return next(of_answers, row.held + (verdict.peak_spread or 0.0))
 
 
 def _answers(verdict: Verdict) -> list[int]:
@@ -133,7 +154,8 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
     searches = [[probe for probe in probes if probe.cell.id == cell.cell.id] for cell in cells]
     candidates = [_candidates(cell, group) for cell, group in zip(cells, searches, strict=True)]
     ranked = sorted((row for rows in candidates for row in rows), key=lambda row: row.rate, reverse=True)
-    known = [(row.held, row) for row in ranked if row.held is not None]
+    of_row = {row.id: group for rows, group in zip(candidates, searches, strict=True) for row in rows}
+    known = [(held, row) for row in ranked if (held := _held(row, of_row[row.id])) is not None]
     within = [row for held, row in known if held <= headroom] if known else ranked
     beyond = [row for held, row in known[:1] if held > headroom]
     unknown = [row for row in ranked if row.held is None] if known else []
@@ -157,6 +179,7 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         headroom=headroom,
         chosen=chosen,
         alternatives=tuple({row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()),
+        beyond=frozenset(row.id for held, row in known if held > headroom),
         even=tuple(pair for pair in pairs if pair.ratio.even),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},

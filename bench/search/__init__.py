@@ -3,18 +3,22 @@
 data.py         observations, the steps of the search, and which observations count as evidence
 memory.py       peak memory as a curve over the batch
 ceiling.py      max: narrows the bracket between fits and failures in few attempts
-throughput.py   best and safe: the throughput curve below max, and thrashing
+points.py       the observations of each batch on one scale: rates, peaks, thrashing
+throughput.py   best and safe: explores the throughput curve below max
+rivals.py       the final: rivals measured in full, and the answers
 """
 
 from collections.abc import Iterator, Sequence
 
 from bench.records.verdict import Answer, Certificate, Goal, Verdict
 from bench.search.ceiling import Bracket, settle
-from bench.search.data import Observation, Scout, Step, Try, evidence
-from bench.search.throughput import Answers, batches_up_to_max, choose, further
+from bench.search.data import Observation, Scout, Step, Try, evidence, rate_error
+from bench.search.points import batches_up_to_max
+from bench.search.rivals import Answers, choose
+from bench.search.throughput import further
 from bench.units import counted, percent
 
-__all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step"]
+__all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step", "rate_error"]
 
 
 def next_step(observations: Sequence[Observation], goal: Goal, *, start: int | None = None) -> Step:
@@ -33,9 +37,11 @@ def next_step(observations: Sequence[Observation], goal: Goal, *, start: int | N
     if isinstance(settled, Scout | Try):
         return settled
     bracket, certificate = settled
-    batches = batches_up_to_max(sorted_evidence, bracket, goal)
-    attempt = None if certificate == "contradicted" else further(batches, goal, full_only=sorted_evidence.full_only)
-    return attempt or _verdict(bracket, certificate, choose(batches), goal)
+    batches = batches_up_to_max(sorted_evidence, bracket.fits, goal)
+    final = certificate != "contradicted"
+    measured = final and any(point.rate for point in batches.points.values())
+    attempt = further(batches, goal, full_only=sorted_evidence.full_only) if measured else None
+    return attempt or _verdict(bracket, certificate, choose(batches, final=final), goal)
 
 
 def _verdict(bracket: Bracket, certificate: Certificate, answers: Answers, goal: Goal) -> Verdict:
@@ -48,6 +54,7 @@ def _verdict(bracket: Bracket, certificate: Certificate, answers: Answers, goal:
         safe=answers.safe,
         points=answers.points,
         thrashing=answers.thrashing,
+        peak_spread=answers.peak_spread,
         why="; ".join(
             part for part in (_max_in_words(bracket, certificate, goal), *_answers_in_words(answers, goal)) if part
         ),
@@ -77,9 +84,11 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
         of = counted(answers.points, "fresh point") + (
             f" at multiples of {goal.granularity}" if goal.granularity > 1 else ""
         )
-        yield f"{best.batch} is fastest at {best.samples_per_s:.3g} samples/s, of {of}"
-    if safe and safe != best:
+        yield f"{best.batch} is fastest at {best.samples_per_s:.3g} samples/s, of {of}{_even(best)}"
+    if safe and best and safe.batch != best.batch:
         yield f"{safe.batch} is fastest within the headroom at {safe.samples_per_s:.3g} samples/s"
+    if best and best.held is not None and answers.peak_spread and f"{answers.peak_spread:.1%}" != "0.0%":
+        yield f"peaks of one batch differ by up to {percent(answers.peak_spread)} of capacity, which safe leaves free"
     if best and best.held is None:
         yield "its memory use is unknown"
     elif best and not safe:
@@ -89,3 +98,7 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
     if thrashing:
         listed = ", ".join(map(str, thrashing))
         yield f"{listed} fits but thrashes" if len(thrashing) == 1 else f"{listed} fit but thrash"
+
+
+def _even(answer: Answer) -> str:
+    return f", even with {', '.join(map(str, answer.even_with))} within the noise" if answer.even_with else ""

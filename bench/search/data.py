@@ -1,10 +1,12 @@
 """Input and output of the search: observations, evidence and steps. Batches are per rank."""
 
 from collections.abc import Sequence
+from statistics import fmean
 from typing import Literal, NamedTuple
 
 from bench.records.base import Frozen
 from bench.records.verdict import Goal, Verdict
+from bench.statistics.intervals import block_means, standard_error
 
 
 class Observation(Frozen):
@@ -20,6 +22,8 @@ class Observation(Frozen):
     """Memory that this rank could use."""
     samples_per_s: float | None
     """Over all ranks."""
+    error: float | None = None
+    """Standard error of ``samples_per_s`` by the scatter of its own steps, as a share. None: unknown."""
     reserved_bytes: int | None = None
     """Blocks that the caching allocator held, and memory used outside torch."""
     alloc_retries: int = 0
@@ -36,6 +40,12 @@ class Observation(Frozen):
     def footprint(self) -> float | None:
         """Share of capacity held, including the allocator's cached blocks; compared with the headroom."""
         return self.peak if self.reserved_bytes is None else self.reserved_bytes / self.capacity_bytes
+
+
+def rate_error(step_times_s: Sequence[float]) -> float | None:
+    """Standard error of a rate by the scatter of its steps, as a share; None for fewer than three steps."""
+    means = block_means(step_times_s)
+    return standard_error(means) / fmean(step_times_s) if len(means) >= 3 else None
 
 
 class Scout(Frozen):

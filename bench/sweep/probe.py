@@ -11,7 +11,7 @@ from bench.records.outcome import Failed, Ok, Oom, Result
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import Memory, RankOk
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
-from bench.search import Observation, Scout, next_step
+from bench.search import Observation, Scout, next_step, rate_error
 from bench.store.spool import Footprint, Walked
 
 if TYPE_CHECKING:
@@ -138,6 +138,7 @@ def observation(result: Result) -> Observation | None:
             attempt.batch_per_rank * len(outcome.ranks) / max(map(_step_s, outcome.ranks)),
             fresh=True,
             full=not attempt.short,
+            error=rate_error(max(outcome.ranks, key=_step_s).step_times_s),
         )
     if isinstance(outcome, Oom):
         hardware = result.machine.hardware
@@ -179,7 +180,14 @@ def _kept_bytes(footprints: Sequence[Footprint]) -> float:
 
 
 def _observation(
-    batch: int, memories: Sequence[Memory], rate: float, *, fresh: bool, full: bool, kept_bytes: int = 0
+    batch: int,
+    memories: Sequence[Memory],
+    rate: float,
+    *,
+    fresh: bool,
+    full: bool,
+    kept_bytes: int = 0,
+    error: float | None = None,
 ) -> Observation:
     """Over all ranks: peak and capacity of the fullest rank, the largest share that any rank held, all retries."""
     fullest = memories[_fullest(memories)]
@@ -192,6 +200,7 @@ def _observation(
         peak_bytes=None if used is None else used - kept_bytes,
         capacity_bytes=fullest.capacity_bytes,
         samples_per_s=rate,
+        error=error,
         reserved_bytes=None if fullest.peak_reserved_bytes is None else round(held * fullest.capacity_bytes),
         alloc_retries=sum(memory.alloc_retries for memory in memories),
         full=full,

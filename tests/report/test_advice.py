@@ -65,7 +65,7 @@ def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
 
 def test_a_batch_that_was_measured_after_the_search_is_said_to_be_one() -> None:
     searched = [
-        *(measured(batch, 0.1 * (1 if batch < 5 else 3)) for batch in (1, 2, 4, 6, 8)),
+        *(measured(batch, 2 * batch / rate) for batch, rate in {1: 70, 2: 79.5, 4: 80, 6: 79.5, 8: 78}.items()),
         result(OOM, measure=ASKED, batch=9),
     ]
     asked = probe(searched)
@@ -125,6 +125,25 @@ def test_a_share_is_the_same_wherever_it_is_shown() -> None:
     text = rendered(results, [probe(results, granularity=4)])
     assert "80.8 %" in text
     assert "80.9 %" not in text
+
+
+def test_what_another_launch_may_hold_keeps_a_batch_out_of_the_advice() -> None:
+    """Two launches of batch 8 held 84 and 88 % of capacity, so a third may hold more than 90 %."""
+    results = [
+        few_steps(measured(8, 0.2, held=0.84)),
+        measured(8, 0.16, held=0.88),
+        measured(4, 0.1, held=0.5),
+        result(OOM, measure=ASKED, batch=12),
+    ]
+    asked = probe(results, granularity=4)
+    assert isinstance(asked.found, Verdict)
+    assert asked.found.best
+    assert asked.found.safe
+    assert (asked.found.best.batch, asked.found.safe.batch) == (8, 4)
+    assert "peaks of one batch differ by up to 4.0 % of capacity" in asked.found.why
+    first, second = told(results, asked)
+    assert first.startswith("train with ddp, batch 4")
+    assert second.startswith("or faster, but maybe beyond the headroom in its next launch: ddp, batch 8")
 
 
 @given(st.data())

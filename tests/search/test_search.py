@@ -387,7 +387,7 @@ def test_flat_throughput_at_the_top_is_walked() -> None:
 @some
 @given(st.integers(2, 600), st.floats(0.1, 1.0), st.floats(0.3, 1.0), st.floats(0.05, 0.8))
 def test_best_is_near_the_peak_of_throughput(most: int, at: float, headroom: float, static: float) -> None:
-    """One hump, anywhere below max: best comes within 4 % of it, in at most twelve attempts, max included."""
+    """One hump, anywhere below max: best comes within 4 % of it, in at most fourteen attempts, max included."""
     top = max(1, round(most * at))
     world = World(parabola(static, most, 0.1), rate=lambda batch: 100 * (batch / top) * math.exp(1 - batch / top))
     goal = Goal(max_batch=5000, headroom=headroom)
@@ -396,7 +396,7 @@ def test_best_is_near_the_peak_of_throughput(most: int, at: float, headroom: flo
     assert verdict.best is not None
     highest = max(world.rate(batch) or 0 for batch in range(1, most + 1))
     assert verdict.best.samples_per_s >= 0.96 * highest
-    assert found.attempts <= 12
+    assert found.attempts <= 14
     roomy = [world.rate(batch) or 0 for batch in range(1, most + 1) if world.share(batch) <= headroom]
     assert (verdict.safe is not None) == bool(roomy)
     if verdict.safe:

@@ -37,9 +37,9 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
         figures = f"{rate(chosen.rate)} samples/s, {_memory(chosen, headroom)} {_based_on(chosen)}"
         yield f"{task}train with {name}: {figures}{_even(summary, advice.even)}{_caveats(advice, chosen, doubted)}"
     for row in advice.alternatives:
-        beyond = (row.held or 0) > headroom
+        beyond = "beyond the headroom" if (row.held or 0) > headroom else "maybe beyond the headroom in its next launch"
         word = EVEN if any(pair.reference.id == row.id for pair in advice.even) else FASTER
-        but = f"{word}, but beyond the headroom: " if beyond and advice.chosen else ""
+        but = f"{word}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
         figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
         yield f"{task}or {but}{_choice(summary, row)}: {figures}"
     for left_out in advice.left_out:
