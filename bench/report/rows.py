@@ -86,6 +86,8 @@ class Rank:
     """Share of the model's parameters that this rank holds only a part of."""
     unaccounted_share: float | None
     """Share of `total` that none of its phases accounts for; None without a phase window."""
+    dataload_share: float | None
+    """Share of `total` that it waits for data; None without a phase window."""
 
 
 @dataclass(frozen=True, kw_only=True)
