@@ -7,6 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli.app import app
+from bench.matrix import claims_file
+from bench.report.claims import bound, judge_claims
+from bench.report.summary import summarize
 from bench.store.run_folder import Store
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -166,6 +169,25 @@ def test_phases_that_were_published_in_part_are_shown_in_part(text: str) -> None
 
 
 # What is kept of runs
+
+
+@pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
+def test_no_bold_verdict_is_inside_its_own_noise(run: Path) -> None:
+    """Neither of a claim nor of a comparison."""
+    shown, file = said(run), run / "claims.yaml"
+    claims = claims_file.read(file if file.exists() else run / "matrix.yaml")
+    judged = judge_claims(summarize(Store(run).results()), claims)
+    verdicts = [row["verdict"] for row in rows(shown, "Claims")]
+    assert len(verdicts) == len(judged) > 0
+    for one, verdict in zip(judged, verdicts, strict=True):
+        if verdict in ("**CONFIRMED**", "**REFUTED**"):
+            assert one.interval is not None
+            ends = [end for end in (bound(one.claim, "at_least"), bound(one.claim, "at_most")) if end is not None]
+            assert not any(one.interval[0] < end < one.interval[1] for end in ends)
+    for row in rows(shown, "Which backend is faster"):
+        if interval := re.fullmatch(r"\*\*(.+) \S+× \((\S+) to (\S+)\)(, doubted)?\*\*", row["faster"]):
+            has_winner = interval[1] in (row["backend A"], row["backend B"])
+            assert float(interval[2]) >= 1 or not has_winner
 
 
 @pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
