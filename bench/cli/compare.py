@@ -19,8 +19,9 @@ def compare(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="Exit with 1 when a step is longer by more than this share, 5%, or an attempt that succeeded before"
-            " fails now. UNCLEAR passes: stderr says how many attempts the gate could not decide.",
+            help="Exit with 1 when a step, or the tail of slow steps, is longer by more than this share, 5%, or an"
+            " attempt that succeeded before fails now. UNCLEAR passes: stderr says how many attempts the gate could not"
+            " decide.",
         ),
     ] = None,
     noise: Annotated[
@@ -39,8 +40,8 @@ def compare(
 ) -> None:
     """Compare two runs of a matrix and find regressions.
 
-    Each cell gets a verdict for HEAD against BASE: SAME, FASTER, SLOWER or UNCLEAR. Attempts that fail in only one of
-    the runs are listed.
+    Each attempt gets a verdict for HEAD against BASE: SAME, FASTER, SLOWER, FASTER TAIL, SLOWER TAIL or UNCLEAR. A tail
+    is the slow steps of a run. Attempts that fail in only one of the runs are listed.
     """
     from bench.report import compare as compare_
     from bench.report.tables import compare as compare_tables

@@ -13,7 +13,7 @@ import typer
 from bench.cli import run_matrix
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
-from bench.cli.report_files import claims_of, is_stream, unreadable, write_report
+from bench.cli.report_files import choices_of, claims_of, is_stream, unreadable, write_report
 from bench.errors import InputError, near_miss
 from bench.report.render.formats import FORMATS, by_ending
 
@@ -59,7 +59,11 @@ def report(
         ),
     ] = None,
     compare: Annotated[
-        str | None, typer.Option(metavar="AXIS", help="The axis whose values to compare.  [default: backend]")
+        str | None,
+        typer.Option(
+            metavar="AXIS",
+            help="The axis whose values to compare. The advice picks the best of them.  [default: backend]",
+        ),
     ] = None,
     reference: Annotated[
         str | None, typer.Option(metavar="AXIS=VALUE", help="The value to compare the others with: backend=ddp.")
@@ -158,7 +162,10 @@ def _collect(
     return Report(
         results=all_results,
         probes=all_probes,
-        choices=_choices(all_results, compare, reference, allow_unlike, expected),
+        choices=replace(
+            _choices(all_results, compare, reference, allow_unlike, expected),
+            free=choices_of([matrix.choices for matrix in matrices.values()]) | ({compare} if compare else set()),
+        ),
         missing=absent,
         unreadable=unreadable(stores),
         scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),

@@ -25,7 +25,7 @@ def write_reports(store: "Store") -> None:
     report = Report(
         results=results,
         probes=probes,
-        choices=Choices(claims=claims_of([store], [matrix.claims])),
+        choices=Choices(claims=claims_of([store], [matrix.claims]), free=choices_of([matrix.choices])),
         missing=missing(matrix.plans, results, probes),
         unreadable=unreadable([store]),
         scripts=store.has_scripts(results),
@@ -45,6 +45,13 @@ def claims_of(stores: "Sequence[Store]", in_matrix: "Sequence[Sequence[Claim]]")
         for claim in ((read(file) if file.stat().st_size else ()) if file.exists() else of_matrix)
     ]
     return tuple({claim.model_dump_json(): claim for claim in claims}.values())
+
+
+def choices_of(in_matrix: "Sequence[Sequence[str]]") -> frozenset[str]:
+    """The settings of which the advice picks the best value: what the matrices declare, or the default."""
+    from bench.report.advice import CHOICES
+
+    return frozenset[str]().union(*(choices or CHOICES for choices in in_matrix))
 
 
 def unreadable(stores: "Sequence[Store]") -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""What a run's own matrix.yaml says to a report: which attempts were planned, and what was claimed."""
+"""What a run's own matrix.yaml says to a report: which attempts were planned, what was claimed, what is a choice."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, NamedTuple
@@ -19,6 +19,8 @@ class RunMatrix(NamedTuple):
     plans: "Sequence[CellPlan]" = ()
     """The planned cells that the run was started for; not those that --select or --exclude left out."""
     claims: "Sequence[Claim]" = ()
+    choices: "Sequence[str]" = ()
+    """Axes of which the report picks the best value; empty for the default."""
 
 
 def read(store: "Store") -> RunMatrix:
@@ -42,4 +44,4 @@ def read(store: "Store") -> RunMatrix:
         message = f"{file} cannot be read ({why}): cells without a result are not known, and claims are not judged"
         typer.echo(f"bench: {message}", err=True)
         return RunMatrix()
-    return RunMatrix(plans, matrix.claims)
+    return RunMatrix(plans, matrix.claims, matrix.choices)

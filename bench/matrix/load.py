@@ -163,6 +163,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     for section, entries in (("exclude", file.exclude), ("include", file.include)):
         for index, entry in enumerate(entries):
             check_names(entry, (section, index), names, places)
+    _check_choices(file, places)
     settings = [*names, *Measure.model_fields, "num_processes", "memory_limit_bytes"]
     for index, claim in enumerate(file.claims):
         for side, given in (("of", claim.of), ("against", claim.against or {}), ("where", claim.where)):
@@ -191,6 +192,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         measure=file.measure,
         train=file.train,
         probe=file.probe,
+        choices=file.choices,
         claims=file.claims,
         configs={name: config.content for name, config in configs.items()},
         config_files={name: config.file for name, config in configs.items()},
@@ -198,6 +200,22 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         places=places,
     )
     return matrix.model_copy(update={"notes": _notes(matrix, workload, hardware)})
+
+
+def _check_choices(file: MatrixFile, places: Places) -> None:
+    """Raises InputError unless each of ``choices`` is an axis of the file."""
+    axes = list(dict.fromkeys([*file.matrix, *(name for entry in file.include for name in entry)]))
+    for index, name in enumerate(file.choices):
+        if name not in axes:
+            key: Key = ("choices", index)
+            raise InputError(
+                f"{name!r} is not an axis of this matrix",
+                where=place_of(places, key),
+                field=dotted(key),
+                allowed=axes,
+                fix=near_miss(name, axes),
+            )
+    _unique(file.choices, ("choices",), places)
 
 
 def _unique(values: Sequence[JsonValue], key: Key, places: Places) -> None:

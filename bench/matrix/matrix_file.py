@@ -110,6 +110,9 @@ class MatrixFile(Frozen):
     train: Train = Train()
     probe: Goal = Goal()
     """How ``batch: probe`` searches."""
+    choices: list[str] = Field(default_factory=list)
+    """Axes of which the report picks the best value. It gives one answer for each combination of the other axes, which
+    are requirements. Default: the backend, and the switches that change how a step is computed and not its result."""
     claims: list[Claim] = Field(default_factory=list)
     """What you expect of the results. The report says whether each claim is confirmed."""
 
@@ -201,6 +204,7 @@ def json_schema() -> dict[str, Any]:
     parts["matrix"]["additionalProperties"] = _axis_schema({})
     parts["defaults"]["properties"] = entry
     parts["include"]["items"]["properties"] = entry
+    parts["choices"]["uniqueItems"] = True
     schema["required"] = []  # the name defaults to the name of the file
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": "A matrix of bench"}
 

@@ -16,7 +16,8 @@ from bench.report.speedup import SpeedUp
 from bench.units import percent
 
 CHOICES = frozenset({"backend", "attention", "grad_ckpt", "branch_sync", "compile", "fused", "find_unused_parameters"})
-"""Settings that are free to choose for a task. All other settings belong to the task itself."""
+"""Settings that are free to choose for a task, unless the matrix declares its own. All other settings belong to the
+task itself."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,19 +56,32 @@ class Advice:
     """How the searches ended, where nothing at all was measured in full."""
     remedy: str = ""
     """The option of a new search that helps when nothing is within the headroom."""
+    choices: frozenset[str] = CHOICES
+    """The settings that were free to choose."""
+    runner_up: SpeedUp | None = None
+    """The chosen row against the fastest row of another cell within the headroom; of its own cell if there is no
+    other. None when it is the only one."""
+    larger: Literal["tried", "not_tried", "max_batch"] = "tried"
+    """Whether batches above the chosen one were tried in its cell, or a search stopped at its `max_batch`."""
 
 
-def advise(summary: Summary, probes: Sequence[Probe] = (), headrooms: Collection[float] = ()) -> list[Advice]:
+def advise(
+    summary: Summary,
+    probes: Sequence[Probe] = (),
+    headrooms: Collection[float] = (),
+    choices: frozenset[str] = CHOICES,
+) -> list[Advice]:
     """Advice for each task of the run, and for each headroom of its searches. Never chooses rows that thrash, or that
     were measured in a few steps.
 
     Args:
         headrooms: all headrooms of the report. If there is more than one, each task names its own.
+        choices: settings of which to pick the best value.
     """
     tasks: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
-        tasks.setdefault(contract_key(cell.contract, without=CHOICES | OBSERVED), []).append(cell)
-    columns = [name for name in summary.columns if name not in CHOICES and name != "cell"]
+        tasks.setdefault(contract_key(cell.contract, without=choices | OBSERVED), []).append(cell)
+    columns = [name for name in summary.columns if name not in choices and name != "cell"]
     searched = [
         [probe for probe in probes if probe.cell.id in {cell.cell.id for cell in cells}] for cells in tasks.values()
     ]
@@ -79,17 +93,18 @@ def advise(summary: Summary, probes: Sequence[Probe] = (), headrooms: Collection
             parts = [f"{caption(name)} {value_of(cells[0].rows[0], name)}" for name in columns]
             parts += [f"headroom {percent(headroom)}"] if names_headroom else []
             with_headroom = [probe for probe in group if probe.goal.headroom == headroom]
-            advice.append(_advise(cells, with_headroom, ", ".join(parts), headroom))
+            one = _advise(cells, with_headroom, ", ".join(parts), headroom)
+            advice.append(replace(one, choices=choices))
     return [each for each in advice if each.chosen or each.alternatives or each.search_ends]
 
 
-def advise_by_run(summary: Summary, probes: Sequence[Probe] = ()) -> list[Advice]:
+def advise_by_run(summary: Summary, probes: Sequence[Probe] = (), choices: frozenset[str] = CHOICES) -> list[Advice]:
     """`advise` for each run by itself, where a report keeps runs apart: a search only decides about its own run."""
     advice, headrooms = [], {probe.goal.headroom for probe in probes}
     for run in {str(run): run for run in (cell.contract.get(RUN) for cell in summary.cells)}.values():
         cells = tuple(cell for cell in summary.cells if cell.contract.get(RUN) == run)
         of_run = [probe for probe in probes if probe.axes.get(RUN, run) == run]
-        advice += advise(replace(summary, cells=cells), of_run, headrooms)
+        advice += advise(replace(summary, cells=cells), of_run, headrooms, choices)
     return advice
 
 
@@ -171,6 +186,8 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         by_backend.setdefault(str(row.settings["backend"]), row)
     against = [*beyond, *(row for row in by_cell.values() if row is not chosen)] if chosen else []
     pairs = [SpeedUp(reference=row, row=chosen, matched=False) for row in against] if chosen else []
+    rivals = [row for row in within if chosen and row.id.cell != chosen.id.cell] or within[1:]
+    listed = {row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()
     named = {str(row.settings["backend"]) for row in (*within, *beyond, *unknown)}
     backends = dict.fromkeys(cell.cell.backend for cell in cells)
     undecided = [_unsearched(rows, group) for rows, group in zip(candidates, searches, strict=True)]
@@ -178,14 +195,37 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         task=task,
         headroom=headroom,
         chosen=chosen,
-        alternatives=tuple({row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()),
         beyond=frozenset(row.id for held, row in known if held > headroom),
+        alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
         even=tuple(pair for pair in pairs if pair.ratio.even),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),
         remedy=probes[0].goal.remedy if probes else "",
+        runner_up=SpeedUp(reference=rivals[0], row=chosen, matched=False) if chosen and rivals else None,
+        larger=_larger(chosen, cells, probes) if chosen else "tried",
     )
+
+
+def _is_alternative(row: Row, chosen: Row) -> bool:
+    """Whether a reader may prefer ``row``: unless it is slower and holds as much memory, or is the same setting at a
+    slower batch."""
+    if row.rate > chosen.rate:
+        return True
+    smaller = row.held is None or chosen.held is None or row.held < chosen.held
+    return smaller and row.id.cell != chosen.id.cell
+
+
+def _larger(
+    chosen: Row, cells: Sequence[CellRows], probes: Sequence[Probe]
+) -> Literal["tried", "not_tried", "max_batch"]:
+    (cell,) = [cell for cell in cells if any(row is chosen for row in cell.rows)]
+    if any(row.batch_per_rank > chosen.batch_per_rank for row in cell.rows):
+        return "tried"
+    found = [verdict for _, verdict in _verdicts([probe for probe in probes if probe.cell.id == cell.cell.id])]
+    if any(verdict.fails is not None for verdict in found):
+        return "tried"
+    return "max_batch" if any(verdict.certificate == "cap_fits" for verdict in found) else "not_tried"
 
 
 def _left_out(backend: str, cells: Sequence[CellRows], probes: Sequence[Probe]) -> LeftOut:

@@ -1,8 +1,14 @@
-"""Claims against measurements: CONFIRMED, REFUTED or NOT TESTED, with the numbers. Pure.
+"""Claims against measurements: CONFIRMED, REFUTED, UNDECIDED or NOT TESTED, with the numbers. Pure.
 
 Two sides are compared only when they agree in everything except the fields that the claim compares.
+
+A claim is CONFIRMED if the whole 95 % interval of its figure is within its bounds, REFUTED if all of it is outside, and
+UNDECIDED if it contains a bound: another run could decide otherwise. The interval includes the scatter of both sides. A
+peak of memory is taken as it is. Of figures from elsewhere nobody knows the scatter: the verdict is that of the bare
+figure, and says so.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,13 +23,15 @@ from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary
 from bench.report.speedup import throughput_interval, throughput_ratio
-from bench.statistics.intervals import Interval, difference_interval
+from bench.statistics.intervals import Interval, difference_interval, mean_interval
 from bench.units import quantity
 
-Verdict = Literal["CONFIRMED", "REFUTED", "NOT TESTED"]
+Verdict = Literal["CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED"]
 
-TIMED = ("samples_per_s", "step_time_s")
-"""Metrics whose scatter is known."""
+STEADY = frozenset({"peak_allocated_bytes", "peak_reserved_bytes", "capacity_share"})
+"""Metrics that do not scatter from step to step: one peak is an interval of no width."""
+THROUGHPUT = ("samples_per_s", "step_time_s")
+"""Metrics of the throughput window."""
 
 
 class Side(NamedTuple):
@@ -52,8 +60,8 @@ class Judged:
     against_value: float | None = None
     figure: float | None = None
     """The difference, the ratio or the value that the claim is about."""
-    noise: Interval | None = None
-    """The figure's 95 % interval, if it contains a bound of the claim: another run could flip the verdict."""
+    interval: Interval | None = None
+    """Where the figure lies with 95 % confidence; None where that is unknown."""
     doubted: bool = False
     """Whether one of its rows is doubted."""
 
@@ -89,21 +97,27 @@ def _judge(summary: Summary, claim: Claim) -> Judged:
             of_value=of_value,
             against_value=against_value,
         )
-    least, most = bound(claim, "at_least"), bound(claim, "at_most")
-    holds = (least is None or figure >= least) and (most is None or figure <= most)
-    interval = _interval(claim, figure, of, against) if claim.metric in TIMED else None
-    open_ = interval is not None and any(end is not None and interval[0] < end < interval[1] for end in (least, most))
+    interval = _interval(claim, figure, of, against)
     return Judged(
         claim=claim,
-        verdict="CONFIRMED" if holds else "REFUTED",
+        verdict=_verdict(claim, interval or (figure, figure)),
         of=of,
         against=against,
         of_value=of_value,
         against_value=against_value,
         figure=figure,
-        noise=interval if open_ else None,
+        interval=interval,
         doubted=not doubted_rows(summary).isdisjoint(side.row.id for side in (of, against) if side),
     )
+
+
+def _verdict(claim: Claim, interval: Interval) -> Verdict:
+    low, high = interval
+    least, most = bound(claim, "at_least"), bound(claim, "at_most")
+    if (least is None or low >= least) and (most is None or high <= most):
+        return "CONFIRMED"
+    outside = (least is not None and high < least) or (most is not None and low > most)
+    return "REFUTED" if outside else "UNDECIDED"
 
 
 def bound(claim: Claim, end: Literal["at_least", "at_most"]) -> float | None:
@@ -124,23 +138,39 @@ def side_name(side: Side, fields: Mapping[str, JsonValue]) -> str:
 
 def _interval(claim: Claim, figure: float, of: Side, against: Side | None) -> Interval | None:
     """Where the figure lies with 95 % confidence, both sides taken as independent; None where one is unknown."""
-    if against is None:
-        return _interval_of(of.row, claim)
-    if claim.ratio:
+    ours = _interval_of(of.row, claim.metric)
+    if against is None or ours is None:
+        return ours
+    theirs = _interval_of(against.row, claim.metric)
+    if theirs is None:
+        return None
+    if not claim.ratio:
+        return difference_interval(figure, ours, theirs)
+    if claim.metric in THROUGHPUT:
         ratio = throughput_ratio(of.row, against.row)
-        if ratio.interval is None:
-            return None
-        widest = ratio.interval[1] / ratio.estimate  # on a logarithmic scale, so the same for times and for rates
-        return figure / widest, figure * widest
-    ours, theirs = _interval_of(of.row, claim), _interval_of(against.row, claim)
-    return difference_interval(figure, ours, theirs) if ours and theirs else None
+        widest = ratio.interval[1] / ratio.estimate if ratio.interval else math.inf
+    else:
+        # A mean that may be 0, such as a short wait for data, can be any multiple of another one.
+        known = min(ours[0], theirs[0]) > 0
+        widest = (
+            math.exp(math.hypot(*(math.log(high / low) / 2 for low, high in (ours, theirs)))) if known else math.inf
+        )
+    return figure / widest, figure * widest  # on a logarithmic scale, so the same for times and for rates
 
 
-def _interval_of(row: Row, claim: Claim) -> Interval | None:
-    interval = throughput_interval(row)
-    if interval is None or claim.metric == "samples_per_s":
-        return interval
-    return row.batch_global / interval[1], row.batch_global / interval[0]
+def _interval_of(row: Row, metric: str) -> Interval | None:
+    """Where one side lies with 95 % confidence."""
+    if metric in STEADY:
+        value = _value(row, metric)
+        return None if value is None else (value, value)
+    if metric in THROUGHPUT:
+        rates = throughput_interval(row)
+        if rates is None or metric == "samples_per_s":
+            return rates
+        return row.batch_global / rates[1], row.batch_global / rates[0]
+    phases = row.measured.phases if row.measured else None
+    times = None if phases is None else phases.total if metric == "total" else phases.parts.get(metric)
+    return mean_interval(times.samples_s) if times else None
 
 
 def _metric(side: Side, claim: Claim) -> float:
@@ -149,16 +179,19 @@ def _metric(side: Side, claim: Claim) -> float:
     Raises:
         NotTestedError: it is unknown.
     """
-    measured = side.row.measured
-    assert measured is not None
-    figure = METRICS[claim.metric].figure
-    if figure is None:
-        times = measured.phases.parts.get(claim.metric) if measured.phases else None
-        value: float | None = times.mean_s if times else None
-    else:
-        value = getattr(measured, figure)
+    value = _value(side.row, claim.metric)
     if value is None:
         raise NotTestedError(f"{caption(claim.metric)} is unknown for {side_name(side, claim.of)}")
+    return value
+
+
+def _value(row: Row, metric: str) -> float | None:
+    assert row.measured is not None
+    figure = METRICS[metric].figure
+    if figure is None:
+        times = row.measured.phases.parts.get(metric) if row.measured.phases else None
+        return times.mean_s if times else None
+    value: float | None = getattr(row.measured, figure)
     return value
 
 

@@ -6,12 +6,14 @@ from typing import Literal
 
 from bench.errors import InputError
 from bench.records.outcome import Ok, Result
+from bench.report.conditions import disturbances
 from bench.report.differences import Cells, differing_keys
 from bench.report.naming import row_name
 from bench.report.rows import Measured, Row, Summary
 from bench.report.settings import settings_of
 from bench.report.summary import row_of, summarize
 from bench.statistics.ratio import Ratio, step_ratios
+from bench.statistics.tail import Tail, tails
 from bench.statistics.verdict import MARGIN, Speed, speed
 from bench.units import UNKNOWN
 
@@ -39,6 +41,32 @@ class Pair:
     """By peak allocated memory of the worst rank."""
     unlike: tuple[str, ...]
     """Differences that are no change of the code: machine, regime, threads, isolation."""
+    tail: Tail | None = None
+    """The slow steps of both; None like ``ratio``."""
+    disturbed: str = ""
+    """What the machine recorded beside the run with more slow steps, and not beside the other one. It may be why they
+    are slow, so the tail decides nothing."""
+
+    @property
+    def tail_changed(self) -> bool:
+        """Whether the slow steps differ, or are why the verdict is not SAME."""
+        return self.tail is not None and (
+            self.tail.more
+            or self.tail.fewer
+            or (self.speed == "UNCLEAR" and bool(self.tail.base.indices or self.tail.head.indices))
+        )
+
+    def slower(self, threshold: float) -> bool:
+        """Whether the step, or its tail, is longer by more than ``threshold``."""
+        tail = None if self.disturbed else self.tail
+        return speed(self.ratio, threshold, tail) in ("SLOWER", "SLOWER TAIL")
+
+    def undecided(self, threshold: float) -> bool:
+        """Whether it may or may not be longer by ``threshold``."""
+        if self.ratio is None:
+            return self.speed == "UNCLEAR"
+        reaches = self.ratio.alarm[1] > 1 + threshold or self.ratio.of_means > 1 + threshold
+        return reaches and not self.slower(threshold)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -92,8 +120,8 @@ class TwoRuns:
         )
 
     def slower(self, threshold: float) -> list[Pair]:
-        """Pairs whose step is longer by more than ``threshold``, with the confidence of an alarm."""
-        return [pair for pair in self.pairs if pair.ratio is not None and pair.ratio.alarm[0] > 1 + threshold]
+        """Pairs whose step, or its tail, is longer by more than ``threshold``, with the confidence of an alarm."""
+        return [pair for pair in self.pairs if pair.slower(threshold)]
 
     @property
     def broken(self) -> list[Changed]:
@@ -102,11 +130,7 @@ class TwoRuns:
 
     def undecided(self, threshold: float) -> list[Pair]:
         """Pairs whose step may or may not be longer by ``threshold``."""
-        return [
-            pair
-            for pair in self.pairs
-            if (pair.ratio.alarm[0] <= 1 + threshold < pair.ratio.alarm[1] if pair.ratio else pair.speed == "UNCLEAR")
-        ]
+        return [pair for pair in self.pairs if pair.undecided(threshold)]
 
 
 def compare_runs(
@@ -149,11 +173,13 @@ def compare_runs(
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]
     others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
-    ratios = step_ratios([(_steps_s(one), _steps_s(other)) for one, other in measured], noise)
+    steps_s = [(_steps_s(one), _steps_s(other)) for one, other in measured]
     return TwoRuns(
         pairs=tuple(
-            _pair(row_name(summary, pair[0]), results, pair, ratio, margin)
-            for results, pair, ratio in zip(measured, compared, ratios, strict=True)
+            _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin)
+            for results, pair, ratio, tail in zip(
+                measured, compared, step_ratios(steps_s, noise), tails(steps_s, noise), strict=True
+            )
         ),
         unmeasured=sum(one.outcome == other.outcome for one, other in others),
         changed=tuple(
@@ -191,20 +217,38 @@ def _steps_s(result: Result) -> tuple[tuple[float, ...], ...]:
     return tuple(rank.step_times_s for rank in outcome.ranks) if isinstance(outcome, Ok) else ()
 
 
-def _pair(name: str, results: tuple[Result, Result], rows: tuple[Row, Row], ratio: Ratio | None, margin: float) -> Pair:
+def _pair(
+    name: str,
+    results: tuple[Result, Result],
+    rows: tuple[Row, Row],
+    ratio: Ratio | None,
+    tail: Tail | None,
+    margin: float,
+) -> Pair:
     (base, head), (ours, theirs) = results, rows
     same = base.outcome == head.outcome
     if same and ratio is not None:  # the same measurement
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
+    disturbed = ""
+    if tail is not None and (tail.more or tail.fewer):
+        disturbed = _disturbed(head, base) if tail.more else _disturbed(base, head)
     return Pair(
         name=name,
         base=ours,
         head=theirs,
         ratio=ratio,
-        speed="SAME" if same else speed(ratio, margin),
+        speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
         space=_space(ours.measured, theirs.measured),
         unlike=(*base.machine.unlike(head.machine), *_ran_unlike(base, head)),
+        tail=tail,
+        disturbed=disturbed,
     )
+
+
+def _disturbed(one: Result, other: Result) -> str:
+    """What disturbed ``one``, if nothing disturbed ``other``: a sentence without its subject, or nothing."""
+    ours, theirs = (list(disturbances(run.conditions)) if run.conditions else [] for run in (one, other))
+    return ours[0] if ours and not theirs else ""
 
 
 def _space(base: Measured | None, head: Measured | None) -> Space:

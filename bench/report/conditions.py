@@ -1,4 +1,4 @@
-"""What disturbed an attempt: other processes, swapping, a full disk, a throttled GPU. Sentences. Pure."""
+"""What disturbed an attempt: other processes, swapping, a throttled GPU; and a full disk. Sentences. Pure."""
 
 from collections.abc import Iterator
 
@@ -26,11 +26,15 @@ def disturbances(conditions: Conditions) -> Iterator[str]:
         yield f"other processes took {percent(share)} of the CPU just before."
     if conditions.swapped_bytes is not None and conditions.swapped_bytes > SWAPPED_BYTES:
         yield f"{gib(conditions.swapped_bytes)} GiB were swapped during the attempt."
+    for index, gpu in enumerate(conditions.gpus):
+        yield from (f"GPU {index} {disturbance}" for disturbance in _of_gpu(gpu))
+
+
+def short_of_disk(conditions: Conditions) -> Iterator[str]:
+    """A sentence where the disk was nearly full. It disturbs no step."""
     free, whole = conditions.disk_free_bytes_min, conditions.disk_bytes
     if free is not None and whole and (free < LOW_DISK_BYTES or free < LOW_DISK_SHARE * whole):
         yield f"the disk of the run's folder had {gib(free)} GiB left."
-    for index, gpu in enumerate(conditions.gpus):
-        yield from (f"GPU {index} {disturbance}" for disturbance in _of_gpu(gpu))
 
 
 def _of_gpu(gpu: GpuConditions) -> Iterator[str]:

@@ -1,17 +1,21 @@
-"""Results that should not be trusted without a second look, and why. Pure."""
+"""Results that should not be trusted without a second look, and why. Pure.
 
-from collections.abc import Iterator
+`DOUBT_KINDS`, at the end, lists every kind of doubt with its grade. To add one, add an entry.
+"""
+
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import permutations
 from statistics import median
+from typing import Literal, get_args
 
 from bench.errors import one_line
 from bench.records.outcome import KINDS
 from bench.report import conditions
 from bench.report.contract import OBSERVED, RUN, contract_key
 from bench.report.naming import short_reason
-from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
+from bench.report.rows import CellRows, Measured, Rank, Row, RowId, Sampled, Summary
 from bench.units import counted, gib, ms, percent, rate
 
 PHASES_MISS_TOTAL = 0.02
@@ -19,12 +23,33 @@ STEP_SHORTER = 0.05
 RANKS_APART = 0.10
 WINDOWS_APART = 0.20
 MEAN_ABOVE_MEDIAN = 0.15
+STARVED = 0.10
+"""Share of a step that the wait for data may take."""
 LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
 SAME_LOSS = frozenset(
     {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "branch_sync", "find_unused_parameters"}
     | {"memory_limit_bytes", RUN, *OBSERVED}
 )
 """Fields that change how a step is computed, and not its result."""
+
+
+Grade = Literal["spoils", "shifts", "note"]
+"""The worst first.
+
+spoils  the figures are wrong, or those of something else
+shifts  the figures may be off
+note    for your information; the figures stand
+"""
+Found = Iterable[tuple["Row | None", str]]
+"""Rows and reasons of one kind of doubt."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A kind of doubt."""
+
+    grade: Grade
+    find: Callable[[Summary], Found]
 
 
 @dataclass(frozen=True)
@@ -35,64 +60,77 @@ class Doubt:
     """None where it concerns all rows."""
     reason: str
     """A sentence without its subject where there is a row."""
+    grade: Grade
 
 
 def doubted_rows(summary: Summary) -> frozenset[RowId]:
-    return frozenset(doubt.row.id for doubt in doubts(summary) if doubt.row)
+    """The rows that other tables mark: those with a doubt that spoils or shifts their figures."""
+    return frozenset(doubt.row.id for doubt in doubts(summary) if doubt.row and doubt.grade != "note")
 
 
 @lru_cache(maxsize=1)
 def doubts(summary: Summary) -> tuple[Doubt, ...]:
-    """All doubts, cell by cell. Computed once for all parts of a report."""
-    return tuple(_doubts(summary))
+    """All doubts, by grade, then row by row. Computed once for all parts of a report."""
+    grades, place = get_args(Grade), {row.id: number for number, row in enumerate(summary.rows)}
+    found = (Doubt(row, reason, kind.grade) for kind in DOUBT_KINDS for row, reason in kind.find(summary))
+    return tuple(sorted(found, key=lambda doubt: (grades.index(doubt.grade), place[doubt.row.id] if doubt.row else -1)))
 
 
-def _doubts(summary: Summary) -> Iterator[Doubt]:
-    yield from _unlike_machines(summary)
-    yield from _unlike_launches(summary)
-    yield from _between_runs(summary)
-    for cell in summary.cells:
-        yield from _repeated(cell)
-        for row in cell.rows:
-            if row.measured is not None and row.retried is not None:
-                yield Doubt(row, f"second try; the first failed: {short_reason(row.retried)}.")
-            if row.measured is not None:
-                yield from (Doubt(row, reason) for reason in _of_figures(row.measured))
-            if row.conditions is not None:  # of any outcome: another process on the GPU may explain an oom
-                yield from (Doubt(row, reason) for reason in conditions.disturbances(row.conditions))
-        yield from _thrashing(cell)
-        yield from _shorter_steps(cell)
-    yield from _unlike_losses(summary)
+def _each_cell(find: Callable[[CellRows], Found]) -> Callable[[Summary], Found]:
+    return lambda summary: (found for cell in summary.cells for found in find(cell))
 
 
-def _repeated(cell: CellRows) -> list[Doubt]:
+def _each_row(find: Callable[[Row], Iterable[str]]) -> Callable[[Summary], Found]:
+    return lambda summary: ((row, reason) for row in summary.rows for reason in find(row))
+
+
+def _each_measured(find: Callable[[Measured], Iterable[str]]) -> Callable[[Summary], Found]:
+    return _each_row(lambda row: find(row.measured) if row.measured else ())
+
+
+def _each_sampled(find: Callable[[Sampled], Iterable[str]]) -> Callable[[Summary], Found]:
+    return _each_row(lambda row: find(row.measured) if isinstance(row.measured, Sampled) else ())
+
+
+def _repeated(cell: CellRows) -> Found:
     """A batch of a cell that has several rows: one run stores each batch once."""
     batches = [row.batch_per_rank for row in cell.rows]
     words = "is in more than one of these runs, with a row for each: `bench compare` compares two runs."
-    return [Doubt(row, words) for row in cell.rows if batches.count(row.batch_per_rank) > 1]
+    return [(row, words) for row in cell.rows if batches.count(row.batch_per_rank) > 1]
 
 
-def _between_runs(summary: Summary) -> Iterator[Doubt]:
-    """Cells that more than one run holds, and rows that were measured although another run failed there."""
-    groups: dict[tuple[str, str], list[CellRows]] = {}
-    for cell in summary.cells:
-        if RUN in cell.contract:
-            groups.setdefault((cell.cell.id, str(cell.rows[0].settings.get("machine"))), []).append(cell)
-    shared = [cells for cells in groups.values() if len({str(cell.contract[RUN]) for cell in cells}) > 1]
-    if not shared:
-        return
-    are = "is" if len(shared) == 1 else "are"
-    yield Doubt(
-        None,
-        f"{counted(len(shared), 'cell')} {are} in more than one of these runs, with the run as a column:"
-        " `bench compare` compares two runs.",
-    )
-    for cell, other in (pair for cells in shared for pair in permutations(cells, 2)):
+def _second_try(row: Row) -> Iterator[str]:
+    if row.measured is not None and row.retried is not None:
+        yield f"second try; the first failed: {short_reason(row.retried)}."
+
+
+def _in_several_runs(summary: Summary) -> Found:
+    if shared := _shared(summary):
+        are = "is" if len(shared) == 1 else "are"
+        yield (
+            None,
+            f"{counted(len(shared), 'cell')} {are} in more than one of these runs, with the run as a column:"
+            " `bench compare` compares two runs.",
+        )
+
+
+def _contradicted(summary: Summary) -> Found:
+    """Rows that were measured although another run failed there."""
+    for cell, other in (pair for cells in _shared(summary) for pair in permutations(cells, 2)):
         run = one_line(str(other.contract[RUN]))
         for row in (row for row in cell.rows if row.measured):
             against = [failure for failure in other.rows if _contradicts(row, failure)]
             if failure := min(against, key=lambda failure: failure.batch_per_rank, default=None):
-                yield Doubt(row, f"batch {failure.batch_per_rank} is {failure.outcome} in run {run}.")
+                yield row, f"batch {failure.batch_per_rank} is {failure.outcome} in run {run}."
+
+
+def _shared(summary: Summary) -> list[list[CellRows]]:
+    """Cells that more than one run holds."""
+    groups: dict[tuple[str, str], list[CellRows]] = {}
+    for cell in summary.cells:
+        if RUN in cell.contract:
+            groups.setdefault((cell.cell.id, str(cell.rows[0].settings.get("machine"))), []).append(cell)
+    return [cells for cells in groups.values() if len({str(cell.contract[RUN]) for cell in cells}) > 1]
 
 
 def _contradicts(row: Row, failure: Row) -> bool:
@@ -102,11 +140,11 @@ def _contradicts(row: Row, failure: Row) -> bool:
     return KINDS[failure.outcome].explained_by_logs and failure.batch_per_rank == row.batch_per_rank
 
 
-def _unlike_launches(summary: Summary) -> Iterator[Doubt]:
+def _unlike_launches(summary: Summary) -> Found:
     """Results that are otherwise alike, but were launched in different ways or used different numbers of threads."""
     if len(summary.isolations) > 1:
         words = "Some attempts were forks of a rank server, and others had a launch of their own: their setup differs."
-        yield Doubt(None, words)
+        yield None, words
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
         for row in cell.rows:
@@ -117,19 +155,18 @@ def _unlike_launches(summary: Summary) -> Iterator[Doubt]:
         if len(numbers) > 1:
             counts = ", ".join(map(str, sorted(numbers)))
             words = f"Results of {counted(ranks, 'rank')} used different numbers of CPU threads a rank: {counts}."
-            yield Doubt(None, words)
+            yield None, words
 
 
-def _unlike_machines(summary: Summary) -> list[Doubt]:
+def _unlike_machines(summary: Summary) -> Found:
     return [
-        Doubt(None, f"The results come from unlike machines: {short_reason(difference)}.")
+        (None, f"The results come from unlike machines: {short_reason(difference)}.")
         for other in summary.machines[1:]
         for difference in summary.machines[0].unlike(other)
     ]
 
 
-def _of_figures(measured: Measured) -> Iterator[str]:
-    yield from _of_ranks(measured) if isinstance(measured, Sampled) else _of_imported(measured)
+def _ranks_apart(measured: Measured) -> Iterator[str]:
     apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
     if apart is not None and apart > RANKS_APART:
         slowest, fastest = max(times_s), min(times_s)
@@ -137,34 +174,45 @@ def _of_figures(measured: Measured) -> Iterator[str]:
             f"rank {times_s.index(slowest)}'s mean step ({ms(slowest)} ms) takes {percent(apart)}"
             f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms)."
         )
-    if isinstance(measured, Sampled):
-        yield from _unsteady(measured)
 
 
-def _of_ranks(measured: Sampled) -> Iterator[str]:
-    for rank in measured.ranks:
-        yield from _phases_miss(rank.unaccounted_share, f"rank {rank.rank}'s")
+def _phases_miss(measured: Measured) -> Iterator[str]:
+    shares = {f"rank {rank.rank}'s": rank.unaccounted_share for rank in _ranks(measured)}
+    if not isinstance(measured, Sampled) and measured.phases:
+        shares["its"] = measured.phases.unaccounted_share
+    for whose, share in shares.items():
+        if share is not None and abs(share) > PHASES_MISS_TOTAL:
+            yield f"{whose} phases sum to {percent(abs(share))} {'short of' if share > 0 else 'beyond'} their total."
+
+
+def _reserved_below_allocated(measured: Measured) -> Iterator[str]:
+    for rank in _ranks(measured):
         allocated, reserved = rank.memory.peak_allocated_bytes, rank.memory.peak_reserved_bytes
         if allocated is not None and reserved is not None and reserved < allocated:
             yield f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
-
-
-def _of_imported(measured: Measured) -> Iterator[str]:
-    """Imported figures. Each of the two peaks is the worst rank's, so reserved is still the larger one."""
-    if measured.phases:
-        yield from _phases_miss(measured.phases.unaccounted_share, "its")
+    # Of imported figures, each of the two peaks is the worst rank's, so reserved is still the larger one.
     allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
-    if allocated is not None and reserved is not None and reserved < allocated:
+    if not isinstance(measured, Sampled) and allocated is not None and reserved is not None and reserved < allocated:
         yield f"its peak reserved is {gib(reserved)} GiB, less than the {gib(allocated)} GiB allocated."
 
 
-def _phases_miss(share: float | None, whose: str) -> Iterator[str]:
-    if share is not None and abs(share) > PHASES_MISS_TOTAL:
-        yield f"{whose} phases sum to {percent(abs(share))} {'short of' if share > 0 else 'beyond'} their total."
+def _ranks(measured: Measured) -> tuple[Rank, ...]:
+    return measured.ranks if isinstance(measured, Sampled) else ()
 
 
-def _unsteady(measured: Sampled) -> Iterator[str]:
-    """Signs of disturbed steps, or of a warm-up that was too short."""
+def _starved(measured: Measured) -> Iterator[str]:
+    """Steps that wait for data: the row tells about the loader, and not about the backend."""
+    shares = {f"rank {rank.rank}": rank.dataload_share for rank in _ranks(measured)}
+    if not isinstance(measured, Sampled) and measured.phases:
+        shares["a rank"] = measured.phases.share("dataload_wait")
+    known = {who: share for who, share in shares.items() if share is not None}
+    who = max(known, key=lambda who: known[who], default=None)
+    if who is not None and round(known[who], 3) > STARVED:  # as it is shown
+        yield f"{who} waits for data during {percent(known[who])} of its step: the loader is too slow."
+
+
+def _mean_above_median(measured: Sampled) -> Iterator[str]:
+    """Disturbed steps, or a warm-up that was too short."""
     step = measured.slowest.step
     above = step.mean_s / step.median_s - 1 if step.median_s else 0
     if above > MEAN_ABOVE_MEDIAN:
@@ -172,17 +220,32 @@ def _unsteady(measured: Sampled) -> Iterator[str]:
             f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
             f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
         )
-    synchronised_s = measured.total_s
-    if synchronised_s and abs(apart := synchronised_s / step.mean_s - 1) > WINDOWS_APART:
+
+
+def _windows_disagree(measured: Sampled) -> Iterator[str]:
+    step_s, synchronised_s = measured.slowest.step.mean_s, measured.total_s
+    if synchronised_s and abs(apart := synchronised_s / step_s - 1) > WINDOWS_APART:
         yield (
             f"its two timing windows disagree by {percent(abs(apart))}"
-            f" ({ms(step.mean_s)} and {ms(synchronised_s)} ms a step): measure more steps."
+            f" ({ms(step_s)} and {ms(synchronised_s)} ms a step): measure more steps."
         )
+
+
+def _loss_not_finite(measured: Sampled) -> Iterator[str]:
     if not measured.finite:
         yield "the loss is not a finite number."
 
 
-def _thrashing(cell: CellRows) -> Iterator[Doubt]:
+def _disturbed(row: Row) -> Iterator[str]:
+    """Of any outcome: another process on the GPU may explain an oom."""
+    yield from conditions.disturbances(row.conditions) if row.conditions else ()
+
+
+def _short_of_disk(row: Row) -> Iterator[str]:
+    yield from conditions.short_of_disk(row.conditions) if row.conditions else ()
+
+
+def _thrashing(cell: CellRows) -> Found:
     """Batches that fit, but must not be recommended."""
     for row in cell.rows:
         measured = row.measured
@@ -194,10 +257,10 @@ def _thrashing(cell: CellRows) -> Iterator[Doubt]:
         instead = f"; batch {peak.batch_per_rank} reaches {rate(peak.rate)}" if peak else ""
         retries = measured.alloc_retries if isinstance(measured, Sampled) else 0
         retried = f", {retries} allocation {'retry' if retries == 1 else 'retries'}" if retries else ""
-        yield Doubt(row, f"thrashing, {evidence} samples/s{retried}{instead}.")
+        yield row, f"thrashing, {evidence} samples/s{retried}{instead}."
 
 
-def _unlike_losses(summary: Summary) -> Iterator[Doubt]:
+def _unlike_losses(summary: Summary) -> Found:
     """Rows whose losses differ from those of other backends with the same weights and samples."""
     groups: dict[str, list[Row]] = {}
     for cell in summary.cells:
@@ -218,10 +281,10 @@ def _unlike_losses(summary: Summary) -> Iterator[Doubt]:
                     f"its losses differ by {percent(relative)} from those of rows with the same weights and samples"
                     f" ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
                 )
-                yield Doubt(row, words)
+                yield row, words
 
 
-def _shorter_steps(cell: CellRows) -> Iterator[Doubt]:
+def _shorter_steps(cell: CellRows) -> Found:
     """Rows whose step is shorter than that of a smaller batch of the same cell."""
     measured = [
         (row, step_s) for row in cell.rows if row.measured and (step_s := row.measured.step_time_s_rank_max) is not None
@@ -234,4 +297,27 @@ def _shorter_steps(cell: CellRows) -> Iterator[Doubt]:
                 f"its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
                 f" {smaller.batch_per_rank} ({ms(smaller_s)} ms)."
             )
-            yield Doubt(row, words)
+            yield row, words
+
+
+DOUBT_KINDS: tuple[Kind, ...] = (
+    Kind("spoils", _unlike_losses),
+    Kind("spoils", _each_sampled(_loss_not_finite)),
+    Kind("spoils", _each_measured(_reserved_below_allocated)),
+    Kind("shifts", _unlike_machines),
+    Kind("shifts", _unlike_launches),
+    Kind("shifts", _contradicted),
+    Kind("shifts", _each_cell(_thrashing)),
+    Kind("shifts", _each_cell(_shorter_steps)),
+    Kind("shifts", _each_measured(_phases_miss)),
+    Kind("shifts", _each_measured(_ranks_apart)),
+    Kind("shifts", _each_measured(_starved)),
+    Kind("shifts", _each_sampled(_mean_above_median)),
+    Kind("shifts", _each_sampled(_windows_disagree)),
+    Kind("shifts", _each_row(_disturbed)),
+    Kind("note", _in_several_runs),
+    Kind("note", _each_cell(_repeated)),
+    Kind("note", _each_row(_second_try)),
+    Kind("note", _each_row(_short_of_disk)),
+)
+"""All kinds of doubt."""

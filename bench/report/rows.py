@@ -90,6 +90,8 @@ class Rank:
     unit_parameters: Mapping[int, int] | None = None
     work: Work | None = None
     """These three as in `RankOk`."""
+    dataload_share: float | None
+    """Share of `total` that it waits for data; None without a phase window."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -208,10 +208,11 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
             regime=rank.regime,
             threads=rank.threads,
             sharded_share=rank.regime.sharded_parameters / rank.regime.parameters,
-            unaccounted_share=_unaccounted_share(rank),
             traffic=rank.traffic,
             unit_parameters=rank.unit_parameters,
             work=rank.work,
+            unaccounted_share=_share_left(rank, PHASE_NAMES),
+            dataload_share=_share_of(rank, ("dataload_wait",)),
         )
         for rank in outcome.ranks
     )
@@ -256,10 +257,16 @@ def _phases(ranks: Sequence[RankOk]) -> Phases | None:
     )
 
 
-def _unaccounted_share(rank: RankOk) -> float | None:
+def _share_of(rank: RankOk, phases: Iterable[str]) -> float | None:
+    """Share of the phase window that these phases take."""
     if not (total := sum(rank.phase_times_s.get("total", ()))):
         return None
-    return 1 - sum(sum(rank.phase_times_s[name]) for name in PHASE_NAMES) / total
+    return sum(sum(rank.phase_times_s[name]) for name in phases) / total
+
+
+def _share_left(rank: RankOk, phases: Iterable[str]) -> float | None:
+    taken = _share_of(rank, phases)
+    return None if taken is None else 1 - taken
 
 
 def times(samples: Sequence[float]) -> Times:

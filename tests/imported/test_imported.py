@@ -193,9 +193,14 @@ def test_phases_that_were_not_given_are_unknown_and_the_others_are_shown(tmp_pat
         ("peak_allocated_gib,peak_reserved_gib", "30,30", None),
         ("peak_allocated_gib", "30", None),
         ("{phases}", "10,20,40,10,10,5,5,103", "its phases sum to 2.9 % short of their total."),
-        ("{phases}", "10,20,40,10,10,5,5,97", "its phases sum to 3.1 % beyond their total."),
+        ("{phases}", "9,21,40,10,10,5,5,97", "its phases sum to 3.1 % beyond their total."),
         ("{phases}", "10,20,40,10,10,5,5,101", None),
         ("{phases}", "10,20,,10,10,5,5,101", None),
+        (
+            "{phases}",
+            "30,0,40,10,10,5,5,100",
+            "a rank waits for data during 30.0 % of its step: the loader is too slow.",
+        ),
     ],
 )
 def test_imported_figures_are_doubted_by_the_same_rules(

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from toy_matrices import CPU, GPUS
 
+from bench.errors import InputError
 from bench.matrix import Matrix, expand, load
 
 
@@ -124,3 +125,27 @@ def test_a_probe_says_which_batches_it_leaves(load_text: Callable[..., Matrix]) 
 def test_aliases_are_read(load_text: Callable[..., Matrix]) -> None:
     matrix = load_text("matrix: {backend: ddp, batch: &sizes [1, 2], num_cams: *sizes}\n")
     assert len(expand(matrix, CPU)) == 2
+
+
+def test_choices_are_axes_of_the_file(load_text: Callable[..., Matrix]) -> None:
+    text = "matrix: {backend: [ddp, fsdp], batch: [1, 2]}\ninclude: [{backend: ddp, preset: tiny}]\n"
+    matrix = load_text(text + "choices: [backend, preset]\n")
+    assert matrix.choices == ["backend", "preset"]
+    assert "choices:\n- backend\n- preset\n" in matrix.text()
+    assert load_text(text).choices == []
+    assert "choices" not in load_text(text).text()
+
+
+@pytest.mark.parametrize(
+    ("choices", "says"),
+    [
+        ("[backend, bach]", ["'bach' is not an axis of this matrix", "choices[1]", "batch", "did you mean"]),
+        ("[seed]", ["'seed' is not an axis of this matrix", "backend, batch"]),
+        ("[batch, batch]", ["batch is listed twice"]),
+    ],
+)
+def test_a_choice_that_is_no_axis_is_refused(choices: str, says: list[str], load_text: Callable[..., Matrix]) -> None:
+    with pytest.raises(InputError) as refusal:
+        load_text(f"matrix: {{backend: [ddp, fsdp], batch: [1, 2]}}\nchoices: {choices}\n")
+    for words in says:
+        assert words in str(refusal.value)

@@ -2,14 +2,17 @@
 
 import io
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, GIB, ok, rank, rendered, result, rss, vram, world
+from examples import CUDA_MACHINE, GIB, MACHINE, ok, rank, rendered, result, rss, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
+from typer.testing import CliRunner
 
+from bench.cli.app import app
 from bench.cli.progress import Progress
 from bench.records.cell import Measure
 from bench.records.outcome import Ok, Oom, Reported, Result
@@ -20,6 +23,7 @@ from bench.report.summary import summarize
 from bench.report.tables.advice import advice_sentences
 from bench.report.tables.sections import Report
 from bench.search import next_step
+from bench.store.run_folder import Store
 from bench.sweep.probe import observation
 from bench.units import memory_needed, memory_size
 
@@ -45,8 +49,19 @@ def probe(results: list[Result], **goal: Any) -> Probe:
 
 
 def told(results: list[Result], *probes: Probe) -> list[str]:
+    """The sentences; an answer and its reasons, the line below it, as one."""
     summary = summarize(results)
-    return advice_sentences(summary, advise(summary, probes))
+    return joined(advice_sentences(summary, advise(summary, probes)))
+
+
+def joined(lines: list[str]) -> list[str]:
+    together: list[str] = []
+    for line in lines:
+        if together and " Based on " in line and "train with" in together[-1]:
+            together[-1] += f" {line}"
+        else:
+            together.append(line)
+    return together
 
 
 def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
@@ -172,7 +187,8 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
     unknown = "memory n/a: it may be beyond the headroom."
     results = [reported(2, 100.0, 0.5), reported(4, 150.0, None), reported(8, 200.0, 0.95)]
     assert [line.partition(" Based")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
-        "train with ddp, batch 2: 100 samples/s, 50.0 % of capacity held, 50.0 % of capacity to spare.",
+        "train with ddp, batch 2: 100 samples/s, the only setting within the headroom. 50.0 % of capacity held, 50.0 %"
+        " of capacity to spare.",
         "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
         f"or ddp, batch 4: 150 samples/s, {unknown}",
         f"or fsdp, batch 2: 50 samples/s, {unknown}",
@@ -188,7 +204,7 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
 def test_figures_without_any_memory_are_advice_all_the_same() -> None:
     (line,) = told([reported(2, 100.0, None), reported(4, 150.0, None)])
     assert line == (
-        "train with ddp, batch 4: 150 samples/s, memory n/a: it may be beyond the headroom."
+        "train with ddp, batch 4: 150 samples/s, 1.50× batch 2, noise n/a. memory n/a: it may be beyond the headroom."
         " Based on imported figures: a paper."
     )
 
@@ -329,6 +345,120 @@ def test_advice_leaves_the_headroom_that_the_search_was_given() -> None:
     assert "nothing was measured within 80.0 % of capacity" in rendered(results, [probe])
 
 
+# The answer
+
+
+def answer(results: list[Result], *probes: Probe) -> str:
+    summary = summarize(results)
+    return advice_sentences(summary, advise(summary, probes))[0]
+
+
+def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer() -> None:
+    rows = [
+        measured(batch, step_s, backend=backend, held=held)
+        for backend, batch, step_s, held in (
+            ("ddp", 4, 0.1, 0.5), ("ddp", 8, 0.25, 0.7), ("zero2", 4, 0.125, 0.4), ("zero2", 8, 0.4, 0.7),
+        )
+    ]  # fmt: skip
+    assert answer(rows) == (
+        "train with ddp, batch 4: 80 samples/s, 1.25× zero2, batch 4 (1.25 to 1.25);"
+        " to be surer: `bench run MATRIX measure.launches=5`."
+    )
+
+
+def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
+    assert answer([measured(4, 0.2), measured(8, 0.2)]) == (
+        "train with ddp, batch 8: 80 samples/s, 2.00× batch 4 (2.00 to 2.00); larger batches were not tried;"
+        " to be surer: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`."
+    )
+    tried = answer([measured(4, 0.2), measured(8, 0.2), result(OOM, measure=ASKED, batch=16)])
+    assert "not tried" not in tried
+    assert "bench probe" not in tried
+
+
+def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
+    results = [measured(4, 0.1), measured(8, 0.15)]
+    assert answer(results, probe(results, granularity=4, max_batch=8)) == (
+        "train with ddp, batch 8: 107 samples/s, 1.33× batch 4 (1.33 to 1.33); the search stopped at max_batch;"
+        " to be surer: `bench probe MATRIX probe.max_batch=16`, `bench run MATRIX measure.launches=5`."
+    )
+    full = [*results, result(OOM, measure=ASKED, batch=12)]
+    assert "max_batch" not in answer(full, probe(full, granularity=4, max_batch=16))
+
+
+def test_the_answer_from_figures_of_elsewhere_names_no_command() -> None:
+    assert answer([reported(2, 100.0, 0.5), reported(2, 80.0, 0.5, backend="fsdp")]) == (
+        "train with ddp, batch 2: 100 samples/s, 1.25× fsdp, batch 2, noise n/a."
+    )
+    assert answer([reported(2, 100.0, 0.5)]) == (
+        "train with ddp, batch 2: 100 samples/s, the only setting within the headroom."
+    )
+
+
+@pytest.mark.parametrize(
+    ("samples_per_s", "held", "named"),
+    [(90.0, 0.5, False), (90.0, 0.6, False), (90.0, 0.4, True), (90.0, None, True), (120.0, 0.95, True)],
+)
+def test_an_alternative_is_faster_or_smaller(samples_per_s: float, held: float | None, named: bool) -> None:
+    lines = told([reported(2, 100.0, 0.5), reported(2, samples_per_s, held, backend="fsdp")])
+    assert lines[0].startswith("train with ddp, batch 2")
+    assert any(line.startswith("or ") for line in lines[1:]) == named
+
+
+# Choices
+
+
+def cams(**step_s: float) -> list[Result]:
+    return [
+        measured(4, step, axes={"num_cams": n, "attention": attention})
+        for n in (1, 4)
+        for attention, step in ((name, s * n) for name, s in step_s.items())
+    ]
+
+
+def test_declared_choices_are_chosen_and_the_other_axes_are_requirements() -> None:
+    summary = summarize(cams(sdpa=0.1, eager=0.2))
+    lines = {
+        names: [line.partition(":")[0] + ":" + line.partition(":")[2].partition(":")[0]
+                for line in advice_sentences(summary, advise(summary, choices=frozenset(names)))
+                if "train with" in line]
+        for names in ((), ("attention",), ("num_cams",), ("attention", "num_cams"))
+    }  # fmt: skip
+    assert len(lines[()]) == 4
+    assert lines["attention",] == [
+        "For num_cams 1: train with ddp, attention sdpa, batch 4",
+        "For num_cams 4: train with ddp, attention sdpa, batch 4",
+    ]
+    assert lines["num_cams",] == [
+        "For attention sdpa: train with ddp, num_cams 1, batch 4",
+        "For attention eager: train with ddp, num_cams 1, batch 4",
+    ]
+    assert [line.partition(":")[0] for line in lines["attention", "num_cams"]] == [
+        "train with ddp, num_cams 1, attention sdpa, batch 4"
+    ]
+
+
+def test_a_report_reads_the_choices_of_its_run_and_adds_what_it_compares(tmp_path: Path) -> None:
+    results, text = cams(sdpa=0.1, eager=0.2), "name: example\nmatrix: {backend: single, batch: 1, num_cams: [1, 4]}\n"
+
+    def lines(matrix: str, *options: str) -> list[str]:
+        store = Store(tmp_path / f"{len(list(tmp_path.iterdir()))}")
+        with store.open(MACHINE, [each.attempt.cell for each in results], matrix):
+            for each in results:
+                store.begin(each.attempt)
+                store.finish(each)
+        done = CliRunner().invoke(app, ["report", str(store.root), *options])
+        assert done.exit_code == 0, done.output
+        return [line for line in done.stdout.splitlines() if "train with" in line]
+
+    assert len(lines(text)) == 2  # for each num_cams the better attention
+    assert len(lines(f"{text}choices: [num_cams]\n")) == 2  # for each attention the better num_cams
+    (one,) = lines(text, "--compare", "num_cams")
+    assert one.startswith("- train with ddp, num_cams 1, attention sdpa, batch 4")
+    (one,) = lines(f"{text}choices: [num_cams]\n", "--compare", "attention")
+    assert one.startswith("- train with ddp, num_cams 1, attention sdpa, batch 4")
+
+
 STEADY, NOISY = (0.1, 0.1001, 0.0999) * 4, (0.06, 0.16, 0.1) * 4
 
 
@@ -343,7 +473,7 @@ def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
     (advice,) = advise(summary)
     (pair,) = advice.even
     assert pair.reference.settings["backend"] == "fsdp"
-    first, *others = advice_sentences(summary, [advice])
+    first, *others = joined(advice_sentences(summary, [advice]))
     assert first.startswith("train with zero2, batch 2: 40 samples/s")
     assert re.search(r"of 2 ranks\. Even with fsdp, batch 2 \(1\.07×, 0\.\d\d to 1\.\d\d\)\.$", first)
     assert not any("Even" in line for line in others)
@@ -352,18 +482,18 @@ def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
 def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
     results = [result(ok(STEADY, STEADY), axes={"attention": name}) for name in "abcdefgh"]
     summary = summarize(results)
-    (line,) = advice_sentences(summary, advise(summary))
+    (line,) = joined(advice_sentences(summary, advise(summary)))
     assert "Even with ddp, attention b, batch 2 (1.00×, 1.00 to 1.00); ddp, attention c" in line
     assert line.endswith("; 2 more.")
 
 
 def test_advice_says_that_a_row_is_doubted() -> None:
-    apart = result(ok((0.1, 0.1, 0.1), (0.05, 0.05, 0.05), backend="fsdp"), backend="fsdp", batch=4)
-    summary = summarize([result(), apart])
-    told = advice_sentences(summary, advise(summary))
-    assert told[0].startswith("train with fsdp, batch 4")
-    assert told[0].endswith('"Rows to doubt" lists this row.')
-    assert "lists this row" not in told[1]
+    apart = result(ok((0.1,) * 3, (0.05,) * 3, backend="fsdp", memory=rss(2.0)), backend="fsdp", batch=4)
+    first, second = told([result(), apart])
+    assert first.startswith("train with fsdp, batch 4")
+    assert first.endswith('"Rows to doubt" lists this row.')
+    assert second.startswith("or ddp, batch 2")
+    assert "lists this row" not in second
 
 
 def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
@@ -373,8 +503,7 @@ def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
         result(full, backend="zero2", machine=CUDA_MACHINE),
         result(Oom(rank=0, phase="bwd", reason="x"), backend="fsdp", machine=CUDA_MACHINE),
     ]
-    summary = summarize(results)
-    assert advice_sentences(summary, advise(summary))[1:] == [
+    assert told(results)[1:] == [
         "zero2: no batch within the headroom was measured.",
         "fsdp: nothing was measured: oom.",
     ]

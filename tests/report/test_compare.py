@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from bench.cli.app import app
 from bench.errors import InputError
 from bench.records.cell import Measure
+from bench.records.conditions import Conditions
 from bench.records.machine import Machine
 from bench.records.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.records.outcome import Result as Record
@@ -284,3 +285,60 @@ def test_failed_is_no_measurement(tmp_path: Path) -> None:
     failed = result(Failed(rank=0, phase="start", reason="no"))
     two = compare_runs([failed], [failed])
     assert (two.pairs, two.unmeasured, two.changed) == ((), 1, ())
+
+
+# Tails
+
+THIRD = [0.2 if index % 3 == 2 else 0.1 for index in range(50)]
+"""16 of 50 steps doubled."""
+
+
+def test_a_changed_tail_fails_the_gate_and_is_described(tmp_path: Path) -> None:
+    once = [0.19 if index == 7 else 0.1 for index in range(50)]
+    base, head = store(tmp_path / "base", run(once, once)), store(tmp_path / "head", run(THIRD, THIRD))
+    assert bench(base, head).exit_code == 0
+    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert gate.exit_code == 1
+    assert gate.stderr.startswith(
+        "regression: ddp, batch 2: 16 of 50 steps (3, 6, 9, 12, 15, 18, 21, 24, …) take 2.00 times the typical step;"
+        " base: 1 of 50 steps (8) takes 1.90 times the typical step; its mean step takes 1.297 times as long ("
+    )
+    assert "Step: 1 SLOWER TAIL." in gate.stdout
+    assert "**SLOWER TAIL**" in gate.stdout
+    assert "## Tails that changed" in gate.stdout
+    gone = bench(head, base, "--fail-on-regression", "5%")
+    assert (gone.exit_code, gone.stderr) == (0, "")
+    assert "1 FASTER TAIL" in gone.stdout
+    lenient = bench(base, head, "--fail-on-regression", "50%")
+    assert (lenient.exit_code, lenient.stderr) == (0, "")
+
+
+def test_a_tail_of_both_runs_is_no_change(tmp_path: Path) -> None:
+    shifted = [*THIRD[1:], 0.1]
+    base, head = store(tmp_path / "base", run(THIRD, THIRD)), store(tmp_path / "head", run(shifted, shifted))
+    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert (gate.exit_code, gate.stderr) == (0, "")
+    assert "Step: 1 SAME." in gate.stdout
+    assert "Tails" not in gate.stdout
+
+
+def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
+    """The gate cannot decide and says so; if the same disturbed both runs, it explains nothing."""
+    unknown = {name: None for name in Conditions.model_fields if name != "gpus"}
+    busy = Conditions.model_validate({**unknown, "others_cpu_share": 0.4})
+    quiet, slow = run(), run(THIRD, THIRD).model_copy(update={"conditions": busy})
+    base, head = store(tmp_path / "base", quiet), store(tmp_path / "head", slow)
+    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert (gate.exit_code, gate.stderr) == (0, "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there\n")
+    assert "head: other processes took 40.0 % of the CPU during the attempt." in gate.stdout
+    both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
+    assert bench(both, head, "--fail-on-regression", "5%").exit_code == 1
+
+
+def test_a_burst_is_not_the_same_and_does_not_fail_the_gate(tmp_path: Path) -> None:
+    burst = [0.2 if 20 <= index < 36 else 0.1 for index in range(50)]
+    base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run(burst, burst))
+    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert (gate.exit_code, gate.stderr) == (0, "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there\n")
+    assert "16 of 50 steps (21 to 36) take 2.00 times the typical step" in gate.stdout
+    assert "the shares of slow steps may be equal" in gate.stdout

@@ -1,10 +1,16 @@
 """Results that should not be trusted without a second look."""
 
-import pytest
-from examples import CUDA_MACHINE, MACHINE, ok, rank, result, vram, world
+from collections.abc import Iterator
+from typing import get_args
 
+import pytest
+from examples import CUDA_MACHINE, MACHINE, ok, rank, rendered, result, vram, world
+
+from bench.report.doubts import DOUBT_KINDS, Grade, doubted_rows, doubts
+from bench.report.rows import Summary
 from bench.report.summary import summarize
-from bench.report.tables.doubts import doubt_sentences
+from bench.report.tables.doubts import TITLE, doubt_sentences, doubts_section
+from bench.report.tables.table import Lines, Table
 
 
 def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
@@ -44,7 +50,8 @@ def test_a_step_is_held_against_every_smaller_batch() -> None:
 
 @pytest.mark.parametrize(("total_s", "flagged"), [(0.1, False), (0.1019, False), (0.103, True), (0.097, True)])
 def test_phases_must_sum_to_their_total(total_s: float, flagged: bool) -> None:
-    found = doubt_sentences(summarize([result(ok(totals_s=(total_s, total_s)))]))
+    phases_s = (0.005, 0.025, 0.04, 0.01, 0.01, 0.005, 0.005)
+    found = doubt_sentences(summarize([result(ok(phases_s=phases_s, totals_s=(total_s, total_s)))]))
     assert bool(found) == flagged
     assert all("phases sum to" in flag for flag in found)
 
@@ -79,3 +86,67 @@ def test_a_long_reason_of_a_retry_is_cut() -> None:
     (doubt,) = doubt_sentences(summarize([again]))
     assert doubt.startswith("ddp, batch 2: second try; the first failed: xxx")
     assert len(doubt) < 300
+
+
+def graded() -> Summary:
+    """A row of each grade, the worst last, and one without a doubt."""
+    again = result(backend="zero2").model_copy(update={"retried": "no port"})
+    apart = result(ok((0.1,) * 3, (0.2,) * 3, backend="fsdp"), backend="fsdp")
+    broken = result(ok(losses=(float("nan"), 1.0, 1.0)), batch=4)
+    return summarize([result(), again, apart, broken])
+
+
+def test_every_doubt_has_a_grade_and_the_worst_stands_first() -> None:
+    summary = graded()
+    assert [doubt.grade for doubt in doubts(summary)] == ["spoils", "shifts", "note"] == list(get_args(Grade))
+    table = doubts_section(summary)
+    assert isinstance(table, Table)
+    assert table.headers == ("grade", "row", "why")
+    assert [row[:2] for row in table.rows] == [
+        ("spoils", "ddp, batch 4"),
+        ("shifts", "fsdp, batch 2"),
+        ("note", "zero2, batch 2"),
+    ]
+    assert {kind.grade for kind in DOUBT_KINDS} == set(get_args(Grade))
+
+
+def test_a_note_marks_no_row_in_other_tables() -> None:
+    summary = graded()
+    assert {row_id.batch_per_rank for row_id in doubted_rows(summary)} == {2, 4}
+    assert len(doubted_rows(summary)) == 2
+    fine = [result(), result(backend="zero2")]
+    marked = [fine[0].model_copy(update={"retried": "no port"}), fine[1]]
+    assert "second try" in rendered(marked)
+    assert "lists this row" not in rendered(marked)
+    assert ", doubted" not in rendered(marked)
+
+
+def test_doubts_of_all_rows_stand_before_those_of_one_within_a_grade() -> None:
+    faster = MACHINE.model_copy(update={"cpu": "Other CPU"})
+    apart = result(ok((0.1,) * 3, (0.2,) * 3), batch=4)
+    table = doubts_section(summarize([apart, result(machine=faster)]))
+    assert isinstance(table, Table)
+    assert [row[1] == "all" for row in table.rows] == [True, False]
+
+
+def test_without_a_doubt_the_section_is_empty_or_says_so() -> None:
+    summary = summarize([result()])
+    table = doubts_section(summary)
+    assert isinstance(table, Table)
+    assert table.rows == ()
+    assert doubts_section(summary, none="None.") == Lines(title=TITLE, lines=("None.",))
+
+
+def waits(*shares: float) -> Iterator[str]:
+    """The doubts about ranks that wait for data during these shares of a step of 100 ms."""
+    ranks = (
+        rank(number, phases_s=(0.1 * share, 0.1 * (1 - share), 0, 0, 0, 0, 0), totals_s=(0.1, 0.1))
+        for number, share in enumerate(shares)
+    )
+    return (doubt for doubt in doubt_sentences(summarize([result(world(*ranks))])) if "data" in doubt)
+
+
+@pytest.mark.parametrize(("shares", "who"), [((0.05, 0.1), None), ((0.02, 0.11), 1), ((0.5, 0.3), 0)])
+def test_a_starved_loader_is_a_doubt_that_names_the_rank(shares: tuple[float, float], who: int | None) -> None:
+    words = f"ddp, batch 2: rank {who} waits for data during {100 * max(shares):.1f} % of its step"
+    assert list(waits(*shares)) == ([f"{words}: the loader is too slow."] if who is not None else [])

@@ -74,7 +74,7 @@ def test_what_ran_out_in_another_run_is_doubted_where_it_is_recommended(tmp_path
         report = said(*order)
         assert "- For run fits: train with ddp, batch 2" in report
         assert '"Rows to doubt" lists this row.' in report
-        assert "ddp, run fits, batch 2: batch 2 is oom in run out." in report
+        assert re.search(r"\| shifts \| ddp, run fits, batch 2 \| batch 2 is oom in run out\.", report)
         assert "- For run out: train with ddp, batch 1" in report
 
 

@@ -7,6 +7,9 @@ import pytest
 from typer.testing import CliRunner
 
 from bench.cli.app import app
+from bench.matrix import claims_file
+from bench.report.claims import bound, judge_claims
+from bench.report.summary import summarize
 from bench.store.run_folder import Store
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -68,21 +71,22 @@ def test_batches_that_thrash_are_flagged_and_not_recommended(text: str) -> None:
         "10": "thrashing",
         "12": "thrashing",
     }
-    doubts = section(text, "Rows to doubt")
     for batch, held, rate in (("10", "97.6", "6.21"), ("12", "97.3", "4.94")):
         words = f"batch {batch}: thrashing, {held} % of capacity at {rate} samples/s; batch 8 reaches 6.97."
-        assert re.search(rf"^- fsdp, num_cams 4, .*{re.escape(words)}$", doubts, re.MULTILINE)
+        found = [
+            row for row in rows(text, "Rows to doubt") if f"{row['row'].rpartition(', ')[2]}: {row['why']}" == words
+        ]
+        assert [(row["grade"], row["row"].startswith("fsdp, num_cams 4, ")) for row in found] == [("shifts", True)]
     assert not re.search(r"fsdp, [^:]*batch 1[02]\b", section(text, "What to run"))
 
 
 def test_a_step_that_shrinks_as_the_batch_doubles_is_flagged(text: str) -> None:
     """Of the second model, zero2."""
-    words = "batch 16: its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)."
-    found = [line for line in section(text, "Rows to doubt").splitlines() if "shorter" in line]
-    assert len(found) == 1
-    assert found[0].startswith("- zero2, num_cams 2, ")
-    assert "second model" in found[0]
-    assert found[0].endswith(words)
+    (found,) = [row for row in rows(text, "Rows to doubt") if "shorter" in row["why"]]
+    assert found["row"].startswith("zero2, num_cams 2, ")
+    assert "second model" in found["row"]
+    assert found["row"].endswith("batch 16")
+    assert found["why"] == "its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)."
 
 
 def test_unlike_rows_of_the_published_run_are_not_compared(text: str) -> None:
@@ -165,6 +169,25 @@ def test_phases_that_were_published_in_part_are_shown_in_part(text: str) -> None
 
 
 # What is kept of runs
+
+
+@pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
+def test_no_bold_verdict_is_inside_its_own_noise(run: Path) -> None:
+    """Neither of a claim nor of a comparison."""
+    shown, file = said(run), run / "claims.yaml"
+    claims = claims_file.read(file if file.exists() else run / "matrix.yaml")
+    judged = judge_claims(summarize(Store(run).results()), claims)
+    verdicts = [row["verdict"] for row in rows(shown, "Claims")]
+    assert len(verdicts) == len(judged) > 0
+    for one, verdict in zip(judged, verdicts, strict=True):
+        if verdict in ("**CONFIRMED**", "**REFUTED**"):
+            assert one.interval is not None
+            ends = [end for end in (bound(one.claim, "at_least"), bound(one.claim, "at_most")) if end is not None]
+            assert not any(one.interval[0] < end < one.interval[1] for end in ends)
+    for row in rows(shown, "Which backend is faster"):
+        if interval := re.fullmatch(r"\*\*(.+) \S+× \((\S+) to (\S+)\)(, doubted)?\*\*", row["faster"]):
+            has_winner = interval[1] in (row["backend A"], row["backend B"])
+            assert float(interval[2]) >= 1 or not has_winner
 
 
 @pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)

@@ -2,17 +2,18 @@
 
 from collections.abc import Iterator, Sequence
 
-from bench.report.advice import CHOICES, Advice, LeftOut
+from bench.report.advice import Advice, LeftOut
 from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
-from bench.report.speedup import SpeedUp
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
 from bench.statistics.verdict import EVEN, FASTER
 from bench.units import counted, percent, rate
 
 MAX_EVEN = 5
+SURER = "measure.launches=5"
+"""What a user adds to `bench run` for a surer answer: several launches show what differs between them."""
 
 
 def advice_section(summary: Summary, advice: Sequence[Advice]) -> Lines:
@@ -33,17 +34,53 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
         remedy = f": search with {advice.remedy}" if advice.remedy else ""
         yield f"{task}nothing was measured within {percent(headroom)} of capacity{remedy}."
     else:
-        chosen, name = advice.chosen, _choice(summary, advice.chosen)
-        figures = f"{rate(chosen.rate)} samples/s, {_memory(chosen, headroom)} {_based_on(chosen)}"
-        yield f"{task}train with {name}: {figures}{_even(summary, advice.even)}{_caveats(advice, chosen, doubted)}"
+        chosen = advice.chosen
+        yield f"{task}{_answer(summary, advice, chosen)}"
+        reasons = f"{_memory(chosen, headroom)} {_based_on(chosen)}{_even(summary, advice)}"
+        yield f"{task}{reasons}{_caveats(advice, chosen, doubted)}"
     for row in advice.alternatives:
         beyond = "beyond the headroom" if (row.held or 0) > headroom else "maybe beyond the headroom in its next launch"
         word = EVEN if any(pair.reference.id == row.id for pair in advice.even) else FASTER
         but = f"{word}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
         figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
-        yield f"{task}or {but}{_choice(summary, row)}: {figures}"
+        yield f"{task}or {but}{_choice(summary, advice, row)}: {figures}"
     for left_out in advice.left_out:
         yield f"{task}{left_out.backend}: {_why_left_out(left_out)}."
+
+
+def _answer(summary: Summary, advice: Advice, chosen: Row) -> str:
+    """What to run, against what, how sure that is, and what would make it surer: one sentence for a person."""
+    parts = [
+        f"train with {_choice(summary, advice, chosen)}: {rate(chosen.rate)} samples/s, {_against(summary, advice)}"
+    ]
+    commands = []
+    if isinstance(chosen.measured, Sampled):  # figures from elsewhere have no matrix to run
+        match advice.larger:
+            case "not_tried":
+                parts.append("larger batches were not tried")
+                commands.append("`bench probe MATRIX`")
+            case "max_batch":
+                parts.append("the search stopped at max_batch")
+                commands.append(f"`bench probe MATRIX probe.max_batch={2 * chosen.batch_per_rank}`")
+        parts.append(f"to be surer: {', '.join([*commands, f'`bench run MATRIX {SURER}`'])}")
+    return "; ".join(parts) + "."
+
+
+def _against(summary: Summary, advice: Advice) -> str:
+    """``1.20× zero2, batch 16 (1.14 to 1.26)``: the chosen row against the next best one."""
+    pair = advice.runner_up
+    if pair is None:
+        return "the only setting within the headroom"
+    other = _choice(summary, advice, pair.reference)
+    if pair.reference.id.cell == pair.row.id.cell:
+        other = f"batch {pair.reference.batch_per_rank}"
+    ratio = pair.ratio
+    if ratio.interval is None:
+        return f"{ratio.estimate:.2f}× {other}, noise n/a"
+    within = f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
+    if ratio.even:
+        return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
+    return f"{ratio.estimate:.2f}× {other} ({within}){'' if ratio.has_winner else ', undecided'}"
 
 
 def _why_left_out(left_out: LeftOut) -> str:
@@ -58,13 +95,15 @@ def _why_left_out(left_out: LeftOut) -> str:
             return f"nothing was measured: {', '.join(left_out.details)}"
 
 
-def _even(summary: Summary, pairs: Sequence[SpeedUp]) -> str:
+def _even(summary: Summary, advice: Advice) -> str:
     """`` Even with ddp, batch 16 (1.01×, 0.83 to 1.24).``: the chosen row's throughput divided by the other's."""
-    names = []
+    pairs, names = advice.even, []
     for pair in pairs[:MAX_EVEN]:
         assert pair.ratio.interval is not None
         low, high = pair.ratio.interval
-        names.append(f"{_choice(summary, pair.reference)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})")
+        names.append(
+            f"{_choice(summary, advice, pair.reference)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})"
+        )
     more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
     return f" {EVEN.capitalize()} with {'; '.join([*names, *more])}." if pairs else ""
 
@@ -84,9 +123,10 @@ def _caveats(advice: Advice, row: Row, doubted: frozenset[RowId]) -> str:
     return "".join(caveats)
 
 
-def _choice(summary: Summary, row: Row) -> str:
-    """The settings that are free to choose and differ within the run."""
-    names = [f"{caption(name)} {value_of(row, name)}" for name in summary.columns if name in CHOICES - {"backend"}]
+def _choice(summary: Summary, advice: Advice, row: Row) -> str:
+    """The settings that are free to choose and differ within the run, and the backend."""
+    free = advice.choices - {"backend"}
+    names = [f"{caption(name)} {value_of(row, name)}" for name in summary.columns if name in free]
     return ", ".join([value_of(row, "backend"), *names, f"batch {row.batch_per_rank}"])
 
 

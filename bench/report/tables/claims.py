@@ -17,7 +17,7 @@ COLUMNS: tuple[Column[Judged], ...] = (
     Column("where", lambda judged: settings_name(judged.claim.where, judged.claim.where) or "anywhere"),
     Column("expected", lambda judged: _expected(judged.claim)),
     Column("found", lambda judged: one_line(finding(judged))),
-    Column("verdict", lambda judged: judged.verdict, bold=lambda _: True),
+    Column("verdict", lambda judged: judged.verdict, bold=lambda judged: not _noise_unknown(judged)),
 )
 
 
@@ -29,9 +29,9 @@ def claims_table(judged: Sequence[Judged]) -> Table:
         COLUMNS,
         notes=(
             "People stated these claims before the run; `expected` is the typed form. Both sides agree in everything"
-            " except what is compared; otherwise a claim is NOT TESTED. The verdict follows from the measured figures."
-            " within the noise: their 95 % interval contains the bound, so a rerun could flip the verdict. GB is 10^9"
-            " bytes, GiB 2^30.",
+            " except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: the 95 % interval of the figure"
+            " contains a bound, so a rerun could decide either way; CONFIRMED, REFUTED: it does not. noise n/a: the"
+            " scatter of one side is unknown, and the verdict is that of the bare figures. GB is 10^9 bytes, GiB 2^30.",
         ),
     )
 
@@ -56,12 +56,18 @@ def _result(claim: Claim, figure: float) -> str:
 
 
 def _noise(judged: Judged) -> str:
-    if judged.noise is None:
+    if _noise_unknown(judged):
+        return "; noise n/a"
+    if judged.verdict != "UNDECIDED" or judged.interval is None:
         return ""
-    low, high = judged.noise
+    low, high = judged.interval
     claim = judged.claim
     ends = f"{low:.2f} to {high:.2f}" if claim.ratio else f"{_show(low, claim)} to {_show(high, claim)}"
     return f"; within the noise of these steps ({ends})"
+
+
+def _noise_unknown(judged: Judged) -> bool:
+    return judged.figure is not None and judged.interval is None
 
 
 def _unit(claim: Claim, kind: Kind) -> str:

@@ -1,7 +1,7 @@
 """The wording of `bench compare`: tables and sentences about two runs."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from bench.errors import one_line
 from bench.report.compare import MEMORY_MARGIN, MEMORY_MARGIN_BYTES, Changed, OnlyInOne, Pair, TwoRuns
@@ -9,10 +9,14 @@ from bench.report.naming import short_reason
 from bench.report.rows import Row
 from bench.report.tables.table import Column, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
+from bench.statistics.tail import SLOW, SlowSteps
+from bench.statistics.verdict import speed
 from bench.units import UNKNOWN, counted, gib, ms, percent
 
 MARK = " (!)"
 """Added to every figure of a pair that differs in more than the code."""
+MAX_RANGES = 8
+"""How many slow steps, or ranges of them, a sentence lists."""
 
 
 def summary_line(runs: TwoRuns) -> str:
@@ -35,18 +39,13 @@ def warning(runs: TwoRuns) -> str | None:
 
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:
-    """A sentence for each attempt whose step is longer by more than ``threshold``, or that succeeded before and fails
-    now.
+    """A sentence for each attempt whose step or tail is longer by more than ``threshold``, or that succeeded before and
+    fails now.
 
-    The whole alarm interval has to lie beyond the threshold, whatever the margin counts as the same. An attempt that
-    head lacks counts unless a search may have left it out.
+    The whole interval has to lie beyond the threshold, whatever the margin counts as the same. An attempt that head
+    lacks counts unless a search may have left it out.
     """
-    slower = [
-        f"{pair.name}: its step takes {pair.ratio.estimate:.3f} times as long"
-        f" ({pair.ratio.alarm[0]:.3f} to {pair.ratio.alarm[1]:.3f})"
-        for pair in runs.slower(threshold)
-        if pair.ratio
-    ]
+    slower = [f"{pair.name}: {_how_much_longer(pair, threshold)}" for pair in runs.slower(threshold)]
     broken = [
         f"{changed.name}: was {changed.base.outcome} and is {changed.head.outcome}: {short_reason(changed.head.reason)}"
         for changed in runs.broken
@@ -57,6 +56,17 @@ def regressions(runs: TwoRuns, threshold: float) -> list[str]:
         for attempt in runs.never_measured
     ]
     return slower + broken + gone
+
+
+def _how_much_longer(pair: Pair, threshold: float) -> str:
+    assert pair.ratio is not None
+    if pair.tail is None or speed(pair.ratio, threshold) == "SLOWER":
+        low, high = pair.ratio.alarm
+        return f"its step takes {pair.ratio.estimate:.3f} times as long ({low:.3f} to {high:.3f})"
+    low, high = pair.tail.interval
+    head, base = slow_steps(pair.tail.head), slow_steps(pair.tail.base)
+    mean = f"its mean step takes {pair.tail.of_means:.3f} times as long ({low:.3f} to {high:.3f})"
+    return f"{head}; base: {base}; {mean}"
 
 
 def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
@@ -72,8 +82,31 @@ def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
 
 
 def tables(runs: TwoRuns) -> list[Table]:
-    """The attempts in both runs, the outcomes that changed, and the attempts in only one run."""
-    return [table for table in (_pairs(runs), _changed(runs), _only_in_one(runs)) if table.rows]
+    """The attempts in both runs, the tails and the outcomes that changed, and the attempts in only one run."""
+    return [table for table in (_pairs(runs), _tails(runs), _changed(runs), _only_in_one(runs)) if table.rows]
+
+
+def slow_steps(slow: SlowSteps) -> str:
+    """``16 of 50 steps (3, 7, 10 to 12, …) take 1.90 to 2.10 times the typical step``; the first step is 1."""
+    number = f"{len(slow.indices)} of {slow.n_steps} steps"
+    if slow.times is None:
+        return number
+    first, last = (f"{times:.2f}" for times in slow.times)
+    longer = first if first == last else f"{first} to {last}"
+    takes = "takes" if len(slow.indices) == 1 else "take"
+    return f"{number} ({_ranges(slow.indices)}) {takes} {longer} times the typical step"
+
+
+def _ranges(indices: Sequence[int]) -> str:
+    """``3, 7, 10 to 12, …``, counted from 1."""
+    ranges: list[list[int]] = []
+    for step in (index + 1 for index in indices):
+        if ranges and ranges[-1][-1] == step - 1:
+            ranges[-1] = [ranges[-1][0], step]
+        else:
+            ranges.append([step])
+    words = [" to ".join(map(str, ends)) for ends in ranges[:MAX_RANGES]]
+    return ", ".join([*words, *(["…"] if len(ranges) > MAX_RANGES else [])])
 
 
 def _marked(pair: Pair, text: str) -> str:
@@ -99,6 +132,14 @@ def _peak_gib(pair: Pair, row: Row) -> str:
     return _marked(pair, gib(row.measured.peak_allocated_bytes_rank_max if row.measured else None))
 
 
+def _why_undecided(pair: Pair) -> str:
+    if pair.speed != "UNCLEAR" or pair.tail is None:
+        return ""
+    if pair.disturbed:
+        return f"{'head' if pair.tail.more else 'base'}: {pair.disturbed}"
+    return "" if pair.tail.more or pair.tail.fewer else "the shares of slow steps may be equal"
+
+
 PAIR_COLUMNS: tuple[Column[Pair], ...] = (
     Column("attempt", lambda pair: pair.name),
     Column("base step ms", lambda pair: _step_ms(pair, 0), numeric=True),
@@ -112,7 +153,7 @@ PAIR_COLUMNS: tuple[Column[Pair], ...] = (
     Column(
         "of means", lambda pair: _marked(pair, f"{pair.ratio.of_means:.3f}" if pair.ratio else UNKNOWN), numeric=True
     ),
-    Column("step", lambda pair: _marked(pair, pair.speed), bold=lambda pair: pair.speed == "SLOWER"),
+    Column("step", lambda pair: _marked(pair, pair.speed), bold=lambda pair: pair.speed in ("SLOWER", "SLOWER TAIL")),
     Column("base GiB", lambda pair: _peak_gib(pair, pair.base), numeric=True),
     Column("head GiB", lambda pair: _peak_gib(pair, pair.head), numeric=True),
     Column("memory", lambda pair: _marked(pair, pair.space), bold=lambda pair: pair.space == "MORE"),
@@ -132,12 +173,38 @@ def _pairs(runs: TwoRuns) -> Table:
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
             " is the ratio of the typical steps; of means is the ratio of the mean steps.",
-            f"SAME: the 95 % interval lies within {percent(runs.margin)} (--same-within). SLOWER, FASTER: the ratio is"
-            f" beyond that with {percent(ALARM_CONFIDENCE)} confidence for all attempts together. UNCLEAR: none of"
-            " these; measure more steps, or use a quieter machine.",
+            f"SAME: the 95 % interval and the ratio of means lie within {percent(runs.margin)} (--same-within). SLOWER,"
+            f" FASTER: the ratio is beyond that with {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
+            " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
+            " changes by more than that. UNCLEAR: none of these; measure more steps, or use a quieter machine.",
             f"The intervals include the differences between runs of the same code: {noise}",
             f"GiB: peak allocated of the worst rank; SAME within {percent(MEMORY_MARGIN)} or"
             f" {gib(MEMORY_MARGIN_BYTES)} GiB.",
+        ),
+    )
+
+
+TAIL_COLUMNS: tuple[Column[Pair], ...] = (
+    Column("attempt", lambda pair: pair.name),
+    Column("step", lambda pair: _marked(pair, pair.speed)),
+    Column("of means", lambda pair: _marked(pair, f"{pair.tail.of_means:.3f}" if pair.tail else UNKNOWN), numeric=True),
+    Column("slow steps of head", lambda pair: slow_steps(pair.tail.head) if pair.tail else UNKNOWN),
+    Column("slow steps of base", lambda pair: slow_steps(pair.tail.base) if pair.tail else UNKNOWN),
+    Column("undecided because", _why_undecided),
+)
+
+
+def _tails(runs: TwoRuns) -> Table:
+    return table_of(
+        "Tails that changed",
+        [pair for pair in runs.pairs if pair.tail_changed],
+        TAIL_COLUMNS,
+        notes=(
+            f"A step is slow if it takes at least {SLOW:g} times the typical step of its own run. A tail is SLOWER or"
+            f" FASTER if the shares of slow steps differ with {percent(ALARM_CONFIDENCE)} confidence for all attempts"
+            " together, the mean step differs by more than the margin with 95 % confidence, and the machine recorded no"
+            " disturbance beside the run with more slow steps alone. Slow neighbours count less than single slow steps:"
+            " bursts of other work make them.",
         ),
     )
 

@@ -1,23 +1,34 @@
 """The section of results that should not be trusted without a second look."""
 
-from bench.report.doubts import doubts
+from bench.records.outcome import Tone
+from bench.report.doubts import Doubt, Grade, doubts
 from bench.report.naming import row_name
 from bench.report.rows import Summary
-from bench.report.tables.table import Lines
+from bench.report.tables.table import Column, Lines, Table, table_of
 
 TITLE = "Rows to doubt"
+TONES: dict[Grade, Tone] = {"spoils": "bad", "shifts": "warning", "note": "neutral"}
 
 
-def doubts_section(summary: Summary, none: str | None = None) -> Lines:
-    """One sentence for each doubt.
+def doubts_section(summary: Summary, none: str | None = None) -> Table | Lines:
+    """One row for each doubt, the worst first.
 
     Args:
         none: what to say where there is no doubt; by default, the section is empty.
     """
-    sentences = tuple(doubt_sentences(summary))
-    if not sentences and none is not None:
+    found = doubts(summary)
+    if not found and none is not None:
         return Lines(title=TITLE, lines=(none,))
-    return Lines(title=TITLE, lines=sentences, tone="warning")
+    columns = (
+        Column[Doubt]("grade", lambda doubt: doubt.grade, tone=lambda doubt: TONES[doubt.grade]),
+        Column[Doubt]("row", lambda doubt: row_name(summary, doubt.row) if doubt.row else "all"),
+        Column[Doubt]("why", lambda doubt: doubt.reason),
+    )
+    notes = (
+        "spoils: the figures are wrong, or those of something else. shifts: they may be off. note: for your"
+        " information; the figures stand, and no other table marks the row.",
+    )
+    return table_of(TITLE, found, columns, notes=notes)
 
 
 def doubt_sentences(summary: Summary) -> list[str]:

@@ -10,7 +10,7 @@ from pydantic import JsonValue
 from bench.records.claim import Claim
 from bench.records.outcome import Result
 from bench.records.verdict import Probe
-from bench.report.advice import advise_by_run
+from bench.report.advice import CHOICES, advise_by_run
 from bench.report.claims import judge_claims
 from bench.report.missing import Missing
 from bench.report.rows import Summary
@@ -53,6 +53,8 @@ class Choices:
     """Fields that may differ in a comparison, too. Every figure that depends on this says so."""
     claims: tuple[Claim, ...] = ()
     """What people expected beforehand."""
+    free: frozenset[str] = CHOICES
+    """Settings of which the advice picks the best value; the others are requirements, with one answer each."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -114,7 +116,7 @@ def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
     summary, choices = report.summary, report.choices
     comparison = compare_axis(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
-    yield advice_section(summary, advise_by_run(summary, report.probes))
+    yield advice_section(summary, advise_by_run(summary, report.probes, choices.free))
     # A report on one backend is no request to compare backends.
     requested = choices.axis != Choices.axis or choices.reference is not None
     yield from speedup_sections(summary, comparison, requested=requested)
