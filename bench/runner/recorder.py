@@ -31,12 +31,21 @@ def last_number() -> int:
     return int(group._get_sequence_number_for_group())
 
 
-def _entries() -> list[dict[str, Any]]:
+def issued_since(start_ns: int) -> list[int] | None:
+    """When each collective after ``start_ns`` was issued, in ns since the epoch; None if the recorder has lost some."""
+    entries = _entries(stacks=False)
+    oldest = min(entries, key=lambda entry: int(entry["record_id"]), default=None)
+    if oldest is not None and int(oldest["record_id"]) > 0 and int(oldest["time_created_ns"]) >= start_ns:
+        return None
+    return sorted(at for entry in entries if (at := int(entry["time_created_ns"])) >= start_ns)
+
+
+def _entries(*, stacks: bool = True) -> list[dict[str, Any]]:
     c10d: Any = torch._C._distributed_c10d
     if not dist.is_initialized():
         return []
     dump = c10d._dump_nccl_trace if "nccl" in dist.get_backend() else c10d._dump_fr_trace
-    entries: list[dict[str, Any]] = pickle.loads(dump()).get("entries", [])  # noqa: S301  its own data
+    entries: list[dict[str, Any]] = pickle.loads(dump(True, stacks, False)).get("entries", [])  # noqa: S301  its own data
     return [entry for entry in entries if not entry.get("is_p2p")]
 
 

@@ -46,7 +46,8 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
         shown,
         columns,
         notes=(
-            "rank: the slowest rank of the phase window; the times are those of this rank.",
+            "rank: the rank with the longest total, whose times these are. They contain waiting for other ranks: see"
+            " Phases over ranks.",
             *([f"{P95_NOTE}."] if statistic == "p95" else []),
             *([DEEPSPEED_NOTE] if any(under_deepspeed(row) for row, _ in shown) else []),
             *left_out,

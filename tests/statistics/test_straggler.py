@@ -1,0 +1,81 @@
+"""The straggler of a phase window: it is named with its phase and cost, and never from noise or too few steps."""
+
+import random
+
+import pytest
+
+from bench.statistics.straggler import CHANCE, needed, straggler
+
+STEPS = 10
+
+
+def ranks(*changes: dict[str, float], noise_s: float = 0.002, steps: int = STEPS) -> list[dict[str, list[float]]]:
+    """One rank for each of ``changes`` to its phases, with noise from a fixed seed."""
+    draw = random.Random(1)
+    alike = {"dataload_wait": 0.001, "forward": 0.04, "bwd": 0.05}
+    return [
+        {
+            phase: [alike[phase] + change.get(phase, 0.0) + draw.uniform(0, noise_s) for _ in range(steps)]
+            for phase in alike
+        }
+        for change in changes
+    ]
+
+
+@pytest.mark.parametrize("phase", ["dataload_wait", "forward", "bwd"])
+@pytest.mark.parametrize("slow", [0, 1, 3])
+def test_a_slow_rank_is_named_with_its_phase_and_cost(phase: str, slow: int) -> None:
+    found = straggler(ranks(*({phase: 0.05 * (rank == slow)} for rank in range(4))), [0.15] * STEPS)
+    assert found
+    assert (found.rank, found.phase, found.n_late, found.n_steps) == (slow, phase, STEPS, STEPS)
+    assert found.cost_s == pytest.approx(0.05, abs=0.005)
+    assert found.share == pytest.approx(1 / 3, abs=0.04)
+
+
+def test_a_rank_that_is_slow_everywhere_is_named_with_the_phase_of_the_largest_difference() -> None:
+    found = straggler(ranks({}, {"forward": 0.04, "bwd": 0.05}), [0.2] * STEPS)
+    assert found
+    assert (found.rank, found.phase) == (1, "bwd")
+    assert found.cost_s == pytest.approx(0.09, abs=0.005)
+
+
+def test_work_that_takes_longer_in_one_phase_and_less_in_another_makes_no_straggler() -> None:
+    """A rank that is ahead after forward has time for a longer backward."""
+    assert straggler(ranks({}, {"forward": -0.02, "bwd": 0.02}), [0.1] * STEPS) is None
+
+
+def test_a_small_difference_is_none() -> None:
+    assert straggler(ranks({}, {"bwd": 0.004}, noise_s=0.0), [0.1] * STEPS) is None
+
+
+def test_two_slow_ranks_of_four_make_no_single_straggler() -> None:
+    assert straggler(ranks({}, {"bwd": 0.05}, {"bwd": 0.05}, {}), [0.15] * STEPS) is None
+
+
+def test_a_few_disturbed_steps_name_nobody() -> None:
+    alike = ranks({}, {})
+    for step in range(STEPS // 2):
+        alike[1]["bwd"][step] += 1.0
+    assert straggler(alike, [0.1] * STEPS) is None
+
+
+@pytest.mark.parametrize(("n_ranks", "enough"), [(2, 8), (4, 5), (8, 4), (64, 3)])
+def test_too_few_steps_name_nobody(n_ranks: int, enough: int) -> None:
+    assert [needed(steps, n_ranks) is None for steps in range(1, enough + 1)] == [True] * (enough - 1) + [False]
+    changes = [{"bwd": 0.05 * (rank == 1)} for rank in range(n_ranks)]
+    assert straggler(ranks(*changes, steps=enough - 1), [0.15] * (enough - 1)) is None
+    found = straggler(ranks(*changes, steps=enough), [0.15] * enough)
+    assert found
+    assert found.rank == 1
+
+
+@pytest.mark.parametrize("n_ranks", [2, 8])
+def test_ranks_that_are_alike_rarely_show_a_straggler(n_ranks: int) -> None:
+    """Noise far above the share that counts: the bound on the probability must hold alone."""
+    draw, trials = random.Random(2), 2000
+    named = sum(
+        straggler([{"bwd": [draw.expovariate(1.0) for _ in range(STEPS)]} for _ in range(n_ranks)], [0.01] * STEPS)
+        is not None
+        for _ in range(trials)
+    )
+    assert named / trials <= CHANCE
