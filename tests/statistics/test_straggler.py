@@ -3,6 +3,7 @@
 import random
 
 import pytest
+from scipy.stats import binom
 
 from bench.statistics.straggler import CHANCE, needed, straggler
 
@@ -59,23 +60,50 @@ def test_a_few_disturbed_steps_name_nobody() -> None:
     assert straggler(alike, [0.1] * STEPS) is None
 
 
-@pytest.mark.parametrize(("n_ranks", "enough"), [(2, 8), (4, 5), (8, 4), (64, 3)])
-def test_too_few_steps_name_nobody(n_ranks: int, enough: int) -> None:
-    assert [needed(steps, n_ranks) is None for steps in range(1, enough + 1)] == [True] * (enough - 1) + [False]
+@pytest.mark.parametrize(("n_ranks", "fewest"), [(2, 8), (4, 5), (8, 4), (64, 3)])
+def test_too_few_steps_name_nobody(n_ranks: int, fewest: int) -> None:
+    assert [needed(steps, n_ranks) is None for steps in range(1, fewest + 1)] == [True] * (fewest - 1) + [False]
     changes = [{"bwd": 0.05 * (rank == 1)} for rank in range(n_ranks)]
-    assert straggler(ranks(*changes, steps=enough - 1), [0.15] * (enough - 1)) is None
-    found = straggler(ranks(*changes, steps=enough), [0.15] * enough)
+    assert straggler(ranks(*changes, steps=fewest - 1), [0.15] * (fewest - 1)) is None
+    found = straggler(ranks(*changes, steps=fewest), [0.15] * fewest)
     assert found
     assert found.rank == 1
 
 
+def test_noise_of_other_phases_hides_no_straggler() -> None:
+    """The whole step scatters by more than the loader is late, which is late in each step."""
+    slow = ranks({}, {"dataload_wait": 0.05})
+    draw = random.Random(5)
+    for work in slow:
+        work["bwd"] = [draw.uniform(0, 0.1) for _ in range(STEPS)]
+    found = straggler(slow, [0.15] * STEPS)
+    assert found
+    assert (found.rank, found.phase, found.n_late) == (1, "dataload_wait", STEPS)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 8])
+@pytest.mark.parametrize("n_steps", [8, 10, 20, 50])
+def test_needed_is_the_binomial_quantile(n_steps: int, n_ranks: int) -> None:
+    enough = needed(n_steps, n_ranks)
+    assert enough is not None
+    tails = [n_ranks * binom.sf(late - 1, n_steps, 1 / n_ranks) for late in (enough - 1, enough)]
+    assert tails[1] <= CHANCE < tails[0]
+
+
 @pytest.mark.parametrize("n_ranks", [2, 8])
-def test_ranks_that_are_alike_rarely_show_a_straggler(n_ranks: int) -> None:
-    """Noise far above the share that counts: the bound on the probability must hold alone."""
-    draw, trials = random.Random(2), 2000
+@pytest.mark.parametrize(("n_phases", "chance"), [(1, CHANCE), (7, 2 * CHANCE)])
+def test_ranks_that_are_alike_rarely_show_a_straggler(n_ranks: int, n_phases: int, chance: float) -> None:
+    """Noise far above the share that counts: the bound on the probability must hold alone. Phases are more tries."""
+    draw, trials = random.Random(2), 1000
     named = sum(
-        straggler([{"bwd": [draw.expovariate(1.0) for _ in range(STEPS)]} for _ in range(n_ranks)], [0.01] * STEPS)
+        straggler(
+            [
+                {str(phase): [draw.expovariate(1.0) for _ in range(STEPS)] for phase in range(n_phases)}
+                for _ in range(n_ranks)
+            ],
+            [0.01] * STEPS,
+        )
         is not None
         for _ in range(trials)
     )
-    assert named / trials <= CHANCE
+    assert named / trials <= chance
