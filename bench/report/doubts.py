@@ -18,7 +18,7 @@ from bench.units import counted, gib, ms, percent, rate
 PHASES_MISS_TOTAL = 0.02
 STEP_SHORTER = 0.05
 RANKS_APART = 0.10
-"""Of imported figures. What bench measures ends every step in a gather, so that means of ranks hardly differ."""
+"""For imported figures. A step of bench ends in a gather, so the means of its ranks agree: see `gate`."""
 WINDOWS_APART = 0.20
 MEAN_ABOVE_MEDIAN = 0.15
 LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
@@ -132,6 +132,13 @@ def _unlike_machines(summary: Summary) -> list[Doubt]:
 
 def _of_figures(measured: Measured) -> Iterator[str]:
     yield from _of_ranks(measured) if isinstance(measured, Sampled) else _of_imported(measured)
+    apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
+    if apart is not None and apart > RANKS_APART:
+        slowest, fastest = max(times_s), min(times_s)
+        yield (
+            f"rank {times_s.index(slowest)}'s mean step ({ms(slowest)} ms) takes {percent(apart)}"
+            f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms)."
+        )
     if isinstance(measured, Sampled):
         yield from _unsteady(measured)
         if measured.gate and measured.gate.straggler:
@@ -153,13 +160,6 @@ def _of_imported(measured: Measured) -> Iterator[str]:
     allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
     if allocated is not None and reserved is not None and reserved < allocated:
         yield f"its peak reserved is {gib(reserved)} GiB, less than the {gib(allocated)} GiB allocated."
-    apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
-    if apart is not None and apart > RANKS_APART:
-        slowest, fastest = max(times_s), min(times_s)
-        yield (
-            f"rank {times_s.index(slowest)}'s mean step ({ms(slowest)} ms) takes {percent(apart)}"
-            f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms)."
-        )
 
 
 def _phases_miss(share: float | None, whose: str) -> Iterator[str]:

@@ -59,9 +59,9 @@ def gate(ranks: Sequence[RankOk]) -> Gate | None:
     n_steps = ranks[0].n_phase_steps
     unknown = None
     if not known:
-        unknown = "own work of ranks not recorded"
+        unknown = "own work not recorded"
     elif needed(n_steps, len(ranks)) is None:
-        unknown = f"{counted(n_steps, 'phase step')} of {counted(len(ranks), 'rank')}: too few"
+        unknown = f"{counted(n_steps, 'phase step')}: too few"
     steps_s = [max(times) for times in zip(*(rank.phase_times_s["total"] for rank in ranks), strict=True)]
     found = None if unknown else straggler([{name: rank.own_work_s[name] for name in known} for rank in ranks], steps_s)
     return Gate(

@@ -10,7 +10,7 @@ from bench.records.rank_outcome import RankOk
 from bench.report.doubts import doubts
 from bench.report.gate import Gate, gate
 from bench.report.summary import summarize
-from bench.report.tables.over_ranks import over_ranks
+from bench.report.tables.own_work import own_work
 from bench.report.tables.steps import steps
 from tests.examples import rank, rendered, result, world
 
@@ -47,8 +47,8 @@ def test_the_rank_whose_loader_is_late_gates_not_the_one_that_waits_in_backward(
     )
 
 
-def test_every_phase_shows_its_spread_over_ranks_and_who_is_last() -> None:
-    table = over_ranks(summarize([late_loader()]))
+def test_every_phase_shows_its_spread_own_work_and_who_is_last() -> None:
+    table = own_work(summarize([late_loader()]))
     shown = {row[table.headers.index("phase")]: row[-8:] for row in table.rows}
     assert shown["dataload_wait"] == ("10.00", "60.00", "110", "1", "10.00", "60.00", "110", "1")
     assert shown["bwd"] == ("40.00", "90.00", "140", "0", "30.00", "30.00", "30.00", "0")
@@ -65,16 +65,16 @@ def test_ranks_that_are_alike_show_no_straggler() -> None:
 def test_too_few_phase_steps_name_nobody_and_say_so(steps_there: int) -> None:
     found = gate_of(late_loader(steps_there))
     assert found.straggler is None
-    assert found.words == f"n/a ({steps_there} phase steps of 2 ranks: too few)"
+    assert found.words == f"n/a ({steps_there} phase steps: too few)"
 
 
 def test_results_of_before_show_the_spread_and_say_what_is_unknown() -> None:
     """A bench without own work stored the phases of every rank, so these can be shown."""
     before = result()
     found = gate_of(before)
-    assert found.words == "n/a (own work of ranks not recorded)"
+    assert found.words == "n/a (own work not recorded)"
     assert all(phase.own_s is None for phase in found.phases)
-    assert "n/a (own work of ranks not recorded)" in str(steps(summarize([before])).rows)
+    assert "n/a (own work not recorded)" in str(steps(summarize([before])).rows)
 
 
 def test_a_phase_whose_waiting_is_unknown_is_left_out() -> None:
@@ -104,4 +104,4 @@ def test_the_report_has_it_in_steps_and_in_doubts() -> None:
     assert "| gated by" in text
     assert "rank 1, by 100 ms in dataload_wait" in text
     assert "rank 1 is a straggler" in text
-    assert "Phases over ranks, ms" in text
+    assert "Own work of ranks, ms" in text

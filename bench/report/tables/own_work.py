@@ -11,7 +11,7 @@ from bench.statistics.straggler import CHANCE, SHARE
 from bench.units import UNKNOWN, ms, percent
 
 
-def over_ranks(summary: Summary) -> Table:
+def own_work(summary: Summary) -> Table:
     """One row for each phase of a result with several ranks."""
     rows, left_out = detailed_rows(summary)
     shown: list[tuple[Row, RankPhase]] = [
@@ -26,13 +26,13 @@ def over_ranks(summary: Summary) -> Table:
         *_columns("own ", lambda phase: phase.own_s),
     ]
     return table_of(
-        "Phases over ranks, ms",
+        "Own work of ranks, ms",
         shown,
         [*of_part(itemgetter(0), row_columns(summary)), *of_part(itemgetter(1), phase_columns)],
         notes=(
-            "Means of the phase window: smallest, median and largest of all ranks, and the rank of the largest. own:"
-            " what a rank works itself, without the time in collectives, in which it waits for other ranks and for"
-            " data. A rank that waits for another one has a long phase and little own work.",
+            "Means of each phase in the phase window: smallest, median and largest of all ranks, and the rank of the"
+            " largest. own: what a rank works itself, without the time in collectives, in which it waits for other ranks"
+            " and for data. A rank that waits for another one has a long phase and little own work.",
             "A straggler has the most own work in more steps than chance explains with a probability of"
             f" {percent(CHANCE)}, and costs at least {percent(SHARE)} of the step; Rows to doubt names it.",
             *left_out,
