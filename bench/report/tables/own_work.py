@@ -31,8 +31,8 @@ def own_work(summary: Summary) -> Table:
         [*of_part(itemgetter(0), row_columns(summary)), *of_part(itemgetter(1), phase_columns)],
         notes=(
             "Means of each phase in the phase window: smallest, median and largest of all ranks, and the rank of the"
-            " largest. own: what a rank works itself, without the time in collectives, in which it waits for other ranks"
-            " and for data. A rank that waits for another one has a long phase and little own work.",
+            " largest. own: what a rank works itself, without the time in collectives, in which it waits for others and"
+            " for data. A rank that waits for another one has a long phase and little own work.",
             "A straggler has the most own work in more steps than chance explains with a probability of"
             f" {percent(CHANCE)}, and costs at least {percent(SHARE)} of the step; Rows to doubt names it.",
             *left_out,
