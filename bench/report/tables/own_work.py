@@ -10,6 +10,9 @@ from bench.report.tables.table import Column, Table, of_part, table_of
 from bench.statistics.straggler import CHANCE, SHARE
 from bench.units import UNKNOWN, ms, percent
 
+SHORT = 0.01
+"""Share of the step below which a phase is left out."""
+
 
 def own_work(summary: Summary) -> Table:
     """One row for each phase of a result with several ranks."""
@@ -19,6 +22,7 @@ def own_work(summary: Summary) -> Table:
         for row in rows
         if isinstance(row.measured, Sampled) and row.measured.gate
         for phase in row.measured.gate.phases
+        if phase.time_s.max_s >= SHORT * row.measured.gate.phases[-1].time_s.max_s
     ]
     phase_columns = [
         Column[RankPhase]("phase", lambda phase: phase.name),
@@ -32,7 +36,8 @@ def own_work(summary: Summary) -> Table:
         notes=(
             "Means of each phase in the phase window: smallest, median and largest of all ranks, and the rank of the"
             " largest. own: what a rank works itself, without the time in collectives, in which it waits for others and"
-            " for data. A rank that waits for another one has a long phase and little own work.",
+            " for data. A rank that waits for another one has a long phase and little own work. Phases that take less"
+            f" than {percent(SHORT)} of the step on every rank are left out.",
             "A straggler has the most own work in more steps than chance explains with a probability of"
             f" {percent(CHANCE)}, and costs at least {percent(SHARE)} of the step; Rows to doubt names it.",
             *left_out,
