@@ -6,12 +6,12 @@ busy process uses. Each trial is a `bench run` of its own, so that the ranks are
 
 import argparse
 import os
+import re
 import subprocess
 import sys
 import tempfile
 from collections import Counter
 from collections.abc import Iterator
-from itertools import chain
 from pathlib import Path
 
 import yaml
@@ -23,11 +23,13 @@ from bench.store.run_folder import Store
 E2E = Path(__file__).parents[1] / "e2e"
 MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 10}
 TOY = {"name": "straggler:Toy", "width": 512}
-PLANTED = {
+PLANTED: dict[str, dict[str, object]] = {
     "100 ms in the loader": {**TOY, "slow": "loader", "slow_s": 0.1, "batch": 4},
     "50 ms in forward": {**TOY, "slow": "forward", "slow_s": 0.05, "batch": 4},
     "a busy core": {**TOY, "slow": "core", "width": 2048, "batch": 256},
 }
+
+AMOUNT = re.compile(r", by [\d.,]+ ms")
 
 
 def main() -> None:
@@ -38,12 +40,13 @@ def main() -> None:
     arguments = parser.parse_args()
     backends = arguments.backends.split(",")
     counts: Counter[tuple[str, str, str]] = Counter()
-    clean = [("nothing", {"name": "pi07", "preset": "tiny"})] * arguments.clean
-    for plant, workload in chain(clean, *([case] * arguments.planted for case in PLANTED.items())):
+    trials = ["nothing"] * arguments.clean + list(PLANTED) * arguments.planted
+    for plant in trials:
+        workload = PLANTED.get(plant, {"name": "pi07", "preset": "tiny"})
         print(plant, flush=True)
         for backend, named in trial(workload, backends):
             print(f"  {backend:8} {named}", flush=True)
-            counts[plant, backend, named.partition(",")[0]] += 1
+            counts[plant, backend, AMOUNT.sub("", named)] += 1
     print("\nplanted in rank 1, backend: gated by, times")
     for (plant, backend, named), times in sorted(counts.items()):
         print(f"{plant}, {backend}: {named}, {times}")
