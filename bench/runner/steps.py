@@ -143,7 +143,7 @@ def _own_work(spans: Mapping[str, Span], waits: Sequence[Span], start: float, st
     if not dist.is_initialized():
         return {}
     issued_ns = recorder.issued_since(start_ns)
-    if issued_ns is None:
+    if not issued_ns:  # lost, or not recorded: the gather at the end is a collective
         return {}
     issued = [start + (at - start_ns) / 1e9 for at in issued_ns]
     if "nccl" in dist.get_backend():
