@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once. Each may have two ranks.
 WORKERS ?= logical --maxprocesses 4
 
-.PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare soak fuzz gpu clean
+.PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare perf-stragglers soak fuzz gpu clean
 
 quickstart test faults long gpu .venv/extensions: export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.venv/torch_extensions
 
@@ -71,6 +71,9 @@ perf-probe: install ## What a certified batch costs against a loop of launches
 
 perf-compare: install ## Whether the verdicts of bench compare can be believed on this machine
 	$(BIN)/python tests/perf/compare_trials.py
+
+perf-stragglers: install ## Whether bench names planted stragglers on this machine, and no others
+	$(BIN)/python tests/perf/straggler_trials.py
 
 soak: install ## Whether a thousand attempts on one pair of rank servers leave them as they were (half an hour)
 	$(BIN)/python tests/perf/soak.py

@@ -6,7 +6,7 @@ from pydantic import Field, field_validator, model_validator
 
 from bench.records.base import MOST, Amount, AtLeastOne, Count, Frozen, Positive, Rank
 from bench.records.cell import Regime
-from bench.records.phases import STORED_PHASES
+from bench.records.phases import PHASE_NAMES, STORED_PHASES
 
 
 class Memory(Frozen):
@@ -85,6 +85,9 @@ class RankOk(Frozen):
     """Step times of the throughput window."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
     """Times in the phase window: seconds of each step, by STORED_PHASES. Empty without a phase window."""
+    own_work_s: dict[str, tuple[Amount, ...]] = Field(default_factory=dict)
+    """Seconds of each step of the phase window in which this rank worked and did not wait for a collective, by phase.
+    Without the phases where this is unknown: those with collectives on NCCL. Empty for a single process."""
     losses: tuple[float, ...]
     """Mean over ranks for every step after warm-up: the throughput window, then the phase window."""
     warmup_losses: tuple[float, ...]
@@ -114,6 +117,13 @@ class RankOk(Frozen):
             raise ValueError("a step took no time")
         return times_s
 
+    @field_validator("own_work_s")
+    @classmethod
+    def _known_phases(cls, own_s: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
+        if set(own_s) - set(PHASE_NAMES):
+            raise ValueError("phases are unknown")
+        return own_s
+
     @property
     def n_phase_steps(self) -> int:
         return len(self.phase_times_s.get("total", ()))
@@ -124,6 +134,8 @@ class RankOk(Frozen):
         for name, values in {"losses": self.losses, **self.metrics}.items():
             if len(values) != steps:
                 raise ValueError(f"{name} has values for {len(values)} steps, but times for {steps}")
+        if any(len(samples) != self.n_phase_steps for samples in self.own_work_s.values()):
+            raise ValueError("own_work_s and phase_times_s have different numbers of steps")
         return self
 
 

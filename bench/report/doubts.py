@@ -14,6 +14,7 @@ from bench.errors import one_line
 from bench.records.outcome import KINDS
 from bench.report import conditions
 from bench.report.contract import OBSERVED, RUN, contract_key
+from bench.report.gate import sentence
 from bench.report.naming import short_reason
 from bench.report.rows import CellRows, Measured, Rank, Row, RowId, Sampled, Summary
 from bench.units import counted, gib, ms, percent, rate
@@ -21,6 +22,7 @@ from bench.units import counted, gib, ms, percent, rate
 PHASES_MISS_TOTAL = 0.02
 STEP_SHORTER = 0.05
 RANKS_APART = 0.10
+"""For imported figures. A step of bench ends in a gather, so the means of its ranks agree: see `gate`."""
 WINDOWS_APART = 0.20
 MEAN_ABOVE_MEDIAN = 0.15
 STARVED = 0.10
@@ -176,6 +178,11 @@ def _ranks_apart(measured: Measured) -> Iterator[str]:
         )
 
 
+def _straggler(measured: Sampled) -> Iterator[str]:
+    if measured.gate and measured.gate.straggler:
+        yield sentence(measured.gate.straggler)
+
+
 def _phases_miss(measured: Measured) -> Iterator[str]:
     shares = {f"rank {rank.rank}'s": rank.unaccounted_share for rank in _ranks(measured)}
     if not isinstance(measured, Sampled) and measured.phases:
@@ -311,6 +318,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("shifts", _each_cell(_shorter_steps)),
     Kind("shifts", _each_measured(_phases_miss)),
     Kind("shifts", _each_measured(_ranks_apart)),
+    Kind("shifts", _each_sampled(_straggler)),
     Kind("shifts", _each_measured(_starved)),
     Kind("shifts", _each_sampled(_mean_above_median)),
     Kind("shifts", _each_sampled(_windows_disagree)),

@@ -14,6 +14,7 @@ from bench.records.machine import Machine
 from bench.records.outcome import Fault, OutcomeKind
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import Memory, Traffic, Work
+from bench.report.gate import Gate
 from bench.statistics.intervals import Interval
 
 P95_NEEDS = 20
@@ -136,12 +137,14 @@ class Sampled(Measured):
 
     ranks: tuple[Rank, ...]
     slowest: Rank
-    """The rank with the longest mean step: it limits the throughput."""
+    """The rank with the longest mean step. Every step ends in a gather, so means differ little: see ``gate``."""
     interval: Interval | None
     """Where the throughput lies with 95 % confidence, from the slowest rank's samples; None for too few samples."""
     peak_rss_bytes_rank_max: int | None
     alloc_retries: int
     """How often the allocators of all ranks had to free their blocks and ask again."""
+    gate: Gate | None
+    """Which rank the others wait for; None without a phase window, and for a single rank."""
     losses: tuple[float, ...]
     """Means over ranks, one a step, warm-up included; the first is the loss of the initial weights."""
 

@@ -12,6 +12,7 @@ from bench.records.outcome import Failed, Ok, Oom, Reported, Result
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
 from bench.report.contract import RUN, contract_of, machine_names
+from bench.report.gate import gate
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, RowId, Sampled, Summary, Times
 from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
 from bench.statistics.intervals import Interval, mean_interval
@@ -234,6 +235,7 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
         capacity_bytes_rank_min=min(memory.capacity_bytes for memory in memories),
         alloc_retries=sum(memory.alloc_retries for memory in memories),
         phases=_phases(outcome.ranks),
+        gate=gate(outcome.ranks),
         losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),
     )
 

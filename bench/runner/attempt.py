@@ -115,6 +115,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         memory=memory,
         step_times_s=tuple(throughput.times_s),
         phase_times_s={phase: tuple(times) for phase, times in phases.phase_times_s.items()},
+        own_work_s={phase: tuple(times) for phase, times in phases.own_work_s.items()},
         losses=metrics.pop("loss"),
         warmup_losses=tuple(means[METRICS.index("loss")] for means in warmup.metrics),
         metrics=metrics,

@@ -63,13 +63,22 @@ def collectives_since(number: int) -> list[dict[str, Any]] | None:
     Returns:
         None if the recorder no longer holds all of them. The entries have no stack traces.
     """
-    entries = sorted(_entries(traces=False), key=lambda entry: int(entry["record_id"]))
+    entries = sorted(_entries(stacks=False), key=lambda entry: int(entry["record_id"]))
     if number == 0:
         return entries if not entries or int(entries[0]["record_id"]) == 0 else None
     for place, entry in enumerate(entries):
         if entry["process_group"][0] == DEFAULT_GROUP and int(entry["collective_seq_id"]) == number:
             return entries[place + 1 :]
     return None
+
+
+def issued_since(start_ns: int) -> list[int] | None:
+    """When each collective after ``start_ns`` was issued, in ns since the epoch; None if the recorder has lost some."""
+    entries = _entries(stacks=False)
+    oldest = min(entries, key=lambda entry: int(entry["record_id"]), default=None)
+    if oldest is not None and int(oldest["record_id"]) > 0 and int(oldest["time_created_ns"]) >= start_ns:
+        return None
+    return sorted(at for entry in entries if (at := int(entry["time_created_ns"])) >= start_ns)
 
 
 def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] | None:
@@ -115,14 +124,14 @@ def _group_sizes() -> dict[str, int]:
     return {name: group.size() for group, name in names.items()}
 
 
-def _entries(*, traces: bool = True) -> list[dict[str, Any]]:
+def _entries(*, stacks: bool = True) -> list[dict[str, Any]]:
     c10d: Any = torch._C._distributed_c10d
     if not dist.is_initialized():
         return []
     dump = getattr(c10d, "_dump_nccl_trace" if "nccl" in dist.get_backend() else "_dump_fr_trace", None)
     if dump is None:  # an older torch records gloo's collectives nowhere
         return []
-    entries: list[dict[str, Any]] = pickle.loads(dump(includeStackTraces=traces)).get("entries", [])  # noqa: S301  its own data
+    entries: list[dict[str, Any]] = pickle.loads(dump(includeStackTraces=stacks)).get("entries", [])  # noqa: S301  its own data
     return [entry for entry in entries if not entry.get("is_p2p")]
 
 

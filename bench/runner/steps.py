@@ -1,17 +1,19 @@
 """The training step, its phases and the two windows in which it is timed."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 
 from bench.errors import InputError
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
 from bench.runner import recorder
 from bench.runner.device import Shim
+from bench.runner.own_work import Span, blocked, own_work
 from bench.runner.setup import Job
 
 METRICS = ("loss", "mse", "ce", "l1", "accuracy")
@@ -31,6 +33,8 @@ class Window:
     metrics: list[list[float]]
     last_step_collectives: list[dict[str, Any]] | None = None
     """As recorded; see `recorder.collectives_since`. Only in the phase window."""
+    own_work_s: dict[str, list[float]] = field(default_factory=dict)
+    """By phase; only those in which waiting for other ranks is known."""
 
 
 def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
@@ -106,7 +110,8 @@ def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, stage:
 def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat) -> Window:
     """Times the phases of a step, with a synchronisation at each boundary. `total` is timed on its own."""
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
-    metrics = []
+    metrics, own_s = [], []
+    spans: dict[str, Span] = {}
     since = 0.0
     number = 0
 
@@ -115,20 +120,46 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
         shim.synchronize()
         now = time.perf_counter()
         times_s[phase].append(now - since)
+        spans[phase] = since, now
         since = now
 
-    for index in range(steps):
-        beat(Stage.PHASES, index, steps)
-        number = recorder.last_number()
-        shim.synchronize()
-        start = since = time.perf_counter()
-        metrics.append(step(job, batches, lap))
-        times_s["total"].append(time.perf_counter() - start)
+    with blocked() as waits:
+        for index in range(steps):
+            beat(Stage.PHASES, index, steps)
+            shim.synchronize()
+            job.accelerator.wait_for_everyone()
+            waits.clear()
+            number = recorder.last_number()
+            start_ns = time.time_ns()
+            start = since = time.perf_counter()
+            metrics.append(step(job, batches, lap))
+            times_s["total"].append(time.perf_counter() - start)
+            own_s.append(_own_work(spans, waits, start, start_ns))
     if steps:
         times_s["backward_step"] = [
             sum(parts) for parts in zip(*(times_s[part] for part in BACKWARD_STEP), strict=True)
         ]
-    return Window([], times_s, metrics, recorder.collectives_since(number) if steps else None)
+    known = [phase for phase in PHASE_NAMES if own_s and all(phase in work_s for work_s in own_s)]
+    return Window(
+        [],
+        times_s,
+        metrics,
+        own_work_s={phase: [work_s[phase] for work_s in own_s] for phase in known},
+        last_step_collectives=recorder.collectives_since(number) if steps else None,
+    )
+
+
+def _own_work(spans: Mapping[str, Span], waits: Sequence[Span], start: float, start_ns: int) -> dict[str, float]:
+    """This rank's work in each phase of the last step; without those whose collectives block only the device."""
+    if not dist.is_initialized():
+        return {}
+    issued_ns = recorder.issued_since(start_ns)
+    if not issued_ns:  # lost, or not recorded: the gather at the end is a collective
+        return {}
+    issued = [start + (at - start_ns) / 1e9 for at in issued_ns]
+    if "nccl" in dist.get_backend():
+        spans = {name: (a, b) for name, (a, b) in spans.items() if not any(a <= at < b for at in issued)}
+    return own_work(spans, waits, issued)
 
 
 def no_lap(_phase: str) -> None:

@@ -16,6 +16,7 @@ DEEPSPEED_NOTE = (
     "Under DeepSpeed, the engine runs the optimizer step inside backward: bwd contains optim_step and unscale_clip,"
     " which are near zero themselves. Compare the total between backends."
 )
+WAITING_NOTE = "The times contain waiting for other ranks: Own work of ranks tells the two apart."
 P95_NOTE = f"p95 needs {P95_NEEDS} steps"
 
 STATISTICS: dict[Statistic, Callable[[Times], float | None]] = {
@@ -47,11 +48,16 @@ def phases(summary: Summary, statistic: Statistic) -> Table:
         columns,
         notes=(
             "rank: the slowest rank of the phase window; the times are those of this rank.",
+            *([WAITING_NOTE] if any(_has_gate(row) for row, _ in shown) else []),
             *([f"{P95_NOTE}."] if statistic == "p95" else []),
             *([DEEPSPEED_NOTE] if any(under_deepspeed(row) for row, _ in shown) else []),
             *left_out,
         ),
     )
+
+
+def _has_gate(row: Row) -> bool:
+    return isinstance(row.measured, Sampled) and row.measured.gate is not None
 
 
 _RowPhases = tuple[Row, Phases]

@@ -25,6 +25,7 @@ from bench.report.tables.export import Record, records
 from bench.report.tables.figure import Chart
 from bench.report.tables.header import files, header, method
 from bench.report.tables.missing import not_measured
+from bench.report.tables.own_work import own_work
 from bench.report.tables.phases import Statistic, phases
 from bench.report.tables.ranks import ranks
 from bench.report.tables.raw_matrix import matrix
@@ -166,6 +167,7 @@ SECTIONS: tuple[Part, ...] = (
         lambda report: [phases(report.summary, statistic) for statistic in get_args(Statistic)],
         brief=lambda report: [phases(report.summary, statistic) for statistic in ("mean", "share")],
     ),
+    Part(lambda report: [own_work(report.summary)]),
     Part(lambda report: [ranks(report.summary)]),
     Part(lambda report: [method(report.summary)]),
     Part(lambda report: [files(report.summary, scripts=report.scripts)]),

@@ -1,0 +1,61 @@
+"""Every phase over ranks: how far ranks are apart, what each works itself, and what it waits for the others."""
+
+from collections.abc import Callable
+from operator import itemgetter
+
+from bench.report.gate import RankPhase, Spread
+from bench.report.rows import Row, Sampled, Summary
+from bench.report.tables.raw_matrix import detailed_rows, row_columns
+from bench.report.tables.table import Column, Table, of_part, table_of
+from bench.statistics.straggler import CHANCE, SHARE
+from bench.units import UNKNOWN, ms, percent
+
+SHORT = 0.01
+"""Share of the step below which a phase is left out."""
+
+
+def own_work(summary: Summary) -> Table:
+    """One row for each phase of a result with several ranks."""
+    rows, left_out = detailed_rows(summary)
+    shown: list[tuple[Row, RankPhase]] = [
+        (row, phase)
+        for row in rows
+        if isinstance(row.measured, Sampled) and row.measured.gate
+        for phase in row.measured.gate.phases
+        if phase.time_s.max_s >= SHORT * row.measured.gate.phases[-1].time_s.max_s
+    ]
+    phase_columns = [
+        Column[RankPhase]("phase", lambda phase: phase.name),
+        *_columns("", lambda phase: phase.time_s),
+        *_columns("own ", lambda phase: phase.own_s),
+    ]
+    return table_of(
+        "Own work of ranks, ms",
+        shown,
+        [*of_part(itemgetter(0), row_columns(summary)), *of_part(itemgetter(1), phase_columns)],
+        notes=(
+            "Means of each phase in the phase window: smallest, median and largest of all ranks, and the rank of the"
+            " largest. own: what a rank works itself, without the time in collectives, in which it waits for others and"
+            " for data. A rank that waits for another one has a long phase and little own work. Phases that take less"
+            f" than {percent(SHORT)} of the step on every rank are left out.",
+            "A straggler has the most own work in more steps than chance explains with a probability of"
+            f" {percent(CHANCE)}, and costs at least {percent(SHARE)} of the step; Rows to doubt names it.",
+            *left_out,
+        ),
+    )
+
+
+def _columns(prefix: str, spread: Callable[[RankPhase], Spread | None]) -> list[Column[RankPhase]]:
+    def column(name: str, value: Callable[[Spread], str]) -> Column[RankPhase]:
+        return Column(
+            prefix + name,
+            lambda phase: UNKNOWN if (found := spread(phase)) is None else value(found),
+            numeric=True,
+        )
+
+    return [
+        column("min", lambda found: ms(found.min_s)),
+        column("median", lambda found: ms(found.median_s)),
+        column("max", lambda found: ms(found.max_s)),
+        column("max's rank", lambda found: str(found.rank)),
+    ]

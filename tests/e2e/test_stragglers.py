@@ -1,0 +1,104 @@
+"""One rank is slow on purpose; the report names it and its phase, on each way of sharding."""
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+from harness import Bench
+
+from bench.report.doubts import doubts
+from bench.report.rows import Row, Sampled
+from bench.report.summary import summarize
+from bench.statistics.straggler import Straggler
+from bench.store.run_folder import Store
+
+BACKENDS = ("ddp", "fsdp", "fsdp2", "zero2", "zero3")
+PHASE = {"loader": "dataload_wait", "forward": "forward"}
+PLANTED = [*product(BACKENDS, PHASE)]
+ON_A_BUSY_CORE = ("ddp", "fsdp", "zero2")
+
+pytestmark = pytest.mark.alone  # ranks are compared by their times
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    bench = Bench(tmp_path_factory.mktemp("stragglers"))
+    matrix = bench.matrix(
+        workload={"name": "straggler:Toy", "width": 256, "slow_s": 0.1},
+        matrix={"backend": list(BACKENDS), "slow": list(PHASE), "batch": [4]},
+        measure={"warmup_steps": 1, "steps": 3, "phase_steps": 10},
+    )
+    bench("run", matrix, "--out", str(bench.folder / "run"))
+    bench.assert_gone()
+    return bench.folder / "run"
+
+
+@pytest.fixture(scope="module")
+def rows(run: Path) -> dict[tuple[object, object], Row]:
+    return rows_of(run)
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[object, object], Row]:
+    """The work of a step is long enough for the system to divide the core between the two within each step."""
+    bench = Bench(tmp_path_factory.mktemp("busy"))
+    matrix = bench.matrix(
+        workload={"name": "straggler:Toy", "width": 2048, "batch": 256},
+        matrix={"backend": list(ON_A_BUSY_CORE), "slow": ["core"], "batch": [256]},
+        measure={"warmup_steps": 1, "steps": 3, "phase_steps": 10},
+    )
+    bench("run", matrix, "--out", str(bench.folder / "run"))
+    bench.assert_gone()
+    return rows_of(bench.folder / "run")
+
+
+def rows_of(run: Path) -> dict[tuple[object, object], Row]:
+    summary = summarize(Store(run).results())
+    return {(row.settings["backend"], row.settings["slow"]): row for row in summary.rows}
+
+
+def straggler(row: Row) -> Straggler | None:
+    assert isinstance(row.measured, Sampled), row.reason
+    assert row.measured.gate
+    return row.measured.gate.straggler
+
+
+@pytest.mark.parametrize(("backend", "slow"), PLANTED)
+def test_a_slow_rank_is_named_with_its_phase(rows: dict[tuple[object, object], Row], backend: str, slow: str) -> None:
+    found = straggler(rows[backend, slow])
+    assert found
+    assert (found.rank, found.phase) == (1, PHASE[slow])
+    assert found.cost_s > 0.05
+
+
+@pytest.mark.parametrize(("backend", "slow"), PLANTED)
+def test_it_does_more_work_itself_in_that_phase_alone(
+    rows: dict[tuple[object, object], Row], backend: str, slow: str
+) -> None:
+    measured = rows[backend, slow].measured
+    assert isinstance(measured, Sampled)
+    assert measured.gate
+    apart_s = {
+        phase.name: phase.own_s.max_s - phase.own_s.min_s
+        for phase in measured.gate.phases
+        if phase.own_s and phase.name != "total"
+    }
+    assert max(apart_s, key=apart_s.__getitem__) == PHASE[slow]
+
+
+@pytest.mark.parametrize("backend", ON_A_BUSY_CORE)
+def test_a_rank_on_a_busy_core_is_named(busy: dict[tuple[object, object], Row], backend: str) -> None:
+    found = straggler(busy[backend, "core"])
+    assert found
+    assert found.rank == 1
+
+
+def test_rows_to_doubt_name_it(run: Path) -> None:
+    said = {
+        (doubt.row.settings["backend"], doubt.row.settings["slow"]): doubt.reason
+        for doubt in doubts(summarize(Store(run).results()))
+        if doubt.row and "straggler" in doubt.reason
+    }
+    assert set(said) == set(PLANTED)
+    assert "rank 1 is a straggler: the others wait" in said["ddp", "loader"]
+    assert "dataload_wait" in said["ddp", "loader"]

@@ -1,0 +1,107 @@
+"""Which rank gates a step, from stored results, and what the report says about it."""
+
+from collections.abc import Sequence
+
+import pytest
+
+from bench.records.outcome import Result
+from bench.records.phases import PHASE_NAMES
+from bench.records.rank_outcome import RankOk
+from bench.report.doubts import doubts
+from bench.report.gate import Gate, gate
+from bench.report.summary import summarize
+from bench.report.tables.own_work import own_work
+from bench.report.tables.steps import steps
+from tests.examples import rank, rendered, result, world
+
+ALIKE = (0.01, 0.02, 0.04, 0.01, 0.01, 0.005, 0.005)
+
+
+def one(number: int, phases_s: Sequence[float], own_s: Sequence[float], steps: int = 10) -> RankOk:
+    """A rank with the same phase times in every step of the phase window, and its own work in them."""
+    made = rank(number, (sum(phases_s),) * 3, phases_s=phases_s, totals_s=(sum(phases_s),) * steps)
+    work = {name: (seconds,) * steps for name, seconds in zip(PHASE_NAMES, own_s, strict=True)}
+    return made.model_copy(update={"own_work_s": work})
+
+
+def late_loader(steps: int = 10) -> Result:
+    """DDP: rank 1's loader takes 100 ms longer, and rank 0 spends them in the all-reduces of backward."""
+    waits = (0.01, 0.02, 0.14, 0.01, 0.01, 0.005, 0.005)
+    late = (0.11, 0.02, 0.04, 0.01, 0.01, 0.005, 0.005)
+    own = (*ALIKE[:2], 0.03, *ALIKE[3:])
+    return result(world(one(0, waits, own, steps), one(1, late, (0.11, *own[1:]), steps)))
+
+
+def gate_of(stored: Result) -> Gate:
+    found = gate(stored.outcome.ranks)  # type: ignore[union-attr]  it is measured
+    assert found
+    return found
+
+
+def test_the_rank_whose_loader_is_late_gates_not_the_one_that_waits_in_backward() -> None:
+    assert gate_of(late_loader()).words == "rank 1, by 100 ms in dataload_wait"
+    (doubt,) = doubts(summarize([late_loader()]))
+    assert doubt.reason == (
+        "rank 1 is a straggler: the others wait 100 ms a step for it (50.0 % of the step), mostly for its dataload_wait"
+        " (last in 10 of 10 phase steps)."
+    )
+
+
+def test_every_phase_shows_its_spread_own_work_and_who_is_last() -> None:
+    table = own_work(summarize([late_loader()]))
+    shown = {row[table.headers.index("phase")]: row[-8:] for row in table.rows}
+    assert shown["dataload_wait"] == ("10.00", "60.00", "110", "1", "10.00", "60.00", "110", "1")
+    assert shown["bwd"] == ("40.00", "90.00", "140", "0", "30.00", "30.00", "30.00", "0")
+    assert list(shown) == [*PHASE_NAMES, "total"]
+
+
+def test_ranks_that_are_alike_show_no_straggler() -> None:
+    alike = result(world(one(0, ALIKE, ALIKE), one(1, ALIKE, ALIKE)))
+    assert gate_of(alike).words == "no single rank"
+    assert not doubts(summarize([alike]))
+
+
+@pytest.mark.parametrize("steps_there", [2, 7])
+def test_too_few_phase_steps_name_nobody_and_say_so(steps_there: int) -> None:
+    found = gate_of(late_loader(steps_there))
+    assert found.straggler is None
+    assert found.words == f"n/a ({steps_there} phase steps: too few)"
+
+
+def test_results_of_before_show_the_spread_and_say_what_is_unknown() -> None:
+    """A bench without own work stored the phases of every rank, so these can be shown."""
+    before = result()
+    found = gate_of(before)
+    assert found.words == "n/a (own work not recorded)"
+    assert all(phase.own_s is None for phase in found.phases)
+    assert "n/a (own work not recorded)" in str(steps(summarize([before])).rows)
+
+
+def test_a_phase_whose_waiting_is_unknown_is_left_out() -> None:
+    """On NCCL, collectives block the device and not the host: their phases have no own work."""
+    known = ("dataload_wait", "forward", "optim_step")
+    stored = late_loader()
+    ranks = [
+        each.model_copy(update={"own_work_s": {name: each.own_work_s[name] for name in known}})
+        for each in stored.outcome.ranks  # type: ignore[union-attr]  it is measured
+    ]
+    found = gate(ranks)
+    assert found
+    assert found.words == "rank 1, by 100 ms in dataload_wait"
+    assert {phase.name for phase in found.phases if phase.own_s} == set(known)
+
+
+def test_one_rank_waits_for_nobody() -> None:
+    assert gate([rank(0)]) is None
+
+
+def test_without_a_phase_window_there_is_nothing_to_show() -> None:
+    assert gate([rank(0, totals_s=()), rank(1, totals_s=())]) is None
+
+
+def test_the_report_has_it_in_steps_and_in_doubts() -> None:
+    text = rendered([late_loader()])
+    assert "| gated by" in text
+    assert "rank 1, by 100 ms in dataload_wait" in text
+    assert "rank 1 is a straggler" in text
+    assert "Own work of ranks, ms" in text

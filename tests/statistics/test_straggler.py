@@ -1,0 +1,109 @@
+"""The straggler of a phase window: it is named with its phase and cost, and never from noise or too few steps."""
+
+import random
+
+import pytest
+from scipy.stats import binom
+
+from bench.statistics.straggler import CHANCE, needed, straggler
+
+STEPS = 10
+
+
+def ranks(*changes: dict[str, float], noise_s: float = 0.002, steps: int = STEPS) -> list[dict[str, list[float]]]:
+    """One rank for each of ``changes`` to its phases, with noise from a fixed seed."""
+    draw = random.Random(1)
+    alike = {"dataload_wait": 0.001, "forward": 0.04, "bwd": 0.05}
+    return [
+        {
+            phase: [alike[phase] + change.get(phase, 0.0) + draw.uniform(0, noise_s) for _ in range(steps)]
+            for phase in alike
+        }
+        for change in changes
+    ]
+
+
+@pytest.mark.parametrize("phase", ["dataload_wait", "forward", "bwd"])
+@pytest.mark.parametrize("slow", [0, 1, 3])
+def test_a_slow_rank_is_named_with_its_phase_and_cost(phase: str, slow: int) -> None:
+    found = straggler(ranks(*({phase: 0.05 * (rank == slow)} for rank in range(4))), [0.15] * STEPS)
+    assert found
+    assert (found.rank, found.phase, found.n_late, found.n_steps) == (slow, phase, STEPS, STEPS)
+    assert found.cost_s == pytest.approx(0.05, abs=0.005)
+    assert found.share == pytest.approx(1 / 3, abs=0.04)
+
+
+def test_a_rank_that_is_slow_everywhere_is_named_with_the_phase_of_the_largest_difference() -> None:
+    found = straggler(ranks({}, {"forward": 0.04, "bwd": 0.05}), [0.2] * STEPS)
+    assert found
+    assert (found.rank, found.phase) == (1, "bwd")
+    assert found.cost_s == pytest.approx(0.09, abs=0.005)
+
+
+def test_work_that_takes_longer_in_one_phase_and_less_in_another_makes_no_straggler() -> None:
+    """A rank that is ahead after forward has time for a longer backward."""
+    assert straggler(ranks({}, {"forward": -0.02, "bwd": 0.02}), [0.1] * STEPS) is None
+
+
+def test_a_small_difference_is_none() -> None:
+    assert straggler(ranks({}, {"bwd": 0.004}, noise_s=0.0), [0.1] * STEPS) is None
+
+
+def test_two_slow_ranks_of_four_make_no_single_straggler() -> None:
+    assert straggler(ranks({}, {"bwd": 0.05}, {"bwd": 0.05}, {}), [0.15] * STEPS) is None
+
+
+def test_a_few_disturbed_steps_name_nobody() -> None:
+    alike = ranks({}, {})
+    for step in range(STEPS // 2):
+        alike[1]["bwd"][step] += 1.0
+    assert straggler(alike, [0.1] * STEPS) is None
+
+
+@pytest.mark.parametrize(("n_ranks", "fewest"), [(2, 8), (4, 5), (8, 4), (64, 3)])
+def test_too_few_steps_name_nobody(n_ranks: int, fewest: int) -> None:
+    assert [needed(steps, n_ranks) is None for steps in range(1, fewest + 1)] == [True] * (fewest - 1) + [False]
+    changes = [{"bwd": 0.05 * (rank == 1)} for rank in range(n_ranks)]
+    assert straggler(ranks(*changes, steps=fewest - 1), [0.15] * (fewest - 1)) is None
+    found = straggler(ranks(*changes, steps=fewest), [0.15] * fewest)
+    assert found
+    assert found.rank == 1
+
+
+def test_noise_of_other_phases_hides_no_straggler() -> None:
+    """The whole step scatters by more than the loader is late, which is late in each step."""
+    slow = ranks({}, {"dataload_wait": 0.05})
+    draw = random.Random(5)
+    for work in slow:
+        work["bwd"] = [draw.uniform(0, 0.1) for _ in range(STEPS)]
+    found = straggler(slow, [0.15] * STEPS)
+    assert found
+    assert (found.rank, found.phase, found.n_late) == (1, "dataload_wait", STEPS)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3, 8])
+@pytest.mark.parametrize("n_steps", [8, 10, 20, 50])
+def test_needed_is_the_binomial_quantile(n_steps: int, n_ranks: int) -> None:
+    enough = needed(n_steps, n_ranks)
+    assert enough is not None
+    tails = [n_ranks * binom.sf(late - 1, n_steps, 1 / n_ranks) for late in (enough - 1, enough)]
+    assert tails[1] <= CHANCE < tails[0]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 8])
+@pytest.mark.parametrize(("n_phases", "chance"), [(1, CHANCE), (7, 2 * CHANCE)])
+def test_ranks_that_are_alike_rarely_show_a_straggler(n_ranks: int, n_phases: int, chance: float) -> None:
+    """Noise far above the share that counts: the bound on the probability must hold alone. Phases are more tries."""
+    draw, trials = random.Random(2), 1000
+    named = sum(
+        straggler(
+            [
+                {str(phase): [draw.expovariate(1.0) for _ in range(STEPS)] for phase in range(n_phases)}
+                for _ in range(n_ranks)
+            ],
+            [0.01] * STEPS,
+        )
+        is not None
+        for _ in range(trials)
+    )
+    assert named / trials <= chance
