@@ -69,10 +69,9 @@ class CellSearch:
     def _set_aside_replaced(self, found: Verdict) -> None:
         """On a rerun: the results of an earlier search at batches that this search did not measure again. Repeated
         launches of its answers are measured again later."""
-        answers = {answer.batch for answer in (found.best, found.safe) if answer is not None}
         for result in self.store.of_cell(self.cell):
             batch, repeated = result.attempt.batch_per_rank, result.attempt.launch > 1
-            if self.sweep.wants_again(result) and self.goal.tries(batch) and not (repeated and batch in answers):
+            if self.sweep.wants_again(result) and self.goal.tries(batch) and not (repeated and batch in found.answers):
                 self.store.set_aside(result.attempt)
 
     def _needs_bytes(self) -> int | None:

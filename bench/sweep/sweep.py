@@ -84,27 +84,21 @@ class Sweep:
 
     def _further(self, plan: CellPlan) -> Iterator[Attempt]:
         """The repeated launches of a cell, as far as they are known: of each batch whose first launch succeeded or is
-        still to come, and of the answers of its search. With ``--rerun``, also the stored ones that it asks for."""
-        if plan.launches == 1 and not self.rerun:
-            return
-        more = [one.attempt for one in self.store.of_cell(plan.cell) if self.wants_again(one)]
-        first = [*_listed(plan), *self._answers(plan)]
-        for attempt in {attempt.batch_per_rank: attempt for attempt in first}.values():
-            stored = self.stored(attempt)
-            if self._was_skipped(attempt) or (stored is not None and stored.outcome.kind != "ok"):
-                continue
-            numbers = {one.launch for one in more if one.batch_per_rank == attempt.batch_per_rank}
-            for number in sorted(numbers.union(range(2, plan.launches + 1)) - {1}):
-                yield attempt.model_copy(update={"launch": number})
-
-    def _answers(self, plan: CellPlan) -> list[Attempt]:
-        """The best and the safe batch of a finished search, if they were measured in full."""
+        still to come, and of the answers of its search that were measured in full. Of launches that are stored and not
+        planned, those that are measured again."""
         found = self.store.probe(plan.cell) if "probe" in plan.batches else None
-        if found is None or not isinstance(found.found, Verdict):
-            return []
-        answers = (answer for answer in (found.found.best, found.found.safe) if answer is not None)
-        attempts = (Attempt(cell=plan.cell, batch_per_rank=answer.batch) for answer in answers)
-        return [attempt for attempt in attempts if self.store.result(attempt) is not None]
+        answers = found.found.answers if found is not None and isinstance(found.found, Verdict) else ()
+        full = [result for result in self.store.of_cell(plan.cell) if not result.attempt.short]
+        first = {result.attempt.batch_per_rank: result for result in full if result.attempt.launch == 1}
+        again = [result.attempt for result in full if self.wants_again(result)]
+        listed = [attempt.batch_per_rank for attempt in _listed(plan)]
+        for batch in dict.fromkeys([*listed, *(batch for batch in answers if batch in first)]):
+            result = first.get(batch)
+            if result is not None and not self.wants_again(result) and result.outcome.kind != "ok":
+                continue
+            numbers = {attempt.launch for attempt in again if attempt.batch_per_rank == batch}
+            for number in sorted(numbers.union(range(2, plan.launches + 1)) - {1}):
+                yield Attempt(cell=plan.cell, batch_per_rank=batch, launch=number)
 
     @property
     def seed(self) -> int:
@@ -113,12 +107,13 @@ class Sweep:
 
     def results(self) -> list[Result]:
         """The stored results of all attempts of the sweep, in the matrix's order."""
-        return [
-            result
-            for plan in self.plans
-            for result in self.store.of_cell(plan.cell)
-            if "probe" in plan.batches or (not result.attempt.short and result.attempt.batch_per_rank in plan.batches)
-        ]
+        return [result for plan in self.plans for result in self._results(plan)]
+
+    def _results(self, plan: CellPlan) -> list[Result]:
+        results, batches = self.store.of_cell(plan.cell), plan.batches
+        if "probe" in batches:
+            return results
+        return [one for one in results if not one.attempt.short and one.attempt.batch_per_rank in batches]
 
     def planned(self) -> int:
         """How many attempts there are, as far as that is known now; a search counts as one."""

@@ -31,7 +31,7 @@ def test_a_comparison_is_not_known_before_both_sides_have_enough_launches() -> N
     assert early.half_width is None
     assert late.half_width is not None
     assert 0 < late.half_width < 0.2
-    assert {late.of, late.against} == {ddp[0].attempt, fsdp[0].attempt}
+    assert (late.of, late.against) == (fsdp[0].attempt, ddp[0].attempt)
     failed = fsdp[2].model_copy(update={"outcome": Failed(rank=0, phase="bwd", reason="planted")})
     [spoiled] = widths([*ddp, *fsdp[:2], failed], ["backend"])
     assert spoiled.half_width is None

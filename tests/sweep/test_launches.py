@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from examples import MACHINE, cell, rank, rss
 from rich.console import Console
-from sweeps import LIMIT, Ranks, plan, sweep_of, swept
+from test_sweep import LIMIT, Ranks, plan, sweep_of, swept
 
 from bench.cli.progress import Progress
 from bench.launch.local import LaunchResult
