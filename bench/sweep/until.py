@@ -18,7 +18,7 @@ from bench.records.outcome import Result
 from bench.records.until import Ended, Until, Width
 from bench.sweep import turns
 from bench.sweep.sweep import Sweep
-from bench.units import percent
+from bench.units import counted, percent
 
 MOST_LAUNCHES = 30
 """Of one cell at one batch, unless more are listed. The interval of 30 launches is a third of that of 5."""
@@ -117,6 +117,6 @@ def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int) -> 
 
 def _why(widths: Sequence[Width], wide: Sequence[Width], wish: Wish) -> str:
     widest = wide[0].half_width
-    which = "not known yet" if widest is None else f"± {percent(widest)}"
-    asked = f"± {percent(wish.half_width)}"
-    return f"comparisons wider than {asked}: {len(wide)} of {len(widths)}, the widest {which}; launching again"
+    which = "not known yet" if widest is None else percent(widest)
+    comparisons = f"{len(wide)} of {counted(len(widths), 'comparison')} wider than {percent(wish.half_width)}"
+    return f"going on: {comparisons}, the widest {which}"

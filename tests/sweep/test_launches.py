@@ -197,7 +197,7 @@ def test_both_sides_are_launched_until_every_comparison_is_narrow(tmp_path: Path
     assert (until.ended, until.launches, until.comparisons, until.wide) == ("narrow", 4, 1, 0)
     assert until.widest == pytest.approx(0.02)
     assert [one[2] for one in made] == [2, 2, 3, 3]
-    assert "2/4 comparisons wider than ± 2.0 %: 1 of 1, the widest ± 6.0 %; launching again" in said
+    assert "2/4 going on: 1 of 1 comparison wider than 2.0 %, the widest 6.0 %" in said
 
 
 def test_the_widest_comes_first_and_what_is_narrow_is_left_alone(tmp_path: Path) -> None:
