@@ -10,6 +10,7 @@ from bench.cli import run_matrix
 
 if TYPE_CHECKING:
     from bench.records.claim import Claim
+    from bench.records.until import Until
     from bench.report.render.formats import Format
     from bench.report.tables.sections import Report
     from bench.store.run_folder import Store
@@ -29,6 +30,7 @@ def write_reports(store: "Store") -> None:
         missing=missing(matrix.plans, results, probes),
         unreadable=unreadable([store]),
         scripts=store.has_scripts(results),
+        untils=untils([store]),
     )
     for name in ("md", "html"):
         write_report(store.root / f"report.{name}", report, FORMATS[name])
@@ -52,6 +54,11 @@ def choices_of(in_matrix: "Sequence[Sequence[str]]") -> frozenset[str]:
     from bench.report.advice import CHOICES
 
     return frozenset[str]().union(*(choices or CHOICES for choices in in_matrix))
+
+
+def untils(stores: "Sequence[Store]") -> "list[Until]":
+    """How `bench run --until` ended, for each run that was asked to go on."""
+    return [until for store in stores if (until := store.until()) is not None]
 
 
 def unreadable(stores: "Sequence[Store]") -> dict[str, str]:

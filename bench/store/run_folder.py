@@ -9,6 +9,7 @@ reports/<name>/
     superseded/                       attempts that were measured again, or that a kill interrupted
     servers/                          logs of the rank servers
     imported/                         the files that imported figures come from
+    until.json                        how `bench run --until` ended
     .room                             reserved disk space while a run uses the folder: see bench/machine/disk.py
 """
 
@@ -29,6 +30,7 @@ from bench.records.base import Frozen
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.machine import Machine
 from bench.records.outcome import Result
+from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.store import newest_run, spool
 from bench.store.spool import Walked
@@ -138,13 +140,13 @@ class Store:
         return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
 
     def of_cell(self, cell: Cell) -> list[Result]:
-        """All finished attempts of one cell, by batch."""
+        """All finished attempts of one cell, by batch and launch."""
         return self._results(cell.slug)
 
     def _results(self, slug: str) -> list[Result]:
         folders = (self.root / "attempts" / slug).glob("b*")
         found = [result for folder in folders if (result := self._read(f"{slug}/{folder.name}")) is not None]
-        return sorted(found, key=lambda result: (result.attempt.batch_per_rank, result.attempt.short))
+        return sorted(found, key=lambda one: (one.attempt.batch_per_rank, one.attempt.short, one.attempt.launch))
 
     def command(self, attempt: Attempt) -> str | None:
         """The script that runs ``attempt`` by hand; None when nothing was launched."""
@@ -184,6 +186,13 @@ class Store:
         file = self._probe_file(found.cell.slug)
         file.parent.mkdir(parents=True, exist_ok=True)
         spool.write(file, found)
+
+    def until(self) -> Until | None:
+        """How the last `bench run --until` ended; None without one."""
+        return self._load(self.root / "until.json", Until)
+
+    def finish_until(self, until: Until) -> None:
+        spool.write(self.root / "until.json", until)
 
     def _probe(self, slug: str) -> Probe | None:
         file = self._probe_file(slug)
