@@ -112,6 +112,14 @@ class Attempt(Frozen):
     batch_per_rank: Annotated[int, Field(ge=1)]
     short: bool = False
     """Only a few steps: enough to see whether the batch fits, and roughly how fast it is."""
+    launch: Annotated[int, Field(ge=1)] = 1
+    """Which of the repeated launches of this cell at this batch. A short attempt has only one."""
+
+    @model_validator(mode="after")
+    def _short_once(self) -> Self:
+        if self.short and self.launch > 1:
+            raise ValueError(f"launch {self.launch} of a short attempt, which is launched once")
+        return self
 
     @property
     def measure(self) -> Measure:
@@ -123,7 +131,8 @@ class Attempt(Frozen):
     @property
     def slug(self) -> str:
         """The attempt's folder in the run's ``attempts/``."""
-        return f"{self.cell.slug}/b{self.batch_per_rank}{'-short' if self.short else ''}"
+        again = f"-launch{self.launch}" if self.launch > 1 else ""
+        return f"{self.cell.slug}/b{self.batch_per_rank}{'-short' if self.short else ''}{again}"
 
 
 class Walk(Frozen):

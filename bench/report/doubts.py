@@ -54,12 +54,16 @@ def _doubts(summary: Summary) -> Iterator[Doubt]:
     for cell in summary.cells:
         yield from _repeated(cell)
         for row in cell.rows:
-            if row.measured is not None and row.retried is not None:
-                yield Doubt(row, f"second try; the first failed: {short_reason(row.retried)}.")
+            if row.failures:
+                yield Doubt(row, f"{short_reason(row.reason)}.")
+            for retried in dict.fromkeys(launch.retried for launch in row.each if launch.measured and launch.retried):
+                yield Doubt(row, f"second try; the first failed: {short_reason(retried)}.")
             if row.measured is not None:
                 yield from (Doubt(row, reason) for reason in _of_figures(row.measured))
-            if row.conditions is not None:  # of any outcome: another process on the GPU may explain an oom
-                yield from (Doubt(row, reason) for reason in conditions.disturbances(row.conditions))
+            for launch in row.each:  # of any outcome: another process on the GPU may explain an oom
+                number = f"launch {launch.launch}: " if row.launches else ""
+                if launch.conditions is not None:
+                    yield from (Doubt(row, number + reason) for reason in conditions.disturbances(launch.conditions))
         yield from _thrashing(cell)
         yield from _shorter_steps(cell)
     yield from _unlike_losses(summary)

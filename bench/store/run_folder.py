@@ -138,13 +138,13 @@ class Store:
         return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
 
     def of_cell(self, cell: Cell) -> list[Result]:
-        """All finished attempts of one cell, by batch."""
+        """All finished attempts of one cell, by batch and launch."""
         return self._results(cell.slug)
 
     def _results(self, slug: str) -> list[Result]:
         folders = (self.root / "attempts" / slug).glob("b*")
         found = [result for folder in folders if (result := self._read(f"{slug}/{folder.name}")) is not None]
-        return sorted(found, key=lambda result: (result.attempt.batch_per_rank, result.attempt.short))
+        return sorted(found, key=lambda one: (one.attempt.batch_per_rank, one.attempt.short, one.attempt.launch))
 
     def command(self, attempt: Attempt) -> str | None:
         """The script that runs ``attempt`` by hand; None when nothing was launched."""

@@ -6,10 +6,10 @@ from bench.report.advice import CHOICES, Advice, LeftOut
 from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
-from bench.report.speedup import SpeedUp
+from bench.report.speedup import throughput_ratio
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
-from bench.statistics.verdict import EVEN, FASTER
+from bench.statistics.verdict import EVEN, UNDECIDED
 from bench.units import counted, percent, rate
 
 MAX_EVEN = 5
@@ -35,11 +35,10 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
     else:
         chosen, name = advice.chosen, _choice(summary, advice.chosen)
         figures = f"{rate(chosen.rate)} samples/s, {_memory(chosen, headroom)} {_based_on(chosen)}"
-        yield f"{task}train with {name}: {figures}{_even(summary, advice.even)}{_caveats(advice, chosen, doubted)}"
+        yield f"{task}train with {name}: {figures}{_even(summary, advice)}{_caveats(advice, chosen, doubted)}"
     for row in advice.alternatives:
         beyond = (row.held or 0) > headroom
-        word = EVEN if any(pair.reference.id == row.id for pair in advice.even) else FASTER
-        but = f"{word}, but beyond the headroom: " if beyond and advice.chosen else ""
+        but = f"{_word(advice.chosen, row)} beyond the headroom: " if beyond and advice.chosen else ""
         figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
         yield f"{task}or {but}{_choice(summary, row)}: {figures}"
     for left_out in advice.left_out:
@@ -58,15 +57,24 @@ def _why_left_out(left_out: LeftOut) -> str:
             return f"nothing was measured: {', '.join(left_out.details)}"
 
 
-def _even(summary: Summary, pairs: Sequence[SpeedUp]) -> str:
-    """`` Even with ddp, batch 16 (1.01×, 0.83 to 1.24).``: the chosen row's throughput divided by the other's."""
-    names = []
-    for pair in pairs[:MAX_EVEN]:
-        assert pair.ratio.interval is not None
-        low, high = pair.ratio.interval
-        names.append(f"{_choice(summary, pair.reference)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})")
-    more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
-    return f" {EVEN.capitalize()} with {'; '.join([*names, *more])}." if pairs else ""
+def _word(chosen: Row, row: Row) -> str:
+    """How the throughput of ``row`` compares with that of the chosen one."""
+    word = throughput_ratio(row, chosen).word
+    return f"{word} and" if word == UNDECIDED else f"{word}, but"
+
+
+def _even(summary: Summary, advice: Advice) -> str:
+    """`` Even with ddp, batch 16 (1.01×, 0.98 to 1.04).``: the chosen row's throughput divided by the other's."""
+    sentences = ""
+    for words, pairs in ((f"{EVEN} with", advice.even), (f"{UNDECIDED} against", advice.undecided)):
+        names = []
+        for pair in pairs[:MAX_EVEN]:
+            assert pair.ratio.interval is not None
+            low, high = pair.ratio.interval
+            names.append(f"{_choice(summary, pair.reference)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})")
+        more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
+        sentences += f" {words.capitalize()} {'; '.join([*names, *more])}." if pairs else ""
+    return sentences
 
 
 def _caveats(advice: Advice, row: Row, doubted: frozenset[RowId]) -> str:
@@ -100,4 +108,6 @@ def _memory(row: Row, headroom: float) -> str:
 def _based_on(row: Row) -> str:
     if not isinstance(row.measured, Sampled):
         return f"Based on imported figures: {row.measured.source if row.measured else ''}."
-    return f"Based on {row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
+    launches = len(row.measured.launches)
+    each = f"{counted(launches, 'launch')} of " if launches > 1 else ""
+    return f"Based on {each}{row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
