@@ -7,12 +7,14 @@ from typing import Literal
 from bench.errors import InputError
 from bench.records.outcome import Ok, Result
 from bench.report.differences import Cells, differing_keys
+from bench.report.launches import merged
 from bench.report.naming import row_name
 from bench.report.rows import Measured, Row, Summary
 from bench.report.settings import settings_of
+from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
-from bench.statistics.ratio import Ratio, step_ratios
-from bench.statistics.verdict import MARGIN, Speed, speed
+from bench.statistics.ratio import Ratio, Typical, typical_of_launches, typical_ratios
+from bench.statistics.verdict import MARGIN, RateRatio, Speed, speed
 from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02
@@ -22,6 +24,8 @@ MEMORY_MARGIN_BYTES = 32 * 2**20
 MAX_NEAREST = 100
 """Cells of one run for which the most similar cell of the other run is searched."""
 
+Launches = Sequence[Result]
+"""All launches of one attempt."""
 Space = Literal["SAME", "LESS", "MORE", "n/a"]
 
 
@@ -34,6 +38,8 @@ class Pair:
     head: Row
     ratio: Ratio | None
     """Of the step's time, head to base; None when a run holds too few samples, or none."""
+    means: RateRatio
+    """Of the mean steps, head to base, by the model of the report's ratios of throughputs."""
     speed: Speed
     space: Space
     """By peak allocated memory of the worst rank."""
@@ -134,7 +140,9 @@ def compare_runs(
     searched = {*searched, *(result.attempt.cell.id for result in (*base, *head) if result.attempt.short)}
     ours, theirs = _by_attempt(base), _by_attempt(head)
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
-    machines = dict.fromkeys(difference for one, other in both for difference in one.machine.unlike(other.machine))
+    machines = dict.fromkeys(
+        difference for one, other in both for difference in one[0].machine.unlike(other[0].machine)
+    )
     if machines and not allow_unlike:
         raise InputError(
             "the runs were measured on unlike machines: " + "; ".join(machines),
@@ -149,7 +157,7 @@ def compare_runs(
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]
     others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
-    ratios = step_ratios([(_steps_s(one), _steps_s(other)) for one, other in measured], noise)
+    ratios = typical_ratios([(_typical(one), _typical(other)) for one, other in measured], noise)
     return TwoRuns(
         pairs=tuple(
             _pair(row_name(summary, pair[0]), results, pair, ratio, margin)
@@ -170,41 +178,55 @@ def compare_runs(
     )
 
 
-def _row(summary: Summary, result: Result) -> Row:
+def _row(summary: Summary, launches: Launches) -> Row:
     """With the settings that both runs name."""
-    return row_of(result, settings_of(result, summary.columns))
+    return merged([row_of(result, settings_of(result, summary.columns)) for result in launches])
 
 
-def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
+def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Launches]:
     """In the order of ``results``. Where a batch was measured in full, its short attempt has nothing to add."""
-    by_attempt: dict[tuple[str, int], Result] = {}
+    by_attempt: dict[tuple[str, int], dict[tuple[bool, int], Result]] = {}
     for result in results:
-        key = (result.attempt.cell.id, result.attempt.batch_per_rank)
-        if key not in by_attempt or not result.attempt.short:
-            by_attempt[key] = result
-    return by_attempt
+        attempt = result.attempt
+        launches = by_attempt.setdefault((attempt.cell.id, attempt.batch_per_rank), {})
+        launches[attempt.short, attempt.launch] = result
+    return {
+        key: [result for (short, _), result in sorted(launches.items()) if short == min(launches)[0]]
+        for key, launches in by_attempt.items()
+    }
 
 
-def _steps_s(result: Result) -> tuple[tuple[float, ...], ...]:
-    """Raw samples of every rank; empty for imported figures."""
-    outcome = result.outcome
-    return tuple(rank.step_times_s for rank in outcome.ranks) if isinstance(outcome, Ok) else ()
+def _typical(launches: Launches) -> Typical | None:
+    """None for imported figures."""
+    outcomes = [result.outcome for result in launches]
+    steps_s = [[rank.step_times_s for rank in outcome.ranks] for outcome in outcomes if isinstance(outcome, Ok)]
+    return typical_of_launches(steps_s)
 
 
-def _pair(name: str, results: tuple[Result, Result], rows: tuple[Row, Row], ratio: Ratio | None, margin: float) -> Pair:
+def _pair(
+    name: str, results: tuple[Launches, Launches], rows: tuple[Row, Row], ratio: Ratio | None, margin: float
+) -> Pair:
     (base, head), (ours, theirs) = results, rows
-    same = base.outcome == head.outcome
+    means = throughput_ratio(ours, theirs)  # of rates, base to head: of steps, head to base
+    same = [result.outcome for result in base] == [result.outcome for result in head]
     if same and ratio is not None:  # the same measurement
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
+        means = RateRatio(1.0, (1.0, 1.0), (1.0, 1.0), means.basis)
     return Pair(
         name=name,
         base=ours,
         head=theirs,
         ratio=ratio,
+        means=means,
         speed="SAME" if same else speed(ratio, margin),
         space=_space(ours.measured, theirs.measured),
-        unlike=(*base.machine.unlike(head.machine), *_ran_unlike(base, head)),
+        unlike=(*base[0].machine.unlike(head[0].machine), *_ran_unlike(_first(base), _first(head))),
     )
+
+
+def _first(launches: Launches) -> Result:
+    """The first launch that was measured."""
+    return next((result for result in launches if isinstance(result.outcome, Ok)), launches[0])
 
 
 def _space(base: Measured | None, head: Measured | None) -> Space:
@@ -234,7 +256,7 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
 def _only_in_one(
     summary: Summary,
     run: Literal["base", "head"],
-    alone: Sequence[Result],
+    alone: Sequence[Launches],
     others: Sequence[Result],
     searched: Container[str],
 ) -> Iterator[OnlyInOne]:
@@ -244,12 +266,15 @@ def _only_in_one(
     cells = {other.attempt.cell.id: other.attempt.cell for other in others}
     batches: dict[str, list[str]] = {}
     for other in others:
-        batches.setdefault(other.attempt.cell.id, []).append(str(other.attempt.batch_per_rank))
+        of_cell = batches.setdefault(other.attempt.cell.id, [])
+        if (batch := str(other.attempt.batch_per_rank)) not in of_cell:
+            of_cell.append(batch)
     candidates, nearest = Cells(cells.values()), dict[str, str]()
-    for result in alone:
-        cell_id, row = result.attempt.cell.id, _row(summary, result)
+    for launches in alone:
+        cell, row = launches[0].attempt.cell, _row(summary, launches)
+        cell_id = cell.id
         if cell_id not in cells and cell_id not in nearest and len(nearest) < MAX_NEAREST:
-            nearest[cell_id] = candidates.nearest(result.attempt.cell)
+            nearest[cell_id] = candidates.nearest(cell)
         has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else nearest.get(cell_id, UNKNOWN)
         yield OnlyInOne(
             name=row_name(summary, row),

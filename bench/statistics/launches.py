@@ -25,10 +25,8 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
-from bench.statistics.ratio import FAST, QUIET
+from bench.statistics.ratio import ENOUGH_LAUNCHES, FAST, QUIET
 
-ENOUGH_LAUNCHES = 3
-"""Fewest launches of a side whose own scatter is used."""
 ENOUGH_DEGREES = 2
 """Fewest degrees of freedom of a usable `Scatter`: three launches of one attempt, or two of each of two."""
 
