@@ -2,7 +2,7 @@
 
 A trial is one `bench run` in its own folder, with its own rank servers: two cells of one rank that compute alike,
 launched five times each, interleaved. In a planted trial, the second cell does 5 % more work a step, and the run goes
-on `--until 2%`. Beside the report's word stands what an interval from the steps of the first launch alone says, which is
+on `--until 2%`. Beside the report's word stands what an interval from the steps of the first launch alone says: that is
 how reports called winners before they knew of launches.
 
 Every trial is appended to a file as soon as it is done; the same command resumes. The exit code is 1 if the words do
@@ -166,7 +166,7 @@ def matrix_of(kind: Kind, arguments: argparse.Namespace) -> dict[str, object]:
         },
         "matrix": {"backend": "single", "twin": [0, 1], "batch": 2},
         "choices": ["twin"],
-        "launch": {"num_processes": 1},
+        "launch": {"num_processes": 1, "mixed_precision": "no"},
         "measure": {"warmup_steps": 3, "steps": arguments.steps, "phase_steps": 0},
     }
 
@@ -222,8 +222,8 @@ def table(trials: Sequence[Trial], arguments: argparse.Namespace) -> str:
     lines += [
         "",
         "The truth of equal cells is 1. That of planted cells is the mean ratio of all their trials: a part of a step"
-        " is not the planted work. Steps of one launch alone: the 95 % interval from the steps of the first launch of each"
-        " cell does not contain 1, which is how reports called a winner before launches were repeated.",
+        " is not the planted work. Steps of one launch alone: the 95 % interval from the steps of the first launch of"
+        " each cell does not contain 1, which is how reports called a winner before launches were repeated.",
         "",
     ]
     return "\n".join(lines)
