@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from bench.cli.printing import print_document, print_unreadable
-from bench.errors import InputError
+from bench.cli.quantities import share
 
 if TYPE_CHECKING:
     from bench.store.run_folder import Store
@@ -46,13 +46,13 @@ def compare(
     from bench.report.tables import compare as compare_tables
     from bench.store.run_folder import Store
 
-    threshold = None if fail_on_regression is None else _share("--fail-on-regression", fail_on_regression)
+    threshold = None if fail_on_regression is None else share("--fail-on-regression", fail_on_regression)
     runs = [Store(base), Store(head)]
     two = compare_.compare_runs(
         *(run.results() for run in runs),
         searched=[probe.cell.id for run in runs for probe in run.probes()],
-        noise=None if noise is None else _share("--noise", noise),
-        margin=None if same_within is None else _share("--same-within", same_within),
+        noise=None if noise is None else share("--noise", noise),
+        margin=None if same_within is None else share("--same-within", same_within),
         allow_unlike=allow_unlike,
     )
     print_unreadable(runs)
@@ -76,15 +76,3 @@ def compare(
 def _lost(head: "Store") -> list[str]:
     """A sentence on each file of head that cannot be read: it may hide a regression."""
     return [f"{file.relative_to(head.root)} cannot be read: {why}" for file, why in head.unreadable.items()]
-
-
-def _share(option: str, text: str) -> float:
-    """``5%`` or ``0.05``."""
-    number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
-    try:
-        share = float(number) / (100 if percent else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share < 10:
-        raise InputError(f"{text!r} is not a share", where=option, allowed="5% or 0.05")
-    return share

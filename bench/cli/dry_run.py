@@ -27,6 +27,8 @@ def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: M
 def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
     cell = plan.cell
     title = f"{cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batches))}"
+    if plan.launches > 1:
+        title += f"  {plan.launches} launches each"
     if reason := backends.forbids(cell, hardware.device):
         return [title, f"  skipped: {reason}"]
     listed = [batch for batch in plan.batches if batch != "probe"]

@@ -81,10 +81,17 @@ class Progress:
             self._waiting_since_s = self._clock()
             self._show_at(what)
 
-    def attempt(self, label: str, batch_per_rank: int) -> None:
-        """An attempt starts."""
+    def planned(self, attempts: int, why: str = "") -> None:
+        """How many attempts there are, now that this is known better, and why there are more of them."""
+        self._attempts = attempts
+        if why:
+            self._say(f"{self._count()} {why}")
+        self._redraw()
+
+    def attempt(self, label: str, batch_per_rank: int, launch: int = 1) -> None:
+        """An attempt starts; ``launch``: which of its repeated launches."""
         self._attempt_began_s = self._clock()
-        self._start(f"{label}, batch {batch_per_rank}")
+        self._start(f"{label}, {_at_batch(batch_per_rank, launch)}")
 
     def beat(self, phase: str, step: int, steps: int) -> None:
         """How far the slowest rank of the attempt is; ``steps`` is 0 for a stage without steps."""
@@ -119,7 +126,7 @@ class Progress:
         summary = row.reason or ""
         if isinstance(row.measured, Sampled):
             summary = f"{_headline(row.measured)}, {duration(result.wall_s)}"
-        where = one_line(f"{self._count()} {label}, batch {row.batch_per_rank}:")
+        where = one_line(f"{self._count()} {label}, {_at_batch(row.batch_per_rank, result.attempt.launch)}:")
         outcome = (row.outcome, COLORS[KINDS[row.outcome].tone])
         self._say(Text.assemble(f"{where} ", outcome, f", {one_line(summary, REASON_LIMIT)}"))
 
@@ -221,6 +228,10 @@ def _ignore_write_errors() -> Iterator[None]:
             if isinstance(raised, KeyboardInterrupt | SystemExit):
                 raise raised from None
             raised = raised.__context__
+
+
+def _at_batch(batch_per_rank: int, launch: int) -> str:
+    return f"batch {batch_per_rank}" + (f", launch {launch}" if launch > 1 else "")
 
 
 def _headline(measured: Sampled) -> str:

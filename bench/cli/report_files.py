@@ -10,6 +10,7 @@ from bench.cli import run_matrix
 
 if TYPE_CHECKING:
     from bench.records.claim import Claim
+    from bench.records.until import Until
     from bench.report.render.formats import Format
     from bench.report.tables.sections import Report
     from bench.store.run_folder import Store
@@ -29,6 +30,7 @@ def write_reports(store: "Store") -> None:
         missing=missing(matrix.plans, results, probes),
         unreadable=unreadable([store]),
         scripts=store.has_scripts(results),
+        untils=untils([store]),
     )
     for name in ("md", "html"):
         write_report(store.root / f"report.{name}", report, FORMATS[name])
@@ -45,6 +47,11 @@ def claims_of(stores: "Sequence[Store]", in_matrix: "Sequence[Sequence[Claim]]")
         for claim in ((read(file) if file.stat().st_size else ()) if file.exists() else of_matrix)
     ]
     return tuple({claim.model_dump_json(): claim for claim in claims}.values())
+
+
+def untils(stores: "Sequence[Store]") -> "list[Until]":
+    """How `bench run --until` ended, for each run that was asked to go on."""
+    return [until for store in stores if (until := store.until()) is not None]
 
 
 def unreadable(stores: "Sequence[Store]") -> dict[str, str]:

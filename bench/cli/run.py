@@ -13,6 +13,7 @@ from bench.cli import selection
 from bench.cli.app import REPORTS
 from bench.cli.environment import check_environment
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
+from bench.cli.quantities import seconds, share
 from bench.cli.report_files import write_reports
 from bench.errors import InputError
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from bench.records.outcome import Isolation, Result
     from bench.records.plan import CellPlan
     from bench.sweep.sweep import Rerun, Sweep
+    from bench.sweep.until import Wish
 
 
 def run(
@@ -35,14 +37,31 @@ def run(
     out: selection.Out = None,
     rerun: selection.Rerun = None,
     isolation: selection.Isolate = "fork",
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            help="After the listed launches, launch both sides of undecided comparisons again until the 95 % interval"
+            " of each is at most this share to each side: 2%.",
+        ),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="With --until: begin no further launch after this time, counted from the end of the listed launches:"
+            " 90s, 20m or 2h.  [default: no limit, but at most 30 launches of one cell at one batch]",
+        ),
+    ] = None,
     dry_run: selection.DryRun = False,
 ) -> None:
     """Measure every cell of a matrix; running it again resumes.
 
     Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
     """
+    wish = _wish(until, budget)
     selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude)
-    _measure(selected, out, rerun, isolation, dry_run=dry_run)
+    _measure(selected, out, rerun, isolation, dry_run=dry_run, wish=wish)
 
 
 def probe(
@@ -103,6 +122,25 @@ def probe(
     _measure(selected, out, rerun, isolation, dry_run=dry_run)
 
 
+def _wish(until: str | None, budget: str | None) -> "Wish | None":
+    """What --until and --budget ask for; None without them."""
+    if until is None:
+        if budget is not None:
+            raise InputError("bounds the launches of --until, which is missing", where="--budget", fix="add --until 2%")
+        return None
+    half_width = share("--until", until)
+    if not 0.0001 <= half_width < 1:
+        raise InputError(f"{until!r} cannot be reached", where="--until", allowed="from 0.01% to below 100%: 2%")
+    from bench.report.widths import compared_axes, widths
+    from bench.sweep.until import Wish
+
+    return Wish(
+        half_width=half_width,
+        budget_s=None if budget is None else seconds("--budget", budget),
+        widths=lambda results: widths(results, compared_axes(results)),
+    )
+
+
 def _measure(
     selected: selection.Selection,
     out: Path | None,
@@ -110,9 +148,11 @@ def _measure(
     isolation: "Isolation",
     *,
     dry_run: bool,
+    wish: "Wish | None" = None,
 ) -> None:
     from bench.cli.progress import Progress
     from bench.sweep.session import opened
+    from bench.sweep.until import go_on
 
     check_environment()
     matrix, plans, hardware = selected
@@ -130,7 +170,10 @@ def _measure(
         _begin(progress, sweep, matrix)
         with _reported(progress, sweep):
             results = sweep.run()
-    _print_end(sweep, results)
+            if wish is not None:
+                go_on(sweep, wish)
+                results = sweep.results()
+    _print_end(sweep, results, went_on=wish is not None)
     from bench.records.outcome import KINDS
 
     if any(KINDS[result.outcome.kind].fails for result in results):
@@ -141,7 +184,7 @@ def _begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
     """The first lines: how much there is to do, and what the user should know first."""
     from bench import machine
 
-    finished, attempts = sweep.finished(), sum(len(plan.batches) for plan in sweep.plans)
+    finished, attempts = sweep.finished(), sweep.planned()
     notes = [
         *matrix.notes,
         *machine.notes(sweep.machine),
@@ -181,7 +224,8 @@ def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
                     typer.echo(f"bench: the report cannot be written: {error}", err=True)
 
 
-def _print_end(sweep: "Sweep", results: "list[Result]") -> None:
+def _print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> None:
+    from bench.report.tables.header import until_words
     from bench.report.tables.sections import Report
     from bench.units import counted
 
@@ -194,6 +238,8 @@ def _print_end(sweep: "Sweep", results: "list[Result]") -> None:
         print_unreadable([store])
         if (others := len(store.results()) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
+        if went_on and (until := store.until()) is not None:
+            typer.echo(until_words(until))
         typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     except OSError:  # everything is stored, and the exit code says how it went
         forget_stdout()

@@ -26,7 +26,7 @@ from bench.matrix.select import narrow
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.records.base import not_finite
-from bench.records.cell import Cell, MixedPrecision, Train
+from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
 from bench.records.plan import Batch, CellPlan
 from bench.workload import Workload
@@ -71,10 +71,11 @@ def expand(
     plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
     points = size = 0
     combined = combinations(matrix)
+    measure = Measure.model_validate(matrix.measure.model_dump(exclude={"launches"}))
     # One memory limit for the whole matrix: a cell is the same whether its batch is given or searched for.
     searches = any("probe" in as_list(batch_of(matrix, combination).value) for combination in combined)
     for combination in combined:
-        cell, resolved = _cell(matrix, workload, combination, hardware, searches=searches)
+        cell, resolved = _cell(matrix, workload, combination, hardware, measure, searches=searches)
         batches = batches_of(matrix, combination)
         points += len(batches)
         check_count(matrix, points)
@@ -89,7 +90,12 @@ def expand(
         plans.setdefault(content, (cell, axes, set()))[2].update(batches)
     result = narrow(
         [
-            CellPlan(cell=cell, batches=tuple(sorted(chosen, key=lambda batch: (batch == "probe", batch))), axes=axes)
+            CellPlan(
+                cell=cell,
+                batches=tuple(sorted(chosen, key=lambda batch: (batch == "probe", batch))),
+                axes=axes,
+                launches=matrix.measure.launches,
+            )
             for cell, axes, chosen in plans.values()
         ],
         backend,
@@ -102,7 +108,13 @@ def expand(
 
 
 def _cell(
-    matrix: Matrix, workload: type[Workload], combination: Combination, hardware: Hardware, *, searches: bool
+    matrix: Matrix,
+    workload: type[Workload],
+    combination: Combination,
+    hardware: Hardware,
+    measure: Measure,
+    *,
+    searches: bool,
 ) -> tuple[Cell, Values]:
     """The cell of one combination, and all values that may be an axis."""
     backend = backend_of(matrix, combination)
@@ -131,7 +143,7 @@ def _cell(
         mixed_precision=precision,
         memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
         train=_validate(matrix, Train, train, "train"),
-        measure=matrix.measure,
+        measure=measure,
     )
     others = {"preset": preset, "mixed_precision": precision, "backend": backend}
     return cell, {**cell.train.model_dump(mode="json"), **cell.options, **others}

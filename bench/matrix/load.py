@@ -14,7 +14,7 @@ from bench.matrix import accelerate_file, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION
 from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
 from bench.matrix.combinations import Value, combinations
-from bench.matrix.matrix_file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Values, WorkloadChoice
+from bench.matrix.matrix_file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Measuring, Values, WorkloadChoice
 from bench.matrix.validation import check_names, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
 from bench.records.cell import Measure, Train
@@ -130,7 +130,7 @@ def _paths(data: Values) -> list[str]:
     name = chosen.get("name", "pi07") if isinstance(chosen, dict) else "pi07"
     sections: dict[str, type[BaseModel]] = {
         "launch": Launch,
-        "measure": Measure,
+        "measure": Measuring,
         "train": Train,
         "workload": WorkloadChoice,
     }

@@ -75,6 +75,14 @@ class Launch(Frozen):
     longest step, but at least a minute; ten minutes before the first step."""
 
 
+class Measuring(Measure):
+    """How a cell is measured, and how often."""
+
+    launches: Annotated[int, Field(ge=1, le=1000)] = 1
+    """How often each attempt is launched, in fresh processes. The launches of all cells take turns, in an order drawn
+    anew for each round. Launches added later do not change what is stored."""
+
+
 class WorkloadChoice(Frozen):
     """What to train. Any other field sets the workload's field of that name for all cells."""
 
@@ -106,7 +114,7 @@ class MatrixFile(Frozen):
     include: list[Values] = Field(default_factory=list)
     """Values to add to the combinations that they do not contradict, or new combinations, as in GitHub Actions."""
     launch: Launch = Launch()
-    measure: Measure = Measure()
+    measure: Measuring = Measuring()
     train: Train = Train()
     probe: Goal = Goal()
     """How ``batch: probe`` searches."""

@@ -1,9 +1,9 @@
 """What is planned for one cell of a matrix."""
 
 import json
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import JsonValue
+from pydantic import Field, JsonValue
 
 from bench.records.base import Frozen
 from bench.records.cell import Cell
@@ -20,6 +20,8 @@ class CellPlan(Frozen):
     """Batches per rank: ascending, unique, ``probe`` last."""
     axes: dict[str, JsonValue]
     """The values that identify the cell in reports: the backend, then every axis in the order of the file."""
+    launches: Annotated[int, Field(ge=1)] = 1
+    """How often each of its attempts is launched. The cell's id does not depend on it."""
 
     @property
     def label(self) -> str:

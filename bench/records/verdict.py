@@ -148,6 +148,11 @@ class Verdict(Frozen):
         return self.safe or (self.best if self.best and self.best.held is None else None)
 
     @property
+    def answers(self) -> tuple[int, ...]:
+        """The best and the safe batch; often one and the same."""
+        return tuple(dict.fromkeys(answer.batch for answer in (self.best, self.safe) if answer))
+
+    @property
     def confirmed(self) -> bool:
         """Whether best and safe were measured at the full step count."""
         return all(answer.confirmed for answer in (self.best, self.safe) if answer)

@@ -1,6 +1,6 @@
 """Which planned attempts have no result yet, as after a run that was interrupted. Pure."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from bench.records.outcome import Result
 from bench.records.plan import CellPlan
-from bench.records.verdict import Probe
+from bench.records.verdict import Probe, Verdict
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,10 +20,15 @@ class Missing:
     """What names the cell to people: the backend, then every axis of the matrix."""
     batches: tuple[int | Literal["probe"], ...]
     """Per rank, in the order of the plan; ``probe`` stands for a search that has not ended."""
+    launches: tuple[int, int] | None = None
+    """How many launches these batches have, and how many are planned; None: they have no result at all."""
 
 
 def missing(plans: Iterable[CellPlan], results: Sequence[Result], probes: Sequence[Probe] = ()) -> tuple[Missing, ...]:
     """The planned cells that are not measured completely, in the order of ``plans``.
+
+    A cell is listed once for what has no result, and once for each number of launches that is smaller than planned.
+    What did not succeed at first is not launched again.
 
     An attempt of a few steps does not count as the result of a planned batch, and single attempts of a search do not
     count as the search. A cell that its backend forbids has one skipped attempt instead of a search.
@@ -44,4 +49,24 @@ def missing(plans: Iterable[CellPlan], results: Sequence[Result], probes: Sequen
         )
         if batches:
             cells.append(Missing(cell_id=cell_id, axes=plan.axes, batches=batches))
+        cells += _too_few(plan, [result for result in results if result.attempt.cell.id == cell_id], probes)
     return tuple(cells)
+
+
+def _too_few(plan: CellPlan, results: Sequence[Result], probes: Sequence[Probe]) -> Iterator[Missing]:
+    """Batches of the plan, and answers of its search, with fewer launches than planned."""
+    if plan.launches == 1:
+        return
+    found = [probe.found for probe in probes if probe.cell.id == plan.cell.id and "probe" in plan.batches]
+    answers = (batch for verdict in found if isinstance(verdict, Verdict) for batch in verdict.answers)
+    full = [result for result in results if not result.attempt.short]
+    first = {result.attempt.batch_per_rank: result.outcome.kind for result in full if result.attempt.launch == 1}
+    by_number: dict[int, list[int]] = {}
+    for batch in dict.fromkeys([*(batch for batch in plan.batches if batch != "probe"), *answers]):
+        if first.get(batch) == "ok":
+            numbers = {result.attempt.launch for result in full if result.attempt.batch_per_rank == batch}
+            by_number.setdefault(len(numbers.intersection(range(1, plan.launches + 1))), []).append(batch)
+    for number, batches in sorted(by_number.items()):
+        if number < plan.launches:
+            launches = number, plan.launches
+            yield Missing(cell_id=plan.cell.id, axes=plan.axes, batches=tuple(batches), launches=launches)

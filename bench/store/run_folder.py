@@ -9,6 +9,7 @@ reports/<name>/
     superseded/                       attempts that were measured again, or that a kill interrupted
     servers/                          logs of the rank servers
     imported/                         the files that imported figures come from
+    until.json                        how `bench run --until` ended
     .room                             reserved disk space while a run uses the folder: see bench/machine/disk.py
 """
 
@@ -29,6 +30,7 @@ from bench.records.base import Frozen
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.machine import Machine
 from bench.records.outcome import Result
+from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.store import newest_run, spool
 from bench.store.spool import Walked
@@ -184,6 +186,13 @@ class Store:
         file = self._probe_file(found.cell.slug)
         file.parent.mkdir(parents=True, exist_ok=True)
         spool.write(file, found)
+
+    def until(self) -> Until | None:
+        """How the last `bench run --until` ended; None without one."""
+        return self._load(self.root / "until.json", Until)
+
+    def finish_until(self, until: Until) -> None:
+        spool.write(self.root / "until.json", until)
 
     def _probe(self, slug: str) -> Probe | None:
         file = self._probe_file(slug)

@@ -28,14 +28,14 @@ class CellSearch:
     def run(self) -> None:
         if backends.forbids(self.cell, self.sweep.machine.hardware.device):
             attempt = Attempt(cell=self.cell, batch_per_rank=self.goal.granularity)
-            self.sweep.attempt(self.plan, attempt, [])  # stores why it is skipped
+            self.sweep.attempt(self.plan, attempt)  # stores why it is skipped
             return
-        stored = [result for result in self.store.of_cell(self.cell) if not self.sweep.wants_again(result)]
+        stored = [result for result in self._own() if not self.sweep.wants_again(result)]
         walked = self.store.walked(self.cell)
         found = search(self.goal, self._start(), stored, walked, self._walk, self._attempt)
         needs_bytes = None
         if isinstance(found, Verdict):
-            self._set_aside_replaced()
+            self._set_aside_replaced(found)
             needs_bytes = self._needs_bytes() if found.max_batch_per_rank is None else None
         probe = Probe(cell=self.cell, axes=self.plan.axes, goal=self.goal, found=found, needs_bytes=needs_bytes)
         self.store.finish_probe(probe)
@@ -51,7 +51,7 @@ class CellSearch:
     def _attempt(self, batch: int, full: bool, why: str) -> Result:
         self.progress.probing(self.plan.label, f"batch {batch}: {why}")
         attempt = Attempt(cell=self.cell, batch_per_rank=batch, short=not full)
-        return self.sweep.attempt(self.plan, attempt, [])
+        return self.sweep.attempt(self.plan, attempt)
 
     def _start(self) -> int | None:
         """The max of the nearest cell before this one, where the search begins."""
@@ -62,10 +62,16 @@ class CellSearch:
                 return probe.found.max_batch_per_rank
         return None
 
-    def _set_aside_replaced(self) -> None:
-        """On a rerun: the results of an earlier search at batches that this search did not measure again."""
+    def _own(self) -> list[Result]:
+        """The stored attempts of searches: repeated launches of their answers change no verdict."""
+        return [result for result in self.store.of_cell(self.cell) if result.attempt.launch == 1]
+
+    def _set_aside_replaced(self, found: Verdict) -> None:
+        """On a rerun: the results of an earlier search at batches that this search did not measure again. Repeated
+        launches of its answers are measured again later."""
         for result in self.store.of_cell(self.cell):
-            if self.sweep.wants_again(result) and self.goal.tries(result.attempt.batch_per_rank):
+            batch, repeated = result.attempt.batch_per_rank, result.attempt.launch > 1
+            if self.sweep.wants_again(result) and self.goal.tries(batch) and not (repeated and batch in found.answers):
                 self.store.set_aside(result.attempt)
 
     def _needs_bytes(self) -> int | None:

@@ -12,8 +12,11 @@ class Progress(Protocol):
     def waiting(self, what: str) -> None:
         """Something other than an attempt takes time, such as the start of the rank servers."""
 
-    def attempt(self, label: str, batch_per_rank: int) -> None:
-        """An attempt starts."""
+    def planned(self, attempts: int, why: str = "") -> None:
+        """How many attempts there are, now that this is known better, and why there are more of them."""
+
+    def attempt(self, label: str, batch_per_rank: int, launch: int = 1) -> None:
+        """An attempt starts; ``launch``: which of its repeated launches."""
 
     def beat(self, stage: str, step: int, steps: int) -> None:
         """The stage and step of the slowest rank; ``steps`` is 0 for a stage without steps."""

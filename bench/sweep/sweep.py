@@ -2,7 +2,7 @@
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -24,11 +24,11 @@ from bench.records.machine import Hardware, Machine
 from bench.records.outcome import INFRASTRUCTURE, KINDS, Failed, Isolation, Outcome, Result, Skipped
 from bench.records.phases import Stage
 from bench.records.plan import CellPlan
-from bench.records.verdict import Goal
+from bench.records.verdict import Goal, Verdict
 from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Beat
-from bench.sweep import probe
+from bench.sweep import probe, turns
 from bench.sweep.progress import Progress
 from bench.units import counted
 
@@ -62,30 +62,67 @@ class Sweep:
         Returns:
             The results of all attempts of the sweep, old and new, in the matrix's order.
         """
-        for plan in self.plans:
-            before: list[Result] = []  # of this cell only: a run of thousands of attempts does not grow
-            for batch in plan.batches:
-                if batch == "probe":
-                    probe.CellSearch(self, plan).run()
-                else:
-                    before.append(self.attempt(plan, Attempt(cell=plan.cell, batch_per_rank=batch), before))
+        self._first_launches()
+        further = [(plan, attempt) for plan in self.plans for attempt in self._further(plan)]
+        if further:
+            self.progress.planned(self.planned())
+        for number in sorted({attempt.launch for _, attempt in further}):
+            this_round = [pair for pair in further if pair[1].launch == number]
+            for plan, attempt in turns.shuffled(this_round, self.seed, number):
+                self.attempt(plan, attempt)
+        return self.results()
+
+    def _first_launches(self) -> None:
+        ran_out: dict[str, int] = {}  # the smallest batch of a cell that ran out of memory
+        for plan, batch in turns.first_round(self.plans, self.seed):
+            if batch == "probe":
+                probe.CellSearch(self, plan).run()
+                continue
+            attempt = Attempt(cell=plan.cell, batch_per_rank=batch)
+            if self.attempt(plan, attempt, ran_out.get(plan.cell.slug)).outcome.kind == "oom":
+                ran_out.setdefault(plan.cell.slug, batch)
+
+    def _further(self, plan: CellPlan) -> Iterator[Attempt]:
+        """The repeated launches of a cell, as far as they are known: of each batch whose first launch succeeded or is
+        still to come, and of the answers of its search that were measured in full. Of launches that are stored and not
+        planned, those that are measured again."""
+        found = self.store.probe(plan.cell) if "probe" in plan.batches else None
+        answers = found.found.answers if found is not None and isinstance(found.found, Verdict) else ()
+        full = [result for result in self.store.of_cell(plan.cell) if not result.attempt.short]
+        first = {result.attempt.batch_per_rank: result for result in full if result.attempt.launch == 1}
+        again = [result.attempt for result in full if self.wants_again(result)]
+        listed = [attempt.batch_per_rank for attempt in _listed(plan)]
+        for batch in dict.fromkeys([*listed, *(batch for batch in answers if batch in first)]):
+            result = first.get(batch)
+            if result is not None and not self.wants_again(result) and result.outcome.kind != "ok":
+                continue
+            numbers = {attempt.launch for attempt in again if attempt.batch_per_rank == batch}
+            for number in sorted(numbers.union(range(2, plan.launches + 1)) - {1}):
+                yield Attempt(cell=plan.cell, batch_per_rank=batch, launch=number)
+
+    @property
+    def seed(self) -> int:
+        """Of the order in which the cells take turns."""
+        return self.plans[0].cell.measure.seed
+
+    def results(self) -> list[Result]:
+        """The stored results of all attempts of the sweep, in the matrix's order."""
         return [result for plan in self.plans for result in self._results(plan)]
 
     def _results(self, plan: CellPlan) -> list[Result]:
-        if "probe" in plan.batches:
-            return self.store.of_cell(plan.cell)
-        listed = (Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches if batch != "probe")
-        return [result for attempt in listed if (result := self.store.result(attempt)) is not None]
+        results, batches = self.store.of_cell(plan.cell), plan.batches
+        if "probe" in batches:
+            return results
+        return [one for one in results if not one.attempt.short and one.attempt.batch_per_rank in batches]
+
+    def planned(self) -> int:
+        """How many attempts there are, as far as that is known now; a search counts as one."""
+        return sum(len(plan.batches) + len(list(self._further(plan))) for plan in self.plans)
 
     def finished(self) -> int:
-        """How many of the listed attempts are stored already. A search counts its stored attempts when it runs."""
-        listed = (
-            self.stored(Attempt(cell=plan.cell, batch_per_rank=batch))
-            for plan in self.plans
-            for batch in plan.batches
-            if batch != "probe"
-        )
-        return sum(result is not None for result in listed)
+        """How many of them are stored already. A search counts its stored attempts when it runs."""
+        attempts = (attempt for plan in self.plans for attempt in (*_listed(plan), *self._further(plan)))
+        return sum(self.stored(attempt) is not None for attempt in attempts)
 
     def prepare(self) -> None:
         """Start ranks for the first cell that may need them, without waiting: their imports take seconds."""
@@ -99,8 +136,8 @@ class Sweep:
             return False
         if "probe" in plan.batches and (self.rerun or self.store.probe(plan.cell) is None):
             return True
-        listed = (Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches if batch != "probe")
-        return any(not self._was_skipped(attempt) and self.stored(attempt) is None for attempt in listed)
+        attempts = (*_listed(plan), *self._further(plan))
+        return any(not self._was_skipped(attempt) and self.stored(attempt) is None for attempt in attempts)
 
     def _was_skipped(self, attempt: Attempt) -> bool:
         result = self.store.result(attempt)
@@ -126,11 +163,15 @@ class Sweep:
             for file, why in self.store.unreadable.items()
         ]
 
-    def attempt(self, plan: CellPlan, attempt: Attempt, before: Sequence[Result]) -> Result:
-        """The attempt's result: stored, skipped because of the results ``before`` it in its cell, or measured now."""
+    def attempt(self, plan: CellPlan, attempt: Attempt, ran_out_at: int | None = None) -> Result:
+        """The attempt's result: stored, skipped, or measured now.
+
+        Args:
+            ran_out_at: a smaller batch of the cell that ran out of memory.
+        """
         if result := self.stored(attempt):
             return result
-        if reason := self._reason_to_skip(attempt, before):
+        if reason := self._reason_to_skip(attempt, ran_out_at):
             result = self._skip(plan, attempt, reason)
         else:
             result = self._measure(plan, attempt)
@@ -156,14 +197,11 @@ class Sweep:
         kinds = RERUN_KINDS[self.rerun] if self.rerun else set()
         return result.outcome.kind in kinds and self.store.folder(result.attempt) not in self.done
 
-    def _reason_to_skip(self, attempt: Attempt, before: Sequence[Result]) -> str | None:
+    def _reason_to_skip(self, attempt: Attempt, ran_out_at: int | None) -> str | None:
         """Its backend forbids the attempt, or a smaller batch of the cell ran out of memory."""
         if reason := backends.forbids(attempt.cell, self.machine.hardware.device):
             return reason
-        for result in before:
-            if result.outcome.kind == "oom":
-                return f"stopped early: batch {result.attempt.batch_per_rank} ran out of memory"
-        return None
+        return None if ran_out_at is None else f"stopped early: batch {ran_out_at} ran out of memory"
 
     def _skip(self, plan: CellPlan, attempt: Attempt, reason: str) -> Result:
         outcome, before = Skipped(reason=reason), self.store.result(attempt)
@@ -185,7 +223,7 @@ class Sweep:
 
     def _try(self, plan: CellPlan, attempt: Attempt) -> Result:
         started, began_s = datetime.now(UTC), time.monotonic()
-        self.progress.attempt(plan.label, attempt.batch_per_rank)
+        self.progress.attempt(plan.label, attempt.batch_per_rank, attempt.launch)
         launched, conditions = self.launch(attempt, self.store.begin(attempt).resolve())
         wall_s = time.monotonic() - began_s
         try:
@@ -235,6 +273,11 @@ class Sweep:
             started_at=started.isoformat(timespec="seconds"),
             wall_s=wall_s,
         )
+
+
+def _listed(plan: CellPlan) -> list[Attempt]:
+    """The first launches of the batches that the matrix names."""
+    return [Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches if batch != "probe"]
 
 
 def _deserves_another_try(result: Result) -> bool:

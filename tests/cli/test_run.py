@@ -8,7 +8,7 @@ from examples import ok, result, rss
 from typer.testing import CliRunner, Result
 
 from bench import machine
-from bench.cli import selection
+from bench.cli import quantities, selection
 from bench.cli.app import app
 from bench.records.cell import Attempt
 from bench.records.verdict import Answer, Goal, Probe, Verdict
@@ -144,3 +144,44 @@ def test_a_report_that_cannot_be_written_hides_no_results(tmp_path: Path, monkey
     assert "the report cannot be written: " in done.stderr
     assert f"results: {run}" in done.stdout
     assert done.exit_code == 0
+
+
+def test_a_dry_run_shows_how_often_each_attempt_is_launched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    once, often = bench("run", QUICKSTART, "--dry-run"), bench("run", QUICKSTART, "--dry-run", "measure.launches=5")
+    ids = re.findall(r"^(\w+-\w+)  .+  batch per rank 1, 2$", once.output, re.MULTILINE)
+    assert len(ids) == 4
+    assert re.findall(r"^(\w+-\w+)  .+  batch per rank 1, 2  5 launches each$", often.output, re.MULTILINE) == ids
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--until", "0"], "--until: '0' cannot be reached\n  allowed: from 0.01% to below 100%: 2%"),
+        (["--until", "100%"], "--until: '100%' cannot be reached"),
+        (["--until", "abc"], "--until: 'abc' is not a share\n  allowed: 5% or 0.05"),
+        (["--until", "nan"], "--until: 'nan' is not a share"),
+        (["--until", "2%", "--budget", "soon"], "--budget: 'soon' is not a time\n  allowed: 90s, 20m or 2h, above 0"),
+        (["--until", "2%", "--budget", "0"], "--budget: '0' is not a time"),
+        (["--until", "2%", "--budget", "-5m"], "--budget: '-5m' is not a time"),
+        (["--until", "2%", "--budget", "5 d"], "--budget: '5 d' is not a time"),
+        (["--budget", "5m"], "--budget: bounds the launches of --until, which is missing\n  add --until 2%"),
+        (["measure.launches=0"], "measure.launches=0: measure.launches: 0 cannot be used\n  allowed: at least 1"),
+        (["measure.launches=x"], "measure.launches=x: measure.launches: 'x' cannot be used\n  allowed: a whole number"),
+    ],
+)
+def test_what_cannot_be_asked_for_is_refused_before_a_launch(
+    options: list[str], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    done = bench("run", QUICKSTART, "--out", str(tmp_path / "run"), *options)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"bench: {message}")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "value_s"), [("90", 90), ("90s", 90), ("20m", 1200), ("20 min", 1200), ("1.5h", 5400), ("2h", 7200)]
+)
+def test_a_time_is_read_with_its_unit(text: str, value_s: float) -> None:
+    assert quantities.seconds("--budget", text) == value_s

@@ -31,6 +31,19 @@ def test_a_few_steps_of_a_search_are_no_result_of_a_planned_batch() -> None:
     assert cell_.batches == (2,)
 
 
+def test_a_batch_with_fewer_launches_than_planned_is_listed_if_its_first_one_succeeded() -> None:
+    asked = plan("ddp", 1, 2, 4, 8).model_copy(update={"launches": 3})
+    one = [result(batch=batch) for batch in (1, 2)]
+    oom = result(Oom(rank=0, phase="bwd", reason="full"), batch=4)
+    again = [
+        one[1].model_copy(update={"attempt": one[1].attempt.model_copy(update={"launch": number})}) for number in (2, 3)
+    ]
+    found = missing([asked.model_copy(update={"cell": one[0].attempt.cell})], [*one, *again[:1], oom])
+    assert [(each.batches, each.launches) for each in found] == [((8,), None), ((1,), (1, 3)), ((2,), (2, 3))]
+    assert [row[2] for row in not_measured(found).rows] == ["no result yet", "1 of 3 launches", "2 of 3 launches"]
+    assert not missing([asked.model_copy(update={"batches": (2,), "cell": one[0].attempt.cell})], [*one, *again])
+
+
 def test_the_report_of_an_interrupted_run_names_what_is_missing() -> None:
     found = missing([plan("ddp", 2, 4), plan("fsdp", "probe")], [result(batch=2)])
     table = not_measured(found)

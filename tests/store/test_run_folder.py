@@ -9,11 +9,12 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from examples import CUDA_MACHINE, MACHINE, result
+from examples import CUDA_MACHINE, MACHINE, result, stored
 
 from bench.errors import InputError
 from bench.records.machine import Machine
 from bench.records.outcome import Hang, Result
+from bench.records.until import Until
 from bench.store.run_folder import Store
 
 A, B, C = result(batch=1), result(batch=2), result(backend="fsdp", batch=1)
@@ -306,3 +307,37 @@ def test_a_damaged_script_is_shown_as_far_as_it_goes(tmp_path: Path) -> None:
     script.unlink()
     script.mkdir()
     assert store.command(A.attempt) is None
+
+
+KEPT = sorted(file.parent for file in (Path(__file__).parents[2] / "reports").glob("*/run.json"))
+
+
+@pytest.mark.parametrize("kept", KEPT, ids=lambda folder: folder.name)
+def test_results_from_before_repeated_launches_are_read_and_keep_their_names(kept: Path) -> None:
+    """A folder's name holds the cell's id: one that had changed would not be read."""
+    store = Store(kept)
+    results = store.results()
+    assert len(results) == len(list(kept.glob("attempts/*/*/result.json"))) > 0
+    assert not store.unreadable
+    assert {result.attempt.launch for result in results} == {1}
+    assert all((store.folder(result.attempt) / "result.json").exists() for result in results)
+
+
+def test_launches_of_one_attempt_lie_side_by_side_and_are_read_in_their_order(tmp_path: Path) -> None:
+    one = result()
+    attempts = [one.attempt.model_copy(update={"launch": number}) for number in (11, 1, 2)]
+    store = Store(stored(tmp_path / "run", [one.model_copy(update={"attempt": attempt}) for attempt in attempts]))
+    names = [store.folder(found.attempt).name for found in store.results()]
+    assert names == ["b2", "b2-launch2", "b2-launch11"]
+    store.begin(attempts[1])
+    assert sorted(file.name for file in tmp_path.glob("run/superseded/*/*")) == ["b2.0"]
+    assert [found.attempt.launch for found in store.results()] == [1, 2, 11]
+
+
+def test_how_a_run_that_was_asked_to_go_on_ended_is_stored(tmp_path: Path) -> None:
+    store = Store(stored(tmp_path / "run", [result()]))
+    assert store.until() is None
+    until = Until(half_width=0.02, budget_s=None, most_launches=30, ended="narrow")
+    store.finish_until(until)
+    assert store.until() == until
+    assert not store.unreadable

@@ -111,7 +111,7 @@ def swept(
     said, store = io.StringIO(), Store(root)
     with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=said)) as progress:
         sweep = sweep_of(plans, store, progress, events, Ranks(events, fits, stop_after), rerun, **goal)
-        attempts = sum(len(one.batches) for one in plans)
+        attempts = sweep.planned()
         notes, finished = sweep.failed_before(), sweep.finished()
         progress.begin(cells=len(plans), attempts=attempts, finished=finished, folder="run", notes=notes)
         sweep.run()

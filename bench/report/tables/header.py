@@ -1,20 +1,25 @@
 """The sections around the numbers: the head of the report, how it was measured, and where the results are stored."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
 from bench.errors import one_line
 from bench.records.cell import Measure
 from bench.records.machine import Hardware, Machine, StatedHardware
+from bench.records.until import Until
 from bench.report.naming import caption, cell_name, setting
 from bench.report.rows import P95_NEEDS, Summary
 from bench.report.tables.table import Facts, Lines
-from bench.units import UNKNOWN, counted, duration, gib
+from bench.units import UNKNOWN, counted, duration, gib, percent
 
 
-def header(summary: Summary) -> Facts:
-    """What a reader must know before the numbers. Where machines differ, every value is listed."""
+def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
+    """What a reader must know before the numbers. Where machines differ, every value is listed.
+
+    Args:
+        untils: how `bench run --until` ended, for each run that was asked to go on.
+    """
     measuring = {key: value for key, value in summary.shared.items() if key in Measure.model_fields}
     shared = {key: value for key, value in summary.shared.items() if key not in measuring}
     facts = (
@@ -25,8 +30,27 @@ def header(summary: Summary) -> Facts:
         ("Same for all", _settings(shared)),
         ("Measuring", _settings(measuring)),
         ("Run", _run(summary)),
+        *(("Further launches", until_words(until)) for until in untils),
     )
     return Facts(title="", facts=facts)
+
+
+def until_words(until: Until) -> str:
+    """How `bench run --until` ended, as one sentence."""
+    asked = percent(until.half_width)
+    wide = f"{until.wide} of {counted(until.comparisons, 'comparison')} wider than {asked}"
+    if until.widest is not None:
+        wide += f", the widest {percent(until.widest)}"
+    bound = f"at most {until.most_launches} of one cell at one batch, and none after repeated failures"
+    reasons = {
+        None: "it was interrupted",
+        "narrow": f"every comparison reached it ({until.comparisons} in all)",
+        "budget": f"the budget of {duration(until.budget_s)} is spent, with {wide}",
+        "launches": f"no more launches are allowed ({bound}), with {wide}",
+        "no_pairs": "there was nothing to compare",
+    }
+    made = f"; {until.launches} added in {duration(until.took_s)}, until {until.ended_at}" if until.ended else ""
+    return f"--until {asked} asks for 95 % intervals of at most {asked} to each side: {reasons[until.ended]}{made}"
 
 
 def method(summary: Summary) -> Lines:

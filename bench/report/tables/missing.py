@@ -28,7 +28,7 @@ def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None 
     Args:
         unreadable: files of the runs, and what is wrong with each.
     """
-    planned = [_Row(settings_name(cell.axes, cell.axes), _batches(cell), "no result yet") for cell in cells]
+    planned = [_Row(settings_name(cell.axes, cell.axes), _batches(cell), _why(cell)) for cell in cells]
     torn = [
         _Row(one_line(file), "", one_line(f"cannot be read: {why}", 200)) for file, why in (unreadable or {}).items()
     ]
@@ -38,6 +38,10 @@ def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None 
         COLUMNS,
         notes=("Run the same matrix into the same folder again to measure what has no result yet.",),
     )
+
+
+def _why(cell: Missing) -> str:
+    return "no result yet" if cell.launches is None else "{} of {} launches".format(*cell.launches)
 
 
 def _batches(cell: Missing) -> str:

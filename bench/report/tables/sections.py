@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from bench.records.claim import Claim
 from bench.records.outcome import Result
+from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.report.advice import advise_by_run
 from bench.report.claims import judge_claims
@@ -66,6 +67,8 @@ class Report:
     """Files of the runs that cannot be read, and what is wrong with each."""
     scripts: bool = True
     """Whether the folders of the results hold command.sh; a kept copy may not."""
+    untils: Sequence[Until] = ()
+    """How `bench run --until` ended, for each run that was asked to go on."""
 
     @cached_property
     def summary(self) -> Summary:
@@ -144,7 +147,7 @@ def _doubts(report: Report) -> list[Section]:
 
 SECTIONS: tuple[Part, ...] = (
     Part(_no_results, without_results=True),
-    Part(lambda report: [header(report.summary)]),
+    Part(lambda report: [header(report.summary, report.untils)]),
     Part(_answer, brief=_answer),
     Part(_missing, brief=_missing, without_results=True),
     Part(lambda report: [chart for chart in report.charts if chart.name != "phases"]),

@@ -1,0 +1,81 @@
+"""How wide the comparisons of a run are, for `bench run --until`."""
+
+from collections.abc import Sequence
+
+import pytest
+from examples import ok, result
+
+from bench.records.outcome import Failed, Result
+from bench.records.until import Until
+from bench.report.tables.header import until_words
+from bench.report.widths import FEWEST_LAUNCHES, compared_axes, widths
+
+
+def launches(
+    backend: str, times_s: Sequence[float], *, batch: int = 2, axes: dict[str, object] | None = None
+) -> list[Result]:
+    """One launch for each step time; its steps grow by 2 %."""
+    found = []
+    for number, time_s in enumerate(times_s, 1):
+        steps = [time_s * (1 + 0.001 * step) for step in range(20)]
+        one = result(ok(steps, steps, backend=backend), backend=backend, batch=batch, axes=axes)
+        found.append(one.model_copy(update={"attempt": one.attempt.model_copy(update={"launch": number})}))
+    return found
+
+
+def test_a_comparison_is_not_known_before_both_sides_have_enough_launches() -> None:
+    ddp, fsdp = launches("ddp", (0.1, 0.101, 0.099)), launches("fsdp", (0.12, 0.121, 0.119))
+    assert FEWEST_LAUNCHES == 3
+    [early] = widths([*ddp, *fsdp[:2]], ["backend"])
+    [late] = widths([*ddp, *fsdp], ["backend"])
+    assert early.half_width is None
+    assert late.half_width is not None
+    assert 0 < late.half_width < 0.2
+    assert (late.of, late.against) == (fsdp[0].attempt, ddp[0].attempt)
+    failed = fsdp[2].model_copy(update={"outcome": Failed(rank=0, phase="bwd", reason="planted")})
+    [spoiled] = widths([*ddp, *fsdp[:2], failed], ["backend"])
+    assert spoiled.half_width is None
+
+
+def test_best_and_matched_batches_are_compared_and_each_pair_once() -> None:
+    found = widths(
+        [
+            *launches("ddp", (0.1, 0.101, 0.099), batch=2),
+            *launches("ddp", (0.15, 0.151, 0.149), batch=4),
+            *launches("fsdp", (0.12, 0.121, 0.119), batch=2),
+        ],
+        ["backend"],
+    )
+    pairs = [(one.of.batch_per_rank, one.against.batch_per_rank) for one in found]
+    assert pairs == [(2, 4), (2, 2)]
+
+
+def test_backends_are_compared_or_else_every_axis_that_varies() -> None:
+    one, four = {"num_cams": 1}, {"num_cams": 4}
+    same = [*launches("ddp", (0.1,), axes=one), *launches("ddp", (0.1,), axes=four)]
+    assert compared_axes(same) == ["num_cams"]
+    assert compared_axes([*same, *launches("fsdp", (0.1,), axes=one)]) == ["backend"]
+    assert compared_axes(launches("ddp", (0.1,))) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"ended": "narrow", "comparisons": 3, "widest": 0.011},
+            "every comparison reached it (3 in all); 6 added in 40 s",
+        ),
+        (
+            {"ended": "budget", "budget_s": 1200.0, "comparisons": 3, "wide": 2, "widest": 0.05},
+            "the budget of 20 min is spent, with 2 of 3 comparisons wider than 2.0 %, the widest 5.0 %; 6 added",
+        ),
+        ({"ended": "launches", "comparisons": 1, "wide": 1}, "(at most 30 of one cell at one batch"),
+        ({"ended": "no_pairs"}, "there was nothing to compare"),
+        ({}, "to each side: it was interrupted"),
+    ],
+)
+def test_the_report_says_how_it_ended(changes: dict[str, object], words: str) -> None:
+    until = {"half_width": 0.02, "budget_s": None, "most_launches": 30, "launches": 6, "took_s": 40.0, **changes}
+    said = until_words(Until.model_validate({**until, "ended_at": "2030-01-01T00:00:00Z"}))
+    assert said.startswith("--until 2.0 % asks for 95 % intervals of at most 2.0 % to each side: ")
+    assert words in said
