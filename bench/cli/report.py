@@ -13,7 +13,7 @@ import typer
 from bench.cli import run_matrix
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
-from bench.cli.report_files import claims_of, is_stream, unreadable, untils, write_report
+from bench.cli.report_files import calibrations, claims_of, is_stream, unreadable, untils, write_report
 from bench.errors import InputError, near_miss
 from bench.report.render.formats import FORMATS, by_ending
 
@@ -160,6 +160,7 @@ def _collect(
         probes=all_probes,
         choices=_choices(all_results, compare, reference, allow_unlike, expected),
         missing=absent,
+        calibrations=calibrations(stores),
         unreadable=unreadable(stores),
         scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),
         untils=untils(stores),
