@@ -130,7 +130,8 @@ def _interval(claim: Claim, figure: float, of: Side, against: Side | None) -> In
         ratio = throughput_ratio(of.row, against.row)
         if ratio.interval is None:
             return None
-        widest = ratio.interval[1] / ratio.estimate  # on a logarithmic scale, so the same for times and for rates
+        # The wider side for both: of times and of rates, one is the other upside down.
+        widest = max(ratio.interval[1] / ratio.estimate, ratio.estimate / ratio.interval[0])
         return figure / widest, figure * widest
     ours, theirs = _interval_of(of.row, claim), _interval_of(against.row, claim)
     return difference_interval(figure, ours, theirs) if ours and theirs else None

@@ -302,7 +302,8 @@ def _verbatim(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator
 
 
 def _batch(result: Result) -> str:
-    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}"
+    launch = f" (launch {result.attempt.launch})" if result.attempt.launch > 1 else ""
+    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}{launch}"
 
 
 def _plain(text: str) -> str:

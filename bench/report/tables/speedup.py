@@ -12,7 +12,7 @@ from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, UNDECIDED
-from bench.units import UNKNOWN, percent, rate
+from bench.units import percent, rate
 
 NOT_COMPARED = "Not compared"
 
@@ -128,7 +128,7 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     elif UNDECIDED in words and bases - {None}:
         yield "Undecided: the launches differ by too much. `bench run` with more measure.launches, or --until 2%."
     if None in bases:
-        yield f"Without an interval: the scatter of imported figures is {UNKNOWN}, so no side is called faster."
+        yield "Without an interval: the scatter of these figures is unknown, so no side is called faster."
 
 
 def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:
