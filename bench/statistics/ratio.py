@@ -45,9 +45,9 @@ is still detected.
 An interval reaches Student's t times these to each side, with degrees of freedom after Welch and Satterthwaite.
 `verdict` turns intervals into words.
 
-Tried with a workload that sleeps for most of a step, on two cores under a load of 2.5 to 5 from other work: of 165 comparisons of
-unchanged attempts, from all pairs of 11 runs, none raised an alarm. An added sleep of 30 % was SLOWER in 30 of 30
-attempts, and one of 10 % was SAME in none.
+Tried with a workload that sleeps for most of a step, on two cores under a load of 2.5 to 5 from other work: of 165
+comparisons of unchanged attempts, from all pairs of 11 runs, none raised an alarm. An added sleep of 30 % was SLOWER in
+30 of 30 attempts, and one of 10 % was SAME in none.
 """
 
 import math
