@@ -69,8 +69,8 @@ perf: install ## What bench itself costs, as ratios from interleaved runs
 perf-probe: install ## What a certified batch costs against a loop of launches
 	$(BIN)/python tests/perf/probe_cost.py
 
-perf-compare: install ## Whether the verdicts of bench compare can be believed on this machine
-	$(BIN)/python tests/perf/compare_trials.py
+perf-compare: install ## Whether the words of a report can be believed on this machine (an hour or two)
+	$(BIN)/python tests/perf/compare_trials.py --table reports/compare_trials.md
 
 perf-stragglers: install ## Whether bench names planted stragglers on this machine, and no others
 	$(BIN)/python tests/perf/straggler_trials.py

@@ -65,8 +65,9 @@ def plain(number: float) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """``1 cell``, ``2 cells``."""
-    return f"{count} {thing}{'s' * (count != 1)}"
+    """``1 cell``, ``2 cells``, ``2 launches``."""
+    plural = "es" if thing.endswith("ch") else "s"
+    return f"{count} {thing}{plural * (count != 1)}"
 
 
 def amount(count: int) -> str:

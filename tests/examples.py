@@ -191,6 +191,11 @@ def result(
     )
 
 
+def launched(one: Result, launch: int) -> Result:
+    """The same measurement as another launch."""
+    return one.model_copy(update={"attempt": one.attempt.model_copy(update={"launch": launch})})
+
+
 def rendered(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     """The report as markdown."""
     return markdown.render(sections.report(results, probes))

@@ -19,6 +19,7 @@ COMMANDS = {
     "doctor": ("doctor:doctor", "Check what this machine can run and what is missing"),
     "run": ("run:run", "Measure every cell of a matrix; running it again resumes"),
     "probe": ("run:probe", "Find the largest batch that fits and the fastest one"),
+    "calibrate": ("calibrate:calibrate", "Learn how much launches of the same attempt differ on this machine"),
     "report": ("report:report", "Show runs as tables, markdown, a web page or data"),
     "compare": ("compare:compare", "Compare two runs of a matrix and find regressions"),
     "show": ("show:show", "Show everything about one cell"),

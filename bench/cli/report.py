@@ -13,7 +13,15 @@ import typer
 from bench.cli import run_matrix
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
-from bench.cli.report_files import choices_of, claims_of, is_stream, unreadable, untils, write_report
+from bench.cli.report_files import (
+    calibrations,
+    choices_of,
+    claims_of,
+    is_stream,
+    unreadable,
+    untils,
+    write_report,
+)
 from bench.errors import InputError, near_miss
 from bench.report.render.formats import FORMATS, by_ending
 
@@ -167,6 +175,7 @@ def _collect(
             free=choices_of([matrix.choices for matrix in matrices.values()]) | ({compare} if compare else set()),
         ),
         missing=absent,
+        calibrations=calibrations(stores),
         unreadable=unreadable(stores),
         scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),
         untils=untils(stores),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from bench.cli import run_matrix
 
 if TYPE_CHECKING:
+    from bench.records.calibration import Calibration
     from bench.records.claim import Claim
     from bench.records.until import Until
     from bench.report.render.formats import Format
@@ -28,12 +29,18 @@ def write_reports(store: "Store") -> None:
         probes=probes,
         choices=Choices(claims=claims_of([store], [matrix.claims]), free=choices_of([matrix.choices])),
         missing=missing(matrix.plans, results, probes),
+        calibrations=calibrations([store]),
         unreadable=unreadable([store]),
         scripts=store.has_scripts(results),
         untils=untils([store]),
     )
     for name in ("md", "html"):
         write_report(store.root / f"report.{name}", report, FORMATS[name])
+
+
+def calibrations(stores: "Sequence[Store]") -> "list[Calibration]":
+    """What these runs knew of the scatter between launches."""
+    return [learnt for store in stores if (learnt := store.calibration())]
 
 
 def claims_of(stores: "Sequence[Store]", in_matrix: "Sequence[Sequence[Claim]]") -> "tuple[Claim, ...]":

@@ -14,7 +14,7 @@ from bench.cli.app import REPORTS
 from bench.cli.environment import check_environment
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
 from bench.cli.quantities import seconds, share
-from bench.cli.report_files import write_reports
+from bench.cli.report_files import calibrations, write_reports
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def _print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> Non
     searched = [plan.cell for plan in sweep.plans if "probe" in plan.batches]
     try:
         probes = [probe for probe in store.probes() if probe.cell in searched]
-        print_report(Report(results=results, probes=probes), console())
+        print_report(Report(results=results, probes=probes, calibrations=calibrations([store])), console())
         print_unreadable([store])
         if (others := len(store.results()) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")

@@ -13,6 +13,7 @@ from bench.report.contract import OBSERVED, RUN, contract_key
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import SpeedUp
+from bench.statistics.verdict import EVEN, UNDECIDED
 from bench.units import percent
 
 CHOICES = frozenset({"backend", "attention", "grad_ckpt", "branch_sync", "compile", "fused", "find_unused_parameters"})
@@ -47,7 +48,10 @@ class Advice:
     beyond: frozenset[RowId] = frozenset()
     """Rows that hold more than the headroom, or may do so in their next launch, as a search reckons."""
     even: tuple[SpeedUp, ...] = ()
-    """The chosen row against the best row of each other cell whose difference from it may be noise."""
+    """The chosen row against the best row of each other cell, and the other batches of its own, that is even with
+    it."""
+    undecided: tuple[SpeedUp, ...] = ()
+    """The same, where the difference may be noise."""
     left_out: tuple[LeftOut, ...] = ()
     unsearched: Mapping[RowId, Goal | None] = field(default_factory=dict)
     """Rows that no search decided about: the goal of a search that could not try the batch, or None for a batch that
@@ -184,8 +188,9 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         by_cell.setdefault(row.id.cell, row)
     for row in unknown:
         by_backend.setdefault(str(row.settings["backend"]), row)
-    against = [*beyond, *(row for row in by_cell.values() if row is not chosen)] if chosen else []
-    pairs = [SpeedUp(reference=row, row=chosen, matched=False) for row in against] if chosen else []
+    others = [row for row in within if chosen and (row.id.cell == chosen.id.cell or by_cell[row.id.cell] is row)]
+    against = [*beyond, *(row for row in others if row is not chosen)]
+    pairs = [SpeedUp(reference=row, row=chosen, matched=False, comparisons=len(against)) for row in against if chosen]
     rivals = [row for row in within if chosen and row.id.cell != chosen.id.cell] or within[1:]
     listed = {row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()
     named = {str(row.settings["backend"]) for row in (*within, *beyond, *unknown)}
@@ -197,7 +202,8 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         chosen=chosen,
         beyond=frozenset(row.id for held, row in known if held > headroom),
         alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
-        even=tuple(pair for pair in pairs if pair.ratio.even),
+        even=tuple(pair for pair in pairs if pair.ratio.word == EVEN),
+        undecided=tuple(pair for pair in pairs if pair.ratio.word == UNDECIDED and pair.ratio.may_be_even),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),

@@ -148,7 +148,10 @@ def _interval(claim: Claim, figure: float, of: Side, against: Side | None) -> In
         return difference_interval(figure, ours, theirs)
     if claim.metric in THROUGHPUT:
         ratio = throughput_ratio(of.row, against.row)
-        widest = ratio.interval[1] / ratio.estimate if ratio.interval else math.inf
+        if ratio.interval is None:
+            return None
+        # The wider side for both: of times and of rates, one is the other upside down.
+        widest = max(ratio.interval[1] / ratio.estimate, ratio.estimate / ratio.interval[0])
     else:
         # A mean that may be 0, such as a short wait for data, can be any multiple of another one.
         known = min(ours[0], theirs[0]) > 0

@@ -2,19 +2,22 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Literal
 
 from bench.errors import InputError
 from bench.records.outcome import Ok, Result
 from bench.report.conditions import disturbances
 from bench.report.differences import Cells, differing_keys
+from bench.report.launches import merged
 from bench.report.naming import row_name
 from bench.report.rows import Measured, Row, Summary
 from bench.report.settings import settings_of
+from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
-from bench.statistics.ratio import Ratio, step_ratios
+from bench.statistics.ratio import Ratio, Steps, Typical, typical_of_launches, typical_ratios
 from bench.statistics.tail import Tail, tails
-from bench.statistics.verdict import MARGIN, Speed, speed
+from bench.statistics.verdict import MARGIN, RateRatio, Speed, speed
 from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02
@@ -24,6 +27,8 @@ MEMORY_MARGIN_BYTES = 32 * 2**20
 MAX_NEAREST = 100
 """Cells of one run for which the most similar cell of the other run is searched."""
 
+Launches = Sequence[Result]
+"""All launches of one attempt."""
 Space = Literal["SAME", "LESS", "MORE", "n/a"]
 
 
@@ -36,6 +41,8 @@ class Pair:
     head: Row
     ratio: Ratio | None
     """Of the step's time, head to base; None when a run holds too few samples, or none."""
+    means: RateRatio
+    """Of the mean steps, head to base, by the model of the report's ratios of throughputs."""
     speed: Speed
     space: Space
     """By peak allocated memory of the worst rank."""
@@ -158,7 +165,9 @@ def compare_runs(
     searched = {*searched, *(result.attempt.cell.id for result in (*base, *head) if result.attempt.short)}
     ours, theirs = _by_attempt(base), _by_attempt(head)
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
-    machines = dict.fromkeys(difference for one, other in both for difference in one.machine.unlike(other.machine))
+    machines = dict.fromkeys(
+        difference for one, other in both for difference in one[0].machine.unlike(other[0].machine)
+    )
     if machines and not allow_unlike:
         raise InputError(
             "the runs were measured on unlike machines: " + "; ".join(machines),
@@ -173,13 +182,12 @@ def compare_runs(
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]
     others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
-    steps_s = [(_steps_s(one), _steps_s(other)) for one, other in measured]
+    ratios = typical_ratios([(_typical(one), _typical(other)) for one, other in measured], noise)
+    tail_pairs = tails([(_pooled(one), _pooled(other)) for one, other in measured], noise)
     return TwoRuns(
         pairs=tuple(
             _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin)
-            for results, pair, ratio, tail in zip(
-                measured, compared, step_ratios(steps_s, noise), tails(steps_s, noise), strict=True
-            )
+            for results, pair, ratio, tail in zip(measured, compared, ratios, tail_pairs, strict=True)
         ),
         unmeasured=sum(one.outcome == other.outcome for one, other in others),
         changed=tuple(
@@ -196,39 +204,52 @@ def compare_runs(
     )
 
 
-def _row(summary: Summary, result: Result) -> Row:
+def _row(summary: Summary, launches: Launches) -> Row:
     """With the settings that both runs name."""
-    return row_of(result, settings_of(result, summary.columns))
+    return merged([row_of(result, settings_of(result, summary.columns)) for result in launches])
 
 
-def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Result]:
+def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Launches]:
     """In the order of ``results``. Where a batch was measured in full, its short attempt has nothing to add."""
-    by_attempt: dict[tuple[str, int], Result] = {}
+    by_attempt: dict[tuple[str, int], dict[tuple[bool, int], Result]] = {}
     for result in results:
-        key = (result.attempt.cell.id, result.attempt.batch_per_rank)
-        if key not in by_attempt or not result.attempt.short:
-            by_attempt[key] = result
-    return by_attempt
+        attempt = result.attempt
+        launches = by_attempt.setdefault((attempt.cell.id, attempt.batch_per_rank), {})
+        launches[attempt.short, attempt.launch] = result
+    return {
+        key: [result for (short, _), result in sorted(launches.items()) if short == min(launches)[0]]
+        for key, launches in by_attempt.items()
+    }
 
 
-def _steps_s(result: Result) -> tuple[tuple[float, ...], ...]:
-    """Raw samples of every rank; empty for imported figures."""
-    outcome = result.outcome
-    return tuple(rank.step_times_s for rank in outcome.ranks) if isinstance(outcome, Ok) else ()
+def _pooled(launches: Launches) -> Steps:
+    """The steps of all launches, one after the other, of each rank."""
+    outcomes = [result.outcome for result in launches]
+    each = [[rank.step_times_s for rank in outcome.ranks] for outcome in outcomes if isinstance(outcome, Ok)]
+    return [tuple(chain.from_iterable(of_rank)) for of_rank in zip(*each, strict=True)]
+
+
+def _typical(launches: Launches) -> Typical | None:
+    """None for imported figures."""
+    outcomes = [result.outcome for result in launches]
+    steps_s = [[rank.step_times_s for rank in outcome.ranks] for outcome in outcomes if isinstance(outcome, Ok)]
+    return typical_of_launches(steps_s)
 
 
 def _pair(
     name: str,
-    results: tuple[Result, Result],
+    results: tuple[Launches, Launches],
     rows: tuple[Row, Row],
     ratio: Ratio | None,
     tail: Tail | None,
     margin: float,
 ) -> Pair:
     (base, head), (ours, theirs) = results, rows
-    same = base.outcome == head.outcome
+    means = throughput_ratio(ours, theirs)  # of rates, base to head: of steps, head to base
+    same = [result.outcome for result in base] == [result.outcome for result in head]
     if same and ratio is not None:  # the same measurement
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
+        means = RateRatio(1.0, (1.0, 1.0), (1.0, 1.0), means.basis)
     disturbed = ""
     if tail is not None and (tail.more or tail.fewer):
         disturbed = _disturbed(head, base) if tail.more else _disturbed(base, head)
@@ -237,18 +258,27 @@ def _pair(
         base=ours,
         head=theirs,
         ratio=ratio,
+        means=means,
         speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
         space=_space(ours.measured, theirs.measured),
-        unlike=(*base.machine.unlike(head.machine), *_ran_unlike(base, head)),
+        unlike=(*base[0].machine.unlike(head[0].machine), *_ran_unlike(_first(base), _first(head))),
         tail=tail,
         disturbed=disturbed,
     )
 
 
-def _disturbed(one: Result, other: Result) -> str:
+def _disturbed(one: Launches, other: Launches) -> str:
     """What disturbed ``one``, if nothing disturbed ``other``: a sentence without its subject, or nothing."""
-    ours, theirs = (list(disturbances(run.conditions)) if run.conditions else [] for run in (one, other))
+    ours, theirs = (
+        [words for run in launches if run.conditions for words in disturbances(run.conditions)]
+        for launches in (one, other)
+    )
     return ours[0] if ours and not theirs else ""
+
+
+def _first(launches: Launches) -> Result:
+    """The first launch that was measured."""
+    return next((result for result in launches if isinstance(result.outcome, Ok)), launches[0])
 
 
 def _space(base: Measured | None, head: Measured | None) -> Space:
@@ -278,7 +308,7 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
 def _only_in_one(
     summary: Summary,
     run: Literal["base", "head"],
-    alone: Sequence[Result],
+    alone: Sequence[Launches],
     others: Sequence[Result],
     searched: Container[str],
 ) -> Iterator[OnlyInOne]:
@@ -288,12 +318,15 @@ def _only_in_one(
     cells = {other.attempt.cell.id: other.attempt.cell for other in others}
     batches: dict[str, list[str]] = {}
     for other in others:
-        batches.setdefault(other.attempt.cell.id, []).append(str(other.attempt.batch_per_rank))
+        of_cell = batches.setdefault(other.attempt.cell.id, [])
+        if (batch := str(other.attempt.batch_per_rank)) not in of_cell:
+            of_cell.append(batch)
     candidates, nearest = Cells(cells.values()), dict[str, str]()
-    for result in alone:
-        cell_id, row = result.attempt.cell.id, _row(summary, result)
+    for launches in alone:
+        cell, row = launches[0].attempt.cell, _row(summary, launches)
+        cell_id = cell.id
         if cell_id not in cells and cell_id not in nearest and len(nearest) < MAX_NEAREST:
-            nearest[cell_id] = candidates.nearest(result.attempt.cell)
+            nearest[cell_id] = candidates.nearest(cell)
         has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else nearest.get(cell_id, UNKNOWN)
         yield OnlyInOne(
             name=row_name(summary, row),

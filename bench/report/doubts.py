@@ -11,6 +11,7 @@ from statistics import median
 from typing import Literal, get_args
 
 from bench.errors import one_line
+from bench.records.conditions import Conditions
 from bench.records.outcome import KINDS
 from bench.report import conditions
 from bench.report.contract import OBSERVED, RUN, contract_key
@@ -102,8 +103,13 @@ def _repeated(cell: CellRows) -> Found:
 
 
 def _second_try(row: Row) -> Iterator[str]:
-    if row.measured is not None and row.retried is not None:
-        yield f"second try; the first failed: {short_reason(row.retried)}."
+    for retried in dict.fromkeys(launch.retried for launch in row.each if launch.measured and launch.retried):
+        yield f"second try; the first failed: {short_reason(retried)}."
+
+
+def _failed_launches(row: Row) -> Iterator[str]:
+    if row.failures:
+        yield f"{short_reason(row.reason)}."
 
 
 def _in_several_runs(summary: Summary) -> Found:
@@ -245,11 +251,17 @@ def _loss_not_finite(measured: Sampled) -> Iterator[str]:
 
 def _disturbed(row: Row) -> Iterator[str]:
     """Of any outcome: another process on the GPU may explain an oom."""
-    yield from conditions.disturbances(row.conditions) if row.conditions else ()
+    yield from _of_each_launch(row, conditions.disturbances)
 
 
 def _short_of_disk(row: Row) -> Iterator[str]:
-    yield from conditions.short_of_disk(row.conditions) if row.conditions else ()
+    yield from _of_each_launch(row, conditions.short_of_disk)
+
+
+def _of_each_launch(row: Row, find: Callable[[Conditions], Iterable[str]]) -> Iterator[str]:
+    for launch in row.each:
+        number = f"launch {launch.launch}: " if row.launches else ""
+        yield from (number + reason for reason in (find(launch.conditions) if launch.conditions else ()))
 
 
 def _thrashing(cell: CellRows) -> Found:
@@ -322,6 +334,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("shifts", _each_measured(_starved)),
     Kind("shifts", _each_sampled(_mean_above_median)),
     Kind("shifts", _each_sampled(_windows_disagree)),
+    Kind("shifts", _each_row(_failed_launches)),
     Kind("shifts", _each_row(_disturbed)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),

@@ -16,6 +16,7 @@ from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import Memory, Traffic, Work
 from bench.report.gate import Gate
 from bench.statistics.intervals import Interval
+from bench.statistics.launches import Launch, Scatter
 
 P95_NEEDS = 20
 """Fewest samples for a 95th percentile. Of three, the formula would give the median."""
@@ -138,8 +139,13 @@ class Sampled(Measured):
     ranks: tuple[Rank, ...]
     slowest: Rank
     """The rank with the longest mean step. Every step ends in a gather, so means differ little: see ``gate``."""
+    launches: tuple[Launch, ...]
+    """What each launch says about the step."""
+    scatter: Scatter | None
+    """Between launches on its machine, if known."""
     interval: Interval | None
-    """Where the throughput lies with 95 % confidence, from the slowest rank's samples; None for too few samples."""
+    """Where the throughput lies with 95 % confidence, from the scatter between launches, or for a single launch of
+    unknown scatter from the slowest rank's samples; None for too few samples."""
     peak_rss_bytes_rank_max: int | None
     alloc_retries: int
     """How often the allocators of all ranks had to free their blocks and ask again."""
@@ -172,7 +178,7 @@ class RowId(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Row:
-    """One result."""
+    """One cell at one batch: all its launches."""
 
     id: RowId
     """Unique within a summary: equal figures of two runs are two rows."""
@@ -194,9 +200,23 @@ class Row:
     retried: str | None = None
     """Why the first of two tries failed."""
     conditions: Conditions | None = None
-    """What else the machine did meanwhile."""
+    """What else the machine did meanwhile. With several launches: see ``launches``."""
     accelerators: tuple[str, ...] = ()
     """Name of each GPU of the machine."""
+    launch: int = 1
+    """Its number, of the row of a single launch."""
+    launches: tuple["Row", ...] = ()
+    """A row for each of several launches, with its own samples; empty for a single one."""
+
+    @property
+    def each(self) -> tuple["Row", ...]:
+        """The row of each launch."""
+        return self.launches or (self,)
+
+    @property
+    def failures(self) -> tuple["Row", ...]:
+        """The launches of a measured row that measured nothing."""
+        return tuple(launch for launch in self.launches if self.measured and not launch.measured)
 
     @property
     def rate(self) -> float:
@@ -250,6 +270,8 @@ class Summary:
     """Of the first attempt."""
     wall_s: float
     """All attempts together."""
+    scatters: tuple[Scatter, ...] = ()
+    """What is known of the scatter between launches, of each kind of machine."""
 
     @property
     def rows(self) -> tuple[Row, ...]:

@@ -5,7 +5,7 @@ because it is faster at the same batch.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from pydantic import JsonValue
@@ -28,11 +28,13 @@ class SpeedUp:
     """Whether both have the same batch; otherwise each has its best one."""
     unlike: tuple[str, ...] = ()
     """Fields that differ, too, because the user allowed it."""
+    comparisons: int = 1
+    """How many ratios are judged together with this one, itself included."""
 
     @property
     def ratio(self) -> RateRatio:
         """Throughput of ``row`` divided by that of ``reference``."""
-        return throughput_ratio(self.row, self.reference)
+        return throughput_ratio(self.row, self.reference, self.comparisons)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,13 +63,26 @@ class Comparison:
         return frozenset(row.id for pair in self.speed_ups for row in (pair.reference, pair.row))
 
 
-def throughput_ratio(row: Row, reference: Row) -> RateRatio:
-    """Of two measured rows, with an interval where both hold samples."""
-    return rate_ratio(row.rate, throughput_interval(row), reference.rate, throughput_interval(reference))
+def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRatio:
+    """Of two measured rows, with an interval where both hold samples.
+
+    Args:
+        comparisons: number of ratios that are judged together.
+    """
+    ours, theirs = row.measured, reference.measured
+    if not (isinstance(ours, Sampled) and isinstance(theirs, Sampled)):
+        return RateRatio(row.rate / reference.rate)
+    return rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, ours.scatter, comparisons)
 
 
 def throughput_interval(row: Row) -> Interval | None:
     return row.measured.interval if isinstance(row.measured, Sampled) else None
+
+
+def even_batches(cell: CellRows) -> tuple[int, ...]:
+    """Batches of a cell whose throughput is even with that of its best one."""
+    best, rows = cell.best, [row for row in cell.sound if not row.short and row is not cell.best]
+    return tuple(row.batch_per_rank for row in rows if best and throughput_ratio(best, row, comparisons=len(rows)).even)
 
 
 def compare_axis(
@@ -92,10 +107,11 @@ def compare_axis(
         pairs = list(_speed_ups(cells, axis, reference, allowed))
         speed_ups += pairs
         alone += [cell for cell in cells if cell.best and not (pairs and axis in cell.contract)]
+    n = len({(pair.row.id, pair.reference.id) for pair in speed_ups})
     refused = tuple(islice(_refused(alone, summary.cells, axis, allowed), MAX_REFUSED + 1))
     return Comparison(
         axis=axis,
-        speed_ups=tuple(speed_ups),
+        speed_ups=tuple(replace(pair, comparisons=n) for pair in speed_ups),
         refused=refused[:MAX_REFUSED],
         more_refused=len(refused) > MAX_REFUSED,
     )

@@ -2,40 +2,51 @@
 
 import statistics
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from pydantic import JsonValue
 
 from bench.records.base import Device
+from bench.records.calibration import Calibration
 from bench.records.outcome import Failed, Ok, Oom, Reported, Result
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
 from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.gate import gate
+from bench.report.launches import merged, throughput_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, RowId, Sampled, Summary, Times
 from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
 from bench.statistics.intervals import Interval, mean_interval
+from bench.statistics.launches import Launch, Scatter, launch_of, scatter_of
 from bench.statistics.thrashing import CEILING, thrashing_batches
 
+CellKey = tuple[str, str | None, str | None]
+"""A cell's id; with the machine and the run where these tell two of it apart."""
 Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
 
-def summarize(results: Sequence[Result]) -> Summary:
+def summarize(results: Sequence[Result], calibrations: Sequence[Calibration] = ()) -> Summary:
     """The summary of ``results``, in any order. A cell that ran on two unlike machines, or in two runs that
-    `merge_runs` keeps apart, counts as two."""
+    `merge_runs` keeps apart, counts as two.
+
+    Args:
+        calibrations: what `bench calibrate` learnt; used for machines whose own launches say nothing of the scatter.
+    """
     machines = tuple(_distinct(result.machine for result in results))
     names = machine_names(machines)
-    by_cell: dict[tuple[str, str | None, str | None], list[Result]] = {}
+    by_cell: dict[CellKey, list[Result]] = {}
     for result in results:
         name, run = names[machines.index(result.machine)], result.axes.get(RUN)
         key = (result.attempt.cell.id, name, None if run is None else str(run))
         by_cell.setdefault(key, []).append(result)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
+    scatters = _scatters(by_cell, calibrations)
 
     def cells_with(named: Sequence[str]) -> tuple[CellRows, ...]:
-        return tuple(_cell_rows(key, group, named) for key, group in by_cell.items())
+        return tuple(_cell_rows(key, group, named, scatters.get(key[1])) for key, group in by_cell.items())
 
     cells = cells_with(named)
     columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
@@ -52,15 +63,54 @@ def summarize(results: Sequence[Result]) -> Summary:
         n_attempts=len(results),
         started_at=min((result.started_at for result in results), default=None),
         wall_s=sum(result.wall_s for result in results),
+        scatters=tuple(scatters.values()),
     )
 
 
-def row_of(result: Result, settings: dict[str, JsonValue] | None = None, row_id: RowId | None = None) -> Row:
+def _scatters(
+    by_cell: Mapping[CellKey, Sequence[Result]], calibrations: Sequence[Calibration]
+) -> dict[str | None, Scatter]:
+    """Between launches, by the name of the machine: from repeated launches, else from its calibration."""
+    repeated: dict[str | None, dict[tuple[CellKey, int], list[Launch]]] = {}
+    for key, group in by_cell.items():
+        for result in group:
+            if isinstance(result.outcome, Ok) and not result.attempt.short:
+                attempts = repeated.setdefault(key[1], {})
+                attempts.setdefault((key, result.attempt.batch_per_rank), []).append(_launch(result))
+    scatters = {}
+    for key, group in by_cell.items():
+        if key[1] in scatters:
+            continue
+        own = scatter_of(repeated.get(key[1], {}).values(), "repeated launches of this run")
+        machine = group[0].machine
+        calibrated = [each for each in calibrations if not each.machine.unlike(machine)]
+        if own or calibrated:
+            scatters[key[1]] = own or _calibrated(calibrated[-1])
+    return scatters
+
+
+def _calibrated(learnt: Calibration) -> Scatter:
+    return Scatter(sd=learnt.sd, degrees=learnt.degrees, source=f"`bench calibrate` on {learnt.measured_at[:10]}")
+
+
+def _launch(result: Result) -> Launch:
+    assert isinstance(result.outcome, Ok)
+    slowest = max((rank.step_times_s for rank in result.outcome.ranks), key=statistics.fmean)
+    return launch_of(slowest, result.attempt.launch)
+
+
+def row_of(
+    result: Result,
+    settings: dict[str, JsonValue] | None = None,
+    row_id: RowId | None = None,
+    scatter: Scatter | None = None,
+) -> Row:
     """The row of one result.
 
     Args:
         settings: those of its cell; saves computing them again.
         row_id: its name in a summary; by default, that of the only such attempt.
+        scatter: between launches on its machine, if known.
     """
     attempt, outcome = result.attempt, result.outcome
     return Row(
@@ -72,16 +122,19 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None, row_id:
         outcome=outcome.kind,
         reason=_reason(result),
         fault=outcome.fault if isinstance(outcome, Failed) else None,
-        measured=_measured(result),
+        measured=_measured(result, scatter),
         short=attempt.short,
         n_steps=attempt.measure.steps,
         retried=result.retried,
         conditions=result.conditions,
         accelerators=result.machine.accelerators,
+        launch=attempt.launch,
     )
 
 
-def _cell_rows(key: tuple[str, str | None, str | None], results: Sequence[Result], named: Sequence[str]) -> CellRows:
+def _cell_rows(
+    key: CellKey, results: Sequence[Result], named: Sequence[str], scatter: Scatter | None = None
+) -> CellRows:
     cell_id, machine, _ = key
     # Where a batch was measured in full, its short attempt has nothing to add.
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
@@ -93,14 +146,17 @@ def _cell_rows(key: tuple[str, str | None, str | None], results: Sequence[Result
         return {**settings_of(result, named, cell_id), **on_machine}
 
     shared, names = settings(first), tuple(part for part in key if part is not None)
-    seen: Counter[tuple[int, bool]] = Counter()
-    rows = []
+    seen: Counter[tuple[int, bool, int]] = Counter()
+    launches: dict[RowId, list[Row]] = {}
     for result in shown:
-        attempt = result.attempt.batch_per_rank, result.attempt.short
-        row_id = RowId(names, *attempt, repeat=seen[attempt])
-        seen[attempt] += 1
+        attempt = result.attempt
+        launch = attempt.batch_per_rank, attempt.short, attempt.launch
+        row_id = RowId(names, *launch[:2], repeat=seen[launch])
+        seen[launch] += 1
         # Axes may be named in another order in another run, and imported rows may state different fields.
-        rows.append(row_of(result, shared if _named_alike(result, first) else settings(result), row_id))
+        of_row = shared if _named_alike(result, first) else settings(result)
+        launches.setdefault(row_id, []).append(row_of(result, of_row, row_id, scatter))
+    rows = [merged(group) for group in launches.values()]
     rows.sort(key=lambda row: row.batch_per_rank)
     thrashing = _thrashing(rows)
     sound = [
@@ -161,11 +217,15 @@ def _reason(result: Result) -> str | None:
     return reason if result.retried is None else f"second try, {reason} (first try: {result.retried})"
 
 
-def _measured(result: Result) -> Measured | None:
+def _measured(result: Result, scatter: Scatter | None) -> Measured | None:
     attempt = result.attempt
     match result.outcome:
         case Ok() as outcome:
-            return _measure(outcome, attempt.batch_per_rank)
+            measured = _measure(outcome, attempt.batch_per_rank)
+            if attempt.launch == 1 and scatter is None:
+                return measured
+            known = replace(measured, launches=(_launch(result),), scatter=scatter)
+            return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
         case Reported() as outcome:
             batch_global = attempt.batch_per_rank * attempt.cell.num_processes
             return _imported(outcome, batch_global, result.machine.hardware.device)
@@ -225,6 +285,8 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
         slowest=slowest,
         samples_per_s_global=batch_global / slowest.step.mean_s,
         step_time_s_per_rank=tuple(rank.step.mean_s for rank in ranks),
+        launches=(launch_of(slowest.step.samples_s),),
+        scatter=None,
         interval=_throughput_interval(slowest.step.samples_s, batch_global),
         peak_allocated_bytes_rank_max=_worst([memory.peak_allocated_bytes for memory in memories]),
         peak_reserved_bytes_rank_max=_worst([memory.peak_reserved_bytes for memory in memories]),

@@ -34,6 +34,9 @@ can make head look faster and never slower. Each run's disturbance therefore wid
 A workload whose steps vary by themselves gets wider intervals than necessary. A user who knows the noise can give it:
 its square then replaces both QUIET's and the disturbance's.
 
+With `ENOUGH_LAUNCHES` launches of an attempt, their scatter is the error of its typical step, and the disturbance drops
+out. QUIET stays: two runs are made at different times, which the launches of neither show.
+
 With `ENOUGH_PAIRS` attempts in both runs, the runs themselves show how much they differ: the spread of the log ratios
 about their median, a median absolute deviation, is used where it is larger. A few attempts that really changed do not
 widen the intervals of all others. The median itself is never subtracted, so a change that all attempts have in common
@@ -42,9 +45,9 @@ is still detected.
 An interval reaches Student's t times these to each side, with degrees of freedom after Welch and Satterthwaite.
 `verdict` turns intervals into words.
 
-Tested by tests/perf/compare_trials.py on two cores under a load of 2.5 to 5 from other work: of 165 comparisons of
-unchanged attempts, from all pairs of 11 runs, none raised an alarm. An added sleep of 30 % was SLOWER in 30 of 30
-attempts, and one of 10 % was SAME in none.
+Tried with a workload that sleeps for most of a step, on two cores under a load of 2.5 to 5 from other work: of 165
+comparisons of unchanged attempts, from all pairs of 11 runs, none raised an alarm. An added sleep of 30 % was SLOWER in
+30 of 30 attempts, and one of 10 % was SAME in none.
 """
 
 import math
@@ -53,7 +56,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.statistics.intervals import CONFIDENCE, Interval, blocks, student_t
+from bench.statistics.intervals import CONFIDENCE, Interval, blocks, standard_error, student_t
 
 Steps = Sequence[Sequence[float]]
 """Step times in seconds of every rank."""
@@ -64,6 +67,8 @@ QUIET = 0.01
 """Standard deviation between runs of the same code on a quiet machine, as a share."""
 FAST = 0.05
 """Share of the steps that are faster than the fast step."""
+ENOUGH_LAUNCHES = 3
+"""Fewest launches of a side whose own scatter is used."""
 ENOUGH_PAIRS = 5
 """Fewest attempts whose own spread is a usable estimate."""
 MAD_TO_SD = 1.4826
@@ -103,7 +108,13 @@ def step_ratios(pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None
     Args:
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
     """
-    typical = [(typical_step(base), typical_step(head)) for base, head in pairs]
+    return typical_ratios([(typical_step(base), typical_step(head)) for base, head in pairs], noise)
+
+
+def typical_ratios(
+    typical: Sequence[tuple[Typical | None, Typical | None]], noise: float | None = None
+) -> list[Ratio | None]:
+    """The ratio of each pair of typical steps; see `step_ratios`."""
     both = [(base, head) for base, head in typical if base and head]
     spread = _spread([math.log(head.time_s / base.time_s) for base, head in both])
     ratios = iter([_ratio(base, head, noise, spread, len(both)) for base, head in both])
@@ -128,6 +139,25 @@ def typical_step(ranks_s: Steps) -> Typical | None:
         degrees=k - 1,
         disturbed=max(0.0, math.log(time_s / fast_s)),
         mean_s=statistics.fmean(steps_s),
+    )
+
+
+def typical_of_launches(launches: Sequence[Steps]) -> Typical | None:
+    """The typical step of an attempt that was launched several times; None where no launch has three steps.
+
+    With three launches or more, their own scatter is the error, and includes what disturbs them.
+    """
+    each = [typical for launch in launches if (typical := typical_step(launch))]
+    if len(each) < 2:
+        return each[0] if each else None
+    n, logs = len(each), [math.log(typical.time_s) for typical in each]
+    shown = n >= ENOUGH_LAUNCHES
+    return Typical(
+        time_s=math.exp(statistics.fmean(logs)),
+        error=standard_error(logs) if shown else math.hypot(*(typical.error for typical in each)) / n,
+        degrees=n - 1 if shown else sum(typical.degrees for typical in each),
+        disturbed=0.0 if shown else statistics.fmean(typical.disturbed for typical in each),
+        mean_s=statistics.fmean(typical.mean_s for typical in each),
     )
 
 

@@ -8,22 +8,30 @@ confidence for all attempts together (Bonferroni), so that a large matrix does n
 mean does not say the opposite. SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow,
 and the mean changes by more than the margin: see `tail`. UNCLEAR: none of these.
 
-*Two cells of one run.* Even: the 95 % interval of the ratio of their throughputs contains 1, or the interval is unknown
-and the ratio rounds to 1.00. Otherwise one of them is faster.
+*Two cells of one run.* Their throughputs are compared over launches: see `launches`. Faster: the interval of the ratio
+lies on one side of 1, with 99 % confidence for all comparisons of the table together. Even: not faster, and the 95 %
+interval lies completely inside the margin, a claim of its own as above. Undecided: neither. With one launch a side on a
+machine whose scatter between launches is unknown, every ratio is undecided.
 """
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 from bench.statistics.intervals import Interval
-from bench.statistics.ratio import Ratio
+from bench.statistics.launches import Basis, Launch, Scatter, reach
+from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio
 from bench.statistics.tail import Tail
 
 Speed = Literal["SAME", "FASTER", "SLOWER", "FASTER TAIL", "SLOWER TAIL", "UNCLEAR"]
 """Of a step of the head run against the same step of the base run."""
-EVEN = "even"
-FASTER = "faster"
+Word = Literal["faster", "even", "undecided"]
+"""Of the throughputs of two cells."""
+EVEN: Word = "even"
+FASTER: Word = "faster"
+UNDECIDED: Word = "undecided"
+MORE_LAUNCHES = "measure.launches=5"
+"""What a user adds to `bench run` to get a decision."""
 
 MARGIN = 0.05
 """Share by which a step may change and count as the same."""
@@ -53,29 +61,64 @@ class RateRatio:
     """One throughput divided by another."""
 
     estimate: float
-    interval: Interval | None
+    interval: Interval | None = None
     """Where the ratio lies with 95 % confidence; None where one side's scatter is unknown."""
+    alarm: Interval | None = None
+    """Where it lies with a confidence that accounts for the number of comparisons; never narrower."""
+    basis: Basis | None = None
+    """Where the difference between launches comes from; None without an interval."""
+
+    @property
+    def word(self) -> Word:
+        if self.interval is None or self.alarm is None or self.basis == "assumed":
+            return UNDECIDED
+        if not self.alarm[0] <= 1 <= self.alarm[1]:
+            return FASTER
+        return EVEN if self.interval[0] >= 1 / (1 + MARGIN) and self.interval[1] <= 1 + MARGIN else UNDECIDED
 
     @property
     def even(self) -> bool:
-        """Whether the interval contains 1. A ratio without an interval is not known to be even."""
-        return self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
+        return self.word == EVEN
 
     @property
     def has_winner(self) -> bool:
-        """Whether one side may be called `FASTER`. Without an interval, a ratio that rounds to 1.00 has no winner."""
-        return not self.even and not (self.interval is None and f"{self.estimate:.2f}" == "1.00")
+        """Whether one side may be called `FASTER`."""
+        return self.word == FASTER
+
+    @property
+    def may_be_even(self) -> bool:
+        """Whether the interval contains 1: the difference may be noise. A ratio without an interval is not known to
+        be noise."""
+        return self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
 
     @property
     def inverse(self) -> "RateRatio":
-        ends = None if self.interval is None else (1 / self.interval[1], 1 / self.interval[0])
-        return RateRatio(1 / self.estimate, ends)
+        return RateRatio(1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis)
 
 
-def rate_ratio(rate: float, interval: Interval | None, other: float, other_interval: Interval | None) -> RateRatio:
-    """``rate`` divided by ``other``. The interval takes both sides as independent, on a logarithmic scale."""
+def rate_ratio(
+    rate: float,
+    launches: Sequence[Launch],
+    other: float,
+    other_launches: Sequence[Launch],
+    scatter: Scatter | None = None,
+    comparisons: int = 1,
+) -> RateRatio:
+    """``rate`` divided by ``other``.
+
+    Args:
+        launches: of each side; empty for imported figures.
+        scatter: between launches of this machine, if known.
+        comparisons: number of ratios that are judged together.
+    """
     estimate = rate / other
-    if interval is None or other_interval is None:
-        return RateRatio(estimate, None)
-    half = math.hypot(*(math.log(high / low) / 2 for low, high in (interval, other_interval)))
-    return RateRatio(estimate, (estimate * math.exp(-half), estimate * math.exp(half)))
+    # A rate is a constant divided by the mean step, so the reach of the inverse ratio of steps is the same.
+    within = reach(other_launches, launches, scatter) if launches and other_launches else None
+    if within is None:
+        return RateRatio(estimate)
+    alarm = within.interval(estimate, 1 - (1 - ALARM_CONFIDENCE) / max(comparisons, 1))
+    return RateRatio(estimate, within.interval(estimate), alarm, within.basis)
+
+
+def _inverse(interval: Interval | None) -> Interval | None:
+    return None if interval is None else (1 / interval[1], 1 / interval[0])

@@ -6,6 +6,7 @@ reports/<name>/
     attempts/<backend>-<id>/b<batch>/ one attempt: see bench/store/spool.py, and
         launch.log, command.sh        the output of its own launch; the command that runs it again by hand
         result.json                   its outcome; written last
+    calibration.json                  what `bench calibrate` knew of the machine when the run began, if anything
     superseded/                       attempts that were measured again, or that a kill interrupted
     servers/                          logs of the rank servers
     imported/                         the files that imported figures come from
@@ -27,6 +28,7 @@ from bench import secrets
 from bench.errors import InputError
 from bench.machine import disk
 from bench.records.base import Frozen
+from bench.records.calibration import Calibration
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.machine import Machine
 from bench.records.outcome import Result
@@ -234,6 +236,13 @@ class Store:
         except OSError:
             disk.give_up(self.root)
             spool.write(folder / "result.json", result)
+
+    def calibration(self) -> Calibration | None:
+        """What was known of the scatter between launches of this machine."""
+        return self._load(self.root / "calibration.json", Calibration)
+
+    def keep_calibration(self, learnt: Calibration) -> None:
+        spool.write(self.root / "calibration.json", learnt)
 
     def keep(self, name: str, text: str) -> None:
         """Keep a copy of a file that figures were imported from."""

@@ -17,6 +17,7 @@ from bench.matrix import Matrix
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
+from bench.store import calibrations
 from bench.store.run_folder import Store
 from bench.sweep.progress import Progress
 from bench.sweep.sweep import Rerun, Sweep
@@ -50,6 +51,8 @@ def opened(
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
     with store.open(record, [plan.cell for plan in plans], None if keep_matrix else matrix.text()):
+        if learnt := calibrations.newest(record, calibrations.folder()):
+            store.keep_calibration(learnt)
         context = Context(
             hardware=hardware,
             new_folder=store.servers,

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, GIB, MACHINE, ok, rank, rendered, result, rss, vram, world
+from examples import CUDA_MACHINE, GIB, MACHINE, launched, ok, rank, rendered, result, rss, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -110,8 +110,8 @@ def test_what_is_even_beyond_the_headroom_is_not_called_faster() -> None:
         for batch, (steps_s, held) in {8: within, 16: beyond}.items()
     ]
     first, second = told(rows)
-    assert "Even with ddp, batch 16 (" in first
-    assert second.startswith("or even, but beyond the headroom: ddp, batch 16")
+    assert "Undecided against ddp, batch 16 (" in first
+    assert second.startswith("or undecided and beyond the headroom: ddp, batch 16")
 
 
 def test_what_ran_out_below_it_keeps_a_batch_out_of_the_advice() -> None:
@@ -189,7 +189,7 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
     assert [line.partition(" Based")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
         "train with ddp, batch 2: 100 samples/s, the only setting within the headroom. 50.0 % of capacity held, 50.0 %"
         " of capacity to spare.",
-        "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
+        "or undecided and beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
         f"or ddp, batch 4: 150 samples/s, {unknown}",
         f"or fsdp, batch 2: 50 samples/s, {unknown}",
     ]
@@ -243,7 +243,7 @@ def test_two_searches_of_one_cell_say_for_which_headroom() -> None:
     probes = [probe(results, headroom=share) for share in (0.9, 0.7)]
     assert [line.partition(" samples/s")[0] for line in told(results, *probes)] == [
         "For headroom 70.0 %: train with ddp, batch 1: 20",
-        "For headroom 70.0 %: or faster, but beyond the headroom: ddp, batch 2: 26.7",
+        "For headroom 70.0 %: or undecided and beyond the headroom: ddp, batch 2: 26.7",
         "For headroom 90.0 %: train with ddp, batch 2: 26.7",
     ]
     text = rendered(results, probes)
@@ -462,7 +462,7 @@ def test_a_report_reads_the_choices_of_its_run_and_adds_what_it_compares(tmp_pat
 STEADY, NOISY = (0.1, 0.1001, 0.0999) * 4, (0.06, 0.16, 0.1) * 4
 
 
-def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
+def test_advice_says_what_is_undecided_whichever_the_reference_is() -> None:
     slow = tuple(2 * step_s for step_s in STEADY)
     results = [
         result(ok(slow, slow)),
@@ -471,16 +471,20 @@ def test_advice_says_what_is_even_with_it_whichever_the_reference_is() -> None:
     ]
     summary = summarize(results)
     (advice,) = advise(summary)
-    (pair,) = advice.even
+    (pair,) = advice.undecided
     assert pair.reference.settings["backend"] == "fsdp"
     first, *others = joined(advice_sentences(summary, [advice]))
     assert first.startswith("train with zero2, batch 2: 40 samples/s")
-    assert re.search(r"of 2 ranks\. Even with fsdp, batch 2 \(1\.07×, 0\.\d\d to 1\.\d\d\)\.$", first)
-    assert not any("Even" in line for line in others)
+    assert re.search(r"of 2 ranks\. Undecided against fsdp, batch 2 \(1\.07×, 0\.\d\d to 1\.\d\d\)\.$", first)
+    assert not any("Undecided" in line for line in others)
 
 
 def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
-    results = [result(ok(STEADY, STEADY), axes={"attention": name}) for name in "abcdefgh"]
+    results = [
+        launched(result(ok(STEADY, STEADY), axes={"attention": name}), launch)
+        for name in "abcdefgh"
+        for launch in (1, 2, 3)
+    ]
     summary = summarize(results)
     (line,) = joined(advice_sentences(summary, advise(summary)))
     assert "Even with ddp, attention b, batch 2 (1.00×, 1.00 to 1.00); ddp, attention c" in line

@@ -1,6 +1,5 @@
 """Fair comparison, advice, and the rows for other programs: from built results, and from the published table."""
 
-import math
 import sys
 from pathlib import Path
 from typing import Any
@@ -64,8 +63,8 @@ def test_best_and_matched_batches_stand_side_by_side(rows: list[Result]) -> None
     shown = faster(summary, compare_axis(summary))
     told = {(row[0], row[3]): row[4] for row in shown.rows}
     assert shown.headers[:4] == ("num_cams", "attention", "grad_ckpt", "how")
-    assert told["1", "best against best"] == "zero2 1.43×"
-    assert told["1", "matched batch 8"] == "fsdp 1.13×"
+    assert told["1", "best against best"] == "undecided, zero2 1.43×"
+    assert told["1", "matched batch 8"] == "undecided, fsdp 1.13×"
     assert len(told) == 2  # zero2 has no rows of four cameras, nor of eager attention
 
 
@@ -109,7 +108,7 @@ def test_an_override_is_loud_and_marks_each_figure(rows: list[Result]) -> None:
     assert shown.rows
     assert all("UNLIKE in attention, grad_ckpt" in row[shown.headers.index("faster")] for row in shown.rows)
     assert "Only results that differ in nothing else" not in " ".join(shown.notes)
-    assert shown.notes[-1].startswith("Best against best: each side at the batch")
+    assert shown.notes[1].startswith("Best against best: each side at the batch")
     assert shown.notes[0].startswith("UNLIKE: these figures compare results that also differ in attention, grad_ckpt")
 
 
@@ -150,7 +149,7 @@ def test_what_does_not_say_its_value_of_the_axis_is_refused() -> None:
 def test_a_tie_of_imported_figures_has_no_winner() -> None:
     summary = summarize([published(name, 1, SDPA, 8, 40, 50, 4000) for name in ("fsdp", "zero2")])
     shown = faster(summary, compare_axis(summary))
-    assert {row[shown.headers.index("faster")] for row in shown.rows} == {"even, 1.00×"}
+    assert {row[shown.headers.index("faster")] for row in shown.rows} == {"undecided, 1.00×"}
 
 
 def test_a_headline_that_rests_on_a_doubted_row_says_so() -> None:
@@ -273,17 +272,16 @@ def test_any_axis_can_be_compared_against_any_reference() -> None:
     assert best.ratio.estimate == matched.ratio.estimate == pytest.approx(2)
     assert not compare_axis(summary).speed_ups
     shown = faster(summary, compare_axis(summary, "attention", reference="eager"))
-    assert shown.rows[0][shown.headers.index("faster")].startswith("sdpa 2.00×")
+    assert shown.rows[0][shown.headers.index("faster")].startswith("undecided, sdpa 2.00×")
 
 
-def test_a_ratio_has_an_interval_and_noise_is_called_even() -> None:
+def test_a_ratio_has_an_interval_and_noise_is_undecided() -> None:
     steady, noisy = (0.1, 0.1001, 0.0999) * 4, (0.05, 0.16, 0.09) * 4
     summary = summarize([result(ok(steady, steady)), result(ok(noisy, noisy, backend="fsdp"), backend="fsdp")])
     found = compare_axis(summary).speed_ups[0]
     assert found.ratio.interval is not None
     assert found.ratio.interval[0] < 1 < found.ratio.interval[1]
-    assert math.sqrt(math.prod(found.ratio.interval)) == pytest.approx(found.ratio.estimate)
-    assert faster(summary, compare_axis(summary)).rows[0][1].startswith("even, 1.00×")
+    assert faster(summary, compare_axis(summary)).rows[0][1].startswith("undecided, 1.00×")
 
 
 def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on(rows: list[Result]) -> None:
@@ -299,7 +297,7 @@ def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on(rows: li
     )  # and fsdp is no alternative: slower, and holds more
     assert told[2].startswith("For num_cams 4: train with fsdp")
     assert "batch 4: 6.19 samples/s" in told[2]  # batch 8 holds 90.7 %
-    assert told[4].startswith("For num_cams 4: or faster, but beyond the headroom: fsdp")
+    assert told[4].startswith("For num_cams 4: or undecided and beyond the headroom: fsdp")
 
 
 STEADY, NOISY = (0.1, 0.1001, 0.0999) * 4, (0.06, 0.16, 0.1) * 4

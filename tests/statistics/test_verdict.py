@@ -1,39 +1,42 @@
 """The words for a comparison: speed of two runs, and ratios of two cells."""
 
-import math
-
 import pytest
 
-from bench.statistics.verdict import RateRatio, rate_ratio
-
-
-def test_the_interval_of_a_ratio_takes_both_sides_as_independent() -> None:
-    ratio = rate_ratio(20.0, (19.0, 21.0), 10.0, (9.0, 11.0))
-    half = math.hypot(math.log(21 / 19) / 2, math.log(11 / 9) / 2)
-    assert ratio.estimate == 2
-    assert ratio.interval == pytest.approx((2 * math.exp(-half), 2 * math.exp(half)))
-    assert ratio.inverse.estimate == 0.5
-    assert ratio.inverse.interval == pytest.approx((math.exp(-half) / 2, math.exp(half) / 2))
-
-
-def test_without_one_sides_scatter_there_is_no_interval() -> None:
-    assert rate_ratio(20.0, None, 10.0, (9.0, 11.0)).interval is None
-    assert RateRatio(2.0, None).inverse.interval is None
+from bench.statistics.intervals import Interval
+from bench.statistics.launches import Basis
+from bench.statistics.verdict import RateRatio, Word
 
 
 @pytest.mark.parametrize(
-    ("estimate", "interval", "even", "has_winner"),
+    ("interval", "alarm", "basis", "word"),
     [
-        (1.2, (1.1, 1.3), False, True),
-        (1.2, (0.9, 1.5), True, False),
-        (1.2, (1.0, 1.4), True, False),
-        (1.2, None, False, True),
-        (1.004, None, False, False),
-        (1.004, (1.002, 1.006), False, True),
+        ((1.1, 1.3), (1.05, 1.35), "launches", "faster"),
+        ((1.1, 1.3), (0.99, 1.4), "launches", "undecided"),
+        ((0.7, 0.8), (0.6, 0.9), "launches", "faster"),
+        ((0.9, 1.5), (0.8, 1.6), "launches", "undecided"),
+        ((0.96, 1.04), (0.9, 1.1), "launches", "even"),
+        ((0.94, 1.04), (0.9, 1.1), "launches", "undecided"),
+        ((0.96, 1.06), (0.9, 1.1), "launches", "undecided"),
+        ((1.01, 1.03), (1.005, 1.035), "launches", "faster"),
+        ((0.99, 1.01), (0.98, 1.02), "scatter", "even"),
+        ((1.1, 1.3), (1.05, 1.35), "scatter", "faster"),
+        ((0.99, 1.01), (0.98, 1.02), "assumed", "undecided"),
+        ((1.1, 1.3), (1.05, 1.35), "assumed", "undecided"),
     ],
 )
-def test_even_is_a_claim_of_its_own(
-    estimate: float, interval: tuple[float, float] | None, even: bool, has_winner: bool
-) -> None:
-    ratio = RateRatio(estimate, interval)
-    assert (ratio.even, ratio.has_winner) == (even, has_winner)
+def test_faster_and_even_are_claims_of_their_own(interval: Interval, alarm: Interval, basis: Basis, word: Word) -> None:
+    for ratio in (found := RateRatio(1.0, interval, alarm, basis), found.inverse):
+        assert ratio.word == word
+        assert (ratio.even, ratio.has_winner) == (word == "even", word == "faster")
+
+
+def test_the_inverse_is_the_same_ratio_seen_from_the_other_side() -> None:
+    found = RateRatio(2.0, (1.6, 2.5), (1.25, 4.0), "launches")
+    assert found.inverse == RateRatio(0.5, (0.4, 0.625), (0.25, 0.8), "launches")
+    assert RateRatio(2.0).inverse == RateRatio(0.5)
+
+
+def test_a_ratio_without_an_interval_is_undecided_and_not_known_to_be_noise() -> None:
+    assert RateRatio(1.004).word == "undecided"
+    assert not RateRatio(1.004).may_be_even
+    assert RateRatio(1.1, (0.9, 1.3), (0.8, 1.4), "assumed").may_be_even

@@ -6,13 +6,14 @@ from bench.report.advice import Advice, LeftOut
 from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
+from bench.report.speedup import throughput_ratio
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
-from bench.statistics.verdict import EVEN, FASTER
+from bench.statistics.verdict import EVEN, MORE_LAUNCHES, UNDECIDED
 from bench.units import counted, percent, rate
 
 MAX_EVEN = 5
-SURER = "measure.launches=5"
+ENOUGH_LAUNCHES = 5
 """What a user adds to `bench run` for a surer answer: several launches show what differs between them."""
 
 
@@ -40,8 +41,7 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
         yield f"{task}{reasons}{_caveats(advice, chosen, doubted)}"
     for row in advice.alternatives:
         beyond = "beyond the headroom" if (row.held or 0) > headroom else "maybe beyond the headroom in its next launch"
-        word = EVEN if any(pair.reference.id == row.id for pair in advice.even) else FASTER
-        but = f"{word}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
+        but = f"{_word(advice.chosen, row)} {beyond}: " if row.id in advice.beyond and advice.chosen else ""
         figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
         yield f"{task}or {but}{_choice(summary, advice, row)}: {figures}"
     for left_out in advice.left_out:
@@ -62,7 +62,10 @@ def _answer(summary: Summary, advice: Advice, chosen: Row) -> str:
             case "max_batch":
                 parts.append("the search stopped at max_batch")
                 commands.append(f"`bench probe MATRIX probe.max_batch={2 * chosen.batch_per_rank}`")
-        parts.append(f"to be surer: {', '.join([*commands, f'`bench run MATRIX {SURER}`'])}")
+        if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
+            commands.append(f"`bench run MATRIX {MORE_LAUNCHES}`")
+        if commands:
+            parts.append(f"to be surer: {', '.join(commands)}")
     return "; ".join(parts) + "."
 
 
@@ -95,17 +98,26 @@ def _why_left_out(left_out: LeftOut) -> str:
             return f"nothing was measured: {', '.join(left_out.details)}"
 
 
+def _word(chosen: Row, row: Row) -> str:
+    """How the throughput of ``row`` compares with that of the chosen one."""
+    word = throughput_ratio(row, chosen).word
+    return f"{word} and" if word == UNDECIDED else f"{word}, but"
+
+
 def _even(summary: Summary, advice: Advice) -> str:
-    """`` Even with ddp, batch 16 (1.01×, 0.83 to 1.24).``: the chosen row's throughput divided by the other's."""
-    pairs, names = advice.even, []
-    for pair in pairs[:MAX_EVEN]:
-        assert pair.ratio.interval is not None
-        low, high = pair.ratio.interval
-        names.append(
-            f"{_choice(summary, advice, pair.reference)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})"
-        )
-    more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
-    return f" {EVEN.capitalize()} with {'; '.join([*names, *more])}." if pairs else ""
+    """`` Even with ddp, batch 16 (1.01×, 0.98 to 1.04).``: the chosen row's throughput divided by the other's."""
+    sentences = ""
+    for words, pairs in ((f"{EVEN} with", advice.even), (f"{UNDECIDED} against", advice.undecided)):
+        names = []
+        for pair in pairs[:MAX_EVEN]:
+            assert pair.ratio.interval is not None
+            low, high = pair.ratio.interval
+            names.append(
+                f"{_choice(summary, advice, pair.reference)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})"
+            )
+        more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
+        sentences += f" {words.capitalize()} {'; '.join([*names, *more])}." if pairs else ""
+    return sentences
 
 
 def _caveats(advice: Advice, row: Row, doubted: frozenset[RowId]) -> str:
@@ -140,4 +152,6 @@ def _memory(row: Row, headroom: float) -> str:
 def _based_on(row: Row) -> str:
     if not isinstance(row.measured, Sampled):
         return f"Based on imported figures: {row.measured.source if row.measured else ''}."
-    return f"Based on {row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
+    launches = len(row.measured.launches)
+    each = f"{counted(launches, 'launch')} of " if launches > 1 else ""
+    return f"Based on {each}{row.n_steps} measured steps of {counted(row.world_size, 'rank')}."

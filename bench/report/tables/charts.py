@@ -52,7 +52,10 @@ def throughput(summary: Summary) -> LineChart:
         panels=panels,
         notes=(
             *(
-                ["Pale bars: 95 % confidence interval of the throughput; hidden where it is smaller than the mark."]
+                [
+                    "Pale bars: 95 % confidence interval of the throughput, from the scatter between launches, or else"
+                    " of steps; hidden where it is smaller than the mark."
+                ]
                 if intervals
                 else []
             ),

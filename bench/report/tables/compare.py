@@ -128,6 +128,14 @@ def _interval(pair: Pair) -> str:
     return _marked(pair, f"{low:.3f} to {high:.3f}")
 
 
+def _of_means(pair: Pair) -> str:
+    """``1.066 (0.981 to 1.158)``"""
+    if pair.ratio is None:
+        return UNKNOWN
+    within = pair.means.interval
+    return f"{pair.means.estimate:.3f}" + (f" ({within[0]:.3f} to {within[1]:.3f})" if within else "")
+
+
 def _peak_gib(pair: Pair, row: Row) -> str:
     return _marked(pair, gib(row.measured.peak_allocated_bytes_rank_max if row.measured else None))
 
@@ -150,9 +158,7 @@ PAIR_COLUMNS: tuple[Column[Pair], ...] = (
         numeric=True,
     ),
     Column("95 % interval", _interval, numeric=True),
-    Column(
-        "of means", lambda pair: _marked(pair, f"{pair.ratio.of_means:.3f}" if pair.ratio else UNKNOWN), numeric=True
-    ),
+    Column("of means", lambda pair: _marked(pair, _of_means(pair)), numeric=True),
     Column("step", lambda pair: _marked(pair, pair.speed), bold=lambda pair: pair.speed in ("SLOWER", "SLOWER TAIL")),
     Column("base GiB", lambda pair: _peak_gib(pair, pair.base), numeric=True),
     Column("head GiB", lambda pair: _peak_gib(pair, pair.head), numeric=True),
@@ -172,7 +178,8 @@ def _pairs(runs: TwoRuns) -> Table:
         PAIR_COLUMNS,
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
-            " is the ratio of the typical steps; of means is the ratio of the mean steps.",
+            " is the ratio of the typical steps; of means is the ratio of the mean steps, with the 95 % interval that a"
+            " report shows for it.",
             f"SAME: the 95 % interval and the ratio of means lie within {percent(runs.margin)} (--same-within). SLOWER,"
             f" FASTER: the ratio is beyond that with {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"

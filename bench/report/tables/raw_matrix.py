@@ -43,6 +43,8 @@ def matrix(summary: Summary) -> Table:
         Column[Row]("of capacity", measured(lambda figures: percent(figures.capacity_share_rank_max)), numeric=True),
         outcome_column(lambda row: row, lambda row: row.id in thrashing),
     ]
+    if any(row.launches for row in summary.rows):
+        columns.insert(len(summary.columns) + 2, Column[Row]("launches", launches_in_words, numeric=True))
     if any(row.reason for row in summary.rows):
         columns.append(Column("reason", lambda row: short_reason(row.reason), prose=True))
     return table_of(
@@ -56,6 +58,12 @@ def matrix(summary: Summary) -> Table:
             " outside torch, on a CPU the memory that the attempt allocated.",
         ),
     )
+
+
+def launches_in_words(row: Row) -> str:
+    """``5``, or ``4 of 5`` where one measured nothing."""
+    measured = sum(launch.measured is not None for launch in row.each)
+    return str(measured) if measured == len(row.each) else f"{measured} of {len(row.each)}"
 
 
 def row_columns(summary: Summary) -> list[Column[Row]]:

@@ -7,6 +7,7 @@ from typing import get_args
 
 from pydantic import JsonValue
 
+from bench.records.calibration import Calibration
 from bench.records.claim import Claim
 from bench.records.outcome import Result
 from bench.records.until import Until
@@ -70,6 +71,8 @@ class Report:
     """Planned and not measured yet; see `bench.report.missing`."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
     """Files of the runs that cannot be read, and what is wrong with each."""
+    calibrations: Sequence[Calibration] = ()
+    """What `bench calibrate` learnt about the machines of these runs."""
     scripts: bool = True
     """Whether the folders of the results hold command.sh; a kept copy may not."""
     untils: Sequence[Until] = ()
@@ -77,7 +80,7 @@ class Report:
 
     @cached_property
     def summary(self) -> Summary:
-        return summarize(self.results)
+        return summarize(self.results, self.calibrations)
 
     @cached_property
     def charts(self) -> Sequence[Chart]:

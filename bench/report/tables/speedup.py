@@ -7,11 +7,12 @@ from bench.report.contract import fields_in_words
 from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, cell_name, setting, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.report.speedup import Comparison, SpeedUp
+from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Table, table_of
-from bench.statistics.verdict import EVEN, FASTER
-from bench.units import rate
+from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
+from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, UNDECIDED
+from bench.units import percent, rate
 
 NOT_COMPARED = "Not compared"
 
@@ -34,6 +35,13 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
     axis = caption(comparison.axis)
     values = {row.id: _value(cell, comparison.axis) for cell in summary.cells for row in cell.rows}
     doubted = doubted_rows(summary)
+    as_fast = {cell.best.id: even_batches(cell) for cell in summary.cells if cell.best}
+
+    def batch(pair: SpeedUp, row: Row) -> str:
+        others = () if pair.matched else as_fast.get(row.id, ())
+        return (
+            f"{row.batch_per_rank} ({EVEN} with {', '.join(map(str, others))})" if others else str(row.batch_per_rank)
+        )
 
     def winner(pair: SpeedUp) -> str:
         return _winner(pair, values) + (", doubted" if {pair.reference.id, pair.row.id} & doubted else "")
@@ -45,12 +53,12 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
             if name not in (comparison.axis, "cell")
         ),
         Column[SpeedUp]("how", lambda pair: f"matched batch {pair.row.batch_per_rank}" if pair.matched else BEST),
-        Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched),
+        Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched and pair.ratio.word != UNDECIDED),
         Column[SpeedUp](f"{axis} A", lambda pair: values[pair.reference.id]),
-        Column[SpeedUp]("batch A", lambda pair: str(pair.reference.batch_per_rank), numeric=True),
+        Column[SpeedUp]("batch A", lambda pair: batch(pair, pair.reference), numeric=True),
         Column[SpeedUp]("samples/s A", lambda pair: rate(pair.reference.rate), numeric=True),
         Column[SpeedUp](f"{axis} B", lambda pair: values[pair.row.id]),
-        Column[SpeedUp]("batch B", lambda pair: str(pair.row.batch_per_rank), numeric=True),
+        Column[SpeedUp]("batch B", lambda pair: batch(pair, pair.row), numeric=True),
         Column[SpeedUp]("samples/s B", lambda pair: rate(pair.row.rate), numeric=True),
     ]
     unlike = sorted({name for pair in comparison.speed_ups for name in pair.unlike})
@@ -59,7 +67,8 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         if unlike
         else "Only results that agree in everything else are compared.",
         "Best against best: each side at the batch with its highest throughput. In brackets: the 95 % confidence"
-        " interval of the ratio, from the scatter of steps within each attempt.",
+        " interval of the ratio.",
+        *how_decided(summary, comparison),
     ]
     if comparison.rows & doubted:
         notes.append(f'Doubted: "{DOUBTS}" lists one of its rows.')
@@ -88,8 +97,38 @@ def _winner(pair: SpeedUp, values: dict[RowId, str]) -> str:
         won, ratio = pair.reference, ratio.inverse
     within = f" ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})" if ratio.interval else ""
     unlike = f" UNLIKE in {', '.join(pair.unlike)}" if pair.unlike else ""
-    word = f"{values[won.id]} " if ratio.has_winner else f"{EVEN}, "
-    return f"{word}{ratio.estimate:.2f}×{within}{unlike}"
+    name = "" if ratio.word == EVEN or f"{ratio.estimate:.2f}" == "1.00" else f"{values[won.id]} "
+    word = "" if ratio.word == FASTER else f"{ratio.word}, "
+    return f"{word}{name}{ratio.estimate:.2f}×{within}{unlike}"
+
+
+def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
+    """What the words mean, what they are based on, and what would decide the undecided ones."""
+    ratios = [pair.ratio for pair in comparison.speed_ups]
+    n = max((pair.comparisons for pair in comparison.speed_ups), default=0)
+    words = {ratio.word for ratio in ratios}
+    if FASTER in words:
+        together = f"all {n} comparisons together" if n > 1 else "this comparison"
+        yield f"A name alone: this side is faster, with {percent(ALARM_CONFIDENCE)} confidence for {together}."
+    if EVEN in words:
+        yield f"Even: the interval lies within {percent(MARGIN)} of 1."
+    bases = {ratio.basis for ratio in ratios}
+    if "scatter" in bases and summary.scatters:
+        known = "; ".join(
+            f"{percent(scatter.sd)} ({scatter.source}, {scatter.degrees} degrees of freedom)"
+            for scatter in summary.scatters
+        )
+        yield f"Sides with fewer than three launches: launches of this machine differ by {known}, standard deviation."
+    if "assumed" in bases:
+        yield (
+            "Undecided: steps of one launch do not show how much launches differ. The interval assumes"
+            f" {percent(QUIET)}, plus the disturbance seen in the steps. `bench run` with {MORE_LAUNCHES} decides, or"
+            " `bench calibrate` once for this machine."
+        )
+    elif UNDECIDED in words and bases - {None}:
+        yield "Undecided: the launches differ by too much. `bench run` with more measure.launches, or --until 2%."
+    if None in bases:
+        yield "Without an interval: the scatter of these figures is unknown, so no side is called faster."
 
 
 def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:

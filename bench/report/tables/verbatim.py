@@ -60,8 +60,9 @@ def _parts(results: Sequence[Result], files: Mapping[str, Files]) -> Iterator[Ve
 
 
 def batch(result: Result) -> str:
-    """The batch of a result, marked if it has few steps."""
-    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}"
+    """The batch of a result, marked if it has few steps, and the launch if it is a further one."""
+    launch = f" (launch {result.attempt.launch})" if result.attempt.launch > 1 else ""
+    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}{launch}"
 
 
 def _plain(text: str) -> str:

@@ -1,0 +1,77 @@
+"""`bench calibrate`: learn how much launches of the same attempt differ on this machine."""
+
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.cli import selection
+from bench.cli.environment import check_environment
+from bench.cli.printing import console
+from bench.errors import InputError
+
+BACKENDS = "ddp,fsdp2"
+"""Cells of the built-in matrix."""
+
+
+def calibrate(
+    matrix: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="MATRIX",
+            help="Launch the cells of this matrix.  [default: ddp and fsdp2 of workload pi07, batch 1]",
+        ),
+    ] = None,
+    overrides: selection.Overrides = None,
+    launches: Annotated[int, typer.Option(metavar="N", min=3, max=1000, help="Launches of each cell.")] = 10,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: beside the result]")
+    ] = None,
+) -> None:
+    """Learn how much launches of the same attempt differ on this machine.
+
+    Launches each cell of a small matrix several times, in turns, and stores the scatter with the machine and the date
+    in a file of the user (BENCH_STATE chooses its folder). `bench run` copies it into the run's folder. Reports use it
+    to compare cells that were launched once.
+    """
+    from bench.cli.progress import Progress
+    from bench.records.calibration import Calibration
+    from bench.report.summary import summarize
+    from bench.store import calibrations
+    from bench.sweep.session import opened
+    from bench.units import percent
+
+    check_environment()
+    matrix, changes = selection.file_and_overrides(matrix, overrides)
+    backend = BACKENDS if matrix is None else None
+    asked = [f"measure.launches={launches}", *changes]
+    selected = selection.read(matrix, asked, backend=backend, batch=1 if matrix is None else None)
+    if any("probe" in plan.batches for plan in selected.plans):
+        raise InputError("a search does not repeat launches", field="batch", fix="name a batch: batch=8")
+    now, state = datetime.now(UTC).isoformat(timespec="seconds"), calibrations.folder()
+    run = out or state / f"run-{now[:19].replace(':', '')}"
+    with (
+        Progress(console()) as progress,
+        opened(selected.matrix, selected.plans, selected.hardware, run, progress) as sweep,
+    ):
+        sweep.prepare()
+        progress.begin(
+            cells=len(sweep.plans), attempts=sweep.planned(), finished=sweep.finished(), folder=str(run), notes=[]
+        )
+        results = sweep.run()
+    scatter = next(iter(summarize(results).scatters), None)
+    if scatter is None or scatter.degrees < launches - 1:
+        kinds = ", ".join(dict.fromkeys(result.outcome.kind for result in results))
+        raise InputError(f"too few launches were measured ({kinds})", where=str(run))
+    learnt = Calibration(
+        machine=sweep.machine,
+        measured_at=now,
+        cells=len(sweep.plans),
+        launches=launches,
+        sd=scatter.sd,
+        degrees=scatter.degrees,
+    )
+    file = calibrations.save(learnt, state)
+    typer.echo(f"launches of one attempt differ by {percent(scatter.sd)}: the standard deviation of their mean step,")
+    typer.echo(f"with {scatter.degrees} degrees of freedom. Stored in {file}; new runs on this machine use it.")

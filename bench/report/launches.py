@@ -1,0 +1,82 @@
+"""The launches of one cell at one batch as one row. Pure."""
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from bench.report.rows import Row, Sampled, Times
+from bench.statistics.intervals import Interval
+from bench.statistics.launches import mean_reach, mean_step_s
+from bench.units import counted
+
+Number = TypeVar("Number", int, float)
+
+
+def merged(launches: Sequence[Row]) -> Row:
+    """One row for all launches of an attempt. A launch that measured nothing is named in the reason.
+
+    What no mean of launches can say, such as phases and losses, is that of the launch with the median step.
+    """
+    if len(launches) == 1:
+        return launches[0]
+    measured = [(row.measured, row) for row in launches if isinstance(row.measured, Sampled)]
+    if not measured:
+        return replace(launches[0], launches=tuple(launches))
+    ranked = sorted(measured, key=lambda pair: pair[0].slowest.step.mean_s)
+    middle, row = ranked[(len(ranked) - 1) // 2]
+    return replace(
+        row,
+        id=launches[0].id,
+        reason=_failures([launch for launch in launches if not launch.measured], len(launches)),
+        measured=_figures([figures for figures, _ in measured], middle),
+        launches=tuple(launches),
+    )
+
+
+def _failures(failed: Sequence[Row], n_launches: int) -> str | None:
+    """``4 of 5 launches; 1 failed: ...``"""
+    if not failed:
+        return None
+    kinds = dict.fromkeys(row.outcome for row in failed)
+    counts = ", ".join(f"{sum(row.outcome == kind for row in failed)} {kind}" for kind in kinds)
+    why = f": {failed[0].reason}" if failed[0].reason else ""
+    return f"{n_launches - len(failed)} of {counted(n_launches, 'launch')}; {counts}{why}"
+
+
+def _figures(each: Sequence[Sampled], middle: Sampled) -> Sampled:
+    """The throughput of the mean step of all launches, and the largest peaks."""
+    launches = tuple(launch for figures in each for launch in figures.launches)
+    step_s = mean_step_s(launches)
+    rate = middle.samples_per_s_global * middle.slowest.step.mean_s / step_s
+    samples_s = tuple(sample for figures in each for sample in figures.slowest.step.samples_s)
+    return replace(
+        middle,
+        launches=launches,
+        samples_per_s_global=rate,
+        interval=throughput_interval(rate, replace(middle, launches=launches)),
+        slowest=replace(middle.slowest, step=Times(mean_s=step_s, samples_s=samples_s)),
+        step_time_s_per_rank=tuple(
+            statistics.fmean(times) for times in zip(*(figures.step_time_s_per_rank for figures in each), strict=True)
+        ),
+        peak_allocated_bytes_rank_max=_worst([figures.peak_allocated_bytes_rank_max for figures in each]),
+        peak_reserved_bytes_rank_max=_worst([figures.peak_reserved_bytes_rank_max for figures in each]),
+        peak_rss_bytes_rank_max=_worst([figures.peak_rss_bytes_rank_max for figures in each]),
+        capacity_share_rank_max=_worst([figures.capacity_share_rank_max for figures in each]),
+        capacity_bytes_rank_min=min(
+            (figures.capacity_bytes_rank_min for figures in each if figures.capacity_bytes_rank_min is not None),
+            default=None,
+        ),
+        alloc_retries=sum(figures.alloc_retries for figures in each),
+    )
+
+
+def throughput_interval(rate: float, figures: Sampled) -> Interval | None:
+    """Where the throughput lies with 95 % confidence, by the scatter between launches."""
+    within = mean_reach(figures.launches, figures.scatter)
+    return None if within is None else within.interval(rate)
+
+
+def _worst(values: Sequence[Number | None]) -> Number | None:
+    known = [value for value in values if value is not None]
+    return max(known) if len(known) == len(values) else None

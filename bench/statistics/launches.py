@@ -1,0 +1,156 @@
+"""How much one attempt is faster than another, from their launches. Pure arithmetic on raw samples.
+
+Steps of one process say nothing about what differs between processes: memory addresses, the cores of a process and the
+other load of the machine (Kalibera and Jones, Rigorous benchmarking in reasonable time, ISMM 2013, section 5; Maricq
+et al., Taming performance variability, OSDI 2018). So the unit of observation is the launch, and its value is the
+logarithm of its mean step: of the slowest rank, because ranks wait for each other.
+
+*Launches on both sides*, at least `ENOUGH_LAUNCHES` each. If both sides have launches of the same rounds, the
+differences within each round are taken: what slows the whole machine for a while slows both sides, and drops out. The
+interval is Student's t on these differences. If the rounds differ, it is Welch's test on the two sets of launches.
+
+*Fewer launches, and a machine whose scatter is known*: `Scatter` is the standard deviation of launches of the same
+attempt on this machine, learnt from repeated launches. The standard error of each launch's own steps is added. Part of
+it is in the scatter already, so the interval may be too wide, and is not too narrow.
+
+*Fewer launches, and no known scatter*: the interval takes the model that `ratio` has for two runs: `QUIET` for each
+launch, and the disturbance seen in its steps, which widens one side. Nothing shows that this machine is as quiet as
+assumed, so this interval decides nothing.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
+from bench.statistics.ratio import ENOUGH_LAUNCHES, FAST, QUIET
+
+ENOUGH_DEGREES = 2
+"""Fewest degrees of freedom of a usable `Scatter`: three launches of one attempt, or two of each of two."""
+
+Basis = Literal["launches", "scatter", "assumed"]
+"""Where the difference between launches comes from: launches of both sides, the machine's known scatter, or nowhere."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launch:
+    """One launch of an attempt."""
+
+    number: int
+    """Launches of different cells with the same number belong to the same round."""
+    mean_s: float
+    """Mean step of the slowest rank."""
+    error: float | None
+    """Standard error of its logarithm, from batch means: a share. None for fewer than three steps."""
+    degrees: int
+    disturbed: float
+    """How much longer the mean step is than the fast one: a logarithm, so a share."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scatter:
+    """How much launches of the same attempt differ on one machine."""
+
+    sd: float
+    """Standard deviation of the logarithm of the mean step: a share."""
+    degrees: int
+    source: str
+    """Where it was learnt, in words."""
+
+
+class Reach(NamedTuple):
+    """How far the ratio of two mean steps may be from its estimate, in standard errors of its logarithm."""
+
+    below: float
+    above: float
+    degrees: float
+    basis: Basis
+
+    def interval(self, estimate: float, confidence: float = CONFIDENCE) -> Interval:
+        t = student_t(self.degrees, confidence)
+        return estimate * math.exp(-t * self.below), estimate * math.exp(t * self.above)
+
+
+def launch_of(samples_s: Sequence[float], number: int = 1) -> Launch:
+    """A launch from the steps of its slowest rank."""
+    mean_s, n = statistics.fmean(samples_s), len(samples_s)
+    means = block_means(samples_s)
+    return Launch(
+        number=number,
+        mean_s=mean_s,
+        error=standard_error(means) / mean_s if n >= 3 else None,
+        degrees=len(means) - 1,
+        disturbed=max(0.0, math.log(mean_s / sorted(samples_s)[int(FAST * n)])),
+    )
+
+
+def mean_step_s(launches: Sequence[Launch]) -> float:
+    return statistics.fmean(launch.mean_s for launch in launches)
+
+
+def scatter_of(attempts: Iterable[Sequence[Launch]], source: str) -> Scatter | None:
+    """The scatter of launches about the mean of their own attempt, pooled; None for too few launches."""
+    squares, degrees = 0.0, 0
+    for launches in attempts:
+        logs = [math.log(launch.mean_s) for launch in launches]
+        squares += sum((log - statistics.fmean(logs)) ** 2 for log in logs)
+        degrees += len(logs) - 1
+    if degrees < ENOUGH_DEGREES:
+        return None
+    return Scatter(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
+
+
+def reach(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | None) -> Reach | None:
+    """Of the mean step of ``one`` divided by that of ``other``; None where steps of a single launch are too few."""
+    if min(len(one), len(other)) >= ENOUGH_LAUNCHES:
+        return _of_rounds(one, other) or _of_launches(one, other)
+    errors = [(launch.error, launch.degrees, len(side)) for side in (one, other) for launch in side]
+    own = [((error / n) ** 2, float(degrees)) for error, degrees, n in errors if error is not None]
+    if len(own) < len(errors):
+        return None
+    share = 1 / len(one) + 1 / len(other)
+    if scatter is not None:
+        variance, degrees = _sum([(scatter.sd**2 * share, scatter.degrees), *own])
+        return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "scatter")
+    variance, degrees = _sum([(QUIET**2 * share, math.inf), *own])
+    slowed = [statistics.fmean(launch.disturbed for launch in side) for side in (one, other)]
+    below, above = (math.sqrt(variance + disturbed**2) for disturbed in slowed)
+    return Reach(below, above, degrees, "assumed")
+
+
+def mean_reach(launches: Sequence[Launch], scatter: Scatter | None) -> Reach | None:
+    """Of the mean step itself. A single launch of a machine with unknown scatter knows only its own steps."""
+    if len(launches) >= ENOUGH_LAUNCHES:
+        error = standard_error([math.log(launch.mean_s) for launch in launches])
+        return Reach(error, error, len(launches) - 1, "launches")
+    n = len(launches)
+    own = [((launch.error / n) ** 2, float(launch.degrees)) for launch in launches if launch.error is not None]
+    if len(own) < n:
+        return None
+    between = [(scatter.sd**2 / n, float(scatter.degrees))] if scatter else []
+    variance, degrees = _sum([*between, *own])
+    return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "scatter" if scatter else "assumed")
+
+
+def _of_rounds(one: Sequence[Launch], other: Sequence[Launch]) -> Reach | None:
+    """From the differences within rounds; None where the two sides are not of the same rounds."""
+    ours, theirs = ({launch.number: math.log(launch.mean_s) for launch in side} for side in (one, other))
+    if ours.keys() != theirs.keys() or len(ours) < len(one) or len(theirs) < len(other):
+        return None
+    error = standard_error([log - theirs[number] for number, log in ours.items()])
+    return Reach(error, error, len(ours) - 1, "launches")
+
+
+def _of_launches(one: Sequence[Launch], other: Sequence[Launch]) -> Reach:
+    logs = [[math.log(launch.mean_s) for launch in side] for side in (one, other)]
+    variance, degrees = _sum([(standard_error(side) ** 2, float(len(side) - 1)) for side in logs])
+    return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "launches")
+
+
+def _sum(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of estimated variances, and its degrees of freedom after Welch and Satterthwaite."""
+    variance = sum(part for part, _ in parts)
+    doubt = sum(part**2 / degrees for part, degrees in parts)
+    return variance, variance**2 / doubt if doubt else math.inf

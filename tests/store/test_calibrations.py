@@ -1,0 +1,33 @@
+"""The files of the user that hold what `bench calibrate` learnt."""
+
+from pathlib import Path
+
+from examples import CUDA_MACHINE, MACHINE
+
+from bench.records.calibration import Calibration
+from bench.store import calibrations
+
+LEARNT = Calibration(
+    machine=MACHINE, measured_at="2030-01-02T03:04:05+00:00", cells=2, launches=10, sd=0.01, degrees=18
+)
+
+
+def test_the_newest_calibration_of_this_machine_counts(tmp_path: Path) -> None:
+    later = LEARNT.model_copy(update={"measured_at": "2030-02-01T00:00:00+00:00", "sd": 0.02})
+    elsewhere = later.model_copy(update={"measured_at": "2030-03-01T00:00:00+00:00", "machine": CUDA_MACHINE})
+    assert calibrations.newest(MACHINE, tmp_path / "none") is None
+    files = [calibrations.save(each, tmp_path) for each in (later, LEARNT, elsewhere)]
+    assert files[1].name == "calibration-2030-01-02T030405Z.json"
+    assert calibrations.newest(MACHINE, tmp_path) == later
+    assert calibrations.newest(CUDA_MACHINE, tmp_path) == elsewhere
+
+
+def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
+    calibrations.save(LEARNT, tmp_path).write_text("{")
+    assert calibrations.newest(MACHINE, tmp_path) is None
+
+
+def test_a_variable_chooses_the_folder() -> None:
+    assert calibrations.folder({"BENCH_STATE": "/a", "XDG_STATE_HOME": "/b"}) == Path("/a")
+    assert calibrations.folder({"XDG_STATE_HOME": "/b"}) == Path("/b/bench")
+    assert calibrations.folder({}) == Path.home() / ".local" / "state" / "bench"
