@@ -34,6 +34,7 @@ def run(
     exclude: selection.Exclude = None,
     out: selection.Out = None,
     rerun: selection.Rerun = None,
+    keep_stale: selection.KeepStale = False,
     isolation: selection.Isolate = "fork",
     dry_run: selection.DryRun = False,
 ) -> None:
@@ -42,7 +43,7 @@ def run(
     Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
     """
     selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude)
-    _measure(selected, out, rerun, isolation, dry_run=dry_run)
+    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, dry_run=dry_run)
 
 
 def probe(
@@ -77,6 +78,7 @@ def probe(
     ] = None,
     out: selection.Out = None,
     rerun: selection.Rerun = None,
+    keep_stale: selection.KeepStale = False,
     isolation: selection.Isolate = "fork",
     dry_run: selection.DryRun = False,
 ) -> None:
@@ -100,7 +102,7 @@ def probe(
     selected = selection.read(
         matrix, changes, axis=axis, backend=backend, short=short, select=select, exclude=exclude, probed=True
     )
-    _measure(selected, out, rerun, isolation, dry_run=dry_run)
+    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, dry_run=dry_run)
 
 
 def _measure(
@@ -109,6 +111,7 @@ def _measure(
     rerun: "Rerun | None",
     isolation: "Isolation",
     *,
+    keep_stale: bool,
     dry_run: bool,
 ) -> None:
     from bench.cli.progress import Progress
@@ -124,7 +127,9 @@ def _measure(
     folder = out or REPORTS / matrix.name
     with (
         Progress(console()) as progress,
-        opened(matrix, plans, hardware, folder, progress, rerun=rerun, isolation=isolation) as sweep,
+        opened(
+            matrix, plans, hardware, folder, progress, rerun=rerun, keep_stale=keep_stale, isolation=isolation
+        ) as sweep,
     ):
         sweep.prepare()
         _begin(progress, sweep, matrix)
@@ -147,6 +152,7 @@ def _begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
         *machine.notes(sweep.machine),
         *_limits(sweep.plans),
         *sweep.unreadable(),
+        *sweep.stale_before(),
         *sweep.failed_before(),
         *(_disturbances(sweep) if finished < attempts else []),
     ]

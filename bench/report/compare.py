@@ -6,6 +6,7 @@ from typing import Literal
 
 from bench.errors import InputError
 from bench.records.outcome import Ok, Result
+from bench.records.sources import differing
 from bench.report.differences import Cells, differing_keys
 from bench.report.naming import row_name
 from bench.report.rows import Measured, Row, Summary
@@ -38,7 +39,9 @@ class Pair:
     space: Space
     """By peak allocated memory of the worst rank."""
     unlike: tuple[str, ...]
-    """Differences that are no change of the code: machine, regime, threads, isolation."""
+    """Differences that are no change of the code: machine, environment, regime, threads, isolation."""
+    sources: tuple[str, ...] = ()
+    """Source files that differ; none where a run does not know its sources."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +84,11 @@ class TwoRuns:
     def unlike(self) -> tuple[str, ...]:
         """All differences between the pairs that are no change of the code."""
         return tuple(dict.fromkeys(difference for pair in self.pairs for difference in pair.unlike))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All source files that differ between the pairs."""
+        return tuple(sorted({file for pair in self.pairs for file in pair.sources}))
 
     @property
     def never_measured(self) -> tuple[OnlyInOne, ...]:
@@ -203,7 +211,12 @@ def _pair(name: str, results: tuple[Result, Result], rows: tuple[Row, Row], rati
         ratio=ratio,
         speed="SAME" if same else speed(ratio, margin),
         space=_space(ours.measured, theirs.measured),
-        unlike=(*base.machine.unlike(head.machine), *_ran_unlike(base, head)),
+        unlike=(
+            *base.machine.unlike(head.machine),
+            *base.machine.differences(head.machine),
+            *_ran_unlike(base, head),
+        ),
+        sources=differing(base.sources, head.sources) if base.sources and head.sources else (),
     )
 
 

@@ -8,6 +8,7 @@ from statistics import median
 
 from bench.errors import one_line
 from bench.records.outcome import KINDS
+from bench.records.sources import named
 from bench.report import conditions
 from bench.report.contract import OBSERVED, RUN, contract_key
 from bench.report.naming import short_reason
@@ -54,6 +55,11 @@ def _doubts(summary: Summary) -> Iterator[Doubt]:
     for cell in summary.cells:
         yield from _repeated(cell)
         for row in cell.rows:
+            if row.stale:
+                words = (
+                    f"made by other sources than the newest result of its workload: {short_reason(named(row.stale))}."
+                )
+                yield Doubt(row, words)
             if row.measured is not None and row.retried is not None:
                 yield Doubt(row, f"second try; the first failed: {short_reason(row.retried)}.")
             if row.measured is not None:
@@ -121,10 +127,15 @@ def _unlike_launches(summary: Summary) -> Iterator[Doubt]:
 
 
 def _unlike_machines(summary: Summary) -> list[Doubt]:
+    pairs = [(summary.machines[0], other) for other in summary.machines[1:]]
+    unlike = dict.fromkeys(difference for one, other in pairs for difference in one.unlike(other))
+    software = dict.fromkeys(difference for one, other in pairs for difference in one.differences(other))
     return [
-        Doubt(None, f"The results come from unlike machines: {short_reason(difference)}.")
-        for other in summary.machines[1:]
-        for difference in summary.machines[0].unlike(other)
+        *(Doubt(None, f"The results come from unlike machines: {short_reason(difference)}.") for difference in unlike),
+        *(
+            Doubt(None, f"The results differ in their environment: {short_reason(difference)}.")
+            for difference in software
+        ),
     ]
 
 

@@ -186,6 +186,8 @@ class Row:
     """Why the first of two tries failed."""
     conditions: Conditions | None = None
     """What else the machine did meanwhile."""
+    stale: tuple[str, ...] = ()
+    """Source files that differ from those of the newest result of its workload."""
 
     @property
     def rate(self) -> float:

@@ -14,6 +14,7 @@ from bench.records.rank_outcome import RankOk
 from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, RowId, Sampled, Summary, Times
 from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
+from bench.report.sources import Newest, newest_sources, stale_files
 from bench.statistics.intervals import Interval, mean_interval
 from bench.statistics.thrashing import CEILING, thrashing_batches
 
@@ -21,9 +22,13 @@ Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
 
-def summarize(results: Sequence[Result]) -> Summary:
+def summarize(results: Sequence[Result], newest: Newest | None = None) -> Summary:
     """The summary of ``results``, in any order. A cell that ran on two unlike machines, or in two runs that
-    `merge_runs` keeps apart, counts as two."""
+    `merge_runs` keeps apart, counts as two.
+
+    Args:
+        newest: the sources that are not stale; by default, the newest of these results.
+    """
     machines = tuple(_distinct(result.machine for result in results))
     names = machine_names(machines)
     by_cell: dict[tuple[str, str | None, str | None], list[Result]] = {}
@@ -31,10 +36,11 @@ def summarize(results: Sequence[Result]) -> Summary:
         name, run = names[machines.index(result.machine)], result.axes.get(RUN)
         key = (result.attempt.cell.id, name, None if run is None else str(run))
         by_cell.setdefault(key, []).append(result)
+    newest = newest or newest_sources(results)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
 
     def cells_with(named: Sequence[str]) -> tuple[CellRows, ...]:
-        return tuple(_cell_rows(key, group, named) for key, group in by_cell.items())
+        return tuple(_cell_rows(key, group, named, newest) for key, group in by_cell.items())
 
     cells = cells_with(named)
     columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
@@ -54,12 +60,18 @@ def summarize(results: Sequence[Result]) -> Summary:
     )
 
 
-def row_of(result: Result, settings: dict[str, JsonValue] | None = None, row_id: RowId | None = None) -> Row:
+def row_of(
+    result: Result,
+    settings: dict[str, JsonValue] | None = None,
+    row_id: RowId | None = None,
+    newest: Newest | None = None,
+) -> Row:
     """The row of one result.
 
     Args:
         settings: those of its cell; saves computing them again.
         row_id: its name in a summary; by default, that of the only such attempt.
+        newest: the sources to compare its own with; by default, with none.
     """
     attempt, outcome = result.attempt, result.outcome
     return Row(
@@ -76,10 +88,13 @@ def row_of(result: Result, settings: dict[str, JsonValue] | None = None, row_id:
         n_steps=attempt.measure.steps,
         retried=result.retried,
         conditions=result.conditions,
+        stale=stale_files(result, newest) if newest else (),
     )
 
 
-def _cell_rows(key: tuple[str, str | None, str | None], results: Sequence[Result], named: Sequence[str]) -> CellRows:
+def _cell_rows(
+    key: tuple[str, str | None, str | None], results: Sequence[Result], named: Sequence[str], newest: Newest
+) -> CellRows:
     cell_id, machine, _ = key
     # Where a batch was measured in full, its short attempt has nothing to add.
     full = {result.attempt.batch_per_rank for result in results if not result.attempt.short}
@@ -98,7 +113,8 @@ def _cell_rows(key: tuple[str, str | None, str | None], results: Sequence[Result
         row_id = RowId(names, *attempt, repeat=seen[attempt])
         seen[attempt] += 1
         # Axes may be named in another order in another run, and imported rows may state different fields.
-        rows.append(row_of(result, shared if _named_alike(result, first) else settings(result), row_id))
+        alike = _named_alike(result, first)
+        rows.append(row_of(result, shared if alike else settings(result), row_id, newest))
     rows.sort(key=lambda row: row.batch_per_rank)
     thrashing = _thrashing(rows)
     sound = [

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.report.advice import CHOICES, Advice, LeftOut
 from bench.report.doubts import doubted_rows
-from bench.report.naming import caption, listed, value_of
+from bench.report.naming import batch_of, caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
 from bench.report.speedup import SpeedUp
 from bench.report.tables.doubts import TITLE as DOUBTS
@@ -87,7 +87,7 @@ def _caveats(advice: Advice, row: Row, doubted: frozenset[RowId]) -> str:
 def _choice(summary: Summary, row: Row) -> str:
     """The settings that are free to choose and differ within the run."""
     names = [f"{caption(name)} {value_of(row, name)}" for name in summary.columns if name in CHOICES - {"backend"}]
-    return ", ".join([value_of(row, "backend"), *names, f"batch {row.batch_per_rank}"])
+    return ", ".join([value_of(row, "backend"), *names, f"batch {batch_of(row)}"])
 
 
 def _memory(row: Row, headroom: float) -> str:

@@ -35,6 +35,7 @@ def _record(cell: CellRows, row: Row) -> Record:
         "fault": row.fault,
         "retried": _text(row.retried),
         "short": row.short,
+        "stale": bool(row.stale),
         "thrashing": cell.thrashes(row),
         "samples_per_s_global": measured.samples_per_s_global if measured else None,
         "samples_per_s_global_low": interval[0] if interval else None,

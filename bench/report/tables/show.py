@@ -14,8 +14,9 @@ from bench.records.outcome import KINDS, Failed, Hang, Ok, Result
 from bench.records.rank_outcome import RankOk
 from bench.records.verdict import Probe
 from bench.report.differences import flat
-from bench.report.naming import REASON_LIMIT, settings_name, short_reason
+from bench.report.naming import REASON_LIMIT, batch_of, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
+from bench.report.sources import Newest, newest_sources
 from bench.report.summary import row_of, summarize
 from bench.report.tables import conditions
 from bench.report.tables.phases import P95_NOTE, phases
@@ -68,16 +69,22 @@ def title(results: Sequence[Result]) -> str:
 
 
 def show(
-    results: Sequence[Result], files: Mapping[str, Files], probe: Probe | None = None, walked: Sequence[Walked] = ()
+    results: Sequence[Result],
+    files: Mapping[str, Files],
+    probe: Probe | None = None,
+    walked: Sequence[Walked] = (),
+    newest: Newest | None = None,
 ) -> list[Table | Verbatim]:
     """Everything that is known about the cell of ``results``.
 
     Args:
         results: all results of one cell.
         files: by the attempt's slug.
+        newest: the newest sources of the run; by default, those of these results.
     """
-    summary = summarize(results)
-    attempts = [_Attempt(result, row_of(result)) for result in results]
+    newest = newest or newest_sources(results)
+    summary = summarize(results, newest)
+    attempts = [_Attempt(result, row_of(result, newest=newest)) for result in results]
     measured = [(_batch(result), result.conditions) for result in results if result.conditions is not None]
     parts = [
         _settings(results[0]),
@@ -119,7 +126,7 @@ def _attempts(attempts: Sequence[_Attempt], cell: CellRows) -> Table:
         return lambda attempt: value(attempt.row.measured) if attempt.row.measured else ""
 
     columns = [
-        Column[_Attempt]("batch per rank", lambda attempt: str(attempt.row.batch_per_rank), numeric=True),
+        Column[_Attempt]("batch per rank", lambda attempt: batch_of(attempt.row), numeric=True),
         outcome_column(lambda attempt: attempt.row, lambda attempt: cell.thrashes(attempt.row)),
         Column[_Attempt]("samples/s", measured(lambda figures: rate(figures.samples_per_s_global)), numeric=True),
         Column[_Attempt]("95 % interval", measured(_interval), numeric=True),
@@ -217,9 +224,7 @@ IMPORTED_COLUMNS: tuple[Column[Measured], ...] = (
 
 def _imported(attempts: Sequence[_Attempt]) -> Table:
     imported = [
-        (str(row.batch_per_rank), row.measured)
-        for _, row in attempts
-        if row.measured and not isinstance(row.measured, Sampled)
+        (batch_of(row), row.measured) for _, row in attempts if row.measured and not isinstance(row.measured, Sampled)
     ]
     batch = Column[tuple[str, Measured]]("batch per rank", itemgetter(0), numeric=True)
     return table_of(

@@ -5,7 +5,7 @@ from functools import partial
 
 from bench.report.contract import fields_in_words
 from bench.report.doubts import doubted_rows
-from bench.report.naming import caption, cell_name, setting, value_of
+from bench.report.naming import batch_of, caption, cell_name, setting, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import Comparison, SpeedUp
 from bench.report.tables.doubts import TITLE as DOUBTS
@@ -47,10 +47,10 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         Column[SpeedUp]("how", lambda pair: f"matched batch {pair.row.batch_per_rank}" if pair.matched else BEST),
         Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched),
         Column[SpeedUp](f"{axis} A", lambda pair: values[pair.reference.id]),
-        Column[SpeedUp]("batch A", lambda pair: str(pair.reference.batch_per_rank), numeric=True),
+        Column[SpeedUp]("batch A", lambda pair: batch_of(pair.reference), numeric=True),
         Column[SpeedUp]("samples/s A", lambda pair: rate(pair.reference.rate), numeric=True),
         Column[SpeedUp](f"{axis} B", lambda pair: values[pair.row.id]),
-        Column[SpeedUp]("batch B", lambda pair: str(pair.row.batch_per_rank), numeric=True),
+        Column[SpeedUp]("batch B", lambda pair: batch_of(pair.row), numeric=True),
         Column[SpeedUp]("samples/s B", lambda pair: rate(pair.row.rate), numeric=True),
     ]
     unlike = sorted({name for pair in comparison.speed_ups for name in pair.unlike})
