@@ -240,7 +240,9 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
         for ours, theirs in zip(base.outcome.ranks, head.outcome.ranks, strict=True):
             if ours.threads != theirs.threads:
                 yield f"threads of a rank: {ours.threads} against {theirs.threads}"
-            before, after = ours.regime.model_dump(), theirs.regime.model_dump()
+            before, after = (rank.regime.model_dump(exclude={"matmul_shares"}) for rank in (ours, theirs))
+            if ours.regime.matmul_dtype and theirs.regime.matmul_dtype:  # earlier results do not know it
+                before["matmul_dtype"], after["matmul_dtype"] = ours.regime.matmul_dtype, theirs.regime.matmul_dtype
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
 
 

@@ -1,5 +1,6 @@
 """The collectives that this process has issued, from torch's flight recorder, for gloo and NCCL."""
 
+import math
 import pickle
 import traceback
 from collections.abc import Iterable, Iterator, Mapping
@@ -31,12 +32,28 @@ def last_number() -> int:
     return int(group._get_sequence_number_for_group())
 
 
-def _entries() -> list[dict[str, Any]]:
+def newest_id() -> int:
+    """The recorder's number of the newest collective; -1 before the first."""
+    return max((int(entry["record_id"]) for entry in _entries(stacks=False)), default=-1)
+
+
+DTYPES = {"Float": "float32", "BFloat16": "bfloat16", "Half": "float16", "Double": "float64"}
+
+
+def reductions(since: int) -> Iterator[tuple[str, int]]:
+    """Dtype and number of scalars of each reduction after the collective with this number, as far as they are held."""
+    for entry in _entries(stacks=False):
+        if int(entry["record_id"]) > since and "reduce" in entry["profiling_name"].lower():
+            for dtype, shape in zip(entry["input_dtypes"], entry["input_sizes"], strict=False):
+                yield DTYPES.get(dtype, dtype), math.prod(map(int, shape))
+
+
+def _entries(*, stacks: bool = True) -> list[dict[str, Any]]:
     c10d: Any = torch._C._distributed_c10d
     if not dist.is_initialized():
         return []
     dump = c10d._dump_nccl_trace if "nccl" in dist.get_backend() else c10d._dump_fr_trace
-    entries: list[dict[str, Any]] = pickle.loads(dump()).get("entries", [])  # noqa: S301  its own data
+    entries: list[dict[str, Any]] = pickle.loads(dump(includeStackTraces=stacks)).get("entries", [])  # noqa: S301  its own data
     return [entry for entry in entries if not entry.get("is_p2p")]
 
 
