@@ -6,7 +6,7 @@ from bench.records.cell import Cell
 
 
 def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
-    """The regime that the cell requests, as fields of `Regime`. A field that is absent is not checked.
+    """The regime that the cell requests, as attributes of `Regime`. One that is absent is not checked.
 
     ddp and single keep weights in bf16, and the optimizer updates fp32 copies of them; DeepSpeed does the same inside
     its engine. FSDP's fp32 shards are the master weights, and its mixed precision computes in bf16 (torch FSDP
@@ -26,6 +26,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
         "weights_dtype": "float32" if family.fp32_weights else low,
         "masters_dtype": master,
         "optimizer_dtype": master,
+        "matmul_dtype": low,
     }
     if cell.accelerate is None:
         reduction = "float32" if family.reduces_in_fp32 else low

@@ -60,9 +60,10 @@ def compare(
     warning = compare_tables.warning(two)
     if warning is not None:
         typer.echo(f"bench: {warning}", err=True)
+    lines = (warning, compare_tables.changed_sources(two), compare_tables.summary_line(two))
     print_document(
         "Head against base",
-        [*([warning] if warning else []), compare_tables.summary_line(two)],
+        [line for line in lines if line is not None],
         compare_tables.tables(two),
     )
     regressions = [] if threshold is None else compare_tables.regressions(two, threshold) + _lost(runs[1])

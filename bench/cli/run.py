@@ -36,6 +36,7 @@ def run(
     exclude: selection.Exclude = None,
     out: selection.Out = None,
     rerun: selection.Rerun = None,
+    keep_stale: selection.KeepStale = False,
     isolation: selection.Isolate = "fork",
     until: Annotated[
         str | None,
@@ -61,7 +62,7 @@ def run(
     """
     wish = _wish(until, budget)
     selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude)
-    _measure(selected, out, rerun, isolation, dry_run=dry_run, wish=wish)
+    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, dry_run=dry_run, wish=wish)
 
 
 def probe(
@@ -96,6 +97,7 @@ def probe(
     ] = None,
     out: selection.Out = None,
     rerun: selection.Rerun = None,
+    keep_stale: selection.KeepStale = False,
     isolation: selection.Isolate = "fork",
     dry_run: selection.DryRun = False,
 ) -> None:
@@ -119,7 +121,7 @@ def probe(
     selected = selection.read(
         matrix, changes, axis=axis, backend=backend, short=short, select=select, exclude=exclude, probed=True
     )
-    _measure(selected, out, rerun, isolation, dry_run=dry_run)
+    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, dry_run=dry_run)
 
 
 def _wish(until: str | None, budget: str | None) -> "Wish | None":
@@ -147,6 +149,7 @@ def _measure(
     rerun: "Rerun | None",
     isolation: "Isolation",
     *,
+    keep_stale: bool,
     dry_run: bool,
     wish: "Wish | None" = None,
 ) -> None:
@@ -164,7 +167,9 @@ def _measure(
     folder = out or REPORTS / matrix.name
     with (
         Progress(console()) as progress,
-        opened(matrix, plans, hardware, folder, progress, rerun=rerun, isolation=isolation) as sweep,
+        opened(
+            matrix, plans, hardware, folder, progress, rerun=rerun, keep_stale=keep_stale, isolation=isolation
+        ) as sweep,
     ):
         sweep.prepare()
         _begin(progress, sweep, matrix)
@@ -190,6 +195,7 @@ def _begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
         *machine.notes(sweep.machine),
         *_limits(sweep.plans),
         *sweep.unreadable(),
+        *sweep.stale_before(),
         *sweep.failed_before(),
         *(_disturbances(sweep) if finished < attempts else []),
     ]

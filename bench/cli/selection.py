@@ -48,6 +48,14 @@ Rerun = Annotated[
     Literal["failed", "oom", "all"] | None,
     typer.Option(help="Measure finished attempts with this outcome again. failed includes hangs."),
 ]
+KeepStale = Annotated[
+    bool,
+    typer.Option(
+        "--keep-stale",
+        help="Keep stored results that other sources made: the workload or the runner has changed since. Reports mark"
+        " them.",
+    ),
+]
 Isolate = Annotated[
     Literal["fork", "launch"],
     typer.Option(

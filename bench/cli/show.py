@@ -28,6 +28,7 @@ def show(
     Settings, results of each batch, what the ranks observed, errors with their stacks, and the end of each log.
     """
     from bench.report import find_cell
+    from bench.report.sources import newest_sources
     from bench.report.tables import show as show_
     from bench.report.tables.verbatim import Files
     from bench.store.newest_run import newest
@@ -47,7 +48,7 @@ def show(
         )
         for result in results
     }
-    parts = show_.show(results, files, store.probe(cell), store.walked(cell))
+    parts = show_.show(results, files, store.probe(cell), store.walked(cell), newest_sources(found))
     print_document(show_.title(results), [f"From the run {store.root}"], parts)
 
 

@@ -50,13 +50,17 @@ def host_bytes(root: Path = Path("/")) -> int:
 
 
 def record(
-    hardware: Hardware, environment: Mapping[str, str] = os.environ, added: Mapping[str, str] = MappingProxyType({})
+    hardware: Hardware,
+    environment: Mapping[str, str] = os.environ,
+    added: Mapping[str, str] = MappingProxyType({}),
+    recorded: Mapping[str, str] | None = None,
 ) -> Machine:
     """The full record of this machine.
 
     Args:
         environment: the user's environment.
         added: the variables that bench adds for every launch.
+        recorded: the variables of the user's environment that results record; by default, not known.
     """
     launch = {**environment, **added}
     allocator = launch.get("PYTORCH_ALLOC_CONF") or launch.get("PYTORCH_CUDA_ALLOC_CONF")
@@ -74,6 +78,7 @@ def record(
         git_dirty=None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no")),
         allocator=_setting(allocator, _ALLOCATOR) if allocator and hardware.device == "cuda" else None,
         threads={name: _setting(environment[name], _THREADS) for name in THREADS if name in environment},
+        environment=None if recorded is None else dict(recorded),
     )
 
 

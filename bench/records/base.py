@@ -13,6 +13,7 @@ MOST = 2**60
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 Amount = Annotated[Finite, Field(ge=0, le=LARGEST)]
 """Seconds or a share; may be 0."""
+Share = Annotated[Finite, Field(ge=0, le=1)]
 Positive = Annotated[Finite, Field(ge=SMALLEST, le=LARGEST)]
 """A divisor, such as the seconds of a step; never 0."""
 Count = Annotated[int, Field(ge=0, le=MOST)]

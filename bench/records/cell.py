@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings
+from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Share
 
 MixedPrecision = Literal["bf16", "no"]
 
@@ -96,7 +96,15 @@ class Regime(Frozen):
     optimizer_dtype: str | None
     """Dtype of Adam's moments."""
     reduction_dtype: str | None
-    """Dtype in which gradients are communicated; null with one rank."""
+    """Dtype in which gradients are communicated, from the collectives of a step; null with one rank."""
+    matmul_shares: dict[str, Share] | None = None
+    """FLOPs of matrix products, convolutions and attention in one warm-up step: the share of each dtype, the largest
+    first. null: not observed, as under torch.compile, or there were none."""
+
+    @property
+    def matmul_dtype(self) -> str | None:
+        """The dtype of most FLOPs of matrix products; None where it was not observed."""
+        return max(self.matmul_shares, key=self.matmul_shares.__getitem__) if self.matmul_shares else None
 
     @model_validator(mode="after")
     def _parts_of_the_whole(self) -> Self:

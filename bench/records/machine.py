@@ -28,7 +28,7 @@ class StatedHardware(Frozen):
 
 
 class Machine(Frozen):
-    """The machine and software of a result. No host name, no user, and no environment variables but a few settings.
+    """The machine and software of a result. No host name, no user, and only listed environment variables.
 
     null is unknown, such as what the source of imported figures does not say.
     """
@@ -51,6 +51,9 @@ class Machine(Frozen):
     threads: dict[str, str]
     """Variables such as OMP_NUM_THREADS that the user has set. Each rank's actual count is in its result."""
 
+    environment: dict[str, str] | None = None
+    """The user's variables that may change a measurement: see bench/launch/recorded_environment.py. null: not known."""
+
     def unlike(self, other: "Machine") -> list[str]:
         """The differences because of which results of the two machines must not be mixed in one run."""
         fields = ("hardware", "accelerators", "driver", "cpu", "libraries", "allocator", "threads")
@@ -60,6 +63,19 @@ class Machine(Frozen):
             if (ours := getattr(self, name)) != (theirs := getattr(other, name))
             and not (name == "hardware" and _alike(self.hardware, other.hardware))
         ]
+
+    def differences(self, other: "Machine") -> list[str]:
+        """Differences that a report states: results of the two may stand in one run, and may not measure the same."""
+        plain = [
+            f"{name}: {ours} against {theirs}"
+            for name in ("system", "python")
+            if (ours := getattr(self, name)) != (theirs := getattr(other, name)) and ours and theirs
+        ]
+        if self.environment is None or other.environment is None:
+            return plain
+        one, two = self.environment, other.environment
+        names = [name for name in dict.fromkeys([*one, *two]) if one.get(name) != two.get(name)]
+        return plain + [f"{name}: {one.get(name, 'not set')} against {two.get(name, 'not set')}" for name in names]
 
 
 def _words(value: object) -> str:

@@ -11,6 +11,7 @@ from bench.records.conditions import Conditions
 from bench.records.hang import Stuck
 from bench.records.machine import Machine
 from bench.records.rank_outcome import RankOk
+from bench.records.sources import Sources
 from bench.units import counted
 
 SCHEMA_VERSION: Literal[2] = 2
@@ -211,6 +212,9 @@ class Result(Frozen):
     stated: tuple[str, ...] | None = None
     """For imported figures, the settings that their source gives. In the cell, the others of `SETTINGS` hold defaults
     that mean nothing. null: bench measured it, so all settings are real."""
+
+    sources: Sources | None = None
+    """What its ranks ran: bench's runner and the workload's modules. null: not known, or nothing was launched."""
 
     @model_validator(mode="after")
     def _as_requested(self) -> Self:

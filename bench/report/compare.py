@@ -7,6 +7,7 @@ from typing import Literal
 
 from bench.errors import InputError
 from bench.records.outcome import Ok, Result
+from bench.records.sources import differing
 from bench.report.conditions import disturbances
 from bench.report.differences import Cells, differing_keys
 from bench.report.launches import merged
@@ -47,7 +48,9 @@ class Pair:
     space: Space
     """By peak allocated memory of the worst rank."""
     unlike: tuple[str, ...]
-    """Differences that are no change of the code: machine, regime, threads, isolation."""
+    """Differences that are no change of the code: machine, environment, regime, threads, isolation."""
+    sources: tuple[str, ...] = ()
+    """Source files that differ; none where a run does not know its sources."""
     tail: Tail | None = None
     """The slow steps of both; None like ``ratio``."""
     disturbed: str = ""
@@ -116,6 +119,11 @@ class TwoRuns:
     def unlike(self) -> tuple[str, ...]:
         """All differences between the pairs that are no change of the code."""
         return tuple(dict.fromkeys(difference for pair in self.pairs for difference in pair.unlike))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All source files that differ between the pairs."""
+        return tuple(sorted({file for pair in self.pairs for file in pair.sources}))
 
     @property
     def never_measured(self) -> tuple[OnlyInOne, ...]:
@@ -261,10 +269,20 @@ def _pair(
         means=means,
         speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
         space=_space(ours.measured, theirs.measured),
-        unlike=(*base[0].machine.unlike(head[0].machine), *_ran_unlike(_first(base), _first(head))),
+        unlike=(
+            *base[0].machine.unlike(head[0].machine),
+            *base[0].machine.differences(head[0].machine),
+            *_ran_unlike(_first(base), _first(head)),
+        ),
+        sources=_sources_apart(base, head),
         tail=tail,
         disturbed=disturbed,
     )
+
+
+def _sources_apart(base: Launches, head: Launches) -> tuple[str, ...]:
+    ours, theirs = _first(base).sources, _first(head).sources
+    return differing(ours, theirs) if ours and theirs else ()
 
 
 def _disturbed(one: Launches, other: Launches) -> str:
@@ -301,7 +319,9 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
         for ours, theirs in zip(base.outcome.ranks, head.outcome.ranks, strict=True):
             if ours.threads != theirs.threads:
                 yield f"threads of a rank: {ours.threads} against {theirs.threads}"
-            before, after = ours.regime.model_dump(), theirs.regime.model_dump()
+            before, after = (rank.regime.model_dump(exclude={"matmul_shares"}) for rank in (ours, theirs))
+            if ours.regime.matmul_dtype and theirs.regime.matmul_dtype:  # earlier results do not know it
+                before["matmul_dtype"], after["matmul_dtype"] = ours.regime.matmul_dtype, theirs.regime.matmul_dtype
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
 
 

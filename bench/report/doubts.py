@@ -13,6 +13,7 @@ from typing import Literal, get_args
 from bench.errors import one_line
 from bench.records.conditions import Conditions
 from bench.records.outcome import KINDS
+from bench.records.sources import named
 from bench.report import conditions
 from bench.report.contract import OBSERVED, RUN, contract_key
 from bench.report.gate import sentence
@@ -107,6 +108,11 @@ def _second_try(row: Row) -> Iterator[str]:
         yield f"second try; the first failed: {short_reason(retried)}."
 
 
+def _stale(row: Row) -> Iterator[str]:
+    if row.stale:
+        yield f"made by other sources than the newest result of its workload: {short_reason(named(row.stale))}."
+
+
 def _failed_launches(row: Row) -> Iterator[str]:
     if row.failures:
         yield f"{short_reason(row.reason)}."
@@ -167,10 +173,12 @@ def _unlike_launches(summary: Summary) -> Found:
 
 
 def _unlike_machines(summary: Summary) -> Found:
+    pairs = [(summary.machines[0], other) for other in summary.machines[1:]]
+    unlike = dict.fromkeys(difference for one, other in pairs for difference in one.unlike(other))
+    software = dict.fromkeys(difference for one, other in pairs for difference in one.differences(other))
     return [
-        (None, f"The results come from unlike machines: {short_reason(difference)}.")
-        for other in summary.machines[1:]
-        for difference in summary.machines[0].unlike(other)
+        *((None, f"The results come from unlike machines: {short_reason(difference)}.") for difference in unlike),
+        *((None, f"The results differ in their environment: {short_reason(difference)}.") for difference in software),
     ]
 
 
@@ -334,6 +342,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("shifts", _each_measured(_starved)),
     Kind("shifts", _each_sampled(_mean_above_median)),
     Kind("shifts", _each_sampled(_windows_disagree)),
+    Kind("shifts", _each_row(_stale)),
     Kind("shifts", _each_row(_failed_launches)),
     Kind("shifts", _each_row(_disturbed)),
     Kind("note", _in_several_runs),

@@ -15,7 +15,12 @@ REASON_LIMIT = 200
 
 def row_name(summary: Summary, row: Row) -> str:
     """``ddp, num_cams 4, batch 8``."""
-    return f"{cell_name(summary, row)}, batch {row.batch_per_rank}"
+    return f"{cell_name(summary, row)}, batch {batch_of(row)}"
+
+
+def batch_of(row: Row) -> str:
+    """The batch per rank, with a mark if other sources made the row than the newest of its workload."""
+    return f"{row.batch_per_rank}{' (stale)' if row.stale else ''}"
 
 
 def cell_name(summary: Summary, row: Row) -> str:

@@ -203,6 +203,8 @@ class Row:
     """What else the machine did meanwhile. With several launches: see ``launches``."""
     accelerators: tuple[str, ...] = ()
     """Name of each GPU of the machine."""
+    stale: tuple[str, ...] = ()
+    """Source files that differ from those of the newest result of its workload."""
     launch: int = 1
     """Its number, of the row of a single launch."""
     launches: tuple["Row", ...] = ()

@@ -18,6 +18,7 @@ from bench.report.gate import gate
 from bench.report.launches import merged, throughput_interval
 from bench.report.rows import CellRows, Measured, Phases, Rank, Row, RowId, Sampled, Summary, Times
 from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
+from bench.report.sources import Newest, newest_sources, stale_files
 from bench.statistics.intervals import Interval, mean_interval
 from bench.statistics.launches import Launch, Scatter, launch_of, scatter_of
 from bench.statistics.thrashing import CEILING, thrashing_batches
@@ -28,12 +29,15 @@ Item = TypeVar("Item")
 Number = TypeVar("Number", int, float)
 
 
-def summarize(results: Sequence[Result], calibrations: Sequence[Calibration] = ()) -> Summary:
+def summarize(
+    results: Sequence[Result], calibrations: Sequence[Calibration] = (), newest: Newest | None = None
+) -> Summary:
     """The summary of ``results``, in any order. A cell that ran on two unlike machines, or in two runs that
     `merge_runs` keeps apart, counts as two.
 
     Args:
         calibrations: what `bench calibrate` learnt; used for machines whose own launches say nothing of the scatter.
+        newest: the sources that are not stale; by default, the newest of these results.
     """
     machines = tuple(_distinct(result.machine for result in results))
     names = machine_names(machines)
@@ -42,11 +46,12 @@ def summarize(results: Sequence[Result], calibrations: Sequence[Calibration] = (
         name, run = names[machines.index(result.machine)], result.axes.get(RUN)
         key = (result.attempt.cell.id, name, None if run is None else str(run))
         by_cell.setdefault(key, []).append(result)
+    newest = newest or newest_sources(results)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
     scatters = _scatters(by_cell, calibrations)
 
     def cells_with(named: Sequence[str]) -> tuple[CellRows, ...]:
-        return tuple(_cell_rows(key, group, named, scatters.get(key[1])) for key, group in by_cell.items())
+        return tuple(_cell_rows(key, group, named, newest, scatters.get(key[1])) for key, group in by_cell.items())
 
     cells = cells_with(named)
     columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
@@ -104,6 +109,7 @@ def row_of(
     settings: dict[str, JsonValue] | None = None,
     row_id: RowId | None = None,
     scatter: Scatter | None = None,
+    newest: Newest | None = None,
 ) -> Row:
     """The row of one result.
 
@@ -111,6 +117,7 @@ def row_of(
         settings: those of its cell; saves computing them again.
         row_id: its name in a summary; by default, that of the only such attempt.
         scatter: between launches on its machine, if known.
+        newest: the sources to compare its own with; by default, with none.
     """
     attempt, outcome = result.attempt, result.outcome
     return Row(
@@ -129,11 +136,12 @@ def row_of(
         conditions=result.conditions,
         accelerators=result.machine.accelerators,
         launch=attempt.launch,
+        stale=stale_files(result, newest) if newest else (),
     )
 
 
 def _cell_rows(
-    key: CellKey, results: Sequence[Result], named: Sequence[str], scatter: Scatter | None = None
+    key: CellKey, results: Sequence[Result], named: Sequence[str], newest: Newest, scatter: Scatter | None
 ) -> CellRows:
     cell_id, machine, _ = key
     # Where a batch was measured in full, its short attempt has nothing to add.
@@ -155,7 +163,7 @@ def _cell_rows(
         seen[launch] += 1
         # Axes may be named in another order in another run, and imported rows may state different fields.
         of_row = shared if _named_alike(result, first) else settings(result)
-        launches.setdefault(row_id, []).append(row_of(result, of_row, row_id, scatter))
+        launches.setdefault(row_id, []).append(row_of(result, of_row, row_id, scatter, newest))
     rows = [merged(group) for group in launches.values()]
     rows.sort(key=lambda row: row.batch_per_rank)
     thrashing = _thrashing(rows)

@@ -17,11 +17,12 @@ from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
 from bench.runner import audits, log, oom, recorder, regime
+from bench.runner.computed import Computed, watching
 from bench.runner.device import SHIMS, Shim
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
 from bench.runner.setup import Job, set_up
-from bench.runner.steps import METRICS, phase_window, throughput_window
+from bench.runner.steps import METRICS, Batches, Window, phase_window, throughput_window
 from bench.runner.walk import walk
 from bench.store import spool
 from bench.store.spool import BeatFile, Spec
@@ -98,9 +99,9 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
     with job.units.counted() if job.units else contextlib.nullcontext():
-        warmup = throughput_window(job, batches, measure.warmup_steps, here.beat, Stage.WARMUP)
+        warmup, computed = _warm_up(attempt, job, batches, here)
     here.device.synchronize()
-    observed = regime.observe(job)
+    observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
     here.device.reset_peaks()
     measure_start = time.perf_counter()
@@ -126,6 +127,13 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         work=job.work,
         traffic=recorder.traffic(phases.last_step_collectives),
     )
+
+
+def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:
+    """The steps before the measurement, and what the last of them computed."""
+    steps = attempt.measure.warmup_steps
+    with watching(batches, steps - 1, products=not attempt.cell.train.compile) as (watched, computed):
+        return throughput_window(job, watched, steps, here.beat, Stage.WARMUP), computed
 
 
 def failure(error: BaseException, rank: int, phase: str, *, limited: bool = False) -> RankOom | RankError:

@@ -124,6 +124,22 @@ def _group_sizes() -> dict[str, int]:
     return {name: group.size() for group, name in names.items()}
 
 
+def newest_id() -> int:
+    """The recorder's number of the newest collective; -1 before the first."""
+    return max((int(entry["record_id"]) for entry in _entries(stacks=False)), default=-1)
+
+
+DTYPES = {"Float": "float32", "BFloat16": "bfloat16", "Half": "float16", "Double": "float64"}
+
+
+def reductions(since: int) -> Iterator[tuple[str, int]]:
+    """Dtype and number of scalars of each reduction after the collective with this number, as far as they are held."""
+    for entry in _entries(stacks=False):
+        if int(entry["record_id"]) > since and "reduce" in entry["profiling_name"].lower():
+            for dtype, shape in zip(entry["input_dtypes"], entry["input_sizes"], strict=False):
+                yield DTYPES.get(dtype, dtype), math.prod(map(int, shape))
+
+
 def _entries(*, stacks: bool = True) -> list[dict[str, Any]]:
     c10d: Any = torch._C._distributed_c10d
     if not dist.is_initialized():

@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.backends import expected_regime, shards_parameters
 from bench.records.base import Device
 from bench.records.cell import Cell, Regime
+from bench.runner.computed import Computed
 from bench.runner.setup import Job
 
 
@@ -20,8 +21,13 @@ class RegimeMismatch(RuntimeError):
     """The regime that ran differs from the regime that the cell requests."""
 
 
-def observe(job: Job) -> Regime:
-    """The regime of a job that has made at least one step, as this rank sees it."""
+def observe(job: Job, step: Computed | None = None) -> Regime:
+    """The regime of a job that has made at least one step, as this rank sees it.
+
+    Args:
+        step: what one step computed. Without it, the reduction's dtype is that which the wrappers are configured for.
+    """
+    step = step or Computed()
     parameters, sharded = _count(job.model)
     stepped = _optimizer_state(job.optimizer) if job.optimizer is not None else {}
     moments = (t for state in stepped.values() for t in state.values() if isinstance(t, Tensor) and t.numel() > 1)
@@ -34,7 +40,8 @@ def observe(job: Job) -> Regime:
         weights_dtype=_dtypes(job.model.parameters()) or "none",
         masters_dtype=_dtypes(stepped),
         optimizer_dtype=_dtypes(moments),
-        reduction_dtype=_reduction(job.model) if job.accelerator.num_processes > 1 else None,
+        reduction_dtype=(step.reduction_dtype or _reduction(job.model)) if job.accelerator.num_processes > 1 else None,
+        matmul_shares=step.matmul_shares,
     )
 
 
@@ -43,7 +50,7 @@ def check(cell: Cell, device: Device, regime: Regime) -> None:
     differences = [
         f"{name}: requested {wanted}, observed {getattr(regime, name)}"
         for name, wanted in expected_regime(cell, device).items()
-        if getattr(regime, name) != wanted
+        if getattr(regime, name) != wanted and not (name == "matmul_dtype" and regime.matmul_shares is None)
     ]
     if shards_parameters(cell) != (regime.sharded_parameters > 0):
         wanted = "some" if shards_parameters(cell) else "none"

@@ -24,14 +24,18 @@ class CellSearch:
     def __init__(self, sweep: "Sweep", plan: CellPlan) -> None:
         self.sweep, self.plan, self.cell = sweep, plan, plan.cell
         self.goal, self.store, self.progress = sweep.goal, sweep.store, sweep.progress
+        self.stale = False
+        """Whether other sources made some of the cell's stored results: then its walk is theirs, too."""
 
     def run(self) -> None:
         if backends.forbids(self.cell, self.sweep.machine.hardware.device):
             attempt = Attempt(cell=self.cell, batch_per_rank=self.goal.granularity)
             self.sweep.attempt(self.plan, attempt)  # stores why it is skipped
             return
-        stored = [result for result in self._own() if not self.sweep.wants_again(result)]
-        walked = self.store.walked(self.cell)
+        earlier = self._own()
+        stored = [result for result in earlier if not self.sweep.wants_again(result)]
+        self.stale = any(map(self.sweep.is_stale, earlier))
+        walked = [] if self.stale else self.store.walked(self.cell)
         found = search(self.goal, self._start(), stored, walked, self._walk, self._attempt)
         needs_bytes = None
         if isinstance(found, Verdict):
@@ -78,7 +82,7 @@ class CellSearch:
         """Bytes that the smallest batch takes on a CPU without a limit; None when that cannot be tried."""
         if self.sweep.machine.hardware.device == "cuda" or self.cell.memory_limit_bytes is None:
             return None
-        earlier = None if self.sweep.rerun else self.store.probe(self.cell)
+        earlier = None if self.sweep.rerun or self.stale else self.store.probe(self.cell)
         if (
             earlier is not None
             and earlier.goal.granularity == self.goal.granularity

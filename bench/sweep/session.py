@@ -11,6 +11,7 @@ from bench import backends, machine, workload
 from bench.launch.environment import added_environment
 from bench.launch.executor import Context
 from bench.launch.launchers import LAUNCHERS
+from bench.launch.recorded_environment import recorded_environment
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
 from bench.matrix import Matrix
@@ -19,6 +20,7 @@ from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
 from bench.store import calibrations
 from bench.store.run_folder import Store
+from bench.sweep import sources
 from bench.sweep.progress import Progress
 from bench.sweep.sweep import Rerun, Sweep
 
@@ -32,6 +34,7 @@ def opened(
     progress: Progress,
     *,
     rerun: Rerun | None = None,
+    keep_stale: bool = False,
     isolation: Isolation = "fork",
     limits: Limits | None = None,
     keep_matrix: bool = False,
@@ -39,6 +42,7 @@ def opened(
     """The sweep of ``plans`` in ``folder``.
 
     Args:
+        keep_stale: keep stored results that other sources made.
         limits: how long attempts may take; by default the limits of the matrix.
         keep_matrix: do not write the folder's `matrix.yaml`.
 
@@ -46,7 +50,8 @@ def opened(
         InputError: another run uses the folder, or its results come from a different machine.
     """
     store = Store(folder)
-    record = machine.record(hardware, os.environ, added_environment(1, hardware, os.environ))
+    added, recorded = added_environment(1, hardware, os.environ), recorded_environment(os.environ)
+    record = machine.record(hardware, os.environ, added, recorded)
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
@@ -66,9 +71,11 @@ def opened(
                 plans=plans,
                 goal=matrix.probe,
                 units=workload.load(matrix.workload.name).units,
+                sources=sources.of(matrix.workload.name),
                 machine=record,
                 limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),
                 rerun=rerun,
+                keep_stale=keep_stale,
                 store=store,
                 executor=executor,
                 progress=progress,

@@ -24,6 +24,7 @@ from bench.records.machine import Hardware, Machine
 from bench.records.outcome import INFRASTRUCTURE, KINDS, Failed, Isolation, Outcome, Result, Skipped
 from bench.records.phases import Stage
 from bench.records.plan import CellPlan
+from bench.records.sources import Sources, differing, named
 from bench.records.verdict import Goal, Verdict
 from bench.store import spool
 from bench.store.run_folder import Store
@@ -53,6 +54,10 @@ class Sweep:
     progress: Progress
     beside: Sampler
     """Records what else the machine does."""
+    sources: Sources | None = None
+    """What the ranks run; None where that is not known."""
+    keep_stale: bool = False
+    """Keep stored results that other sources made."""
     done: set[Path] = field(default_factory=set, init=False)
     """Folders of the attempts that this sweep has finished; `--rerun` does not measure them again."""
 
@@ -134,7 +139,9 @@ class Sweep:
         """Whether an attempt is not stored, or a search has no verdict."""
         if backends.forbids(plan.cell, self.machine.hardware.device):
             return False
-        if "probe" in plan.batches and (self.rerun or self.store.probe(plan.cell) is None):
+        if "probe" in plan.batches and (
+            self.rerun or self.store.probe(plan.cell) is None or any(map(self.is_stale, self.store.of_cell(plan.cell)))
+        ):
             return True
         attempts = (*_listed(plan), *self._further(plan))
         return any(not self._was_skipped(attempt) and self.stored(attempt) is None for attempt in attempts)
@@ -151,6 +158,17 @@ class Sweep:
         failed = sum(result.outcome.kind in RERUN_KINDS["failed"] for result in stored)
         words = f"{counted(failed, 'stored attempt')} failed or hung: --rerun failed measures them again"
         return [words] if failed else []
+
+    def stale_before(self) -> list[str]:
+        """A sentence on the stored results that other sources made; none if there are none."""
+        stored = [result for plan in self.plans for result in self._results(plan)]
+        stale = [files for result in stored if (files := self._changed(result))]
+        if not stale:
+            return []
+        words = f"{counted(len(stale), 'stored result')} {'was' if len(stale) == 1 else 'were'} made by other sources"
+        changed = named({file for files in stale for file in files})
+        then = "kept, and marked in the report" if self.keep_stale else "measured again; --keep-stale keeps them"
+        return [f"{words} ({changed} changed): {then}"]
 
     def unreadable(self) -> list[str]:
         """A sentence on each stored file of these cells that cannot be read."""
@@ -193,9 +211,19 @@ class Sweep:
         return result
 
     def wants_again(self, result: Result) -> bool:
-        """Whether ``--rerun`` asks for another measurement of a stored result, and this sweep has not made it yet."""
+        """Whether ``--rerun`` or changed sources ask for another measurement of a stored result, and this sweep has not
+        made it yet."""
         kinds = RERUN_KINDS[self.rerun] if self.rerun else set()
-        return result.outcome.kind in kinds and self.store.folder(result.attempt) not in self.done
+        again = result.outcome.kind in kinds or self.is_stale(result)
+        return again and self.store.folder(result.attempt) not in self.done
+
+    def is_stale(self, result: Result) -> bool:
+        """Whether other sources made a stored result, and it is not kept."""
+        return not self.keep_stale and bool(self._changed(result))
+
+    def _changed(self, result: Result) -> tuple[str, ...]:
+        """The source files that changed since the result; none where either side is not known."""
+        return differing(result.sources, self.sources) if result.sources and self.sources else ()
 
     def _reason_to_skip(self, attempt: Attempt, ran_out_at: int | None) -> str | None:
         """Its backend forbids the attempt, or a smaller batch of the cell ran out of memory."""
@@ -272,6 +300,7 @@ class Sweep:
             isolation=isolation,
             started_at=started.isoformat(timespec="seconds"),
             wall_s=wall_s,
+            sources=None if isolation is None else self.sources,
         )
 
 

@@ -247,7 +247,8 @@ SHARDS = {"weights_dtype": "float32", "masters_dtype": "float32", "optimizer_dty
 )
 def test_the_regime_asked_for_in_bf16(backend: str, regime: dict[str, object]) -> None:
     world_size = 1 if backend == "single" else 2
-    assert backends.expected_regime(of(backend), "cpu") == {"world_size": world_size, **regime}
+    computed = {"world_size": world_size, "matmul_dtype": "bfloat16"}
+    assert backends.expected_regime(of(backend), "cpu") == {**computed, **regime}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -255,7 +256,7 @@ def test_without_mixed_precision_all_is_fp32(backend: str) -> None:
     regime = backends.expected_regime(of(backend, mixed_precision="no"), "cuda")
     dtypes = {name: dtype for name, dtype in regime.items() if name.endswith("_dtype")}
     assert set(dtypes.values()) == {"float32"} | ({None} if backend == "single" else set())
-    assert len(dtypes) == 4
+    assert len(dtypes) == 5
 
 
 def test_on_gpus_ddp_is_called_multi_gpu() -> None:

@@ -4,6 +4,7 @@ import os
 from typing import Literal
 
 import torch
+import torch.distributed as dist
 from toy import Toy, ToyConfig
 
 from bench.runner import device, setup
@@ -27,8 +28,87 @@ def _without_masters(optimizer):
     return optimizer
 
 
+def _reduce_in_fp32(_state, bucket):
+    reduced = dist.all_reduce(bucket.buffer().float() / dist.get_world_size(), async_op=True).get_future()
+    return reduced.then(lambda future: future.value()[0].to(bucket.buffer().dtype))
+
+
+def _reduce_in_bf16(state, bucket):
+    from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compress_hook
+
+    return bf16_compress_hook(state, bucket)
+
+
+def _with_hook(hook):
+    """DDP's gradients take another way than its wrapper says."""
+    prepare = setup._prepare
+
+    def hooked(accelerator, cell, model):
+        prepared = prepare(accelerator, cell, model)
+        prepared.model.register_comm_hook(None, hook)
+        return prepared
+
+    setup._prepare = hooked
+
+
+def _fsdp2_policy(accelerator, **dtypes):
+    from torch.distributed.fsdp import MixedPrecisionPolicy
+
+    accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(**dtypes)
+
+
+def _in_fp32(linear):
+    """What a forward with autocast off, or casts of its own, may compute in."""
+    x_float = torch.Tensor.float
+    linear.forward = lambda x: torch.nn.functional.linear(x_float(x), x_float(linear.weight), x_float(linear.bias)).to(
+        linear.weight.dtype
+    )
+
+
+def _in_autocast(model):
+    forward = model.forward
+
+    def autocast(batch):
+        with torch.autocast("cpu", torch.bfloat16):
+            return forward(batch)
+
+    model.forward = autocast
+
+
+def _configured(change):
+    configure = setup._configure
+
+    def changed(accelerator, *arguments):
+        configure(accelerator, *arguments)
+        change(accelerator.state)
+
+    setup._configure = changed
+
+
+def _fsdp_reduces_in_fp32(state):
+    from torch.distributed.fsdp import MixedPrecision
+
+    state.fsdp_plugin.mixed_precision_policy = MixedPrecision(
+        param_dtype=torch.bfloat16, reduce_dtype=torch.float32, buffer_dtype=torch.bfloat16
+    )
+
+
+def _deepspeed_reduces_in_fp32(state):
+    state.deepspeed_plugin.deepspeed_config["communication_data_type"] = "fp32"
+
+
 class SabotageConfig(ToyConfig):
-    sabotage: Literal["settings", "masters", "reduction"]
+    sabotage: Literal[
+        "settings",
+        "masters",
+        "reduction",
+        "fp32_units",
+        "fp32_forward",
+        "autocast",
+        "fp32_hook",
+        "bf16_hook",
+        "fp32_comm",
+    ]
 
 
 class Sabotage(Toy):
@@ -39,13 +119,28 @@ class Sabotage(Toy):
             case "masters":
                 setup.MasterWeights = _without_masters
             case "reduction":
-                from torch.distributed.fsdp import MixedPrecisionPolicy
-
-                policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
-                setup._reduce_in_fp32 = lambda accelerator: setattr(
-                    accelerator.state.fsdp_plugin, "mixed_precision_policy", policy
+                setup._reduce_in_fp32 = lambda accelerator: _fsdp2_policy(
+                    accelerator, param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16
                 )
-        return super().build()
+            case "fp32_units":
+                setup._reduce_in_fp32 = lambda accelerator: _fsdp2_policy(accelerator, reduce_dtype=torch.float32)
+            case "fp32_hook":
+                _with_hook(_reduce_in_fp32)
+            case "bf16_hook":
+                _with_hook(_reduce_in_bf16)
+            case "fp32_comm":
+                _configured(
+                    _deepspeed_reduces_in_fp32
+                    if "ACCELERATE_DEEPSPEED_ZERO_STAGE" in os.environ
+                    else _fsdp_reduces_in_fp32
+                )
+        model = super().build()
+        if self.config.sabotage == "fp32_forward":
+            for linear in (module for module in model.modules() if isinstance(module, torch.nn.Linear)):
+                _in_fp32(linear)
+        if self.config.sabotage == "autocast":
+            _in_autocast(model)
+        return model
 
 
 device.Cpu.open = _changed

@@ -93,6 +93,18 @@ def test_the_record_holds_nothing_of_the_environment_but_named_settings(monkeypa
     assert os.uname().nodename not in {record.system, record.cpu}
 
 
+def test_another_environment_is_a_difference_and_no_other_machine() -> None:
+    one = MACHINE.model_copy(update={"environment": {"NCCL_ALGO": "Ring", "MALLOC_ARENA_MAX": "2"}})
+    other = MACHINE.model_copy(update={"environment": {"MALLOC_ARENA_MAX": "4"}, "python": "3.12.1"})
+    assert one.unlike(other) == []
+    assert one.differences(other) == [
+        "python: 3.11.0 against 3.12.1",
+        "NCCL_ALGO: Ring against not set",
+        "MALLOC_ARENA_MAX: 2 against 4",
+    ]
+    assert MACHINE.differences(one) == []  # not known is no difference
+
+
 @pytest.mark.parametrize(
     ("environment", "allocator"),
     [

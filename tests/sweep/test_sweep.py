@@ -19,6 +19,7 @@ from bench.records.outcome import Failed
 from bench.records.phases import Stage
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankOom
+from bench.records.sources import Sources
 from bench.records.verdict import Goal
 from bench.store import spool
 from bench.store.run_folder import Store
@@ -81,6 +82,8 @@ def sweep_of(
     events: list[str],
     ranks: Ranks,
     rerun: Any = None,
+    sources: Sources | None = None,
+    keep_stale: bool = False,
     **goal: Any,
 ) -> Sweep:
     return Sweep(
@@ -90,6 +93,8 @@ def sweep_of(
         machine=MACHINE,
         limits=Limits(60, None),
         rerun=rerun,
+        sources=sources,
+        keep_stale=keep_stale,
         store=store,
         executor=ranks,
         progress=progress,
@@ -112,7 +117,7 @@ def swept(
     with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=said)) as progress:
         sweep = sweep_of(plans, store, progress, events, Ranks(events, fits, stop_after), rerun, **goal)
         attempts = sweep.planned()
-        notes, finished = sweep.failed_before(), sweep.finished()
+        notes, finished = [*sweep.failed_before(), *sweep.stale_before()], sweep.finished()
         progress.begin(cells=len(plans), attempts=attempts, finished=finished, folder="run", notes=notes)
         sweep.run()
     return events, said.getvalue().splitlines()
@@ -208,6 +213,47 @@ def test_what_the_smallest_batch_needs_is_not_taken_from_a_search_for_another(tm
     for granularity, launches in ((4, 2), (1, 3), (1, 0)):  # batches 4, 2 and 1 do not fit; and one without a limit
         events, _ = swept(tmp_path / "run", plans, fits=0, granularity=granularity)
         assert events.count("attempt") == launches
+
+
+OLD, NEW = {"model/policy.py": "0", "model/data.py": "0"}, {"model/policy.py": "1", "model/data.py": "0"}
+
+
+@pytest.mark.parametrize("batches", [(1, 2), ("probe",)])
+def test_what_other_sources_made_is_measured_again(tmp_path: Path, batches: tuple[Any, ...]) -> None:
+    root, plans = tmp_path / "run", [plan("ddp", *batches)]
+    first, _ = swept(root, plans, sources=OLD)
+    before = Store(root).of_cell(plans[0].cell)
+    assert all(result.sources == OLD for result in before)
+    assert swept(root, plans, sources=OLD)[0] == []
+    again, said = swept(root, plans, sources=NEW)
+    assert again == first
+    after = Store(root).of_cell(plans[0].cell)
+    assert [result.attempt for result in after] == [result.attempt for result in before]
+    assert all(result.sources == NEW for result in after)
+    assert len(list((root / "superseded").rglob("result.json"))) == len(before)
+    were = "results were" if len(before) > 1 else "result was"
+    assert any(
+        f"{len(before)} stored {were} made by other sources (model/policy.py changed): measured again" in line
+        for line in said
+    )
+    assert swept(root, plans, sources=NEW)[0] == []
+
+
+@pytest.mark.parametrize("batches", [(1, 2), ("probe",)])
+def test_stale_results_can_be_kept(tmp_path: Path, batches: tuple[Any, ...]) -> None:
+    root, plans = tmp_path / "run", [plan("ddp", *batches)]
+    swept(root, plans, sources=OLD)
+    events, said = swept(root, plans, sources=NEW, keep_stale=True)
+    assert events == []
+    assert any("(model/policy.py changed): kept, and marked in the report" in line for line in said)
+
+
+def test_results_that_do_not_know_their_sources_are_kept(tmp_path: Path) -> None:
+    root, plans = tmp_path / "run", [plan("ddp", 1, "probe")]
+    swept(root, plans)
+    events, said = swept(root, plans, sources=NEW)
+    assert events == []
+    assert not any("sources" in line for line in said)
 
 
 ALONE = CellPlan(cell=cell("single", num_processes=1), batches=(1,), axes={"backend": "single"})

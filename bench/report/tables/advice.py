@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from bench.report.advice import Advice, LeftOut
 from bench.report.doubts import doubted_rows
-from bench.report.naming import caption, listed, value_of
+from bench.report.naming import batch_of, caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
 from bench.report.speedup import throughput_ratio
 from bench.report.tables.doubts import TITLE as DOUBTS
@@ -139,7 +139,7 @@ def _choice(summary: Summary, advice: Advice, row: Row) -> str:
     """The settings that are free to choose and differ within the run, and the backend."""
     free = advice.choices - {"backend"}
     names = [f"{caption(name)} {value_of(row, name)}" for name in summary.columns if name in free]
-    return ", ".join([value_of(row, "backend"), *names, f"batch {row.batch_per_rank}"])
+    return ", ".join([value_of(row, "backend"), *names, f"batch {batch_of(row)}"])
 
 
 def _memory(row: Row, headroom: float) -> str:

@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.errors import one_line
+from bench.records.sources import named
 from bench.report.compare import MEMORY_MARGIN, MEMORY_MARGIN_BYTES, Changed, OnlyInOne, Pair, TwoRuns
 from bench.report.naming import short_reason
 from bench.report.rows import Row
@@ -36,6 +37,11 @@ def warning(runs: TwoRuns) -> str | None:
         return None
     differences = "; ".join(map(one_line, runs.unlike))
     return f"UNLIKE: figures marked{MARK} differ in more than the code and do not measure its change: {differences}."
+
+
+def changed_sources(runs: TwoRuns) -> str | None:
+    """What the comparison measures; None where no source is known to differ."""
+    return f"Made by other sources: {one_line(named(runs.sources))}." if runs.sources else None
 
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:

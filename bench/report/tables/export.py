@@ -37,6 +37,7 @@ def _record(cell: CellRows, row: Row) -> Record:
         "short": row.short,
         "launches": sum(launch.measured is not None for launch in row.each),
         "launches_failed": len(row.failures),
+        "stale": bool(row.stale),
         "thrashing": cell.thrashes(row),
         "samples_per_s_global": measured.samples_per_s_global if measured else None,
         "samples_per_s_global_low": interval[0] if interval else None,

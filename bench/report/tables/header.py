@@ -136,7 +136,7 @@ def _versions(machine: Machine) -> str:
 
 
 def _environment(machine: Machine) -> str:
-    settings = dict(machine.threads)
+    settings = {**machine.threads, **(machine.environment or {})}
     if isinstance(machine.hardware, StatedHardware) and machine.allocator is None:
         return UNKNOWN
     if machine.hardware.device == "cuda":

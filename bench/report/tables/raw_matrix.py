@@ -7,7 +7,7 @@ from typing import Literal, TypeVar
 
 from bench.records.outcome import KINDS, THRASHING, KindTraits
 from bench.records.rank_outcome import Memory
-from bench.report.naming import caption, row_name, short_reason, value_of
+from bench.report.naming import batch_of, caption, row_name, short_reason, value_of
 from bench.report.rows import Measured, Row, Sampled, Summary
 from bench.report.tables.table import Column, Table, of_part, table_of
 from bench.units import gib, ms, percent, rate
@@ -69,7 +69,7 @@ def launches_in_words(row: Row) -> str:
 def row_columns(summary: Summary) -> list[Column[Row]]:
     """The columns that identify a row: the settings that differ, and the batch."""
     settings = [Column[Row](caption(name), partial(value_of, name=name)) for name in summary.columns]
-    return [*settings, Column("batch per rank", lambda row: str(row.batch_per_rank), numeric=True)]
+    return [*settings, Column("batch per rank", batch_of, numeric=True)]
 
 
 def outcome_column(row_of: Callable[[Item], Row], thrashes: Callable[[Item], bool]) -> Column[Item]:

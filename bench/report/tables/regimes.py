@@ -21,6 +21,15 @@ DTYPE_COLUMNS: list[Column[Regime]] = [
 ]
 
 
+def _matmuls(regime: Regime) -> str:
+    """The dtypes of matrix products, the one with the most FLOPs first; those below 1 % left out."""
+    shares = sorted((regime.matmul_shares or {}).items(), key=lambda pair: -pair[1])
+    return " + ".join(dtype for dtype, share in shares if share >= 0.01) or UNKNOWN
+
+
+MATMUL_COLUMN: Column[Regime] = Column("matmuls", _matmuls)
+
+
 class _Observed(NamedTuple):
     """A rank of a backend; None if no attempt of the backend was measured."""
 
@@ -46,6 +55,7 @@ def regimes(summary: Summary) -> Table:
             "sharded", lambda line: percent(line.rank.sharded_share) if line.rank else UNKNOWN, numeric=True
         ),
         *map(_of_rank, DTYPE_COLUMNS),
+        *([_of_rank(MATMUL_COLUMN)] if any(rank and rank.regime.matmul_shares for _, rank in ranks) else []),
     ]
     return without_repeats(
         table_of(

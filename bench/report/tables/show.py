@@ -12,13 +12,14 @@ from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import RankOk
 from bench.records.verdict import Probe
 from bench.report.differences import flat
-from bench.report.naming import settings_name, short_reason
+from bench.report.naming import batch_of, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
+from bench.report.sources import Newest, newest_sources
 from bench.report.summary import row_of, summarize
 from bench.report.tables import conditions
 from bench.report.tables.phases import P95_NOTE, phases
 from bench.report.tables.raw_matrix import outcome_column
-from bench.report.tables.regimes import DTYPE_COLUMNS, REGIME_COLUMNS
+from bench.report.tables.regimes import DTYPE_COLUMNS, MATMUL_COLUMN, REGIME_COLUMNS
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import steps
 from bench.report.tables.table import Column, Table, of_part, table_of, without_repeats
@@ -48,16 +49,22 @@ def title(results: Sequence[Result]) -> str:
 
 
 def show(
-    results: Sequence[Result], files: Mapping[str, Files], probe: Probe | None = None, walked: Sequence[Walked] = ()
+    results: Sequence[Result],
+    files: Mapping[str, Files],
+    probe: Probe | None = None,
+    walked: Sequence[Walked] = (),
+    newest: Newest | None = None,
 ) -> list[Table | Verbatim]:
     """Everything that is known about the cell of ``results``.
 
     Args:
         results: all results of one cell.
         files: by the attempt's slug.
+        newest: the newest sources of the run; by default, those of these results.
     """
-    summary = summarize(results)
-    attempts = [_Attempt(result, row_of(result)) for result in results]
+    newest = newest or newest_sources(results)
+    summary = summarize(results, newest=newest)
+    attempts = [_Attempt(result, row_of(result, newest=newest)) for result in results]
     measured = [(batch(result), result.conditions) for result in results if result.conditions is not None]
     parts = [
         _settings(results[0]),
@@ -99,7 +106,7 @@ def _attempts(attempts: Sequence[_Attempt], cell: CellRows) -> Table:
         return lambda attempt: value(attempt.row.measured) if attempt.row.measured else ""
 
     columns = [
-        Column[_Attempt]("batch per rank", lambda attempt: str(attempt.row.batch_per_rank), numeric=True),
+        Column[_Attempt]("batch per rank", lambda attempt: batch_of(attempt.row), numeric=True),
         outcome_column(lambda attempt: attempt.row, lambda attempt: cell.thrashes(attempt.row)),
         Column[_Attempt]("samples/s", measured(lambda figures: rate(figures.samples_per_s_global)), numeric=True),
         Column[_Attempt]("95 % interval", measured(_interval), numeric=True),
@@ -133,6 +140,7 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
         *of_part(_regime, REGIME_COLUMNS),
         Column[RankOk]("sharded", lambda rank: f"{rank.regime.sharded_parameters:,}", numeric=True),
         *of_part(_regime, DTYPE_COLUMNS),
+        *(of_part(_regime, [MATMUL_COLUMN]) if any(rank.regime.matmul_shares for rank in ranks) else []),
         Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),
     ]
     return without_repeats(
@@ -197,9 +205,7 @@ IMPORTED_COLUMNS: tuple[Column[Measured], ...] = (
 
 def _imported(attempts: Sequence[_Attempt]) -> Table:
     imported = [
-        (str(row.batch_per_rank), row.measured)
-        for _, row in attempts
-        if row.measured and not isinstance(row.measured, Sampled)
+        (batch_of(row), row.measured) for _, row in attempts if row.measured and not isinstance(row.measured, Sampled)
     ]
     batch = Column[tuple[str, Measured]]("batch per rank", itemgetter(0), numeric=True)
     return table_of(

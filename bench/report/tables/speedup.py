@@ -5,14 +5,14 @@ from functools import partial
 
 from bench.report.contract import fields_in_words
 from bench.report.doubts import doubted_rows
-from bench.report.naming import caption, cell_name, setting, value_of
-from bench.report.rows import CellRows, Row, RowId, Summary
+from bench.report.naming import batch_of, caption, cell_name, setting, value_of
+from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, UNDECIDED
-from bench.units import percent, rate
+from bench.units import UNKNOWN, percent, rate
 
 NOT_COMPARED = "Not compared"
 
@@ -39,13 +39,13 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
 
     def batch(pair: SpeedUp, row: Row) -> str:
         others = () if pair.matched else as_fast.get(row.id, ())
-        return (
-            f"{row.batch_per_rank} ({EVEN} with {', '.join(map(str, others))})" if others else str(row.batch_per_rank)
-        )
+        return batch_of(row) + (f" ({EVEN} with {', '.join(map(str, others))})" if others else "")
 
     def winner(pair: SpeedUp) -> str:
         return _winner(pair, values) + (", doubted" if {pair.reference.id, pair.row.id} & doubted else "")
 
+    reductions = [{_reduction(pair.reference), _reduction(pair.row)} - {UNKNOWN} for pair in comparison.speed_ups]
+    reduced_apart = any(len(dtypes) > 1 for dtypes in reductions)
     columns = [
         *(
             Column[SpeedUp](caption(name), partial(_of_both, name))
@@ -54,6 +54,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         ),
         Column[SpeedUp]("how", lambda pair: f"matched batch {pair.row.batch_per_rank}" if pair.matched else BEST),
         Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched and pair.ratio.word != UNDECIDED),
+        *([Column[SpeedUp]("reduction", _reductions)] if reduced_apart else []),
         Column[SpeedUp](f"{axis} A", lambda pair: values[pair.reference.id]),
         Column[SpeedUp]("batch A", lambda pair: batch(pair, pair.reference), numeric=True),
         Column[SpeedUp]("samples/s A", lambda pair: rate(pair.reference.rate), numeric=True),
@@ -70,6 +71,8 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         " interval of the ratio.",
         *how_decided(summary, comparison),
     ]
+    if reduced_apart:
+        notes.append("reduction: dtype in which gradients are communicated; backends differ in it.")
     if comparison.rows & doubted:
         notes.append(f'Doubted: "{DOUBTS}" lists one of its rows.')
     return table_of(f"Which {axis} is faster", comparison.speed_ups, columns, notes=notes)
@@ -87,6 +90,18 @@ def _of_both(name: str, pair: SpeedUp) -> str:
     """A setting's value; the values of both sides where the user allowed them to differ."""
     a, b = value_of(pair.reference, name), value_of(pair.row, name)
     return a if a == b else f"{a} (A), {b} (B)"
+
+
+def _reductions(pair: SpeedUp) -> str:
+    a, b = _reduction(pair.reference), _reduction(pair.row)
+    return a if a == b else f"{a} (A), {b} (B)"
+
+
+def _reduction(row: Row) -> str:
+    """Of its gradients between ranks, as observed."""
+    if not isinstance(row.measured, Sampled):
+        return UNKNOWN
+    return row.measured.ranks[0].regime.reduction_dtype or "none"
 
 
 def _winner(pair: SpeedUp, values: dict[RowId, str]) -> str:

@@ -1,0 +1,17 @@
+"""The sources that made a result, as a digest of each file. Pure."""
+
+from collections.abc import Iterable, Mapping
+
+Sources = dict[str, str]
+"""Twelve hex digits of the content's SHA-256, by path below the folder that Python imports from."""
+
+
+def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:
+    """The files that are not the same in both, those that only one has included."""
+    return tuple(sorted(name for name in {*one, *other} if one.get(name) != other.get(name)))
+
+
+def named(files: Iterable[str]) -> str:
+    """``model/policy.py and 2 more files``."""
+    first, *more = sorted(files)
+    return first + (f" and {len(more)} more file{'s' * (len(more) > 1)}" if more else "")

@@ -1,0 +1,96 @@
+"""What one step really computes and communicates: dtypes of its matrix products and of its reductions.
+
+What modules hold says little: `fully_shard` without a ``param_dtype`` computes in fp32, and a hook may reduce in
+another dtype than the gradients have. One warm-up step is watched, from its forward to its end.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
+
+from bench.runner import recorder
+from bench.runner.steps import Batch, Batches
+
+_aten = torch.ops.aten
+_FLOPS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    # The signatures begin like those of the CUDA kernels, and torch's table has only these.
+    _aten._scaled_dot_product_flash_attention_for_cpu: flop_registry[_aten._scaled_dot_product_flash_attention],
+    _aten._scaled_dot_product_flash_attention_for_cpu_backward: flop_registry[
+        _aten._scaled_dot_product_flash_attention_backward
+    ],
+}
+
+
+@dataclass(frozen=True)
+class Computed:
+    """Of one step of this rank; empty until it was watched."""
+
+    flops: Counter[str] = field(default_factory=Counter)
+    """FLOPs of matrix products, convolutions and attention kernels, forward and backward, by dtype of their inputs."""
+    reduced: Counter[str] = field(default_factory=Counter)
+    """Scalars that entered a reduction between ranks, by dtype."""
+
+    @property
+    def matmul_shares(self) -> dict[str, float] | None:
+        """Shares of the FLOPs by dtype, the largest first; None if none were seen."""
+        total = sum(self.flops.values())
+        return {dtype: flops / total for dtype, flops in self.flops.most_common()} if total else None
+
+    @property
+    def reduction_dtype(self) -> str | None:
+        """The dtype of most scalars: norms and flags are reduced, too. None if nothing was seen."""
+        return next((dtype for dtype, _ in self.reduced.most_common(1)), None)
+
+
+@contextmanager
+def watching(batches: Batches, step: int, *, products: bool = True) -> Iterator[tuple[Batches, Computed]]:
+    """``batches`` for some steps, of which the one with the index ``step`` is watched.
+
+    It is watched once its batch is there: a loader's workers would inherit the mode when they are forked.
+
+    Args:
+        products: watch matrix products, too. Compiled code would run uncompiled meanwhile.
+    """
+    computed = Computed()
+    with ExitStack() as stack:
+
+        def watched() -> Iterator[Batch]:
+            for index, batch in enumerate(batches):
+                if index == step:
+                    stack.callback(_reductions, computed.reduced, since=recorder.newest_id())
+                    if products:
+                        stack.enter_context(_Products(computed.flops))
+                yield batch
+
+        yield watched(), computed
+
+
+class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts the FLOPs of every matrix product; autograd passes the mode on to the threads of backward."""
+
+    def __init__(self, flops: Counter[str]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._flops = flops
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        count = _FLOPS.get(getattr(func, "_overloadpacket", None))
+        if count is not None:
+            dtype = next(value.dtype for value in args if isinstance(value, Tensor))
+            self._flops[str(dtype).removeprefix("torch.")] += count(*args, **(kwargs or {}), out_val=result)
+        return result
+
+
+def _reductions(reduced: Counter[str], *, since: int) -> None:
+    for dtype, scalars in recorder.reductions(since):
+        reduced[dtype] += scalars

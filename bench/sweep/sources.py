@@ -1,0 +1,68 @@
+"""Digests of the source files that decide what ranks run: bench's runner, and the workload with its own imports.
+
+Files are found by path, so that no part of a workload is imported for it.
+"""
+
+import hashlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import bench
+from bench import workload
+from bench.records.sources import Sources
+
+RUNNER = ("runner", "launch/environment.py", "backends", "workload.py")
+"""Below bench/: a result depends on no other file, except through what the cell's id covers."""
+_IMPORT = re.compile(
+    r"^[ \t]*(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+([A-Za-z_][\w.]*(?:[ \t]*,[ \t]*[A-Za-z_][\w.]*)*))", re.M
+)
+
+
+def of(name: str) -> Sources:
+    """The sources of attempts with the workload called ``name``, which has been loaded."""
+    home = Path(bench.__file__).parent
+    ours = [file for part in RUNNER for file in _files(home / part)]
+    top = workload.module_of(name).partition(".")[0]
+    root, theirs = _workload(top)
+    return {**_digests(home.parent, ours), **_digests(root, theirs)}
+
+
+def _workload(top: str) -> tuple[Path, list[Path]]:
+    """The folder that holds the workload's module or package, and its files.
+
+    Modules beside it belong to it when one of the files imports them. An installed workload is its own package alone:
+    the versions of what lies beside it are in the machine's record.
+    """
+    module = sys.modules[top]
+    packages = list(getattr(module, "__path__", ()))
+    place = Path(packages[0] if packages else module.__file__ or "")
+    root = place.parent
+    found = {top: _files(place)}
+    waiting = [] if root.name in ("site-packages", "dist-packages") else list(found[top])
+    while waiting:
+        for name in _imported(waiting.pop()):
+            if name not in found and name != "bench":
+                found[name] = [*_files(root / name), *_files(root / f"{name}.py")]
+                waiting += found[name]
+    return root, [file for files in found.values() for file in files]
+
+
+def _files(place: Path) -> list[Path]:
+    """A source file itself, or all source files below a folder; editors' hidden files and dangling links left out."""
+    if place.is_file():
+        return [place]
+    below = (file.relative_to(place) for file in sorted(place.rglob("*.py")))
+    shown = [place / file for file in below if not any(part.startswith(".") for part in file.parts)]
+    return [file for file in shown if file.is_file()]
+
+
+def _imported(file: Path) -> Iterator[str]:
+    """First parts of the names that a file imports; words of a docstring that look like an import do no harm."""
+    for one, several in _IMPORT.findall(file.read_text(encoding="utf-8", errors="replace")):
+        yield from (name.strip().partition(".")[0] for name in (one or several).split(","))
+
+
+def _digests(root: Path, files: list[Path]) -> Sources:
+    return {file.relative_to(root).as_posix(): hashlib.sha256(file.read_bytes()).hexdigest()[:12] for file in files}

@@ -1,0 +1,48 @@
+"""Observed dtypes in the tables: of matrix products, and of reductions where compared rows differ in them."""
+
+from typing import Any
+
+from examples import ok, rendered, result
+
+from bench.records.outcome import Ok, Result
+from bench.report.compare import compare_runs
+from bench.report.speedup import compare_axis
+from bench.report.summary import summarize
+from bench.report.tables.regimes import regimes
+from bench.report.tables.speedup import faster
+
+
+def of(backend: str, **observed: Any) -> Result:
+    ranks = ok(backend=backend).ranks
+    changed = [rank.model_copy(update={"regime": rank.regime.model_copy(update=observed)}) for rank in ranks]
+    return result(Ok(ranks=tuple(changed)), backend=backend)
+
+
+def reduced(*results: Result) -> list[str]:
+    """The cells of the column of reductions."""
+    table = faster(summarize(results), compare_axis(summarize(results)))
+    return [row[table.headers.index("reduction")] for row in table.rows] if "reduction" in table.headers else []
+
+
+def test_a_reduction_in_another_dtype_stands_in_the_row() -> None:
+    assert reduced(of("ddp"), of("fsdp")) == []
+    assert reduced(of("ddp"), of("fsdp", reduction_dtype="float32")) == ["bfloat16 (A), float32 (B)"] * 2
+    assert "reduction: dtype in which gradients are communicated" in rendered(
+        [of("ddp"), of("fsdp", reduction_dtype="float32")]
+    )
+
+
+def test_the_products_have_a_column_once_they_are_known() -> None:
+    assert "matmuls" not in str(regimes(summarize([of("ddp")])))
+    shares = {"bfloat16": 0.75, "float32": 0.245, "float64": 0.005}
+    table = str(regimes(summarize([of("ddp", matmul_shares=shares), of("fsdp")])))
+    assert "matmuls" in table
+    assert "bfloat16 + float32" in table
+    assert "float64" not in table
+
+
+def test_earlier_results_that_do_not_know_their_products_are_alike() -> None:
+    now, other = of("ddp", matmul_shares={"bfloat16": 1.0}), of("ddp", matmul_shares={"float32": 1.0})
+    assert compare_runs([of("ddp")], [now]).unlike == ()
+    assert compare_runs([of("ddp", matmul_shares={"bfloat16": 0.9, "float32": 0.1})], [now]).unlike == ()
+    assert compare_runs([now], [other]).unlike == ("matmul_dtype: bfloat16 against float32",)

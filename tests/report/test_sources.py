@@ -1,0 +1,79 @@
+"""Rows that other sources made than the newest of their workload."""
+
+from examples import MACHINE, ok, rendered, result
+
+from bench.records.outcome import Result
+from bench.report.compare import compare_runs
+from bench.report.contract import RUN
+from bench.report.summary import summarize
+from bench.report.tables.compare import changed_sources, warning
+from bench.report.tables.doubts import doubt_sentences
+from bench.report.tables.show import show
+
+OLD, NEW = {"model/policy.py": "0", "model/data.py": "0"}, {"model/policy.py": "1", "model/data.py": "0"}
+
+
+def made(by: dict[str, str] | None, hour: int, backend: str = "ddp", workload: str = "pi07", run: str = "") -> Result:
+    one = result(ok(backend=backend), backend=backend, workload=workload)
+    named = {RUN: run, **one.axes} if run else one.axes
+    return one.model_copy(update={"sources": by, "started_at": f"2026-01-01T{hour:02}:00:00+00:00", "axes": named})
+
+
+def stale(*results: Result) -> list[str]:
+    return [str(row.settings["backend"]) for row in summarize(results).rows if row.stale]
+
+
+def test_a_row_is_stale_when_the_newest_of_its_workload_has_other_sources() -> None:
+    assert stale(made(OLD, 1), made(NEW, 2, "fsdp")) == ["ddp"]
+    assert stale(made(OLD, 2), made(NEW, 1, "fsdp")) == ["fsdp"]
+    assert stale(made(OLD, 1), made(OLD, 2, "fsdp")) == []
+    assert stale(made(OLD, 1), made(NEW, 2, "fsdp", workload="mine:Mine")) == []
+    assert stale(made(OLD, 1, run="a"), made(NEW, 2, "fsdp", run="b")) == []
+
+
+def test_a_row_that_does_not_know_its_sources_is_not_stale() -> None:
+    assert stale(made(None, 1), made(NEW, 2, "fsdp")) == []
+    assert stale(made(OLD, 1), made(None, 2, "fsdp")) == []
+
+
+def test_a_stale_row_is_marked_in_its_tables_and_doubted() -> None:
+    results = [made(OLD, 1), made(NEW, 2, "fsdp")]
+    [doubt] = doubt_sentences(summarize(results))
+    assert doubt == (
+        "ddp, batch 2 (stale): made by other sources than the newest result of its workload: model/policy.py."
+    )
+    tables = [part for part in rendered(results).split("\n\n") if part.startswith("|") and "batch per rank" in part]
+    rows = [line for table in tables for line in table.splitlines()[2:]]
+    assert len(rows) > 4
+    assert all(("2 (stale)" in line) == ("| ddp " in line) for line in rows), rows
+    assert "(stale)" not in rendered([made(OLD, 1), made(OLD, 2, "fsdp")])
+
+
+def test_show_knows_what_the_run_holds_besides_the_cell() -> None:
+    one, newest = made(OLD, 1), {("pi07", ""): NEW}
+    attempts = next(part for part in show([one], {}, newest=newest) if part.title == "Attempts")
+    assert "2 (stale)" in str(attempts)
+    assert "stale" not in str(next(part for part in show([one], {}) if part.title == "Attempts"))
+
+
+def test_compare_names_the_sources_that_differ_and_marks_an_environment_that_does() -> None:
+    two = compare_runs([made(OLD, 1)], [made(NEW, 2)])
+    assert changed_sources(two) == "Made by other sources: model/policy.py."
+    assert warning(two) is None
+    assert changed_sources(compare_runs([made(None, 1)], [made(NEW, 2)])) is None
+    ring = MACHINE.model_copy(update={"environment": {"NCCL_ALGO": "Ring"}})
+    tree = MACHINE.model_copy(update={"environment": {"NCCL_ALGO": "Tree"}})
+    unlike = warning(compare_runs([result(machine=ring)], [result(machine=tree)]))
+    assert unlike is not None
+    assert unlike.endswith("NCCL_ALGO: Ring against Tree.")
+
+
+def test_an_environment_that_differs_within_a_report_is_stated() -> None:
+    ring = MACHINE.model_copy(update={"environment": {"NCCL_ALGO": "Ring"}})
+    results = [result(machine=ring), result(ok(backend="fsdp"), backend="fsdp", machine=MACHINE)]
+    assert doubt_sentences(summarize(results)) == []
+    results[1] = results[1].model_copy(update={"machine": MACHINE.model_copy(update={"environment": {}})})
+    assert doubt_sentences(summarize(results)) == [
+        "The results differ in their environment: NCCL_ALGO: Ring against not set."
+    ]
+    assert "NCCL_ALGO Ring" in rendered(results)

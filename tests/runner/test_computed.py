@@ -1,0 +1,85 @@
+"""What is seen of a watched step: FLOPs by dtype, forward and backward, and nothing left behind."""
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import _get_current_dispatch_mode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
+
+from bench.runner.computed import watching
+from bench.runner.steps import Batch
+
+BATCH, WIDE, NARROW = 4, 8, 2
+PRODUCT = 2 * BATCH * WIDE * NARROW
+"""FLOPs of the layer's forward, and of its backward: only the weight has a gradient."""
+
+
+def batches(dtype: torch.dtype = torch.float32) -> Iterator[Batch]:
+    while True:
+        assert _get_current_dispatch_mode() is None  # a loader's workers would inherit it
+        yield {"x": torch.ones(BATCH, WIDE, dtype=dtype)}
+
+
+def layer(dtype: torch.dtype = torch.float32) -> nn.Module:
+    return nn.Linear(WIDE, NARROW, bias=False, dtype=dtype)
+
+
+def train(model: nn.Module, batch: Batch) -> None:
+    model(batch["x"]).float().sum().backward()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("step", [0, 2])
+def test_one_step_is_watched_forward_and_backward(dtype: torch.dtype, step: int) -> None:
+    model = layer(dtype)
+    with watching(batches(dtype), step) as (watched, computed):
+        for _ in range(step + 1):
+            train(model, next(watched))
+    assert _get_current_dispatch_mode() is None
+    assert computed.flops == {str(dtype).removeprefix("torch."): 2 * PRODUCT}
+    train(model, next(watched))
+    assert sum(computed.flops.values()) == 2 * PRODUCT
+
+
+def test_the_dtype_of_most_flops_comes_first_and_shares_add_up() -> None:
+    models = nn.ModuleList([layer(torch.bfloat16), layer(torch.bfloat16), layer()])
+    with watching(batches(), 0) as (watched, computed):
+        x = next(watched)["x"]
+        for model in models:
+            train(model, {"x": x.to(next(model.parameters()).dtype)})
+    assert computed.matmul_shares == {"bfloat16": pytest.approx(2 / 3), "float32": pytest.approx(1 / 3)}
+    assert list(computed.matmul_shares) == ["bfloat16", "float32"]
+    assert computed.reduction_dtype is None
+
+
+def test_a_step_without_products_has_no_shares() -> None:
+    with watching(batches(), 0) as (watched, computed):
+        next(watched)["x"].exp().sum()
+    assert computed.matmul_shares is None
+
+
+class Attend(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(WIDE, WIDE)
+        self.convolution = nn.Conv1d(BATCH, BATCH, 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q = self.inner(x)[None, None]
+        attended = nn.functional.scaled_dot_product_attention(q, q, q)[0]
+        return self.convolution(attended + checkpoint(self.inner, x, use_reentrant=False))
+
+
+def test_the_count_is_that_of_torch_with_attention_convolution_and_checkpointing() -> None:
+    """torch's own count lacks the CPU's attention kernel: there, the attention runs as plain products."""
+    model = Attend()
+    with watching(batches(), 0) as (watched, computed):
+        train(model, next(watched))
+    batch = next(batches())
+    with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        train(model, batch)
+    again = 2 * BATCH * BATCH * WIDE  # the kernel's backward computes the scores once more
+    assert sum(computed.flops.values()) == counter.get_total_flops() + again

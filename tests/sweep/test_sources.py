@@ -1,0 +1,79 @@
+"""Which files decide a result: real packages on disk, and the bundled workload."""
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from bench import workload
+from bench.records.sources import differing, named
+from bench.sweep import sources
+
+FILES = {
+    "digested/__init__.py": "",
+    "digested/nets.py": "def build():\n    from digested_beside import helper\n    return helper\n",
+    "digested/deep/layer.py": "",
+    "digested/.#nets.py": "an editor's lock",
+    "digested/notes.txt": "",
+    "digested_beside.py": "import json, digested_far.part as part\n",
+    "digested_far/part.py": "import bench.runner\n",
+    "digested_apart.py": "",
+}
+
+Written = Callable[[str], sources.Sources]
+
+
+@pytest.fixture
+def digested(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Written]:
+    """Imports a module of the files above as a workload's, and gives its sources."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    (tmp_path / "digested/dangling.py").symlink_to(tmp_path / "nowhere.py")
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def of(module: str) -> sources.Sources:
+        importlib.import_module(module)
+        return {name: digest for name, digest in sources.of(f"{module}:Any").items() if not name.startswith("bench/")}
+
+    yield of
+    for name in [name for name in sys.modules if name.startswith("digested")]:
+        del sys.modules[name]
+
+
+def test_a_package_counts_whole_with_what_it_imports_from_beside_it(digested: Written) -> None:
+    assert set(digested("digested.nets")) == {
+        "digested/__init__.py",
+        "digested/nets.py",
+        "digested/deep/layer.py",
+        "digested_beside.py",
+        "digested_far/part.py",
+    }
+    assert "digested_beside" not in sys.modules  # found, not imported
+
+
+def test_a_module_counts_with_what_it_imports(digested: Written) -> None:
+    assert set(digested("digested_beside")) == {"digested_beside.py", "digested_far/part.py"}
+    assert set(digested("digested_apart")) == {"digested_apart.py"}
+
+
+def test_an_edited_file_is_another_source_and_an_equal_one_is_not(digested: Written, tmp_path: Path) -> None:
+    before = digested("digested.nets")
+    (tmp_path / "digested_far/part.py").write_text("import bench.runner\n")
+    (tmp_path / "digested_apart.py").write_text("edited = True\n")
+    assert digested("digested.nets") == before
+    (tmp_path / "digested/deep/layer.py").write_text("edited = True\n")
+    (tmp_path / "digested/deep/new.py").write_text("")
+    changed = differing(before, digested("digested.nets"))
+    assert changed == ("digested/deep/layer.py", "digested/deep/new.py")
+    assert named(changed) == "digested/deep/layer.py and 1 more file"
+
+
+def test_the_bundled_workload_and_the_runner_count() -> None:
+    workload.load("pi07")
+    found = sources.of("pi07")
+    assert {"model/policy.py", "model/workload.py", "bench/runner/steps.py", "bench/backends.py"} <= set(found)
+    assert not any(name.startswith(("bench/report/", "tests/")) for name in found)
+    assert not any(name.startswith("/") for name in found)
