@@ -13,7 +13,8 @@ BACKENDS = ("ddp", "fsdp", "zero2")
 GRANULARITY = 16
 LIMIT = "352MiB"
 """Between 16 samples, at most 315 MiB, and 32, at least 404: malloc varies by 10, and machines by 30."""
-SETTINGS = ("--granularity", str(GRANULARITY), "--memory-limit", LIMIT)
+STEPS = ("measure.warmup_steps=1", "measure.steps=3", "measure.phase_steps=0")
+SETTINGS = ("--granularity", str(GRANULARITY), "--memory-limit", LIMIT, *STEPS)
 
 
 def found(bench: Bench) -> Probe:
