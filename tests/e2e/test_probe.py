@@ -11,10 +11,18 @@ from bench.store.run_folder import Probe, Store
 
 BACKENDS = ("ddp", "fsdp", "zero2")
 GRANULARITY = 16
-LIMIT = "352MiB"
-"""Between 16 samples, at most 315 MiB, and 32, at least 404: malloc varies by 10, and machines by 30."""
-STEPS = ("measure.warmup_steps=1", "measure.steps=3", "measure.phase_steps=0")
-SETTINGS = ("--granularity", str(GRANULARITY), "--memory-limit", LIMIT, *STEPS)
+LIMIT = "265MiB"
+"""Between 16 samples of 2 MiB, at most 200 MiB with their gradients, and 32, at least 330: machines vary by 30."""
+MEASURE = {"warmup_steps": 1, "steps": 3, "phase_steps": 0}
+HELD = {"name": "toy:Toy", "held_mib": 2}
+"""What a step holds decides here, not what it computes."""
+SETTINGS = ("--granularity", str(GRANULARITY), "--memory-limit", LIMIT)
+
+
+def searched(bench: Bench, *backends: str) -> tuple[str, ...]:
+    """The command that searches for the batch of each backend, into the folder `run`."""
+    matrix = bench.matrix(workload=HELD, matrix={"backend": list(backends)}, measure=MEASURE)
+    return "probe", matrix, *SETTINGS, "--out", str(bench.folder / "run")
 
 
 def found(bench: Bench) -> Probe:
@@ -26,7 +34,7 @@ def found(bench: Bench) -> Probe:
 def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, str]:
     """One search of three cells, and its output."""
     bench = Bench(tmp_path_factory.mktemp("probed"))
-    output = bench("probe", "--backend", ",".join(BACKENDS), *SETTINGS, "--out", str(bench.folder / "run"), cwd=ROOT)
+    output = bench(*searched(bench, *BACKENDS))
     bench.assert_gone()
     return bench, output
 
@@ -46,18 +54,17 @@ def again(probed: tuple[Bench, str]) -> None:
         verdict, name = verdict_of(bench, backend), f"again-{backend}"
         matrix = bench.matrix(
             name,
-            workload={"name": "pi07", "preset": "tiny"},
+            workload=HELD,
             matrix={"backend": backend, "batch": [verdict.max_batch_per_rank, verdict.fails]},
             launch={"memory_limit": LIMIT},
-            measure={"warmup_steps": 1, "steps": 2, "phase_steps": 0},
+            measure=MEASURE,
         )
-        runs.append(bench.start("run", matrix, "--isolation", "launch", "--out", str(bench.folder / name), cwd=ROOT))
+        runs.append(bench.start("run", matrix, "--isolation", "launch", "--out", str(bench.folder / name)))
     ended = [(run.communicate(timeout=600)[0], run.returncode) for run in runs]
     assert not [output for output, code in ended if code], ended
     bench.assert_gone()
 
 
-@pytest.mark.alone  # a limit of the memory is searched
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_max_is_certified_and_holds_in_launches_of_their_own(
     probed: tuple[Bench, str], again: None, backend: str
@@ -76,17 +83,17 @@ def test_max_is_certified_and_holds_in_launches_of_their_own(
 
 
 def test_a_killed_probe_goes_on_and_repeats_nothing(bench: Bench) -> None:
-    command = ("probe", "--backend", "ddp", *SETTINGS, "--out", str(bench.folder / "run"))
-    process = bench.start(*command, cwd=ROOT)
+    command = searched(bench, "ddp")
+    process = bench.start(*command)
     wait_for(lambda: list((bench.folder / "run/attempts").glob("*/b*/result.json")))
     process.send_signal(signal.SIGKILL)
     process.wait()
     bench.assert_gone()
     before = {file: file.stat().st_mtime_ns for file in (bench.folder / "run/attempts").glob("*/b*/result.json")}
-    bench(*command, cwd=ROOT)
+    bench(*command)
     assert isinstance(found(bench).found, Verdict)
     assert all(file.stat().st_mtime_ns == written for file, written in before.items())
-    again = bench(*command, cwd=ROOT)
+    again = bench(*command)
     assert "1 cell, 1 attempt; results in" in again
     assert "1/1 ddp  probed" in again
     assert "finished before" not in again

@@ -18,6 +18,8 @@ class ToyConfig(BaseModel):
     num_cams: int = 1
     grad_ckpt: bool = False
     sleep_s: float = 0.0
+    held_mib: float = 0.0
+    """Memory that each sample holds until backward."""
     fault: Fault = "none"
     fault_rank: int = 1
     fault_step: int = 3
@@ -65,6 +67,9 @@ class Toy:
                 for block in self.blocks:
                     x_BC = block(x_BC)
                 y_B1 = self.head(x_BC.to(self.head.weight.dtype)).float()
+                if config.held_mib:
+                    held_BM = y_B1.expand(-1, int(config.held_mib * 2**18)).clone()
+                    y_B1 = y_B1 + held_BM.square().mean(dim=1, keepdim=True)
                 return {"loss": (y_B1 - batch["y"].float()).square().mean()}
 
         return Model()
