@@ -7,19 +7,24 @@ import torch
 import torch.distributed as dist
 from toy import Toy, ToyConfig
 
-from bench.runner import device, setup
+from bench.runner import attempt, setup
 
-_open = device.Cpu.open
+_set_up = attempt.set_up
 
 
-def _changed(self, family, *, find_unused_parameters):
+def _changed(cell, shim, batch_per_rank):
     """Other settings than the launch requested, as a stray variable or an update of accelerate might cause."""
+    if cell.options["sabotage"] == "settings":
+        _change_settings()
+    return _set_up(cell, shim, batch_per_rank)
+
+
+def _change_settings():
     if (stage := os.environ.get("ACCELERATE_DEEPSPEED_ZERO_STAGE")) is not None:
         os.environ["ACCELERATE_DEEPSPEED_ZERO_STAGE"] = {"1": "2", "2": "1", "3": "2"}[stage]
     if os.environ.get("FSDP_VERSION") == "1":
         strategies = {"FULL_SHARD": "SHARD_GRAD_OP", "SHARD_GRAD_OP": "FULL_SHARD"}
         os.environ["FSDP_SHARDING_STRATEGY"] = strategies[os.environ["FSDP_SHARDING_STRATEGY"]]
-    return _open(self, family, find_unused_parameters=find_unused_parameters)
 
 
 def _without_masters(optimizer):
@@ -108,6 +113,7 @@ class SabotageConfig(ToyConfig):
         "fp32_hook",
         "bf16_hook",
         "fp32_comm",
+        "none",
     ]
 
 
@@ -143,4 +149,4 @@ class Sabotage(Toy):
         return model
 
 
-device.Cpu.open = _changed
+attempt.set_up = _changed
