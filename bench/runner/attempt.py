@@ -98,8 +98,8 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
-    with job.units.counted() if job.units else contextlib.nullcontext():
-        warmup, computed = _warm_up(attempt, job, batches, here)
+    with job.units.counted(batches) if job.units else contextlib.nullcontext(batches) as counted:
+        warmup, computed = _warm_up(attempt, job, counted, here)
     here.device.synchronize()
     observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
@@ -123,7 +123,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         setup_s=setup_s,
         warmup_s=measure_start - warmup_start,
         threads=torch.get_num_threads(),
-        unit_parameters=job.units.parameters_by_runs(measure.warmup_steps) if job.units else None,
+        unit_parameters=job.units.parameters_by_runs() if job.units else None,
         work=job.work,
         traffic=recorder.traffic(phases.last_step_collectives),
     )

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 
 from bench.diagnosis.call_site import Frame, site
-from bench.diagnosis.collectives import DEFAULT_GROUP
 from bench.records.hang import Collective
 from bench.records.rank_outcome import Traffic
 
@@ -54,31 +53,19 @@ def last_number() -> int:
     return int(group._get_sequence_number_for_group())
 
 
-def collectives_since(number: int) -> list[dict[str, Any]] | None:
-    """The recorder's entries for the collectives of all groups since one of the default group, oldest first.
+def collectives_since(start_ns: int) -> list[dict[str, Any]] | None:
+    """The recorder's entries for the collectives of all groups that were issued since then, oldest first.
 
     Args:
-        number: `last_number` at that time.
+        start_ns: nanoseconds since the epoch.
 
     Returns:
-        None if the recorder no longer holds all of them. The entries have no stack traces.
+        None if the recorder has lost some. The entries have no stack traces.
     """
     entries = sorted(_entries(stacks=False), key=lambda entry: int(entry["record_id"]))
-    if number == 0:
-        return entries if not entries or int(entries[0]["record_id"]) == 0 else None
-    for place, entry in enumerate(entries):
-        if entry["process_group"][0] == DEFAULT_GROUP and int(entry["collective_seq_id"]) == number:
-            return entries[place + 1 :]
-    return None
-
-
-def issued_since(start_ns: int) -> list[int] | None:
-    """When each collective after ``start_ns`` was issued, in ns since the epoch; None if the recorder has lost some."""
-    entries = _entries(stacks=False)
-    oldest = min(entries, key=lambda entry: int(entry["record_id"]), default=None)
-    if oldest is not None and int(oldest["record_id"]) > 0 and int(oldest["time_created_ns"]) >= start_ns:
+    if entries and int(entries[0]["record_id"]) > 0 and int(entries[0]["time_created_ns"]) >= start_ns:
         return None
-    return sorted(at for entry in entries if (at := int(entry["time_created_ns"])) >= start_ns)
+    return [entry for entry in entries if int(entry["time_created_ns"]) >= start_ns]
 
 
 def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] | None:

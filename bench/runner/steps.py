@@ -113,7 +113,7 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
     metrics, own_s = [], []
     spans: dict[str, Span] = {}
     since = 0.0
-    number = 0
+    collectives: list[dict[str, Any]] | None = None
 
     def lap(phase: str) -> None:
         nonlocal since
@@ -129,12 +129,12 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
             shim.synchronize()
             job.accelerator.wait_for_everyone()
             waits.clear()
-            number = recorder.last_number()
             start_ns = time.time_ns()
             start = since = time.perf_counter()
             metrics.append(step(job, batches, lap))
             times_s["total"].append(time.perf_counter() - start)
-            own_s.append(_own_work(spans, waits, start, start_ns))
+            collectives = recorder.collectives_since(start_ns)
+            own_s.append(_own_work(spans, waits, collectives, start, start_ns))
     if steps:
         times_s["backward_step"] = [
             sum(parts) for parts in zip(*(times_s[part] for part in BACKWARD_STEP), strict=True)
@@ -145,18 +145,21 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
         times_s,
         metrics,
         own_work_s={phase: [work_s[phase] for work_s in own_s] for phase in known},
-        last_step_collectives=recorder.collectives_since(number) if steps else None,
+        last_step_collectives=collectives,
     )
 
 
-def _own_work(spans: Mapping[str, Span], waits: Sequence[Span], start: float, start_ns: int) -> dict[str, float]:
+def _own_work(
+    spans: Mapping[str, Span],
+    waits: Sequence[Span],
+    collectives: list[dict[str, Any]] | None,
+    start: float,
+    start_ns: int,
+) -> dict[str, float]:
     """This rank's work in each phase of the last step; without those whose collectives block only the device."""
-    if not dist.is_initialized():
+    if not collectives:  # one process; or lost, or not recorded: the gather at the end is a collective
         return {}
-    issued_ns = recorder.issued_since(start_ns)
-    if not issued_ns:  # lost, or not recorded: the gather at the end is a collective
-        return {}
-    issued = [start + (at - start_ns) / 1e9 for at in issued_ns]
+    issued = [start + (int(entry["time_created_ns"]) - start_ns) / 1e9 for entry in collectives]
     if "nccl" in dist.get_backend():
         spans = {name: (a, b) for name, (a, b) in spans.items() if not any(a <= at < b for at in issued)}
     return own_work(spans, waits, issued)

@@ -3,9 +3,12 @@
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator
+from typing import TypeVar
 
 import torch
 from torch import nn
+
+T = TypeVar("T")
 
 
 class Units:
@@ -18,7 +21,7 @@ class Units:
             names: their classes.
         """
         self._parameters: dict[nn.Module, int] = {}
-        self._runs = Counter[nn.Module]()
+        self._steps: list[Counter[nn.Module]] = []
         taken: set[nn.Parameter] = set()
         # Inner units first: an outer unit is gathered without them.
         for module in reversed([module for module in model.modules() if type(module).__name__ in names]):
@@ -27,28 +30,32 @@ class Units:
             self._parameters[module] = sum(parameter.numel() for parameter in own)
 
     @contextlib.contextmanager
-    def counted(self) -> Iterator[None]:
-        """Count runs meanwhile. Not for compiled units: a hook would become part of their graphs."""
+    def counted(self, batches: Iterator[T]) -> Iterator[Iterator[T]]:
+        """``batches``, with the runs counted of each step that takes one of them.
+
+        Not for compiled units: a hook would become part of their graphs.
+        """
         hooks = [module.register_forward_pre_hook(self._count) for module in self._parameters]
         try:
-            yield
+            yield self._stepped(batches)
         finally:
             for hook in hooks:
                 hook.remove()
 
+    def _stepped(self, batches: Iterator[T]) -> Iterator[T]:
+        for batch in batches:
+            self._steps.append(Counter())
+            yield batch
+
     def _count(self, unit: nn.Module, _inputs: object) -> None:
         if torch._C._current_graph_task_id() == -1:  # else backward is recomputing, and has gathered the unit
-            self._runs[unit] += 1
+            self._steps[-1][unit] += 1
 
-    def parameters_by_runs(self, steps: int) -> dict[int, int] | None:
-        """Parameters of the units by their runs in one step; None where these are not the same in each step.
-
-        Args:
-            steps: how many were counted.
-        """
-        if any(self._runs[unit] % steps for unit in self._parameters):
+    def parameters_by_runs(self) -> dict[int, int] | None:
+        """Parameters of the units by their runs in one step; None where these are not the same in each step."""
+        if not self._steps or any(runs != self._steps[0] for runs in self._steps):
             return None
         parameters = Counter[int]()
         for unit, number in self._parameters.items():
-            parameters[self._runs[unit] // steps] += number
+            parameters[self._steps[0][unit]] += number
         return dict(parameters)

@@ -1,5 +1,6 @@
 """What the flight recorder's entries amount to. tests/e2e/test_communication.py reads those of real backends."""
 
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -7,14 +8,17 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from bench.diagnosis.collectives import DEFAULT_GROUP
 from bench.records.rank_outcome import Traffic
 from bench.runner import recorder
+
+RECORDED = 2000
 
 
 @pytest.fixture
 def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """A real process group of one rank."""
-    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", "2000")
+    monkeypatch.setenv("TORCH_FR_BUFFER_SIZE", str(RECORDED))
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
@@ -23,7 +27,7 @@ def group(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 def entry(name: str, taken: list[list[int]], given: list[list[int]], dtype: str = "BFloat16") -> dict[str, Any]:
     return {
         "profiling_name": name,
-        "process_group": (recorder.DEFAULT_GROUP, "default_pg"),
+        "process_group": (DEFAULT_GROUP, "default_pg"),
         "input_sizes": taken,
         "output_sizes": given,
         "input_dtypes": [dtype] * len(taken),
@@ -68,18 +72,31 @@ def test_what_is_not_known_is_no_figure() -> None:
 
 
 @pytest.mark.usefixtures("group")
-def test_collectives_since_a_number_of_all_groups() -> None:
+def test_collectives_of_all_groups_since_a_time() -> None:
     other = dist.new_group([0])
     dist.all_reduce(torch.ones(3))
-    number = recorder.last_number()
+    dist.all_reduce(torch.ones(4), group=other)
+    start_ns = time.time_ns()
     dist.all_reduce(torch.ones(5))
     dist.all_reduce(torch.ones(7, dtype=torch.bfloat16), group=other)
-    since = recorder.collectives_since(number)
+    since = recorder.collectives_since(start_ns)
     assert since is not None
     assert [one["input_sizes"] for one in since] == [[[5]], [[7]]]
     assert [one.payload_bytes for one in recorder.traffic(since) or ()] == [14, 20]
-    assert recorder.collectives_since(recorder.last_number()) == []
-    assert recorder.collectives_since(number + 100) is None  # not among those it still holds
+    assert recorder.collectives_since(time.time_ns()) == []
+
+
+@pytest.mark.usefixtures("group")
+def test_collectives_that_the_recorder_has_lost_are_unknown() -> None:
+    start_ns = time.time_ns()
+    for _ in range(2):
+        dist.all_reduce(torch.ones(3))
+    (_, last) = recorder.collectives_since(start_ns) or ()
+    (newest,) = recorder.collectives_since(last["time_created_ns"]) or ()
+    assert newest["record_id"] == last["record_id"]
+    for _ in range(RECORDED):
+        dist.all_reduce(torch.ones(3))
+    assert recorder.collectives_since(start_ns) is None
 
 
 def test_without_a_process_group_there_are_none() -> None:

@@ -1,5 +1,7 @@
 """How often a step runs each unit, on real modules."""
 
+from itertools import repeat
+
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
@@ -39,22 +41,26 @@ class Model(nn.Module):
 def test_runs_of_forward_alone_count() -> None:
     model = Model()
     units = Units(model, ("Outer", "Inner"))
-    with units.counted():
-        for _ in range(3):
-            model(torch.ones(2, 3)).sum().backward()  # backward runs the checkpointed block again
+    with units.counted(repeat(torch.ones(2, 3), 3)) as batches:
+        for batch in batches:
+            model(batch).sum().backward()  # backward runs the checkpointed block again
     model(torch.ones(2, 3))  # not counted
     # Outer has 9 parameters beside Inner's 12.
-    assert units.parameters_by_runs(3) == {2: 9 + 12, 1: 12, 0: 12}
+    assert units.parameters_by_runs() == {2: 9 + 12, 1: 12, 0: 12}
 
 
 def test_units_that_run_irregularly_are_not_known() -> None:
     model = Model()
     units = Units(model, ("Inner",))
-    with units.counted():
-        model(torch.ones(2, 3))
-        model.once(torch.ones(2, 3))
-    assert units.parameters_by_runs(2) is None
+    with units.counted(repeat(torch.ones(2, 3), 2)) as batches:
+        model(next(batches))
+        model.once(next(batches))  # in all, the two steps run each unit an even number of times
+    assert units.parameters_by_runs() is None
 
 
 def test_a_model_without_units() -> None:
-    assert Units(Model(), ()).parameters_by_runs(1) == {}
+    model = Model()
+    units = Units(model, ())
+    with units.counted(repeat(torch.ones(2, 3), 1)) as batches:
+        model(next(batches))
+    assert units.parameters_by_runs() == {}

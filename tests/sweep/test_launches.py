@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from bench.launch.local import LaunchResult
 from examples import MACHINE, cell, rank, rss
 from rich.console import Console
 from test_sweep import LIMIT, Ranks, plan, sweep_of, swept
 
 from bench.cli.progress import Progress
+from bench.launch.executor import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.records.cell import Attempt, Cell
 from bench.records.plan import CellPlan

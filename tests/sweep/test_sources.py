@@ -74,6 +74,6 @@ def test_an_edited_file_is_another_source_and_an_equal_one_is_not(digested: Writ
 def test_the_bundled_workload_and_the_runner_count() -> None:
     workload.load("pi07")
     found = sources.of("pi07")
-    assert {"model/policy.py", "model/workload.py", "bench/runner/steps.py", "bench/backends.py"} <= set(found)
+    assert {"model/policy.py", "model/workload.py", "bench/runner/steps.py", "bench/backends/registry.py"} <= set(found)
     assert not any(name.startswith(("bench/report/", "tests/")) for name in found)
     assert not any(name.startswith("/") for name in found)
