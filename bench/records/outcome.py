@@ -14,9 +14,10 @@ from bench.records.rank_outcome import RankOk
 from bench.records.sources import Sources
 from bench.units import counted
 
-SCHEMA_VERSION: Literal[2] = 2
+SCHEMA_VERSION: Literal[3] = 3
 """1: first version. 2: a hang stores what each rank was doing, a failure its fault and evidence, a result its retry
-and the conditions on the machine."""
+and the conditions on the machine. 3: a rank stores its own work, traffic, unit parameters, work of a sample and matmul
+shares, an attempt its launch, a result its sources and the environment."""
 
 
 class Ok(Frozen):
@@ -194,7 +195,7 @@ Isolation = Literal["fork", "launch"]
 class Result(Frozen):
     """One attempt's stored record: `result.json`."""
 
-    schema_version: Literal[1, 2] = SCHEMA_VERSION
+    schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
     attempt: Attempt
     axes: Settings
     """The values that identify the cell in reports, in the matrix's order."""
