@@ -85,7 +85,9 @@ def advise(
     tasks: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
         tasks.setdefault(contract_key(cell.contract, without=choices | OBSERVED), []).append(cell)
-    columns = [name for name in summary.columns if name not in choices and name != "cell"]
+    one_backend = len({cell.cell.backend for cell in summary.cells}) == 1
+    without = choices | ({"backend", "cell"} if one_backend else {"cell"})
+    columns = [name for name in summary.columns if name not in without]
     searched = [
         [probe for probe in probes if probe.cell.id in {cell.cell.id for cell in cells}] for cells in tasks.values()
     ]
@@ -190,8 +192,10 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         by_backend.setdefault(str(row.settings["backend"]), row)
     others = [row for row in within if chosen and (row.id.cell == chosen.id.cell or by_cell[row.id.cell] is row)]
     against = [*beyond, *(row for row in others if row is not chosen)]
-    pairs = [SpeedUp(reference=row, row=chosen, matched=False, comparisons=len(against)) for row in against if chosen]
-    rivals = [row for row in within if chosen and row.id.cell != chosen.id.cell] or within[1:]
+    n = max(len(against), 1)
+    pairs = [_pair(row, chosen, n) for row in against if chosen]
+    rivals = [row for row in within if chosen and row.id.cell != chosen.id.cell]
+    rivals += _other_batches(chosen, cells, headroom) if chosen else []
     listed = {row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()
     named = {str(row.settings["backend"]) for row in (*within, *beyond, *unknown)}
     backends = dict.fromkeys(cell.cell.backend for cell in cells)
@@ -208,9 +212,13 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),
         remedy=probes[0].goal.remedy if probes else "",
-        runner_up=SpeedUp(reference=rivals[0], row=chosen, matched=False) if chosen and rivals else None,
+        runner_up=next((_pair(row, chosen, n) for row in rivals if chosen), None),
         larger=_larger(chosen, cells, probes) if chosen else "tried",
     )
+
+
+def _pair(reference: Row, chosen: Row, comparisons: int) -> SpeedUp:
+    return SpeedUp(reference=reference, row=chosen, matched=False, comparisons=comparisons)
 
 
 def _is_alternative(row: Row, chosen: Row) -> bool:
@@ -220,6 +228,14 @@ def _is_alternative(row: Row, chosen: Row) -> bool:
         return True
     smaller = row.held is None or chosen.held is None or row.held < chosen.held
     return smaller and row.id.cell != chosen.id.cell
+
+
+def _other_batches(chosen: Row, cells: Sequence[CellRows], headroom: float) -> list[Row]:
+    """Of the chosen row's cell, within the headroom, the fastest first; those that its search has ruled out, too."""
+    (cell,) = [cell for cell in cells if any(row is chosen for row in cell.rows)]
+    rows = [row for row in cell.sound if row is not chosen and not row.short]
+    within = [row for row in rows if chosen.held is None or (row.held is not None and row.held <= headroom)]
+    return sorted(within, key=lambda row: row.rate, reverse=True)
 
 
 def _larger(

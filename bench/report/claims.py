@@ -3,12 +3,11 @@
 Two sides are compared only when they agree in everything except the fields that the claim compares.
 
 A claim is CONFIRMED if the whole 95 % interval of its figure is within its bounds, REFUTED if all of it is outside, and
-UNDECIDED if it contains a bound: another run could decide otherwise. The interval includes the scatter of both sides. A
-peak of memory is taken as it is. Of figures from elsewhere nobody knows the scatter: the verdict is that of the bare
-figure, and says so.
+UNDECIDED if it contains a bound: another run could decide otherwise. Where the scatter between launches is unknown, the
+interval assumes one, and the verdict says so. Of figures from elsewhere nobody knows the scatter: the verdict is that
+of the bare figure, and says so.
 """
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -17,21 +16,17 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from bench.errors import near_miss
-from bench.records.claim import METRICS, Claim
+from bench.records.claim import Claim
+from bench.report.claim_figures import interval_of, value_of
 from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
 from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary
-from bench.report.speedup import throughput_interval, throughput_ratio
-from bench.statistics.intervals import Interval, difference_interval, mean_interval
+from bench.statistics.intervals import Interval
+from bench.statistics.launches import Basis
 from bench.units import quantity
 
 Verdict = Literal["CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED"]
-
-STEADY = frozenset({"peak_allocated_bytes", "peak_reserved_bytes", "capacity_share"})
-"""Metrics that do not scatter from step to step: one peak is an interval of no width."""
-THROUGHPUT = ("samples_per_s", "step_time_s")
-"""Metrics of the throughput window."""
 
 
 class Side(NamedTuple):
@@ -62,6 +57,8 @@ class Judged:
     """The difference, the ratio or the value that the claim is about."""
     interval: Interval | None = None
     """Where the figure lies with 95 % confidence; None where that is unknown."""
+    basis: Basis | None = None
+    """Where the scatter between launches comes from; None where it is unknown, or there is none."""
     doubted: bool = False
     """Whether one of its rows is doubted."""
 
@@ -97,7 +94,9 @@ def _judge(summary: Summary, claim: Claim) -> Judged:
             of_value=of_value,
             against_value=against_value,
         )
-    interval = _interval(claim, figure, of, against)
+    sides = [side.row for side in (of, against) if side]
+    scatter = interval_of(claim, figure, *sides)
+    interval = scatter.interval if scatter else None
     return Judged(
         claim=claim,
         verdict=_verdict(claim, interval or (figure, figure)),
@@ -107,7 +106,8 @@ def _judge(summary: Summary, claim: Claim) -> Judged:
         against_value=against_value,
         figure=figure,
         interval=interval,
-        doubted=not doubted_rows(summary).isdisjoint(side.row.id for side in (of, against) if side),
+        basis=scatter.basis if scatter else None,
+        doubted=not doubted_rows(summary).isdisjoint(row.id for row in sides),
     )
 
 
@@ -136,65 +136,15 @@ def side_name(side: Side, fields: Mapping[str, JsonValue]) -> str:
     return ", ".join([*settings, f"batch {side.row.batch_per_rank}"])
 
 
-def _interval(claim: Claim, figure: float, of: Side, against: Side | None) -> Interval | None:
-    """Where the figure lies with 95 % confidence, both sides taken as independent; None where one is unknown."""
-    ours = _interval_of(of.row, claim.metric)
-    if against is None or ours is None:
-        return ours
-    theirs = _interval_of(against.row, claim.metric)
-    if theirs is None:
-        return None
-    if not claim.ratio:
-        return difference_interval(figure, ours, theirs)
-    if claim.metric in THROUGHPUT:
-        ratio = throughput_ratio(of.row, against.row)
-        if ratio.interval is None:
-            return None
-        # The wider side for both: of times and of rates, one is the other upside down.
-        widest = max(ratio.interval[1] / ratio.estimate, ratio.estimate / ratio.interval[0])
-    else:
-        # A mean that may be 0, such as a short wait for data, can be any multiple of another one.
-        known = min(ours[0], theirs[0]) > 0
-        widest = (
-            math.exp(math.hypot(*(math.log(high / low) / 2 for low, high in (ours, theirs)))) if known else math.inf
-        )
-    return figure / widest, figure * widest  # on a logarithmic scale, so the same for times and for rates
-
-
-def _interval_of(row: Row, metric: str) -> Interval | None:
-    """Where one side lies with 95 % confidence."""
-    if metric in STEADY:
-        value = _value(row, metric)
-        return None if value is None else (value, value)
-    if metric in THROUGHPUT:
-        rates = throughput_interval(row)
-        if rates is None or metric == "samples_per_s":
-            return rates
-        return row.batch_global / rates[1], row.batch_global / rates[0]
-    phases = row.measured.phases if row.measured else None
-    times = None if phases is None else phases.total if metric == "total" else phases.parts.get(metric)
-    return mean_interval(times.samples_s) if times else None
-
-
 def _metric(side: Side, claim: Claim) -> float:
     """The side's value of the claim's metric.
 
     Raises:
         NotTestedError: it is unknown.
     """
-    value = _value(side.row, claim.metric)
+    value = value_of(side.row, claim.metric)
     if value is None:
         raise NotTestedError(f"{caption(claim.metric)} is unknown for {side_name(side, claim.of)}")
-    return value
-
-
-def _value(row: Row, metric: str) -> float | None:
-    assert row.measured is not None
-    figure = METRICS[metric].figure
-    if figure is None:
-        times = row.measured.phases.parts.get(metric) if row.measured.phases else None
-        return times.mean_s if times else None
-    value: float | None = getattr(row.measured, figure)
     return value
 
 

@@ -226,6 +226,9 @@ def _starved(measured: Measured) -> Iterator[str]:
     shares = {f"rank {rank.rank}": rank.dataload_share for rank in _ranks(measured)}
     if not isinstance(measured, Sampled) and measured.phases:
         shares["a rank"] = measured.phases.share("dataload_wait")
+    late = measured.gate.straggler if isinstance(measured, Sampled) and measured.gate else None
+    if late and late.phase == "dataload_wait":
+        del shares[f"rank {late.rank}"]  # `_straggler` says so already
     known = {who: share for who, share in shares.items() if share is not None}
     who = max(known, key=lambda who: known[who], default=None)
     if who is not None and round(known[who], 3) > STARVED:  # as it is shown

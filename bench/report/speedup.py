@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from bench.report.contract import OBSERVED, contract_key, same, unlike_fields
 from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
-from bench.statistics.intervals import Interval
+from bench.statistics.launches import Reach, mean_reach
 from bench.statistics.verdict import RateRatio, rate_ratio
 
 MAX_REFUSED = 20
@@ -75,8 +75,9 @@ def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRati
     return rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, ours.scatter, comparisons)
 
 
-def throughput_interval(row: Row) -> Interval | None:
-    return row.measured.interval if isinstance(row.measured, Sampled) else None
+def throughput_reach(row: Row) -> Reach | None:
+    """How far the throughput of another launch may be; None for imported figures."""
+    return mean_reach(row.measured.launches, row.measured.scatter) if isinstance(row.measured, Sampled) else None
 
 
 def even_batches(cell: CellRows) -> tuple[int, ...]:

@@ -121,7 +121,7 @@ def reach(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | Non
 
 
 def mean_reach(launches: Sequence[Launch], scatter: Scatter | None) -> Reach | None:
-    """Of the mean step itself. A single launch of a machine with unknown scatter knows only its own steps."""
+    """Of the mean step itself; None where steps of a single launch are too few."""
     if len(launches) >= ENOUGH_LAUNCHES:
         error = standard_error([math.log(launch.mean_s) for launch in launches])
         return Reach(error, error, len(launches) - 1, "launches")
@@ -129,9 +129,12 @@ def mean_reach(launches: Sequence[Launch], scatter: Scatter | None) -> Reach | N
     own = [((launch.error / n) ** 2, float(launch.degrees)) for launch in launches if launch.error is not None]
     if len(own) < n:
         return None
-    between = [(scatter.sd**2 / n, float(scatter.degrees))] if scatter else []
-    variance, degrees = _sum([*between, *own])
-    return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "scatter" if scatter else "assumed")
+    if scatter is not None:
+        variance, degrees = _sum([(scatter.sd**2 / n, scatter.degrees), *own])
+        return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "scatter")
+    variance, degrees = _sum([(QUIET**2 / n, math.inf), *own])
+    error = math.hypot(math.sqrt(variance), statistics.fmean(launch.disturbed for launch in launches))
+    return Reach(error, error, degrees, "assumed")
 
 
 def _of_rounds(one: Sequence[Launch], other: Sequence[Launch]) -> Reach | None:

@@ -141,7 +141,7 @@ def test_choices_are_axes_of_the_file(load_text: Callable[..., Matrix]) -> None:
     [
         ("[backend, bach]", ["'bach' is not an axis of this matrix", "choices[1]", "batch", "did you mean"]),
         ("[seed]", ["'seed' is not an axis of this matrix", "backend, batch"]),
-        ("[batch, batch]", ["batch is listed twice"]),
+        ("[batch, batch]", ["choices[1]", "'batch' is listed twice"]),
     ],
 )
 def test_a_choice_that_is_no_axis_is_refused(choices: str, says: list[str], load_text: Callable[..., Matrix]) -> None:

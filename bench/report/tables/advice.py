@@ -6,10 +6,10 @@ from bench.report.advice import Advice, LeftOut
 from bench.report.doubts import doubted_rows
 from bench.report.naming import batch_of, caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
-from bench.report.speedup import throughput_ratio
+from bench.report.speedup import SpeedUp, throughput_ratio
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
-from bench.statistics.verdict import EVEN, MORE_LAUNCHES, UNDECIDED
+from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, UNDECIDED
 from bench.units import counted, percent, rate
 
 MAX_EVEN = 5
@@ -38,14 +38,14 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
         chosen = advice.chosen
         yield f"{task}{_answer(summary, advice, chosen)}"
         reasons = f"{_memory(chosen, headroom)} {_based_on(chosen)}{_even(summary, advice)}"
-        yield f"{task}{reasons}{_caveats(advice, chosen, doubted)}"
+        yield f"{reasons}{_caveats(advice, chosen, doubted)}"
     for row in advice.alternatives:
-        beyond = "beyond the headroom" if (row.held or 0) > headroom else "maybe beyond the headroom in its next launch"
-        but = f"{_word(advice.chosen, row)} {beyond}: " if row.id in advice.beyond and advice.chosen else ""
+        beyond = "beyond the headroom" if (row.held or 0) > headroom else "its next launch may exceed the headroom"
+        but = f"{_word(advice.chosen, row)}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
         figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
-        yield f"{task}or {but}{_choice(summary, advice, row)}: {figures}"
+        yield f"or {but}{_choice(summary, advice, row)}: {figures}"
     for left_out in advice.left_out:
-        yield f"{task}{left_out.backend}: {_why_left_out(left_out)}."
+        yield f"{left_out.backend}: {_why_left_out(left_out)}."
 
 
 def _answer(summary: Summary, advice: Advice, chosen: Row) -> str:
@@ -70,20 +70,17 @@ def _answer(summary: Summary, advice: Advice, chosen: Row) -> str:
 
 
 def _against(summary: Summary, advice: Advice) -> str:
-    """``1.20× zero2, batch 16 (1.14 to 1.26)``: the chosen row against the next best one."""
+    """``1.20× that of zero2, batch 16 (1.14 to 1.26)``: the chosen row against the next best one."""
     pair = advice.runner_up
     if pair is None:
-        return "the only setting within the headroom"
-    other = _choice(summary, advice, pair.reference)
-    if pair.reference.id.cell == pair.row.id.cell:
-        other = f"batch {pair.reference.batch_per_rank}"
-    ratio = pair.ratio
+        return "no other setting was measured within the headroom"
+    other, ratio = _other(summary, advice, pair), pair.ratio
     if ratio.interval is None:
-        return f"{ratio.estimate:.2f}× {other}, noise n/a"
+        return f"{ratio.estimate:.2f}× that of {other} (noise n/a)"
     within = f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
-    return f"{ratio.estimate:.2f}× {other} ({within}){'' if ratio.has_winner else ', undecided'}"
+    return f"{ratio.estimate:.2f}× that of {other} ({within}{'' if ratio.has_winner else f', {UNDECIDED}'})"
 
 
 def _why_left_out(left_out: LeftOut) -> str:
@@ -99,22 +96,25 @@ def _why_left_out(left_out: LeftOut) -> str:
 
 
 def _word(chosen: Row, row: Row) -> str:
-    """How the throughput of ``row`` compares with that of the chosen one."""
+    """How the throughput of ``row`` compares with that of the chosen one. Its measured figure is higher."""
     word = throughput_ratio(row, chosen).word
-    return f"{word} and" if word == UNDECIDED else f"{word}, but"
+    return f"perhaps {FASTER}" if word == UNDECIDED else word
 
 
 def _even(summary: Summary, advice: Advice) -> str:
-    """`` Even with ddp, batch 16 (1.01×, 0.98 to 1.04).``: the chosen row's throughput divided by the other's."""
+    """`` Even with ddp, batch 16 (1.01×, 0.98 to 1.04).``: the chosen row's throughput divided by the other's.
+
+    Without the next best one, which the answer names.
+    """
+    named = advice.runner_up.reference.id if advice.runner_up else None
     sentences = ""
-    for words, pairs in ((f"{EVEN} with", advice.even), (f"{UNDECIDED} against", advice.undecided)):
+    for words, all_pairs in ((f"{EVEN} with", advice.even), (f"{UNDECIDED} against", advice.undecided)):
+        pairs = [pair for pair in all_pairs if pair.reference.id != named]
         names = []
         for pair in pairs[:MAX_EVEN]:
             assert pair.ratio.interval is not None
             low, high = pair.ratio.interval
-            names.append(
-                f"{_choice(summary, advice, pair.reference)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})"
-            )
+            names.append(f"{_other(summary, advice, pair)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})")
         more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
         sentences += f" {words.capitalize()} {'; '.join([*names, *more])}." if pairs else ""
     return sentences
@@ -135,10 +135,25 @@ def _caveats(advice: Advice, row: Row, doubted: frozenset[RowId]) -> str:
     return "".join(caveats)
 
 
-def _choice(summary: Summary, advice: Advice, row: Row) -> str:
-    """The settings that are free to choose and differ within the run, and the backend."""
-    free = advice.choices - {"backend"}
-    names = [f"{caption(name)} {value_of(row, name)}" for name in summary.columns if name in free]
+def _other(summary: Summary, advice: Advice, pair: SpeedUp) -> str:
+    """The reference, by what differs from the chosen row, its backend and its batch."""
+    if pair.reference.id.cell == pair.row.id.cell:
+        return f"batch {pair.reference.batch_per_rank}"
+    return _choice(summary, advice, pair.reference, but=pair.row)
+
+
+def _choice(summary: Summary, advice: Advice, row: Row, but: Row | None = None) -> str:
+    """The settings that are free to choose and differ within the run, and the backend.
+
+    Args:
+        but: leave out the settings that this row shares.
+    """
+    free = [name for name in summary.columns if name in advice.choices - {"backend"}]
+    names = [
+        f"{caption(name)} {value_of(row, name)}"
+        for name in free
+        if but is None or value_of(row, name) != value_of(but, name)
+    ]
     return ", ".join([value_of(row, "backend"), *names, f"batch {batch_of(row)}"])
 
 

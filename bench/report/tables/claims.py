@@ -7,22 +7,34 @@ from bench.records.claim import METRICS, Claim
 from bench.report.claims import Judged, bound, side_name
 from bench.report.naming import caption, settings_name
 from bench.report.tables.table import Column, Table, table_of
-from bench.units import Kind, in_unit, quantity
+from bench.statistics.ratio import QUIET
+from bench.statistics.verdict import MORE_LAUNCHES
+from bench.units import Kind, in_unit, percent, quantity
 
 UNITS: dict[Kind, str] = {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%"}
 """Shown where the claim names no unit."""
+
+
+def is_firm(judged: Judged) -> bool:
+    """Whether the verdict may stand out: it decides, and on a noise that was measured."""
+    return judged.verdict != "UNDECIDED" and not (_noise_unknown(judged) or _noise_assumed(judged))
+
 
 COLUMNS: tuple[Column[Judged], ...] = (
     Column("claim", lambda judged: one_line(judged.claim.say)),
     Column("where", lambda judged: settings_name(judged.claim.where, judged.claim.where) or "anywhere"),
     Column("expected", lambda judged: _expected(judged.claim)),
     Column("found", lambda judged: one_line(finding(judged))),
-    Column("verdict", lambda judged: judged.verdict, bold=lambda judged: not _noise_unknown(judged)),
+    Column("verdict", lambda judged: judged.verdict, bold=is_firm),
 )
 
 
 def claims_table(judged: Sequence[Judged]) -> Table:
     """One row a claim."""
+    noises = {
+        "noise n/a: the scatter of one side is unknown; the verdict is that of the bare figures, and not bold.": _noise_unknown,
+        ASSUMED: _noise_assumed,
+    }
     return table_of(
         "Claims",
         judged,
@@ -30,10 +42,18 @@ def claims_table(judged: Sequence[Judged]) -> Table:
         notes=(
             "People stated these claims before the run; `expected` is the typed form. Both sides agree in everything"
             " except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: the 95 % interval of the figure"
-            " contains a bound, so a rerun could decide either way; CONFIRMED, REFUTED: it does not. noise n/a: the"
-            " scatter of one side is unknown, and the verdict is that of the bare figures. GB is 10^9 bytes, GiB 2^30.",
+            " contains a bound, so a rerun could decide either way; CONFIRMED, REFUTED: it does not. GB is 10^9 bytes,"
+            " GiB 2^30.",
+            *(note for note, is_so in noises.items() if any(map(is_so, judged))),
         ),
     )
+
+
+ASSUMED = (
+    "noise assumed: how much launches differ is unknown, so the interval assumes"
+    f" {percent(QUIET)}, plus the disturbance seen in the steps, and the verdict is not bold."
+    f" `bench run` with {MORE_LAUNCHES}, or `bench calibrate`, measures it."
+)
 
 
 def finding(judged: Judged) -> str:
@@ -58,16 +78,21 @@ def _result(claim: Claim, figure: float) -> str:
 def _noise(judged: Judged) -> str:
     if _noise_unknown(judged):
         return "; noise n/a"
+    assumed = "noise assumed" if _noise_assumed(judged) else ""
     if judged.verdict != "UNDECIDED" or judged.interval is None:
-        return ""
+        return f"; {assumed}" if assumed else ""
     low, high = judged.interval
     claim = judged.claim
     ends = f"{low:.2f} to {high:.2f}" if claim.ratio else f"{_show(low, claim)} to {_show(high, claim)}"
-    return f"; within the noise of these steps ({ends})"
+    return f"; within the noise ({', '.join(filter(None, [ends, assumed]))})"
 
 
 def _noise_unknown(judged: Judged) -> bool:
     return judged.figure is not None and judged.interval is None
+
+
+def _noise_assumed(judged: Judged) -> bool:
+    return judged.basis == "assumed"
 
 
 def _unit(claim: Claim, kind: Kind) -> str:

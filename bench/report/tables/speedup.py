@@ -137,8 +137,8 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     if "assumed" in bases:
         yield (
             "Undecided: steps of one launch do not show how much launches differ. The interval assumes"
-            f" {percent(QUIET)}, plus the disturbance seen in the steps. `bench run` with {MORE_LAUNCHES} decides, or"
-            " `bench calibrate` once for this machine."
+            f" {percent(QUIET)}, plus the disturbance seen in the steps. `bench run` with {MORE_LAUNCHES}, or"
+            " `bench calibrate` once for this machine, measures it."
         )
     elif UNDECIDED in words and bases - {None}:
         yield "Undecided: the launches differ by too much. `bench run` with more measure.launches, or --until 2%."

@@ -1,0 +1,95 @@
+"""The figures that claims are about, and where another run would find them. Pure.
+
+An interval includes the scatter of all sides, between steps and between launches: see `bench.statistics.launches`. A
+peak of memory is taken as it is.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import NamedTuple, get_args
+
+from bench.records.claim import METRICS, Claim
+from bench.report.rows import Row, Sampled
+from bench.report.speedup import throughput_ratio, throughput_reach
+from bench.statistics.intervals import CONFIDENCE, Interval, difference_interval, mean_interval, student_t
+from bench.statistics.launches import Basis
+from bench.statistics.ratio import QUIET
+
+STEADY = frozenset({"peak_allocated_bytes", "peak_reserved_bytes", "capacity_share"})
+"""Metrics that do not scatter from step to step: one peak is an interval of no width."""
+THROUGHPUT = ("samples_per_s", "step_time_s")
+"""Metrics of the throughput window."""
+
+
+class Scattered(NamedTuple):
+    """Where a figure lies with 95 % confidence."""
+
+    interval: Interval
+    basis: Basis | None
+    """Where the scatter between launches comes from; None where none is counted."""
+
+
+def value_of(row: Row, metric: str) -> float | None:
+    """The measured value; None where it is unknown."""
+    assert row.measured is not None
+    figure = METRICS[metric].figure
+    if figure is None:
+        times = row.measured.phases.parts.get(metric) if row.measured.phases else None
+        return times.mean_s if times else None
+    value: float | None = getattr(row.measured, figure)
+    return value
+
+
+def interval_of(claim: Claim, figure: float, of: Row, against: Row | None = None) -> Scattered | None:
+    """Around the figure of a claim, both sides taken as independent; None where the scatter of one is unknown."""
+    ours = _of_one(of, claim.metric)
+    if against is None or ours is None:
+        return ours
+    theirs = _of_one(against, claim.metric)
+    if theirs is None:
+        return None
+    basis = _weakest(side.basis for side in (ours, theirs))
+    if not claim.ratio:
+        return Scattered(difference_interval(figure, ours.interval, theirs.interval), basis)
+    if claim.metric in THROUGHPUT:
+        ratio = throughput_ratio(of, against)
+        if ratio.interval is None:
+            return None
+        # The wider side for both: of times and of rates, one is the other upside down.
+        widest = max(ratio.interval[1] / ratio.estimate, ratio.estimate / ratio.interval[0])
+        basis = ratio.basis
+    else:
+        # A mean that may be 0, such as a short wait for data, can be any multiple of another one.
+        sides = ours.interval, theirs.interval
+        known = min(low for low, _ in sides) > 0
+        widest = math.exp(math.hypot(*(math.log(high / low) / 2 for low, high in sides))) if known else math.inf
+    return Scattered((figure / widest, figure * widest), basis)  # on a logarithmic scale: the same for times and rates
+
+
+def _of_one(row: Row, metric: str) -> Scattered | None:
+    """Where one side lies."""
+    if metric in STEADY:
+        value = value_of(row, metric)
+        return None if value is None else Scattered((value, value), None)
+    if metric in THROUGHPUT:
+        reach = throughput_reach(row)
+        value = row.rate if metric == "samples_per_s" else row.batch_global / row.rate
+        return None if reach is None else Scattered(reach.interval(value), reach.basis)
+    phases = row.measured.phases if row.measured else None
+    times = None if phases is None else phases.total if metric == "total" else phases.parts.get(metric)
+    steps = mean_interval(times.samples_s) if times else None
+    return _of_phase(row, steps) if steps else None
+
+
+def _of_phase(row: Row, steps: Interval) -> Scattered:
+    """``steps`` is the interval from the steps of one launch; another launch differs by more."""
+    scatter = row.measured.scatter if isinstance(row.measured, Sampled) else None
+    sd, degrees = (scatter.sd, scatter.degrees) if scatter else (QUIET, math.inf)
+    mean, half = sum(steps) / 2, (steps[1] - steps[0]) / 2
+    reach = math.hypot(half, student_t(degrees, CONFIDENCE) * sd * mean)
+    return Scattered((mean - reach, mean + reach), "scatter" if scatter else "assumed")
+
+
+def _weakest(bases: Iterable[Basis | None]) -> Basis | None:
+    order = get_args(Basis)
+    return max((basis for basis in bases if basis), key=order.index, default=None)
