@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
-WORKERS ?= $(shell expr $$(nproc) \* 3 / 2) --maxprocesses 6
+WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
 .PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare perf-stragglers soak fuzz gpu clean
 
