@@ -32,7 +32,7 @@ COLUMNS: tuple[Column[Judged], ...] = (
 def claims_table(judged: Sequence[Judged]) -> Table:
     """One row a claim."""
     noises = {
-        "noise n/a: the scatter of one side is unknown; the verdict is that of the bare figures, and not bold.": _noise_unknown,
+        UNKNOWN_NOISE: _noise_unknown,
         ASSUMED: _noise_assumed,
     }
     return table_of(
@@ -49,6 +49,7 @@ def claims_table(judged: Sequence[Judged]) -> Table:
     )
 
 
+UNKNOWN_NOISE = "noise n/a: the scatter of one side is unknown; the verdict is that of the bare figures, and not bold."
 ASSUMED = (
     "noise assumed: how much launches differ is unknown, so the interval assumes"
     f" {percent(QUIET)}, plus the disturbance seen in the steps, and the verdict is not bold."
