@@ -9,7 +9,8 @@ from harness import ROOT, Bench
 
 from bench.records.outcome import Ok, Result
 from bench.records.phases import PHASE_NAMES
-from bench.report.summary import row_of
+from bench.report.communication import communication
+from bench.report.summary import row_of, summarize
 from bench.store.run_folder import Store
 
 TWO_RANKS = ("ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3")
@@ -41,6 +42,7 @@ def test_every_backend_measures_two_real_ranks(results: dict[str, Result]) -> No
         for rank in ranks(result).ranks:
             assert rank.regime.world_size == len(ranks(result).ranks)
             assert (rank.regime.sharded_parameters > 0) == (backend in SHARDED)
+            assert rank.traffic == () if backend == "single" else rank.traffic
 
 
 def test_precision_regimes_are_those_asked_for(results: dict[str, Result]) -> None:
@@ -91,6 +93,14 @@ def test_memory_is_each_ranks_own(results: dict[str, Result]) -> None:
         for rank in ranks(result).ranks:
             assert rank.memory.peak_rss_bytes is not None
             assert 100 * 2**20 < rank.memory.peak_rss_bytes < rank.memory.capacity_bytes
+
+
+@pytest.mark.parametrize("backend", TWO_RANKS)
+def test_the_recorder_confirms_the_formula_of_what_is_sent(results: dict[str, Result], backend: str) -> None:
+    (cell,) = summarize([results[backend]]).cells
+    operations = {one.operation: one.ratio for one in communication(cell)}
+    ratio = pytest.approx(1, rel=0.01)
+    assert operations == ({"all_reduce": ratio} if backend == "ddp" else {"all_reduce": ratio, "all_gather": ratio})
 
 
 def test_run_again_measures_nothing(run: Path) -> None:
