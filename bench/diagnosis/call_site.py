@@ -19,6 +19,8 @@ _LIBRARIES = (
     *(f"/{name}/" for name in ("torch", "accelerate", "deepspeed", "concurrent")),
     *(f"/{name}.py" for name in ("typing_extensions", "contextlib", "threading", "functools")),
 )
+_BETWEEN = tuple(f"{_RUNNER}/{name}.py" for name in ("computed", "own_work", "units"))
+"""They watch what the workload calls, and so stand between it and torch."""
 _CALLS = "/torch/nn/modules/module.py"
 """Frames between a module and its forward."""
 
@@ -31,6 +33,8 @@ def site(frames: Sequence[Frame]) -> str:
     """
     called: str | None = None
     for frame in frames:
+        if frame.filename.startswith(_BETWEEN):
+            continue
         if frame.filename.startswith(_RUNNER):
             return f"{called}, called by {_place(frame)}" if called else _place(frame)
         if not any(part in frame.filename for part in _LIBRARIES):

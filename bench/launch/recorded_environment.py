@@ -27,7 +27,10 @@ PREFIXES = (
 )
 NAMES = ("GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONHASHSEED")
 """Variables that a launch removes, such as accelerate's, have no effect and are left out."""
-LEFT_OUT = ("NCCL_HOSTID", "NCCL_COMM_ID", "OMP_NUM_THREADS", "MKL_NUM_THREADS")
+LEFT_OUT = (
+    *("NCCL_HOSTID", "NCCL_COMM_ID"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+)
 """They name a host, or have a field of their own in the record."""
 _FOLDER = re.compile(r"(?<![\w.])[~\w.-]*/(?:[^\s:;,/]+/)*")
 _GPU = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]+")

@@ -20,6 +20,7 @@ from bench.launch.recorded_environment import recorded_environment
         ({"NCCL_NET_PASSWORD": "planted_secret_6"}, {"NCCL_NET_PASSWORD": "[NCCL_NET_PASSWORD]"}),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8f2a11c3-11d2,1"}, {"CUDA_VISIBLE_DEVICES": "GPU-[id],1"}),
         ({"NCCL_HOSTID": "planted_host_4", "OMP_NUM_THREADS": "3"}, {}),
+        ({"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {}),
         ({"ACCELERATE_MIXED_PRECISION": "fp8", "FSDP_VERSION": "2"}, {}),
         ({"EDITOR": "vi", "PATH": "/bin"}, {}),
     ],
