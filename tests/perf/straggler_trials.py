@@ -20,7 +20,7 @@ from bench.report.rows import Sampled
 from bench.report.summary import summarize
 from bench.store.run_folder import Store
 
-E2E = Path(__file__).parents[1] / "e2e"
+TESTS = Path(__file__).parents[1]
 MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 10}
 TOY = {"name": "straggler:Toy", "width": 512}
 PLANTED: dict[str, dict[str, object]] = {
@@ -61,7 +61,7 @@ def trial(workload: dict[str, object], backends: list[str]) -> Iterator[tuple[st
         content = {"workload": fixed, "matrix": {"backend": backends, "batch": [batch]}, "measure": MEASURE}
         matrix.write_text(yaml.safe_dump(content))
         command = [sys.executable, "-m", "bench.cli", "run", str(matrix), "--out", str(Path(folder, "run"))]
-        path = os.pathsep.join([str(E2E.parents[1]), str(E2E)])
+        path = os.pathsep.join(map(str, (TESTS.parent, TESTS / "faults", TESTS / "e2e")))
         subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL, check=True)
         for row in summarize(Store(Path(folder, "run")).results()).rows:
             gate = row.measured.gate if isinstance(row.measured, Sampled) else None

@@ -3,7 +3,7 @@ pass."""
 
 import pytest
 import yaml
-from harness import Bench
+from table import FaultBench
 
 from bench.records.outcome import Failed, Ok, Outcome
 
@@ -68,7 +68,7 @@ Key = tuple[object, object, object]
 @pytest.fixture(scope="module")
 def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Outcome]:
     """By precision, backend and sabotage."""
-    bench = Bench(tmp_path_factory.mktemp("regimes"))
+    bench = FaultBench(tmp_path_factory.mktemp("regimes"))
     (bench.folder / "own.yaml").write_text(yaml.safe_dump(OWN))
     own = {"mine": {"name": "mine", "config_file": "own.yaml"}}
     cells = [broken[:3] for broken in BROKEN] + [(precision, backend, "none") for precision, backend, *_ in TRUE]
