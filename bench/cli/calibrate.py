@@ -47,8 +47,11 @@ def calibrate(
     backend = BACKENDS if matrix is None else None
     asked = [f"measure.launches={launches}", *changes]
     selected = selection.read(matrix, asked, backend=backend, batch=1 if matrix is None else None)
+    launches = min(plan.launches for plan in selected.plans)  # an override counts
     if any("probe" in plan.batches for plan in selected.plans):
-        raise InputError("a search does not repeat launches", field="batch", fix="name a batch: batch=8")
+        raise InputError(
+            "a calibration repeats one batch, and does not search", field="batch", fix="name a batch: matrix.batch=8"
+        )
     now, state = datetime.now(UTC).isoformat(timespec="seconds"), calibrations.folder()
     run = out or state / f"run-{now[:19].replace(':', '')}"
     with (

@@ -14,7 +14,7 @@ from bench.cli.app import REPORTS
 from bench.cli.environment import check_environment
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
 from bench.cli.quantities import seconds, share
-from bench.cli.report_files import calibrations, write_reports
+from bench.cli.report_files import calibrations, choices_of, write_reports
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _measure(
             if wish is not None:
                 go_on(sweep, wish)
                 results = sweep.results()
-    _print_end(sweep, results, went_on=wish is not None)
+    _print_end(sweep, results, selected.matrix.choices, went_on=wish is not None)
     from bench.records.outcome import KINDS
 
     if any(KINDS[result.outcome.kind].fails for result in results):
@@ -230,9 +230,9 @@ def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
                     typer.echo(f"bench: the report cannot be written: {error}", err=True)
 
 
-def _print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> None:
+def _print_end(sweep: "Sweep", results: "list[Result]", choices: "Sequence[str]", *, went_on: bool) -> None:
     from bench.report.tables.header import until_words
-    from bench.report.tables.sections import Report
+    from bench.report.tables.sections import Choices, Report
     from bench.units import counted
 
     store = sweep.store
@@ -240,7 +240,10 @@ def _print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> Non
     searched = [plan.cell for plan in sweep.plans if "probe" in plan.batches]
     try:
         probes = [probe for probe in store.probes() if probe.cell in searched]
-        print_report(Report(results=results, probes=probes, calibrations=calibrations([store])), console())
+        free = Choices(free=choices_of([choices]))
+        print_report(
+            Report(results=results, probes=probes, choices=free, calibrations=calibrations([store])), console()
+        )
         print_unreadable([store])
         if (others := len(store.results()) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
