@@ -1,32 +1,25 @@
 """All arithmetic of the report: from the raw samples of results to rows. Pure: no disk, no clock, no torch."""
 
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from pydantic import JsonValue
 
-from bench.records.base import Device
 from bench.records.calibration import Calibration
 from bench.records.outcome import Failed, Ok, Oom, Reported, Result
-from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import RankOk
 from bench.report.contract import RUN, contract_of, machine_names
-from bench.report.gate import gate
-from bench.report.launches import merged, throughput_interval
-from bench.report.rows import CellRows, Measured, Phases, Rank, Row, RowId, Sampled, Summary, Times
+from bench.report.figures import launch_in, measured
+from bench.report.launches import merged
+from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
 from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
 from bench.report.sources import Newest, newest_sources, stale_files
-from bench.statistics.intervals import Interval, mean_interval
-from bench.statistics.launches import Launch, Scatter, launch_of, scatter_of
+from bench.statistics.launches import Launch, Scatter, scatter_of
 from bench.statistics.thrashing import CEILING, thrashing_batches
 
 CellKey = tuple[str, str | None, str | None]
 """A cell's id; with the machine and the run where these tell two of it apart."""
 Item = TypeVar("Item")
-Number = TypeVar("Number", int, float)
 
 
 def summarize(
@@ -81,7 +74,7 @@ def _scatters(
         for result in group:
             if isinstance(result.outcome, Ok) and not result.attempt.short:
                 attempts = repeated.setdefault(key[1], {})
-                attempts.setdefault((key, result.attempt.batch_per_rank), []).append(_launch(result))
+                attempts.setdefault((key, result.attempt.batch_per_rank), []).append(launch_in(result))
     scatters = {}
     for key, group in by_cell.items():
         if key[1] in scatters:
@@ -96,12 +89,6 @@ def _scatters(
 
 def _calibrated(learnt: Calibration) -> Scatter:
     return Scatter(sd=learnt.sd, degrees=learnt.degrees, source=f"`bench calibrate` on {learnt.measured_at[:10]}")
-
-
-def _launch(result: Result) -> Launch:
-    assert isinstance(result.outcome, Ok)
-    slowest = max((rank.step_times_s for rank in result.outcome.ranks), key=statistics.fmean)
-    return launch_of(slowest, result.attempt.launch)
 
 
 def row_of(
@@ -129,7 +116,7 @@ def row_of(
         outcome=outcome.kind,
         reason=_reason(result),
         fault=outcome.fault if isinstance(outcome, Failed) else None,
-        measured=_measured(result, scatter),
+        measured=measured(result, scatter),
         short=attempt.short,
         n_steps=attempt.measure.steps,
         retried=result.retried,
@@ -223,132 +210,6 @@ def _reason(result: Result) -> str | None:
     if isinstance(outcome, Failed) and outcome.fault != "error":
         reason = f"{outcome.fault.replace('_', ' ')}: {reason}"
     return reason if result.retried is None else f"second try, {reason} (first try: {result.retried})"
-
-
-def _measured(result: Result, scatter: Scatter | None) -> Measured | None:
-    attempt = result.attempt
-    match result.outcome:
-        case Ok() as outcome:
-            measured = _measure(outcome, attempt.batch_per_rank)
-            if attempt.launch == 1 and scatter is None:
-                return measured
-            known = replace(measured, launches=(_launch(result),), scatter=scatter)
-            return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
-        case Reported() as outcome:
-            batch_global = attempt.batch_per_rank * attempt.cell.num_processes
-            return _imported(outcome, batch_global, result.machine.hardware.device)
-    return None
-
-
-def _imported(outcome: Reported, batch_global: int, device: Device) -> Measured | None:
-    """Imported figures; what the source does not give stays None."""
-    step_s = max(outcome.step_time_s_per_rank, default=None)
-    # A published throughput is often rounded more than its step time.
-    samples_per_s = outcome.samples_per_s_global if step_s is None else batch_global / step_s
-    if samples_per_s is None:
-        return None
-    held, capacity, share = outcome.held_bytes(device), outcome.capacity_bytes, outcome.capacity_share
-    means = {name: Times(mean_s=mean_s) for name, mean_s in outcome.phase_times_s.items()}
-    return Measured(
-        samples_per_s_global=samples_per_s,
-        step_time_s_per_rank=outcome.step_time_s_per_rank,
-        peak_allocated_bytes_rank_max=outcome.peak_allocated_bytes,
-        peak_reserved_bytes_rank_max=outcome.peak_reserved_bytes,
-        capacity_share_rank_max=share or (held / capacity if held and capacity else None),
-        capacity_bytes_rank_min=capacity or (held / share if held and share else None),
-        phases=Phases(
-            rank=None,
-            parts={name: means[name] for name in PHASE_NAMES if name in means},
-            total=means.get("total"),
-            backward_step=means.get("backward_step"),
-        )
-        if means
-        else None,
-        source=outcome.source,
-    )
-
-
-def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
-    ranks = tuple(
-        Rank(
-            rank=rank.rank,
-            step=times(rank.step_times_s),
-            memory=rank.memory,
-            regime=rank.regime,
-            threads=rank.threads,
-            sharded_share=rank.regime.sharded_parameters / rank.regime.parameters,
-            traffic=rank.traffic,
-            unit_parameters=rank.unit_parameters,
-            work=rank.work,
-            unaccounted_share=_share_left(rank, PHASE_NAMES),
-            dataload_share=_share_of(rank, ("dataload_wait",)),
-        )
-        for rank in outcome.ranks
-    )
-    memories = [rank.memory for rank in ranks]
-    slowest = max(ranks, key=lambda rank: rank.step.mean_s)
-    batch_global = batch_per_rank * len(ranks)
-    return Sampled(
-        ranks=ranks,
-        slowest=slowest,
-        samples_per_s_global=batch_global / slowest.step.mean_s,
-        step_time_s_per_rank=tuple(rank.step.mean_s for rank in ranks),
-        launches=(launch_of(slowest.step.samples_s),),
-        scatter=None,
-        interval=_throughput_interval(slowest.step.samples_s, batch_global),
-        peak_allocated_bytes_rank_max=_worst([memory.peak_allocated_bytes for memory in memories]),
-        peak_reserved_bytes_rank_max=_worst([memory.peak_reserved_bytes for memory in memories]),
-        peak_rss_bytes_rank_max=_worst([memory.peak_rss_bytes for memory in memories]),
-        capacity_share_rank_max=_worst(
-            [None if memory.held_bytes is None else memory.held_bytes / memory.capacity_bytes for memory in memories]
-        ),
-        capacity_bytes_rank_min=min(memory.capacity_bytes for memory in memories),
-        alloc_retries=sum(memory.alloc_retries for memory in memories),
-        phases=_phases(outcome.ranks),
-        gate=gate(outcome.ranks),
-        losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),
-    )
-
-
-def _throughput_interval(samples_s: Sequence[float], batch_global: int) -> Interval | None:
-    """Samples/s at the ends of the mean step's interval."""
-    step_s = mean_interval(samples_s)
-    return None if step_s is None or step_s[0] <= 0 else (batch_global / step_s[1], batch_global / step_s[0])
-
-
-def _phases(ranks: Sequence[RankOk]) -> Phases | None:
-    if not all(rank.phase_times_s.get("total") for rank in ranks):
-        return None
-    slowest = max(ranks, key=lambda rank: statistics.fmean(rank.phase_times_s["total"]))
-    samples = slowest.phase_times_s
-    return Phases(
-        rank=slowest.rank,
-        parts={name: times(samples[name]) for name in PHASE_NAMES},
-        total=times(samples["total"]),
-        backward_step=times(samples["backward_step"]),
-    )
-
-
-def _share_of(rank: RankOk, phases: Iterable[str]) -> float | None:
-    """Share of the phase window that these phases take."""
-    if not (total := sum(rank.phase_times_s.get("total", ()))):
-        return None
-    return sum(sum(rank.phase_times_s[name]) for name in phases) / total
-
-
-def _share_left(rank: RankOk, phases: Iterable[str]) -> float | None:
-    taken = _share_of(rank, phases)
-    return None if taken is None else 1 - taken
-
-
-def times(samples: Sequence[float]) -> Times:
-    """Statistics of raw samples."""
-    return Times(mean_s=statistics.fmean(samples), samples_s=samples)
-
-
-def _worst(values: Sequence[Number | None]) -> Number | None:
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None
 
 
 def _distinct(items: Iterable[Item]) -> list[Item]:

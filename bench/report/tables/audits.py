@@ -7,8 +7,8 @@ from typing import NamedTuple
 from bench.audit.collectives import CollectivesVerdict, SiteCount
 from bench.audit.dataloader import DataloaderVerdict, Loaded
 from bench.audit.params import Group, ParamsVerdict
+from bench.report.figures import times
 from bench.report.rows import P95_NEEDS, Times
-from bench.report.summary import times
 from bench.report.tables.table import Column, Table, table_of
 from bench.units import amount, ms, rate
 
