@@ -188,15 +188,14 @@ def _measure(
 def _begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
     """The first lines: how much there is to do, and what the user should know first."""
     from bench import machine
+    from bench.sweep.stored_before import stored_before
 
     finished, attempts = sweep.finished(), sweep.planned()
     notes = [
         *matrix.notes,
         *machine.notes(sweep.machine),
         *_limits(sweep.plans),
-        *sweep.unreadable(),
-        *sweep.stale_before(),
-        *sweep.failed_before(),
+        *stored_before(sweep),
         *(_disturbances(sweep) if finished < attempts else []),
     ]
     folder = str(sweep.store.root)

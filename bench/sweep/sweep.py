@@ -24,14 +24,13 @@ from bench.records.machine import Hardware, Machine
 from bench.records.outcome import INFRASTRUCTURE, KINDS, Failed, Isolation, Outcome, Result, Skipped
 from bench.records.phases import Stage
 from bench.records.plan import CellPlan
-from bench.records.sources import Sources, differing, named
+from bench.records.sources import Sources, differing
 from bench.records.verdict import Goal, Verdict
 from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Beat
 from bench.sweep import probe, turns
 from bench.sweep.progress import Progress
-from bench.units import counted
 
 Rerun = Literal["failed", "oom", "all"]
 RERUN_KINDS = {word: {kind for kind, traits in KINDS.items() if word in traits.rerun} for word in get_args(Rerun)}
@@ -112,9 +111,9 @@ class Sweep:
 
     def results(self) -> list[Result]:
         """The stored results of all attempts of the sweep, in the matrix's order."""
-        return [result for plan in self.plans for result in self._results(plan)]
+        return [result for plan in self.plans for result in self.results_of(plan)]
 
-    def _results(self, plan: CellPlan) -> list[Result]:
+    def results_of(self, plan: CellPlan) -> list[Result]:
         results, batches = self.store.of_cell(plan.cell), plan.batches
         if "probe" in batches:
             return results
@@ -149,37 +148,6 @@ class Sweep:
     def _was_skipped(self, attempt: Attempt) -> bool:
         result = self.store.result(attempt)
         return result is not None and result.outcome.kind == "skipped"
-
-    def failed_before(self) -> list[str]:
-        """A sentence on the stored attempts that failed, and how to measure them again; none if there are none."""
-        stored = [
-            result for plan in self.plans for result in self.store.of_cell(plan.cell) if self.stored(result.attempt)
-        ]
-        failed = sum(result.outcome.kind in RERUN_KINDS["failed"] for result in stored)
-        words = f"{counted(failed, 'stored attempt')} failed or hung: --rerun failed measures them again"
-        return [words] if failed else []
-
-    def stale_before(self) -> list[str]:
-        """A sentence on the stored results that other sources made; none if there are none."""
-        stored = [result for plan in self.plans for result in self._results(plan)]
-        stale = [files for result in stored if (files := self._changed(result))]
-        if not stale:
-            return []
-        words = f"{counted(len(stale), 'stored result')} {'was' if len(stale) == 1 else 'were'} made by other sources"
-        changed = named({file for files in stale for file in files})
-        then = "kept, and marked in the report" if self.keep_stale else "measured again; --keep-stale keeps them"
-        return [f"{words} ({changed} changed): {then}"]
-
-    def unreadable(self) -> list[str]:
-        """A sentence on each stored file of these cells that cannot be read."""
-        for plan in self.plans:
-            self.store.of_cell(plan.cell)
-            self.store.probe(plan.cell)
-        return [
-            f"{file.relative_to(self.store.root)} cannot be read ({why}): "
-            + ("written again" if file.name == "run.json" else "its attempt is measured again")
-            for file, why in self.store.unreadable.items()
-        ]
 
     def attempt(self, plan: CellPlan, attempt: Attempt, ran_out_at: int | None = None) -> Result:
         """The attempt's result: stored, skipped, or measured now.
@@ -219,9 +187,9 @@ class Sweep:
 
     def is_stale(self, result: Result) -> bool:
         """Whether other sources made a stored result, and it is not kept."""
-        return not self.keep_stale and bool(self._changed(result))
+        return not self.keep_stale and bool(self.changed(result))
 
-    def _changed(self, result: Result) -> tuple[str, ...]:
+    def changed(self, result: Result) -> tuple[str, ...]:
         """The source files that changed since the result; none where either side is not known."""
         return differing(result.sources, self.sources) if result.sources and self.sources else ()
 

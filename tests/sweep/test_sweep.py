@@ -24,6 +24,7 @@ from bench.records.verdict import Goal
 from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Beat, Spec
+from bench.sweep.stored_before import stored_before
 from bench.sweep.sweep import Sweep
 
 LIMIT = 2 * GIB
@@ -117,7 +118,7 @@ def swept(
     with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=said)) as progress:
         sweep = sweep_of(plans, store, progress, events, Ranks(events, fits, stop_after), rerun, **goal)
         attempts = sweep.planned()
-        notes, finished = [*sweep.failed_before(), *sweep.stale_before()], sweep.finished()
+        notes, finished = stored_before(sweep), sweep.finished()
         progress.begin(cells=len(plans), attempts=attempts, finished=finished, folder="run", notes=notes)
         sweep.run()
     return events, said.getvalue().splitlines()

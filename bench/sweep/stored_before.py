@@ -1,0 +1,44 @@
+"""What a sweep finds in its folder before it starts, in sentences."""
+
+from bench.records.sources import named
+from bench.sweep.sweep import RERUN_KINDS, Sweep
+from bench.units import counted
+
+
+def stored_before(sweep: Sweep) -> list[str]:
+    """Sentences on stored results that cannot be read, that other sources made, and that failed."""
+    return [*_unreadable(sweep), *_stale(sweep), *_failed(sweep)]
+
+
+def _failed(sweep: Sweep) -> list[str]:
+    """A sentence on the stored attempts that failed, and how to measure them again; none if there are none."""
+    stored = [
+        result for plan in sweep.plans for result in sweep.store.of_cell(plan.cell) if sweep.stored(result.attempt)
+    ]
+    failed = sum(result.outcome.kind in RERUN_KINDS["failed"] for result in stored)
+    words = f"{counted(failed, 'stored attempt')} failed or hung: --rerun failed measures them again"
+    return [words] if failed else []
+
+
+def _stale(sweep: Sweep) -> list[str]:
+    """A sentence on the stored results that other sources made; none if there are none."""
+    stored = [result for plan in sweep.plans for result in sweep.results_of(plan)]
+    stale = [files for result in stored if (files := sweep.changed(result))]
+    if not stale:
+        return []
+    words = f"{counted(len(stale), 'stored result')} {'was' if len(stale) == 1 else 'were'} made by other sources"
+    changed = named({file for files in stale for file in files})
+    then = "kept, and marked in the report" if sweep.keep_stale else "measured again; --keep-stale keeps them"
+    return [f"{words} ({changed} changed): {then}"]
+
+
+def _unreadable(sweep: Sweep) -> list[str]:
+    """A sentence on each stored file of these cells that cannot be read."""
+    for plan in sweep.plans:
+        sweep.store.of_cell(plan.cell)
+        sweep.store.probe(plan.cell)
+    return [
+        f"{file.relative_to(sweep.store.root)} cannot be read ({why}): "
+        + ("written again" if file.name == "run.json" else "its attempt is measured again")
+        for file, why in sweep.store.unreadable.items()
+    ]
