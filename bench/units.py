@@ -42,7 +42,9 @@ def ms(seconds: float | None) -> str:
 
 
 def rate(per_second: float | None) -> str:
-    return UNKNOWN if per_second is None else f"{per_second:.3g}" if per_second < 100 else f"{per_second:.0f}"
+    if per_second is None:
+        return UNKNOWN
+    return f"{per_second:.3g}" if per_second < 99.95 else f"{per_second:.0f}"
 
 
 def percent(fraction: float | None) -> str:

@@ -22,13 +22,13 @@ def share(option: str, text: str) -> float:
 
 
 def seconds(option: str, text: str) -> float:
-    """``90s``, ``20m`` or ``2h``; a number without a unit is in seconds.
+    """``90s``, ``20m`` or ``2h``; the unit is required.
 
     Raises:
         InputError: not such a time, or none at all.
     """
-    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) *(s|m|min|h)?", text.strip(), re.ASCII)
-    value = float(found[1]) * {None: 1, "s": 1, "m": 60, "min": 60, "h": 3600}[found[2]] if found else 0.0
+    found = re.fullmatch(r"(\d{1,9}(?:\.\d{1,9})?) *(s|m|min|h)", text.strip(), re.ASCII)
+    value = float(found[1]) * {"s": 1, "m": 60, "min": 60, "h": 3600}[found[2]] if found else 0.0
     if value == 0:
         raise InputError(f"{text!r} is not a time", where=option, allowed="90s, 20m or 2h, above 0")
     return value

@@ -2,7 +2,6 @@
 
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Literal
 
 from bench.errors import InputError
@@ -16,8 +15,8 @@ from bench.report.rows import Measured, Row, Summary
 from bench.report.settings import settings_of
 from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
-from bench.statistics.ratio import Ratio, Steps, Typical, typical_of_launches, typical_ratios
-from bench.statistics.tail import Tail, tails
+from bench.statistics.ratio import Ratio, Steps, typical_of_launches, typical_ratios
+from bench.statistics.tail import Tail, joined, tails
 from bench.statistics.verdict import MARGIN, RateRatio, Speed, speed
 from bench.units import UNKNOWN
 
@@ -190,8 +189,10 @@ def compare_runs(
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]
     others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
-    ratios = typical_ratios([(_typical(one), _typical(other)) for one, other in measured], noise)
-    tail_pairs = tails([(_pooled(one), _pooled(other)) for one, other in measured], noise)
+    ratios = typical_ratios(
+        [(typical_of_launches(_steps(one)), typical_of_launches(_steps(other))) for one, other in measured], noise
+    )
+    tail_pairs = tails([(joined(_steps(one)), joined(_steps(other))) for one, other in measured], noise)
     return TwoRuns(
         pairs=tuple(
             _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin)
@@ -230,18 +231,10 @@ def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Launches]:
     }
 
 
-def _pooled(launches: Launches) -> Steps:
-    """The steps of all launches, one after the other, of each rank."""
+def _steps(launches: Launches) -> list[Steps]:
+    """Of each launch that was measured."""
     outcomes = [result.outcome for result in launches]
-    each = [[rank.step_times_s for rank in outcome.ranks] for outcome in outcomes if isinstance(outcome, Ok)]
-    return [tuple(chain.from_iterable(of_rank)) for of_rank in zip(*each, strict=True)]
-
-
-def _typical(launches: Launches) -> Typical | None:
-    """None for imported figures."""
-    outcomes = [result.outcome for result in launches]
-    steps_s = [[rank.step_times_s for rank in outcome.ranks] for outcome in outcomes if isinstance(outcome, Ok)]
-    return typical_of_launches(steps_s)
+    return [[rank.step_times_s for rank in outcome.ranks] for outcome in outcomes if isinstance(outcome, Ok)]
 
 
 def _pair(

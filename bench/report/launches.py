@@ -30,6 +30,7 @@ def merged(launches: Sequence[Row]) -> Row:
         id=launches[0].id,
         reason=_failures([launch for launch in launches if not launch.measured], len(launches)),
         measured=_figures([figures for figures, _ in measured], middle),
+        stale=tuple(sorted({file for launch in launches for file in launch.stale})),
         launches=tuple(launches),
     )
 

@@ -72,7 +72,13 @@ def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRati
     ours, theirs = row.measured, reference.measured
     if not (isinstance(ours, Sampled) and isinstance(theirs, Sampled)):
         return RateRatio(row.rate / reference.rate)
-    return rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, ours.scatter, comparisons)
+    ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, ours.scatter, comparisons)
+    return ratio if _of_the_same_sources(row, reference) else replace(ratio, basis="mixed sources")
+
+
+def _of_the_same_sources(*rows: Row) -> bool:
+    """Whether all their launches differ in the same files from the newest sources, or in none."""
+    return len({launch.stale for row in rows for launch in row.each}) == 1
 
 
 def throughput_reach(row: Row) -> Reach | None:

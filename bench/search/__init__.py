@@ -16,7 +16,7 @@ from bench.search.data import Observation, Scout, Step, Try, evidence, rate_erro
 from bench.search.points import batches_up_to_max
 from bench.search.rivals import Answers, choose
 from bench.search.throughput import further
-from bench.units import counted, percent
+from bench.units import counted, percent, rate
 
 __all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step", "rate_error"]
 
@@ -84,9 +84,9 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
         of = counted(answers.points, "fresh point") + (
             f" at multiples of {goal.granularity}" if goal.granularity > 1 else ""
         )
-        yield f"{best.batch} is fastest at {best.samples_per_s:.3g} samples/s, of {of}{_even(best)}"
+        yield f"{best.batch} is fastest at {rate(best.samples_per_s)} samples/s, of {of}{_even(best)}"
     if safe and best and safe.batch != best.batch:
-        yield f"{safe.batch} is fastest within the headroom at {safe.samples_per_s:.3g} samples/s"
+        yield f"{safe.batch} is fastest within the headroom at {rate(safe.samples_per_s)} samples/s"
     if best and best.held is not None and answers.peak_spread and f"{answers.peak_spread:.1%}" != "0.0%":
         yield f"peaks of one batch differ by up to {percent(answers.peak_spread)} of capacity, which safe leaves free"
     if best and best.held is None:

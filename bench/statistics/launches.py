@@ -30,8 +30,11 @@ from bench.statistics.ratio import ENOUGH_LAUNCHES, FAST, QUIET
 ENOUGH_DEGREES = 2
 """Fewest degrees of freedom of a usable `Scatter`: three launches of one attempt, or two of each of two."""
 
-Basis = Literal["launches", "scatter", "assumed"]
-"""Where the difference between launches comes from: launches of both sides, the machine's known scatter, or nowhere."""
+Basis = Literal["launches", "scatter", "assumed", "mixed sources"]
+"""Where the difference between launches comes from: launches of both sides, the machine's known scatter, or nowhere.
+Launches of mixed sources may differ for another reason, so nothing is concluded from them."""
+UNDECIDING: frozenset[Basis] = frozenset({"assumed", "mixed sources"})
+"""An interval on such a basis decides nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -30,9 +30,10 @@ different in at most 0.4 %. tests/statistics/test_tail.py repeats this with fewe
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import chain
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
-from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET, Steps, Typical, typical_step
+from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET, Steps, Typical, typical_of_launches, typical_step
 
 SLOW = 1.25
 """A step is slow if it takes this many typical steps."""
@@ -85,6 +86,22 @@ def tails(pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None) -> l
     measured = [(_run(base), _run(head)) for base, head in pairs]
     n_pairs = sum(bool(base and head) for base, head in measured)
     return [_tail(base, head, noise, n_pairs) if base and head else None for base, head in measured]
+
+
+def joined(launches: Sequence[Steps]) -> Steps:
+    """The steps of all launches, one launch after the other.
+
+    Each launch is scaled to the typical step of all: a slower launch is not a tail of slow steps.
+    """
+    known = typical_of_launches(launches)
+    if known is None or len(launches) < 2:
+        return launches[0] if launches else []
+    scaled = []
+    for ranks_s in launches:
+        typical = typical_step(ranks_s)
+        factor = known.time_s / typical.time_s if typical else 1.0
+        scaled.append([[step_s * factor for step_s in times_s] for times_s in ranks_s])
+    return [tuple(chain.from_iterable(of_rank)) for of_rank in zip(*scaled, strict=True)]
 
 
 @dataclass(frozen=True)

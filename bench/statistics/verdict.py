@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Basis, Launch, Scatter, reach
+from bench.statistics.launches import UNDECIDING, Basis, Launch, Scatter, reach
 from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio
 from bench.statistics.tail import Tail
 
@@ -70,7 +70,7 @@ class RateRatio:
 
     @property
     def word(self) -> Word:
-        if self.interval is None or self.alarm is None or self.basis == "assumed":
+        if self.interval is None or self.alarm is None or self.basis in UNDECIDING:
             return UNDECIDED
         if not self.alarm[0] <= 1 <= self.alarm[1]:
             return FASTER

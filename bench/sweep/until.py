@@ -21,7 +21,10 @@ from bench.sweep.sweep import Sweep
 from bench.units import counted, percent
 
 MOST_LAUNCHES = 30
-"""Of one cell at one batch, unless more are listed. The interval of 30 launches is a third of that of 5."""
+"""Of one cell at one batch without a budget, unless more are listed. The interval of 30 launches is a third of that of
+5."""
+MOST_WITHIN_BUDGET = 1000
+"""With a budget, which bounds them itself."""
 MOST_FAILED = 3
 """A cell that failed so often at one batch is not launched again."""
 
@@ -38,6 +41,11 @@ class Wish:
     """The comparisons of these results, each once."""
     clock: Callable[[], float] = time.monotonic
 
+    @property
+    def most_launches(self) -> int:
+        """Of one cell at one batch."""
+        return MOST_LAUNCHES if self.budget_s is None else MOST_WITHIN_BUDGET
+
     def wide(self, widths: Sequence[Width]) -> list[Width]:
         """What is wider than asked, the widest first, and the unknown before all others."""
         found = [one for one in widths if one.half_width is None or one.half_width > self.half_width]
@@ -50,7 +58,7 @@ def go_on(sweep: Sweep, wish: Wish) -> Until:
     The record is stored before the first launch and at the end. A resumed run spends a new budget.
     """
     began_s, launches = wish.clock(), 0
-    asked = Until(half_width=wish.half_width, budget_s=wish.budget_s, most_launches=MOST_LAUNCHES)
+    asked = Until(half_width=wish.half_width, budget_s=wish.budget_s, most_launches=wish.most_launches)
     sweep.store.finish_until(asked)
     plans = {plan.cell.slug: plan for plan in sweep.plans}
     planned = sweep.planned()
@@ -58,7 +66,7 @@ def go_on(sweep: Sweep, wish: Wish) -> Until:
         results = sweep.results()
         widths = wish.widths(results)
         wide = wish.wide(widths)
-        due = _next_round(wide, results, sweep.seed)
+        due = _next_round(wide, results, sweep.seed, wish.most_launches)
         ended = _ended(widths, wide, due, wish, wish.clock() - began_s)
         if ended is not None:
             break
@@ -99,7 +107,7 @@ def _spent(wish: Wish, took_s: float) -> bool:
     return wish.budget_s is not None and took_s >= wish.budget_s
 
 
-def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int) -> list[Attempt]:
+def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int, most_launches: int) -> list[Attempt]:
     """The next launch of each side of these comparisons, in their order; the two sides of one are shuffled."""
     launched: dict[str, list[Result]] = {}
     for result in results:
@@ -109,7 +117,7 @@ def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int) -> 
         for attempt in turns.shuffled([one.of, one.against], seed, sum(map(len, launched.values()))):
             before = launched.get(attempt.slug, [])
             failed = sum(result.outcome.kind != "ok" for result in before)
-            if len(before) < MOST_LAUNCHES and failed < MOST_FAILED:
+            if len(before) < most_launches and failed < MOST_FAILED:
                 number = max((result.attempt.launch for result in before), default=0) + 1
                 due.setdefault(attempt.slug, attempt.model_copy(update={"launch": number}))
     return list(due.values())

@@ -9,6 +9,7 @@ from examples import ok, result, rss
 
 from bench import machine
 from bench.cli import quantities, selection
+from bench.errors import InputError
 from bench.records.cell import Attempt
 from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.store.run_folder import Store
@@ -180,7 +181,12 @@ def test_what_cannot_be_asked_for_is_refused_before_a_launch(
 
 
 @pytest.mark.parametrize(
-    ("text", "value_s"), [("90", 90), ("90s", 90), ("20m", 1200), ("20 min", 1200), ("1.5h", 5400), ("2h", 7200)]
+    ("text", "value_s"), [("90s", 90), ("20m", 1200), ("20 min", 1200), ("1.5h", 5400), ("2h", 7200)]
 )
 def test_a_time_is_read_with_its_unit(text: str, value_s: float) -> None:
     assert quantities.seconds("--budget", text) == value_s
+
+
+def test_a_time_without_a_unit_is_refused() -> None:
+    with pytest.raises(InputError, match=r"'20' is not a time[\s\S]*20m"):
+        quantities.seconds("--budget", "20")

@@ -305,7 +305,7 @@ def test_a_changed_tail_fails_the_gate_and_is_described(tmp_path: Path) -> None:
     )
     assert "Step: 1 SLOWER TAIL." in gate.stdout
     assert "**SLOWER TAIL**" in gate.stdout
-    assert "## Tails that changed" in gate.stdout
+    assert "## Slow steps" in gate.stdout
     gone = bench(head, base, "--fail-on-regression", "5%")
     assert (gone.exit_code, gone.stderr) == (0, "")
     assert "1 FASTER TAIL" in gone.stdout

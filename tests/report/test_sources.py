@@ -1,10 +1,11 @@
 """Rows that other sources made than the newest of their workload."""
 
-from examples import MACHINE, ok, rendered, result
+from examples import MACHINE, launched, ok, rendered, result
 
 from bench.records.outcome import Result
 from bench.report.compare import compare_runs
 from bench.report.contract import RUN
+from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.compare import changed_sources, warning
 from bench.report.tables.doubts import doubt_sentences
@@ -49,6 +50,29 @@ def test_a_stale_row_is_marked_in_its_tables_and_doubted() -> None:
     assert "(stale)" not in rendered([made(OLD, 1), made(OLD, 2, "fsdp")])
 
 
+def test_launches_of_mixed_sources_decide_nothing() -> None:
+    def launches(by: dict[str, str], backend: str, step_s: float) -> list[Result]:
+        times_s = [step_s * (1 + 0.01 * (index % 3)) for index in range(20)]
+        one = result(ok(times_s, times_s, backend=backend), backend=backend)
+        each = [launched(one, launch) for launch in range(1, 5)]
+        return [
+            each_one.model_copy(update={"sources": by, "started_at": f"2026-01-01T0{launch}:00:00+00:00"})
+            for launch, each_one in enumerate(each, 1)
+        ]
+
+    def word(results: list[Result]) -> str:
+        (ratio,) = {pair.ratio for pair in compare_axis(summarize(results)).speed_ups if not pair.matched}
+        return ratio.word
+
+    slow, fast = launches(OLD, "ddp", 0.3), launches(OLD, "fsdp", 0.1)
+    assert word(slow + fast) == "faster"
+    mixed = [*fast[:2], *launches(NEW, "fsdp", 0.1)[2:]]
+    assert word(slow + mixed) == "undecided"
+    assert "made by different sources (stale)" in rendered(slow + mixed)
+    assert stale(*slow, *mixed) == ["ddp", "fsdp"]
+    assert word(slow + launches(NEW, "fsdp", 0.1)) == "undecided"
+
+
 def test_show_knows_what_the_run_holds_besides_the_cell() -> None:
     one, newest = made(OLD, 1), {("pi07", ""): NEW}
     attempts = next(part for part in show([one], {}, newest=newest) if part.title == "Attempts")
@@ -58,7 +82,7 @@ def test_show_knows_what_the_run_holds_besides_the_cell() -> None:
 
 def test_compare_names_the_sources_that_differ_and_marks_an_environment_that_does() -> None:
     two = compare_runs([made(OLD, 1)], [made(NEW, 2)])
-    assert changed_sources(two) == "Made by other sources: model/policy.py."
+    assert changed_sources(two) == "Sources that differ between base and head: model/policy.py."
     assert warning(two) is None
     assert changed_sources(compare_runs([made(None, 1)], [made(NEW, 2)])) is None
     ring = MACHINE.model_copy(update={"environment": {"NCCL_ALGO": "Ring"}})

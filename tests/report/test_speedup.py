@@ -275,6 +275,16 @@ def test_any_axis_can_be_compared_against_any_reference() -> None:
     assert shown.rows[0][shown.headers.index("faster")].startswith("undecided, sdpa 2.00×")
 
 
+@pytest.mark.parametrize(
+    ("axis", "values", "name"), [("num_cams", (1, 4), "num_cams 1"), ("grad_ckpt", (True, False), "grad_ckpt on")]
+)
+def test_a_number_or_a_switch_is_named_with_its_axis(axis: str, values: tuple[int, int], name: str) -> None:
+    results = [result(ok((s,) * 3, (s,) * 3), axes={axis: v}) for v, s in zip(values, (0.1, 0.2), strict=True)]
+    summary = summarize(results)
+    shown = faster(summary, compare_axis(summary, axis))
+    assert shown.rows[0][shown.headers.index("faster")].startswith(f"undecided, {name} 2.00×")
+
+
 def test_a_ratio_has_an_interval_and_noise_is_undecided() -> None:
     steady, noisy = (0.1, 0.1001, 0.0999) * 4, (0.05, 0.16, 0.09) * 4
     summary = summarize([result(ok(steady, steady)), result(ok(noisy, noisy, backend="fsdp"), backend="fsdp")])

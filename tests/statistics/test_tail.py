@@ -9,7 +9,7 @@ from scipy import stats
 
 from bench.statistics.intervals import standard_error
 from bench.statistics.ratio import step_ratios
-from bench.statistics.tail import SLOW, Tail, tails
+from bench.statistics.tail import SLOW, Tail, joined, tails
 from bench.statistics.verdict import MARGIN, speed
 
 N = 50
@@ -134,3 +134,17 @@ def test_slow_starts_at_the_stated_multiple() -> None:
     for times, n_slow in ((SLOW + 0.01, 3), (SLOW - 0.01, 0)):
         head = [times if index % 10 == 9 else 1.0 for index in range(30)]
         assert len(tail([1.0] * 30, head).head.indices) == n_slow
+
+
+def test_a_slower_launch_is_no_tail_of_slow_steps() -> None:
+    source = random.Random(9)
+    even = [[steady(source)] for _ in range(3)]
+    apart = [[steady(source)], [[1.4 * step_s for step_s in steady(source)]], [steady(source)]]
+    (found,) = tails([(joined(even), joined(apart))])
+    assert found is not None
+    assert not found.head.indices
+    assert not found.more
+    (planted,) = tails([(joined(even), joined([[doubled(source)] for _ in range(3)]))])
+    assert planted is not None
+    assert len(planted.head.indices) == 3 * 16
+    assert planted.longer(MARGIN)

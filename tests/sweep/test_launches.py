@@ -228,6 +228,12 @@ def test_it_ends_at_the_limit_of_launches_and_gives_up_on_what_fails(tmp_path: P
     assert counts == {"ddp": MOST_LAUNCHES, "fsdp": 1 + MOST_FAILED}
 
 
+def test_a_budget_replaces_the_limit_of_launches(tmp_path: Path) -> None:
+    until, made, _ = went_on(tmp_path / "run", [DDP, FSDP], Ordered(), lambda _: [pair(FSDP, DDP, 0.5)], budget_s=800)
+    assert until.ended == "budget"
+    assert Counter(one[0] for one in made)["ddp"] > MOST_LAUNCHES
+
+
 def test_without_a_comparison_nothing_is_launched(tmp_path: Path) -> None:
     until, made, _ = went_on(tmp_path / "run", [DDP], Ordered(), lambda _: [])
     assert (until.ended, made) == ("no_pairs", [])

@@ -11,7 +11,7 @@ from bench.report.rows import Row
 from bench.report.tables.table import Column, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.tail import SLOW, SlowSteps
-from bench.statistics.verdict import speed
+from bench.statistics.verdict import MORE_LAUNCHES, speed
 from bench.units import UNKNOWN, counted, gib, ms, percent
 
 MARK = " (!)"
@@ -41,7 +41,7 @@ def warning(runs: TwoRuns) -> str | None:
 
 def changed_sources(runs: TwoRuns) -> str | None:
     """What the comparison measures; None where no source is known to differ."""
-    return f"Made by other sources: {one_line(named(runs.sources))}." if runs.sources else None
+    return f"Sources that differ between base and head: {one_line(named(runs.sources))}." if runs.sources else None
 
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:
@@ -154,6 +154,14 @@ def _why_undecided(pair: Pair) -> str:
     return "" if pair.tail.more or pair.tail.fewer else "the shares of slow steps may be equal"
 
 
+def _launches(pair: Pair) -> str:
+    """``5`` of each, or ``5, 3`` of base and head."""
+    counts = [sum(launch.measured is not None for launch in row.each) for row in (pair.base, pair.head)]
+    return str(counts[0]) if counts[0] == counts[1] else f"{counts[0]}, {counts[1]}"
+
+
+LAUNCHES_COLUMN = Column("launches", _launches, numeric=True)
+"""Shown where an attempt was launched more than once."""
 PAIR_COLUMNS: tuple[Column[Pair], ...] = (
     Column("attempt", lambda pair: pair.name),
     Column("base step ms", lambda pair: _step_ms(pair, 0), numeric=True),
@@ -178,10 +186,12 @@ def _pairs(runs: TwoRuns) -> Table:
         if runs.noise is not None
         else f"{percent(QUIET)}, plus the disturbance seen in the steps of each run. --noise replaces both."
     )
+    name, *figures = PAIR_COLUMNS
+    repeated = any(pair.base.launches or pair.head.launches for pair in runs.pairs)
     return table_of(
         "Attempts in both runs",
         runs.pairs,
-        PAIR_COLUMNS,
+        [name, LAUNCHES_COLUMN, *figures] if repeated else PAIR_COLUMNS,
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
             " is the ratio of the typical steps; of means is the ratio of the mean steps, with the 95 % interval that a"
@@ -189,7 +199,8 @@ def _pairs(runs: TwoRuns) -> Table:
             f"SAME: the 95 % interval and the ratio of means lie within {percent(runs.margin)} (--same-within). SLOWER,"
             f" FASTER: the ratio is beyond that with {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
-            " changes by more than that. UNCLEAR: none of these; measure more steps, or use a quieter machine.",
+            " changes by more than that. UNCLEAR: none of these; measure more launches"
+            f" ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
             f"The intervals include the differences between runs of the same code: {noise}",
             f"GiB: peak allocated of the worst rank; SAME within {percent(MEMORY_MARGIN)} or"
             f" {gib(MEMORY_MARGIN_BYTES)} GiB.",
@@ -200,7 +211,7 @@ def _pairs(runs: TwoRuns) -> Table:
 TAIL_COLUMNS: tuple[Column[Pair], ...] = (
     Column("attempt", lambda pair: pair.name),
     Column("step", lambda pair: _marked(pair, pair.speed)),
-    Column("of means", lambda pair: _marked(pair, f"{pair.tail.of_means:.3f}" if pair.tail else UNKNOWN), numeric=True),
+    Column("of means", lambda pair: _marked(pair, _of_means(pair)), numeric=True),
     Column("slow steps of head", lambda pair: slow_steps(pair.tail.head) if pair.tail else UNKNOWN),
     Column("slow steps of base", lambda pair: slow_steps(pair.tail.base) if pair.tail else UNKNOWN),
     Column("undecided because", _why_undecided),
@@ -209,7 +220,7 @@ TAIL_COLUMNS: tuple[Column[Pair], ...] = (
 
 def _tails(runs: TwoRuns) -> Table:
     return table_of(
-        "Tails that changed",
+        "Slow steps",
         [pair for pair in runs.pairs if pair.tail_changed],
         TAIL_COLUMNS,
         notes=(

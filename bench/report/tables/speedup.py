@@ -10,6 +10,7 @@ from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Table, table_of
+from bench.statistics.launches import UNDECIDING
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, UNDECIDED
 from bench.units import UNKNOWN, percent, rate
@@ -34,6 +35,9 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
     """Best against best, then the matched batches, of each pair of cells."""
     axis = caption(comparison.axis)
     values = {row.id: _value(cell, comparison.axis) for cell in summary.cells for row in cell.rows}
+    names = {
+        row: f"{axis} {value}" if value[0].isdigit() or value in SWITCH else value for row, value in values.items()
+    }
     doubted = doubted_rows(summary)
     as_fast = {cell.best.id: even_batches(cell) for cell in summary.cells if cell.best}
 
@@ -42,7 +46,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         return batch_of(row) + (f" ({EVEN} with {', '.join(map(str, others))})" if others else "")
 
     def winner(pair: SpeedUp) -> str:
-        return _winner(pair, values) + (", doubted" if {pair.reference.id, pair.row.id} & doubted else "")
+        return _winner(pair, names) + (", doubted" if {pair.reference.id, pair.row.id} & doubted else "")
 
     reductions = [{_reduction(pair.reference), _reduction(pair.row)} - {UNKNOWN} for pair in comparison.speed_ups]
     reduced_apart = any(len(dtypes) > 1 for dtypes in reductions)
@@ -79,6 +83,8 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
 
 
 BEST = "best against best"
+SWITCH = ("on", "off")
+"""Like a number, no name of a side without that of its axis."""
 
 
 def _value(cell: CellRows, axis: str) -> str:
@@ -104,7 +110,7 @@ def _reduction(row: Row) -> str:
     return row.measured.ranks[0].regime.reduction_dtype or "none"
 
 
-def _winner(pair: SpeedUp, values: dict[RowId, str]) -> str:
+def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
     """``zero2 1.43× (1.40 to 1.46)``: the winner by its value of what is compared, and how much faster it is."""
     won: Row = pair.row
     ratio = pair.ratio
@@ -112,7 +118,7 @@ def _winner(pair: SpeedUp, values: dict[RowId, str]) -> str:
         won, ratio = pair.reference, ratio.inverse
     within = f" ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})" if ratio.interval else ""
     unlike = f" UNLIKE in {', '.join(pair.unlike)}" if pair.unlike else ""
-    name = "" if ratio.word == EVEN or f"{ratio.estimate:.2f}" == "1.00" else f"{values[won.id]} "
+    name = "" if ratio.word == EVEN or f"{ratio.estimate:.2f}" == "1.00" else f"{names[won.id]} "
     word = "" if ratio.word == FASTER else f"{ratio.word}, "
     return f"{word}{name}{ratio.estimate:.2f}×{within}{unlike}"
 
@@ -123,11 +129,23 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     n = max((pair.comparisons for pair in comparison.speed_ups), default=0)
     words = {ratio.word for ratio in ratios}
     if FASTER in words:
-        together = f"all {n} comparisons together" if n > 1 else "this comparison"
-        yield f"A name alone: this side is faster, with {percent(ALARM_CONFIDENCE)} confidence for {together}."
+        yield f"A name alone: this side is faster, with {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}."
     if EVEN in words:
         yield f"Even: the interval lies within {percent(MARGIN)} of 1."
     bases = {ratio.basis for ratio in ratios}
+    decided_by_more = [
+        ratio for ratio in ratios if ratio.word == UNDECIDED and not ratio.may_be_even and ratio.basis not in UNDECIDING
+    ]
+    if FASTER not in words and any(ratio.interval for ratio in decided_by_more):
+        yield (
+            "Undecided although 1 lies outside the 95 % interval: a winner needs"
+            f" {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}."
+        )
+    if "mixed sources" in bases:
+        yield (
+            "Undecided: the launches of these rows were made by different sources (stale). Without --keep-stale,"
+            " `bench run` measures the stale ones again."
+        )
     if "scatter" in bases and summary.scatters:
         known = "; ".join(
             f"{percent(scatter.sd)} ({scatter.source}, {scatter.degrees} degrees of freedom)"
@@ -140,10 +158,17 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
             f" {percent(QUIET)}, plus the disturbance seen in the steps. `bench run` with {MORE_LAUNCHES}, or"
             " `bench calibrate` once for this machine, measures it."
         )
-    elif UNDECIDED in words and bases - {None}:
-        yield "Undecided: the launches differ by too much. `bench run` with more measure.launches, or --until 2%."
+    elif UNDECIDED in words and bases - {None, "mixed sources"}:
+        yield (
+            "Undecided: the launches differ too much to decide. Measure more of them: `bench run` with a larger"
+            " measure.launches, or with --until 2%."
+        )
     if None in bases:
         yield "Without an interval: the scatter of these figures is unknown, so no side is called faster."
+
+
+def _together(comparisons: int) -> str:
+    return f"all {comparisons} comparisons together" if comparisons > 1 else "this comparison"
 
 
 def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:
