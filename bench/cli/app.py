@@ -1,6 +1,8 @@
 """The application: its commands. Bad input ends every command with one message and exit code 2."""
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 from typing import Annotated, Any
@@ -47,28 +49,39 @@ class Commands(TyperGroup):
         with formatter.section("Commands"):
             formatter.write_dl([(name, help_) for name, (_, help_) in COMMANDS.items()])
 
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except KeyboardInterrupt:
-            raise typer.Exit(130) from None
-        except InputError as error:
-            _print_error(error)
-            raise typer.Exit(2) from error
-        except BrokenPipeError as error:
-            from bench.cli.printing import forget_stdout
+    def make_context(self, *args: Any, **settings: Any) -> Any:  # prints --help and --version
+        with _errors_for_people():
+            return super().make_context(*args, **settings)
 
-            forget_stdout()
-            raise typer.Exit(128 + signal.SIGPIPE) from error
-        except OSError as error:
-            where = str(error.filename) if error.filename else None
-            _print_error(InputError(error.strerror or str(error), where=where))
-            raise typer.Exit(2) from error
-        except Exception as error:
-            # typer's own message about an option; without a subcommand, the message is the whole help
-            if hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError":
-                setattr(error, "message", one_line(getattr(error, "message", "").replace("Value error, ", "", 1), 480))  # noqa: B010
-            raise
+    def invoke(self, ctx: Any) -> Any:
+        with _errors_for_people():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _errors_for_people() -> Iterator[None]:
+    """One message and an exit code, whatever a command raises but its own bugs."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise typer.Exit(130) from None
+    except InputError as error:
+        _print_error(error)
+        raise typer.Exit(2) from error
+    except BrokenPipeError as error:
+        from bench.cli.printing import forget_stdout
+
+        forget_stdout()
+        raise typer.Exit(128 + signal.SIGPIPE) from error
+    except OSError as error:
+        where = str(error.filename) if error.filename else None
+        _print_error(InputError(error.strerror or str(error), where=where))
+        raise typer.Exit(2) from error
+    except Exception as error:
+        # typer's own message about an option; without a subcommand, the message is the whole help
+        if hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError":
+            setattr(error, "message", one_line(getattr(error, "message", "").replace("Value error, ", "", 1), 480))  # noqa: B010
+        raise
 
 
 def load(name: str) -> Any:

@@ -54,6 +54,7 @@ def run(
             " 90s, 20m or 2h.  [default: no limit, but at most 30 launches of one cell at one batch]",
         ),
     ] = None,
+    force: selection.Force = False,
     dry_run: selection.DryRun = False,
 ) -> None:
     """Measure every cell of a matrix; running it again resumes.
@@ -62,7 +63,7 @@ def run(
     """
     wish = _wish(until, budget)
     selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude)
-    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, dry_run=dry_run, wish=wish)
+    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, force=force, dry_run=dry_run, wish=wish)
 
 
 def probe(
@@ -99,6 +100,7 @@ def probe(
     rerun: selection.Rerun = None,
     keep_stale: selection.KeepStale = False,
     isolation: selection.Isolate = "fork",
+    force: selection.Force = False,
     dry_run: selection.DryRun = False,
 ) -> None:
     """Find the largest batch that fits and the fastest one.
@@ -121,7 +123,7 @@ def probe(
     selected = selection.read(
         matrix, changes, axis=axis, backend=backend, short=short, select=select, exclude=exclude, probed=True
     )
-    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, dry_run=dry_run)
+    _measure(selected, out, rerun, isolation, keep_stale=keep_stale, force=force, dry_run=dry_run)
 
 
 def _wish(until: str | None, budget: str | None) -> "Wish | None":
@@ -150,10 +152,13 @@ def _measure(
     isolation: "Isolation",
     *,
     keep_stale: bool,
+    force: bool,
     dry_run: bool,
     wish: "Wish | None" = None,
 ) -> None:
+    from bench import machine
     from bench.cli.progress import Progress
+    from bench.matrix.host_memory import refuse_what_cannot_fit
     from bench.sweep.session import opened
     from bench.sweep.until import go_on
 
@@ -164,6 +169,8 @@ def _measure(
 
         typer.echo("\n".join(preview.lines(matrix, plans, hardware, os.environ)))
         return
+    if not force:
+        refuse_what_cannot_fit(plans, hardware.device, machine.host_bytes())
     folder = out or REPORTS / matrix.name
     with (
         Progress(console()) as progress,

@@ -69,6 +69,9 @@ DryRun = Annotated[
 ]
 
 
+Force = Annotated[bool, typer.Option("--force", help="Launch even what cannot fit in the memory of the host.")]
+
+
 class Selection(NamedTuple):
     """A matrix and the selected cells of it, on this machine."""
 

@@ -138,8 +138,11 @@ def _may_be_named(row: Row, goal: Goal, verdict: Verdict) -> bool:
     return answer is None or row.rate > answer.samples_per_s
 
 
-def _held(row: Row, probes: Sequence[Probe]) -> float | None:
-    """Share of capacity that a row may hold, by the searches of its cell, if there are any. None: unknown."""
+def _held(row: Row, probes: Sequence[Probe], headroom: float) -> float | None:
+    """Share of capacity that a row may hold, by the searches of its cell, if there are any. None: it is not known
+    whether that is within the headroom."""
+    if row.held is None and (row.held_at_least or 0.0) > headroom:
+        return row.held_at_least
     held = [_held_by(row, verdict) for _, verdict in _verdicts(probes)]
     return max((share for share in held if share is not None), default=row.held)
 
@@ -176,10 +179,13 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
     candidates = [_candidates(cell, group) for cell, group in zip(cells, searches, strict=True)]
     ranked = sorted((row for rows in candidates for row in rows), key=lambda row: row.rate, reverse=True)
     of_row = {row.id: group for rows, group in zip(candidates, searches, strict=True) for row in rows}
-    known = [(held, row) for row in ranked if (held := _held(row, of_row[row.id])) is not None]
-    within = [row for held, row in known if held <= headroom] if known else ranked
+    known = [(held, row) for row in ranked if (held := _held(row, of_row[row.id], headroom)) is not None]
     beyond = [row for held, row in known[:1] if held > headroom]
-    unknown = [row for row in ranked if row.held is None] if known else []
+    decided = {row.id for _, row in known}
+    unknown = [row for row in ranked if row.id not in decided]
+    within = [row for held, row in known if held <= headroom]
+    if all(row.held is None for row in ranked):
+        within, unknown = unknown, []
     chosen = within[0] if within else None
     risky = {row.id for row in (*beyond, *unknown[:1])}
     faster = [row for row in ranked if row.id in risky and not (chosen and row.rate <= chosen.rate)]

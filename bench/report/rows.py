@@ -230,6 +230,14 @@ class Row:
         """Share of capacity held at the peak; None where that is unknown."""
         return self.measured.capacity_share_rank_max if self.measured else None
 
+    @property
+    def held_at_least(self) -> float | None:
+        """`held`; where only the allocated peak is known, its share of capacity, which is smaller."""
+        if self.held is not None or self.measured is None:
+            return self.held
+        allocated, capacity = self.measured.peak_allocated_bytes_rank_max, self.measured.capacity_bytes_rank_min
+        return allocated / capacity if allocated and capacity else None
+
 
 @dataclass(frozen=True, kw_only=True)
 class CellRows:

@@ -108,3 +108,14 @@ def test_a_group_without_a_command_prints_its_help_in_lines() -> None:
     done = CliRunner().invoke(app, ["audit"])
     assert done.exit_code == 2
     assert "\nCommands:\n  collectives" in done.output
+
+
+def test_a_full_disk_behind_stdout_is_one_message(tmp_path: Path) -> None:
+    with open("/dev/full", "w") as full:
+        for arguments in (["--help"], ["--version"], ["run", "--help"]):
+            command = [sys.executable, "-m", "bench.cli", *arguments]
+            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            done = subprocess.run(
+                command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
+            )
+            assert (done.returncode, done.stderr) == (2, "bench: No space left on device\n")

@@ -190,3 +190,12 @@ def test_a_time_is_read_with_its_unit(text: str, value_s: float) -> None:
 def test_a_time_without_a_unit_is_refused() -> None:
     with pytest.raises(InputError, match=r"'20' is not a time[\s\S]*20m"):
         quantities.seconds("--budget", "20")
+
+
+def test_what_the_host_cannot_hold_is_refused_with_the_arithmetic(tmp_path: Path) -> None:
+    options = ["--backend", "ddp", "workload.preset=pi07", "launch.num_processes=800"]
+    done = bench("probe", *options, "--out", str(tmp_path / "run"))
+    assert done.exit_code == 2
+    assert re.search(r"Their weights take 800 × 2\d\.\d GiB = [\d.,]+ [GT]iB, and this machine has ", done.stderr)
+    assert "--force to try it" in done.stderr
+    assert not (tmp_path / "run").exists()

@@ -201,6 +201,18 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
     ]
 
 
+def test_an_allocated_peak_above_the_headroom_is_beyond_it_whatever_was_reserved() -> None:
+    def of(batch: int, samples_per_s: float, allocated_gib: int) -> Result:
+        memory = {"peak_allocated_bytes": allocated_gib * GIB, "capacity_bytes": 80 * GIB}
+        figures = Reported(source="a paper", samples_per_s_global=samples_per_s, **memory)
+        return result(figures, batch=batch, machine=CUDA_MACHINE)
+
+    chosen, beyond = told([of(4, 150.0, 40), of(8, 200.0, 76)])
+    assert chosen.startswith("train with ddp, batch 4: 150 samples/s")
+    assert "memory n/a: it may be beyond the headroom." in chosen
+    assert "beyond the headroom: ddp, batch 8: 200 samples/s, at least 95.0 % of capacity held." in beyond
+
+
 def test_figures_without_any_memory_are_advice_all_the_same() -> None:
     (line,) = told([reported(2, 100.0, None), reported(4, 150.0, None)])
     assert line == (

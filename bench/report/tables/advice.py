@@ -40,7 +40,9 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
         reasons = f"{_memory(chosen, headroom)} {_based_on(chosen)}{_even(summary, advice)}"
         yield f"{reasons}{_caveats(advice, chosen, doubted)}"
     for row in advice.alternatives:
-        beyond = "beyond the headroom" if (row.held or 0) > headroom else "its next launch may exceed the headroom"
+        beyond = (
+            "beyond the headroom" if (row.held_at_least or 0) > headroom else "its next launch may exceed the headroom"
+        )
         but = f"{_word(advice.chosen, row)}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
         figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
         yield f"or {but}{_choice(summary, advice, row)}: {figures}"
@@ -157,9 +159,13 @@ def _choice(summary: Summary, advice: Advice, row: Row, but: Row | None = None) 
     return ", ".join([value_of(row, "backend"), *names, f"batch {batch_of(row)}"])
 
 
+UNKNOWN_MEMORY = "memory n/a: it may be beyond the headroom."
+
+
 def _memory(row: Row, headroom: float) -> str:
     if row.held is None:
-        return "memory n/a: it may be beyond the headroom."
+        least = row.held_at_least or 0.0
+        return f"at least {percent(least)} of capacity held." if least > headroom else UNKNOWN_MEMORY
     spare = f", {percent(1 - row.held)} of capacity to spare" if row.held <= headroom else ""
     return f"{percent(row.held)} of capacity held{spare}."
 

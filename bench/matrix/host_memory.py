@@ -1,0 +1,44 @@
+"""Whether the ranks of a cell can build their models in the memory of the host. Pure."""
+
+from collections.abc import Sequence
+
+from bench import workload
+from bench.backends import FAMILIES, backend_of
+from bench.errors import InputError
+from bench.records.base import Device
+from bench.records.cell import Cell
+from bench.records.plan import CellPlan
+from bench.units import size
+
+
+def refuse_what_cannot_fit(plans: Sequence[CellPlan], device: Device, host_bytes: int) -> None:
+    """Refuse a launch that the kernel would kill while its ranks build their models.
+
+    Raises:
+        InputError: the weights alone, as all ranks hold them at the same time, are larger than the host's memory.
+    """
+    for cell in (plan.cell for plan in plans):
+        parameters = _parameters(cell)
+        each = parameters * _bytes_per_parameter(cell, device)
+        if (needed := each * cell.num_processes) > host_bytes:
+            raise InputError(
+                f"{cell.backend}: {cell.num_processes} ranks build a model of {parameters / 1e9:.2f} billion parameters"
+                f" each on the host. Their weights take {cell.num_processes} × {size(each)} = {size(needed)}, and this"
+                f" machine has {size(host_bytes)}",
+                fix="fewer ranks (launch.num_processes), a smaller model, or --force to try it",
+            )
+
+
+def _parameters(cell: Cell) -> int:
+    """0 where the workload does not say."""
+    kind = workload.load(cell.workload)
+    if not hasattr(kind, "parameter_counts"):
+        return 0
+    return sum(kind.parameter_counts(kind.Config.model_validate(cell.options)).values())
+
+
+def _bytes_per_parameter(cell: Cell, device: Device) -> int:
+    """What every rank certainly holds on the host at once: the whole model, before a backend shards or moves it. On a
+    CPU, training adds far more to bf16 weights."""
+    in_bf16 = cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights
+    return 2 if in_bf16 and device == "cuda" else 4
