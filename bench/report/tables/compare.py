@@ -5,8 +5,9 @@ from collections.abc import Iterable, Sequence
 
 from bench.errors import one_line
 from bench.records.sources import named
-from bench.report.compare import MEMORY_MARGIN, MEMORY_MARGIN_BYTES, Changed, OnlyInOne, Pair, TwoRuns
+from bench.report.compare import MEMORY_MARGIN, MEMORY_MARGIN_BYTES
 from bench.report.naming import short_reason
+from bench.report.pairs import Changed, OnlyInOne, Pair, TwoRuns
 from bench.report.rows import Row
 from bench.report.tables.table import Column, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
