@@ -4,43 +4,30 @@ the report. tests/e2e/test_every_backend.py compares them on all backends withou
 from pathlib import Path
 
 import pytest
-import yaml
-from harness import ROOT, Bench
+from policy import CHECKPOINTED, is_checkpointed
 
-from bench.records.outcome import Ok
+from bench.records.outcome import Ok, Result
 from bench.report.communication import Sent, communication
 from bench.report.rows import CellRows
 from bench.report.summary import summarize
 from bench.store.run_folder import Store
 
-BACKENDS = ("fsdp", "fsdp_grad_op", "fsdp2")
+
+@pytest.fixture(scope="module")
+def results(policy_run: Path) -> list[Result]:
+    return [result for result in Store(policy_run).results() if is_checkpointed(result)]
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bench = Bench(tmp_path_factory.mktemp("communication"))
-    matrix = bench.folder / "matrix.yaml"
-    content = {
-        "workload": {"name": "pi07", "preset": "tiny", "grad_ckpt": True, "image_size": 32, "n_obs_history": 1},
-        "matrix": {"backend": [*BACKENDS], "batch": 1},
-        "measure": {"warmup_steps": 3, "steps": 1, "phase_steps": 1},
-    }
-    matrix.write_text(yaml.safe_dump(content))
-    bench("run", str(matrix), "--out", str(bench.folder / "run"), cwd=ROOT)
-    bench.assert_gone()
-    return bench.folder / "run"
-
-
-@pytest.fixture(scope="module")
-def cells(run: Path) -> dict[str, CellRows]:
-    return {cell.cell.backend: cell for cell in summarize(Store(run).results()).cells}
+def cells(results: list[Result]) -> dict[str, CellRows]:
+    return {cell.cell.backend: cell for cell in summarize(results).cells}
 
 
 def sent(cells: dict[str, CellRows], backend: str) -> dict[str, Sent]:
     return {one.operation: one for one in communication(cells[backend])}
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("backend", CHECKPOINTED)
 def test_the_recorder_confirms_the_formula(cells: dict[str, CellRows], backend: str) -> None:
     operations = sent(cells, backend)
     assert set(operations) == {"all_reduce", "all_gather"}
@@ -49,13 +36,13 @@ def test_the_recorder_confirms_the_formula(cells: dict[str, CellRows], backend: 
 
 
 def test_units_that_run_twice_are_gathered_more_often(cells: dict[str, CellRows]) -> None:
-    gathered = {backend: sent(cells, backend)["all_gather"].recorded_bytes or 0 for backend in BACKENDS}
+    gathered = {backend: sent(cells, backend)["all_gather"].recorded_bytes or 0 for backend in CHECKPOINTED}
     whole = gathered["fsdp_grad_op"]
     assert 2 * whole < gathered["fsdp"] < 3 * whole < gathered["fsdp2"] < 4 * whole
 
 
-def test_every_rank_stores_the_same(run: Path) -> None:
-    for result in Store(run).results():
+def test_every_rank_stores_the_same(results: list[Result]) -> None:
+    for result in results:
         assert isinstance(result.outcome, Ok), result.outcome
         records = [(rank.traffic, rank.unit_parameters, rank.work) for rank in result.outcome.ranks]
         traffic, units, work = records[0]
@@ -67,7 +54,7 @@ def test_every_rank_stores_the_same(run: Path) -> None:
         assert traffic
 
 
-def test_the_report_shows_it(run: Path) -> None:
-    written = (run / "report.md").read_text()
+def test_the_report_shows_it(policy_run: Path) -> None:
+    written = (policy_run / "report.md").read_text()
     assert "## Bytes sent in a step" in written
     assert "## Utilization" in written

@@ -1,16 +1,22 @@
-"""All eight backends on the bundled policy: one real run of matrices/backends.yaml, checked in many ways."""
+"""All eight backends on the bundled policy: the cells of matrices/backends.yaml, checked in many ways."""
 
+import os
 import re
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 from statistics import fmean, median
 
 import pytest
 from harness import ROOT, Bench
+from policy import has_own_config, is_checkpointed
 
 from bench.records.outcome import Ok, Result
 from bench.records.phases import PHASE_NAMES
 from bench.report.communication import communication
 from bench.report.summary import row_of, summarize
+from bench.store import spool
 from bench.store.run_folder import Store
 
 TWO_RANKS = ("ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3")
@@ -18,16 +24,13 @@ SHARDED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero3")
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bench = Bench(tmp_path_factory.mktemp("backends"))
-    bench("run", str(ROOT / "matrices/backends.yaml"), "--out", str(bench.folder / "run"), cwd=ROOT)
-    bench.assert_gone()
-    return bench.folder / "run"
-
-
-@pytest.fixture(scope="module")
-def results(run: Path) -> dict[str, Result]:
-    return {result.attempt.cell.backend: result for result in Store(run).results()}
+def results(policy_run: Path) -> dict[str, Result]:
+    everything = Store(policy_run).results()
+    return {
+        result.attempt.cell.backend: result
+        for result in everything
+        if not is_checkpointed(result) and not has_own_config(result)
+    }
 
 
 def ranks(result: Result) -> Ok:
@@ -103,35 +106,31 @@ def test_the_recorder_confirms_the_formula_of_what_is_sent(results: dict[str, Re
     assert operations == ({"all_reduce": ratio} if backend == "ddp" else {"all_reduce": ratio, "all_gather": ratio})
 
 
-def test_run_again_measures_nothing(run: Path) -> None:
+def test_run_again_measures_nothing(policy_run: Path, bench: Bench) -> None:
+    run = bench.folder / "run"
+    shutil.copytree(policy_run, run)
     before = {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
-    output = Bench(run.parent)("run", str(ROOT / "matrices/backends.yaml"), "--out", str(run), cwd=ROOT)
+    output = bench("run", "matrices/backends.yaml", "--out", str(run), cwd=ROOT)
     assert "8 of them finished before" in output
     assert before == {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
 
 
-def test_attempt_folder_says_how_to_repeat_it(run: Path, tmp_path: Path) -> None:
-    folder = next(run.glob("attempts/fsdp2-*/b2"))
+def test_attempt_folder_says_how_to_repeat_it(policy_run: Path, results: dict[str, Result], tmp_path: Path) -> None:
+    stored = results["fsdp2"]
+    folder = Store(policy_run).folder(stored.attempt)
     assert {"spec.json", "accelerate.yaml", "command.sh", "rank0.json", "rank1.log", "result.json"} <= {
         file.name for file in folder.iterdir()
     }
-    import os
-    import subprocess
-    import sys
-
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     subprocess.run(["sh", folder / "command.sh", tmp_path], cwd=ROOT, env={**os.environ, "PATH": path}, check=True)
-    from bench.store import spool
-
     again = spool.read_ranks(tmp_path, 2)
-    stored = ranks(next(r for r in Store(run).results() if r.attempt.cell.backend == "fsdp2"))
     assert [rank.kind for rank in again] == ["ok", "ok"]
-    assert again[0].losses == stored.ranks[0].losses  # type: ignore[union-attr]
+    assert again[0].losses == ranks(stored).ranks[0].losses  # type: ignore[union-attr]
 
 
-def test_report_of_the_run(run: Path) -> None:
-    output = Bench(run.parent)("report", str(run))
-    written = (run / "report.md").read_text()
+def test_report_of_the_run(policy_run: Path, bench: Bench) -> None:
+    output = bench("report", str(policy_run))
+    written = (policy_run / "report.md").read_text()
     assert re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", written) == output  # the file has the plots too
     assert output.count("**") >= 16
     assert "Under DeepSpeed, the engine runs the optimizer step inside backward" in output
