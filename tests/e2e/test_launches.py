@@ -2,7 +2,10 @@
 
 import json
 from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
 
+import pytest
 from harness import Bench, wait_for
 
 from bench.records.cell import Attempt
@@ -12,58 +15,72 @@ from bench.store.run_folder import Store
 BACKENDS = ["ddp", "fsdp"]
 
 
-def launches(bench: Bench) -> list[tuple[str, int]]:
-    """Backend and number of each stored launch, in the order in which they were measured."""
-    found = list((bench.folder / "run").glob("attempts/*/b2*/result.json"))
-    attempts = [
-        json.loads(file.read_text())["attempt"] for file in sorted(found, key=lambda file: file.stat().st_mtime)
-    ]
-    return [(attempt["cell"]["backend"], attempt["launch"]) for attempt in attempts]
+@dataclass(frozen=True)
+class Resumed:
+    """A run of two launches a cell, and more until they are narrow: killed early; the same command then went on."""
+
+    folder: Path
+    before: dict[Path, bytes]
+    """The results that the kill had left."""
+    output: str
+
+    def launches(self) -> list[tuple[str, int]]:
+        """Backend and number of each stored launch, in the order in which they were measured."""
+        files = sorted(stored(self.folder), key=lambda file: file.stat().st_mtime)
+        attempts = [json.loads(file.read_text())["attempt"] for file in files]
+        return [(attempt["cell"]["backend"], attempt["launch"]) for attempt in attempts]
 
 
-def test_a_killed_run_of_two_launches_goes_on_where_it_was(bench: Bench) -> None:
-    matrix = bench.matrix(matrix={"backend": BACKENDS, "batch": 2}, measure={"steps": 3, "launches": 2})
-    command = ["run", matrix, "--out", str(bench.folder / "run")]
-    killed = bench.start(*command)
-    wait_for(lambda: len(launches(bench)) >= 2)
-    killed.kill()
-    killed.wait()
-    bench.assert_gone()
-    before = {file: file.read_bytes() for file in (bench.folder / "run").glob("attempts/*/b2*/result.json")}
-    assert 2 <= len(before) < 4
-    output = bench(*command)
-    assert f"2 cells, 4 attempts, {len(before)} of them finished before" in output
-    assert {file: file.read_bytes() for file in before} == before
-    made = launches(bench)
-    assert [number for _, number in made] == [1, 1, 2, 2]
-    assert {backend for backend, number in made if number == 2} == set(BACKENDS)
-    results = bench.results()
-    assert all(isinstance(result.outcome, Ok) for result in results)
-    assert len({result.attempt.cell.id for result in results}) == 2
-    # Both commands started accelerate once, for all launches of both backends.
-    assert len(list((bench.folder / "run" / "servers").iterdir())) == 2
+def stored(folder: Path) -> list[Path]:
+    return list(folder.glob("attempts/*/b2*/result.json"))
 
 
-def test_launches_of_two_backends_take_turns_until_they_are_narrow(bench: Bench) -> None:
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Resumed:
+    bench = Bench(tmp_path_factory.mktemp("launches"))
+    folder = bench.folder / "run"
     matrix = bench.matrix(
         workload={"name": "toy:Toy", "sleep_s": 0.02},
         matrix={"backend": BACKENDS, "batch": 2},
-        measure={"warmup_steps": 1, "steps": 5, "phase_steps": 0},
+        measure={"warmup_steps": 1, "steps": 5, "phase_steps": 0, "launches": 2},
     )
-    run = bench.folder / "run"
-    output = bench("run", matrix, "--out", str(run), "--until", "90%", "--budget", "5m")
-    until = Store(run).until()
+    command = ["run", matrix, "--out", str(folder), "--until", "90%", "--budget", "5m"]
+    killed = bench.start(*command)
+    wait_for(lambda: len(stored(folder)) >= 2)
+    killed.kill()
+    killed.wait()
+    bench.assert_gone()
+    before = {file: file.read_bytes() for file in stored(folder)}
+    output = bench(*command)
+    bench.assert_gone()
+    return Resumed(folder, before, output)
+
+
+def test_a_killed_run_of_two_launches_goes_on_where_it_was(resumed: Resumed) -> None:
+    assert 2 <= len(resumed.before) < 4
+    assert f"2 cells, 4 attempts, {len(resumed.before)} of them finished before" in resumed.output
+    assert {file: file.read_bytes() for file in resumed.before} == resumed.before
+    listed = resumed.launches()[:4]
+    assert [number for _, number in listed] == [1, 1, 2, 2]
+    results = Store(resumed.folder).results()
+    assert all(isinstance(result.outcome, Ok) for result in results)
+    assert len({result.attempt.cell.id for result in results}) == 2
+    # Both commands started accelerate once, for all launches of both backends.
+    assert len(list((resumed.folder / "servers").iterdir())) == 2
+
+
+def test_launches_of_two_backends_take_turns_until_they_are_narrow(resumed: Resumed) -> None:
+    made, store = resumed.launches(), Store(resumed.folder)
+    until = store.until()
     assert until is not None
     assert (until.ended, until.wide, until.half_width, until.budget_s) == ("narrow", 0, 0.9, 300.0)
-    counts = Counter(backend for backend, _ in launches(bench))
-    assert until.launches == sum(counts.values()) - 2 >= 4
+    counts = Counter(backend for backend, _ in made)
+    assert until.launches == sum(counts.values()) - 4 >= 2
     assert min(counts.values()) >= 3
-    made = launches(bench)
     rounds = [made[start : start + 2] for start in range(0, len(made), 2)]
     assert all({backend for backend, _ in pair} == set(BACKENDS) for pair in rounds)
-    assert len(list((run / "servers").iterdir())) == 1
     ended = "--until 90.0 % asks for 95 % intervals of at most 90.0 % to each side: every comparison reached it"
-    assert ended in output
-    assert ended in (run / "report.md").read_text()
-    again = Attempt(cell=Store(run).results()[0].attempt.cell, batch_per_rank=2, launch=3)
-    assert "spec.json" in {file.name for file in Store(run).folder(again).iterdir()}
+    assert ended in resumed.output
+    assert ended in (resumed.folder / "report.md").read_text()
+    again = Attempt(cell=store.results()[0].attempt.cell, batch_per_rank=2, launch=3)
+    assert "spec.json" in {file.name for file in store.folder(again).iterdir()}
