@@ -51,6 +51,22 @@ def test_a_run_that_is_ended_leaves_nothing_and_goes_on(bench: FaultBench, kind:
         judge(bench, f"{kind.name} of bench", phase, how, f"stops with exit code {SIGNALS[kind]}")
 
 
+@pytest.mark.parametrize(
+    ("processes", "after_s"),
+    [(3, 0.0), (5, 0.1), (5, 0.5)],  # bench, the leash and the launcher; then two ranks
+)
+def test_a_run_that_is_killed_while_its_servers_start_leaves_nothing(
+    bench: FaultBench, processes: int, after_s: float
+) -> None:
+    matrix = bench.matrix(matrix={"backend": "ddp", "batch": 2})
+    process = bench.start("run", matrix, "--out", str(bench.folder / "run"))
+    wait_for(lambda: len(bench.processes()) >= processes)
+    time.sleep(after_s)
+    process.kill()
+    process.wait()
+    bench.assert_gone(within_s=5)
+
+
 @pytest.mark.parametrize("kind", [signal.SIGTERM, signal.SIGKILL])
 def test_also_while_an_attempt_has_a_launch_of_its_own(bench: FaultBench, kind: signal.Signals) -> None:
     run = Struck(bench, "--isolation", "launch")
