@@ -2,12 +2,14 @@
 
 import re
 import signal
+from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 from harness import ROOT, Bench, wait_for
 
 from bench.records.verdict import Verdict
-from bench.store.run_folder import Probe, Store
+from bench.store.run_folder import Store
 
 BACKENDS = ("ddp", "fsdp", "zero2")
 GRANULARITY = 16
@@ -16,95 +18,85 @@ LIMIT = "265MiB"
 MEASURE = {"warmup_steps": 1, "steps": 3, "phase_steps": 0}
 HELD = {"name": "toy:Toy", "held_mib": 2}
 """What a step holds decides here, not what it computes."""
-SETTINGS = ("--granularity", str(GRANULARITY), "--memory-limit", LIMIT)
 
 
-def searched(bench: Bench, *backends: str) -> tuple[str, ...]:
-    """The command that searches for the batch of each backend, into the folder `run`."""
-    matrix = bench.matrix(workload=HELD, matrix={"backend": list(backends)}, measure=MEASURE)
-    return "probe", matrix, *SETTINGS, "--out", str(bench.folder / "run")
+@dataclass(frozen=True)
+class Search:
+    """A search of three cells that was killed early; the same command then went on."""
 
+    bench: Bench
+    command: tuple[str, ...]
+    when_killed: dict[Path, int]
+    """When each result that the kill had left was written."""
+    output: str
 
-def found(bench: Bench) -> Probe:
-    [probe] = Store(bench.folder / "run").probes()
-    return probe
+    def verdict(self, backend: str) -> Verdict:
+        [found] = [probe.found for probe in Store(self.bench.folder / "run").probes() if probe.cell.backend == backend]
+        assert isinstance(found, Verdict)
+        return found
 
 
 @pytest.fixture(scope="module")
-def probed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Bench, str]:
-    """One search of three cells, and its output."""
+def search(tmp_path_factory: pytest.TempPathFactory) -> Search:
     bench = Bench(tmp_path_factory.mktemp("probed"))
-    output = bench(*searched(bench, *BACKENDS))
-    bench.assert_gone()
-    return bench, output
-
-
-def verdict_of(bench: Bench, backend: str) -> Verdict:
-    [verdict] = [probe.found for probe in Store(bench.folder / "run").probes() if probe.cell.backend == backend]
-    assert isinstance(verdict, Verdict)
-    return verdict
-
-
-@pytest.fixture(scope="module")
-def again(probed: tuple[Bench, str]) -> None:
-    """What fits and what does not, once more in launches of their own: a run `again-<backend>` each, side by side."""
-    bench, _ = probed
-    runs = []
-    for backend in BACKENDS:
-        verdict, name = verdict_of(bench, backend), f"again-{backend}"
-        matrix = bench.matrix(
-            name,
-            workload=HELD,
-            matrix={"backend": backend, "batch": [verdict.max_batch_per_rank, verdict.fails]},
-            launch={"memory_limit": LIMIT},
-            measure=MEASURE,
-        )
-        runs.append(bench.start("run", matrix, "--isolation", "launch", "--out", str(bench.folder / name)))
-    ended = [(run.communicate(timeout=600)[0], run.returncode) for run in runs]
-    assert not [output for output, code in ended if code], ended
-    bench.assert_gone()
-
-
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_max_is_certified_and_holds_in_launches_of_their_own(
-    probed: tuple[Bench, str], again: None, backend: str
-) -> None:
-    bench, output = probed
-    verdict = verdict_of(bench, backend)
-    assert verdict.certificate == "next_fails"
-    assert verdict.max_batch_per_rank is not None
-    assert verdict.fails == verdict.max_batch_per_rank + GRANULARITY
-    kinds = {(r.attempt.batch_per_rank, r.outcome.kind) for r in bench.results() if r.attempt.cell.backend == backend}
-    assert {(verdict.max_batch_per_rank, "ok"), (verdict.fails, "oom")} <= kinds
-    assert verdict.best is not None
-    assert verdict.best.confirmed
-    assert f"{verdict.max_batch_per_rank} fits and {verdict.fails} does not" in output
-    assert [result.outcome.kind for result in bench.results(f"again-{backend}")] == ["ok", "oom"]
-
-
-def test_a_killed_probe_goes_on_and_repeats_nothing(bench: Bench) -> None:
-    command = searched(bench, "ddp")
+    run = bench.folder / "run"
+    matrix = bench.matrix(workload=HELD, matrix={"backend": [*BACKENDS]}, measure=MEASURE)
+    settings = ("--granularity", str(GRANULARITY), "--memory-limit", LIMIT, "--out", str(run))
+    command = ("probe", matrix, *settings)
     process = bench.start(*command)
-    wait_for(lambda: list((bench.folder / "run/attempts").glob("*/b*/result.json")))
+    wait_for(lambda: list(run.glob("attempts/*/b*/result.json")))
     process.send_signal(signal.SIGKILL)
     process.wait()
     bench.assert_gone()
-    before = {file: file.stat().st_mtime_ns for file in (bench.folder / "run/attempts").glob("*/b*/result.json")}
-    bench(*command)
-    assert isinstance(found(bench).found, Verdict)
-    assert all(file.stat().st_mtime_ns == written for file, written in before.items())
-    again = bench(*command)
-    assert "1 cell, 1 attempt; results in" in again
-    assert "1/1 ddp  probed" in again
+    when_killed = {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/b*/result.json")}
+    output = bench(*command)
+    bench.assert_gone()
+    return Search(bench, command, when_killed, output)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_max_is_certified(search: Search, backend: str) -> None:
+    verdict = search.verdict(backend)
+    assert verdict.certificate == "next_fails"
+    assert verdict.max_batch_per_rank is not None
+    assert verdict.fails == verdict.max_batch_per_rank + GRANULARITY
+    results = [result for result in search.bench.results() if result.attempt.cell.backend == backend]
+    kinds = {(result.attempt.batch_per_rank, result.outcome.kind) for result in results}
+    assert {(verdict.max_batch_per_rank, "ok"), (verdict.fails, "oom")} <= kinds
+    assert verdict.best is not None
+    assert verdict.best.confirmed
+    assert f"{verdict.max_batch_per_rank} fits and {verdict.fails} does not" in search.output
+
+
+@pytest.mark.parametrize(
+    "backend", [pytest.param("ddp", marks=pytest.mark.long), pytest.param("fsdp", marks=pytest.mark.long), "zero2"]
+)
+def test_max_holds_in_launches_of_its_own(search: Search, bench: Bench, backend: str) -> None:
+    verdict = search.verdict(backend)
+    matrix = bench.matrix(
+        workload=HELD,
+        matrix={"backend": backend, "batch": [verdict.max_batch_per_rank, verdict.fails]},
+        launch={"memory_limit": LIMIT},
+        measure=MEASURE,
+    )
+    bench("run", matrix, "--isolation", "launch", "--out", str(bench.folder / "run"))
+    assert [result.outcome.kind for result in bench.results()] == ["ok", "oom"]
+
+
+def test_a_killed_search_repeats_nothing_and_a_finished_one_measures_nothing(search: Search) -> None:
+    assert search.when_killed
+    assert all(file.stat().st_mtime_ns == written for file, written in search.when_killed.items())
+    again = search.bench(*search.command)
+    assert "3 cells, 3 attempts; results in" in again
+    assert "3/3 zero2  probed" in again
     assert "finished before" not in again
 
 
 def test_a_limit_too_small_for_the_model_is_said(bench: Bench) -> None:
-    output = bench(
-        *("probe", "--backend", "ddp", "--memory-limit", "8MiB", "--out", str(bench.folder / "run")), cwd=ROOT
-    )
-    verdict = found(bench).found
-    assert isinstance(verdict, Verdict)
-    assert verdict.certificate == "nothing_fits"
+    run = bench.folder / "run"
+    output = bench("probe", "--backend", "ddp", "--memory-limit", "8MiB", "--out", str(run), cwd=ROOT)
+    [probe] = Store(run).probes()
+    assert isinstance(probe.found, Verdict)
+    assert probe.found.certificate == "nothing_fits"
     assert re.search(r"not even 1 fits; 1 takes 1\d\d MiB a rank", output)
     assert "no batch to recommend: not even 1 fits." in output
