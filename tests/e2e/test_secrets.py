@@ -5,9 +5,10 @@ from pathlib import Path
 from urllib.parse import quote
 
 import pytest
+from commands import bench as in_this_process
 from harness import Bench
 
-from bench.records.outcome import Failed, Hang
+from bench.records.outcome import Failed, Hang, Result
 from bench.secrets import mask
 from bench.store.run_folder import Store
 
@@ -27,21 +28,28 @@ def holders(folder: Path) -> list[str]:
     return [str(file) for file in folder.rglob("*") if file.is_file() and b"planted" in file.read_bytes()]
 
 
-def test_nothing_of_a_run_holds_a_planted_value(bench: Bench) -> None:
+def test_nothing_of_a_run_holds_a_planted_value(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {**SECRETS, **MISPLACED, "OMP_NUM_THREADS": "1"}.items():
+        monkeypatch.setenv(name, value)
     matrix = bench.matrix(matrix={"backend": ["ddp", "fsdp"], "batch": 2})
-    run, trusted = str(bench.folder / "run"), {**SECRETS, **MISPLACED, "OMP_NUM_THREADS": "1"}
+    run = str(bench.folder / "run")
+    own = ("--rerun", "all", "--isolation", "launch", "--select", "backend=ddp")
     printed = [
-        bench("run", matrix, "--dry-run", **trusted),
-        bench("run", matrix, "--out", run, **trusted),
-        bench(
-            "run", matrix, "--out", run, "--rerun", "all", "--isolation", "launch", "--select", "backend=ddp", **trusted
-        ),
-        bench("doctor", **trusted),
-        bench("show", "backend=fsdp", run, **trusted),
-        bench("compare", run, run, **trusted),
-        *(bench("report", run, "--format", kind, **trusted) for kind in ("md", "csv", "json")),
-        bench("report", run, "--format", "html", "--output", str(bench.folder / "page.html"), **trusted),
+        bench("run", matrix, "--dry-run"),
+        bench("run", matrix, "--out", run),
+        bench("run", matrix, "--out", run, *own),
     ]
+    reading = [
+        ("doctor",),
+        ("show", "backend=fsdp", run),
+        ("compare", run, run),
+        *(("report", run, "--format", kind) for kind in ("md", "csv", "json")),
+        ("report", run, "--format", "html", "--output", bench.folder / "page.html"),
+    ]
+    for words in reading:
+        done = in_this_process(*words)
+        assert done.exit_code == 0, done.output
+        printed.append(done.output)
     assert holders(bench.folder) == []
     assert not [text for text in printed if "planted" in text]
     for result in bench.results():
@@ -49,29 +57,41 @@ def test_nothing_of_a_run_holds_a_planted_value(bench: Bench) -> None:
         assert result.machine.threads == {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "unreadable"}
 
 
-def test_an_error_that_holds_one_is_told_without_it(bench: Bench) -> None:
-    matrix = bench.matrix(workload={"name": "leaks:Toy", "fault": "raise"}, matrix={"backend": "ddp", "batch": 2})
-    run = str(bench.folder / "run")
-    printed = bench("run", matrix, "--out", run, expect=1, **SECRETS) + bench("show", "backend=ddp", run, **SECRETS)
-    assert holders(bench.folder) == []
-    assert "planted" not in printed
-    for result in bench.results():
-        assert isinstance(result.outcome, Failed)
-        assert result.outcome.reason == "RuntimeError: 401 Unauthorized: [HF_TOKEN]"
-
-
-def test_what_a_workload_logs_is_its_own_but_no_record_repeats_it(bench: Bench) -> None:
+@pytest.fixture(scope="module")
+def leaked(tmp_path_factory: pytest.TempPathFactory) -> Bench:
+    """A run of a workload that writes its secret to the log and to its error."""
+    bench = Bench(tmp_path_factory.mktemp("leaked"))
     matrix = bench.matrix(
-        workload={"name": "leaks:Toy", "fault": "sleep"},
-        matrix={"backend": "ddp", "batch": 2},
+        workload={"name": "leaks:Toy"},
+        matrix={"backend": "ddp", "fault": ["raise", "sleep"], "batch": 2},
         launch={"attempt_timeout_s": 8},
     )
-    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, **SECRETS)
-    [result] = Store(bench.folder / "run").results()
-    assert isinstance(result.outcome, Hang)
-    assert result.outcome.reason.startswith("no result within 8 s")
-    assert all("signed in with [HF_TOKEN]" in stuck.log_tail for stuck in result.outcome.stuck)
-    assert {Path(file).name for file in holders(bench.folder)} == {"rank0.log", "rank1.log"}
+    printed = bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, **SECRETS)
+    assert "planted" not in printed
+    bench.assert_gone()
+    return bench
+
+
+def of(leaked: Bench, fault: str) -> Result:
+    [result] = [result for result in leaked.results() if result.axes["fault"] == fault]
+    return result
+
+
+def test_an_error_that_holds_one_is_told_without_it(leaked: Bench) -> None:
+    result = of(leaked, "raise")
+    assert isinstance(result.outcome, Failed)
+    assert result.outcome.reason == "RuntimeError: 401 Unauthorized: [HF_TOKEN]"
+    assert holders(Store(leaked.folder / "run").folder(result.attempt)) == []
+    assert "planted" not in leaked("show", "fault=raise", str(leaked.folder / "run"), **SECRETS)
+
+
+def test_what_a_workload_logs_is_its_own_but_no_record_repeats_it(leaked: Bench) -> None:
+    outcome = of(leaked, "sleep").outcome
+    assert isinstance(outcome, Hang)
+    assert outcome.reason.startswith("no result within 8 s")
+    assert all("signed in with [HF_TOKEN]" in stuck.log_tail for stuck in outcome.stuck)
+    logs = [Path(file) for file in holders(leaked.folder)]
+    assert {file.name for file in logs} == {"rank0.log", "rank1.log"}
 
 
 def test_a_workload_that_cannot_be_loaded_is_told_without_it(bench: Bench) -> None:
