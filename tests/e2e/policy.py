@@ -25,6 +25,8 @@ OPTIONAL_PARTS = {
 }
 """A small policy with all its optional parts."""
 BACKENDS = ROOT / "matrices/backends.yaml"
+SMALL = {"image_size": 32, "n_obs_history": 1}
+"""For short steps."""
 CHECKPOINTED = ("fsdp", "fsdp_grad_op", "fsdp2")
 FSDP = {
     "distributed_type": "FSDP",
@@ -57,8 +59,8 @@ def measure(folder: Path) -> Path:
     (folder / "ds.yaml").write_text(yaml.safe_dump(DEEPSPEED))
     (folder / "ds.json").write_text(json.dumps(ENGINE))
     content = yaml.safe_load(BACKENDS.read_text())
-    small = {"grad_ckpt": True, "image_size": 32, "n_obs_history": 1, "batch": 1}
-    content["include"] += [{"backend": backend, **small} for backend in CHECKPOINTED]
+    content["workload"] |= SMALL
+    content["include"] += [{"backend": backend, "grad_ckpt": True, "batch": 1} for backend in CHECKPOINTED]
     content["include"] += [
         {"backend": {"name": "my_fsdp", "config_file": "fsdp.yaml"}, "batch": 2},
         {"backend": {"name": "my_zero", "config_file": "ds.yaml"}, "batch": 2},

@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 import pytest
 from harness import ROOT, Bench
-from policy import has_own_config, is_checkpointed
+from policy import SMALL, has_own_config, is_checkpointed
 
 from bench.records.outcome import Ok, Result
 from bench.records.phases import PHASE_NAMES
@@ -110,7 +110,8 @@ def test_run_again_measures_nothing(policy_run: Path, bench: Bench) -> None:
     run = bench.folder / "run"
     shutil.copytree(policy_run, run)
     before = {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
-    output = bench("run", "matrices/backends.yaml", "--out", str(run), cwd=ROOT)
+    small = [f"workload.{name}={value}" for name, value in SMALL.items()]
+    output = bench("run", "matrices/backends.yaml", *small, "--out", str(run), cwd=ROOT)
     assert "8 of them finished before" in output
     assert before == {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
 
