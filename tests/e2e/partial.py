@@ -1,19 +1,25 @@
-"""The bundled policy on samples that lack their subgoals on rank 1."""
+"""The bundled policy; on request its samples lack their subgoals on rank 1."""
 
 import os
 
+from model.config import Pi07Config
 from model.workload import Pi07
 
 
+class Config(Pi07Config):
+    lacking: bool = False
+
+
 class Partial(Pi07):
+    Config = Config
+
     def dataset(self, seed):
         from model.data import Samples
 
         class Lacking(Samples):
             def __getitem__(self, index):
                 sample = super().__getitem__(index)
-                if os.environ.get("RANK") == "1":
-                    sample = {key: value for key, value in sample.items() if not key.startswith("subgoal")}
-                return sample
+                return {key: value for key, value in sample.items() if not key.startswith("subgoal")}
 
-        return Lacking(self.config, seed)
+        lacking = self.config.lacking and os.environ.get("RANK") == "1"
+        return (Lacking if lacking else Samples)(self.config, seed)

@@ -2,9 +2,8 @@
 
 import re
 
-import pytest
 from harness import Bench
-from test_optional_parts import POLICY
+from policy import OPTIONAL_PARTS
 
 from bench.audit.params import Looked, group
 from bench.records.outcome import Failed
@@ -21,7 +20,7 @@ def said(output: str) -> dict[str, str]:
 def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> None:
     backends = ["ddp", "fsdp", "fsdp2", "zero3"]
     matrix = bench.matrix(
-        workload=POLICY,
+        workload=OPTIONAL_PARTS,
         matrix={"backend": backends, "branch_sync": ["none", "agree", "hoist"], "batch": 1},
     )
     audit = ("audit", "collectives", matrix, "--steps", "5", "--out", str(bench.folder / "run"))
@@ -35,70 +34,75 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> No
                 assert re.search(rf"rank {rank} issued [^;]+ in \w+ \(model/\w+\.py:\d+\)", says), label
         else:  # under ddp no forward issues a collective of its own, so there is nothing to part at
             assert says.startswith("SAME, all 2 ranks"), label
-    alike = ("--select", "branch_sync=agree", "--select", "backend=fsdp")
+    alike = ("--axis", "branch_sync=agree", "--select", "backend=fsdp")
     assert list(said(bench(*audit, *alike))) == ["fsdp branch_sync=agree"]
     bench.assert_gone()
 
 
-@pytest.mark.alone  # its steps are held against its samples
 def test_a_loader_that_keeps_training_waiting_is_told_from_one_that_does_not(bench: Bench) -> None:
+    """Steps and samples sleep for so long that other tests, which use the cores meanwhile, change no verdict."""
     matrix = bench.matrix(
-        workload={"name": "unfed:Toy", "sleep_s": 0.04}, matrix={"backend": "ddp", "sample_s": [0, 0.05], "batch": 2}
+        workload={"name": "unfed:Toy", "sleep_s": 0.25},
+        matrix={"backend": "ddp", "sample_s": [0, 0.2], "batch": 2},
+        include=[{"backend": "ddp", "num_cams": 2, "batch": 3}],
     )
     out = ("--out", str(bench.folder / "run"))
-    audit = ("audit", "dataloader", matrix, "--steps", "6", *out)
-    assert all(says.startswith("NO TRAINING FIGURE") for says in said(bench(*audit)).values())
     bench("run", matrix, *out)
     written = (bench.folder / "run/matrix.yaml").read_text()
-    other = said(bench(*audit, "--batch", "3")).values()  # whose steps are others
-    assert all("no training result of the cell at this batch is stored here" in says for says in other)
-    fed, starved = said(bench(*audit, expect=1)).values()
+    found = said(bench("audit", "dataloader", matrix, "--batch", "2", "--steps", "6", *out, expect=1))
+    fed, starved, other = found.values()
     assert fed.startswith("FED, the loader delivers")
     assert starved.startswith("STARVED, the loader delivers")
     assert "that training consumes at batch 2" in starved
+    assert other.startswith("NO TRAINING FIGURE")
+    assert "no training result of the cell at this batch is stored here" in other
     assert (bench.folder / "run/matrix.yaml").read_text() == written
 
 
-def test_with_workers_the_window_counts_and_not_the_bursts(bench: Bench) -> None:
-    matrix = bench.matrix(workload={"name": "unfed:Toy", "sample_s": 0.1}, matrix={"backend": "ddp", "batch": 1})
-    many = ("measure.dataloader_workers=3", "--steps", "7", "--out", str(bench.folder / "run"))
-    output = bench("audit", "dataloader", matrix, *many)
-    [says] = said(output).values()
-    samples_per_s = float(re.search(r"delivers ([\d.]+) samples/s", says)[1])  # type: ignore[index]
-    # Three sleepers on each of two ranks make 60; by most of their fetches alone it would be thousands.
-    assert samples_per_s < 2 * 60
-
-
-def test_tensors_are_found_wherever_a_batch_holds_them(bench: Bench) -> None:
-    kinds = ["tuple", "nested", "tensor", "text", "empty"]
-    matrix = bench.matrix(workload={"name": "unfed:Toy"}, matrix={"backend": "ddp", "sample": kinds, "batch": 2})
-    output = bench("audit", "dataloader", matrix, "--steps", "2", "--out", str(bench.folder / "run"), expect=1)
-    *held, text, empty = said(output).values()
-    assert all(says.startswith("NO TRAINING FIGURE, the loader delivers") for says in held)
+def test_a_loader_is_timed_over_the_whole_window_wherever_a_batch_holds_its_tensors(bench: Bench) -> None:
+    matrix = bench.matrix(
+        workload={"name": "unfed:Toy"},
+        matrix={"backend": "ddp", "sample": ["tuple", "nested", "tensor", "text", "empty"], "batch": 2},
+        include=[{"backend": "ddp", "sample": "dict", "sample_s": 0.1, "batch": 2}],
+    )
+    workers = ("measure.dataloader_workers=3", "--steps", "7")
+    output = bench("audit", "dataloader", matrix, *workers, "--out", str(bench.folder / "run"), expect=1)
+    *held, text, empty, slow = said(output).values()
+    assert all(says.startswith("NO TRAINING FIGURE, the loader delivers") for says in [*held, slow])
     for says, kind in ((text, "list"), (empty, "dict")):
         assert says.startswith("NOT MEASURED, failed")
         assert f"the loader's batch, a {kind}, holds no tensor: a sample of" in says
+    samples_per_s = float(re.search(r"delivers ([\d.]+) samples/s", slow)[1])  # type: ignore[index]
+    # Three sleepers on each of two ranks make 60; by most of their fetches alone, which come in bursts, thousands.
+    assert samples_per_s < 2 * 60
 
 
 def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None:
     matrix = bench.matrix(
         workload={"name": "unreached:Toy"},
         matrix={
-            "backend": "ddp",
+            "backend": ["ddp", "fsdp", "zero2"],
             "part": ["none", "spare", "sometimes"],
             "find_unused_parameters": [False, True],
             "batch": 1,
         },
-        # Here one rank waits for the other's gradients forever.
-        exclude=[{"part": "sometimes", "find_unused_parameters": False}],
+        exclude=[
+            # Here one rank waits for the other's gradients forever.
+            {"part": "sometimes", "find_unused_parameters": False},
+            *({"backend": backend, "part": part} for backend in ("fsdp", "zero2") for part in ("none", "sometimes")),
+        ],
         measure={"warmup_steps": 1, "steps": 9, "phase_steps": 0},
     )
     out = ("--out", str(bench.folder / "run"))
-    bench("run", matrix, *out, expect=1, TORCH_DISTRIBUTED_DEBUG="INFO")
+    bench("run", matrix, *out, "--select", "backend=ddp", expect=1, TORCH_DISTRIBUTED_DEBUG="INFO")
     output = bench("audit", "params", matrix, "--zero-grad", *out, expect=1)
     found = said(output)
-    assert len(found) == len(bench.results()) == 5
-    for (label, says), result in zip(found.items(), bench.results(), strict=True):
+    sharded = [says for label, says in found.items() if not label.startswith("ddp")]
+    assert len(sharded) == 4
+    assert all("this does not matter here, but ddp needs find_unused_parameters on" in says for says in sharded)
+    on_ddp = {label: says for label, says in found.items() if label.startswith("ddp")}
+    assert len(on_ddp) == len(bench.results()) == 5
+    for (label, says), result in zip(on_ddp.items(), bench.results(), strict=True):
         part, find = result.axes["part"], result.axes["find_unused_parameters"]
         folder = bench.folder / "run/attempts" / result.attempt.cell.slug / "audit-params"
         [looked] = read_audits(folder, 1, Looked)
@@ -124,4 +128,3 @@ def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None
         else:
             assert result.outcome.kind == "ok", label
     assert "| UNUSED    | spare" in output
-    bench("audit", "params", matrix, *out, "--select", "part=spare", "--axis", "backend=fsdp,zero2")

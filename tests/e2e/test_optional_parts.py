@@ -2,74 +2,79 @@
 
 import math
 import re
+from collections.abc import Sequence
 
 import pytest
 from harness import Bench
+from policy import OPTIONAL_PARTS
 
-from bench.records.outcome import Failed
+from bench.records.outcome import Failed, Result
 
-POLICY = {
-    "name": "pi07",
-    "preset": "tiny",
-    "n_layers": 1,
-    "vision_layers": 1,
-    "image_size": 32,
-    "num_cams": 1,
-    "prompt_len": 8,
-    "response_len": 8,
-    "metadata_len": 8,
-    "subgoal": True,
-}
 BACKENDS = ["ddp", "fsdp", "fsdp2", "zero3"]
+ALONE = {"backend": "fsdp", "branch_sync": "none", "batch": 1}
+"""Each rank decides for itself."""
+LACKING = {"backend": "fsdp", "branch_sync": "agree", "lacking": True, "batch": 1}
+"""Rank 1 lacks a field that rank 0 has."""
 
 
-@pytest.mark.parametrize("steps", [30, pytest.param(200, marks=pytest.mark.long)])
-def test_steps_end_when_ranks_agree_and_when_nothing_is_left_to_decide(bench: Bench, steps: int) -> None:
+def measured(bench: Bench, steps: int, include: Sequence[dict[str, object]] = ()) -> list[Result]:
     matrix = bench.matrix(
-        workload=POLICY,
-        matrix={"backend": BACKENDS, "branch_sync": ["agree", "hoist"], "batch": 1},
+        workload={**OPTIONAL_PARTS, "name": "partial:Partial"},
+        matrix={"backend": BACKENDS, "branch_sync": ["agree", "hoist"], "lacking": False, "batch": 1},
+        include=include,
         measure={"warmup_steps": 1, "steps": steps - 1, "phase_steps": 0},
     )
-    bench("run", matrix, "--out", str(bench.folder / "run"))
+    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1 if include else 0)
+    return bench.results()
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
+    """Of thirty steps, with the cells that fail."""
+    bench = Bench(tmp_path_factory.mktemp("optional"))
+    found = measured(bench, 30, [ALONE, LACKING])
+    bench.assert_gone()
+    return found
+
+
+def of(results: Sequence[Result], axes: dict[str, object]) -> Result:
+    [found] = [result for result in results if axes.items() <= {**result.axes, "batch": 1}.items()]
+    return found
+
+
+def check_that_they_learn_the_same(results: Sequence[Result], steps: int) -> None:
     losses = {}
-    for result in bench.results():
-        rank = result.outcome.ranks[0]  # type: ignore[union-attr]
-        losses[result.axes["backend"], result.axes["branch_sync"]] = rank.losses
-        assert len(rank.warmup_losses + rank.losses) == steps
-        assert all(map(math.isfinite, rank.losses))
-    assert len(losses) == 2 * len(BACKENDS)
-    for backend in BACKENDS:  # who decides changes the work, not what is learnt
-        for agreed, hoisted in zip(*(losses[backend, sync][:20] for sync in ("agree", "hoist")), strict=True):
+    for backend in BACKENDS:
+        for sync in ("agree", "hoist"):
+            result = of(results, {"backend": backend, "branch_sync": sync, "lacking": False})
+            rank = result.outcome.ranks[0]  # type: ignore[union-attr]
+            losses[sync] = rank.losses
+            assert len(rank.warmup_losses + rank.losses) == steps
+            assert all(map(math.isfinite, rank.losses))
+        # Who decides changes the work, not what is learnt.
+        for agreed, hoisted in zip(losses["agree"][:20], losses["hoist"][:20], strict=True):
             assert agreed == pytest.approx(hoisted, rel=0.02)
 
 
-@pytest.mark.parametrize("level", ["OFF", "DETAIL"])
-def test_ranks_that_decide_alone_desynchronise_a_sharded_backend(bench: Bench, level: str) -> None:
-    matrix = bench.matrix(
-        workload={**POLICY, "branch_sync": "none"},
-        matrix={"backend": ["fsdp", "zero3"], "batch": 1},
-        measure={"warmup_steps": 1, "steps": 50, "phase_steps": 0},
-        launch={"attempt_timeout_s": 120},
-    )
-    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1, TORCH_DISTRIBUTED_DEBUG=level)
-    said = {
-        "OFF": "Received data size doesn't match expected size",  # gloo aborts
-        "DETAIL": "Detected mismatch between collectives on ranks",
-    }
-    for result in bench.results():
-        outcome = result.outcome
-        assert isinstance(outcome, Failed)
-        assert outcome.fault == "desync"
-        assert re.search(r"rank 0 in \w+ \(model/\w+\.py:\d+\); rank 1 in \w+ \(model/\w+\.py:\d+\)", outcome.reason)
-        assert said[level] in outcome.reason
+def test_steps_end_when_ranks_agree_and_when_nothing_is_left_to_decide(results: list[Result]) -> None:
+    check_that_they_learn_the_same(results, 30)
 
 
-def test_a_field_that_only_some_ranks_have_is_named_with_the_ranks(bench: Bench) -> None:
-    matrix = bench.matrix(
-        workload={**POLICY, "name": "partial:Partial", "branch_sync": "agree"},
-        matrix={"backend": "fsdp", "batch": 1},
-    )
-    bench("run", matrix, "--out", str(bench.folder / "run"), expect=1)
-    [result] = bench.results()
-    assert result.outcome.kind == "failed"
-    assert "'subgoal_is_real' is in the batches of rank 0 but not of rank 1" in result.outcome.reason
+@pytest.mark.long
+def test_two_hundred_steps_end_too(bench: Bench) -> None:
+    check_that_they_learn_the_same(measured(bench, 200), 200)
+
+
+def test_ranks_that_decide_alone_desynchronise_a_sharded_backend(results: list[Result]) -> None:
+    """tests/faults/test_desync.py has another backend and torch's own checks."""
+    outcome = of(results, ALONE).outcome
+    assert isinstance(outcome, Failed)
+    assert outcome.fault == "desync"
+    assert re.search(r"rank 0 in \w+ \(model/\w+\.py:\d+\); rank 1 in \w+ \(model/\w+\.py:\d+\)", outcome.reason)
+    assert "Received data size doesn't match expected size" in outcome.reason  # gloo aborts
+
+
+def test_a_field_that_only_some_ranks_have_is_named_with_the_ranks(results: list[Result]) -> None:
+    outcome = of(results, LACKING).outcome
+    assert isinstance(outcome, Failed)
+    assert "'subgoal_is_real' is in the batches of rank 0 but not of rank 1" in outcome.reason
