@@ -27,22 +27,20 @@ check: install ## Format, lint, types, and the arrows between rooms
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-# Tests marked `alone` come last, one at a time. Both calls are made, even if the first one fails.
-define together
-	$(BIN)/pytest $(1) -m '$(2)not alone' -n $(WORKERS) --dist loadscope --no-loadscope-reorder; \
-	first=$$?; \
-	$(BIN)/pytest $(1) -m '$(2)alone' && exit $$first
-endef
+SIDE_BY_SIDE = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: install ## All tests but faults, and those that need a GPU or minutes of training; with real launches
-	$(call together,--ignore=tests/faults,not gpu and not long and )
+	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not long' $(SIDE_BY_SIDE)
 
-# One process writes the table.
+# Tests marked `alone` come last, one at a time. Both calls are made, even if the first one fails. With FAULTS_TABLE,
+# one process writes the table.
 faults: install ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes their outcomes
 ifdef FAULTS_TABLE
 	$(BIN)/pytest tests/faults
 else
-	$(call together,tests/faults,)
+	$(BIN)/pytest tests/faults -m 'not alone' $(SIDE_BY_SIDE); \
+	first=$$?; \
+	$(BIN)/pytest tests/faults -m 'alone' && exit $$first
 endif
 
 # DeepSpeed's helper for a CPU, compiled once before several ranks at a time need it.

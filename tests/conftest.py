@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sys
 
 import pytest
 from hypothesis import settings
@@ -18,7 +19,23 @@ signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, lambda *_: None)  # as under nohup; what they start hears it
 
 
+SLOWEST_FIRST = (
+    *(
+        "test_documents.py",
+        "test_every_backend.py",
+        "test_optional_parts.py",
+        "test_audit_on_ranks.py",
+        "test_probe.py",
+    ),
+    *("test_secrets.py", "test_sources.py", "test_launches.py", "test_faults.py", "test_calibrate.py"),
+    *("test_own_config.py", "test_communication.py"),  # after the run of test_every_backend.py, which they read
+    *("test_host_signals.py", "test_rank_faults.py"),
+)
+"""When modules run side by side, the many short ones then fill up the end."""
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes long comes first, so that when modules run side by side the many short ones fill up the end."""
-    longest = ("test_host_signals.py", "test_rank_faults.py")
-    items.sort(key=lambda item: ("e2e" not in item.path.parts, item.path.name not in longest))
+    order = {name: index for index, name in enumerate(SLOWEST_FIRST)}
+    items.sort(key=lambda item: (order.get(item.path.name, len(order)), "e2e" not in item.path.parts))
+    if torch := sys.modules.get("torch"):
+        torch.set_num_threads(1)  # more would spin while they wait, on cores that other tests use
