@@ -20,22 +20,31 @@ signal.signal(signal.SIGHUP, lambda *_: None)  # as under nohup; what they start
 
 
 SLOWEST_FIRST = (
-    *(
-        "test_documents.py",
-        "test_every_backend.py",
-        "test_optional_parts.py",
-        "test_audit_on_ranks.py",
-        "test_probe.py",
-    ),
-    *("test_secrets.py", "test_sources.py", "test_launches.py", "test_faults.py", "test_calibrate.py"),
-    *("test_own_config.py", "test_communication.py"),  # after the run of test_every_backend.py, which they read
-    *("test_host_signals.py", "test_rank_faults.py"),
+    "guides/test_documents.py",
+    "e2e/test_every_backend.py",
+    "e2e/test_optional_parts.py",
+    "e2e/test_audit_on_ranks.py",
+    "e2e/test_probe.py",
+    "e2e/test_secrets.py",
+    "e2e/test_sources.py",
+    "e2e/test_launches.py",
+    "e2e/test_faults.py",
+    "e2e/test_calibrate.py",
+    "e2e/test_own_config.py",  # this one and the next read the run of test_every_backend.py, which is then finished
+    "e2e/test_communication.py",
+    "faults/test_host_signals.py",
+    "faults/test_rank_faults.py",
 )
 """When modules run side by side, the many short ones then fill up the end."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    order = {name: index for index, name in enumerate(SLOWEST_FIRST)}
-    items.sort(key=lambda item: (order.get(item.path.name, len(order)), "e2e" not in item.path.parts))
+    order = {file: index for index, file in enumerate(SLOWEST_FIRST)}
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        room = item.path.parent.name
+        return order.get(f"{room}/{item.path.name}", len(order)), room != "e2e"
+
+    items.sort(key=place)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # more would spin while they wait, on cores that other tests use

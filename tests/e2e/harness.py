@@ -20,6 +20,8 @@ from bench.store.run_folder import Store
 HERE = Path(__file__).parent
 ROOT = HERE.parent.parent
 MARK = "BENCH_TEST_RUN"
+ONE_THREAD = {"OMP_NUM_THREADS": "1"}
+"""As bench gives each of two ranks on two cores. The two of a single rank would spin on cores that other tests use."""
 
 
 class Bench:
@@ -32,7 +34,7 @@ class Bench:
         return subprocess.Popen(
             [sys.executable, "-m", "bench.cli", *arguments],
             cwd=cwd,
-            env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **environment},
+            env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **ONE_THREAD, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
