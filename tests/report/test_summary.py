@@ -223,15 +223,15 @@ def test_a_rank_that_nobody_knows_is_not_named() -> None:
 
 
 def test_of_many_rows_the_details_are_those_of_each_cells_peak() -> None:
-    few = [result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED // 2) for batch in (1, 2)]
-    many = [*few, result(batch=4, axes={"n": 0})]
+    results = [result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED // 2) for batch in (1, 2)]
+    few, many = summarize(results), summarize([*results, result(batch=4, axes={"n": 0})])
     for shown in (steps, ranks, partial(phases, statistic="mean")):
-        assert len(shown(summarize(few)).rows) == len(few) == MAX_DETAILED
-        assert not any("measured rows" in note for note in shown(summarize(few)).notes)
-        found = shown(summarize(many))
+        assert len(shown(few).rows) == len(results) == MAX_DETAILED
+        assert not any("measured rows" in note for note in shown(few).notes)
+        found = shown(many)
         assert [row[1:3] for row in found.rows] == [(str(n), "4" if n == 0 else "2") for n in range(MAX_DETAILED // 2)]
-        assert f"Only the fastest rows of all 150 cells, out of {len(many)} measured rows" in found.notes[-1]
-    assert len(matrix(summarize(many)).rows) == len(many)
-    cells = [result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED + 1) for batch in (1, 2)]
-    assert len(steps(summarize(cells)).rows) == MAX_DETAILED
-    assert f"of the first {MAX_DETAILED} of {MAX_DETAILED + 1} cells" in steps(summarize(cells)).notes[-1]
+        assert f"Only the fastest rows of all 150 cells, out of {len(results) + 1} measured rows" in found.notes[-1]
+    assert len(matrix(many).rows) == len(results) + 1
+    cells = summarize([result(batch=batch, axes={"n": n}) for n in range(MAX_DETAILED + 1) for batch in (1, 2)])
+    assert len(steps(cells).rows) == MAX_DETAILED
+    assert f"of the first {MAX_DETAILED} of {MAX_DETAILED + 1} cells" in steps(cells).notes[-1]
