@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import pytest
-from harness import ROOT, Bench
+from harness import ONE_THREAD, ROOT, Bench
 from policy import SMALL, has_own_config, is_checkpointed
 
 from bench.records.outcome import Ok, Result
@@ -122,8 +122,8 @@ def test_attempt_folder_says_how_to_repeat_it(policy_run: Path, results: dict[st
     assert {"spec.json", "accelerate.yaml", "command.sh", "rank0.json", "rank1.log", "result.json"} <= {
         file.name for file in folder.iterdir()
     }
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    subprocess.run(["sh", folder / "command.sh", tmp_path], cwd=ROOT, env={**os.environ, "PATH": path}, check=True)
+    environment = {**os.environ, **ONE_THREAD, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    subprocess.run(["sh", folder / "command.sh", tmp_path], cwd=ROOT, env=environment, check=True)
     again = spool.read_ranks(tmp_path, 2)
     assert [rank.kind for rank in again] == ["ok", "ok"]
     assert again[0].losses == ranks(stored).ranks[0].losses  # type: ignore[union-attr]
