@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     import torch
     from torch.utils.data import Dataset
 
-BUNDLED = {"pi05": "model.workload:Pi05", "pi07": "model.workload:Pi07"}
+BUNDLED = {"pi05": "bench.model.workload:Pi05", "pi07": "bench.model.workload:Pi07"}
 
 
 class Flops(Protocol):

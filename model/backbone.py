@@ -8,8 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import merge_heads, split_heads
-from model.config import Pi07Config
+from bench.model.attention import merge_heads, split_heads
+from bench.model.config import Pi07Config
 
 EPS = 1e-6
 INIT_STD = 0.02

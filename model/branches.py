@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from model.config import BranchSync
+from bench.model.config import BranchSync
 
 FIELDS: Mapping[str, str] = {
     "history": "frame_is_real",

@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from model import texts
-from model.config import Pi07Config, PresetName
+from bench.model import texts
+from bench.model.config import Pi07Config, PresetName
 
 SPACE_TIME_EVERY = 4
 """Every fourth vision layer also attends over time."""

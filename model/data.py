@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from model.config import RESERVED_IDS, Pi07Config
-from model.statistics import SOURCES, STATE_STD, Source
+from bench.model.config import RESERVED_IDS, Pi07Config
+from bench.model.statistics import SOURCES, STATE_STD, Source
 
 LENGTH = 2**20
 N_TASKS = 8

@@ -6,9 +6,9 @@ Shapes: B batch, T actions in the chunk, E width, N heads, J key/value heads, H 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from model.attention import merge_heads, split_heads
-from model.backbone import EPS, GatedMLP, Linear
-from model.config import Pi07Config
+from bench.model.attention import merge_heads, split_heads
+from bench.model.backbone import EPS, GatedMLP, Linear
+from bench.model.config import Pi07Config
 
 
 class AdaRMSNorm(nn.Module):

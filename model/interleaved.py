@@ -9,10 +9,10 @@ from typing import Self
 import torch
 from torch import Tensor, nn
 
-from model.attention import attend, rotary_table, rotate
-from model.backbone import BackboneLayer
-from model.config import Pi07Config
-from model.expert import ExpertLayer
+from bench.model.attention import attend, rotary_table, rotate
+from bench.model.backbone import BackboneLayer
+from bench.model.config import Pi07Config
+from bench.model.expert import ExpertLayer
 
 KeyValue = tuple[Tensor, Tensor]
 """Rotated keys and values, each (B, J, K, H)."""

@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
-from model.statistics import Statistics
+from bench.model.statistics import Statistics
 
 
 class Normalizer(nn.Module):

@@ -12,17 +12,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model import texts
-from model.attention import sinusoid
-from model.backbone import INIT_STD, Linear, RMSNorm
-from model.branches import decide
-from model.config import Pi07Config
-from model.expert import AdaRMSNorm
-from model.interleaved import InterleavedLayer, KeyValue
-from model.normalizer import Normalizer
-from model.prefix import Block, Prefix, assemble, fixed_text, look_up, suffix_layout
-from model.statistics import statistics
-from model.vision import VisionTower
+from bench.model import texts
+from bench.model.attention import sinusoid
+from bench.model.backbone import INIT_STD, Linear, RMSNorm
+from bench.model.branches import decide
+from bench.model.config import Pi07Config
+from bench.model.expert import AdaRMSNorm
+from bench.model.interleaved import InterleavedLayer, KeyValue
+from bench.model.normalizer import Normalizer
+from bench.model.prefix import Block, Prefix, assemble, fixed_text, look_up, suffix_layout
+from bench.model.statistics import statistics
+from bench.model.vision import VisionTower
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 4.0
 

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import sqrt
 
-from model.config import Pi07Config
+from bench.model.config import Pi07Config
 
 STATE_STD = 0.5
 """Standard deviation of a robot's state before its source scales and shifts it."""

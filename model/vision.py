@@ -9,10 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from model.attention import attend, merge_heads, sinusoid, split_heads
-from model.backbone import EPS, INIT_STD, Linear, RMSNorm
-from model.config import Pi07Config
-from model.counts import SPACE_TIME_EVERY
+from bench.model.attention import attend, merge_heads, sinusoid, split_heads
+from bench.model.backbone import EPS, INIT_STD, Linear, RMSNorm
+from bench.model.config import Pi07Config
+from bench.model.counts import SPACE_TIME_EVERY
 
 MIN_PERIOD, MAX_PERIOD = 4e-3, 40.0
 

@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import JsonValue
 
-from model.config import PI05_SHAPE, PRESETS, Pi07Config
-from model.counts import Flops, auto_preset, flops_per_sample, parameter_count_by_part, tokens_per_sample
+from bench.model.config import PI05_SHAPE, PRESETS, Pi07Config
+from bench.model.counts import Flops, auto_preset, flops_per_sample, parameter_count_by_part, tokens_per_sample
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -45,13 +45,13 @@ class Pi07:
 
     def build(self) -> "nn.Module":
         """The policy in fp32 on the default device; the same weights for the same ``torch.manual_seed``."""
-        from model.policy import Pi07Policy
+        from bench.model.policy import Pi07Policy
 
         return Pi07Policy(self.config)
 
     def dataset(self, seed: int) -> "Dataset[dict[str, Tensor]]":
         """Samples that depend only on ``seed`` and their index."""
-        from model.data import Samples
+        from bench.model.data import Samples
 
         return Samples(self.config, seed)
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 def run(
     matrix: Annotated[
-        Path, typer.Argument(metavar="MATRIX", help="The matrix file, such as matrices/quickstart.yaml.")
+        Path, typer.Argument(metavar="MATRIX", help="The matrix file, or one that comes with bench: quickstart.")
     ],
     overrides: selection.Overrides = None,
     axis: selection.Axis = None,

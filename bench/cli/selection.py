@@ -112,12 +112,14 @@ def read(
     """
     from bench import machine
     from bench.matrix import expand, load
+    from bench.matrix.bundled import named
 
     options = {**(short or {}), **({"backend": backend} if matrix is None else {})}
     axes = {f"{name}={values}": _option(name, values) for name, values in options.items() if values is not None}
     hardware = machine.detect()
     try:
-        loaded = load(matrix, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
+        file = named(matrix) if matrix is not None else None
+        loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
         if batch is not None:
             loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
         picked = backend if matrix is not None else None

@@ -1,6 +1,7 @@
 """YAML -> Matrix (validated) -> cells.
 
 load.py             reads a matrix file and applies the overrides of the command line
+bundled.py          the matrices that come with bench
 matrix_file.py      the fields of a matrix file, and its JSON Schema
 combinations.py     axes, include and exclude -> combinations, each with its backend and batches
 expansion.py        combinations -> cells

@@ -24,8 +24,9 @@ def of(name: str) -> Sources:
     """The sources of attempts with the workload called ``name``, which has been loaded."""
     home = Path(bench.__file__).parent
     ours = [file for part in RUNNER for file in _files(home / part)]
-    top = workload.module_of(name).partition(".")[0]
-    root, theirs = _workload(top)
+    top, _, rest = workload.module_of(name).partition(".")
+    bundled = rest.partition(".")[0] if top == "bench" else None
+    root, theirs = (home, _files(home / bundled)) if bundled else _workload(top)
     return {**_digests(home.parent, ours), **_digests(root, theirs)}
 
 

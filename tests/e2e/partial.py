@@ -2,8 +2,8 @@
 
 import os
 
-from model.config import Pi07Config
-from model.workload import Pi07
+from bench.model.config import Pi07Config
+from bench.model.workload import Pi07
 
 
 class Config(Pi07Config):
@@ -14,7 +14,7 @@ class Partial(Pi07):
     Config = Config
 
     def dataset(self, seed):
-        from model.data import Samples
+        from bench.model.data import Samples
 
         class Lacking(Samples):
             def __getitem__(self, index):

@@ -22,7 +22,7 @@ ROOT = Path(__file__).parent.parent.parent
 README = ROOT / "README.md"
 GUIDES = sorted((ROOT / "bench" / "guides").glob("*.md"))
 PATHS = [README, *GUIDES]
-NEEDED = ("matrices", "model", "reports", "Makefile", "pyproject.toml", "constraints.txt")
+NEEDED = ("matrices", "reports", "Makefile", "pyproject.toml", "constraints.txt")
 COMMAND_LIMIT_S = 1500
 AFTER_README = "<!-- after: README.md -->"
 """In a guide: its commands need the files that those of README.md have made."""

@@ -84,10 +84,10 @@ context = Context(hardware=hardware, new_folder=None, preloads={}, modules=[], w
 LAUNCHERS["slow_start"](context).close()
 """,
 }
-TOY_RUN = ("run", "matrices/quickstart.yaml", "workload.name=e2e.toy:Toy", "workload.preset=auto")
+TOY_RUN = ("run", "quickstart", "workload.name=e2e.toy:Toy", "workload.preset=auto")
 ON_THE_COMMAND_LINE = {
     "a backend": (
-        ["run", "matrices/quickstart.yaml", "--dry-run", "--axis", "backend=fsdp_no_shard"],
+        ["run", "quickstart", "--dry-run", "--axis", "backend=fsdp_no_shard"],
         "fsdp_sharding_strategy: NO_SHARD",
     ),
     "a phase of a step": (
@@ -95,7 +95,7 @@ ON_THE_COMMAND_LINE = {
         " check_batch",
     ),
     "an export format": (["report", "--help"], "|tsv|"),
-    "a launcher": (["run", "matrices/quickstart.yaml", "--dry-run", "--isolation", "slow_start"], "accelerate"),
+    "a launcher": (["run", "quickstart", "--dry-run", "--isolation", "slow_start"], "accelerate"),
 }
 WITHOUT_IT = {
     "a column": "tuple.index(x): x not in tuple",
@@ -129,8 +129,7 @@ print(json.dumps(failures))
 
 
 def copy(folder: Path) -> Path:
-    for name in ("bench", "model", "matrices"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(ROOT / "bench", folder / "bench", ignore=shutil.ignore_patterns("__pycache__"))
     return folder
 
 

@@ -10,11 +10,11 @@ import torch.multiprocessing as mp
 from torch import Tensor
 from torch.utils.data import default_collate
 
-from model.branches import FIELDS, BranchMismatch, decide
-from model.config import Pi07Config
-from model.data import Samples
-from model.policy import Pi07Policy
-from model.workload import Pi07
+from bench.model.branches import FIELDS, BranchMismatch, decide
+from bench.model.config import Pi07Config
+from bench.model.data import Samples
+from bench.model.policy import Pi07Policy
+from bench.model.workload import Pi07
 
 FULL = {"response_len": 8, "metadata_len": 8, "subgoal": True, "n_obs_history": 3}
 

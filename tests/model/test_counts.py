@@ -5,10 +5,10 @@ import torch
 from torch.utils.data import default_collate
 from torch.utils.flop_counter import FlopCounterMode
 
-from model.config import PRESETS, Pi07Config
-from model.counts import flops_per_sample, parameter_count, parameter_count_by_part, prefix_length
-from model.data import Samples
-from model.workload import Pi05, Pi07
+from bench.model.config import PRESETS, Pi07Config
+from bench.model.counts import flops_per_sample, parameter_count, parameter_count_by_part, prefix_length
+from bench.model.data import Samples
+from bench.model.workload import Pi05, Pi07
 
 GIB = 2**30
 FULL = {"response_len": 8, "metadata_len": 8, "subgoal": True}

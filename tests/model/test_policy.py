@@ -11,15 +11,15 @@ from pydantic import ValidationError
 from torch import Tensor, nn
 from torch.utils.data import default_collate
 
-from model import attention
-from model.config import PRESETS, Pi07Config
-from model.data import Samples
-from model.interleaved import InterleavedLayer
-from model.policy import Pi07Policy
-from model.prefix import Block, assemble, suffix_layout
-from model.statistics import Statistics, pad_to_cameras, statistics
-from model.vision import VisionLayer, VisionTower, frame_embedding
-from model.workload import Pi07
+from bench.model import attention
+from bench.model.config import PRESETS, Pi07Config
+from bench.model.data import Samples
+from bench.model.interleaved import InterleavedLayer
+from bench.model.policy import Pi07Policy
+from bench.model.prefix import Block, assemble, suffix_layout
+from bench.model.statistics import Statistics, pad_to_cameras, statistics
+from bench.model.vision import VisionLayer, VisionTower, frame_embedding
+from bench.model.workload import Pi07
 
 
 @pytest.fixture(autouse=True)
@@ -85,7 +85,7 @@ def test_sizes_that_do_not_go_together_are_refused(fields: dict[str, object], me
 
 
 def test_naming_the_workload_does_not_import_torch() -> None:
-    code = "import sys, model.workload as w; w.Pi07(w.Pi07.Config()); assert 'torch' not in sys.modules"
+    code = "import sys, bench.model.workload as w; w.Pi07(w.Pi07.Config()); assert 'torch' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)
 
 

@@ -7,10 +7,10 @@ from transformers.models.gemma.modeling_gemma import GemmaConfig, GemmaDecoderLa
 from transformers.models.gemma3.modeling_gemma3 import Gemma3DecoderLayer, Gemma3TextConfig
 from transformers.models.siglip.modeling_siglip import SiglipEncoderLayer, SiglipVisionConfig
 
-from model.attention import rotary_table
-from model.config import Pi07Config
-from model.interleaved import InterleavedLayer
-from model.vision import VisionLayer
+from bench.model.attention import rotary_table
+from bench.model.config import Pi07Config
+from bench.model.interleaved import InterleavedLayer
+from bench.model.vision import VisionLayer
 
 GEMMA3 = Pi07Config(n_layers=6)
 GEMMA = Pi07Config(n_layers=6, n_kv_heads=1, qk_norm=False, post_norms=False, global_every=0)

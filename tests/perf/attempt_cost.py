@@ -120,7 +120,7 @@ class Trial:
                 hardware=self.hardware,
                 new_folder=self.new("servers"),
                 preloads={self.ranks: backends.preloads(self.cell)},
-                modules=["model.workload"],
+                modules=["bench.model.workload"],
                 waiting=lambda _: None,
                 note=print,
             )

@@ -54,7 +54,7 @@ def main() -> None:
                 hardware=HARDWARE,
                 new_folder=new,
                 preloads=dict.fromkeys((1, HARDWARE.devices or 2), modules),
-                modules=["model.workload"],
+                modules=["bench.model.workload"],
                 waiting=lambda _: None,
                 note=print,
             )

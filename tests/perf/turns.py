@@ -3,9 +3,9 @@
 import os
 import signal
 
+from bench.model.workload import Pi07
 from bench.records.phases import Stage
 from bench.store.spool import BeatFile
-from model.workload import Pi07
 
 beat = BeatFile.__call__
 

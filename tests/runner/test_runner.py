@@ -24,6 +24,7 @@ from torch.utils.data import DataLoader
 
 from bench.errors import InputError
 from bench.launch import attempt_files
+from bench.model.workload import Pi07
 from bench.processes import anyone_has_open
 from bench.records.cell import Attempt, Train
 from bench.records.phases import Stage
@@ -35,7 +36,6 @@ from bench.runner.regime import check, observe
 from bench.runner.server import launch_environment
 from bench.runner.setup import Job, _check_units, _compile_units, set_up
 from bench.runner.steps import METRICS, no_lap, phase_window, step, throughput_window
-from model.workload import Pi07
 
 OPTIONS = Pi07.Config(preset="tiny", n_layers=1, num_cams=1, n_obs_history=1).model_dump(mode="json")
 PHASES = ["dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather"]
