@@ -14,31 +14,33 @@ class ClaimMetric(NamedTuple):
     """A figure that a claim can be about."""
 
     kind: Kind
-    figure: str | None
-    """The attribute of `Measured` (bench/report/rows.py) that holds it; None for the mean of a phase."""
+    short: str
+    """Its name in a report, and in claims and imports that were written before all used the names of csv."""
 
 
 METRICS: dict[str, ClaimMetric] = {
-    "peak_allocated_bytes": ClaimMetric("bytes", "peak_allocated_bytes_rank_max"),
-    "peak_reserved_bytes": ClaimMetric("bytes", "peak_reserved_bytes_rank_max"),
-    "capacity_share": ClaimMetric("ratio", "capacity_share_rank_max"),
-    "step_time_s": ClaimMetric("s", "step_time_s_rank_max"),
-    "samples_per_s": ClaimMetric("samples/s", "samples_per_s_global"),
-    **dict.fromkeys(PHASE_NAMES, ClaimMetric("s", None)),
-    "total": ClaimMetric("s", "total_s"),
+    "peak_allocated_bytes_rank_max": ClaimMetric("bytes", "peak_allocated_bytes"),
+    "peak_reserved_bytes_rank_max": ClaimMetric("bytes", "peak_reserved_bytes"),
+    "capacity_share_rank_max": ClaimMetric("ratio", "capacity_share"),
+    "step_time_s_rank_max": ClaimMetric("s", "step_time_s"),
+    "samples_per_s_global": ClaimMetric("samples/s", "samples_per_s"),
+    **{f"{name}_s_mean": ClaimMetric("s", name) for name in (*PHASE_NAMES, "total")},
 }
-"""All metrics of claims. To add one, add an entry."""
+"""All metrics of claims, by the names of their columns in csv and json: attributes of `Measured`
+(bench/report/rows.py), and means of phases. To add one, add an entry."""
+LONG = {metric.short: name for name, metric in METRICS.items()}
 
 
 def _metric(value: str) -> str:
-    if value not in METRICS:
+    name = LONG.get(value, value)
+    if name not in METRICS:
         *names, last = map(repr, METRICS)
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
-    return value
+    return name
 
 
 Metric = Annotated[
-    str, AfterValidator(_metric), WithJsonSchema({"enum": list(METRICS), "title": "Metric", "type": "string"})
+    str, AfterValidator(_metric), WithJsonSchema({"enum": [*METRICS, *LONG], "title": "Metric", "type": "string"})
 ]
 
 

@@ -8,17 +8,19 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple, get_args
 
-from bench.records.claim import METRICS, Claim
-from bench.report.rows import Row, Sampled
+from bench.records.claim import Claim
+from bench.report.rows import Row, Sampled, Times
 from bench.report.speedup import throughput_ratio, throughput_reach
 from bench.statistics.intervals import CONFIDENCE, Interval, difference_interval, mean_interval, student_t
 from bench.statistics.launches import Basis
 from bench.statistics.ratio import QUIET
 
-STEADY = frozenset({"peak_allocated_bytes", "peak_reserved_bytes", "capacity_share"})
+STEADY = frozenset({"peak_allocated_bytes_rank_max", "peak_reserved_bytes_rank_max", "capacity_share_rank_max"})
 """Metrics that do not scatter from step to step: one peak is an interval of no width."""
-THROUGHPUT = ("samples_per_s", "step_time_s")
+THROUGHPUT = ("samples_per_s_global", "step_time_s_rank_max")
 """Metrics of the throughput window."""
+PHASE = "_s_mean"
+"""The end of a metric that is a phase."""
 
 
 class Scattered(NamedTuple):
@@ -31,12 +33,10 @@ class Scattered(NamedTuple):
 
 def value_of(row: Row, metric: str) -> float | None:
     """The measured value; None where it is unknown."""
-    assert row.measured is not None
-    figure = METRICS[metric].figure
-    if figure is None:
-        times = row.measured.phases.parts.get(metric) if row.measured.phases else None
+    if metric.endswith(PHASE):
+        times = _phase(row, metric)
         return times.mean_s if times else None
-    value: float | None = getattr(row.measured, figure)
+    value: float | None = getattr(row.measured, metric)
     return value
 
 
@@ -73,12 +73,17 @@ def _of_one(row: Row, metric: str) -> Scattered | None:
         return None if value is None else Scattered((value, value), None)
     if metric in THROUGHPUT:
         reach = throughput_reach(row)
-        value = row.rate if metric == "samples_per_s" else row.batch_global / row.rate
+        value = row.rate if metric == "samples_per_s_global" else row.batch_global / row.rate
         return None if reach is None else Scattered(reach.interval(value), reach.basis)
-    phases = row.measured.phases if row.measured else None
-    times = None if phases is None else phases.total if metric == "total" else phases.parts.get(metric)
+    times = _phase(row, metric)
     steps = mean_interval(times.samples_s) if times else None
     return _of_phase(row, steps) if steps else None
+
+
+def _phase(row: Row, metric: str) -> Times | None:
+    """The samples of a phase, or of all phases together; None where they are unknown."""
+    phases, name = row.measured.phases if row.measured else None, metric.removesuffix(PHASE)
+    return None if phases is None else phases.total if name == "total" else phases.parts.get(name)
 
 
 def _of_phase(row: Row, steps: Interval) -> Scattered:

@@ -16,7 +16,7 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from bench.errors import near_miss
-from bench.records.claim import Claim
+from bench.records.claim import METRICS, Claim
 from bench.report.claim_figures import interval_of, value_of
 from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
 from bench.report.doubts import doubted_rows
@@ -144,7 +144,7 @@ def _metric(side: Side, claim: Claim) -> float:
     """
     value = value_of(side.row, claim.metric)
     if value is None:
-        raise NotTestedError(f"{caption(claim.metric)} is unknown for {side_name(side, claim.of)}")
+        raise NotTestedError(f"{caption(METRICS[claim.metric].short)} is unknown for {side_name(side, claim.of)}")
     return value
 
 

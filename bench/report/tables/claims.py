@@ -116,4 +116,4 @@ def _expected(claim: Claim) -> str:
     unit = "x" if claim.ratio else _unit(claim, claim.kind)
     ends = [("at least", bound(claim, "at_least")), ("at most", bound(claim, "at_most"))]
     texts = [f"{word} {in_unit(end, unit)}" for word, end in ends if end is not None]
-    return f"{caption(claim.metric)}, {name} {' and '.join(texts)}"
+    return f"{caption(METRICS[claim.metric].short)}, {name} {' and '.join(texts)}"
