@@ -1,6 +1,7 @@
 """Imported figures -> results: published tables as CSV, and the JSON of step profilers.
 
 files.py           a file -> its rows, with the place of every value
+own.py             the columns of bench's own csv and json -> fields
 fields.py          the fields of a row, their units, and how each is parsed
 results.py         a row -> a Result; what the row does not say stays unknown
 contradictions.py  figures of a row that contradict each other
@@ -23,7 +24,7 @@ class Imported:
 
     results: tuple[Result, ...]
     not_read: tuple[str, ...]
-    """Keys in profilers' JSON that bench ignores."""
+    """Keys in profilers' JSON, and columns of bench's own tables, that an import has no place for."""
 
 
 def read_all(paths: Sequence[Path], settings: Sequence[str], at: str) -> Imported:
@@ -33,6 +34,8 @@ def read_all(paths: Sequence[Path], settings: Sequence[str], at: str) -> Importe
     ``peak_allocated_gb`` (1e9 bytes), ``peak_reserved_gib`` (2**30). Values common to all rows may be in lines
     ``# name: value`` above the column names. Required: backend, workload, num_processes, batch (per rank), source,
     and for a measured row a step time or a throughput. An empty value is unknown.
+
+    The csv and json of `bench report` can be read, too. Their rows need no source.
 
     Args:
         settings: ``num_processes=8``: values for all rows that do not set them.

@@ -21,7 +21,7 @@ COUNTS = ("batch", "num_processes", "devices")
 TIMES = ("step_time", *STORED_PHASES)
 MEMORIES = ("peak_allocated", "peak_reserved", "peak", "capacity")
 """`peak` is for a source that does not say which of the two it means; only its share of capacity is stored."""
-OF_CELL = ("mixed_precision", *Train.model_fields, *Measure.model_fields)
+OF_CELL = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
 OPTION = r"workload\.[A-Za-z_]\w*"
 """Any other setting of the source's workload."""
 
@@ -111,8 +111,8 @@ def scalar(value: JsonValue) -> JsonValue:
         if isinstance(value, int | float) and not abs(value) < 2**63:
             raise Expected("a number below 2**63")
         return value
-    if value in ("true", "false"):
-        return value == "true"
+    if value.lower() in ("true", "false"):  # pandas writes True
+        return value.lower() == "true"
     if value == "null":
         return None
     if re.fullmatch(r"[-+]?\d{1,18}", value, re.ASCII):

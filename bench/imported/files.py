@@ -4,7 +4,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
 from bench.imported.fields import FIELDS, OPTION, UNITS_IN_WORDS
+from bench.imported.own import LONG_NAMES, fields_of, is_own
 from bench.matrix.yaml_file import read_text, show
 from bench.records.phases import STORED_PHASES
 from bench.units import UNKNOWN
@@ -31,6 +32,7 @@ FROM_PROFILERS = {
     "world_size": "num_processes",
 }
 """Names that step profilers use, and the matching field."""
+OTHER_NAMES = {**FROM_PROFILERS, **LONG_NAMES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +43,8 @@ class Given:
     places: Mapping[str, str]
     where: str
     """The place of the row."""
+    own: bool = False
+    """Whether bench measured and wrote it: its figures need no check against each other."""
 
     def place(self, name: str) -> str:
         """Where a value was written; the place of the row if the value is missing."""
@@ -53,7 +57,7 @@ class Table:
 
     rows: tuple[Given, ...]
     not_read: tuple[str, ...] = ()
-    """Keys in a profiler's JSON that bench ignores."""
+    """Keys and columns that an import has no place for."""
 
 
 def read(path: Path, common: Given) -> Table:
@@ -68,7 +72,7 @@ def read(path: Path, common: Given) -> Table:
     text = text_of(path)
     if path.suffix.lower() == ".json":
         return _read_json(text, str(path), common)
-    return Table(rows=tuple(_read_csv(text, str(path), common)))
+    return _read_csv(text, str(path), common)
 
 
 def text_of(path: Path) -> str:
@@ -92,14 +96,16 @@ def given_on_the_command_line(settings: Sequence[str]) -> Given:
     return Given(values=values, places=dict.fromkeys(values, "command line"), where="command line")
 
 
-def _read_csv(text: str, where: str, common: Given) -> Iterator[Given]:
+def _read_csv(text: str, where: str, common: Given) -> Table:
     """Lines ``# name: value`` at the top apply to all rows. They are followed by the line of column names."""
     lines = io.StringIO(text, newline="").readlines()
     skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
     common = _with(common, *_comments(lines[:skipped], where))
     reader = csv.reader(lines[skipped:], strict=True)
-    header: list[str] | None = None
-    begun, has_rows = skipped, False
+    header: list[str | None] | None = None
+    rows: list[Given] = []
+    not_read: list[str] = []
+    begun, own = skipped, False
     try:
         for cells in reader:
             place = f"{where}:{begun + 1}"
@@ -107,7 +113,11 @@ def _read_csv(text: str, where: str, common: Given) -> Iterator[Given]:
             if not any(cell.strip() for cell in cells):
                 continue
             if header is None:
-                header = _header([cell.strip() for cell in cells], place)
+                names = [OTHER_NAMES.get(cell.strip(), cell.strip()) for cell in cells]
+                own = is_own(names)
+                fields = fields_of(names) if own else {}
+                header = _header([fields.get(name, name) for name in names], place)
+                not_read = [name for name in names if fields.get(name, name) is None]
                 continue
             if len(cells) != len(header):
                 raise InputError(
@@ -116,14 +126,16 @@ def _read_csv(text: str, where: str, common: Given) -> Iterator[Given]:
                     fix="leave an unknown value empty; quote a value that contains a comma",
                 )
             values: Values = {
-                name: cell.strip() for name, cell in zip(header, cells, strict=True) if cell.strip() not in UNSAID
+                name: cell.strip()
+                for name, cell in zip(header, cells, strict=True)
+                if name is not None and cell.strip() not in UNSAID
             }
-            has_rows = True
-            yield _with(common, values, dict.fromkeys(values, place), place)
+            rows.append(_with(common, values, dict.fromkeys(values, place), place, own=own))
     except csv.Error as error:
         raise InputError(f"is not CSV: {error}", where=f"{where}:{begun + 1}") from error
-    if not has_rows:
+    if not rows:
         raise InputError("is empty" if header is None else "has columns but no rows", where=where)
+    return Table(rows=tuple(rows), not_read=tuple(not_read))
 
 
 def _comments(lines: Sequence[str], where: str) -> tuple[Values, dict[str, str]]:
@@ -139,10 +151,12 @@ def _comments(lines: Sequence[str], where: str) -> tuple[Values, dict[str, str]]
     return values, places
 
 
-def _header(names: list[str], place: str) -> list[str]:
-    if len(names) == 1 and re.search(r"[;\t]", names[0]):
+def _header(names: list[str | None], place: str) -> list[str | None]:
+    if len(names) == 1 and re.search(r"[;\t]", names[0] or ""):
         raise InputError("the columns are not separated by commas", where=place, allowed="a comma between columns")
     for number, name in enumerate(names):
+        if name is None:
+            continue
         if not name:
             raise InputError(f"column {number + 1} has no name", where=place)
         _check_name(name, place)
@@ -161,11 +175,16 @@ def _check_name(name: str, place: str) -> None:
         )
 
 
-def _with(common: Given, values: Values, places: Mapping[str, str], where: str | None = None) -> Given:
+def _with(
+    common: Given, values: Values, places: Mapping[str, str], where: str | None = None, *, own: bool = False
+) -> Given:
+    if own and "source" not in {**common.values, **values}:
+        values = {**values, "source": "bench report"}
     return Given(
         values={**values, **{name: value for name, value in common.values.items() if name not in values}},
         places={**common.places, **places},
         where=where or common.where,
+        own=own,
     )
 
 
@@ -182,9 +201,10 @@ def _read_json(text: str, where: str, common: Given) -> Table:
     places = [where if entry is data else f"{where}[{index}]" for index, entry in enumerate(entries)]
     rows, not_read = [], []
     for entry, place in zip(entries, places, strict=True):
-        values, unread = _profile(entry, place)
+        own = is_own(list(entry))
+        values, unread = _profile(_renamed(entry) if own else entry, place)
         not_read += unread
-        rows.append(_with(common, values, dict.fromkeys(values, place), place))
+        rows.append(_with(common, values, dict.fromkeys(values, place), place, own=own))
     return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
 
 
@@ -201,6 +221,12 @@ def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
     return values
 
 
+def _renamed(entry: Values) -> Values:
+    """An object that bench wrote, with the names of fields where an import has one."""
+    columns = {OTHER_NAMES.get(name, name): value for name, value in entry.items()}
+    return {field or name: columns[name] for name, field in fields_of(list(columns)).items()}
+
+
 def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
     """The fields in a profiler's object, and the keys that are not fields."""
     values: Values = {}
@@ -214,7 +240,7 @@ def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
             values |= {f"{name}_s": mean_s for name, mean_s in value.items() if name in STORED_PHASES}
             unread += [f"{key}.{name}" for name in value if name not in STORED_PHASES]
             continue
-        name = FROM_PROFILERS.get(key, key)
+        name = OTHER_NAMES.get(key, key)
         if name not in FIELDS and not re.fullmatch(OPTION, name):
             unread.append(key)
         elif name in values:

@@ -21,7 +21,7 @@ from bench.records.outcome import Failed, Hang, Oom, Outcome, Reported, Result, 
 from bench.records.phases import STORED_PHASES
 
 Value = TypeVar("Value")
-Kind = Literal["ok", "oom", "hang", "failed", "skipped"]
+Kind = Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
 
 FIGURES = {
     "step_time",
@@ -39,6 +39,7 @@ class _OfCell(Frozen):
     """The settings of a cell that do not belong to the workload, validated like those of a matrix."""
 
     mixed_precision: MixedPrecision = "bf16"
+    memory_limit_bytes: int | None = None
     train: Train = Train()
     measure: Measure = Measure()
 
@@ -85,6 +86,7 @@ def _result(row: Given, at: str, devices: int) -> Result:
         options=options,
         num_processes=_required(row, "num_processes", fields.count),
         mixed_precision=of_cell.mixed_precision,
+        memory_limit_bytes=of_cell.memory_limit_bytes,
         train=of_cell.train,
         measure=of_cell.measure,
     )
@@ -117,6 +119,7 @@ def _of_cell(row: Given) -> _OfCell:
     }
     if "mixed_precision" in row.values:
         data["mixed_precision"] = row.values["mixed_precision"]
+    data["memory_limit_bytes"] = _read(row, "memory_limit_bytes", lambda value: round(fields.quantity(value, 1.0)))
     return validate(_OfCell, data, lambda key: (key[-1:], row.place(str(key[-1]))))
 
 
@@ -145,7 +148,7 @@ def _outcome(row: Given, attempt: Attempt) -> Outcome:
     kind = cast(Kind, _read(row, "outcome", _one_of(get_args(Kind))) or "ok")
     source = _required(row, "source", fields.text)
     figures = [name for name in row.values if name.rpartition("_")[0] in FIGURES or name in FIGURES]
-    if kind != "ok" and (wrong := [name for name in figures if row.places[name] == row.where]):
+    if kind not in ("ok", "reported") and (wrong := [name for name in figures if row.places[name] == row.where]):
         raise InputError(f"{kind!r} cannot have figures", where=row.where, field=wrong[0], fix="leave it empty")
     reason = _read(row, "reason", fields.text) or f"from elsewhere: {source}"
     match kind:
@@ -171,16 +174,18 @@ def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
         )
     batch_global = attempt.batch_per_rank * attempt.cell.num_processes
     step_s = max(step_times_s, default=None)
-    if step_s and samples_per_s:
+    if step_s and samples_per_s and not row.own:
         contradictions.of_throughput(row, attempt, step_s, samples_per_s)
     capacity, peak = _bytes(row, "capacity"), _bytes(row, "peak")
     share = _read(row, "capacity_share", fields.share)
     for name in ("peak_allocated", "peak_reserved", "peak"):
-        contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
+        if not row.own:
+            contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
     phases_s = {
         name: mean_s for name in STORED_PHASES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
     }
-    contradictions.of_phases(row, phases_s, step_s or batch_global / (samples_per_s or 1))
+    if not row.own:
+        contradictions.of_phases(row, phases_s, step_s or batch_global / (samples_per_s or 1))
     return Reported(
         source=source,
         step_time_s_per_rank=step_times_s,

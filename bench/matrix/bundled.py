@@ -3,13 +3,12 @@
 import re
 from pathlib import Path
 
-import bench
 from bench.errors import InputError, near_miss
 
 
 def bundled() -> dict[str, Path]:
     """The files by name, in alphabetical order."""
-    return {file.stem: file for file in sorted(Path(bench.__file__).with_name("matrices").glob("*.yaml"))}
+    return {file.stem: file for file in sorted((Path(__file__).parents[1] / "matrices").glob("*.yaml"))}
 
 
 def named(matrix: Path) -> Path:

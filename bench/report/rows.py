@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from bench.records.base import Device
 from bench.records.cell import Cell, Regime
 from bench.records.conditions import Conditions
 from bench.records.machine import Machine
@@ -201,6 +202,7 @@ class Row:
     """Why the first of two tries failed."""
     conditions: Conditions | None = None
     """What else the machine did meanwhile. With several launches: see ``launches``."""
+    device: Device
     accelerators: tuple[str, ...] = ()
     """Name of each GPU of the machine."""
     stale: tuple[str, ...] = ()

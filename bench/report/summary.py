@@ -121,6 +121,7 @@ def row_of(
         n_steps=attempt.measure.steps,
         retried=result.retried,
         conditions=result.conditions,
+        device=result.machine.hardware.device,
         accelerators=result.machine.accelerators,
         launch=attempt.launch,
         stale=stale_files(result, newest) if newest else (),

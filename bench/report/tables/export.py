@@ -29,8 +29,9 @@ def _record(cell: CellRows, row: Row) -> Record:
     return {
         "cell": cell.cell.id,
         **settings,
-        "batch_per_rank": row.batch_per_rank,
+        "batch": row.batch_per_rank,
         "batch_global": row.batch_global,
+        "device": row.device,
         "outcome": row.outcome,
         "fault": row.fault,
         "retried": _text(row.retried),

@@ -1,0 +1,41 @@
+"""The rows for other programs as a pandas DataFrame; `bench.load` makes one of runs."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import JsonValue
+
+from bench.report.merge_runs import merge, run_names
+from bench.report.summary import summarize
+from bench.report.tables.export import records
+from bench.store.run_folder import Store
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def load(folders: Sequence[Path]) -> "pd.DataFrame":
+    """See `bench.load`."""
+    stores = dict(zip(run_names(folders), map(Store, folders), strict=True))
+    results = {name: store.results() for name, store in stores.items()}
+    merged, _ = merge(results, {name: store.probes() for name, store in stores.items()})
+    for store in stores.values():
+        for file, why in store.unreadable.items():
+            warnings.warn(f"{file} is left out: {why}", stacklevel=3)
+    calibrations = [known for store in stores.values() if (known := store.calibration())]
+    return frame(records(summarize(merged, calibrations)))
+
+
+def frame(rows: Sequence[Mapping[str, JsonValue]]) -> "pd.DataFrame":
+    """One row a record. A column of whole numbers stays one where some are unknown."""
+    import pandas as pd
+
+    table = pd.DataFrame(list(rows))
+    for name in table:
+        column = [row.get(str(name)) for row in rows]
+        known = [value for value in column if value is not None]
+        if known and len(known) < len(column) and all(type(value) is int and abs(value) < 2**63 for value in known):
+            table[name] = pd.array(column, dtype="Int64")
+    return table
