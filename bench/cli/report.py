@@ -73,6 +73,14 @@ def report(
             help="The axis whose values to compare. The advice picks the best of them.  [default: backend]",
         ),
     ] = None,
+    choice: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="A setting of which the advice picks the best value; of others, each value gets an answer of its own."
+            " May be repeated.  [default: the choices of the matrix]",
+        ),
+    ] = None,
     reference: Annotated[
         str | None, typer.Option(metavar="AXIS=VALUE", help="The value to compare the others with: backend=ddp.")
     ] = None,
@@ -90,7 +98,7 @@ def report(
     """Show runs as tables, markdown, a web page or data.
 
     Prints tables on a terminal and markdown elsewhere, for a pull request. html is one page with charts; csv, json and
-    parquet hold a row for each result.
+    parquet hold a row for each result; svg, png and pdf hold the charts.
     """
     from bench.store.newest_run import newest
 
@@ -102,7 +110,7 @@ def report(
         folders = [newest(REPORTS)]
         typer.echo(f"the newest run: {folders[0]}", err=True)
     name = format_ or _by_ending(output)
-    content = _collect(folders, compare, reference, allow_unlike, claims)
+    content = _collect(folders, compare, choice or (), reference, allow_unlike, claims)
     if output is None and name == "html":
         output = folders[0] / "report.html"
     whole = [output] if output and name in (None, "md", "html") else [folder / "report.md" for folder in folders]
@@ -142,6 +150,7 @@ def _by_ending(output: Path | None) -> str | None:
 def _collect(
     folders: Sequence[Path],
     compare: str | None,
+    choice: Sequence[str],
     reference: str | None,
     allow_unlike: str | None,
     claims: Path | None,
@@ -167,12 +176,15 @@ def _collect(
     ]
     all_results, all_probes = merge_runs.merge(results, probes)
     expected = read(claims) if claims else claims_of(stores, [matrix.claims for matrix in matrices.values()])
+    if choice and all_results:
+        _check(all_results, "--choice", choice)
+    free = frozenset(choice) or choices_of([matrix.choices for matrix in matrices.values()])
     return Report(
         results=all_results,
         probes=all_probes,
         choices=replace(
             _choices(all_results, compare, reference, allow_unlike, expected),
-            free=choices_of([matrix.choices for matrix in matrices.values()]) | ({compare} if compare else set()),
+            free=free | ({compare} if compare else set()),
         ),
         missing=absent,
         calibrations=calibrations(stores),
@@ -235,7 +247,7 @@ def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
     return axis, value
 
 
-def _check(results: "list[Result]", option: str, names: list[str]) -> None:
+def _check(results: "list[Result]", option: str, names: Sequence[str]) -> None:
     """Raises InputError unless each of ``names`` is a field of a comparison."""
     from bench.report.contract import contract_of
 

@@ -1,10 +1,11 @@
 """The formats that a report can be exported to, by name."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from bench.report.render import frame, html, markdown, plots
-from bench.report.tables.figure import BarChart, LineChart
+from bench.errors import InputError
+from bench.report.render import frame, html, image, markdown, plots
+from bench.report.tables.figure import BarChart, Chart, LineChart
 from bench.report.tables.sections import Report
 
 
@@ -42,6 +43,9 @@ FORMATS: dict[str, Format] = {
             render=lambda report, _: frame.parquet(report.records),
             binary=True,
         ),
+        Format(name="svg", endings=(".svg",), render=lambda report, _: plots.svg(*drawn(report))),
+        Format(name="png", endings=(".png",), render=lambda report, _: image.png(drawn(report)), binary=True),
+        Format(name="pdf", endings=(".pdf",), render=lambda report, _: image.pdf(drawn(report)), binary=True),
     )
 }
 
@@ -49,6 +53,20 @@ FORMATS: dict[str, Format] = {
 def by_ending(ending: str) -> Format | None:
     """The format of files with this ending, such as ``.html``, in any case; None for an unknown one."""
     return next((each for each in FORMATS.values() if ending.lower() in each.endings), None)
+
+
+def drawn(report: Report) -> Sequence[Chart]:
+    """The charts of a report that is to be an image.
+
+    Raises:
+        InputError: it has none.
+    """
+    charts = [section for section in report.sections if isinstance(section, LineChart | BarChart)]
+    if not charts:
+        raise InputError(
+            "there is nothing to draw: no attempt was measured", field="--output", fix="--output report.md"
+        )
+    return charts
 
 
 def chart_files(report: Report) -> dict[str, str]:

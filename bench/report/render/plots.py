@@ -40,33 +40,45 @@ LETTER = 6.7
 """Mean width of a letter in pixels: a file cannot measure its own text."""
 
 
-def svg(chart: Chart) -> str:
-    """A complete SVG file. The same chart gives the same bytes."""
+def svg(*charts: Chart) -> str:
+    """A complete SVG file with the charts below each other. The same charts give the same bytes."""
+    body, total = _titled(charts[0])
+    for chart in charts[1:]:
+        lines, height = _titled(chart)
+        body += [f'<g transform="translate(0 {total})">', *lines, "</g>"]
+        total += height
+    style = files("bench.report.render").joinpath("page", "chart.css").read_text(encoding="utf-8")
+    return "\n".join(
+        [
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="{WIDTH}" height="{total}"'
+            f' viewBox="0 0 {WIDTH} {total}" role="img">',
+            f"<title>{escape(', '.join(chart.title for chart in charts))}</title>",
+            f"<style>{style}</style>",
+            '<rect class="paper" width="100%" height="100%"/>',
+            *body,
+            "</svg>",
+            "",
+        ]
+    )
+
+
+def _titled(chart: Chart) -> tuple[list[str], int]:
+    """A chart with its title, legend and notes, and the height of all that."""
     body, height = _panels(chart) if isinstance(chart, LineChart) else ([drawing(chart)], _height(chart))
     legend, top = _legend(chart.series)
     notes = [
         _text("note", "16", top + height + 14 + 17 * number, line)
         for number, line in enumerate(_wrap(" ".join(chart.notes)))
     ]
-    total = top + height + 17 * len(notes) + 16
-    style = files("bench.report.render").joinpath("page", "chart.css").read_text(encoding="utf-8")
-    return "\n".join(
-        [
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" width="{WIDTH}" height="{total}"'
-            f' viewBox="0 0 {WIDTH} {total}" role="img">',
-            f"<title>{escape(chart.title)}</title>",
-            f"<style>{style}</style>",
-            '<rect class="paper" width="100%" height="100%"/>',
-            _text("title", "16", 28, chart.title),
-            *legend,
-            f'<svg x="16" y="{top}" width="{WIDTH - 32}" height="{height}">',
-            *body,
-            "</svg>",
-            *notes,
-            "</svg>",
-            "",
-        ]
-    )
+    lines = [
+        _text("title", "16", 28, chart.title),
+        *legend,
+        f'<svg x="16" y="{top}" width="{WIDTH - 32}" height="{height}">',
+        *body,
+        "</svg>",
+        *notes,
+    ]
+    return lines, top + height + 17 * len(notes) + 16
 
 
 def swatch(series: int) -> str:
