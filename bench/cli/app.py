@@ -28,6 +28,7 @@ COMMANDS = {
     "audit": ("audit:audit", "Check a cell's collectives, data loading or unused parameters"),
     "import": ("import_:import_", "Import figures measured elsewhere as a run"),
     "matrices": ("matrices:matrices", "List the matrices that come with bench, or print one"),
+    "export": ("export:export", "Add results to W&B, MLflow or trackio, without a network"),
     "schema": ("schema:schema", "Print the JSON Schema of a matrix file or a stored result"),
     "guide": ("guide:guide", "List the guides, or print one"),
 }

@@ -12,10 +12,13 @@ def needed(module: str, *, extra: str) -> ModuleType:
     Raises:
         InputError: it is not installed; names the extra that installs it.
     """
+    missing = InputError(
+        f"this export needs the library {module}, which is not installed", fix=f"pip install 'training-bench[{extra}]'"
+    )
     try:
-        return import_module(module)
+        found = import_module(module)
     except ModuleNotFoundError as error:
-        raise InputError(
-            f"this export needs the library {error.name}, which is not installed",
-            fix=f"pip install 'training-bench[{extra}]'",
-        ) from error
+        raise missing from error
+    if found.__file__ is None:  # a folder of that name: W&B leaves a folder wandb/ where it was used
+        raise missing
+    return found

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pydantic import JsonValue
 
 from bench.report.merge_runs import merge, run_names
+from bench.report.rows import Summary
 from bench.report.summary import summarize
 from bench.report.tables.export import records
 from bench.store.run_folder import Store
@@ -18,14 +19,23 @@ if TYPE_CHECKING:
 
 def load(folders: Sequence[Path]) -> "pd.DataFrame":
     """See `bench.load`."""
+    return frame(records(summary_of(folders)))
+
+
+def summary_of(folders: Sequence[Path]) -> Summary:
+    """The results of runs, merged as in a report. A file that cannot be read is left out with a warning.
+
+    Raises:
+        InputError: a folder holds no run.
+    """
     stores = dict(zip(run_names(folders), map(Store, folders), strict=True))
     results = {name: store.results() for name, store in stores.items()}
     merged, _ = merge(results, {name: store.probes() for name, store in stores.items()})
     for store in stores.values():
         for file, why in store.unreadable.items():
-            warnings.warn(f"{file} is left out: {why}", stacklevel=3)
+            warnings.warn(f"{file} is left out: {why}", stacklevel=4)
     calibrations = [known for store in stores.values() if (known := store.calibration())]
-    return frame(records(summarize(merged, calibrations)))
+    return summarize(merged, calibrations)
 
 
 def frame(rows: Sequence[Mapping[str, JsonValue]]) -> "pd.DataFrame":

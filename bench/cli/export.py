@@ -1,0 +1,32 @@
+"""`bench export`: results into an experiment tracker."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from bench.cli.app import REPORTS
+from bench.units import counted
+
+
+def export(
+    tracker: Annotated[Literal["wandb", "mlflow", "trackio"], typer.Argument(help="The tracker.")],
+    folders: Annotated[
+        list[Path] | None, typer.Argument(metavar="RUN", help="Run folders.  [default: the newest run]")
+    ] = None,
+    project: Annotated[str, typer.Option(metavar="NAME", help="The project, or experiment, to add runs to.")] = "bench",
+) -> None:
+    """Add results to W&B, MLflow or trackio, without a network.
+
+    Each cell and batch becomes one run of the tracker, with its settings, figures and losses under the names of csv and
+    json. The same command again adds them again.
+    """
+    from bench.report.render.trackers import TRACKERS
+    from bench.report.tables.data_frame import summary_of
+    from bench.report.tables.tracked import tracked
+    from bench.store.newest_run import newest
+
+    folders = folders or [newest(REPORTS)]
+    runs = tracked(summary_of(folders))
+    where = TRACKERS[tracker](runs, project, folders[0].resolve().name)
+    typer.echo(f"{counted(len(runs), 'run')} in {where}")
