@@ -60,7 +60,7 @@ def test_the_list_of_commands_says_what_each_says_of_itself(command: str) -> Non
 def test_a_misspelt_command_is_answered_with_the_nearest() -> None:
     done = bench("repot")
     assert done.exit_code == 2
-    assert "No such command 'repot'. Did you mean 'report'?" in done.stderr
+    assert "No such command 'repot'. Did you mean 'report'" in done.stderr
 
 
 @pytest.mark.parametrize("command", COMMANDS)

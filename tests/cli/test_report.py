@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from commands import bench, stored
-from examples import MACHINE, MATRIX_YAML, result
+from examples import MACHINE, MATRIX_YAML, ok, result
+from examples import stored as stored_results
 
 from bench import machine
 from bench.cli import selection
@@ -98,7 +99,8 @@ def test_the_option_names_every_format_and_refuses_others() -> None:
     done = bench("report", "run", "--format", "htlm")
     assert (done.exit_code, done.stdout) == (2, "")
     assert done.stderr == (
-        "bench: --format: 'htlm' is not a format\n  allowed: md, html, csv, json, parquet\n  did you mean 'html'?\n"
+        "bench: --format: 'htlm' is not a format\n"
+        "  allowed: md, html, csv, json, parquet, svg, png, pdf\n  did you mean 'html'?\n"
     )
 
 
@@ -110,7 +112,8 @@ def test_an_unknown_ending_is_refused_before_anything_is_written(name: str, tmp_
     ending = Path(name).suffix
     assert done.stderr == (
         f"bench: --output {name}: {ending!r} is not the ending of a format\n"
-        "  allowed: .md, .markdown, .html, .htm, .csv, .json, .parquet\n  or name the format with --format\n"
+        "  allowed: .md, .markdown, .html, .htm, .csv, .json, .parquet, .svg, .png, .pdf\n"
+        "  or name the format with --format\n"
     )
     assert not Path(name).exists()
 
@@ -232,3 +235,26 @@ def test_a_copy_without_its_scripts_names_none(killed: Store) -> None:
     assert "command.sh" in bench("show", "ddp", "run").stdout
     script.unlink()
     assert "command.sh" not in bench("show", "ddp", "run").stdout
+
+
+# --- choices --------------------------------------------------------------------------------------------------------
+
+
+def test_a_choice_decides_what_is_a_requirement() -> None:
+    """By default each camera count has an answer; with --choice num_cams, each backend has one."""
+    cells = [("ddp", 1, 0.1), ("ddp", 4, 0.2), ("zero2", 1, 0.3), ("zero2", 4, 0.4)]
+    stored_results(Path("run"), [result(ok((s,) * 3, (s,) * 3), backend=b, axes={"num_cams": n}) for b, n, s in cells])
+
+    def answers(*choice: str) -> list[str]:
+        lines = bench("report", "run", *choice).stdout.splitlines()
+        return [line.partition(", batch")[0] for line in lines if "train with" in line]
+
+    assert answers() == ["- For num_cams 1: train with ddp", "- For num_cams 4: train with ddp"]
+    assert answers("--choice", "num_cams") == [
+        "- For backend ddp: train with ddp, num_cams 1",
+        "- For backend zero2: train with zero2, num_cams 1",
+    ]
+    assert answers("--choice", "num_cams", "--choice", "backend") == ["- train with ddp, num_cams 1"]
+    done = bench("report", "run", "--choice", "num_cmas")
+    assert done.exit_code == 2
+    assert "did you mean 'num_cams'?" in done.stderr
