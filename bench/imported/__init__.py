@@ -1,7 +1,7 @@
 """Imported figures -> results: published tables as CSV, and the JSON of step profilers.
 
 files.py           a file -> its rows, with the place of every value
-own.py             the columns of bench's own csv and json -> fields
+names.py           the names of profilers and of bench itself -> fields
 fields.py          the fields of a row, their units, and how each is parsed
 results.py         a row -> a Result; what the row does not say stays unknown
 contradictions.py  figures of a row that contradict each other

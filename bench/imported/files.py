@@ -12,7 +12,7 @@ from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
 from bench.imported.fields import FIELDS, OPTION, UNITS_IN_WORDS
-from bench.imported.own import LONG_NAMES, fields_of, is_own
+from bench.imported.names import fields_of, is_own
 from bench.matrix.yaml_file import read_text, show
 from bench.records.phases import STORED_PHASES
 from bench.units import UNKNOWN
@@ -22,17 +22,6 @@ UNSAID = ("", UNKNOWN, "-")
 """Table cells that mean unknown."""
 MAX_BYTES = 2**26
 """Largest size of a file. Profilers may write every step."""
-
-FROM_PROFILERS = {
-    "global_step_time_s": "step_time_s",
-    "per_rank_step_time_s": "step_time_s_per_rank",
-    "peak_alloc_gb_worst": "peak_allocated_gb",
-    "peak_reserved_gb_worst": "peak_reserved_gb",
-    "batch_per_rank": "batch",
-    "world_size": "num_processes",
-}
-"""Names that step profilers use, and the matching field."""
-OTHER_NAMES = {**FROM_PROFILERS, **LONG_NAMES}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,11 +102,10 @@ def _read_csv(text: str, where: str, common: Given) -> Table:
             if not any(cell.strip() for cell in cells):
                 continue
             if header is None:
-                names = [OTHER_NAMES.get(cell.strip(), cell.strip()) for cell in cells]
-                own = is_own(names)
-                fields = fields_of(names) if own else {}
-                header = _header([fields.get(name, name) for name in names], place)
-                not_read = [name for name in names if fields.get(name, name) is None]
+                columns = [cell.strip() for cell in cells]
+                fields, own = fields_of(columns), is_own(columns)
+                header = _header([fields[column] for column in columns], place)
+                not_read = [column for column in columns if fields[column] is None]
                 continue
             if len(cells) != len(header):
                 raise InputError(
@@ -201,10 +189,9 @@ def _read_json(text: str, where: str, common: Given) -> Table:
     places = [where if entry is data else f"{where}[{index}]" for index, entry in enumerate(entries)]
     rows, not_read = [], []
     for entry, place in zip(entries, places, strict=True):
-        own = is_own(list(entry))
-        values, unread = _profile(_renamed(entry) if own else entry, place)
+        values, unread = _profile(entry, place)
         not_read += unread
-        rows.append(_with(common, values, dict.fromkeys(values, place), place, own=own))
+        rows.append(_with(common, values, dict.fromkeys(values, place), place, own=is_own(list(entry))))
     return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
 
 
@@ -221,16 +208,11 @@ def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
     return values
 
 
-def _renamed(entry: Values) -> Values:
-    """An object that bench wrote, with the names of fields where an import has one."""
-    columns = {OTHER_NAMES.get(name, name): value for name, value in entry.items()}
-    return {field or name: columns[name] for name, field in fields_of(list(columns)).items()}
-
-
 def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
     """The fields in a profiler's object, and the keys that are not fields."""
     values: Values = {}
     unread: list[str] = []
+    fields = fields_of(list(entry))
     for key, value in entry.items():
         if value is None:
             continue
@@ -240,8 +222,8 @@ def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
             values |= {f"{name}_s": mean_s for name, mean_s in value.items() if name in STORED_PHASES}
             unread += [f"{key}.{name}" for name in value if name not in STORED_PHASES]
             continue
-        name = OTHER_NAMES.get(key, key)
-        if name not in FIELDS and not re.fullmatch(OPTION, name):
+        name = fields[key]
+        if name is None or (name not in FIELDS and not re.fullmatch(OPTION, name)):
             unread.append(key)
         elif name in values:
             raise InputError(f"{name!r} is given twice", where=place, field=key)

@@ -174,17 +174,16 @@ def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
         )
     batch_global = attempt.batch_per_rank * attempt.cell.num_processes
     step_s = max(step_times_s, default=None)
-    if step_s and samples_per_s and not row.own:
-        contradictions.of_throughput(row, attempt, step_s, samples_per_s)
     capacity, peak = _bytes(row, "capacity"), _bytes(row, "peak")
     share = _read(row, "capacity_share", fields.share)
-    for name in ("peak_allocated", "peak_reserved", "peak"):
-        if not row.own:
-            contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
     phases_s = {
         name: mean_s for name in STORED_PHASES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
     }
     if not row.own:
+        if step_s and samples_per_s:
+            contradictions.of_throughput(row, attempt, step_s, samples_per_s)
+        for name in ("peak_allocated", "peak_reserved", "peak"):
+            contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
         contradictions.of_phases(row, phases_s, step_s or batch_global / (samples_per_s or 1))
     return Reported(
         source=source,
