@@ -45,7 +45,7 @@ def frame(rows: Sequence[Mapping[str, JsonValue]]) -> "pd.DataFrame":
     table = pd.DataFrame(list(rows))
     for name in table:
         column = [row.get(str(name)) for row in rows]
-        known = [value for value in column if value is not None]
-        if known and len(known) < len(column) and all(type(value) is int and abs(value) < 2**63 for value in known):
-            table[name] = pd.array(column, dtype="Int64")
+        whole = [value for value in column if type(value) is int and abs(value) < 2**63]
+        if whole and 0 < column.count(None) == len(column) - len(whole):
+            table[name] = pd.array([value if isinstance(value, int) else None for value in column], dtype="Int64")
     return table
