@@ -86,4 +86,4 @@ map: install ## Draw the rooms of bench and who imports whom, from the code
 	$(BIN)/python tests/house/draw.py
 
 clean: ## Remove the environment and caches; reports stay
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache *.egg-info
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info

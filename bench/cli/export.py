@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import typer
 
 from bench.cli.app import REPORTS
+from bench.errors import InputError
 from bench.units import counted
 
 
@@ -28,5 +29,7 @@ def export(
 
     folders = folders or [newest(REPORTS)]
     runs = tracked(summary_of(folders))
+    if not runs:
+        raise InputError("has no results yet", where=", ".join(map(str, folders)), fix="`bench run` measures some")
     where = TRACKERS[tracker](runs, project, folders[0].resolve().name)
     typer.echo(f"{counted(len(runs), 'run')} in {where}")
