@@ -10,6 +10,9 @@ from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Shar
 
 MixedPrecision = Literal["bf16", "no"]
 
+LATER = "later"
+"""Marks a field that is newer than stored cells. At its default, the id leaves it out, so that theirs stay the same."""
+
 
 class Measure(Frozen):
     """How a step is measured. On a CPU the matrix loader uses smaller numbers unless the user gives them."""
@@ -69,7 +72,7 @@ class Cell(Frozen):
     @property
     def id(self) -> str:
         """Ten hex digits of the content's hash."""
-        return _digest(self.model_dump(mode="json"))
+        return _digest(_hashed(self))
 
     @property
     def slug(self) -> str:
@@ -169,6 +172,18 @@ class Audit(Frozen):
     @property
     def slug(self) -> str:
         return f"{self.cell.slug}/audit-{self.kind}"
+
+
+def _hashed(record: Frozen) -> dict[str, Any]:
+    """The content of a record without what is marked `LATER` and has its default."""
+    content = record.model_dump(mode="json")
+    for name, field in type(record).model_fields.items():
+        value = getattr(record, name)
+        if LATER in field.metadata and value == field.default:
+            del content[name]
+        elif isinstance(value, Frozen):
+            content[name] = _hashed(value)
+    return content
 
 
 def _digest(content: Any) -> str:
