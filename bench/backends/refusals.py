@@ -12,18 +12,11 @@ from bench.records.cell import Cell
 
 def forbids(cell: Cell, device: Device) -> str | None:
     """Why this cell cannot run, or None when it can. The sweep records a cell that cannot run as skipped."""
-    family, sharding = backend_of(cell).family, backend_of(cell).sharding
-    if sharding == "zero3" and cell.options.get("grad_ckpt"):
-        return (
-            "ZeRO-3 with gradient checkpointing does not work: the parameters are partitioned again before"
-            " recomputation, so their shapes differ from those saved in forward"
-        )
+    family = backend_of(cell).family
     if family == "deepspeed" and cell.train.optimizer == "none":
         return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
-    if FAMILIES[family].keeps_masters and not cell.train.master_weights:
+    if FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and not cell.train.master_weights:
         return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
-    if family != "single" and device == "cpu" and cell.num_processes == 1:
-        return f"{cell.backend} on a CPU needs at least two processes: accelerate creates no process group for one"
     if family in ("fsdp", "fsdp2"):
         return _forbids_loading(section(backend_of(cell).config, "fsdp_config"), family, device)
     return None
@@ -49,8 +42,8 @@ def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Devi
 
 
 WHY_NO_ACCUMULATION = (
-    "bench measures whole optimizer steps. With accumulation, each micro-step would count as a step, and the reported"
-    " throughput would be too high by that factor. It is always 1; choose a larger batch"
+    "bench makes an optimizer step for each batch, so nothing would accumulate, and the result would not be what its"
+    " config says. It is always 1; choose a larger batch"
 )
 
 

@@ -15,7 +15,6 @@ from bench.launch.accelerate_launch import END_TIMEOUT_S, Launch, OwnLaunch
 from bench.launch.environment import added_environment
 from bench.launch.executor import Context, LaunchResult
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch
-from bench.records.base import Device
 from bench.records.cell import Cell
 from bench.records.hang import Stuck
 from bench.store import spool
@@ -32,7 +31,7 @@ class RankServers:
     def __init__(self, folder: Path, num_processes: int, context: Context) -> None:
         self.folder, self.num_processes, hardware = folder, num_processes, context.hardware
         config_file = folder / "accelerate.yaml"
-        write_yaml(config_file, _plain_config(num_processes, hardware.device))
+        write_yaml(config_file, _plain_config(num_processes))
         added = added_environment(num_processes, hardware, os.environ)
         preloads = ",".join(sorted(context.preloads.get(num_processes, ())))
         serve = ["serve", str(folder), preloads, *context.modules]
@@ -142,7 +141,7 @@ class Forking:
             self._own.close()
 
 
-def _plain_config(num_processes: int, device: Device) -> dict[str, Any]:
+def _plain_config(num_processes: int) -> dict[str, Any]:
     """The config that starts rank servers. It names no backend: every attempt has its own."""
     return {
         "compute_environment": "LOCAL_MACHINE",
@@ -151,7 +150,7 @@ def _plain_config(num_processes: int, device: Device) -> dict[str, Any]:
         "mixed_precision": "no",
         "num_machines": 1,
         "num_processes": num_processes,
-        "use_cpu": device == "cpu" and num_processes == 1,
+        "use_cpu": False,  # it would stay in the environment of every attempt, and DeepSpeed's could not join
     }
 
 

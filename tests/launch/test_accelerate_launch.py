@@ -311,7 +311,7 @@ def test_the_folders_that_torch_makes_end_with_the_launch(tmp_path: Path) -> Non
     folder, temporary = tmp_path / "servers", tmp_path / "tmp"
     folder.mkdir()
     temporary.mkdir()
-    write_yaml(folder / "accelerate.yaml", _plain_config(2, "cpu"))
+    write_yaml(folder / "accelerate.yaml", _plain_config(2))
     added = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["serve", str(folder), "single"], added)
     try:
