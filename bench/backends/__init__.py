@@ -13,6 +13,7 @@ from bench.backends.registry import (
     from_accelerate_config,
     preloads,
 )
+from bench.backends.sharding import mesh
 
 __all__ = [
     "BACKENDS",
@@ -27,6 +28,7 @@ __all__ = [
     "expected_regime",
     "forbids",
     "from_accelerate_config",
+    "mesh",
     "preloads",
     "shards_parameters",
 ]

@@ -3,6 +3,7 @@
 from typing import Any
 
 from bench.backends.registry import FAMILIES, backend_of
+from bench.backends.sharding import beside_sharding, sharding_config
 from bench.records.base import Device
 from bench.records.cell import Cell
 
@@ -31,8 +32,9 @@ def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dic
     }
     if FAMILIES[backend.family].wraps_units:
         config["fsdp_config"] = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units), **config.get("fsdp_config", {})}
+        config["fsdp_config"] |= sharding_config(cell)
     if backend.family == "deepspeed":
-        config["deepspeed_config"] = dict(config.get("deepspeed_config", {}))
+        config["deepspeed_config"] = {**config.get("deepspeed_config", {}), **sharding_config(cell)}
         if "deepspeed_config_file" in config["deepspeed_config"]:
             del config["mixed_precision"]  # accelerate rejects a precision that is set in both files
         else:
@@ -50,4 +52,4 @@ def beside_config(cell: Cell) -> list[str]:
         settings.append("gradients reduced in fp32")
     if family == "deepspeed":
         settings.append("DeepSpeed's buckets no larger than the model")
-    return settings
+    return settings + beside_sharding(cell)

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pydantic import JsonValue
 
 from bench.backends.registry import FAMILIES, Family, backend_of, section
+from bench.backends.sharding import forbids_option
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -13,6 +14,8 @@ from bench.records.cell import Cell
 def forbids(cell: Cell, device: Device) -> str | None:
     """Why this cell cannot run, or None when it can. The sweep records a cell that cannot run as skipped."""
     family = backend_of(cell).family
+    if reason := forbids_option(cell, device):
+        return reason
     if family == "deepspeed" and cell.train.optimizer == "none":
         return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
     if FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and not cell.train.master_weights:

@@ -1,6 +1,7 @@
 """The regime that a cell requests: what its ranks must observe."""
 
 from bench.backends.registry import FAMILIES, backend_of
+from bench.backends.sharding import expected_sharding
 from bench.records.base import Device
 from bench.records.cell import Cell
 
@@ -31,9 +32,11 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     if cell.accelerate is None:
         reduction = "float32" if family.reduces_in_fp32 else low
         regime["reduction_dtype"] = None if alone else reduction
+        regime |= expected_sharding(cell)
     return regime
 
 
 def shards_parameters(cell: Cell) -> bool:
     """Whether each rank must hold only a part of the parameters."""
-    return cell.num_processes > 1 and backend_of(cell).sharding not in ("none", "NO_SHARD", "zero0", "zero1", "zero2")
+    ranks = cell.num_processes // cell.train.dp_replicate_size
+    return ranks > 1 and backend_of(cell).sharding not in ("none", "NO_SHARD", "zero0", "zero1", "zero2")

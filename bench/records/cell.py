@@ -9,9 +9,10 @@ from pydantic import Field, model_validator
 from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Share
 
 MixedPrecision = Literal["bf16", "no"]
+Offload = Literal["none", "optimizer", "params"]
 
 LATER = "later"
-"""Marks a field that is newer than stored cells. At its default, the id leaves it out, so that theirs stay the same."""
+"""Marks a field that earlier results do not have. At its default, a cell's id leaves it out, so that theirs hold."""
 
 
 class Measure(Frozen):
@@ -49,6 +50,16 @@ class Train(Frozen):
     """Let DDP look for parameters that the loss does not depend on. Walks the graph every step."""
     compile: bool = False
     """torch.compile each unit of the model."""
+    reshard_after_forward: Annotated[bool | Annotated[int, Field(ge=2)] | None, LATER] = None
+    """fsdp2: free the gathered weights of a unit after its forward, and gather them again for its backward. A number
+    spreads them over that many ranks instead. null: the backend's default, true."""
+    dp_replicate_size: Annotated[int, Field(ge=1), LATER] = 1
+    """fsdp2: the number of groups of ranks that each shard a whole model: hybrid sharding."""
+    offload: Annotated[Offload, LATER] = "none"
+    """Keep the optimizer's state and its step on the host, or the weights too."""
+    zero_overlap_comm: Annotated[bool | None, LATER] = None
+    """ZeRO: reduce gradients on a stream of their own while backward runs. null: DeepSpeed's default, true for ZeRO-3
+    and false for ZeRO-1 and ZeRO-2."""
 
 
 class Cell(Frozen):
@@ -100,6 +111,14 @@ class Regime(Frozen):
     """Dtype of Adam's moments."""
     reduction_dtype: str | None
     """Dtype in which gradients are communicated, from the collectives of a step; null with one rank."""
+    mesh: Annotated[dict[str, AtLeastOne] | None, LATER] = None
+    """fsdp2: the sizes of its mesh's dimensions by name. null: no mesh, or stored before this field existed."""
+    reshard_after_forward: Annotated[bool | int | None, LATER] = None
+    """fsdp2: as the units do it; null elsewhere."""
+    offload: Annotated[Offload | None, LATER] = None
+    """What FSDP or DeepSpeed keeps on the host; null elsewhere."""
+    overlap_comm: Annotated[bool | None, LATER] = None
+    """Whether DeepSpeed reduces gradients while backward runs; null elsewhere."""
     matmul_shares: dict[str, Share] | None = None
     """FLOPs of matrix products, convolutions and attention in one warm-up step: the share of each dtype, the largest
     first. null: not observed, as under torch.compile, or there were none."""
@@ -108,6 +127,11 @@ class Regime(Frozen):
     def matmul_dtype(self) -> str | None:
         """The dtype of most FLOPs of matrix products; None where it was not observed."""
         return max(self.matmul_shares, key=self.matmul_shares.__getitem__) if self.matmul_shares else None
+
+    @property
+    def replicas(self) -> int:
+        """Groups of ranks that each hold the whole model, sharded among them."""
+        return (self.mesh or {}).get("dp_replicate", 1)
 
     @model_validator(mode="after")
     def _parts_of_the_whole(self) -> Self:
@@ -177,13 +201,15 @@ class Audit(Frozen):
 def _hashed(record: Frozen) -> dict[str, Any]:
     """The content of a record without what is marked `LATER` and has its default."""
     content = record.model_dump(mode="json")
-    for name, field in type(record).model_fields.items():
-        value = getattr(record, name)
-        if LATER in field.metadata and value == field.default:
+    for name, default in later_defaults(type(record)).items():
+        if getattr(record, name) == default:
             del content[name]
-        elif isinstance(value, Frozen):
-            content[name] = _hashed(value)
-    return content
+    return content | {name: _hashed(part) for name, part in record if isinstance(part, Frozen)}
+
+
+def later_defaults(kind: type[Frozen]) -> dict[str, Any]:
+    """The fields of a record that are marked `LATER`, with their defaults."""
+    return {name: field.default for name, field in kind.model_fields.items() if LATER in field.metadata}
 
 
 def _digest(content: Any) -> str:

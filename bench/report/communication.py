@@ -17,7 +17,7 @@ reduce-scatter and an all-gather (arXiv:1910.02054, section 7.1)."""
 NEGLIGIBLE = 0.01
 
 
-def gathered(sharding: str, parameters: int, units: Mapping[int, int]) -> int:
+def gathered(sharding: str, parameters: int, units: Mapping[int, int], *, reshards: bool = True) -> int:
     """Parameters that one step gathers, each as often as it is gathered.
 
     Counted by torch's flight recorder on two ranks, with torch 2.13, accelerate 1.15 and DeepSpeed 0.19. What backward
@@ -27,10 +27,10 @@ def gathered(sharding: str, parameters: int, units: Mapping[int, int]) -> int:
       in no unit stays gathered after forward (arXiv:2304.11277; torch/distributed/fsdp/_runtime_utils.py,
       `_post_forward_reshard`).
     - SHARD_GRAD_OP gathers everything once.
-    - fully_shard, with `fsdp_reshard_after_forward`, gathers a unit for each of its forwards and again for each
-      backward of these. What is in no unit stays gathered after forward: accelerate leaves the root to torch, which
-      keeps it (accelerate/utils/fsdp_utils.py, `fsdp2_prepare_model`). That function also makes the embedding of a
-      model with `get_input_embeddings` a unit; this formula does not count its second gather.
+    - fully_shard, if it reshards after forward, gathers a unit for each of its forwards and again for each backward of
+      these, else everything once. What is in no unit stays gathered after forward: accelerate leaves the root to torch,
+      which keeps it (accelerate/utils/fsdp_utils.py, `fsdp2_prepare_model`). That function also makes the embedding of
+      a model with `get_input_embeddings` a unit; this formula does not count its second gather.
     - ZeRO-3 keeps a parameter that is needed again within `stage3_max_reuse_distance` parameters, and those of up to
       `stage3_param_persistence_threshold` for the whole step (deepspeed/runtime/zero/partitioned_param_coordinator.py,
       `__params_to_release`). If the whole step passes fewer, it gathers once; otherwise this is an upper bound, one
@@ -39,6 +39,7 @@ def gathered(sharding: str, parameters: int, units: Mapping[int, int]) -> int:
     Args:
         parameters: of the whole model.
         units: parameters of its units by how often a step runs their forward.
+        reshards: whether fully_shard frees the weights of a unit after its forward.
     """
     used = {runs: number for runs, number in units.items() if runs}
     rest = parameters - sum(units.values())
@@ -47,7 +48,7 @@ def gathered(sharding: str, parameters: int, units: Mapping[int, int]) -> int:
     match sharding:
         case "FULL_SHARD" | "HYBRID_SHARD":
             return for_each_run + sum(used.values())
-        case "fully_shard":
+        case "fully_shard" if reshards:
             return 2 * for_each_run - rest
         case "zero3":
             return everything if 2 * for_each_run <= REUSE_DISTANCE else 2 * for_each_run
@@ -64,6 +65,8 @@ def payload_bytes(
     (deepspeed/runtime/zero/stage_1_and_2.py, `allreduce_and_scatter`); then it gathers the stepped weights. A sharded
     model reduce-scatters its gradients and gathers its weights (section 7.2.2), see `gathered`.
 
+    There is no formula for hybrid sharding, nor for weights that are resharded to smaller groups.
+
     Args:
         units: see `gathered`.
         computed_in_bytes: size of one gathered weight.
@@ -76,9 +79,11 @@ def payload_bytes(
         return {"all_reduce": reduced}
     if kind in ("zero1", "zero2"):
         return {"all_reduce": reduced, "all_gather": float(ITEM_BYTES[regime.weights_dtype] * parameters)}
-    if units is None:
+    reshards = regime.reshard_after_forward
+    if units is None or regime.replicas > 1 or reshards not in (None, True, False):
         return None
-    return {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * gathered(kind, parameters, units))}
+    weights = gathered(kind, parameters, units, reshards=reshards is not False)
+    return {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * weights)}
 
 
 def sent_bytes(operation: str, payload: float, ranks: int) -> float | None:

@@ -4,7 +4,10 @@ from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
 
+from pydantic import JsonValue
+
 from bench.errors import InputError
+from bench.records.cell import Regime, later_defaults
 from bench.records.outcome import Ok, Result
 from bench.records.sources import differing
 from bench.report.conditions import disturbances
@@ -197,10 +200,15 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
         for ours, theirs in zip(base.outcome.ranks, head.outcome.ranks, strict=True):
             if ours.threads != theirs.threads:
                 yield f"threads of a rank: {ours.threads} against {theirs.threads}"
-            before, after = (rank.regime.model_dump(exclude={"matmul_shares"}) for rank in (ours, theirs))
-            if ours.regime.matmul_dtype and theirs.regime.matmul_dtype:  # earlier results do not know it
-                before["matmul_dtype"], after["matmul_dtype"] = ours.regime.matmul_dtype, theirs.regime.matmul_dtype
+            before, after = _known(ours.regime, theirs.regime), _known(theirs.regime, ours.regime)
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
+
+
+def _known(regime: Regime, other: Regime) -> dict[str, JsonValue]:
+    """The attributes that both regimes have. Earlier results do not know all of them."""
+    known = {**regime.model_dump(exclude={"matmul_shares"}), "matmul_dtype": regime.matmul_dtype}
+    later = {*later_defaults(Regime), "matmul_dtype"}
+    return {name: one for name, one in known.items() if name not in later or None not in (one, getattr(other, name))}
 
 
 def _only_in_one(

@@ -32,6 +32,7 @@ STARVED = 0.10
 LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
 SAME_LOSS = frozenset(
     {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "branch_sync", "find_unused_parameters"}
+    | {"reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
     | {"memory_limit_bytes", RUN, *OBSERVED}
 )
 """Fields that change how a step is computed, and not its result."""

@@ -53,8 +53,10 @@ def state(regime: Regime) -> State:
     last as long as the model and hold one more copy of all gradients: accelerate leaves `gradient_as_bucket_view` off
     (docs of DistributedDataParallel). Not included is memory that a step holds for a short time: gathered units,
     ZeRO's buckets, gradients while they are cast to fp32, activations.
+
+    With hybrid sharding, n is the number of ranks that share one model.
     """
-    n, parameters = regime.world_size, regime.parameters
+    n, parameters = regime.world_size // regime.replicas, regime.parameters
     kind = regime.sharding
     whole = kind in ("none", "NO_SHARD", "zero0")
     weight = ITEM_BYTES[regime.weights_dtype]
@@ -107,6 +109,7 @@ class Theory:
     regime: Regime | None
     """As observed; None where bench measured nothing, or where a dtype is not in `ITEM_BYTES`."""
     state: State | None
+    """None without a regime, and where a part of it is on the host."""
     peak: Peak | None
     recomputed_share: float | None
     """Share of the step's operations that is done a second time; None where the workload does not state it."""
@@ -124,7 +127,7 @@ def theory_of(cell: CellRows) -> Theory:
     work = next((rank.work for rank in ranks if rank.work is not None), None)
     return Theory(
         regime=regime,
-        state=state(regime) if regime else None,
+        state=state(regime) if regime and regime.offload in (None, "none") else None,
         peak=without_batch(cell) if regime else None,
         recomputed_share=recomputed_share(work) if work else None,
     )

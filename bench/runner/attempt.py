@@ -78,9 +78,10 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     start = time.perf_counter()
     preload(preloads(cell))
     workload.load(cell.workload)
-    if backend_of(cell).family == "deepspeed" and spec.device == "cpu":
+    offload = cell.train.offload != "none"
+    if backend_of(cell).family == "deepspeed" and (spec.device == "cpu" or offload):
         here.beat(Stage.COMPILE)
-        build_extensions()
+        build_extensions(spec.device, offload=offload)
         here.beat(Stage.SETUP)
     if isinstance(spec.attempt, Audit):
         audits.run(spec.attempt, here.device, here.out, here.rank, here.beat)

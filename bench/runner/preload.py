@@ -9,42 +9,56 @@ import fcntl
 import importlib
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench import machine, processes
+from bench.records.base import Device
 
 _ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks")
 
 
-def build_extensions() -> None:
-    """Build DeepSpeed's CPU communication helper now, without a memory limit: it would do so on first use.
+def build_extensions(device: Device, *, offload: bool) -> None:
+    """Build now, without a memory limit, what DeepSpeed would compile on first use.
+
+    Args:
+        device: on a CPU, DeepSpeed needs its communication helper.
+        offload: offloaded optimizer state needs its Adam for the host.
 
     torch guards the build with a file. A killed process leaves it behind, and later builds then wait for it forever
     (``torch.utils.file_baton``). The kernel releases ``bench.lock`` when its holder ends; the holder may remove a guard
     that no process has open.
     """
     from deepspeed.comm.torch import build_shm_op
+    from deepspeed.ops.op_builder import CPUAdamBuilder
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
+
+    if device == "cpu":
+        _build(ShareMemCommBuilder.NAME, build_shm_op)
+    if offload:
+        _build(CPUAdamBuilder.NAME, lambda: CPUAdamBuilder().load())
+
+
+def _build(name: str, build: Callable[[], object]) -> None:
     from torch.utils import cpp_extension
 
-    folder = Path(cpp_extension._get_build_directory(ShareMemCommBuilder.NAME, verbose=False))
+    folder = Path(cpp_extension._get_build_directory(name, verbose=False))
     with (folder / "bench.lock").open("w") as turn:
         fcntl.flock(turn, fcntl.LOCK_EX)
         _wait_for_baton(folder / "lock")
-        with processes.children_end_too(), _compiler_named():
-            build_shm_op()
+        with processes.children_end_too(), _compiler_named(name):
+            build()
 
 
 @contextlib.contextmanager
-def _compiler_named() -> Iterator[None]:
+def _compiler_named(extension: str) -> Iterator[None]:
     """Name a missing compiler. torch's error shows the whole build, but not what is missing."""
     try:
         yield
     except RuntimeError as error:
         if shutil.which(name := machine.compiler()):
             raise
-        raise ImportError(f"DeepSpeed compiles a communication helper on a CPU, and there is no {name}") from error
+        raise ImportError(f"DeepSpeed compiles its extension {extension}, and there is no {name}") from error
 
 
 def _wait_for_baton(file: Path) -> None:

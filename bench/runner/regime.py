@@ -13,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 from bench.backends import expected_regime, shards_parameters
 from bench.records.base import Device
 from bench.records.cell import Cell, Regime
+from bench.runner import sharding
 from bench.runner.computed import Computed
 from bench.runner.setup import Job
 
@@ -42,6 +43,7 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
         optimizer_dtype=_dtypes(moments),
         reduction_dtype=(step.reduction_dtype or _reduction(job.model)) if job.accelerator.num_processes > 1 else None,
         matmul_shares=step.matmul_shares,
+        **sharding.observed(job.model),
     )
 
 

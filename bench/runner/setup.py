@@ -19,6 +19,7 @@ from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
 from bench.errors import InputError
 from bench.records.cell import Cell
 from bench.records.rank_outcome import Work
+from bench.runner import sharding
 from bench.runner.device import Shim
 from bench.runner.master_weights import MasterWeights
 from bench.runner.units import Units
@@ -72,7 +73,8 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     _configure(accelerator, cell, model, batch_per_rank)
     dataset = task.dataset(cell.measure.seed)
     units = None if cell.train.compile else Units(model, task.units)
-    prepared = _prepare(accelerator, cell, model)
+    with sharding.meshed(accelerator, cell):
+        prepared = _prepare(accelerator, cell, model)
     prepared.model.train()
     if cell.train.compile:
         _compile_units(prepared.model, task.units)
@@ -130,6 +132,7 @@ def _configure(accelerator: Accelerator, cell: Cell, model: nn.Module, batch_per
         _fit_buckets(accelerator, sum(parameter.numel() for parameter in model.parameters()))
     if family == "fsdp2" and cell.mixed_precision == "bf16":
         _reduce_in_fp32(accelerator)
+    sharding.configure(accelerator, cell)
 
 
 class _Prepared(NamedTuple):

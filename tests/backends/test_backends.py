@@ -96,6 +96,21 @@ def test_the_section_of_its_own(backend: str, section: str, wanted: dict[str, An
         assert config["gradient_clipping"] == 2.5
 
 
+@pytest.mark.parametrize(
+    ("backend", "train", "wanted"),
+    [
+        ("fsdp", {"offload": "params"}, {"fsdp_offload_params": True}),
+        ("fsdp2", {"reshard_after_forward": False}, {"fsdp_reshard_after_forward": False}),
+        ("fsdp2", {"reshard_after_forward": 2}, {"fsdp_reshard_after_forward": True}),  # the runner sets the number
+        ("zero2", {"offload": "optimizer"}, {"offload_optimizer_device": "cpu", "offload_param_device": "none"}),
+        ("zero3", {"offload": "params"}, {"offload_optimizer_device": "cpu", "offload_param_device": "cpu"}),
+    ],
+)
+def test_options_of_sharding(backend: str, train: dict[str, Any], wanted: dict[str, Any], tmp_path: Path) -> None:
+    config = parsed(of(backend, **option(**train)), tmp_path)
+    assert wanted.items() <= (config.fsdp_config or config.deepspeed_config).items()
+
+
 def test_own_config_names_its_own_units_and_keeps_its_own_settings(tmp_path: Path) -> None:
     mine = {
         "distributed_type": "FSDP",
@@ -181,20 +196,40 @@ def test_sharding_strategies_are_numbered_as_in_torch() -> None:
 
 CKPT = {"options": {"grad_ckpt": True}}
 NO_OPTIMIZER = {"train": Train(optimizer="none")}
+NO_MASTERS = {"train": Train(master_weights=False)}
 ALONE = {"num_processes": 1}
+
+
+def option(**train: Any) -> dict[str, Any]:
+    return {"train": Train(**train)}
 
 
 @pytest.mark.parametrize(
     ("backend", "changes", "device", "says"),
     [
-        *((backend, CKPT, device, None) for backend in BACKENDS if backend != "zero3" for device in ("cpu", "cuda")),
-        ("zero3", CKPT, "cpu", "ZeRO-3 with gradient checkpointing"),
-        ("zero3", CKPT, "cuda", "partitioned again"),
-        ("zero3", {"options": {"grad_ckpt": False}}, "cpu", None),
+        *((backend, CKPT, device, None) for backend in BACKENDS for device in ("cpu", "cuda")),
         *((backend, NO_OPTIMIZER, "cuda", "needs an optimizer") for backend in ("zero1", "zero2", "zero3")),
         *((backend, NO_OPTIMIZER, "cuda", None) for backend in ("single", "ddp", "fsdp", "fsdp2")),
-        *((backend, ALONE, "cpu", f"{backend} on a CPU needs at least two processes") for backend in TWO_RANKS),
-        *((backend, ALONE, "cuda", None) for backend in BACKENDS),
+        *((backend, ALONE, device, None) for backend in BACKENDS for device in ("cpu", "cuda")),
+        *((backend, NO_MASTERS, "cpu", "keeps its own fp32") for backend in ("fsdp", "fsdp2", "zero1", "zero3")),
+        *((backend, {**NO_MASTERS, "mixed_precision": "no"}, "cpu", None) for backend in BACKENDS),
+        ("fsdp2", option(reshard_after_forward=False), "cuda", None),
+        ("fsdp2", option(dp_replicate_size=2), "cuda", None),
+        ("fsdp2", option(dp_replicate_size=3), "cuda", "2 ranks make no 3 equal groups"),
+        ("fsdp2", option(reshard_after_forward=2), "cuda", "all of them are `true`"),
+        ("fsdp2", {**option(reshard_after_forward=2), "num_processes": 4}, "cuda", None),
+        ("fsdp2", {**option(reshard_after_forward=3), "num_processes": 8}, "cuda", "a part of the 8 ranks"),
+        ("fsdp2", option(offload="optimizer"), "cuda", "together with the weights"),
+        ("fsdp2", option(offload="params"), "cpu", None),
+        ("fsdp", option(offload="params"), "cpu", "pins offloaded weights for a GPU"),
+        ("fsdp", option(offload="params"), "cuda", None),
+        ("fsdp", option(reshard_after_forward=False), "cuda", "fsdp_grad_op"),
+        ("fsdp", option(dp_replicate_size=2), "cuda", "only FSDP2"),
+        ("ddp", option(offload="params"), "cuda", "keeps all its state on its device"),
+        ("ddp", option(zero_overlap_comm=True), "cuda", "a setting of DeepSpeed"),
+        ("zero1", option(offload="optimizer", zero_overlap_comm=True), "cpu", None),
+        ("zero2", option(offload="params"), "cuda", "under ZeRO-3 only"),
+        ("zero3", option(offload="params"), "cpu", None),
     ],
 )
 def test_what_is_forbidden_says_why(backend: str, changes: dict[str, Any], device: Device, says: str | None) -> None:
@@ -202,12 +237,17 @@ def test_what_is_forbidden_says_why(backend: str, changes: dict[str, Any], devic
     assert reason is None if says is None else says in (reason or "")
 
 
+def test_an_option_of_sharding_does_not_change_an_own_config() -> None:
+    reason = backends.forbids(own(fsdp(fsdp_version=2), **option(reshard_after_forward=False)), "cuda")
+    assert "set it in your own accelerate config" in (reason or "")
+
+
 @pytest.mark.parametrize("version", [1, 2])
 @pytest.mark.parametrize("device", ["cpu", "cuda"])
 @pytest.mark.parametrize("loading", [None, True, False, "false"])
 @pytest.mark.parametrize("synced", [None, True, False])
 def test_own_fsdp_says_which_switches_to_set(version: int, device: Device, loading: object, synced: object) -> None:
-    """As seen in runs of each combination."""
+    """tests/faults/test_refusals.py runs each combination on a CPU."""
     switches = {"fsdp_cpu_ram_efficient_loading": loading, "fsdp_sync_module_states": synced}
     config = {"fsdp_version": version} | {name: value for name, value in switches.items() if value is not None}
     reason = backends.forbids(own({"distributed_type": "FSDP", "fsdp_config": config}), device)
@@ -217,16 +257,14 @@ def test_own_fsdp_says_which_switches_to_set(version: int, device: Device, loadi
     assert reason is None or all(name in reason for name in switches)
 
 
-def test_own_zero3_is_forbidden_like_the_built_in_one() -> None:
-    engine = {"zero_optimization": {"stage": 3}}
-    assert "ZeRO-3" in (backends.forbids(own(deepspeed(deepspeed_config_file=engine), **CKPT), "cuda") or "")
-    assert backends.forbids(own(deepspeed(zero_stage=1), **CKPT), "cuda") is None
-
-
 # --- the regime that proves it --------------------------------------------------------------------------------------
 
 CAST = {"weights_dtype": "bfloat16", "masters_dtype": "float32", "optimizer_dtype": "float32"}
 SHARDS = {"weights_dtype": "float32", "masters_dtype": "float32", "optimizer_dtype": "float32"}
+
+
+FSDP = {**SHARDS, "distributed_type": "FSDP", "offload": "none"}
+ZERO = {**CAST, "distributed_type": "DEEPSPEED", "reduction_dtype": "bfloat16", "offload": "none"}
 
 
 @pytest.mark.parametrize(
@@ -234,15 +272,21 @@ SHARDS = {"weights_dtype": "float32", "masters_dtype": "float32", "optimizer_dty
     [
         ("single", {**CAST, "distributed_type": "NO", "sharding": "none", "reduction_dtype": None}),
         ("ddp", {**CAST, "distributed_type": "MULTI_CPU", "sharding": "none", "reduction_dtype": "bfloat16"}),
-        ("fsdp", {**SHARDS, "distributed_type": "FSDP", "sharding": "FULL_SHARD", "reduction_dtype": "bfloat16"}),
+        ("fsdp", {**FSDP, "sharding": "FULL_SHARD", "reduction_dtype": "bfloat16"}),
+        ("fsdp_grad_op", {**FSDP, "sharding": "SHARD_GRAD_OP", "reduction_dtype": "bfloat16"}),
         (
-            "fsdp_grad_op",
-            {**SHARDS, "distributed_type": "FSDP", "sharding": "SHARD_GRAD_OP", "reduction_dtype": "bfloat16"},
+            "fsdp2",
+            {
+                **FSDP,
+                "sharding": "fully_shard",
+                "reduction_dtype": "float32",
+                "mesh": {"pp": 1, "dp": 2, "tp": 1},
+                "reshard_after_forward": True,
+            },
         ),
-        ("fsdp2", {**SHARDS, "distributed_type": "FSDP", "sharding": "fully_shard", "reduction_dtype": "float32"}),
-        ("zero1", {**CAST, "distributed_type": "DEEPSPEED", "sharding": "zero1", "reduction_dtype": "bfloat16"}),
-        ("zero2", {**CAST, "distributed_type": "DEEPSPEED", "sharding": "zero2", "reduction_dtype": "bfloat16"}),
-        ("zero3", {**CAST, "distributed_type": "DEEPSPEED", "sharding": "zero3", "reduction_dtype": "bfloat16"}),
+        ("zero1", {**ZERO, "sharding": "zero1", "overlap_comm": False}),
+        ("zero2", {**ZERO, "sharding": "zero2", "overlap_comm": False}),
+        ("zero3", {**ZERO, "sharding": "zero3", "overlap_comm": True}),
     ],
 )
 def test_the_regime_asked_for_in_bf16(backend: str, regime: dict[str, object]) -> None:

@@ -262,7 +262,7 @@ CASES = [
     Case(
         "accumulation in train",
         GOOD + "train: {gradient_accumulation_steps: 2}\n",
-        ("bad.yaml:6: train.gradient_accumulation_steps: 2", "micro-step"),
+        ("bad.yaml:6: train.gradient_accumulation_steps: 2", "nothing would accumulate"),
     ),
     Case("accumulation in launch", GOOD + "launch: {gradient_accumulation_steps: 1}\n", ("bad.yaml:6", "always 1")),
     Case("accumulation as an axis", GOOD + "  gradient_accumulation_steps: [1, 2]\n", ("bad.yaml:6", "is refused")),

@@ -27,12 +27,14 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 class Bench:
     """Runs the command line. All its descendants have a mark in their environment."""
 
+    module = "bench.cli"
+
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
 
     def start(self, *arguments: str, cwd: Path = HERE, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
-            [sys.executable, "-m", "bench.cli", *arguments],
+            [sys.executable, "-m", self.module, *arguments],
             cwd=cwd,
             env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **ONE_THREAD, **environment},
             stdout=subprocess.PIPE,

@@ -1,5 +1,6 @@
 """Toy whose backend silently runs in another regime than requested, in one way for each backend."""
 
+import contextlib
 import os
 from typing import Literal
 
@@ -7,7 +8,7 @@ import torch
 import torch.distributed as dist
 from toy import Toy, ToyConfig
 
-from bench.runner import attempt, setup
+from bench.runner import attempt, setup, sharding
 
 _set_up = attempt.set_up
 
@@ -102,6 +103,21 @@ def _deepspeed_reduces_in_fp32(state):
     state.deepspeed_plugin.deepspeed_config["communication_data_type"] = "fp32"
 
 
+def _keeps_weights(state):
+    state.fsdp_plugin.reshard_after_forward = False
+
+
+def _offloads(state):
+    state.fsdp_plugin.cpu_offload = torch.distributed.fsdp.CPUOffloadPolicy(pin_memory=False)
+
+
+def _overlaps(state):
+    state.deepspeed_plugin.deepspeed_config["zero_optimization"]["overlap_comm"] = True
+
+
+OPTIONS = {"reshard": _keeps_weights, "offload": _offloads, "overlap": _overlaps}
+
+
 class SabotageConfig(ToyConfig):
     sabotage: Literal[
         "settings",
@@ -113,6 +129,10 @@ class SabotageConfig(ToyConfig):
         "fp32_hook",
         "bf16_hook",
         "fp32_comm",
+        "reshard",
+        "offload",
+        "overlap",
+        "mesh",
         "none",
     ]
 
@@ -134,6 +154,10 @@ class Sabotage(Toy):
                 _with_hook(_reduce_in_fp32)
             case "bf16_hook":
                 _with_hook(_reduce_in_bf16)
+            case "reshard" | "offload" | "overlap" as option:
+                _configured(OPTIONS[option])
+            case "mesh":
+                sharding.meshed = lambda *_: contextlib.nullcontext()
             case "fp32_comm":
                 _configured(
                     _deepspeed_reduces_in_fp32

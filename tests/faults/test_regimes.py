@@ -8,7 +8,10 @@ from table import FaultBench
 from bench.records.outcome import Failed, Ok, Outcome
 
 MASTERS = "masters_dtype: requested float32, observed bfloat16; optimizer_dtype: requested float32, observed bfloat16"
-NOT_ZERO3 = "sharding: requested zero3, observed zero2; sharded_parameters: requested some, observed 0"
+NOT_ZERO3 = (
+    "sharding: requested zero3, observed zero2; overlap_comm: requested True, observed False;"
+    " sharded_parameters: requested some, observed 0"
+)
 BF16 = [
     ("single", "masters", MASTERS),
     ("ddp", "masters", MASTERS),
@@ -28,6 +31,10 @@ BF16 = [
     ("zero1", "fp32_comm", "reduction_dtype: requested bfloat16, observed float32"),
     ("zero2", "fp32_comm", "reduction_dtype: requested bfloat16, observed float32"),
     ("zero3", "fp32_comm", "reduction_dtype: requested bfloat16, observed float32"),
+    ("fsdp2", "reshard", "reshard_after_forward: requested True, observed False"),
+    ("fsdp2", "offload", "offload: requested none, observed params"),
+    ("fsdp2", "mesh", "mesh: requested {'pp': 1, 'dp': 2, 'tp': 1}, observed None"),
+    ("zero2", "overlap", "overlap_comm: requested False, observed True"),
 ]
 FP32 = [
     ("single", "autocast", "matmul_dtype: requested float32, observed bfloat16"),

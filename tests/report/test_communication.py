@@ -52,9 +52,12 @@ def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
         ("zero2", {}, {"all_reduce": 2000, "all_gather": 2000}),
         ("FULL_SHARD", {}, {"reduce_scatter": 2000, "all_gather": 2 * 2600}),
         ("fully_shard", {"reduction_dtype": "float32"}, {"reduce_scatter": 4000, "all_gather": 2 * 3300}),
+        ("fully_shard", {"reshard_after_forward": False}, {"reduce_scatter": 2000, "all_gather": 2 * 1000}),
+        ("fully_shard", {"reshard_after_forward": 4}, None),
+        ("fully_shard", {"mesh": {"dp_replicate": 2, "dp_shard": 4}}, None),
     ],
 )
-def test_payload(sharding: str, changes: dict[str, Any], payload: dict[str, float]) -> None:
+def test_payload(sharding: str, changes: dict[str, Any], payload: dict[str, float] | None) -> None:
     assert payload_bytes(world(sharding, **changes), UNITS, computed_in_bytes=2) == payload
 
 

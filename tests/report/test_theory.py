@@ -33,6 +33,11 @@ def test_the_figure_of_the_zero_paper(sharding: str, gb: float) -> None:
     assert (of_64.total - of_64.buckets) / GB == pytest.approx(gb, abs=0.05)
 
 
+def test_with_hybrid_sharding_fewer_ranks_share_a_model() -> None:
+    hybrid = {"mesh": {"pp": 1, "dp_replicate": 2, "dp_shard": 4, "tp": 1}}
+    assert state(world("fully_shard", 8, **hybrid)) == state(world("fully_shard", 4))
+
+
 def test_ddp_keeps_one_more_copy_of_its_gradients() -> None:
     assert state(world("none")).buckets == state(world("none")).gradients == 16 * GB
     assert state(world("none", ranks=1)).buckets == 0  # one process has no DDP
@@ -121,6 +126,14 @@ def test_a_cpu_says_what_its_figure_is() -> None:
     table = theory_table(summarize([result(ok(memory=rss(1)))]))
     assert table.rows[0][8] == "512 MiB"
     assert "data segment" in " ".join(table.notes)
+
+
+def test_state_on_the_host_has_no_theory() -> None:
+    ranks = tuple(
+        one.model_copy(update={"regime": one.regime.model_copy(update={"offload": "optimizer"})}) for one in ok().ranks
+    )
+    table = theory_table(summarize([result(Ok(ranks=ranks))]))
+    assert set(table.rows[0][2:8]) == {"n/a"}
 
 
 def test_imported_figures_have_no_theory() -> None:

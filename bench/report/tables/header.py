@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.errors import one_line
-from bench.records.cell import Measure
+from bench.records.cell import Measure, Train, later_defaults
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.until import Until
 from bench.report.naming import caption, cell_name, setting
@@ -21,7 +21,8 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
         untils: how `bench run --until` ended, for each run that was asked to go on.
     """
     measuring = {key: value for key, value in summary.shared.items() if key in Measure.model_fields}
-    shared = {key: value for key, value in summary.shared.items() if key not in measuring}
+    usual = {**measuring, **later_defaults(Train)}
+    shared = {key: value for key, value in summary.shared.items() if key not in usual or value != usual[key]}
     facts = (
         ("Hardware", _of_machines(summary, _hardware)),
         ("Versions", _of_machines(summary, _versions)),

@@ -27,6 +27,20 @@ def _matmuls(regime: Regime) -> str:
     return " + ".join(dtype for dtype, share in shares if share >= 0.01) or UNKNOWN
 
 
+def _options(regime: Regime) -> str:
+    """The sharding options that are not the backend's usual ones."""
+    mesh = " x ".join(f"{name} {size}" for name, size in (regime.mesh or {}).items())
+    reshards, overlap = regime.reshard_after_forward, regime.overlap_comm
+    words = [
+        mesh if regime.replicas > 1 else "",
+        f"reshard_after_forward {str(reshards).lower()}" if reshards not in (None, True) else "",
+        f"offload {regime.offload}" if regime.offload not in (None, "none") else "",
+        f"overlap_comm {str(overlap).lower()}" if overlap not in (None, regime.sharding == "zero3") else "",
+    ]
+    return ", ".join(word for word in words if word)
+
+
+OPTIONS_COLUMN: Column[Regime] = Column("options", _options)
 MATMUL_COLUMN: Column[Regime] = Column("matmuls", _matmuls)
 
 
@@ -54,6 +68,7 @@ def regimes(summary: Summary) -> Table:
         Column[_Observed](
             "sharded", lambda line: percent(line.rank.sharded_share) if line.rank else UNKNOWN, numeric=True
         ),
+        *([_of_rank(OPTIONS_COLUMN)] if any(rank and OPTIONS_COLUMN.value(rank.regime) for _, rank in ranks) else []),
         *map(_of_rank, DTYPE_COLUMNS),
         *([_of_rank(MATMUL_COLUMN)] if any(rank and rank.regime.matmul_shares for _, rank in ranks) else []),
     ]

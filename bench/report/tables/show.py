@@ -19,7 +19,7 @@ from bench.report.summary import row_of, summarize
 from bench.report.tables import conditions
 from bench.report.tables.phases import P95_NOTE, phases
 from bench.report.tables.raw_matrix import outcome_column
-from bench.report.tables.regimes import DTYPE_COLUMNS, MATMUL_COLUMN, REGIME_COLUMNS
+from bench.report.tables.regimes import DTYPE_COLUMNS, MATMUL_COLUMN, OPTIONS_COLUMN, REGIME_COLUMNS
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import steps
 from bench.report.tables.table import Column, Table, of_part, table_of, without_repeats
@@ -139,6 +139,7 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
         Column[RankOk]("rank", lambda rank: str(rank.rank), numeric=True),
         *of_part(_regime, REGIME_COLUMNS),
         Column[RankOk]("sharded", lambda rank: f"{rank.regime.sharded_parameters:,}", numeric=True),
+        *(of_part(_regime, [OPTIONS_COLUMN]) if any(OPTIONS_COLUMN.value(rank.regime) for rank in ranks) else []),
         *of_part(_regime, DTYPE_COLUMNS),
         *(of_part(_regime, [MATMUL_COLUMN]) if any(rank.regime.matmul_shares for rank in ranks) else []),
         Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),

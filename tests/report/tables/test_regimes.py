@@ -46,3 +46,24 @@ def test_earlier_results_that_do_not_know_their_products_are_alike() -> None:
     assert compare_runs([of("ddp")], [now]).unlike == ()
     assert compare_runs([of("ddp", matmul_shares={"bfloat16": 0.9, "float32": 0.1})], [now]).unlike == ()
     assert compare_runs([now], [other]).unlike == ("matmul_dtype: bfloat16 against float32",)
+
+
+def test_earlier_results_that_do_not_know_their_offload_are_alike() -> None:
+    earlier, here, host = (of("fsdp", offload=offload) for offload in (None, "none", "params"))
+    assert compare_runs([earlier], [here]).unlike == compare_runs([host], [earlier]).unlike == ()
+    assert compare_runs([here], [host]).unlike == ("offload: none against params",)
+
+
+def test_options_of_sharding_have_a_column_where_they_are_not_the_usual_ones() -> None:
+    usual = of("fsdp", mesh={"pp": 1, "dp": 2, "tp": 1}, reshard_after_forward=True, offload="none")
+    zero3 = of("zero2", sharding="zero3", overlap_comm=True, offload="none")
+    assert "options" not in regimes(summarize([usual, zero3, of("ddp")])).headers
+    hybrid = {"mesh": {"pp": 1, "dp_replicate": 2, "dp_shard": 1, "tp": 1}, "reshard_after_forward": False}
+    table = regimes(
+        summarize([of("fsdp", **hybrid), of("zero2", sharding="zero2", overlap_comm=True, offload="optimizer")])
+    )
+    options = [row[table.headers.index("options")] for row in table.rows]
+    assert options == [
+        "pp 1 x dp_replicate 2 x dp_shard 1 x tp 1, reshard_after_forward false",
+        "offload optimizer, overlap_comm true",
+    ]

@@ -1,0 +1,107 @@
+"""Sharding options that accelerate has no field for, and what of them the prepared model shows."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any
+
+from accelerate import Accelerator, ParallelismConfig
+from torch import nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: N817
+
+from bench.backends import backend_of, mesh
+from bench.records.cell import Cell, Offload
+
+
+class _Named(ParallelismConfig):  # type: ignore[misc]  # accelerate has no types
+    """Dimensions of bench's mesh over which accelerate shards FSDP2."""
+
+    @property
+    def fsdp_dim_names(self) -> list[str]:
+        return [name for name in self.device_mesh.mesh_dim_names if name.startswith("dp")]
+
+
+def configure(accelerator: Accelerator, cell: Cell) -> None:
+    """Set the options for which an accelerate config has no field, or not for all of their values."""
+    train, family = cell.train, backend_of(cell).family
+    if family == "deepspeed" and train.zero_overlap_comm is not None:
+        zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
+        zero["overlap_comm"] = train.zero_overlap_comm
+    if family == "fsdp2":
+        plugin = accelerator.state.fsdp_plugin
+        if train.reshard_after_forward is not None:
+            plugin.reshard_after_forward = train.reshard_after_forward
+        if train.offload != "none":  # only a GPU driver can pin memory
+            plugin.cpu_offload = CPUOffloadPolicy(pin_memory=accelerator.device.type == "cuda")
+
+
+@contextlib.contextmanager
+def meshed(accelerator: Accelerator, cell: Cell) -> Iterator[None]:
+    """While it prepares a model, have accelerate shard FSDP2 over `bench.backends.mesh`.
+
+    accelerate's own mesh leaves out dimensions of size 1. It also reads the mesh when it prepares a loader, and would
+    then take ranks along a dimension that it does not know for ranks that share samples.
+    """
+    if backend_of(cell).family != "fsdp2" or cell.accelerate is not None:
+        yield
+        return
+    sizes, state, own = mesh(cell), accelerator.state, accelerator.parallelism_config
+    named = _Named()
+    named.device_mesh = init_device_mesh(accelerator.device.type, tuple(sizes.values()), mesh_dim_names=tuple(sizes))
+    state.device_mesh, state.parallelism_config = named.device_mesh, named
+    try:
+        yield
+    finally:
+        state.device_mesh, state.parallelism_config = None, own
+
+
+def observed(model: nn.Module) -> dict[str, Any]:
+    """The attributes of `Regime` that the options decide, from a prepared model that has made a step."""
+    if isinstance(model, FSDPModule):
+        units = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        found = (unit._get_fsdp_state()._fsdp_param_group for unit in units)
+        groups = [group for group in found if group is not None]
+        root = _root(groups[0].mesh_info.mesh)
+        return {
+            "mesh": dict(zip(root.mesh_dim_names, root.mesh.shape, strict=True)) if root.mesh_dim_names else None,
+            "reshard_after_forward": _reshards(groups),
+            "offload": _params(any(isinstance(group.offload_policy, CPUOffloadPolicy) for group in groups)),
+        }
+    if isinstance(model, FSDP):
+        return {"offload": _params(model.cpu_offload.offload_params)}
+    if hasattr(model, "zero_optimization_stage"):
+        engine: Any = model
+        return {"offload": _offload_of(engine.optimizer), "overlap_comm": engine.zero_overlap_comm()}
+    return {}
+
+
+def _root(part: DeviceMesh) -> DeviceMesh:
+    """The whole mesh of which FSDP2 was given a part."""
+    if hasattr(part, "_get_root_mesh"):
+        return part._get_root_mesh()
+    from torch.distributed import device_mesh  # before torch 2.10
+
+    resources: Any = device_mesh._mesh_resources
+    root: DeviceMesh = resources.get_root_mesh(part)
+    return root
+
+
+def _reshards(groups: list[Any]) -> bool | int:
+    """What the units do after forward. accelerate has the root and what is near it keep their weights in any case."""
+    to = [group.post_forward_mesh_info for group in groups if group.post_forward_mesh_info is not None]
+    if not to:
+        return False
+    ranks: int = to[0].shard_mesh_size
+    return True if ranks == groups[0].mesh_info.shard_mesh_size else ranks
+
+
+def _params(offloaded: bool) -> Offload:
+    return "params" if offloaded else "none"
+
+
+def _offload_of(zero: Any) -> Offload:
+    """Of DeepSpeed's ZeRO optimizer. Its first two stages name the flag differently than the third."""
+    if getattr(zero, "offload_param", False):
+        return "params"
+    return "optimizer" if getattr(zero, "offload_optimizer", False) or getattr(zero, "cpu_offload", False) else "none"
