@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
-from bench.backends.registry import FAMILIES, Family, backend_of, section
+from bench.backends.registry import FAMILIES, NOT_SHARDED, Family, backend_of, section
 from bench.backends.sharding import forbids_option
 from bench.errors import InputError
 from bench.records.base import Device
@@ -14,14 +14,30 @@ from bench.records.cell import Cell
 def forbids(cell: Cell, device: Device) -> str | None:
     """Why this cell cannot run, or None when it can. The sweep records a cell that cannot run as skipped."""
     family = backend_of(cell).family
-    if reason := forbids_option(cell, device):
+    if reason := forbids_option(cell, device) or _forbids_training(cell, family):
         return reason
-    if family == "deepspeed" and cell.train.optimizer == "none":
-        return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
-    if FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and not cell.train.master_weights:
-        return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
     if family in ("fsdp", "fsdp2"):
         return _forbids_loading(section(backend_of(cell).config, "fsdp_config"), family, device)
+    return None
+
+
+def _forbids_training(cell: Cell, family: Family) -> str | None:
+    """Optimizers and compilation that the backend's sharding breaks."""
+    traits, train = FAMILIES[family], cell.train
+    if family == "deepspeed" and train.optimizer == "none":
+        return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
+    if traits.keeps_masters and cell.mixed_precision == "bf16" and not train.master_weights:
+        return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
+    if train.optimizer == "muon" and traits.flattens_weights:
+        return (
+            f"Muon orthogonalises whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"
+            " single, ddp or fsdp2"
+        )
+    if train.compile == "model" and backend_of(cell).sharding not in NOT_SHARDED:
+        return (
+            f"{cell.backend} gathers weights in hooks around each unit, and torch.compile makes no graph that reaches"
+            " over them: it would compile pieces and not the model; use compile: unit"
+        )
     return None
 
 

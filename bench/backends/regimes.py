@@ -1,6 +1,6 @@
 """The regime that a cell requests: what its ranks must observe."""
 
-from bench.backends.registry import FAMILIES, backend_of
+from bench.backends.registry import FAMILIES, NOT_SHARDED, backend_of
 from bench.backends.sharding import expected_sharding
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -29,6 +29,8 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
         "optimizer_dtype": master,
         "matmul_dtype": low,
     }
+    if ":" in cell.train.optimizer:  # the user's own may keep its state as it likes
+        del regime["optimizer_dtype"]
     if cell.accelerate is None:
         reduction = "float32" if family.reduces_in_fp32 else low
         regime["reduction_dtype"] = None if alone else reduction
@@ -39,4 +41,4 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
 def shards_parameters(cell: Cell) -> bool:
     """Whether each rank must hold only a part of the parameters."""
     ranks = cell.num_processes // cell.train.dp_replicate_size
-    return ranks > 1 and backend_of(cell).sharding not in ("none", "NO_SHARD", "zero0", "zero1", "zero2")
+    return ranks > 1 and backend_of(cell).sharding not in NOT_SHARDED

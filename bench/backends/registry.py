@@ -25,6 +25,8 @@ class FamilyTraits:
         reduces_in_fp32: gradients are reduced in fp32 whatever the dtype of the weights.
         wraps_units: its accelerate config names the classes of the workload's units.
         prepares_optimizer: accelerate prepares the model and its optimizer together.
+        shards_state: each rank holds a part of the optimizer's state.
+        flattens_weights: the optimizer gets flat parts of the weights, in which matrices are not to be seen.
     """
 
     distributed_type: str
@@ -36,12 +38,21 @@ class FamilyTraits:
     reduces_in_fp32: bool = False
     wraps_units: bool = False
     prepares_optimizer: bool = False
+    shards_state: bool = False
+    flattens_weights: bool = False
 
 
 FAMILIES: dict[Family, FamilyTraits] = {
     "single": FamilyTraits(distributed_type="NO"),
     "ddp": FamilyTraits(distributed_type="MULTI_GPU", distributed_type_on_cpu="MULTI_CPU"),
-    "fsdp": FamilyTraits(distributed_type="FSDP", fp32_weights=True, keeps_masters=True, wraps_units=True),
+    "fsdp": FamilyTraits(
+        distributed_type="FSDP",
+        fp32_weights=True,
+        keeps_masters=True,
+        wraps_units=True,
+        shards_state=True,
+        flattens_weights=True,
+    ),
     "fsdp2": FamilyTraits(
         distributed_type="FSDP",
         preloads=("deepspeed",),  # accelerate imports it to clip FSDP2's gradients
@@ -50,6 +61,7 @@ FAMILIES: dict[Family, FamilyTraits] = {
         reduces_in_fp32=True,
         wraps_units=True,
         prepares_optimizer=True,
+        shards_state=True,
     ),
     "deepspeed": FamilyTraits(
         distributed_type="DEEPSPEED",
@@ -63,11 +75,16 @@ FAMILIES: dict[Family, FamilyTraits] = {
         ),
         keeps_masters=True,
         prepares_optimizer=True,
+        shards_state=True,
+        flattens_weights=True,
     ),
 }
 """All families. To add one: an entry here, its name in `Family`, its config in `from_accelerate_config`, how the runner
 sets it up in bench/runner/setup.py and bench/runner/device.py, what it shards in bench/report/theory.py, and its
 backends in `BACKENDS`."""
+
+NOT_SHARDED = ("none", "NO_SHARD", "zero0", "zero1", "zero2")
+"""Values of `Regime.sharding` with whole weights on every rank."""
 
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """FSDP's strategies in the order of their numbers, from 1."""
@@ -181,7 +198,7 @@ def preloads(cell: Cell) -> set[str]:
     """Modules that a rank imports before the first step of ``cell``: see bench/runner/preload.py."""
     return {
         *FAMILIES[backend_of(cell).family].preloads,
-        *(["torch._inductor.compile_fx"] if cell.train.compile else []),
+        *(["torch._inductor.compile_fx"] if cell.train.compile != "none" else []),
     }
 
 

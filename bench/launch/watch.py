@@ -32,7 +32,8 @@ class Limits:
 
 
 FIRST_STEP_S = 600.0
-"""Time limit without progress before the first steps: the model is built, kernels compile, NCCL starts."""
+"""Time limit without progress before the first steps: the model is built, kernels compile, NCCL starts. Also for a
+checkpoint."""
 LEAST_S, PACES = 60.0, 20.0
 """Time limit without progress after the first steps: PACES times the longest step, but at least LEAST_S."""
 ANSWER_S = 5.0
@@ -109,7 +110,9 @@ class Watch:
             return FIRST_STEP_S  # imports, or a compiler: neither sends beats
         if self.limits.hang_after_s is not None and (self.limits.set_up_counts or Stage.SETUP not in stages):
             return self.limits.hang_after_s
-        return FIRST_STEP_S if self._pace_s is None else max(LEAST_S, PACES * self._pace_s)
+        if self._pace_s is None or Stage.CHECKPOINT in stages:  # files are written without a beat
+            return FIRST_STEP_S
+        return max(LEAST_S, PACES * self._pace_s)
 
 
 def _is_next_step(before: Beat | None, beat: Beat) -> bool:

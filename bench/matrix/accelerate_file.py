@@ -181,7 +181,7 @@ def _refuse(document: Document, key: Key, what: str, off: tuple[str, ...], fix: 
 
 def _refuse_compilation(document: Document) -> None:
     """accelerate would compile the whole model in `prepare`, and the wrapper hides how the model is sharded."""
-    what, fix = "compilation is refused here: the cell would not show it", "leave it out; set train.compile: true"
+    what, fix = "compilation is refused here: the cell would not show it", "leave it out; set train.compile: unit"
     for key in (("dynamo_backend",), ("dynamo_config", "dynamo_backend")):
         _refuse(document, key, what, ("no", "false", "none"), fix)
 

@@ -2,9 +2,11 @@
 
 import hashlib
 import json
-from typing import Annotated, Any, Literal, Self
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, NamedTuple, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Share
 
@@ -13,6 +15,38 @@ Offload = Literal["none", "optimizer", "params"]
 
 LATER = "later"
 """Marks a field that earlier results do not have. At its default, a cell's id leaves it out, so that theirs hold."""
+
+_OPTIMIZER = r"^(adamw|muon|none|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*)$"
+
+
+def _optimizer(name: str) -> str:
+    if not re.fullmatch(_OPTIMIZER, name):
+        raise ValueError("choose adamw, muon, none, or your own as package.module:Class")
+    return name
+
+
+Optimizer = Annotated[str, AfterValidator(_optimizer), WithJsonSchema({"type": "string", "pattern": _OPTIMIZER})]
+
+
+class Before(NamedTuple):
+    """Marks a field whose values had other words in stored cells. These words stay readable, and ids hash them."""
+
+    words: Mapping[str, JsonValue]
+
+
+_SWITCH = Before({"none": False, "unit": True})
+
+
+def _compile(value: object) -> object:
+    return next((new for new, old in _SWITCH.words.items() if value is old), value)
+
+
+Compile = Annotated[
+    Literal["none", "unit", "model"],
+    BeforeValidator(_compile),
+    WithJsonSchema({"enum": ["none", "unit", "model", False, True]}),
+    _SWITCH,
+]
 
 
 class Measure(Frozen):
@@ -30,26 +64,33 @@ class Measure(Frozen):
     """Worker processes per rank that prepare samples."""
     dataloader_prefetch: Annotated[int, Field(ge=1)] = 2
     """Batches that each worker keeps ready."""
+    checkpoint: Annotated[bool, LATER] = False
+    """After the steps, save a checkpoint and load it again: the time of both, the bytes, and whether training goes on
+    with the same losses."""
 
 
 class Train(Frozen):
     """Settings of the training step that do not depend on the workload."""
 
-    optimizer: Literal["adamw", "none"] = "adamw"
-    """``none`` runs forward and backward only."""
+    optimizer: Optimizer = "adamw"
+    """``adamw``; ``muon``: torch's Muon for the matrices of hidden layers and AdamW for the rest; ``none``: forward and
+    backward only; or your own, as ``package.module:Class``."""
     master_weights: bool = True
     """Keep fp32 copies of bf16 weights for the optimizer to update. Without them, Adam's moments are bf16 too: a
     control, not a way to train. FSDP and DeepSpeed always keep their own."""
     fused: bool | None = None
-    """Fused AdamW on or off; null lets torch choose."""
+    """AdamW's fused implementation on or off; null lets torch choose. Off, and without `foreach`: the plain loop."""
+    foreach: Annotated[bool | None, LATER] = None
+    """AdamW's foreach implementation on or off; null lets torch choose."""
     learning_rate: Annotated[Finite, Field(ge=0)] = 1e-4
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[Finite, Field(gt=0)] = 1.0
     """Gradients are clipped to this global norm."""
     find_unused_parameters: bool = False
     """Let DDP look for parameters that the loss does not depend on. Walks the graph every step."""
-    compile: bool = False
-    """torch.compile each unit of the model."""
+    compile: Compile = "none"
+    """torch.compile each ``unit`` of the model, or the whole ``model``. false and true are older words for none and
+    unit."""
     reshard_after_forward: Annotated[bool | Annotated[int, Field(ge=2)] | None, LATER] = None
     """fsdp2: free the gathered weights of a unit after its forward, and gather them again for its backward. A number
     spreads them over that many ranks instead. null: the backend's default, true."""
@@ -60,6 +101,12 @@ class Train(Frozen):
     zero_overlap_comm: Annotated[bool | None, LATER] = None
     """ZeRO: reduce gradients on a stream of their own while backward runs. null: DeepSpeed's default, true for ZeRO-3
     and false for ZeRO-1 and ZeRO-2."""
+
+    @model_validator(mode="after")
+    def _one_implementation(self) -> Self:
+        if self.fused and self.foreach:
+            raise ValueError("fused and foreach are two implementations of AdamW: choose one")
+        return self
 
 
 class Cell(Frozen):
@@ -161,7 +208,9 @@ class Attempt(Frozen):
         """The cell's `Measure`, with fewer steps for a short attempt."""
         if not self.short:
             return self.cell.measure
-        return self.cell.measure.model_copy(update={"warmup_steps": 1, "steps": 3, "phase_steps": 0})
+        return self.cell.measure.model_copy(
+            update={"warmup_steps": 1, "steps": 3, "phase_steps": 0, "checkpoint": False}
+        )
 
     @property
     def slug(self) -> str:
@@ -199,8 +248,11 @@ class Audit(Frozen):
 
 
 def _hashed(record: Frozen) -> dict[str, Any]:
-    """The content of a record without what is marked `LATER` and has its default."""
+    """The content of a record in the words of `Before`, without what is marked `LATER` and has its default."""
     content = record.model_dump(mode="json")
+    for name, field in type(record).model_fields.items():
+        for words in (mark.words for mark in field.metadata if isinstance(mark, Before)):
+            content[name] = words.get(content[name], content[name])
     for name, default in later_defaults(type(record)).items():
         if getattr(record, name) == default:
             del content[name]

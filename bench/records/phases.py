@@ -23,6 +23,8 @@ class Stage(StrEnum):
     """The throughput window."""
     PHASES = "phases"
     """The phase window."""
+    CHECKPOINT = "checkpoint"
+    """Saves and loads a checkpoint."""
     DONE = "done"
 
 

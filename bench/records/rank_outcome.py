@@ -74,6 +74,45 @@ class Work(Frozen):
         return self
 
 
+class Compilation(Frozen):
+    """What torch.compile did in one rank, up to the end of warm-up."""
+
+    compile_s: Amount
+    """Seconds in the compiler, forward and backward; part of the warm-up, and of no measured step."""
+    graphs: Count
+    graph_breaks: dict[str, Count]
+    """How often each reason split a graph."""
+    graphs_while_measured: Count = 0
+    """Graphs that were compiled later: the steps that waited for them are slower than others."""
+
+
+class Checkpoint(Frozen):
+    """One checkpoint, saved and loaded by all ranks together."""
+
+    save_s: Amount
+    """Seconds until every rank had saved. What the system still had to write to the disk does not count."""
+    load_s: Amount
+    """Seconds until every rank had loaded; the system may have kept the files in memory."""
+    stored_bytes: Count
+    """On the disk, of all ranks together."""
+    next_losses: Annotated[tuple[float, ...], Field(min_length=1)]
+    """Losses of the steps after saving."""
+    resumed_losses: tuple[float, ...]
+    """Losses of the same steps after loading."""
+
+    @model_validator(mode="after")
+    def _the_same_steps(self) -> Self:
+        if len(self.next_losses) != len(self.resumed_losses):
+            raise ValueError(f"{len(self.next_losses)} steps after saving, {len(self.resumed_losses)} after loading")
+        return self
+
+    @property
+    def apart(self) -> float:
+        """The largest relative difference between a loss after loading and the one that it should repeat."""
+        pairs = zip(self.next_losses, self.resumed_losses, strict=True)
+        return max(abs(one - other) / max(abs(one), abs(other), 1e-30) for one, other in pairs)
+
+
 class RankOk(Frozen):
     """One rank's raw samples."""
 
@@ -105,6 +144,10 @@ class RankOk(Frozen):
     """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. The rest of
     the model is in no unit. null where units are compiled, or run a different number of times in each step."""
     work: Work | None = None
+    compilation: Compilation | None = None
+    """null if nothing is compiled."""
+    checkpoint: Checkpoint | None = None
+    """null unless the cell asks for it."""
 
     @field_validator("phase_times_s")
     @classmethod

@@ -128,6 +128,8 @@ def communication(cell: CellRows) -> list[Sent]:
     formula = payload_bytes(regime, units, computed_in_bytes=computed_in) if computed_in else None
     if formula and recorded and any(one.library == "gloo" for one in recorded):
         formula["all_reduce"] = formula.get("all_reduce", 0) + formula.pop("reduce_scatter", 0)
+    if formula and cell.cell.train.optimizer == "muon":
+        formula.pop("all_gather", None)  # Muon gathers the matrices too, and how many scalars they hold is not stored
     total = sum(one.payload_bytes for one in recorded or ())
     payloads = Counter[str]()
     for one in recorded or ():

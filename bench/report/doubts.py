@@ -31,8 +31,8 @@ STARVED = 0.10
 """Share of a step that the wait for data may take."""
 LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
 SAME_LOSS = frozenset(
-    {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "branch_sync", "find_unused_parameters"}
-    | {"reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
+    {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "foreach", "branch_sync"}
+    | {"find_unused_parameters", "reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
     | {"memory_limit_bytes", RUN, *OBSERVED}
 )
 """Fields that change how a step is computed, and not its result."""
@@ -315,6 +315,19 @@ def _unlike_losses(summary: Summary) -> Found:
                 yield row, words
 
 
+def _compiled_meanwhile(measured: Sampled) -> Iterator[str]:
+    if graphs := max(
+        (rank.compilation.graphs_while_measured for rank in measured.ranks if rank.compilation), default=0
+    ):
+        yield f"torch.compile made {counted(graphs, 'graph')} while steps were measured: set more measure.warmup_steps."
+
+
+def _not_resumed(measured: Sampled) -> Iterator[str]:
+    apart = max((rank.checkpoint.apart for rank in measured.ranks if rank.checkpoint), default=0.0)
+    if apart > LOSS_NOISE:
+        yield f"its checkpoint does not restore training: the losses after loading differ by {percent(apart)}."
+
+
 def _shorter_steps(cell: CellRows) -> Found:
     """Rows whose step is shorter than that of a smaller batch of the same cell."""
     measured = [
@@ -346,11 +359,13 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("shifts", _each_measured(_starved)),
     Kind("shifts", _each_sampled(_mean_above_median)),
     Kind("shifts", _each_sampled(_windows_disagree)),
+    Kind("shifts", _each_sampled(_compiled_meanwhile)),
     Kind("shifts", _each_row(_stale)),
     Kind("shifts", _each_row(_failed_launches)),
     Kind("shifts", _each_row(_disturbed)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),
+    Kind("note", _each_sampled(_not_resumed)),
     Kind("note", _each_row(_second_try)),
     Kind("note", _each_row(_short_of_disk)),
 )

@@ -81,6 +81,8 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
             traffic=rank.traffic,
             unit_parameters=rank.unit_parameters,
             work=rank.work,
+            compilation=rank.compilation,
+            checkpoint=rank.checkpoint,
             unaccounted_share=_share_left(rank, PHASE_NAMES),
             dataload_share=_share_of(rank, ("dataload_wait",)),
         )

@@ -14,7 +14,7 @@ from bench.records.conditions import Conditions
 from bench.records.machine import Machine
 from bench.records.outcome import Fault, OutcomeKind
 from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import Memory, Traffic, Work
+from bench.records.rank_outcome import Checkpoint, Compilation, Memory, Traffic, Work
 from bench.report.gate import Gate
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Launch, Scatter
@@ -92,7 +92,9 @@ class Rank:
     traffic: tuple[Traffic, ...] | None = None
     unit_parameters: Mapping[int, int] | None = None
     work: Work | None = None
-    """These three as in `RankOk`."""
+    compilation: Compilation | None = None
+    checkpoint: Checkpoint | None = None
+    """These five as in `RankOk`."""
     dataload_share: float | None
     """Share of `total` that it waits for data; None without a phase window."""
 

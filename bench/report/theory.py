@@ -8,7 +8,7 @@ Distributed (arXiv:2006.15704).
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from bench.records.cell import Regime
+from bench.records.cell import Cell, Regime
 from bench.report.rows import CellRows, Sampled
 from bench.report.utilization import recomputed_share
 
@@ -17,7 +17,7 @@ ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 
 @dataclass(frozen=True, kw_only=True)
 class State:
-    """Bytes of model state on one rank, throughout a step."""
+    """Bytes of model state on one rank, throughout a step with AdamW or without an optimizer."""
 
     weights: float
     gradients: float
@@ -109,7 +109,7 @@ class Theory:
     regime: Regime | None
     """As observed; None where bench measured nothing, or where a dtype is not in `ITEM_BYTES`."""
     state: State | None
-    """None without a regime, and where a part of it is on the host."""
+    """None without a regime, where a part of it is on the host, and for other optimizers than AdamW."""
     peak: Peak | None
     recomputed_share: float | None
     """Share of the step's operations that is done a second time; None where the workload does not state it."""
@@ -127,10 +127,15 @@ def theory_of(cell: CellRows) -> Theory:
     work = next((rank.work for rank in ranks if rank.work is not None), None)
     return Theory(
         regime=regime,
-        state=state(regime) if regime and regime.offload in (None, "none") else None,
+        state=state(regime) if regime and _is_known(cell.cell, regime) else None,
         peak=without_batch(cell) if regime else None,
         recomputed_share=recomputed_share(work) if work else None,
     )
+
+
+def _is_known(cell: Cell, regime: Regime) -> bool:
+    """Whether `state` describes what a rank holds on its device."""
+    return regime.offload in (None, "none") and cell.train.optimizer in ("adamw", "none")
 
 
 def observed_regime(cell: CellRows) -> Regime | None:

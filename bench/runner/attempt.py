@@ -16,7 +16,8 @@ from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
-from bench.runner import audits, log, oom, recorder, regime
+from bench.runner import audits, checkpoint, log, oom, recorder, regime
+from bench.runner.compiled import compilation
 from bench.runner.computed import Computed, watching
 from bench.runner.device import SHIMS, Shim
 from bench.runner.heartbeat import pulse
@@ -104,11 +105,18 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     here.device.synchronize()
     observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
+    if measure.checkpoint:
+        checkpoint.check_room(job, here.out)
+    compiled = compilation() if attempt.cell.train.compile != "none" else None
     here.device.reset_peaks()
     measure_start = time.perf_counter()
     throughput = throughput_window(job, batches, measure.steps, here.beat, Stage.MEASURE)
     memory = here.device.memory(job.capacity_bytes)
     phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
+    if compiled:
+        compiled = compiled.model_copy(update={"graphs_while_measured": compilation().graphs - compiled.graphs})
+    folder = spool.checkpoint_folder(here.out)
+    saved = checkpoint.save_and_load(job, batches, folder, here.device, here.beat) if measure.checkpoint else None
     here.beat(Stage.DONE)
     metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))
     return RankOk(
@@ -126,6 +134,8 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         threads=torch.get_num_threads(),
         unit_parameters=job.units.parameters_by_runs() if job.units else None,
         work=job.work,
+        compilation=compiled,
+        checkpoint=saved,
         traffic=recorder.traffic(phases.last_step_collectives),
     )
 
@@ -133,7 +143,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:
     """The steps before the measurement, and what the last of them computed."""
     steps = attempt.measure.warmup_steps
-    with watching(batches, steps - 1, products=not attempt.cell.train.compile) as (watched, computed):
+    with watching(batches, steps - 1, products=attempt.cell.train.compile == "none") as (watched, computed):
         return throughput_window(job, watched, steps, here.beat, Stage.WARMUP), computed
 
 

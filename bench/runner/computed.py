@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
@@ -74,18 +75,38 @@ def watching(batches: Batches, step: int, *, products: bool = True) -> Iterator[
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the FLOPs of every matrix product; autograd passes the mode on to the threads of backward."""
+    """Counts the FLOPs of every matrix product; autograd passes the mode on to the threads of backward.
+
+    Products of an optimizer do not count: Muon's are bf16 in any regime.
+    """
 
     def __init__(self, flops: Counter[str]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._flops = flops
+        self._optimizers = 0
+        """How many are stepping: one may step others."""
+
+    def __enter__(self) -> Self:
+        self._hooks = [
+            register_optimizer_step_pre_hook(lambda *_: self._stepping(1)),
+            register_optimizer_step_post_hook(lambda *_: self._stepping(-1)),
+        ]
+        return super().__enter__()  # type: ignore[no-any-return,no-untyped-call]
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        for hook in self._hooks:
+            hook.remove()
+
+    def _stepping(self, change: int) -> None:
+        self._optimizers += change
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         count = _FLOPS.get(getattr(func, "_overloadpacket", None))
-        if count is not None:
+        if count is not None and not self._optimizers:
             dtype = next(value.dtype for value in args if isinstance(value, Tensor))
             self._flops[str(dtype).removeprefix("torch.")] += count(*args, **(kwargs or {}), out_val=result)
         return result

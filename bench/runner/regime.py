@@ -30,8 +30,8 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
     """
     step = step or Computed()
     parameters, sharded = _count(job.model)
-    stepped = _optimizer_state(job.optimizer) if job.optimizer is not None else {}
-    moments = (t for state in stepped.values() for t in state.values() if isinstance(t, Tensor) and t.numel() > 1)
+    stepped, states = stepped_by(job.optimizer) if job.optimizer is not None else ((), ())
+    moments = (t for state in states for t in state.values() if isinstance(t, Tensor) and t.numel() > 1)
     return Regime(
         world_size=job.accelerator.num_processes,
         distributed_type=job.accelerator.distributed_type.value,
@@ -95,13 +95,15 @@ def _count(model: nn.Module) -> tuple[int, int]:
     return total, sharded
 
 
-def _optimizer_state(optimizer: Any) -> dict[Tensor, dict[str, Any]]:
-    """State by parameter, of the optimizer inside the wrappers of accelerate, DeepSpeed and MasterWeights."""
-    while True:
-        inner = getattr(optimizer, "optimizer", None) or getattr(optimizer, "inner", None)
-        if inner is None:
-            return dict(optimizer.state)
+def stepped_by(optimizer: Any) -> tuple[list[Tensor], list[dict[str, Any]]]:
+    """What the optimizer inside the wrappers of accelerate, DeepSpeed and MasterWeights steps, and its states of them.
+
+    An optimizer without state, such as plain SGD, steps the parameters in its groups.
+    """
+    while inner := getattr(optimizer, "optimizer", None) or getattr(optimizer, "inner", None):
         optimizer = inner
+    listed = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    return list(optimizer.state) or listed, list(optimizer.state.values())
 
 
 def _reduction(model: nn.Module) -> str | None:

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from torch import Tensor, nn
-from torch.optim import AdamW, Optimizer
+from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
@@ -20,8 +20,10 @@ from bench.errors import InputError
 from bench.records.cell import Cell
 from bench.records.rank_outcome import Work
 from bench.runner import sharding
+from bench.runner.compiled import compile_as_requested
 from bench.runner.device import Shim
 from bench.runner.master_weights import MasterWeights
+from bench.runner.optimizers import optimizer_of
 from bench.runner.units import Units
 
 
@@ -68,16 +70,15 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
     task = task_of(cell)
     model = build(cell, task)
-    if FAMILIES[family].wraps_units or cell.train.compile:
+    if FAMILIES[family].wraps_units or cell.train.compile == "unit":
         _check_units(model, task.units)
     _configure(accelerator, cell, model, batch_per_rank)
     dataset = task.dataset(cell.measure.seed)
-    units = None if cell.train.compile else Units(model, task.units)
+    units = Units(model, task.units) if cell.train.compile == "none" else None
     with sharding.meshed(accelerator, cell):
-        prepared = _prepare(accelerator, cell, model)
+        prepared = _prepare(accelerator, cell, model, task.units)
     prepared.model.train()
-    if cell.train.compile:
-        _compile_units(prepared.model, task.units)
+    compile_as_requested(cell.train, prepared.model, task.units)
     return Job(
         accelerator=accelerator,
         capacity_bytes=capacity_bytes,
@@ -144,31 +145,22 @@ class _Prepared(NamedTuple):
     masters: MasterWeights | None = None
 
 
-def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module) -> _Prepared:
+def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tuple[str, ...]) -> _Prepared:
     """Shard or wrap the model, and make its optimizer and scheduler in the order that the backend needs."""
     family = backend_of(cell).family
     if cell.train.optimizer == "none":
         return _Prepared(accelerator.prepare(model))
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
-        optimizer = _adamw(cell, model)
+        optimizer = optimizer_of(cell.train, model, units)
         return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
     model = accelerator.prepare(model)
-    optimizer = _adamw(cell, model)
+    optimizer = optimizer_of(cell.train, model, units)
     masters = None
     if not FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and cell.train.master_weights:
         optimizer = masters = MasterWeights(optimizer)
     prepared, scheduler = accelerator.prepare(optimizer, _constant(optimizer))
     return _Prepared(model, prepared, scheduler, masters)
-
-
-def _adamw(cell: Cell, model: nn.Module) -> Optimizer:
-    return AdamW(
-        (parameter for parameter in model.parameters() if parameter.requires_grad),
-        lr=cell.train.learning_rate,
-        weight_decay=cell.train.weight_decay,
-        fused=cell.train.fused,
-    )
 
 
 def _constant(optimizer: Optimizer) -> LambdaLR:
@@ -262,14 +254,6 @@ def _fit_buckets(accelerator: Accelerator, parameters: int) -> None:
     zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
     for name, default in (("reduce", 500_000_000), ("allgather", 500_000_000), ("stage3_prefetch", 50_000_000)):
         zero[f"{name}_bucket_size"] = min(aligned, default)
-
-
-def _compile_units(model: nn.Module, units: tuple[str, ...]) -> None:
-    """Compile each unit, after sharding, so that hooks of the outer model stay outside the graphs."""
-    for module in model.modules():
-        # fully_shard gives a unit a new class, derived from its own.
-        if {kind.__name__ for kind in type(module).__mro__} & set(units):
-            module.compile()
 
 
 def _check_units(model: nn.Module, units: tuple[str, ...]) -> None:

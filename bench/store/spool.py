@@ -9,6 +9,7 @@ An attempt's folder (named by the store):
     audit<N>.json    what an audit found; see bench/audit
     rank<N>.log      its output: the first and the last megabyte, see bench/runner/log.py
     rank<N>.beat     its stage, step and newest collective, one line, rewritten in place
+    checkpoint/      while a checkpoint is measured
     diagnose         bench asks all ranks for their stacks, before it ends them
     rank<N>.stuck.json, rank<N>.stacks
                      the answer; and the stacks of a rank that could not answer
@@ -230,6 +231,12 @@ def read_audits(folder: Path, world_size: int, kind: type[Model]) -> list[Model]
     """The findings of an audit's ranks; a torn file is left out."""
     found = (_whole(audit_file(folder, rank), kind) for rank in range(world_size))
     return [one for one in found if one is not None]
+
+
+def checkpoint_folder(folder: Path) -> Path:
+    """Where the ranks of an attempt save a checkpoint. They remove it after loading; what a failure leaves is removed
+    after the launch."""
+    return folder / "checkpoint"
 
 
 def rank_file(folder: Path, rank: int) -> Path:

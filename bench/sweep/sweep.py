@@ -1,6 +1,7 @@
 """A sweep: cells -> attempts -> outcomes -> store. `Sweep.run` is the whole data flow."""
 
 import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -241,7 +242,10 @@ class Sweep:
         for name, text in attempt_files.files(attempt, self.units, hardware.device, environment, str(folder)).items():
             spool.write_text(folder / name, text)
         self.beside.begin()  # for walks and audits too: else the next attempt takes their work for another program's
-        launched = self.executor.run(attempt.cell, folder, self.limits, self._on_beat)
+        try:
+            launched = self.executor.run(attempt.cell, folder, self.limits, self._on_beat)
+        finally:
+            shutil.rmtree(spool.checkpoint_folder(folder), ignore_errors=True)
         return launched, self.beside.end()
 
     def _on_beat(self, beat: Beat) -> None:

@@ -88,11 +88,16 @@ CASES = [
     Case("bool for an int", GOOD + "measure: {steps: true}\n", ("measure.steps: true cannot", "a whole number")),
     Case("float for an int", GOOD + "measure: {steps: 2.5}\n", ("measure.steps: 2.5 cannot", "a whole number")),
     Case("null for an int", GOOD + "measure: {steps: }\n", ("bad.yaml:6: measure.steps: null", "a whole number")),
-    Case("int for a bool", GOOD + "train: {compile: 1}\n", ("train.compile: 1 cannot", "true or false")),
+    Case("int for a bool", GOOD + "train: {compile: 1}\n", ("train.compile: 1 cannot", "'none', 'unit' or 'model'")),
     Case("text for a section", GOOD + "launch: fast\n", ("bad.yaml:6: launch: 'fast'", "a mapping")),
     Case("null for a list", GOOD + "exclude:\n", ("bad.yaml:6: exclude: null", "a list")),
     Case("zero steps", GOOD + "measure: {steps: 0}\n", ("measure.steps: 0 cannot", "at least 1")),
-    Case("not a choice", GOOD + "train: {optimizer: adam}\n", ("train.optimizer: 'adam'", "'adamw' or 'none'")),
+    Case(
+        "two implementations",
+        GOOD + "train: {fused: true, foreach: true}\n",
+        ("bad.yaml:6: train: {", "fused and foreach are two implementations of AdamW: choose one"),
+    ),
+    Case("not a choice", GOOD + "train: {optimizer: adam}\n", ("train.optimizer: 'adam'", "choose adamw, muon, none")),
     Case("mixed precision", GOOD + "launch: {mixed_precision: fp16}\n", ("'fp16'", "'bf16' or 'no'")),
     Case(
         "not a size", GOOD + "launch: {memory_limit: big}\n", ("memory_limit: 'big'", "a size such as 8GiB or 'auto'")
@@ -215,7 +220,7 @@ CASES = [
     Case(
         "wrong value in train axis",
         GOOD + "  compile: [no]\n",
-        ("bad.yaml:6: matrix.compile[0]: 'no'", "true or false"),
+        ("bad.yaml:6: matrix.compile[0]: 'no'", "'none', 'unit' or 'model'"),
     ),
     # the workload
     Case("unknown workload", "workload: {name: pi08}\n", ("bad.yaml:1: workload.name: 'pi08'", "did you mean 'pi07'?")),
@@ -336,7 +341,7 @@ CASES = [
         "compilation by accelerate",
         "distributed_type: MULTI_GPU\ndynamo_config:\n  dynamo_backend: INDUCTOR\n",
         "own.yaml:3: dynamo_config.dynamo_backend: 'INDUCTOR'",
-        "train.compile: true",
+        "train.compile: unit",
     ),
     own(
         "a choice of GPUs",

@@ -21,8 +21,9 @@ from bench.launch.accelerate_launch import Launch
 from bench.launch.attempt_files import launch_command
 from bench.launch.environment import FOREIGN, RENDEZVOUS, launch_environment
 from bench.launch.rank_servers import _plain_config, write_yaml
-from bench.launch.watch import Limits, Watch, cause_of_death, exit_codes
+from bench.launch.watch import FIRST_STEP_S, LEAST_S, Limits, Watch, cause_of_death, exit_codes
 from bench.records.cell import Attempt
+from bench.records.phases import Stage
 from bench.store.spool import Beat, BeatFile, Spec
 
 # --- why a launch ended ---------------------------------------------------------------------------------------------
@@ -202,6 +203,17 @@ def test_what_counts_as_no_progress(tmp_path: Path, phase: str | None, limits: L
         BeatFile(tmp_path, 0)(phase)
     watch = Watch(tmp_path, 2, limits, lambda _: None)
     assert any(watch.pause() for _ in range(6)) == given_up
+
+
+@pytest.mark.parametrize(("stage", "patience_s"), [("measure", LEAST_S), ("checkpoint", FIRST_STEP_S)])
+def test_a_checkpoint_may_take_longer_than_a_step(tmp_path: Path, stage: str, patience_s: float) -> None:
+    beat, watch = BeatFile(tmp_path, 0), Watch(tmp_path, 1, Limits(60, None), lambda _: None)
+    for step in range(3):
+        beat(Stage.WARMUP, step, 3)
+        watch._look(time.monotonic())
+    beat(Stage(stage), 0, 4)
+    watch._look(time.monotonic())
+    assert watch._patience_s() == patience_s
 
 
 # --- the files of a launch ------------------------------------------------------------------------------------------

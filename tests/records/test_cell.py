@@ -37,5 +37,15 @@ def test_a_later_field_changes_the_id_unless_it_has_its_default() -> None:
     assert NewerCell.model_validate(content).id != before.id
 
 
+@pytest.mark.parametrize(("before", "now"), [(False, "none"), (True, "unit")])
+def test_the_switch_that_compilation_was_keeps_its_cells(before: bool, now: str) -> None:
+    """The ids are those that bench 0.1.0 gave to `compile: false` and `compile: true`."""
+    content = cell().model_dump()
+    content["train"]["compile"] = before
+    stored = Cell.model_validate(content)
+    assert stored.train.compile == now
+    assert stored.id == {"none": "14fed8b29c", "unit": "eb85027559"}[now]
+
+
 def test_a_field_of_the_first_version_always_counts() -> None:
     assert cell(train=Train(fused=True)).id != cell(train=Train(fused=False)).id != cell().id

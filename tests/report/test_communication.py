@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from examples import ok, regime, result
 
-from bench.records.cell import Regime
+from bench.records.cell import Regime, Train
 from bench.records.outcome import Ok
 from bench.records.rank_outcome import Traffic
 from bench.report.communication import communication, gathered, payload_bytes, sent_bytes
@@ -112,6 +112,12 @@ def test_gloo_reduces_to_all_and_the_formula_follows() -> None:
     outcome = recorded("fsdp", traffic("all_reduce", 2000, "gloo"), traffic("all_gather", 5200, "gloo"), units=UNITS)
     (cell,) = summarize([result(outcome, backend="fsdp")]).cells
     assert [(one.operation, one.ratio) for one in communication(cell)] == [("all_gather", 1), ("all_reduce", 1)]
+
+
+def test_what_muon_gathers_beside_the_weights_is_in_no_formula() -> None:
+    outcome = recorded("fsdp", traffic("reduce_scatter", 2000), traffic("all_gather", 9000), units=UNITS)
+    (cell,) = summarize([result(outcome, backend="fsdp", train=Train(optimizer="muon"))]).cells
+    assert {one.operation: one.ratio for one in communication(cell)} == {"all_gather": None, "reduce_scatter": 1}
 
 
 def test_an_operation_that_no_formula_has_is_shown_if_it_counts() -> None:

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from examples import CUDA_MACHINE, ok, regime, result, rss, vram
 
-from bench.records.cell import Regime
+from bench.records.cell import Regime, Train
 from bench.records.outcome import Ok, Oom, Reported
 from bench.records.rank_outcome import Work
 from bench.report.summary import summarize
@@ -134,6 +134,14 @@ def test_state_on_the_host_has_no_theory() -> None:
     )
     table = theory_table(summarize([result(Ok(ranks=ranks))]))
     assert set(table.rows[0][2:8]) == {"n/a"}
+
+
+@pytest.mark.parametrize("optimizer", ["muon", "torch.optim:SGD"])
+def test_other_optimizers_have_no_theory_of_state(optimizer: str) -> None:
+    """The formula is that of AdamW's two moments."""
+    table = theory_table(summarize([result(ok(), train=Train(optimizer=optimizer))]))
+    assert set(table.rows[0][2:8]) == {"n/a"}
+    assert table.rows[0][8] != "n/a"
 
 
 def test_imported_figures_have_no_theory() -> None:

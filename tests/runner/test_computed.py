@@ -55,6 +55,17 @@ def test_the_dtype_of_most_flops_comes_first_and_shares_add_up() -> None:
     assert computed.reduction_dtype is None
 
 
+def test_products_of_the_optimizer_do_not_count() -> None:
+    """Muon's are bf16 whatever the model computes in."""
+    model = layer()
+    optimizer = torch.optim.Muon(model.parameters())
+    with watching(batches(), 0) as (watched, computed):
+        train(model, next(watched))
+        optimizer.step()
+        train(model, {"x": torch.ones(BATCH, WIDE)})  # what follows counts again
+    assert computed.flops == {"float32": 4 * PRODUCT}
+
+
 def test_a_step_without_products_has_no_shares() -> None:
     with watching(batches(), 0) as (watched, computed):
         next(watched)["x"].exp().sum()

@@ -30,11 +30,12 @@ from bench.records.cell import Attempt, Train
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankOom
 from bench.runner.attempt import failure
+from bench.runner.compiled import compile_as_requested
 from bench.runner.device import Cpu
 from bench.runner.preload import _compiler_named, _wait_for_baton
 from bench.runner.regime import check, observe
 from bench.runner.server import launch_environment
-from bench.runner.setup import Job, _check_units, _compile_units, set_up
+from bench.runner.setup import Job, _check_units, set_up
 from bench.runner.steps import METRICS, no_lap, phase_window, step, throughput_window
 
 OPTIONS = Pi07.Config(preset="tiny", n_layers=1, num_cams=1, n_obs_history=1).model_dump(mode="json")
@@ -137,7 +138,7 @@ def _alone() -> Iterator[None]:
 
 
 def attempt(precision: str = "bf16", optimizer: str = "adamw") -> Attempt:
-    train = Train(optimizer=optimizer, learning_rate=1e-3)  # type: ignore[arg-type]
+    train = Train(optimizer=optimizer, learning_rate=1e-3)
     return Attempt(
         cell=cell("single", num_processes=1, mixed_precision=precision, options=OPTIONS, train=train),
         batch_per_rank=BATCH,
@@ -344,11 +345,19 @@ def test_units_are_compiled_also_once_they_are_sharded(tmp_path: Path) -> None:
         units = [module for module in model.modules() if type(module).__name__ in Pi07.units]
         for unit in units:
             fully_shard(unit, mesh=init_device_mesh("cpu", (1,)))
-        _compile_units(model, Pi07.units)
+        compile_as_requested(Train(compile="unit"), model, Pi07.units)
     finally:
         dist.destroy_process_group()
     compiled = [module for module in model.modules() if module._compiled_call_impl is not None]
     assert {id(module) for module in compiled} == {id(unit) for unit in units}
+
+
+def test_a_model_is_compiled_as_a_whole_or_not_at_all() -> None:
+    model = nn.Sequential(nn.Linear(1, 1))
+    compile_as_requested(Train(), model, ("Linear",))
+    assert [module for module in model.modules() if module._compiled_call_impl] == []
+    compile_as_requested(Train(compile="model"), model, ("Linear",))
+    assert [module for module in model.modules() if module._compiled_call_impl] == [model]
 
 
 def test_units_that_the_model_lacks_are_said() -> None:

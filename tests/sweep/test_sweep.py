@@ -331,3 +331,22 @@ def test_ranks_that_left_what_cannot_be_are_a_failure(tmp_path: Path) -> None:
     assert stored.outcome.reason.startswith("its ranks left invalid result files: rank 0 has ")
     assert "3 measured and 2 phase steps, its attempt 1 warm-up, 4 measured" in stored.outcome.reason
     assert any("failed" in line for line in said)
+
+
+def test_what_an_attempt_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
+    class Leaving(Ranks):
+        """Ranks that end before they remove it, or bench itself is stopped meanwhile."""
+
+        def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
+            (spool.checkpoint_folder(folder) / "part").mkdir(parents=True)
+            return super().run(cell, folder, limits, on_beat)
+
+    plans = [plan("ddp", 1), plan("fsdp", 1)]
+    store = Store(tmp_path)
+    with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=io.StringIO())) as progress:
+        sweep = sweep_of(plans, store, progress, [], Leaving(events := [], fits=4, stop_after=1))
+        with pytest.raises(KeyboardInterrupt):
+            sweep.run()
+    assert events == ["attempt"]
+    assert len(list(tmp_path.glob("attempts/*/*/spec.json"))) == 2
+    assert not list(tmp_path.glob("attempts/*/*/checkpoint"))

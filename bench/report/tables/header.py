@@ -20,9 +20,10 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
     Args:
         untils: how `bench run --until` ended, for each run that was asked to go on.
     """
-    measuring = {key: value for key, value in summary.shared.items() if key in Measure.model_fields}
-    usual = {**measuring, **later_defaults(Train)}
-    shared = {key: value for key, value in summary.shared.items() if key not in usual or value != usual[key]}
+    usual = {**later_defaults(Measure), **later_defaults(Train)}
+    settings = {key: value for key, value in summary.shared.items() if key not in usual or value != usual[key]}
+    measuring = {key: value for key, value in settings.items() if key in Measure.model_fields}
+    shared = {key: value for key, value in settings.items() if key not in measuring}
     facts = (
         ("Hardware", _of_machines(summary, _hardware)),
         ("Versions", _of_machines(summary, _versions)),

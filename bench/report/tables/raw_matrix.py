@@ -136,10 +136,17 @@ def detailed_rows(summary: Summary) -> tuple[Sequence[Row], tuple[str, ...]]:
     return best[:MAX_DETAILED], (note,)
 
 
-def details_of(summary: Summary, title: str, columns: Sequence[Column[Sampled]], *, notes: Sequence[str]) -> Table:
-    """A table of details with ``columns`` for every row that bench measured."""
+def details_of(
+    summary: Summary,
+    title: str,
+    columns: Sequence[Column[Sampled]],
+    *,
+    notes: Sequence[str],
+    which: Callable[[Sampled], bool] = lambda _: True,
+) -> Table:
+    """A table of details with ``columns`` for every row that bench measured, and that ``which`` selects."""
     rows, left_out = detailed_rows(summary)
-    pairs = [(row, row.measured) for row in rows if isinstance(row.measured, Sampled)]
+    pairs = [(row, row.measured) for row in rows if isinstance(row.measured, Sampled) and which(row.measured)]
     row, measured = itemgetter(0), itemgetter(1)
     return table_of(
         title, pairs, [*of_part(row, row_columns(summary)), *of_part(measured, columns)], notes=(*notes, *left_out)

@@ -20,8 +20,10 @@ from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_section
 from bench.report.tables.charts import charts
+from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.claims import claims_table
 from bench.report.tables.communication import communication_table
+from bench.report.tables.compilation import compilation
 from bench.report.tables.doubts import doubts_section
 from bench.report.tables.export import Record, records
 from bench.report.tables.figure import Chart
@@ -175,6 +177,8 @@ SECTIONS: tuple[Part, ...] = (
     ),
     Part(lambda report: [own_work(report.summary)]),
     Part(lambda report: [ranks(report.summary)]),
+    Part(lambda report: [compilation(report.summary)]),
+    Part(lambda report: [checkpoints(report.summary)]),
     Part(lambda report: [method(report.summary)]),
     Part(lambda report: [files(report.summary, scripts=report.scripts)]),
 )

@@ -17,6 +17,8 @@ from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
 from bench.report.sources import Newest, newest_sources
 from bench.report.summary import row_of, summarize
 from bench.report.tables import conditions
+from bench.report.tables.checkpoints import checkpoints
+from bench.report.tables.compilation import compilation
 from bench.report.tables.phases import P95_NOTE, phases
 from bench.report.tables.raw_matrix import outcome_column
 from bench.report.tables.regimes import DTYPE_COLUMNS, MATMUL_COLUMN, OPTIONS_COLUMN, REGIME_COLUMNS
@@ -75,6 +77,8 @@ def show(
         phases(summary, "mean"),
         phases(summary, "share"),
         steps(summary),
+        compilation(summary),
+        checkpoints(summary),
         *([searches([probe])] if probe else []),
         _walk(walked),
         conditions.machine(measured),

@@ -51,7 +51,8 @@ def theory(summary: Summary) -> Table:
         columns,
         notes=(
             "weights to predicted: bytes of model state on each rank after arXiv:1910.02054, with all parameters"
-            " trained. measured: peak allocated without the part that grows with the batch, extrapolated from two"
+            " trained; n/a for optimizers other than AdamW."
+            " measured: peak allocated without the part that grows with the batch, extrapolated from two"
             " batches; with only one batch, its full peak. buckets: DDP's copy of the gradients. rest: memory that a"
             " step holds for a short time, such as gathered units and fp32 gradients in the optimizer step."
             + (" On a CPU, measured is the growth of the data segment, which includes libraries." if cpu else ""),

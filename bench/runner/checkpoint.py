@@ -1,0 +1,91 @@
+"""One checkpoint: what it costs to save and to load, and whether training goes on from it as it would have."""
+
+import errno
+import shutil
+import time
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+
+from bench.backends import FAMILIES
+from bench.records.phases import Stage
+from bench.records.rank_outcome import Checkpoint
+from bench.runner.device import Shim
+from bench.runner.regime import stepped_by
+from bench.runner.setup import Job
+from bench.runner.steps import METRICS, Batches, Beat, next_batch, no_lap, step
+from bench.units import size
+
+STEPS = 2
+"""Steps after saving, repeated after loading. The first shows the weights, the second the optimizer's state."""
+
+
+def check_room(job: Job, folder: Path) -> None:
+    """Raises OSError on every rank if a checkpoint may not fit on the disk of ``folder``.
+
+    A rank that decided this alone would leave the others waiting for it in the save. Needs the optimizer's state, so
+    at least one step.
+    """
+    here = torch.tensor([_written_bytes(job), shutil.disk_usage(folder).free], device=job.accelerator.device)
+    ranks_R2 = job.accelerator.gather(here[None])
+    needed, free = int(ranks_R2[:, 0].sum()), int(ranks_R2[:, 1].min())
+    if needed > free:
+        raise OSError(errno.ENOSPC, f"a checkpoint may take {size(needed)}, and {size(free)} are free", str(folder))
+
+
+def _written_bytes(job: Job) -> int:
+    """At most what this rank writes: its part of the state, or all of it on rank 0 if every rank holds all."""
+    if not FAMILIES[job.family].shards_state and not job.accelerator.is_main_process:
+        return 0
+    masters, states = stepped_by(job.optimizer) if job.optimizer is not None else ([], [])
+    return _n_bytes([*job.model.parameters(), *masters, *(value for state in states for value in state.values())])
+
+
+def _n_bytes(values: Iterable[object]) -> int:
+    tensors = (value for value in values if isinstance(value, Tensor))
+    here = (one.to_local() if isinstance(one, DTensor) else getattr(one, "ds_tensor", one) for one in tensors)
+    return sum(one.nbytes for one in here)  # ds_tensor: ZeRO-3's part of a parameter
+
+
+def save_and_load(job: Job, batches: Batches, folder: Path, shim: Shim, beat: Beat) -> Checkpoint:
+    """Save, train a few steps, load, and train the same steps again. The folder is removed after that.
+
+    All ranks take part in each part of it.
+
+    Args:
+        folder: where to write, the same for all ranks.
+    """
+    upcoming = [next_batch(batches) for _ in range(STEPS)]
+
+    def timed(action: Callable[[str], object], index: int) -> float:
+        beat(Stage.CHECKPOINT, index, 4)
+        shim.synchronize()
+        job.accelerator.wait_for_everyone()
+        start = time.perf_counter()
+        action(str(folder))
+        shim.synchronize()
+        job.accelerator.wait_for_everyone()
+        return time.perf_counter() - start
+
+    def losses(index: int) -> tuple[float, ...]:
+        beat(Stage.CHECKPOINT, index, 4)
+        again = iter(upcoming)
+        return tuple(step(job, again, no_lap)[METRICS.index("loss")] for _ in upcoming)
+
+    save_s = timed(job.accelerator.save_state, 0)
+    stored_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    next_losses = losses(1)
+    load_s = timed(job.accelerator.load_state, 2)
+    resumed_losses = losses(3)  # its last gather shows that every rank has loaded
+    if job.accelerator.is_main_process:
+        shutil.rmtree(folder)
+    return Checkpoint(
+        save_s=save_s,
+        load_s=load_s,
+        stored_bytes=stored_bytes,
+        next_losses=next_losses,
+        resumed_losses=resumed_losses,
+    )

@@ -1,0 +1,36 @@
+"""torch.compile as a cell requests it, and what the compiler did in this process."""
+
+from collections import Counter
+
+from torch import nn
+from torch._dynamo.utils import calculate_time_spent, counters
+
+from bench.records.cell import Train
+from bench.records.rank_outcome import Compilation
+
+
+def compile_as_requested(train: Train, model: nn.Module, units: tuple[str, ...]) -> None:
+    """Compile each unit, or the whole model, after sharding; the compiler itself runs at the first step.
+
+    Compiled units leave the hooks of the outer model outside their graphs.
+    """
+    match train.compile:
+        case "unit":
+            for module in model.modules():
+                # fully_shard gives a unit a new class, derived from its own.
+                if {kind.__name__ for kind in type(module).__mro__} & set(units):
+                    module.compile()
+        case "model":
+            model.compile()
+
+
+def compilation() -> Compilation:
+    """What the compiler has done in this process so far."""
+    breaks = Counter[str]()
+    for reason, count in counters["graph_break"].items():
+        breaks[reason.strip().partition("\n")[0]] += count  # hints and paths follow
+    return Compilation(
+        compile_s=calculate_time_spent()["total_wall_time"],
+        graphs=counters["stats"]["unique_graphs"],
+        graph_breaks=dict(breaks),
+    )
