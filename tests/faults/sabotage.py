@@ -49,8 +49,8 @@ def _with_hook(hook):
     """DDP's gradients take another way than its wrapper says."""
     prepare = setup._prepare
 
-    def hooked(accelerator, cell, model):
-        prepared = prepare(accelerator, cell, model)
+    def hooked(*arguments):
+        prepared = prepare(*arguments)
         prepared.model.register_comm_hook(None, hook)
         return prepared
 

@@ -15,7 +15,7 @@ from bench.records.cell import Train
 from bench.runner.master_weights import MasterWeights
 from bench.runner.muon import GatheredMuon, Together, matrices
 from bench.runner.optimizers import optimizer_of
-from model.workload import Pi07
+from bench.model.workload import Pi07
 
 
 class Block(nn.Module):
