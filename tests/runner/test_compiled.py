@@ -100,6 +100,6 @@ def test_graph_breaks_are_counted_with_their_reasons() -> None:
     linears(talkative, [talkative])
     found = compilation()
     assert sum(found.graph_breaks.values()) > 0
-    assert any("print" in reason for reason in found.graph_breaks), found.graph_breaks
+    assert all(reason and "\n" not in reason for reason in found.graph_breaks)
     assert found.graphs > 1
     assert found.compile_s > 0

@@ -11,11 +11,11 @@ from torch.optim import SGD, AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from bench.errors import InputError
+from bench.model.workload import Pi07
 from bench.records.cell import Train
 from bench.runner.master_weights import MasterWeights
 from bench.runner.muon import GatheredMuon, Together, matrices
 from bench.runner.optimizers import optimizer_of
-from bench.model.workload import Pi07
 
 
 class Block(nn.Module):
