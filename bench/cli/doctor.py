@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import typer
 
-from bench import machine, workload
+from bench import machine, workloads
 from bench.backends import BACKENDS, FAMILIES
 from bench.records.machine import Hardware
 from bench.units import UNKNOWN, amount, memory_size
@@ -43,7 +43,7 @@ def examine() -> list[Finding]:
     devices = ", ".join(record.accelerators) or f"no GPU: {record.cpu}, {hardware.cores} cores"
     memory = hardware.memory_bytes if hardware.device == "cuda" else hardware.memory_bytes // ranks
     compiler = _compiler(hardware)
-    preset = workload.load("pi07").auto_preset(hardware.device, memory)
+    preset = workloads.load("pi07").auto_preset(hardware.device, memory)
     return [
         Finding("bench", True, f"{record.bench or UNKNOWN}, Python {record.python or UNKNOWN}"),
         Finding("device", True, f"{hardware.device}: {devices}"),
@@ -55,13 +55,13 @@ def examine() -> list[Finding]:
         *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
         *compiler,
         *(_backend(name, hardware, all(finding.ok for finding in compiler)) for name in BACKENDS),
-        *(finding for name in workload.BUNDLED for finding in _sizes(name)),
+        *(finding for name in workloads.BUNDLED for finding in _sizes(name)),
     ]
 
 
 def _sizes(name: str) -> list[Finding]:
     """The number of parameters of each preset and of its parts."""
-    kind = workload.load(name)
+    kind = workloads.load(name)
     findings = []
     for preset, fields in kind.presets.items():
         counts = kind.parameter_counts(kind.Config.model_validate(fields))

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from bench import backends, workload
+from bench import backends, workloads
 from bench.launch import attempt_files
 from bench.launch.environment import added_environment
 from bench.matrix import Matrix
@@ -19,7 +19,7 @@ def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: M
     Args:
         user: the environment that bench was started with.
     """
-    units = workload.load(matrix.workload.name).units
+    units = workloads.load(matrix.workload.name).units
     cells = (line for plan in plans for line in (*_cell(plan, matrix.probe, units, hardware, user), ""))
     return [*matrix.notes, *cells]
 

@@ -5,7 +5,7 @@ import re
 
 from pydantic import JsonValue
 
-from bench import workload
+from bench import workloads
 from bench.machine.hardware import LIBRARIES
 from bench.records.base import LARGEST, SMALLEST
 from bench.records.cell import Measure, Train
@@ -41,7 +41,7 @@ UNITS_IN_WORDS = ", ".join(
 
 def _option_types() -> dict[str, type]:
     """The type of each field of the bundled workload; NoneType if its default is null."""
-    kind = workload.load("pi07").Config
+    kind = workloads.load("pi07").Config
     return {name: type(value) for name, value in kind.model_validate({}).model_dump(mode="json").items()}
 
 

@@ -9,7 +9,7 @@ from bench.matrix.combinations import Value
 from bench.matrix.matrix_file import Launch, Matrix, Values
 from bench.matrix.yaml_file import dotted, place_of, show
 from bench.records.machine import Hardware
-from bench.workload import Workload
+from bench.workloads import Workload
 
 
 def num_processes(launch: Launch, hardware: Hardware) -> int:

@@ -6,8 +6,7 @@ from typing import TypeVar
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from bench import backends
-from bench import workload as workloads
+from bench import backends, workloads
 from bench.backends import BACKENDS
 from bench.errors import InputError
 from bench.matrix import accelerate_file
@@ -29,7 +28,7 @@ from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
 from bench.records.plan import Batch, CellPlan
-from bench.workload import Workload
+from bench.workloads import Workload
 
 MAX_CHARACTERS = 2**26
 """Limit of all cells' settings together. More is a mistake, and would take minutes."""

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
-from bench import workload as workloads
+from bench import workloads
 from bench.backends import BACKENDS, accumulation_refused, from_accelerate_config
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_file, yaml_file
@@ -20,7 +20,7 @@ from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, sho
 from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware
 from bench.units import memory_size
-from bench.workload import Workload
+from bench.workloads import Workload
 
 CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from bench import secrets, workload
+from bench import secrets, workloads
 from bench.backends import backend_of, preloads
 from bench.machine import disk
 from bench.records.base import Device
@@ -78,7 +78,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     here.beat(Stage.SETUP)
     start = time.perf_counter()
     preload(preloads(cell))
-    workload.load(cell.workload)
+    workloads.load(cell.workload)
     offload = cell.train.offload != "none"
     if backend_of(cell).family == "deepspeed" and (spec.device == "cpu" or offload):
         here.beat(Stage.COMPILE)

@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader, Dataset
 
-from bench import processes, workload
+from bench import processes, workloads
 from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
 from bench.errors import InputError
 from bench.records.cell import Cell
@@ -94,7 +94,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     )
 
 
-def work_of(task: workload.Workload) -> Work | None:
+def work_of(task: workloads.Workload) -> Work | None:
     """What one sample takes, as the workload states it; None where it states nothing.
 
     Raises:
@@ -167,13 +167,13 @@ def _constant(optimizer: Optimizer) -> LambdaLR:
     return LambdaLR(optimizer, lambda _: 1.0)
 
 
-def task_of(cell: Cell) -> workload.Workload:
+def task_of(cell: Cell) -> workloads.Workload:
     """The cell's workload, configured."""
-    kind = workload.load(cell.workload)
+    kind = workloads.load(cell.workload)
     return kind(kind.Config.model_validate(cell.options))
 
 
-def build(cell: Cell, task: workload.Workload) -> nn.Module:
+def build(cell: Cell, task: workloads.Workload) -> nn.Module:
     """The whole model, the same on every rank, in the dtype that its backend expects."""
     torch.manual_seed(cell.measure.seed)
     with _no_zero_init() if backend_of(cell).family == "deepspeed" else contextlib.nullcontext():

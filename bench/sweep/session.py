@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-from bench import backends, machine, workload
+from bench import backends, machine, workloads
 from bench.launch.environment import added_environment
 from bench.launch.executor import Context
 from bench.launch.launchers import LAUNCHERS
@@ -62,7 +62,7 @@ def opened(
             hardware=hardware,
             new_folder=store.servers,
             preloads=_preloads(plans),
-            modules=[workload.module_of(matrix.workload.name)],
+            modules=[workloads.module_of(matrix.workload.name)],
             waiting=progress.waiting,
             note=progress.note,
         )
@@ -70,7 +70,7 @@ def opened(
             yield Sweep(
                 plans=plans,
                 goal=matrix.probe,
-                units=workload.load(matrix.workload.name).units,
+                units=workloads.load(matrix.workload.name).units,
                 sources=sources.of(matrix.workload.name),
                 machine=record,
                 limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),

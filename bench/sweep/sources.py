@@ -10,10 +10,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import bench
-from bench import workload
+from bench import workloads
 from bench.records.sources import Sources
 
-RUNNER = ("runner", "launch/environment.py", "backends", "workload.py")
+RUNNER = ("runner", "launch/environment.py", "backends", "workloads")
 """Below bench/: a result depends on no other file, except through what the cell's id covers."""
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+([A-Za-z_][\w.]*(?:[ \t]*,[ \t]*[A-Za-z_][\w.]*)*))", re.M
@@ -24,7 +24,7 @@ def of(name: str) -> Sources:
     """The sources of attempts with the workload called ``name``, which has been loaded."""
     home = Path(bench.__file__).parent
     ours = [file for part in RUNNER for file in _files(home / part)]
-    top, _, rest = workload.module_of(name).partition(".")
+    top, _, rest = workloads.module_of(name).partition(".")
     bundled = rest.partition(".")[0] if top == "bench" else None
     root, theirs = (home, _files(home / bundled)) if bundled else _workload(top)
     return {**_digests(home.parent, ours), **_digests(root, theirs)}

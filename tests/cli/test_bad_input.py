@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 from workloads import Toy
 
-from bench import workload
+from bench import workloads
 from bench.cli.app import app
 from bench.errors import InputError
 from bench.matrix import expand, load
@@ -576,7 +576,7 @@ def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() 
     vars(module)["Opaque"] = Opaque
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "opaque_workload", module)
-        assert workload.load("opaque_workload:Opaque") is Opaque
+        assert workloads.load("opaque_workload:Opaque") is Opaque
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from rich.console import Console
 from rich.progress import track
 from scipy.stats import ttest_1samp
 
-from bench import backends, machine, workload
+from bench import backends, machine, workloads
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
 from bench.launch.accelerate_launch import OwnLaunch
@@ -87,7 +87,7 @@ class Trial:
 
     def __init__(self, backend: str, scratch: Path, hardware: Hardware, steps: int) -> None:
         self.backend, self.scratch, self.hardware = backend, scratch, hardware
-        self.kind = workload.load("pi07")
+        self.kind = workloads.load("pi07")
         self.ranks = 1 if backend == "single" else hardware.devices or 2
         self.cell = Cell(
             backend=backend,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench import backends, machine, workload
+from bench import backends, machine, workloads
 from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
 from bench.launch.accelerate_launch import OwnLaunch
@@ -30,7 +30,7 @@ from bench.sweep import probe
 
 HARDWARE = machine.detect()
 MACHINE = machine.record(HARDWARE)
-WORKLOAD = workload.load("pi07")
+WORKLOAD = workloads.load("pi07")
 
 
 def main() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import workload
+from bench import workloads
 from bench.records.sources import differing, named
 from bench.sweep import sources
 
@@ -72,7 +72,7 @@ def test_an_edited_file_is_another_source_and_an_equal_one_is_not(digested: Writ
 
 
 def test_the_bundled_workload_and_the_runner_count() -> None:
-    workload.load("pi07")
+    workloads.load("pi07")
     found = sources.of("pi07")
     assert {"model/policy.py", "model/workload.py", "bench/runner/steps.py", "bench/backends/registry.py"} <= set(found)
     assert not any(name.startswith(("bench/report/", "tests/")) for name in found)
