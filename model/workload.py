@@ -20,6 +20,7 @@ class Pi07:
     presets: ClassVar[Mapping[str, Mapping[str, JsonValue]]] = PRESETS
     # Small, so that a batch search reaches the limit in seconds.
     cpu_memory_limits: ClassVar[Mapping[str, int]] = {"tiny": 320 * 2**20}
+    cast_inputs: ClassVar[bool] = False  # the policy keeps its targets in fp32
     units: ClassVar[tuple[str, ...]] = ("InterleavedLayer", "VisionLayer", "PatchEmbedding")
 
     def __init__(self, config: Pi07Config) -> None:

@@ -8,11 +8,12 @@ from bench.records.base import Device
 from bench.records.cell import Cell
 
 
-def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dict[str, Any]:
+def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device) -> dict[str, Any]:
     """The config that bench passes to `accelerate launch --config_file` for ``cell``.
 
     Args:
-        units: class names of the modules to shard, each as one unit; a user's config may name others.
+        units: class names of the modules to shard, each as one unit; a user's config may name others. None: the
+            runner finds them in the model.
         device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
             process on a single machine. The runner's device shim then keeps the ranks on the CPU.
     """
@@ -30,7 +31,7 @@ def accelerate_config(cell: Cell, units: tuple[str, ...], device: Device) -> dic
         "num_processes": cell.num_processes,
         "use_cpu": device == "cpu" and backend.family == "single",
     }
-    if FAMILIES[backend.family].wraps_units:
+    if FAMILIES[backend.family].wraps_units and units is not None:
         config["fsdp_config"] = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units), **config.get("fsdp_config", {})}
         config["fsdp_config"] |= sharding_config(cell)
     if backend.family == "deepspeed":

@@ -43,7 +43,8 @@ def examine() -> list[Finding]:
     devices = ", ".join(record.accelerators) or f"no GPU: {record.cpu}, {hardware.cores} cores"
     memory = hardware.memory_bytes if hardware.device == "cuda" else hardware.memory_bytes // ranks
     compiler = _compiler(hardware)
-    preset = workloads.load("pi07").auto_preset(hardware.device, memory)
+    choose = workloads.load("pi07").auto_preset
+    preset = choose(hardware.device, memory) if choose else None
     return [
         Finding("bench", True, f"{record.bench or UNKNOWN}, Python {record.python or UNKNOWN}"),
         Finding("device", True, f"{hardware.device}: {devices}"),
@@ -62,6 +63,8 @@ def examine() -> list[Finding]:
 def _sizes(name: str) -> list[Finding]:
     """The number of parameters of each preset and of its parts."""
     kind = workloads.load(name)
+    if kind.parameter_counts is None:
+        return []
     findings = []
     for preset, fields in kind.presets.items():
         counts = kind.parameter_counts(kind.Config.model_validate(fields))

@@ -24,7 +24,9 @@ def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: M
     return [*matrix.notes, *cells]
 
 
-def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
+def _cell(
+    plan: CellPlan, goal: Goal, units: tuple[str, ...] | None, hardware: Hardware, user: Mapping[str, str]
+) -> list[str]:
     cell = plan.cell
     title = f"{cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batches))}"
     if plan.launches > 1:
@@ -37,13 +39,15 @@ def _cell(plan: CellPlan, goal: Goal, units: tuple[str, ...], hardware: Hardware
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
     environment = added_environment(cell.num_processes, hardware, user)
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)
+    wraps = backends.FAMILIES[backends.backend_of(cell).family].wraps_units
+    found = ["units as found in the model"] if wraps and units is None else []
     limit, command = cell.memory_limit_bytes, " ".join(attempt_files.launch_command(["attempt", folder]))
     shown = [
         title,
         *([f"  search: {_settings(goal)}"] if "probe" in plan.batches else []),
         f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a rank, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
-        f"  set outside the config: {', '.join(backends.beside_config(cell)) or 'nothing'}",
+        f"  set outside the config: {', '.join([*backends.beside_config(cell), *found]) or 'nothing'}",
         f"  {'command' if one else 'command of each batch'}: {command}",
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):

@@ -19,7 +19,7 @@ _LIBRARIES = (
     *(f"/{name}/" for name in ("torch", "accelerate", "deepspeed", "concurrent")),
     *(f"/{name}.py" for name in ("typing_extensions", "contextlib", "threading", "functools")),
 )
-_BETWEEN = tuple(f"{_RUNNER}/{name}.py" for name in ("computed", "own_work", "units"))
+_BETWEEN = tuple(f"{_RUNNER}/{name}.py" for name in ("computed", "forward", "own_work", "units"))
 """They watch what the workload calls, and so stand between it and torch."""
 _CALLS = "/torch/nn/modules/module.py"
 """Frames between a module and its forward."""

@@ -35,16 +35,26 @@ def launch_command(
 
 
 def files(
-    attempt: Attempt | Walk | Audit, units: tuple[str, ...], device: Device, environment: Mapping[str, str], folder: str
+    attempt: Attempt | Walk | Audit,
+    units: tuple[str, ...] | None,
+    device: Device,
+    environment: Mapping[str, str],
+    folder: str,
+    *,
+    workload_folder: str | None = None,
+    check: bool = False,
 ) -> dict[str, str]:
     """Name and content of each file that a launch of ``attempt`` reads.
 
     Args:
         environment: what bench adds to the launch's environment.
         folder: the future folder of the files; the accelerate config names a DeepSpeed config by its path.
+        workload_folder: where the workload's module is looked for first.
+        check: the ranks also check that they build the same model.
     """
     config = backends.accelerate_config(attempt.cell, units, device)
-    written = {"spec.json": Spec(attempt=attempt, device=device, units=units).model_dump_json(indent=1) + "\n"}
+    spec = Spec(attempt=attempt, device=device, units=units, workload_folder=workload_folder, check=check)
+    written = {"spec.json": spec.model_dump_json(indent=1) + "\n"}
     engine = config.get("deepspeed_config", {}).get("deepspeed_config_file")
     if engine is not None:
         written["deepspeed.json"] = json.dumps(engine, indent=1) + "\n"

@@ -39,6 +39,8 @@ class Context:
     """By number of ranks: `bench.backends.preloads` of the cells, which rank servers import before they fork."""
     modules: Sequence[str]
     """Other modules that they import then: the workload's."""
+    workload_folder: str | None = None
+    """Where they look for these first."""
     waiting: Callable[[str], None]
     """Receives what takes time."""
     note: Callable[[str], None]

@@ -34,7 +34,7 @@ class RankServers:
         write_yaml(config_file, _plain_config(num_processes))
         added = added_environment(num_processes, hardware, os.environ)
         preloads = ",".join(sorted(context.preloads.get(num_processes, ())))
-        serve = ["serve", str(folder), preloads, *context.modules]
+        serve = ["serve", str(folder), preloads, context.workload_folder or "", *context.modules]
         self.launch = Launch(config_file, folder / "launch.log", serve, added)
         self._number = 0
         self._started_s = time.monotonic()

@@ -1,7 +1,5 @@
 """Resolves `auto` on this machine: ranks, memory and preset. Pure."""
 
-from collections.abc import Mapping
-
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
@@ -9,7 +7,7 @@ from bench.matrix.combinations import Value
 from bench.matrix.matrix_file import Launch, Matrix, Values
 from bench.matrix.yaml_file import dotted, place_of, show
 from bench.records.machine import Hardware
-from bench.workloads import Workload
+from bench.workloads import Definition
 
 
 def num_processes(launch: Launch, hardware: Hardware) -> int:
@@ -27,13 +25,13 @@ def memory_per_rank(launch: Launch, hardware: Hardware) -> int:
 
 
 def resolve_preset(
-    matrix: Matrix, workload: type[Workload], requested: Value, hardware: Hardware
+    matrix: Matrix, workload: Definition, requested: Value, hardware: Hardware
 ) -> tuple[JsonValue, Values]:
     """The name of the preset, with ``auto`` resolved, and its fields."""
     preset = requested.value
-    if preset == "auto" and not workload.presets:
-        return preset, {}
     if preset == "auto":
+        if workload.auto_preset is None or not workload.presets:
+            return preset, {}
         preset = workload.auto_preset(hardware.device, memory_per_rank(matrix.launch, hardware))
     if not isinstance(preset, str) or preset not in workload.presets:
         raise InputError(
@@ -46,9 +44,7 @@ def resolve_preset(
     return preset, dict(workload.presets[preset])
 
 
-def memory_limit(
-    matrix: Matrix, workload: type[Workload], preset: str, searches: bool, hardware: Hardware
-) -> int | None:
+def memory_limit(matrix: Matrix, workload: Definition, preset: str, searches: bool, hardware: Hardware) -> int | None:
     """Bytes per rank. A search on a CPU needs a limit, because it would otherwise exhaust the host's memory.
 
     Args:
@@ -59,5 +55,4 @@ def memory_limit(
         return int(limit)
     if not searches or hardware.device == "cuda":
         return None
-    limits: Mapping[str, int] = getattr(workload, "cpu_memory_limits", {})
-    return limits.get(preset, memory_per_rank(matrix.launch, hardware) * 3 // 4)
+    return workload.cpu_memory_limits.get(preset, memory_per_rank(matrix.launch, hardware) * 3 // 4)

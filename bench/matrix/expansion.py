@@ -28,7 +28,7 @@ from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
 from bench.records.plan import Batch, CellPlan
-from bench.workloads import Workload
+from bench.workloads import Definition
 
 MAX_CHARACTERS = 2**26
 """Limit of all cells' settings together. More is a mistake, and would take minutes."""
@@ -108,7 +108,7 @@ def expand(
 
 def _cell(
     matrix: Matrix,
-    workload: type[Workload],
+    workload: Definition,
     combination: Combination,
     hardware: Hardware,
     measure: Measure,

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from bench import workload
+from bench import workloads
 from bench.backends import FAMILIES, backend_of
 from bench.errors import InputError
 from bench.records.base import Device
@@ -31,8 +31,8 @@ def refuse_what_cannot_fit(plans: Sequence[CellPlan], device: Device, host_bytes
 
 def _parameters(cell: Cell) -> int:
     """0 where the workload does not say."""
-    kind = workload.load(cell.workload)
-    if not hasattr(kind, "parameter_counts"):
+    kind = workloads.load(cell.workload)
+    if kind.parameter_counts is None:
         return 0
     return sum(kind.parameter_counts(kind.Config.model_validate(cell.options)).values())
 

@@ -20,7 +20,7 @@ from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, sho
 from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware
 from bench.units import memory_size
-from bench.workloads import Workload
+from bench.workloads import Definition
 
 CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
 
@@ -66,10 +66,11 @@ def load(
     file = validate(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
+    folder = path.parent if path else Path()
+    file = _located(file, folder, place_of(places, ("workload", "name")))
     moot = list(dict.fromkeys(map(show, file.batches()))) if probed else []
     if probed:
         file, changed = file.probed(), {*changed, "batch"}
-    folder = path.parent if path else Path()
     matrix = _resolve(file, places, folder, frozenset(name for name in changed if name), hardware)
     _refuse_hidden(matrix, overrides)
     note = f"bench probe searches every cell and ignores the batches of the matrix ({', '.join(moot)})"
@@ -143,10 +144,24 @@ def _paths(data: Values) -> list[str]:
     return [*MatrixFile.model_fields, *paths]
 
 
-def _workload(name: str, where: str | None) -> type[Workload]:
+def _located(file: MatrixFile, folder: Path, where: str | None) -> MatrixFile:
+    """The file with its workload's name in the form that a cell has, and the folder where it is found."""
+    try:
+        name, found_in = workloads.locate(file.workload.name, folder / (file.workload_folder or ""))
+    except InputError as error:
+        error.where = where
+        raise
+    workloads.search(found_in)
+    chosen = file.workload.model_copy(update={"name": name})
+    return file.model_copy(update={"workload": chosen, "workload_folder": found_in})
+
+
+def _workload(name: str, where: str | None) -> Definition:
     try:
         if ":" in name and not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
-            raise InputError(f"{name!r} is not a workload", field="workload.name", allowed="package.module:Class")
+            raise InputError(
+                f"{name!r} is not a workload", field="workload.name", allowed="package.module:Class, ./file.py:Class"
+            )
         return workloads.load(name)
     except InputError as error:
         error.where = where
@@ -184,6 +199,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     matrix = Matrix(
         name=file.name,
         workload=file.workload,
+        workload_folder=file.workload_folder,
         matrix=axes,
         defaults=resolved(file.defaults, ("defaults",)),
         exclude=file.exclude,
@@ -264,10 +280,10 @@ def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserC
     return name
 
 
-def _notes(matrix: Matrix, workload: type[Workload], hardware: Hardware) -> tuple[str, ...]:
+def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[str, ...]:
     notes = []
     preset, _ = resolve_preset(matrix, workload, Value(matrix.workload.preset, ("workload", "preset")), hardware)
-    if matrix.workload.preset == "auto" and workload.presets and "preset" not in {**matrix.matrix, **matrix.defaults}:
+    if preset != matrix.workload.preset and "preset" not in {**matrix.matrix, **matrix.defaults}:
         memory = memory_size(memory_per_rank(matrix.launch, hardware))
         notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} per rank")
     ranks = num_processes(matrix.launch, hardware)

@@ -90,7 +90,7 @@ class WorkloadChoice(Frozen):
     __pydantic_extra__: dict[str, JsonValue]
 
     name: str = "pi07"
-    """A bundled workload, or your own as ``package.module:Class``."""
+    """A bundled workload, or your own: ``package.module:name`` or ``./file.py:name`` of a class or a function."""
     preset: str = "auto"
     """Named field values, which all others override. ``auto``: the largest preset that fits in the memory."""
 
@@ -105,6 +105,8 @@ class MatrixFile(Frozen):
     name: Name
     """Name of the run's folder. Default: the name of the file."""
     workload: WorkloadChoice = Field(default_factory=lambda: WorkloadChoice.model_validate({}))
+    workload_folder: str | None = None
+    """Where your own workload is looked for, before the current folder. Relative to this file; null: its folder."""
     matrix: dict[str, Axis] = Field(default_factory=dict)
     """The axes. bench measures every combination of their values."""
     defaults: Values = Field(default_factory=dict)

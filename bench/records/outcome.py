@@ -16,9 +16,9 @@ from bench.units import counted
 
 SCHEMA_VERSION: Literal[3] = 3
 """1: first version. 2: a hang stores what each rank was doing, a failure its fault and evidence, a result its retry
-and the conditions on the machine. 3: a rank stores its own work, traffic, unit parameters, work of a sample and matmul
-shares, an attempt its launch, a result its sources and the environment. Beside it, a search stores the spread of
-peaks, what the next launch may hold, and which batches are even."""
+and the conditions on the machine. 3: a rank stores its own work, traffic, units, unit parameters, work of a sample and
+matmul shares, an attempt its launch, a result its sources and the environment. Beside it, a search stores the spread
+of peaks, what the next launch may hold, and which batches are even."""
 
 
 class Ok(Frozen):
@@ -93,6 +93,7 @@ class Hang(Frozen):
 
 Fault = Literal[
     "error",
+    "workload",
     "missing_package",
     "disk",
     "desync",
@@ -107,6 +108,7 @@ Fault = Literal[
 """The kind of failure.
 
 error            the rank raised an exception
+workload         the workload does not keep to its protocol, such as a forward without a loss
 missing_package  a package is not installed
 disk             the rank could not write
 desync           ranks issued different collectives

@@ -140,6 +140,9 @@ class RankOk(Frozen):
     traffic: tuple[Traffic, ...] | None = None
     """The collectives of the last step of the phase window; null if the recorder did not hold that whole step, and
     without a phase window."""
+    units: tuple[str, ...] | None = None
+    """Class names of the modules that are sharded or compiled, each as one; empty if the model is one unit. null: from
+    before bench stored them."""
     unit_parameters: dict[Count, Count] | None = None
     """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. The rest of
     the model is in no unit. null where units are compiled, or run a different number of times in each step."""

@@ -1,6 +1,7 @@
-"""`python -m bench.runner serve SPOOL PRELOADS [MODULE...]` or `python -m bench.runner attempt FOLDER [--out FOLDER]`.
+"""`python -m bench.runner serve SPOOL PRELOADS SEARCH [MODULE...]`, or `... attempt FOLDER [--out FOLDER]`.
 
-PRELOADS: modules to import beforehand, separated by commas; may be empty.
+PRELOADS: modules to import beforehand, separated by commas; may be empty. SEARCH: a folder where modules are looked for
+first, or empty.
 """
 
 import os
@@ -14,10 +15,11 @@ def main(arguments: list[str]) -> int:
     launcher = os.environ.get(processes.PARENT)
     processes.die_with_parent(int(launcher) if launcher else None)
     match arguments:
-        case ["serve", folder, preloads, *modules]:
+        case ["serve", folder, preloads, searched, *modules]:
             from bench.runner.server import Server
 
-            Server(Path(folder), rank=_rank()).serve([name for name in preloads.split(",") if name], modules)
+            server = Server(Path(folder), rank=_rank())
+            server.serve([name for name in preloads.split(",") if name], searched or None, modules)
             return 0
         case ["attempt", folder]:
             return _attempt(Path(folder), Path(folder))

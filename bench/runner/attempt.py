@@ -20,10 +20,11 @@ from bench.runner import audits, checkpoint, log, oom, recorder, regime
 from bench.runner.compiled import compilation
 from bench.runner.computed import Computed, watching
 from bench.runner.device import SHIMS, Shim
+from bench.runner.forward import METRICS
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
 from bench.runner.setup import Job, set_up
-from bench.runner.steps import METRICS, Batches, Window, phase_window, throughput_window
+from bench.runner.steps import Batches, Window, phase_window, throughput_window
 from bench.runner.walk import walk
 from bench.store import spool
 from bench.store.spool import BeatFile, Spec
@@ -78,6 +79,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     here.beat(Stage.SETUP)
     start = time.perf_counter()
     preload(preloads(cell))
+    workloads.search(spec.workload_folder)
     workloads.load(cell.workload)
     offload = cell.train.offload != "none"
     if backend_of(cell).family == "deepspeed" and (spec.device == "cpu" or offload):
@@ -92,7 +94,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         job = set_up(cell, here.device, spec.attempt.batches_per_rank[0])
         walk(job, spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankWalked(rank=here.rank)
-    job = set_up(cell, here.device, spec.attempt.batch_per_rank)
+    job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check)
     return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start)
 
 
@@ -132,6 +134,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         setup_s=setup_s,
         warmup_s=measure_start - warmup_start,
         threads=torch.get_num_threads(),
+        units=job.unit_names,
         unit_parameters=job.units.parameters_by_runs() if job.units else None,
         work=job.work,
         compilation=compiled,

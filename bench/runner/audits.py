@@ -19,8 +19,10 @@ from bench.records.cell import Audit, AuditKind
 from bench.records.phases import Stage
 from bench.runner import recorder
 from bench.runner.device import Shim
-from bench.runner.setup import build, loader_of, set_up, task_of
-from bench.runner.steps import next_batch, no_lap, step
+from bench.runner.forward import Forward
+from bench.runner.samples import loader_of, samples_of
+from bench.runner.setup import build, set_up, task_of
+from bench.runner.steps import no_lap, step
 from bench.store import spool
 from bench.store.spool import BeatFile
 
@@ -56,7 +58,7 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
 def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
     cell = audit.cell
     accelerator = device.open(backend_of(cell).family, find_unused_parameters=False)
-    dataset = task_of(cell).dataset(cell.measure.seed)
+    dataset = samples_of(cell, task_of(cell))
     loader = loader_of(cell, dataset, accelerator, audit.batch_per_rank, on_device=False)
     # Workers deliver in turns, in bursts. The first round starts them; the window holds whole rounds.
     first = max(1, cell.measure.dataloader_workers)
@@ -68,7 +70,7 @@ def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile
     for index in range(first + steps):
         beat(Stage.AUDIT, index, first + steps)
         start = time.perf_counter()
-        batch = next_batch(batches)
+        batch = next(batches)
         fetched = time.perf_counter()
         if not index:
             _check_tensors(batch)
@@ -94,7 +96,7 @@ def _check_tensors(batch: object) -> None:
     if not tensors:
         raise InputError(
             f"the loader's batch, a {type(batch).__name__}, holds no tensor:"
-            " a sample of the workload's dataset must be a dict of tensors"
+            " a sample of the workload's dataset must be a dict or a tuple of tensors, or a tensor"
         )
 
 
@@ -103,7 +105,8 @@ def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) ->
     task = task_of(audit.cell)
     model = build(audit.cell, task).to(accelerator.device)
     model.train()
-    dataset = task.dataset(audit.cell.measure.seed)
+    dataset = samples_of(audit.cell, task)
+    forward = Forward(task, model)
     batches = iter(loader_of(audit.cell, dataset, accelerator, audit.batch_per_rank))
     named = dict(model.named_parameters())
     unused: dict[str, list[int]] = {name: [] for name in named}
@@ -116,7 +119,7 @@ def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) ->
         beat(Stage.AUDIT, index, audit.steps)
         reached.clear()
         model.zero_grad()
-        model(next_batch(batches))["loss"].backward()
+        accelerator.backward(forward(model, next(batches))["loss"])
         for name, parameter in named.items():
             if name not in reached:
                 unused[name].append(index)

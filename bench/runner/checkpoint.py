@@ -14,9 +14,10 @@ from bench.backends import FAMILIES
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Checkpoint
 from bench.runner.device import Shim
+from bench.runner.forward import METRICS
 from bench.runner.regime import stepped_by
 from bench.runner.setup import Job
-from bench.runner.steps import METRICS, Batches, Beat, next_batch, no_lap, step
+from bench.runner.steps import Batches, Beat, no_lap, step
 from bench.units import size
 
 STEPS = 2
@@ -58,7 +59,7 @@ def save_and_load(job: Job, batches: Batches, folder: Path, shim: Shim, beat: Be
     Args:
         folder: where to write, the same for all ranks.
     """
-    upcoming = [next_batch(batches) for _ in range(STEPS)]
+    upcoming = [next(batches) for _ in range(STEPS)]
 
     def timed(action: Callable[[str], object], index: int) -> float:
         beat(Stage.CHECKPOINT, index, 4)

@@ -17,7 +17,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry
 
 from bench.runner import recorder
-from bench.runner.steps import Batch, Batches
+from bench.runner.forward import Batch
+from bench.runner.steps import Batches
 
 _aten = torch.ops.aten
 _FLOPS: dict[Any, Callable[..., int]] = {

@@ -17,7 +17,7 @@ from accelerate.utils.launch import (
     prepare_simple_launcher_cmd_env,
 )
 
-from bench import processes
+from bench import processes, workloads
 from bench.machine import oom_kill
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
@@ -45,11 +45,12 @@ class Server:
         self.finished = 0
         self._started_threads = False
 
-    def serve(self, preloads: Sequence[str], modules: Sequence[str]) -> None:
-        """Import ``preloads`` and ``modules``; then serve until the parent ends."""
+    def serve(self, preloads: Sequence[str], workload_folder: str | None, modules: Sequence[str]) -> None:
+        """Import ``preloads`` and the workload's ``modules``; then serve until the parent ends."""
         processes.adopt_orphans()
         preload(preloads)
         threads = _threads()
+        workloads.search(workload_folder)
         for module in modules:
             with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
                 importlib.import_module(module)

@@ -9,12 +9,11 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from torch import Tensor, nn
+from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
-from torch.utils.data import DataLoader, Dataset
 
-from bench import processes, workloads
+from bench import workloads
 from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
 from bench.errors import InputError
 from bench.records.cell import Cell
@@ -22,8 +21,12 @@ from bench.records.rank_outcome import Work
 from bench.runner import sharding
 from bench.runner.compiled import compile_as_requested
 from bench.runner.device import Shim
+from bench.runner.forward import Batch, Forward
 from bench.runner.master_weights import MasterWeights
 from bench.runner.optimizers import optimizer_of
+from bench.runner.same_build import check_same_build
+from bench.runner.samples import loader_of, samples_of
+from bench.runner.unit_names import unit_names
 from bench.runner.units import Units
 
 
@@ -38,11 +41,15 @@ class Job:
     optimizer: Any
     """accelerate's wrapper; None if only forward and backward run."""
     scheduler: Any
-    loader: Callable[[int], Iterable[dict[str, Tensor]]]
+    loader: Callable[[int], Iterable[Batch]]
     """This rank's batches of so many samples, prepared. Every call starts at the first sample."""
     masters: MasterWeights | None
     max_grad_norm: float
     family: Family
+    forward: Forward
+    """Runs ``model`` on a batch."""
+    unit_names: tuple[str, ...]
+    """Classes of the modules that are sharded or compiled, each as one."""
     units: Units | None
     """None where they are compiled."""
     work: Work | None
@@ -55,11 +62,14 @@ class Job:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
 
 
-def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
+def set_up(cell: Cell, shim: Shim, batch_per_rank: int, *, check: bool = False) -> Job:
     """Join the other ranks and build the job.
 
+    Args:
+        check: compare the built model with those of the other ranks.
+
     Raises:
-        InputError: gradient accumulation is on, or the workload's units name no module of its model.
+        InputError: gradient accumulation is on, or the workload does not keep to its protocol.
         Exception: whatever torch, accelerate or DeepSpeed raise.
     """
     family = backend_of(cell).family
@@ -70,25 +80,28 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int) -> Job:
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
     task = task_of(cell)
     model = build(cell, task)
-    if FAMILIES[family].wraps_units or cell.train.compile == "unit":
-        _check_units(model, task.units)
-    _configure(accelerator, cell, model, batch_per_rank)
-    dataset = task.dataset(cell.measure.seed)
-    units = Units(model, task.units) if cell.train.compile == "none" else None
+    if check:
+        check_same_build(model)
+    names = unit_names(model, workloads.load(cell.workload).units)
+    _configure(accelerator, cell, model, batch_per_rank, names)
+    samples, forward = samples_of(cell, task), Forward(task, model)
+    units = Units(model, names) if cell.train.compile == "none" else None
     with sharding.meshed(accelerator, cell):
-        prepared = _prepare(accelerator, cell, model, task.units)
+        prepared = _prepare(accelerator, cell, model, names)
     prepared.model.train()
-    compile_as_requested(cell.train, prepared.model, task.units)
+    compile_as_requested(cell.train, prepared.model, names)
     return Job(
         accelerator=accelerator,
         capacity_bytes=capacity_bytes,
         model=prepared.model,
         optimizer=prepared.optimizer,
         scheduler=prepared.scheduler,
-        loader=partial(loader_of, cell, dataset, accelerator),
+        loader=partial(loader_of, cell, samples, accelerator),
         masters=prepared.masters,
         max_grad_norm=cell.train.max_grad_norm,
         family=family,
+        forward=forward,
+        unit_names=names,
         units=units,
         work=work_of(task),
     )
@@ -121,12 +134,16 @@ def _refuse_accumulation(accelerator: Accelerator) -> None:
         raise accumulation_refused(steps, "environment", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
 
 
-def _configure(accelerator: Accelerator, cell: Cell, model: nn.Module, batch_per_rank: int) -> None:
+def _configure(
+    accelerator: Accelerator, cell: Cell, model: nn.Module, batch_per_rank: int, units: tuple[str, ...]
+) -> None:
     """Settings of the sharding libraries that depend on the model or the batch, or that accelerate has no field for."""
     family = backend_of(cell).family
     if family == "deepspeed":
         engine = accelerator.state.deepspeed_plugin.deepspeed_config
         engine["train_micro_batch_size_per_gpu"] = batch_per_rank
+    if FAMILIES[family].wraps_units and accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap is None:
+        accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = list(units)
     if cell.accelerate is not None:
         return  # the user's own config stays as it is
     if family == "deepspeed":
@@ -170,7 +187,7 @@ def _constant(optimizer: Optimizer) -> LambdaLR:
 def task_of(cell: Cell) -> workloads.Workload:
     """The cell's workload, configured."""
     kind = workloads.load(cell.workload)
-    return kind(kind.Config.model_validate(cell.options))
+    return kind.create(kind.Config.model_validate(cell.options))
 
 
 def build(cell: Cell, task: workloads.Workload) -> nn.Module:
@@ -181,34 +198,6 @@ def build(cell: Cell, task: workloads.Workload) -> nn.Module:
     if cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights:
         model = model.to(torch.bfloat16)
     return model
-
-
-def loader_of(
-    cell: Cell,
-    dataset: Dataset[dict[str, Tensor]],
-    accelerator: Accelerator,
-    batch_per_rank: int,
-    *,
-    on_device: bool = True,
-) -> Iterable[dict[str, Tensor]]:
-    """This rank's batches of ``dataset``, as training uses them.
-
-    Args:
-        on_device: move each batch to the device; else it stays on the host.
-    """
-    plain: DataLoader[dict[str, Tensor]] = DataLoader(
-        dataset,
-        batch_size=batch_per_rank,
-        drop_last=True,
-        num_workers=cell.measure.dataloader_workers,
-        prefetch_factor=cell.measure.dataloader_prefetch if cell.measure.dataloader_workers else None,
-        pin_memory=accelerator.device.type == "cuda",
-        worker_init_fn=_end_with_rank,
-    )
-    prepared: Iterable[dict[str, Tensor]] = accelerator.prepare_data_loader(
-        plain, device_placement=None if on_device else False
-    )
-    return prepared
 
 
 def _keep_only_the_wrapper() -> None:
@@ -254,14 +243,3 @@ def _fit_buckets(accelerator: Accelerator, parameters: int) -> None:
     zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
     for name, default in (("reduce", 500_000_000), ("allgather", 500_000_000), ("stage3_prefetch", 50_000_000)):
         zero[f"{name}_bucket_size"] = min(aligned, default)
-
-
-def _check_units(model: nn.Module, units: tuple[str, ...]) -> None:
-    """Without such modules nothing would be sharded or compiled, without an error."""
-    kinds = {type(module).__name__ for module in model.modules()}
-    if missing := [unit for unit in units if unit not in kinds]:
-        raise InputError(f"the workload's units name {', '.join(missing)}, but no module of its model is of that class")
-
-
-def _end_with_rank(_worker: int) -> None:
-    processes.die_with_parent()

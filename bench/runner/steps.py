@@ -9,16 +9,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from bench.errors import InputError
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
 from bench.runner import recorder
 from bench.runner.device import Shim
+from bench.runner.forward import METRICS, Batch
 from bench.runner.own_work import Span, blocked, own_work
 from bench.runner.setup import Job
 
-METRICS = ("loss", "mse", "ce", "l1", "accuracy")
-
-Batch = dict[str, Tensor]
 Batches = Iterator[Batch]
 Lap = Callable[[str], None]
 Beat = Callable[[Stage, int, int], None]
@@ -47,13 +44,10 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
     Returns:
         The METRICS as means over ranks; 0 for a metric that the workload does not return.
     """
-    batch = next_batch(batches)
+    batch = next(batches)
     lap("dataload_wait")
-    output: dict[str, Tensor] = job.model(batch)
+    output = job.forward(job.model, batch)
     lap("forward")
-    if not isinstance(output, Mapping) or "loss" not in output:
-        keys = f" with {', '.join(map(str, output))}" if isinstance(output, Mapping) else ""
-        raise InputError(f'the workload\'s forward returned a {type(output).__name__}{keys}, not {{"loss": ...}}')
     job.accelerator.backward(output["loss"])
     lap("bwd")
     job.clip()
@@ -71,21 +65,6 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
     del batch, output  # freeing takes about a millisecond on a CPU and would count in no phase
     lap("sync_gather")
     return means
-
-
-def next_batch(batches: Iterator[Batch]) -> Batch:
-    """The next batch of a loader.
-
-    Raises:
-        InputError: there is none.
-    """
-    try:
-        return next(batches)
-    except StopIteration:
-        raise InputError(
-            "the workload's dataset has too few samples: its loader ended before the last step, and each rank takes"
-            " batch × (warm-up, measured and phase steps)"
-        ) from None
 
 
 def _gather(job: Job, output: dict[str, Tensor]) -> list[float]:

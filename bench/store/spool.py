@@ -43,7 +43,12 @@ class Spec(Frozen):
 
     attempt: Attempt | Walk | Audit
     device: Device
-    units: tuple[str, ...]
+    units: tuple[str, ...] | None
+    """Class names of the workload's units; null: they are found in the model."""
+    workload_folder: str | None = None
+    """Where the workload's module is looked for first."""
+    check: bool = False
+    """Whether the ranks also check that they build the same model."""
 
 
 class Request(Frozen):

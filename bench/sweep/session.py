@@ -15,6 +15,7 @@ from bench.launch.recorded_environment import recorded_environment
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
 from bench.matrix import Matrix
+from bench.matrix.yaml_file import place_of
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
@@ -63,6 +64,7 @@ def opened(
             new_folder=store.servers,
             preloads=_preloads(plans),
             modules=[workloads.module_of(matrix.workload.name)],
+            workload_folder=matrix.workload_folder,
             waiting=progress.waiting,
             note=progress.note,
         )
@@ -71,6 +73,8 @@ def opened(
                 plans=plans,
                 goal=matrix.probe,
                 units=workloads.load(matrix.workload.name).units,
+                workload_folder=matrix.workload_folder,
+                workload_place=place_of(matrix.places, ("workload", "name")),
                 sources=sources.of(matrix.workload.name),
                 machine=record,
                 limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),

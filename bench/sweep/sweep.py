@@ -30,7 +30,7 @@ from bench.records.verdict import Goal, Verdict
 from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Beat
-from bench.sweep import probe, turns
+from bench.sweep import mistakes, probe, turns
 from bench.sweep.progress import Progress
 
 Rerun = Literal["failed", "oom", "all"]
@@ -44,8 +44,12 @@ class Sweep:
     plans: Sequence[CellPlan]
     goal: Goal
     """Of the search, for cells whose batch is `probe`."""
-    units: tuple[str, ...]
-    """Class names of the workload's modules that are sharded as one."""
+    units: tuple[str, ...] | None
+    """Class names of the workload's modules that are sharded as one; None: each attempt finds them in its model."""
+    workload_folder: str | None = None
+    """Where ranks look for the workload's module first."""
+    workload_place: str | None = None
+    """Where the matrix names the workload, for messages."""
     machine: Machine
     limits: Limits
     rerun: Rerun | None
@@ -58,6 +62,8 @@ class Sweep:
     """What the ranks run; None where that is not known."""
     keep_stale: bool = False
     """Keep stored results that other sources made."""
+    proven: set[int] = field(default_factory=set, init=False)
+    """Numbers of ranks with which this sweep has measured the workload: it keeps to its protocol."""
     done: set[Path] = field(default_factory=set, init=False)
     """Folders of the attempts that this sweep has finished; `--rerun` does not measure them again."""
 
@@ -232,14 +238,39 @@ class Sweep:
             result = self._result(plan, attempt, outcome, started, wall_s, launched.isolation)
         if result.outcome.kind in ("failed", "hang"):
             disk.check(self.store.root)  # a full disk ends the run here; this attempt stays unfinished
+        self._check_workload(result)
         return result.model_copy(update={"conditions": conditions})
+
+    def _check_workload(self, result: Result) -> None:
+        """A workload that does not keep to its protocol ends the run here; this attempt stays unfinished."""
+        ranks = result.attempt.cell.num_processes
+        if (mistake := mistakes.mistake_in(result.outcome, self.workload_place)) and not self._succeeded(ranks):
+            raise mistake
+        if result.outcome.kind == "ok":
+            if self.units is None and not self.proven and (found := mistakes.found_units(result.outcome)):
+                self.progress.note(found)
+            self.proven.add(ranks)
+
+    def _succeeded(self, ranks: int) -> bool:
+        """Whether an attempt with as many ranks did: a mistake in the workload is then of one cell alone."""
+        ok = [one.attempt.cell.num_processes for one in self.results() if one.outcome.kind == "ok"]
+        return ranks in ok
 
     def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> tuple[LaunchResult, Conditions]:
         """Write the files of a launch to ``folder``, run its ranks, and record what else the machine did."""
         hardware = self.machine.hardware
         assert isinstance(hardware, Hardware)  # this machine's own
         environment = added_environment(attempt.cell.num_processes, hardware, os.environ)
-        for name, text in attempt_files.files(attempt, self.units, hardware.device, environment, str(folder)).items():
+        files = attempt_files.files(
+            attempt,
+            self.units,
+            hardware.device,
+            environment,
+            str(folder),
+            workload_folder=self.workload_folder,
+            check=attempt.cell.num_processes not in self.proven,
+        )
+        for name, text in files.items():
             spool.write_text(folder / name, text)
         self.beside.begin()  # for walks and audits too: else the next attempt takes their work for another program's
         try:

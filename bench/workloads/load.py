@@ -1,85 +1,87 @@
 """Finds a workload by its name."""
 
 import importlib
-import inspect
 import sys
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
-from typing import cast
-
-from pydantic import BaseModel
+from typing import Any
 
 from bench.errors import InputError, near_miss
-from bench.workloads.protocol import Workload
+from bench.workloads.definition import define
+from bench.workloads.protocol import Definition
 
 BUNDLED = {"pi05": "bench.model.workload:Pi05", "pi07": "bench.model.workload:Pi07"}
 
 
-def load(name: str) -> type[Workload]:
-    """The workload class called ``name``: a bundled one, or ``package.module:Class``.
+def load(name: str) -> Definition:
+    """The workload called ``name``: a bundled one, or ``package.module:name`` of a class or a function.
 
-    Modules in the current folder can be imported, as with ``python -m``.
+    Modules in the current folder can be imported, as with ``python -m``, and modules in the folders of `search`.
 
     Raises:
-        InputError: no such bundled workload, module or class, or the class does not implement the protocol.
+        InputError: no such bundled workload, module, class or function, or it does not implement the protocol.
     """
+    return define(name, _found(name))
+
+
+def locate(name: str, folder: Path) -> tuple[str, str | None]:
+    """The ``name`` of a matrix as ``package.module:name``, and the folder to look for the module in; None if bundled.
+
+    Args:
+        name: may also be ``./file.py:name``, below ``folder``.
+
+    Raises:
+        InputError: there is no such folder or file, or Python would import another module instead of it.
+    """
+    if name in BUNDLED:
+        return name, None
+    if not folder.is_dir():
+        raise InputError(f"{folder} is not a folder", field="workload_folder", fix="it is relative to the matrix file")
+    written, _, attribute = name.rpartition(":")
+    if not written.endswith(".py"):
+        return name, str(folder.resolve())
+    if not (folder / written).is_file():
+        fix = "its path is relative to the matrix file"
+        raise InputError(f"{folder / written} is not a file", field="workload.name", fix=fix)
+    file = (folder / written).resolve()
+    taken = file.stem in sys.stdlib_module_names or _imported_from(file.stem) not in (None, file)
+    if taken or not file.stem.isidentifier():
+        why = "another module has this name" if taken else "its name is not one of a module"
+        raise InputError(f"{file.name} cannot be imported: {why}", field="workload.name", fix="rename the file")
+    return f"{file.stem}:{attribute}", str(file.parent)
+
+
+def _imported_from(module: str) -> Path | None:
+    """The file of a module that is imported already."""
+    found = getattr(sys.modules.get(module), "__file__", None)
+    return Path(found).resolve() if found else None
+
+
+def search(folder: str | None) -> None:
+    """Look for modules in ``folder`` first, then in the current folder, before anywhere else."""
+    for place in (str(Path.cwd()), folder):
+        if place is not None and place not in sys.path:
+            sys.path.insert(0, place)
+
+
+def _found(name: str) -> Any:
     path = BUNDLED.get(name, name)
-    module_name, colon, class_name = path.partition(":")
-    if not colon or not module_name or not class_name:
+    module_name, colon, attribute = path.partition(":")
+    if not colon or not module_name or not attribute:
         raise InputError(
             f"{name!r} is not a workload",
             field="workload.name",
-            allowed=[*BUNDLED, "package.module:Class"],
+            allowed=[*BUNDLED, "package.module:Class", "./file.py:Class"],
             fix=near_miss(name, BUNDLED),
         )
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
+    search(None)
     try:
-        workload = getattr(importlib.import_module(module_name), class_name)
+        return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         raise InputError(
             f"cannot load {name!r}: {type(error).__name__}: {error}",
             field="workload.name",
-            fix="install the module, or run bench from the folder that contains it",
+            fix="install the module, or keep it beside the matrix file or in the folder where you run bench",
         ) from error
-    protocol = ("Config", "presets", "units", "auto_preset", "build", "dataset")
-    missing = [part for part in protocol if not hasattr(workload, part)]
-    if missing:
-        raise InputError(
-            f"{name!r} is not a workload: it has no {', '.join(missing)}",
-            field="workload.name",
-            fix="`bench guide workloads` shows one",
-        )
-    config = workload.Config
-    if not (isinstance(config, type) and issubclass(config, BaseModel) and config is not BaseModel):
-        raise InputError(
-            f"{name!r} is not a workload: its Config is not a pydantic model of its own",
-            field="workload.name",
-            fix="give it a class Config(pydantic.BaseModel) with a field for each option; it may have none",
-        )
-    presets = workload.presets
-    if not (
-        isinstance(presets, Mapping) and all(isinstance(fields, Mapping) for fields in presets.values())
-    ) or not all(isinstance(preset, str) for preset in presets):
-        raise InputError(
-            f"{name!r} is not a workload: its presets are not a mapping from names to fields of its Config",
-            field="workload.name",
-            fix="`presets = {}` for none",
-        )
-    if not isinstance(workload.units, tuple) or not all(isinstance(unit, str) for unit in workload.units):
-        raise InputError(f"{name!r} is not a workload: its units are not a tuple of class names", field="workload.name")
-    with suppress(ValueError):  # a class written in C may have no signature
-        try:
-            inspect.signature(workload).bind("config")
-        except TypeError as error:
-            raise InputError(
-                f"{name!r} is not a workload: it cannot be created from its config: {error}",
-                field="workload.name",
-                fix="give it an __init__(self, config)",
-            ) from error
-    return cast(type[Workload], workload)
 
 
 def module_of(name: str) -> str:

@@ -1,6 +1,10 @@
-"""The protocol that a workload implements. bench knows nothing else about what it trains."""
+"""The protocol of a workload: what a user writes, and what bench makes of it. bench knows nothing else of it.
+
+Only ``build`` and ``dataset`` are required. `bench.workloads.definition` says what stands for a part that is missing.
+"""
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pydantic import BaseModel
@@ -27,39 +31,57 @@ class Flops(Protocol):
 class Workload(Protocol):
     """A model and its samples. Its module should import without torch, because `bench run --dry-run` imports it too."""
 
-    Config: ClassVar[type[BaseModel]]
-    """Frozen, ``extra="forbid"``. A matrix may set or vary its fields; they must be JSON values."""
+    Config: ClassVar[type]
+    """Optional: a pydantic model, frozen and with ``extra="forbid"``, or a dataclass. A matrix may set or vary its
+    fields; they must be JSON values. Without it, the parameters of ``__init__`` are the fields."""
     presets: ClassVar[Mapping[str, Mapping[str, Any]]]
-    """Named field values that the user's own fields override. May be empty."""
+    """Optional: named field values that the user's own fields override."""
+    auto_preset: ClassVar[Callable[[str, int], str]]
+    """Optional: the preset for ``preset: auto``, from the device and the bytes of memory per rank."""
     cpu_memory_limits: ClassVar[Mapping[str, int]]
     """Optional: bytes per rank, by preset. The memory limit of a batch search on a CPU when the user sets none."""
-    parameter_counts: ClassVar["Callable[[Any], Mapping[str, int]]"]
-    """Optional: the parameter count of each part of the model for a config; `bench doctor` shows it."""
+    parameter_counts: ClassVar[Callable[[Any], Mapping[str, int]]]
+    """Optional: the parameter count of each part of the model for a config, to refuse what the host cannot hold."""
+    units: ClassVar[tuple[str, ...]]
+    """Optional: class names of the modules that are sharded, each as one unit. Its ``forward`` does all of its
+    computation. Without it, `bench.runner.unit_names` finds them in the model."""
+    loss: Callable[[Any, Any], Any]
+    """Optional: the loss from what ``forward`` returned and the target; see `bench.runner.forward`."""
+    cast_inputs: ClassVar[bool]
+    """Optional: False if ``forward`` itself casts samples to the dtype of the weights. By default bench does."""
     flops_per_sample: Callable[[], Flops]
     """Optional: from it the report computes MFU, HFU and the recomputed share."""
     tokens_per_sample: Callable[[], int]
     """Optional: the length of a sample's sequence, for tokens per second."""
-    units: ClassVar[tuple[str, ...]]
-    """Class names of the modules that are sharded, each as one unit. Its ``forward`` does all of its computation."""
-
-    def __init__(self, config: Any) -> None: ...
-
-    @classmethod
-    def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
-        """The preset for ``preset: auto``: the largest that trains in this memory."""
-        ...
 
     def build(self) -> "torch.nn.Module":
         """The model in fp32 on the CPU, the same for the same ``torch.manual_seed``.
 
-        Its ``forward`` takes a collated batch, a dict of tensors with a leading batch dimension, and returns a dict of
-        scalar tensors: ``loss``, averaged over samples with equal weight, and any of ``mse``, ``ce``, ``l1``,
-        ``accuracy``. It draws no random numbers, so that the same samples give the same loss on any backend and any
-        number of ranks. Samples keep their dataset's dtype, weights may be bf16, and autocast is off: ``forward``
-        itself casts where the two meet.
+        Its ``forward`` draws no random numbers, so that the same samples give the same loss on any backend and any
+        number of ranks. `bench.runner.forward` says what it takes and returns. The loss is the mean over samples, with
+        equal weights. A mapping may also hold the scalars ``mse``, ``ce``, ``l1`` and ``accuracy``.
         """
         ...
 
-    def dataset(self, seed: int) -> "Dataset[dict[str, torch.Tensor]]":
-        """A map-style dataset whose sample ``i`` depends on ``seed`` and ``i`` alone; long enough for any run."""
+    def dataset(self, seed: int) -> "Dataset[Any]":
+        """A map-style dataset whose sample ``i`` depends on ``seed`` and ``i`` alone; ``seed`` may be left out.
+
+        A sample is a dict of tensors, a tuple of tensors, or a tensor. After the last sample comes the first again.
+        """
         ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Definition:
+    """A workload that is not configured yet: the user's class or function, with a default for each missing part."""
+
+    Config: type[BaseModel]
+    presets: Mapping[str, Mapping[str, Any]]
+    auto_preset: Callable[[str, int], str] | None
+    """None: ``preset: auto`` means no preset."""
+    cpu_memory_limits: Mapping[str, int]
+    parameter_counts: Callable[[Any], Mapping[str, int]] | None
+    units: tuple[str, ...] | None
+    """None: they are found in the model, once it is built."""
+    create: Callable[[BaseModel], Workload]
+    """The workload for one config."""

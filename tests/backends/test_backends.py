@@ -111,6 +111,13 @@ def test_options_of_sharding(backend: str, train: dict[str, Any], wanted: dict[s
     assert wanted.items() <= (config.fsdp_config or config.deepspeed_config).items()
 
 
+@pytest.mark.parametrize("backend", ["fsdp", "fsdp2"])
+def test_units_that_are_not_known_yet_are_left_to_the_runner(backend: str) -> None:
+    named = "fsdp_transformer_layer_cls_to_wrap"
+    assert named not in backends.accelerate_config(of(backend), None, "cpu")["fsdp_config"]
+    assert backends.accelerate_config(of(backend), UNITS, "cpu")["fsdp_config"][named] == "Layer,VisionLayer"
+
+
 def test_own_config_names_its_own_units_and_keeps_its_own_settings(tmp_path: Path) -> None:
     mine = {
         "distributed_type": "FSDP",

@@ -542,7 +542,7 @@ def test_a_workload_without_a_config_of_its_own_is_refused(
     (tmp_path / f"{module}.py").write_text("\n".join([*lines, *parts]))
     monkeypatch.chdir(tmp_path)
     case = Case("plain", GOOD.replace("tests.workloads:Toy', preset: tiny", f"{module}:Plain'"), ())
-    with pytest.raises(InputError, match="its Config is not a pydantic model of its own") as said:
+    with pytest.raises(InputError, match="its Config is neither a pydantic model of its own nor a dataclass") as said:
         load_and_expand(place(case, tmp_path), case)
     assert "class Config(pydantic.BaseModel)" in (said.value.fix or "")
 
@@ -576,7 +576,7 @@ def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() 
     vars(module)["Opaque"] = Opaque
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "opaque_workload", module)
-        assert workloads.load("opaque_workload:Opaque") is Opaque
+        assert workloads.load("opaque_workload:Opaque").create is Opaque
 
 
 @pytest.mark.parametrize(

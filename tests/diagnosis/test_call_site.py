@@ -14,7 +14,13 @@ STEP = Frame("step", str(RUNNER / "steps.py"), 50)
 
 
 @pytest.mark.parametrize(
-    ("name", "file"), [("__torch_dispatch__", "computed.py"), ("timed", "own_work.py"), ("_count", "units.py")]
+    ("name", "file"),
+    [
+        ("__torch_dispatch__", "computed.py"),
+        ("__call__", "forward.py"),
+        ("timed", "own_work.py"),
+        ("_count", "units.py"),
+    ],
 )
 def test_what_watches_a_call_is_not_its_place(name: str, file: str) -> None:
     assert (RUNNER / file).is_file()

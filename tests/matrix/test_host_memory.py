@@ -3,13 +3,13 @@
 import pytest
 from examples import cell
 
-from bench import workload
+from bench import workloads
 from bench.errors import InputError
 from bench.matrix.host_memory import refuse_what_cannot_fit
 from bench.records.base import Device
 from bench.records.plan import CellPlan
 
-POLICY = workload.load("pi07")
+POLICY = workloads.load("pi07")
 PARAMETERS = sum(POLICY.parameter_counts(POLICY.Config()).values())
 
 

@@ -133,7 +133,7 @@ def test_choices_are_axes_of_the_file(load_text: Callable[..., Matrix]) -> None:
     assert matrix.choices == ["backend", "preset"]
     assert "choices:\n- backend\n- preset\n" in matrix.text()
     assert load_text(text).choices == []
-    assert "choices" not in load_text(text).text()
+    assert "choices:" not in load_text(text).text()
 
 
 @pytest.mark.parametrize(

@@ -11,8 +11,9 @@ import torch
 from bench.records.cell import Attempt
 from bench.records.phases import Stage
 from bench.runner.device import SHIMS
+from bench.runner.forward import METRICS
 from bench.runner.setup import set_up
-from bench.runner.steps import METRICS, throughput_window
+from bench.runner.steps import throughput_window
 from bench.store import spool
 from bench.store.spool import BeatFile
 

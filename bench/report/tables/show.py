@@ -147,6 +147,7 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
         *of_part(_regime, DTYPE_COLUMNS),
         *(of_part(_regime, [MATMUL_COLUMN]) if any(rank.regime.matmul_shares for rank in ranks) else []),
         Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),
+        *([Column("units", _units)] if any(rank.units is not None for rank in ranks) else []),
     ]
     return without_repeats(
         table_of(
@@ -155,10 +156,14 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
             columns,
             notes=(
                 "Observed in the processes. sharded: parameters that the rank holds only a part of. threads: of its"
-                " operators on the CPU.",
+                " operators on the CPU. units: classes of the modules that are sharded or compiled, each as one.",
             ),
         )
     )
+
+
+def _units(rank: RankOk) -> str:
+    return UNKNOWN if rank.units is None else ", ".join(rank.units) or "none"
 
 
 def _regime(rank: RankOk) -> Regime:

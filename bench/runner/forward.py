@@ -1,0 +1,124 @@
+"""Runs a workload's model on a batch: what its forward is given, in which dtype, and where its loss is."""
+
+import inspect
+from collections.abc import Callable, Mapping
+from inspect import Parameter
+from typing import Any
+
+import torch
+from accelerate.utils import convert_to_fp32, recursively_apply
+from torch import Tensor, nn
+
+from bench.errors import InputError
+from bench.workloads import Workload
+
+METRICS = ("loss", "mse", "ce", "l1", "accuracy")
+
+Batch = dict[str, Tensor] | list[Tensor] | Tensor
+"""As torch's ``default_collate`` makes it of dicts, of tuples, or of tensors."""
+
+
+class Forward:
+    """Calls one model in the way that its forward and its workload ask for.
+
+    ``forward`` receives, by the kind of a sample:
+
+    - dict: the keys that ``forward`` names as parameters, as keywords; the whole dict if it names none of them.
+    - tuple: its parts; without the last one, the target, if the workload has a ``loss``.
+    - tensor: the tensor.
+
+    ``loss(output, target)`` receives the output in fp32 and the target: a tuple's last part, else the whole batch.
+    """
+
+    def __init__(self, task: Workload, model: nn.Module) -> None:
+        """Look at a model that is not sharded yet."""
+        self._loss: Callable[[Any, Any], Any] | None = getattr(task, "loss", None)
+        self._dtype = _dtype(model) if getattr(task, "cast_inputs", True) else None
+        self._signature = inspect.signature(model.forward)
+        self._fits = False
+        parameters = self._signature.parameters.values()
+        self._names = {
+            one.name for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
+        }
+        self._takes_any = not self._names and any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
+
+    def __call__(self, model: Callable[..., Any], batch: Batch) -> dict[str, Tensor]:
+        """One pass of ``model``, the same as before or sharded since.
+
+        Returns:
+            Scalars: the loss, and those of METRICS that forward also returned.
+
+        Raises:
+            InputError: the batch holds no tensors, forward does not take them, or there is no loss.
+        """
+        arguments, keywords, target = self._split(batch)
+        if not self._fits:
+            self._check_fits(arguments, keywords)
+        output = model(*self._cast(arguments), **self._cast(keywords))
+        if self._loss is not None:
+            output = self._loss(convert_to_fp32(output), target)
+        return _scalars(output)
+
+    def _split(self, batch: Batch) -> tuple[list[Any], dict[str, Any], Any]:
+        """The arguments of forward, its keywords, and the target of the loss."""
+        match batch:
+            case Tensor():
+                return [batch], {}, batch
+            case list() | tuple() if len(batch) > 1 and self._loss is not None:
+                return list(batch[:-1]), {}, batch[-1]
+            case list() | tuple() if all(isinstance(part, Tensor) for part in batch):
+                return list(batch), {}, batch
+            case Mapping():
+                named = {key: value for key, value in batch.items() if self._takes_any or key in self._names}
+                return ([], named, batch) if named else ([batch], {}, batch)
+        raise InputError(
+            f"a batch of the workload's dataset is a {type(batch).__name__}",
+            allowed="samples that are dicts of tensors, tuples of tensors, or tensors",
+        )
+
+    def _check_fits(self, arguments: list[Any], keywords: dict[str, Any]) -> None:
+        """Once: the samples of a dataset are alike."""
+        try:
+            self._signature.bind(*arguments, **keywords)
+        except TypeError as error:
+            raise InputError(
+                f"the workload's forward{self._signature} does not take its samples: {error}",
+                allowed="a dict with its parameters, or a tuple; of a tuple, loss(output, target) takes the last part",
+            ) from error
+        self._fits = True
+
+    def _cast(self, values: Any) -> Any:
+        if self._dtype is None:
+            return values
+        return recursively_apply(lambda tensor: tensor.to(self._dtype), values, test_type=_is_floating)
+
+
+def _dtype(model: nn.Module) -> torch.dtype | None:
+    """The dtype of the first floating parameter, in which forward computes. FSDP casts once more, to its own."""
+    return next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), None)
+
+
+def _is_floating(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _scalars(output: Any) -> dict[str, Tensor]:
+    if isinstance(output, Mapping):
+        found: dict[str, Any] = {name: output[name] for name in METRICS if name in output}
+    else:
+        found = {"loss": output if isinstance(output, Tensor) else getattr(output, "loss", None)}
+    loss = found.get("loss")
+    if isinstance(loss, Tensor) and loss.numel() == 1:
+        return {**found, "loss": loss.reshape(())}
+    raise InputError(
+        f"the workload's forward returned {_words(output)}, which holds no loss",
+        allowed='a scalar, {"loss": ...}, an object with .loss; or anything, if the workload has loss(output, target)',
+    )
+
+
+def _words(output: Any) -> str:
+    if isinstance(output, Tensor):
+        return f"a tensor of shape {tuple(output.shape)}"
+    if isinstance(output, Mapping):
+        return f"a {type(output).__name__} with {', '.join(map(str, output)) or 'nothing'}"
+    return f"a {type(output).__name__}"

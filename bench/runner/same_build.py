@@ -1,0 +1,36 @@
+"""Whether all ranks built the same model. Other weights would train, but to another loss on each backend."""
+
+from accelerate.utils import gather_object
+from torch import nn
+
+from bench.errors import InputError
+
+
+def check_same_build(model: nn.Module) -> None:
+    """Compare the shape and the sum of every parameter with those of the other ranks.
+
+    Raises:
+        InputError: a parameter differs; every rank raises it.
+    """
+    mine = [
+        (name, tuple(one.shape), repr(one.detach().double().sum().item())) for name, one in model.named_parameters()
+    ]
+    first, *others = gather_object([mine])
+    for rank, theirs in enumerate(others, start=1):
+        if theirs == first:
+            continue
+        names = [name for name, *_ in first]
+        if names != [name for name, *_ in theirs]:
+            what = f"rank 0 has {len(names)} parameters and rank {rank} {len(theirs)}"
+            what += ", or they have other names"
+        else:
+            what = next(
+                f"{ours[0]} of rank {rank} is not that of rank 0"
+                for ours, its in zip(first, theirs, strict=True)
+                if ours != its
+            )
+        raise InputError(
+            f"the workload's build differs between processes: {what}",
+            allowed="the same weights for the same torch.manual_seed, in every process",
+            fix="draw initial weights with torch alone, without time, os.urandom, hash() or other generators",
+        )

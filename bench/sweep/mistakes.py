@@ -1,0 +1,31 @@
+"""Mistakes of a workload: every attempt would repeat them, so the first one ends the run and nothing is stored."""
+
+from bench.errors import InputError
+from bench.records.outcome import Failed, Ok, Outcome
+
+_RAISED = "InputError: "
+_ALLOWED = "allowed: "
+
+
+def mistake_in(outcome: Outcome, where: str | None) -> InputError | None:
+    """What a rank said of the workload that does not keep to its protocol; None for all other outcomes.
+
+    Args:
+        where: the place in the matrix that names the workload.
+    """
+    if not (isinstance(outcome, Failed) and outcome.fault == "workload"):
+        return None
+    problem, *more = (line.strip() for line in outcome.reason.removeprefix(_RAISED).splitlines())
+    allowed = next((line.removeprefix(_ALLOWED) for line in more if line.startswith(_ALLOWED)), None)
+    fix = next((line for line in more if not line.startswith(_ALLOWED)), None)
+    return InputError(problem, where=where, field="workload.name", allowed=allowed, fix=fix)
+
+
+def found_units(outcome: Outcome) -> str | None:
+    """What to say of units that the workload leaves to be found; None if that is not known."""
+    units = outcome.ranks[0].units if isinstance(outcome, Ok) else None
+    if units is None:
+        return None
+    if not units:
+        return "units: the model repeats no block, so that it is sharded as one"
+    return f"units: {', '.join(units)}, the blocks that the model repeats; the workload's `units` would name others"

@@ -1,0 +1,113 @@
+"""From the user's class or function to a workload with all parts: what stands for a part that is missing."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, cast
+
+from pydantic import BaseModel
+
+from bench.errors import InputError
+from bench.workloads.fields import arguments, config_of
+from bench.workloads.protocol import Definition, Workload
+
+GUIDE = "`bench guide workloads` shows one"
+
+
+def define(name: str, found: Any) -> Definition:
+    """The workload that ``found`` is.
+
+    Args:
+        name: as in the matrix, for messages.
+        found: a class with ``build`` and ``dataset``, or a function that returns the model, its samples and, if
+            ``forward`` returns no loss, a loss.
+
+    Raises:
+        InputError: it is neither, or one of its parts is not what the protocol says.
+    """
+    if not inspect.isclass(found) and callable(found):
+        config = config_of(name, found)
+
+        def create(values: BaseModel) -> Workload:
+            return cast(Workload, FromFunction(name, partial(found, **arguments(values))))
+
+        return _definition(name, found, config, create)
+    missing = [part for part in ("build", "dataset") if not hasattr(found, part)]
+    if missing:
+        raise _refused(name, f"it has no {', '.join(missing)}", GUIDE)
+    own = getattr(found, "Config", None)
+    if own is None:
+        return _definition(name, found, config_of(name, found), lambda values: found(**arguments(values)))
+    _check_takes_config(name, found)
+    if dataclasses.is_dataclass(own):
+        make = cast(type, own)
+        return _definition(name, found, config_of(name, make), lambda values: found(make(**arguments(values))))
+    if not (isinstance(own, type) and issubclass(own, BaseModel) and own is not BaseModel):
+        raise _refused(
+            name,
+            "its Config is neither a pydantic model of its own nor a dataclass",
+            "give it a class Config(pydantic.BaseModel) with a field for each option; it may have none",
+        )
+    return _definition(name, found, own, found)
+
+
+def _definition(name: str, found: Any, config: type[BaseModel], create: Callable[[BaseModel], Workload]) -> Definition:
+    presets, units = getattr(found, "presets", {}), getattr(found, "units", None)
+    if not (
+        isinstance(presets, Mapping) and all(isinstance(fields, Mapping) for fields in presets.values())
+    ) or not all(isinstance(preset, str) for preset in presets):
+        raise _refused(
+            name, "its presets are not a mapping from names to fields of its Config", "`presets = {}` for none"
+        )
+    if units is not None and not (isinstance(units, tuple) and all(isinstance(unit, str) for unit in units)):
+        raise _refused(name, "its units are not a tuple of class names", 'such as `units = ("Block",)`')
+    return Definition(
+        Config=config,
+        presets=presets,
+        auto_preset=getattr(found, "auto_preset", None),
+        cpu_memory_limits=getattr(found, "cpu_memory_limits", {}),
+        parameter_counts=getattr(found, "parameter_counts", None),
+        units=units,
+        create=create,
+    )
+
+
+class FromFunction:
+    """What a function returned, as a workload: the model, its samples and maybe a loss."""
+
+    def __init__(self, name: str, function: Callable[[], Any]) -> None:
+        self._name, self._function = name, function
+        self._samples: Any = None
+        self.loss: Callable[[Any, Any], Any] | None = None
+
+    def build(self) -> Any:
+        parts = self._function()
+        if not isinstance(parts, tuple) or len(parts) not in (2, 3):
+            returned = f"{len(parts)} parts" if isinstance(parts, tuple) else f"a {type(parts).__name__}"
+            raise _refused(
+                self._name, f"the function returned {returned}", "return model, samples or model, samples, loss"
+            )
+        model, self._samples, *loss = parts
+        self.loss = loss[0] if loss else None
+        return model
+
+    def dataset(self, seed: int) -> Any:  # noqa: ARG002  the function has drawn its samples, by torch's own seed
+        if self._samples is None:
+            self.build()
+        return self._samples
+
+
+def _check_takes_config(name: str, found: Any) -> None:
+    with suppress(ValueError):  # a class written in C may have no signature
+        try:
+            inspect.signature(found).bind("config")
+        except TypeError as error:
+            raise _refused(
+                name, f"it cannot be created from its config: {error}", "give it an __init__(self, config)"
+            ) from error
+
+
+def _refused(name: str, why: str, fix: str) -> InputError:
+    return InputError(f"{name!r} is not a workload: {why}", field="workload.name", fix=fix)

@@ -1,0 +1,173 @@
+"""What a model's forward is given, in which dtype, and where its loss is found."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import default_collate
+from transformers.utils import ModelOutput
+
+from bench.errors import InputError
+from bench.runner.forward import Forward
+
+X, Y = torch.arange(6.0).reshape(2, 3), torch.tensor([1, 0])
+
+
+class Model(nn.Module):
+    """Returns what a test wants, and keeps what it was given."""
+
+    def __init__(self, output: Any = None) -> None:
+        super().__init__()
+        self.inner = nn.Linear(3, 1)
+        self.output, self.given = output, ()
+
+    def take(self, *given: Any) -> Any:
+        self.given = given
+        return torch.ones(()) if self.output is None else self.output
+
+
+class OfBatch(Model):
+    def forward(self, batch: Any) -> Any:
+        return self.take(batch)
+
+
+class OfParts(Model):
+    def forward(self, x: Any, y: Any = None) -> Any:
+        return self.take(x, y)
+
+
+class OfKeywords(Model):
+    def forward(self, **given: Any) -> Any:
+        return self.take(given)
+
+
+def run(model: Model, samples: list[Any], **task: Any) -> dict[str, Tensor]:
+    """One pass over ``samples`` as one batch."""
+    return Forward(SimpleNamespace(**task), model)(model, default_collate(samples))  # type: ignore[arg-type]
+
+
+DICTS = [{"x": x, "y": y} for x, y in zip(X, Y, strict=True)]
+PAIRS = list(zip(X, Y, strict=True))
+
+
+def equal(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(other, Tensor) else one is other
+
+
+@pytest.mark.parametrize(
+    ("model", "samples", "given"),
+    [
+        (OfBatch(), list(X), (X,)),
+        (OfParts(), DICTS, (X, Y)),
+        (OfParts(), [{"x": x, "weight": x} for x in X], (X, None)),
+        (OfParts(), PAIRS, (X, Y)),
+        (OfParts(), list(X), (X, None)),
+    ],
+)
+def test_forward_gets_the_parts_of_a_sample(model: Model, samples: list[Any], given: tuple[Any, ...]) -> None:
+    run(model, samples)
+    assert all(equal(one, other) for one, other in zip(model.given, given, strict=True)), model.given
+
+
+@pytest.mark.parametrize("kind", [OfBatch, OfKeywords])
+def test_forward_gets_a_whole_dict(kind: type[Model]) -> None:
+    model = kind()
+    run(model, DICTS)
+    [batch] = model.given
+    assert torch.equal(batch["x"], X)
+    assert torch.equal(batch["y"], Y)
+
+
+@pytest.mark.parametrize(
+    ("samples", "given", "target"),
+    [(PAIRS, (X, None), Y), (list(X), (X, None), X), ([(x, x, y) for x, y in PAIRS], (X, X), Y)],
+)
+def test_a_loss_gets_the_target_that_forward_does_not_get(
+    samples: list[Any], given: tuple[Any, ...], target: Tensor
+) -> None:
+    model, seen = OfParts(torch.ones(2, 3)), []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append(target)
+        return output.mean()
+
+    assert run(model, samples, loss=loss)["loss"] == 1
+    assert all(equal(one, other) for one, other in zip(model.given, given, strict=True))
+    assert torch.equal(seen[0], target)
+
+
+def test_the_loss_of_a_dict_gets_the_whole_batch() -> None:
+    found = run(OfBatch(torch.ones(2)), DICTS, loss=lambda output, batch: (output * batch["y"]).sum())
+    assert found["loss"] == 1
+
+
+def test_floating_inputs_take_the_dtype_of_the_weights_and_the_target_does_not() -> None:
+    model, seen = OfParts(torch.ones(2, dtype=torch.bfloat16)).bfloat16(), []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append((output.dtype, target.dtype))
+        return output.mean()
+
+    run(model, [(x, index, x) for index, x in enumerate(X)], loss=loss)
+    assert [given.dtype for given in model.given] == [torch.bfloat16, torch.int64]
+    assert seen == [(torch.float32, torch.float32)]
+    run(model, PAIRS, loss=loss, cast_inputs=False)
+    assert model.given[0].dtype == torch.float32
+
+
+def test_an_input_without_floats_stays() -> None:
+    model = OfParts().bfloat16()
+    run(model, [(1, 2)])
+    assert [given.dtype for given in model.given] == [torch.int64, torch.int64]
+
+
+@dataclass
+class Found(ModelOutput):
+    loss: Tensor | None = None
+
+
+ONE = torch.ones(())
+
+
+@pytest.mark.parametrize(
+    "output", [ONE, ONE.reshape(1), {"loss": ONE, "logits": X}, SimpleNamespace(loss=ONE), Found(loss=ONE)]
+)
+def test_a_loss_is_found(output: Any) -> None:
+    found = run(OfBatch(output), DICTS)
+    assert set(found) == {"loss"}
+    assert found["loss"].shape == ()
+
+
+def test_metrics_are_kept() -> None:
+    assert set(run(OfBatch({"loss": ONE, "mse": ONE, "other": ONE}), DICTS)) == {"loss", "mse"}
+
+
+@pytest.mark.parametrize(
+    ("output", "words"),
+    [
+        (X, r"returned a tensor of shape \(2, 3\), which holds no loss"),
+        ({"mse": ONE}, "returned a dict with mse, which"),
+        ({"loss": X}, "returned a dict with loss, which"),
+        ((ONE, X), "returned a tuple, which"),
+        (SimpleNamespace(logits=X), "returned a SimpleNamespace, which"),
+    ],
+)
+def test_a_forward_without_a_loss_is_said(output: Any, words: str) -> None:
+    with pytest.raises(InputError, match=words):
+        run(OfBatch(output), DICTS)
+
+
+@pytest.mark.parametrize("samples", [["text"], [("text", 1)], [({"x": 1}, 2)]])
+def test_samples_of_another_kind_are_said(samples: list[Any]) -> None:
+    with pytest.raises(InputError, match="a batch of the workload's dataset is a list"):
+        run(OfBatch(), samples)
+
+
+def test_samples_that_forward_does_not_take_are_said() -> None:
+    with pytest.raises(
+        InputError, match=r"forward\(batch: Any\) -> Any does not take its samples: too many positional"
+    ):
+        run(OfBatch(), PAIRS)
