@@ -19,6 +19,7 @@ REPORTS = Path("reports")
 
 COMMANDS = {
     "doctor": ("doctor:doctor", "Check what this machine can run and what is missing"),
+    "init": ("init:init", "Write a workload and a matrix to start from"),
     "run": ("run:run", "Measure every cell of a matrix; running it again resumes"),
     "probe": ("run:probe", "Find the largest batch that fits and the fastest one"),
     "calibrate": ("calibrate:calibrate", "Learn how much launches of the same attempt differ on this machine"),
