@@ -1,4 +1,4 @@
-"""Matrices over the toy workload of tests/workloads.py, for tests."""
+"""Matrices over the toy workload of tests/toy_workloads.py, for tests."""
 
 from pathlib import Path
 from typing import Any
@@ -10,7 +10,7 @@ from bench.records.plan import CellPlan
 
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
 GPUS = Hardware(device="cuda", devices=4, cores=64, memory_bytes=80 * 2**30)
-TOY = "tests.workloads:Toy"
+TOY = "tests.toy_workloads:Toy"
 MATRICES = Path(__file__).parents[1] / "matrices"
 
 

@@ -7,8 +7,8 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from toy_workloads import Toy
 from typer.testing import CliRunner
-from workloads import Toy
 
 from bench import workloads
 from bench.cli.app import app
@@ -18,7 +18,7 @@ from bench.records.machine import Hardware
 
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
 GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=80 * 2**30)
-HEAD = "workload: {name: 'tests.workloads:Toy', preset: tiny}\n"
+HEAD = "workload: {name: 'tests.toy_workloads:Toy', preset: tiny}\n"
 GOOD = HEAD + "matrix:\n  backend: [ddp, fsdp]\n  num_cams: [1, 4]\n  batch: [1, 2]\n"
 OWN = HEAD + "matrix: {backend: {name: mine, config_file: own.yaml}, batch: 1}\n"
 
@@ -526,7 +526,7 @@ def test_a_workload_that_takes_no_config_is_refused(tmp_path: Path, monkeypatch:
     parts = [f"    def {name}(self, *_): pass" for name in ("auto_preset", "build", "dataset")]
     (tmp_path / "bare.py").write_text("\n".join([*lines, "    units = ()", *parts]))
     monkeypatch.chdir(tmp_path)
-    case = Case("no config", GOOD.replace("tests.workloads:Toy', preset: tiny", "bare:Bare'"), ())
+    case = Case("no config", GOOD.replace("tests.toy_workloads:Toy', preset: tiny", "bare:Bare'"), ())
     with pytest.raises(InputError, match="it cannot be created from its config: too many positional") as said:
         load_and_expand(place(case, tmp_path), case)
     assert said.value.fix == "give it an __init__(self, config)"
@@ -541,7 +541,7 @@ def test_a_workload_without_a_config_of_its_own_is_refused(
     module = f"plain_{config.strip(chr(39)).lower()}"
     (tmp_path / f"{module}.py").write_text("\n".join([*lines, *parts]))
     monkeypatch.chdir(tmp_path)
-    case = Case("plain", GOOD.replace("tests.workloads:Toy', preset: tiny", f"{module}:Plain'"), ())
+    case = Case("plain", GOOD.replace("tests.toy_workloads:Toy', preset: tiny", f"{module}:Plain'"), ())
     with pytest.raises(InputError, match="its Config is neither a pydantic model of its own nor a dataclass") as said:
         load_and_expand(place(case, tmp_path), case)
     assert "class Config(pydantic.BaseModel)" in (said.value.fix or "")

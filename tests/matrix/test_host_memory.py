@@ -31,4 +31,4 @@ def test_the_weights_of_all_ranks_must_fit(
 
 
 def test_a_workload_that_does_not_say_how_large_it_is_is_not_refused() -> None:
-    refuse_what_cannot_fit([plan("ddp", 64, workload="workloads:Toy")], "cpu", 2**20)
+    refuse_what_cannot_fit([plan("ddp", 64, workload="toy_workloads:Toy")], "cpu", 2**20)

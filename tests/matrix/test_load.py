@@ -114,7 +114,7 @@ def test_a_probe_is_of_every_cell_whatever_batches_the_file_names(
 
 
 def test_a_probe_says_which_batches_it_leaves(load_text: Callable[..., Matrix]) -> None:
-    text = "workload: {name: 'tests.workloads:Toy', preset: tiny}\nmatrix: {backend: ddp, batch: [2, 4, probe]}\n"
+    text = "workload: {name: 'tests.toy_workloads:Toy', preset: tiny}\nmatrix: {backend: ddp, batch: [2, 4, probe]}\n"
     text += "include: [{backend: fsdp, batch: 8}, {backend: zero2}]\n"
     (note,) = load_text(text, probed=True).notes
     assert note == "bench probe searches every cell and ignores the batches of the matrix (2, 4, 8)"

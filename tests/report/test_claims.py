@@ -311,7 +311,7 @@ def test_a_claim_that_cannot_be_judged_is_refused(changes: dict[str, Any], messa
         claim(**changes)
 
 
-MATRIX = """workload: {name: 'tests.workloads:Toy', preset: tiny}
+MATRIX = """workload: {name: 'tests.toy_workloads:Toy', preset: tiny}
 matrix: {backend: [ddp, zero2], batch: 1}
 claims:
   - say: zero2 is faster
