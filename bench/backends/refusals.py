@@ -9,10 +9,15 @@ from bench.backends.sharding import forbids_option
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Cell
+from bench.records.script import Script
 
 
 def forbids(cell: Cell, device: Device) -> str | None:
     """Why this cell cannot run, or None when it can. The sweep records a cell that cannot run as skipped."""
+    return _forbids(cell, device) if cell.script is None else _forbids_script(cell.script, cell, device)
+
+
+def _forbids(cell: Cell, device: Device) -> str | None:
     family = backend_of(cell).family
     if reason := forbids_option(cell, device) or _forbids_training(cell, family):
         return reason
@@ -39,6 +44,16 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
             " over them: it would compile pieces and not the model; use compile: unit"
         )
     return None
+
+
+def _forbids_script(script: Script, cell: Cell, device: Device) -> str | None:
+    if not script.uses("accelerate_config") or device == "cuda":
+        return None
+    if backend_of(cell).family in ("single", "ddp"):
+        return None
+    return (
+        "on a CPU, accelerate silently runs a script as DDP, whatever its config asks for; a workload of bench gets it"
+    )
 
 
 def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Device) -> str | None:

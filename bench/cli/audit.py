@@ -219,7 +219,7 @@ def _select(options: Options) -> selection.Selection:
     if any(text.partition("=")[0].strip() == "batch" for text in options.select or []):
         raise InputError("an audit looks at one batch", field="--select batch", fix="choose it with --batch")
     matrix, overrides = selection.file_and_overrides(options.matrix, options.overrides)
-    return selection.read(
+    selected = selection.read(
         matrix,
         [*([] if matrix is not None else ["name=audit"]), *overrides],
         axis=options.axis,
@@ -227,3 +227,6 @@ def _select(options: Options) -> selection.Selection:
         select=options.select,
         batch=options.batch or 1,
     )
+    if selected.matrix.command is not None:
+        raise InputError("an audit looks into bench's own ranks, and a script has none", field="command")
+    return selected

@@ -1,11 +1,14 @@
 """The output of `--dry-run`: each cell with its config, environment and command. Pure."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 
-from bench import backends, workloads
+from bench import backends
 from bench.launch import attempt_files
 from bench.launch.environment import added_environment
+from bench.launch.script_launch import script_command, script_environment
 from bench.matrix import Matrix
+from bench.matrix.script import workload_of
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware
 from bench.records.plan import CellPlan
@@ -19,7 +22,7 @@ def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: M
     Args:
         user: the environment that bench was started with.
     """
-    units = workloads.load(matrix.workload.name).units
+    units = workload_of(matrix).units
     cells = (line for plan in plans for line in (*_cell(plan, matrix.probe, units, hardware, user), ""))
     return [*matrix.notes, *cells]
 
@@ -37,17 +40,25 @@ def _cell(
     attempt = Attempt(cell=cell, batch_per_rank=listed[0] if listed else goal.granularity)
     one = len(plan.batches) == len(listed) == 1
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
-    environment = added_environment(cell.num_processes, hardware, user)
+    if cell.script is None:
+        environment = added_environment(cell.num_processes, hardware, user)
+    else:
+        environment = script_environment(cell, hardware)
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)
-    wraps = backends.FAMILIES[backends.backend_of(cell).family].wraps_units
+    wraps = cell.script is None and backends.FAMILIES[backends.backend_of(cell).family].wraps_units
     found = ["units as found in the model"] if wraps and units is None else []
-    limit, command = cell.memory_limit_bytes, " ".join(attempt_files.launch_command(["attempt", folder]))
+    limit, per = cell.memory_limit_bytes, "rank" if cell.script is None else "process"
+    if cell.script is None:
+        command = " ".join(attempt_files.launch_command(["attempt", folder]))
+        beside = [*backends.beside_config(cell), *found]
+    else:
+        command, beside = shlex.join(script_command(attempt, folder)), []
     shown = [
         title,
         *([f"  search: {_settings(goal)}"] if "probe" in plan.batches else []),
-        f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a rank, enforced'}",
+        f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a {per}, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
-        f"  set outside the config: {', '.join([*backends.beside_config(cell), *found]) or 'nothing'}",
+        *([] if cell.script else [f"  set outside the config: {', '.join(beside) or 'nothing'}"]),
         f"  {'command' if one else 'command of each batch'}: {command}",
     ]
     for name in ("accelerate.yaml", "deepspeed.json"):

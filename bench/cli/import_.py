@@ -20,6 +20,14 @@ def import_(
             help="CSV tables or JSON files of step profilers, and settings that hold for every row: num_processes=8.",
         ),
     ],
+    mapping: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            metavar="FIELD=NAME",
+            help="Read a field from a column or key of another name: step_time_s=timing.step. May be repeated.",
+        ),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: reports/<first file's name>]"),
@@ -36,11 +44,12 @@ def import_(
     files = [Path(source) for source in sources if source not in settings]
     if not files:
         raise InputError("nothing to import", fix="name a CSV or JSON file")
-    figures = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"))
+    figures = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"), mapping or [])
     store = Store(out or REPORTS / files[0].stem)
     imported.save(figures.results, files, store)
     write_reports(store)
     if figures.not_read:
-        typer.echo(f"not read: {one_line(', '.join(figures.not_read), 480)}", err=True)
+        keys = ", ".join(one_line(key, 100) for key in figures.not_read)
+        typer.echo(f"not read: {keys}; --map FIELD=NAME reads them", err=True)
     cells = len({result.attempt.cell.id for result in figures.results})
     typer.echo(f"imported {counted(len(figures.results), 'row')} in {counted(cells, 'cell')}: {store.root}")

@@ -126,8 +126,10 @@ class Progress:
         summary = row.reason or ""
         if isinstance(row.measured, Sampled):
             summary = f"{_headline(row.measured)}, {duration(result.wall_s)}"
+        elif row.measured:
+            summary = f"{rate(row.rate)} samples/s, {duration(result.wall_s)}"
         where = one_line(f"{self._count()} {label}, {_at_batch(row.batch_per_rank, result.attempt.launch)}:")
-        outcome = (row.outcome, COLORS[KINDS[row.outcome].tone])
+        outcome = (KINDS[row.outcome].word, COLORS[KINDS[row.outcome].tone])
         self._say(Text.assemble(f"{where} ", outcome, f", {one_line(summary, REASON_LIMIT)}"))
 
     def probing(self, label: str, what: str) -> None:

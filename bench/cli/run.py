@@ -264,10 +264,13 @@ def _limits(plans: "Sequence[CellPlan]") -> list[str]:
     """The memory limits that are enforced, or up to where a search goes."""
     from bench.units import size
 
+    each = "rank" if all(plan.cell.script is None for plan in plans) else "process of the script"
     doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
     limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
     enforced = [
-        f"{doing} up to {size(limit)} per rank (launch.memory_limit), enforced" for limit in limits if limit is not None
+        f"{doing} up to {size(limit)} per {each} (launch.memory_limit), enforced"
+        for limit in limits
+        if limit is not None
     ]
     return enforced or (["probing up to what the device has free"] if doing == "probing" else [])
 

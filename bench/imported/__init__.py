@@ -4,6 +4,7 @@ files.py           a file -> its rows, with the place of every value
 names.py           the names of profilers and of bench itself -> fields
 fields.py          the fields of a row, their units, and how each is parsed
 results.py         a row -> a Result; what the row does not say stays unknown
+script.py          what a script of a matrix has written -> its figures
 contradictions.py  figures of a row that contradict each other
 """
 
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import InputError
-from bench.imported.files import given_on_the_command_line, read, text_of
+from bench.imported.files import given_on_the_command_line, mapped, read, text_of
 from bench.imported.results import results_of
 from bench.records.outcome import Result
 from bench.store.run_folder import Store
@@ -27,7 +28,7 @@ class Imported:
     """Keys in profilers' JSON, and columns of bench's own tables, that an import has no place for."""
 
 
-def read_all(paths: Sequence[Path], settings: Sequence[str], at: str) -> Imported:
+def read_all(paths: Sequence[Path], settings: Sequence[str], at: str, mappings: Sequence[str] = ()) -> Imported:
     """The results in ``paths``: CSV tables, and profilers' JSON where a name ends in ``.json``.
 
     A CSV file has a line of column names and one row per measurement. A name ends with its unit: ``step_time_ms``,
@@ -40,12 +41,18 @@ def read_all(paths: Sequence[Path], settings: Sequence[str], at: str) -> Importe
     Args:
         settings: ``num_processes=8``: values for all rows that do not set them.
         at: the time of the import, ISO 8601, UTC.
+        mappings: ``step_time_s=timing.step``: fields, and the columns or keys of other names that hold them.
 
     Raises:
         InputError: an error in a file, with its line.
     """
-    common = given_on_the_command_line(settings)
-    tables = [read(path, common) for path in paths]
+    common, fields_of = given_on_the_command_line(settings), mapped(mappings)
+    tables = [read(path, common, fields_of) for path in paths]
+    for theirs, field in fields_of.items():
+        if not any(
+            row.places.get(field) != "command line" and field in row.values for table in tables for row in table.rows
+        ):
+            raise InputError(f"no file has a value called {theirs!r}", where=f"--map {field}={theirs}")
     return Imported(
         results=tuple(results_of([row for table in tables for row in table.rows], at)),
         not_read=tuple(dict.fromkeys(key for table in tables for key in table.not_read)),

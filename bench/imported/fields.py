@@ -7,20 +7,13 @@ from pydantic import JsonValue
 
 from bench import workloads
 from bench.machine.hardware import LIBRARIES
+from bench.records import stated
 from bench.records.base import LARGEST, SMALLEST
 from bench.records.cell import Measure, Train
-from bench.records.phases import STORED_PHASES
-
-SECONDS = {"s": 1.0, "ms": 1e-3}
-BYTES = {"gb": 1e9, "gib": 2.0**30, "bytes": 1.0}
-"""Units, by the end of a field's name. 1 GB is 1e9 bytes, 1 GiB is 2**30."""
 
 TEXTS = ("backend", "workload", "outcome", "reason", "source", "device", "accelerator", "driver", "cpu", "git_commit")
 TEXTS_OF_MACHINE = (*LIBRARIES, "allocator", "python")
 COUNTS = ("batch", "num_processes", "devices")
-TIMES = ("step_time", *STORED_PHASES)
-MEMORIES = ("peak_allocated", "peak_reserved", "peak", "capacity")
-"""`peak` is for a source that does not say which of the two it means; only its share of capacity is stored."""
 OF_CELL = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
 OPTION = r"workload\.[A-Za-z_]\w*"
 """Any other setting of the source's workload."""
@@ -51,11 +44,7 @@ FIELDS = (
     *TEXTS,
     *TEXTS_OF_MACHINE,
     *COUNTS,
-    *(f"{name}_{unit}" for name in TIMES for unit in SECONDS),
-    *(f"{name}_{unit}" for name in MEMORIES for unit in BYTES),
-    "step_time_s_per_rank",
-    "samples_per_s",
-    "capacity_share",
+    *stated.FIGURES,
     *OF_CELL,
     *OPTIONS,
 )

@@ -4,9 +4,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from pydantic import JsonValue
 
@@ -22,6 +23,11 @@ UNSAID = ("", UNKNOWN, "-")
 """Table cells that mean unknown."""
 MAX_BYTES = 2**26
 """Largest size of a file. Profilers may write every step."""
+
+
+Names = Mapping[str, str]
+"""Fields by the names that a file has for them: its columns, or keys with a dot for each inner object."""
+NO_NAMES: Names = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,19 +55,20 @@ class Table:
     """Keys and columns that an import has no place for."""
 
 
-def read(path: Path, common: Given) -> Table:
+def read(path: Path, common: Given, renamed: Names = NO_NAMES) -> Table:
     """The rows of a CSV file, or of a JSON file whose name ends in ``.json``.
 
     Args:
         common: values for all rows that do not set them.
+        renamed: names that the user has mapped to fields.
 
     Raises:
         InputError: the file cannot be read, is not in the format of its name, has no rows, or has an unknown column.
     """
     text = text_of(path)
     if path.suffix.lower() == ".json":
-        return _read_json(text, str(path), common)
-    return _read_csv(text, str(path), common)
+        return _read_json(text, str(path), common, renamed)
+    return _read_csv(text, str(path), common, renamed)
 
 
 def text_of(path: Path) -> str:
@@ -85,7 +92,22 @@ def given_on_the_command_line(settings: Sequence[str]) -> Given:
     return Given(values=values, places=dict.fromkeys(values, "command line"), where="command line")
 
 
-def _read_csv(text: str, where: str, common: Given) -> Table:
+def mapped(mappings: Sequence[str]) -> Names:
+    """``step_time_s=timing.step``: a field, and the name that files have for it."""
+    names: dict[str, str] = {}
+    for mapping in mappings:
+        field, equals, theirs = (part.strip() for part in mapping.partition("="))
+        where = f"--map {mapping}"
+        if not equals or not field or not theirs:
+            raise InputError(f"{mapping!r} has no field or no name", where=where, allowed="FIELD=NAME")
+        _check_name(field, where)
+        if theirs in names:
+            raise InputError(f"{theirs!r} is mapped twice", where=where)
+        names[theirs] = field
+    return names
+
+
+def _read_csv(text: str, where: str, common: Given, renamed: Names) -> Table:
     """Lines ``# name: value`` at the top apply to all rows. They are followed by the line of column names."""
     lines = io.StringIO(text, newline="").readlines()
     skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
@@ -103,7 +125,7 @@ def _read_csv(text: str, where: str, common: Given) -> Table:
                 continue
             if header is None:
                 columns = [cell.strip() for cell in cells]
-                fields, own = fields_of(columns), is_own(columns)
+                fields, own = {**fields_of(columns), **renamed}, is_own(columns)
                 header = _header([fields[column] for column in columns], place)
                 not_read = [column for column in columns if fields[column] is None]
                 continue
@@ -176,23 +198,41 @@ def _with(
     )
 
 
-def _read_json(text: str, where: str, common: Given) -> Table:
-    try:
-        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once)
-    except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error.msg}", where=f"{where}:{error.lineno}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON that can be used: {error}", where=where) from error
+def _read_json(text: str, where: str, common: Given, renamed: Names) -> Table:
+    data = _json(text, where)
     entries = data if isinstance(data, list) else [data]
     if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
         raise InputError(f"holds {show(data)}", where=where, allowed="an object of figures, or a list of such objects")
     places = [where if entry is data else f"{where}[{index}]" for index, entry in enumerate(entries)]
     rows, not_read = [], []
     for entry, place in zip(entries, places, strict=True):
-        values, unread = _profile(entry, place)
+        assert isinstance(entry, dict)
+        values, unread = profile(entry, place, renamed)
         not_read += unread
         rows.append(_with(common, values, dict.fromkeys(values, place), place, own=is_own(list(entry))))
     return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
+
+
+def object_in(text: str, where: str) -> Values:
+    """The JSON object in ``text``.
+
+    Raises:
+        InputError: it is torn, is no JSON, or holds another value.
+    """
+    data = _json(text, where)
+    if not isinstance(data, dict):
+        raise InputError(f"holds {show(data)}", where=where, allowed="an object of figures")
+    return data
+
+
+def _json(text: str, where: str) -> JsonValue:
+    try:
+        data: JsonValue = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once)
+    except json.JSONDecodeError as error:
+        raise InputError(f"is not JSON: {error.msg}", where=f"{where}:{error.lineno}") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON that can be used: {error}", where=where) from error
+    return data
 
 
 def _refuse_constant(name: str) -> float:
@@ -208,19 +248,22 @@ def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
     return values
 
 
-def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
+def profile(entry: Values, place: str, renamed: Names = NO_NAMES) -> tuple[Values, list[str]]:
     """The fields in a profiler's object, and the keys that are not fields."""
     values: Values = {}
     unread: list[str] = []
-    fields = fields_of(list(entry))
-    for key, value in entry.items():
+    means_s = entry.get("phase_means_s")
+    if means_s is not None:
+        if not isinstance(means_s, dict):
+            raise InputError(
+                f"{show(means_s)} cannot be used", where=place, field="phase_means_s", allowed="seconds by phase"
+            )
+        values |= {f"{name}_s": mean_s for name, mean_s in means_s.items() if name in STORED_PHASES}
+        unread += [f"phase_means_s.{name}" for name in means_s if name not in STORED_PHASES]
+    leaves = entry if is_own(list(entry)) else dict(_leaves(entry, renamed))
+    fields = {**fields_of(list(leaves)), **renamed}
+    for key, value in leaves.items():
         if value is None:
-            continue
-        if key == "phase_means_s":
-            if not isinstance(value, dict):
-                raise InputError(f"{show(value)} cannot be used", where=place, field=key, allowed="seconds by phase")
-            values |= {f"{name}_s": mean_s for name, mean_s in value.items() if name in STORED_PHASES}
-            unread += [f"{key}.{name}" for name in value if name not in STORED_PHASES]
             continue
         name = fields[key]
         if name is None or (name not in FIELDS and not re.fullmatch(OPTION, name)):
@@ -230,3 +273,28 @@ def _profile(entry: Values, place: str) -> tuple[Values, list[str]]:
         else:
             values[name] = value
     return values, unread
+
+
+def _leaves(entry: Values, renamed: Names) -> Iterator[tuple[str, JsonValue]]:
+    """Keys and values without null; those of inner objects with a dot, ``timing.step_s``."""
+    for key, value in entry.items():
+        if value is None or (key == "phase_means_s" and key not in renamed):
+            continue
+        if isinstance(value, dict) and key not in renamed and key not in FIELDS:
+            yield from _leaves({f"{key}.{inner}": each for inner, each in value.items()}, renamed)
+        else:
+            yield key, value
+
+
+def value_at(entry: Values, key: str, where: str) -> JsonValue:
+    """The value of a key; a dot leads into an inner object: ``timing.step_s``.
+
+    Raises:
+        InputError: there is no such key.
+    """
+    value: JsonValue = entry
+    for part in [key] if key in entry else key.split("."):
+        if not isinstance(value, dict) or part not in value:
+            raise InputError(f"has no key {key!r}", where=where, allowed=list(entry), fix=near_miss(key, list(entry)))
+        value = value[part]
+    return value

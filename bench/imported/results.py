@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Literal, TypeVar, cast, get_args
+from typing import Any, Literal, TypeVar, cast, get_args
 
 from pydantic import JsonValue
 
@@ -19,9 +19,10 @@ from bench.records.cell import Attempt, Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Machine, StatedHardware
 from bench.records.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
 from bench.records.phases import STORED_PHASES
+from bench.records.stated import BYTES, SECONDS
 
 Value = TypeVar("Value")
-Kind = Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
+Kind = Literal["ok", "reported", "scripted", "oom", "hang", "failed", "skipped"]
 
 FIGURES = {
     "step_time",
@@ -148,7 +149,9 @@ def _outcome(row: Given, attempt: Attempt) -> Outcome:
     kind = cast(Kind, _read(row, "outcome", _one_of(get_args(Kind))) or "ok")
     source = _required(row, "source", fields.text)
     figures = [name for name in row.values if name.rpartition("_")[0] in FIGURES or name in FIGURES]
-    if kind not in ("ok", "reported") and (wrong := [name for name in figures if row.places[name] == row.where]):
+    if kind not in ("ok", "reported", "scripted") and (
+        wrong := [name for name in figures if row.places[name] == row.where]
+    ):
         raise InputError(f"{kind!r} cannot have figures", where=row.where, field=wrong[0], fix="leave it empty")
     reason = _read(row, "reason", fields.text) or f"from elsewhere: {source}"
     match kind:
@@ -160,10 +163,15 @@ def _outcome(row: Given, attempt: Attempt) -> Outcome:
             return Failed(rank=None, phase=None, reason=reason)
         case "skipped":
             return Skipped(reason=reason)
-    return _reported(row, attempt, source)
+    return Reported(source=source, **stated_figures(row, attempt))
 
 
-def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
+def stated_figures(row: Given, attempt: Attempt) -> dict[str, Any]:
+    """The fields of `Stated`, checked against each other.
+
+    Raises:
+        InputError: there is neither a step time nor a throughput, or figures contradict each other.
+    """
     step_times_s = _steps(row, attempt.cell.num_processes)
     samples_per_s = _read(row, "samples_per_s", lambda value: fields.quantity(value, 1.0))
     if not step_times_s and samples_per_s is None:
@@ -185,16 +193,15 @@ def _reported(row: Given, attempt: Attempt, source: str) -> Reported:
         for name in ("peak_allocated", "peak_reserved", "peak"):
             contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
         contradictions.of_phases(row, phases_s, step_s or batch_global / (samples_per_s or 1))
-    return Reported(
-        source=source,
-        step_time_s_per_rank=step_times_s,
-        samples_per_s_global=samples_per_s,
-        phase_times_s=phases_s,
-        peak_allocated_bytes=_bytes(row, "peak_allocated"),
-        peak_reserved_bytes=_bytes(row, "peak_reserved"),
-        capacity_bytes=capacity,
-        capacity_share=peak / capacity if share is None and peak and capacity else share,
-    )
+    return {
+        "step_time_s_per_rank": step_times_s,
+        "samples_per_s_global": samples_per_s,
+        "phase_times_s": phases_s,
+        "peak_allocated_bytes": _bytes(row, "peak_allocated"),
+        "peak_reserved_bytes": _bytes(row, "peak_reserved"),
+        "capacity_bytes": capacity,
+        "capacity_share": peak / capacity if share is None and peak and capacity else share,
+    }
 
 
 def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
@@ -217,11 +224,11 @@ def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
 
 
 def _seconds(row: Given, name: str, *, zero: bool = False) -> float | None:
-    return _in_base_units(row, name, fields.SECONDS, zero=zero)
+    return _in_base_units(row, name, SECONDS, zero=zero)
 
 
 def _bytes(row: Given, name: str) -> int | None:
-    size = _in_base_units(row, name, fields.BYTES)
+    size = _in_base_units(row, name, BYTES)
     return None if size is None else max(1, round(size))
 
 

@@ -2,16 +2,16 @@
 
 import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from bench import processes, secrets
+from bench import processes
 from bench.launch.attempt_files import launch_command
 from bench.launch.environment import added_environment, launch_environment
 from bench.launch.executor import LaunchResult
+from bench.launch.leashed import Leashed
 from bench.launch.watch import Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.records.cell import Cell
 from bench.records.machine import Hardware
@@ -19,10 +19,8 @@ from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankKilled
 from bench.store import spool
 
-END_TIMEOUT_S = 10.0
 
-
-class Launch:
+class Launch(Leashed):
     """One `accelerate launch` and all processes below it.
 
     Args:
@@ -32,37 +30,17 @@ class Launch:
     """
 
     def __init__(self, config_file: Path, log: Path, arguments: Sequence[str], added: Mapping[str, str]) -> None:
-        self.log = log
         self._scratch = log.with_name("torchelastic")  # else torch leaves a folder in /tmp for each launch
-        leash = [sys.executable, "-m", "bench.launch.leash", str(os.getpid())]
         command = launch_command(arguments, python=sys.executable, config_file=config_file, log_dir=self._scratch)
-        with log.open("wb") as output:
-            self.process = subprocess.Popen(
-                [*leash, *command],
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                env=launch_environment(os.environ, added, Path(sys.executable).parent),
-                start_new_session=True,
-            )
+        super().__init__(command, log, launch_environment(os.environ, added, Path(sys.executable).parent))
 
     def exit_reason(self) -> str | None:
         """Why the launch has ended; None while it runs."""
         code = self.process.poll()
         return None if code is None else cause_of_death(code, self.output())
 
-    def output(self) -> str:
-        """The launcher's output so far, without the user's secrets."""
-        return secrets.mask(self.log.read_text(errors="replace"))
-
     def kill(self) -> None:
-        """End the launcher and every process below it, in any state. The leash does this when it is terminated."""
-        self.process.terminate()
-        try:
-            self.process.wait(END_TIMEOUT_S)
-        except subprocess.TimeoutExpired:
-            processes.kill(processes.tree(self.process.pid))
-            self.process.wait()
+        super().kill()
         shutil.rmtree(self._scratch, ignore_errors=True)
 
 

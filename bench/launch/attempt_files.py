@@ -4,6 +4,7 @@ import json
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import yaml
 
@@ -52,15 +53,25 @@ def files(
         workload_folder: where the workload's module is looked for first.
         check: the ranks also check that they build the same model.
     """
-    config = backends.accelerate_config(attempt.cell, units, device)
     spec = Spec(attempt=attempt, device=device, units=units, workload_folder=workload_folder, check=check)
     written = {"spec.json": spec.model_dump_json(indent=1) + "\n"}
+    script = attempt.cell.script
+    if script is not None and not script.uses("accelerate_config"):
+        return written
+    config = backends.accelerate_config(attempt.cell, units, device)
+    if script is not None:
+        port = {"main_process_port": 0} if attempt.cell.num_processes > 1 else {}  # accelerate chooses a free one
+        return written | _config_files({**config, **port}, folder)
+    return written | _config_files(config, folder) | {"command.sh": _script(environment)}
+
+
+def _config_files(config: dict[str, Any], folder: str) -> dict[str, str]:
+    written = {}
     engine = config.get("deepspeed_config", {}).get("deepspeed_config_file")
     if engine is not None:
         written["deepspeed.json"] = json.dumps(engine, indent=1) + "\n"
         config["deepspeed_config"] = {**config["deepspeed_config"], "deepspeed_config_file": f"{folder}/deepspeed.json"}
     written["accelerate.yaml"] = yaml.safe_dump(config, sort_keys=False)
-    written["command.sh"] = _script(environment)
     return written
 
 

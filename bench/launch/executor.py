@@ -11,6 +11,7 @@ from bench.records.hang import Stuck
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
 from bench.records.rank_outcome import RankOutcome
+from bench.records.script import ScriptEnd
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +27,8 @@ class LaunchResult:
     """What the ranks were doing then."""
     launcher_error: str | None = None
     """Why the launch ended, if it did so before its ranks left their results."""
+    script: ScriptEnd | None = None
+    """How a script ended, which has no ranks that bench knows of."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,6 +44,8 @@ class Context:
     """Other modules that they import then: the workload's."""
     workload_folder: str | None = None
     """Where they look for these first."""
+    folder: str = "."
+    """Where a script runs."""
     waiting: Callable[[str], None]
     """Receives what takes time."""
     note: Callable[[str], None]

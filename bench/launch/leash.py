@@ -1,17 +1,19 @@
-"""`python -m bench.launch.leash PARENT COMMAND...` runs COMMAND, and ends every process below it when either one ends.
+"""`python -m bench.launch.leash PARENT FOLDER LIMIT COMMAND...` runs COMMAND; when either one ends, all below it ends.
 
 The kernel signals this process when process PARENT ends, for any reason. Processes that ranks have started, in any
-session, become children of this process when their rank ends, and end with it. Its exit status is that of COMMAND.
+session, become children of this process when their rank ends, and end with it. Its exit status is that of COMMAND,
+which runs in FOLDER. Each process of COMMAND may allocate LIMIT bytes; 0 sets no limit.
 """
 
 import os
+import resource
 import signal
 import sys
 
 from bench import processes
 
 
-def main(parent: int, command: list[str]) -> None:
+def main(parent: int, folder: str, limit_bytes: int, command: list[str]) -> None:
     processes.adopt_orphans()
     signal.signal(signal.SIGTERM, _end)
     processes.die_with_parent(parent, by=signal.SIGTERM)
@@ -21,7 +23,10 @@ def main(parent: int, command: list[str]) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         processes.die_with_parent(leash)
         os.environ[processes.PARENT] = str(os.getpid())  # exec keeps it, and the death signal too: prctl(2)
-        os.execv(command[0], command)
+        os.chdir(folder)
+        if limit_bytes:
+            resource.setrlimit(resource.RLIMIT_DATA, (limit_bytes, limit_bytes))
+        os.execvp(command[0], command)
     ended, status = os.wait()
     while ended != child:  # an orphan
         ended, status = os.wait()
@@ -42,4 +47,4 @@ def _end(*_: object) -> None:
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]), sys.argv[2:])
+    main(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]), sys.argv[4:])

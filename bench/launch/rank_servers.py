@@ -11,9 +11,10 @@ from typing import Any
 import yaml
 
 from bench import processes
-from bench.launch.accelerate_launch import END_TIMEOUT_S, Launch, OwnLaunch
+from bench.launch.accelerate_launch import Launch, OwnLaunch
 from bench.launch.environment import added_environment
 from bench.launch.executor import Context, LaunchResult
+from bench.launch.leashed import END_TIMEOUT_S
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch
 from bench.records.cell import Cell
 from bench.records.hang import Stuck

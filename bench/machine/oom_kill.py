@@ -1,11 +1,10 @@
-"""Whether a process that wrote no result ran out of memory, by the kernel's counters and the end of its log.
+"""Whether the kernel killed a process for memory, by its counters.
 
 The kernel's out-of-memory killer sends SIGKILL, as any process may. It increments a counter first, so a counter that
 grew between a fork and the end of the child tells the two apart. Killers outside the kernel (systemd-oomd, earlyoom, a
 scheduler) increment no counter.
 """
 
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,24 +38,6 @@ def killed_since(before: Counters, root: Path = Path("/")) -> str | None:
             grew = now[name] > count
             return f"the kernel's out-of-memory killer, {name} oom_kill {count} -> {now[name]}" if grew else None
     return None
-
-
-_ABORT = re.compile(
-    r"""
-    ^terminate\ called\ after\ throwing\ an\ instance\ of\ '(?:std::bad_alloc|c10::OutOfMemoryError)'
-    |^terminate\ called\ after\ throwing\ an\ instance\ of\ '[\w:]+'\n\ +what\(\):\ +
-        (?:CUDA\ out\ of\ memory\.|CUDA\ error:\ out\ of\ memory$
-        |\[enforce\ fail\ at\ .*DefaultCPUAllocator:\ (?:can't\ allocate|not\ enough)\ memory:)
-    |^libc\+\+abi:\ terminating\ .*\ of\ type\ (?:std::bad_alloc|c10::OutOfMemoryError)
-    |^memory\ allocation\ of\ \d+\ bytes\ failed  # Rust
-    """,
-    re.MULTILINE | re.VERBOSE,
-)
-
-
-def aborted_by_bad_alloc(log_tail: str) -> bool:
-    """Whether the end of a process's log shows that native code aborted (SIGABRT) because an allocation failed."""
-    return _ABORT.search(log_tail) is not None
 
 
 def _files(root: Path) -> Iterator[tuple[str, Path]]:

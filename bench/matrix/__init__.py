@@ -8,6 +8,7 @@ expansion.py        combinations -> cells
 auto.py             resolves `auto` on this machine: ranks, memory, preset
 select.py           --backend, --select and --exclude
 claims_file.py      reads the claims of a matrix or of a separate file
+script.py           a command in the place of a workload
 accelerate_file.py  reads the user's accelerate config
 validation.py       plain values -> validated data, with errors in a user's words
 yaml_file.py        YAML -> plain values, with the line of each for error messages

@@ -14,6 +14,7 @@ from bench.matrix.matrix_file import Matrix, as_list
 from bench.matrix.validation import check_names
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.records.plan import Batch
+from bench.records.script import NO_BACKEND, Script
 
 MAX_COMBINATIONS, MAX_ENTRIES = 10_000, 1_000
 """Limits: combinations of the axes, and entries of include or exclude. More is a mistake, and would take minutes."""
@@ -140,6 +141,8 @@ def backend_of(matrix: Matrix, combination: Combination) -> str:
     Raises:
         InputError: there is none, or it does not exist.
     """
+    if matrix.command is not None and not Script(command=tuple(matrix.command)).uses("backend", "accelerate_config"):
+        return NO_BACKEND
     given = combination.get("backend")
     allowed = [*BACKENDS, *matrix.configs]
     if given is None:

@@ -6,10 +6,10 @@ from typing import TypeVar
 from pydantic import BaseModel
 from pydantic_core import PydanticSerializationError
 
-from bench import backends, workloads
+from bench import backends
 from bench.backends import BACKENDS
 from bench.errors import InputError
-from bench.matrix import accelerate_file
+from bench.matrix import accelerate_file, script
 from bench.matrix.auto import memory_limit, num_processes, resolve_preset
 from bench.matrix.combinations import (
     Combination,
@@ -28,6 +28,7 @@ from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
 from bench.records.plan import Batch, CellPlan
+from bench.records.script import NO_BACKEND
 from bench.workloads import Definition
 
 MAX_CHARACTERS = 2**26
@@ -65,7 +66,7 @@ def expand(
             field="launch.num_processes",
             allowed=f"auto, or 1 to {hardware.devices}",
         )
-    workload = workloads.load(matrix.workload.name)
+    workload = script.workload_of(matrix)
     columns = ["backend", *matrix.matrix, *(name for entry in matrix.include for name in entry)]
     plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
     points = size = 0
@@ -126,6 +127,7 @@ def _cell(
         options["preset"] = Value(preset, requested.key)
     train = {name: Value(value, ("train", name)) for name, value in matrix.train.model_dump().items()}
     train |= {name: value for name, value in combination.items() if name in train and name not in options}
+    script.check_values(matrix, options)
     config = _validate(matrix, workload.Config, options, "workload")
     accelerate = matrix.configs.get(backend)
     launch = {name: Value(value, ("launch", name)) for name, value in matrix.launch.model_dump(mode="json").items()}
@@ -136,13 +138,14 @@ def _cell(
     cell = Cell(
         backend=backend,
         accelerate=accelerate,
-        workload=matrix.workload.name,
+        workload=script.name_of(matrix),
         options=_json(matrix, config, options),
         num_processes=_ranks(matrix, backend, hardware),
         mixed_precision=precision,
         memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
         train=_validate(matrix, Train, train, "train"),
         measure=measure,
+        script=script.script_of(matrix),
     )
     others = {"preset": preset, "mixed_precision": precision, "backend": backend}
     return cell, {**cell.train.model_dump(mode="json"), **cell.options, **others}
@@ -183,6 +186,10 @@ def _config_precision(matrix: Matrix, backend: str, config: Values, combination:
 
 
 def _ranks(matrix: Matrix, backend: str, hardware: Hardware) -> int:
+    if matrix.command is not None and not script.starts_several(matrix):
+        return 1
+    if backend == NO_BACKEND:
+        return num_processes(matrix.launch, hardware)
     config = matrix.configs.get(backend)
     chosen = BACKENDS[backend] if config is None else backends.from_accelerate_config(config)
     return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware)

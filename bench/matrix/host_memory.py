@@ -17,7 +17,7 @@ def refuse_what_cannot_fit(plans: Sequence[CellPlan], device: Device, host_bytes
     Raises:
         InputError: the weights alone, as all ranks hold them at the same time, are larger than the host's memory.
     """
-    for cell in (plan.cell for plan in plans):
+    for cell in (plan.cell for plan in plans if plan.cell.script is None):
         parameters = _parameters(cell)
         each = parameters * _bytes_per_parameter(cell, device)
         if (needed := each * cell.num_processes) > host_bytes:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, JsonValue
 from bench import workloads
 from bench.backends import BACKENDS, accumulation_refused, from_accelerate_config
 from bench.errors import InputError, near_miss
-from bench.matrix import accelerate_file, yaml_file
+from bench.matrix import accelerate_file, script, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION
 from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
 from bench.matrix.combinations import Value, combinations
@@ -62,7 +62,7 @@ def load(
     places.setdefault(("name",), where)
     measure = data.get("measure", {})
     if hardware.device == "cpu" and isinstance(measure, dict):
-        data["measure"] = {**CPU_MEASURE, **measure}
+        data["measure"] = {**_for_cpu(data), **measure}
     file = validate(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
@@ -75,6 +75,12 @@ def load(
     _refuse_hidden(matrix, overrides)
     note = f"bench probe searches every cell and ignores the batches of the matrix ({', '.join(moot)})"
     return matrix.model_copy(update={"notes": (*matrix.notes, *([note] if moot else []))})
+
+
+def _for_cpu(data: Values) -> dict[str, int]:
+    """The steps on a CPU by default; a script has no use for those that it does not get."""
+    command = data.get("command")
+    return {name: n for name, n in CPU_MEASURE.items() if command is None or f"{{{name}}}" in str(command)}
 
 
 def _override(data: Values, places: Places, text: str, *, axis: bool = False) -> str | None:
@@ -168,9 +174,17 @@ def _workload(name: str, where: str | None) -> Definition:
         raise
 
 
+def _workload_of(file: MatrixFile, places: Places) -> Definition:
+    if file.command is not None:
+        return script.workload_of(file)
+    return _workload(file.workload.name, place_of(places, ("workload", "name")))
+
+
 def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[str], hardware: Hardware) -> Matrix:
     """The matrix with its names checked, its accelerate configs read, and its notes."""
-    workload = _workload(file.workload.name, place_of(places, ("workload", "name")))
+    script.check(file, places, hardware.device)
+    script.check_axes(file, places)
+    workload = _workload_of(file, places)
     check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
     names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
     check_names(file.matrix, ("matrix",), names, places)
@@ -200,6 +214,10 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         name=file.name,
         workload=file.workload,
         workload_folder=file.workload_folder,
+        command=file.command,
+        result=file.result,
+        units=file.units,
+        folder="." if file.command is None else str((folder / file.folder).absolute()),
         matrix=axes,
         defaults=resolved(file.defaults, ("defaults",)),
         exclude=file.exclude,

@@ -107,6 +107,15 @@ class MatrixFile(Frozen):
     workload: WorkloadChoice = Field(default_factory=lambda: WorkloadChoice.model_validate({}))
     workload_folder: str | None = None
     """Where your own workload is looked for, before the current folder. Relative to this file; null: its folder."""
+    command: Annotated[list[str], Field(min_length=1)] | None = None
+    """Instead of a workload: the program to measure and its arguments. ``{batch}``, ``{out}`` and the name of any axis
+    in braces are replaced; `bench guide scripts` lists them. No shell is involved."""
+    result: dict[str, str] = Field(default_factory=dict)
+    """Of a command: its key of each figure, such as ``step_time_ms: timing.step``, in the JSON that it writes."""
+    units: list[str] = Field(default_factory=list)
+    """Of a command: class names of the modules that FSDP shards, each as one unit."""
+    folder: str = "."
+    """Of a command: the folder in which it runs, relative to this file."""
     matrix: dict[str, Axis] = Field(default_factory=dict)
     """The axes. bench measures every combination of their values."""
     defaults: Values = Field(default_factory=dict)

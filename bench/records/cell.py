@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple, Self
 from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Share
+from bench.records.script import Script
 
 MixedPrecision = Literal["bf16", "no"]
 Offload = Literal["none", "optimizer", "params"]
@@ -117,15 +118,17 @@ class Cell(Frozen):
     accelerate: Settings | None = None
     """The content of the user's accelerate config; null for a built-in backend."""
     workload: str
-    """A bundled workload such as ``pi07``, or the user's ``package.module:Class``."""
+    """A bundled workload such as ``pi07``, the user's ``package.module:Class``, or the name of a script."""
     options: Settings
-    """Every field of the workload's config, including presets and defaults."""
+    """Every field of the workload's config, including presets and defaults; or the values that a script gets."""
     num_processes: Annotated[int, Field(ge=1)]
     mixed_precision: MixedPrecision
     memory_limit_bytes: Annotated[int, Field(ge=1)] | None = None
     """Enforced per rank; null allows all of the device's memory."""
     train: Train = Train()
     measure: Measure
+    script: Annotated[Script | None, LATER] = None
+    """The script that trains, instead of bench's runner. Of the other settings, it gets what its placeholders name."""
 
     @property
     def id(self) -> str:

@@ -39,12 +39,9 @@ class Ok(Frozen):
         return self
 
 
-class Reported(Frozen):
-    """Imported figures: means without samples, and only those that the source gives."""
+class Stated(Frozen):
+    """Figures that a file states: means without samples, and only those that it gives."""
 
-    kind: Literal["reported"] = "reported"
-    source: str
-    """Where the figures come from, in words."""
     step_time_s_per_rank: tuple[Positive, ...] = ()
     """Mean step time of each rank. A single value is the mean of all ranks or that of the slowest."""
     samples_per_s_global: Positive | None = None
@@ -67,6 +64,20 @@ class Reported(Frozen):
         """The peak to compare with capacity. On a GPU, only the reserved peak: the allocated one is smaller, by an
         unknown amount."""
         return self.peak_reserved_bytes or (self.peak_allocated_bytes if device == "cpu" else None)
+
+
+class Reported(Stated):
+    """Imported figures."""
+
+    kind: Literal["reported"] = "reported"
+    source: str
+    """Where the figures come from, in words."""
+
+
+class Scripted(Stated):
+    """Figures that a script of the user wrote when bench ran it."""
+
+    kind: Literal["scripted"] = "scripted"
 
 
 class Oom(Frozen):
@@ -143,7 +154,7 @@ class Skipped(Frozen):
     reason: str
 
 
-Outcome = Annotated[Ok | Reported | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
+Outcome = Annotated[Ok | Reported | Scripted | Oom | Hang | Failed | Skipped, Field(discriminator="kind")]
 
 
 Tone = Literal["good", "warning", "bad", "neutral"]
@@ -161,16 +172,19 @@ class KindTraits:
     tone: Tone
     explained_by_logs: bool = False
     """It was started and ended without a measurement."""
+    measured: bool = False
+    """bench ran it, and it gave figures."""
     fails: bool = False
     """Counts as a failure for the exit code."""
     rerun: tuple[str, ...] = ()
     """Values of ``--rerun`` that measure it again."""
 
 
-OutcomeKind = Literal["ok", "reported", "oom", "hang", "failed", "skipped"]
+OutcomeKind = Literal["ok", "reported", "scripted", "oom", "hang", "failed", "skipped"]
 KINDS: dict[OutcomeKind, KindTraits] = {
-    "ok": KindTraits(word="ok", verb="was measured", tone="good", rerun=("all",)),
+    "ok": KindTraits(word="ok", verb="was measured", tone="good", measured=True, rerun=("all",)),
     "reported": KindTraits(word="imported", verb="was imported", tone="good"),
+    "scripted": KindTraits(word="ok", verb="was measured", tone="good", measured=True, rerun=("all",)),
     "oom": KindTraits(
         word="oom", verb="ran out of memory", tone="warning", explained_by_logs=True, rerun=("oom", "all")
     ),
@@ -191,8 +205,9 @@ THRASHING = KindTraits(word="thrashing", verb="thrashed", tone="warning")
 SETTINGS = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
 """Fields of a cell that hold a default where the source of imported figures does not give a value."""
 
-Isolation = Literal["fork", "launch"]
-"""How an attempt's processes start: forked from rank servers, or by a separate `accelerate launch`."""
+Isolation = Literal["fork", "launch", "script"]
+"""How an attempt's processes start: forked from rank servers, by a separate `accelerate launch`, or by the user's
+script."""
 
 
 class Result(Frozen):
@@ -214,8 +229,8 @@ class Result(Frozen):
     conditions: Conditions | None = None
     """What else the machine did meanwhile; null if nothing was launched, and for imported figures."""
     stated: tuple[str, ...] | None = None
-    """For imported figures, the settings that their source gives. In the cell, the others of `SETTINGS` hold defaults
-    that mean nothing. null: bench measured it, so all settings are real."""
+    """For imported figures, the settings that their source gives; for a script, those that it gets. In the cell, the
+    others of `SETTINGS` hold defaults that mean nothing. null: bench measured it, so all settings are real."""
 
     sources: Sources | None = None
     """What its ranks ran: bench's runner and the workload's modules. null: not known, or nothing was launched."""

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from typing import NamedTuple, get_args
 
 from bench.records.claim import Claim
-from bench.report.rows import Row, Sampled, Times
+from bench.report.rows import Row, Times
 from bench.report.speedup import throughput_ratio, throughput_reach
 from bench.statistics.intervals import CONFIDENCE, Interval, difference_interval, mean_interval, student_t
 from bench.statistics.launches import Basis
@@ -88,7 +88,7 @@ def _phase(row: Row, metric: str) -> Times | None:
 
 def _of_phase(row: Row, steps: Interval) -> Scattered:
     """``steps`` is the interval from the steps of one launch; another launch differs by more."""
-    scatter = row.measured.scatter if isinstance(row.measured, Sampled) else None
+    scatter = row.measured.scatter if row.measured else None
     sd, degrees = (scatter.sd, scatter.degrees) if scatter else (QUIET, math.inf)
     mean, half = sum(steps) / 2, (steps[1] - steps[0]) / 2
     reach = math.hypot(half, student_t(degrees, CONFIDENCE) * sd * mean)

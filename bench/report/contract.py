@@ -29,6 +29,7 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
     fields = {
         "backend": cell.backend,
         "workload": cell.workload,
+        **({} if cell.script is None else {"command": list(cell.script.command)}),
         **cell.options,
         "num_processes": cell.num_processes,
         "mixed_precision": cell.mixed_precision,

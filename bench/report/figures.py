@@ -1,12 +1,14 @@
 """The figures of one result, from the raw samples of its ranks or from what a source states. Pure."""
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
 from bench.records.base import Device
-from bench.records.outcome import Ok, Reported, Result
+from bench.records.cell import Attempt
+from bench.records.outcome import Ok, Reported, Result, Scripted, Stated
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
 from bench.report.gate import gate
@@ -20,6 +22,8 @@ Number = TypeVar("Number", int, float)
 
 def launch_in(result: Result) -> Launch:
     """What a measured result says of its launch."""
+    if isinstance(result.outcome, Scripted):
+        return launch_of((_step_s(result.outcome, result.attempt),), result.attempt.launch)
     assert isinstance(result.outcome, Ok)
     slowest = max((rank.step_times_s for rank in result.outcome.ranks), key=statistics.fmean)
     return launch_of(slowest, result.attempt.launch)
@@ -36,13 +40,26 @@ def measured(result: Result, scatter: Scatter | None) -> Measured | None:
             known = replace(figures, launches=(launch_in(result),), scatter=scatter)
             return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
         case Reported() as outcome:
-            batch_global = attempt.batch_per_rank * attempt.cell.num_processes
-            return _imported(outcome, batch_global, result.machine.hardware.device)
+            stated = _stated(outcome, attempt, result.machine.hardware.device)
+            return stated and replace(stated, source=outcome.source)
+        case Scripted() as outcome:
+            stated = _stated(outcome, attempt, result.machine.hardware.device)
+            if stated is None:
+                return None
+            own = replace(stated, launches=(launch_in(result),), scatter=scatter)
+            return replace(own, interval=throughput_interval(own.samples_per_s_global, own))
     return None
 
 
-def _imported(outcome: Reported, batch_global: int, device: Device) -> Measured | None:
-    """Imported figures; what the source does not give stays None."""
+def _step_s(outcome: Stated, attempt: Attempt) -> float:
+    """The mean step that a script states, or that follows from its throughput."""
+    batch_global = attempt.batch_per_rank * attempt.cell.num_processes
+    return max(outcome.step_time_s_per_rank, default=0.0) or batch_global / (outcome.samples_per_s_global or math.inf)
+
+
+def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | None:
+    """Figures that a file states; what it does not give stays None."""
+    batch_global = attempt.batch_per_rank * attempt.cell.num_processes
     step_s = max(outcome.step_time_s_per_rank, default=None)
     # A published throughput is often rounded more than its step time.
     samples_per_s = outcome.samples_per_s_global if step_s is None else batch_global / step_s
@@ -65,7 +82,6 @@ def _imported(outcome: Reported, batch_global: int, device: Device) -> Measured 
         )
         if means
         else None,
-        source=outcome.source,
     )
 
 

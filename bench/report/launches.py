@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TypeVar
 
-from bench.report.rows import Row, Sampled, Times
+from bench.report.rows import Measured, Row, Sampled, Times
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import mean_reach, mean_step_s
 from bench.units import counted
@@ -20,10 +20,10 @@ def merged(launches: Sequence[Row]) -> Row:
     """
     if len(launches) == 1:
         return launches[0]
-    measured = [(row.measured, row) for row in launches if isinstance(row.measured, Sampled)]
+    measured = [(row.measured, row) for row in launches if row.measured and row.measured.launches]
     if not measured:
         return replace(launches[0], launches=tuple(launches))
-    ranked = sorted(measured, key=lambda pair: pair[0].slowest.step.mean_s)
+    ranked = sorted(measured, key=lambda pair: mean_step_s(pair[0].launches))
     middle, row = ranked[(len(ranked) - 1) // 2]
     return replace(
         row,
@@ -45,34 +45,40 @@ def _failures(failed: Sequence[Row], n_launches: int) -> str | None:
     return f"{n_launches - len(failed)} of {counted(n_launches, 'launch')}; {counts}{why}"
 
 
-def _figures(each: Sequence[Sampled], middle: Sampled) -> Sampled:
+def _figures(each: Sequence[Measured], middle: Measured) -> Measured:
     """The throughput of the mean step of all launches, and the largest peaks."""
     launches = tuple(launch for figures in each for launch in figures.launches)
     step_s = mean_step_s(launches)
-    rate = middle.samples_per_s_global * middle.slowest.step.mean_s / step_s
-    samples_s = tuple(sample for figures in each for sample in figures.slowest.step.samples_s)
-    return replace(
+    rate = middle.samples_per_s_global * mean_step_s(middle.launches) / step_s
+    merged = replace(
         middle,
         launches=launches,
         samples_per_s_global=rate,
         interval=throughput_interval(rate, replace(middle, launches=launches)),
-        slowest=replace(middle.slowest, step=Times(mean_s=step_s, samples_s=samples_s)),
         step_time_s_per_rank=tuple(
             statistics.fmean(times) for times in zip(*(figures.step_time_s_per_rank for figures in each), strict=True)
         ),
         peak_allocated_bytes_rank_max=_worst([figures.peak_allocated_bytes_rank_max for figures in each]),
         peak_reserved_bytes_rank_max=_worst([figures.peak_reserved_bytes_rank_max for figures in each]),
-        peak_rss_bytes_rank_max=_worst([figures.peak_rss_bytes_rank_max for figures in each]),
         capacity_share_rank_max=_worst([figures.capacity_share_rank_max for figures in each]),
         capacity_bytes_rank_min=min(
             (figures.capacity_bytes_rank_min for figures in each if figures.capacity_bytes_rank_min is not None),
             default=None,
         ),
-        alloc_retries=sum(figures.alloc_retries for figures in each),
+    )
+    sampled = [figures for figures in each if isinstance(figures, Sampled)]
+    if not isinstance(merged, Sampled):
+        return merged
+    samples_s = tuple(sample for figures in sampled for sample in figures.slowest.step.samples_s)
+    return replace(
+        merged,
+        slowest=replace(merged.slowest, step=Times(mean_s=step_s, samples_s=samples_s)),
+        peak_rss_bytes_rank_max=_worst([figures.peak_rss_bytes_rank_max for figures in sampled]),
+        alloc_retries=sum(figures.alloc_retries for figures in sampled),
     )
 
 
-def throughput_interval(rate: float, figures: Sampled) -> Interval | None:
+def throughput_interval(rate: float, figures: Measured) -> Interval | None:
     """Where the throughput lies with 95 % confidence, by the scatter between launches."""
     within = mean_reach(figures.launches, figures.scatter)
     return None if within is None else within.interval(rate)

@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import JsonValue
 
-from bench.records.outcome import Result
+from bench.records.outcome import KINDS, Result
 from bench.records.plan import CellPlan
 from bench.records.verdict import Probe, Verdict
 
@@ -63,7 +63,7 @@ def _too_few(plan: CellPlan, results: Sequence[Result], probes: Sequence[Probe])
     first = {result.attempt.batch_per_rank: result.outcome.kind for result in full if result.attempt.launch == 1}
     by_number: dict[int, list[int]] = {}
     for batch in dict.fromkeys([*(batch for batch in plan.batches if batch != "probe"), *answers]):
-        if first.get(batch) == "ok":
+        if batch in first and KINDS[first[batch]].measured:
             numbers = {result.attempt.launch for result in full if result.attempt.batch_per_rank == batch}
             by_number.setdefault(len(numbers.intersection(range(1, plan.launches + 1))), []).append(batch)
     for number, batches in sorted(by_number.items()):

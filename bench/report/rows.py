@@ -106,7 +106,7 @@ class Measured:
     samples_per_s_global: float
     """batch_per_rank x ranks / step_time_s_rank_max."""
     step_time_s_per_rank: tuple[float, ...]
-    """Each rank's mean step in the throughput window; may be empty for imported figures."""
+    """Each rank's mean step in the throughput window; may be empty for imported figures and those of a script."""
     peak_allocated_bytes_rank_max: int | None
     peak_reserved_bytes_rank_max: int | None
     capacity_share_rank_max: float | None
@@ -117,6 +117,13 @@ class Measured:
     """None without a phase window."""
     source: str | None = None
     """Where imported figures come from; None for what bench measured."""
+    launches: tuple[Launch, ...] = ()
+    """What each launch says about the step; empty for imported figures."""
+    scatter: Scatter | None = None
+    """Between launches on its machine, if known."""
+    interval: Interval | None = None
+    """Where the throughput lies with 95 % confidence, from the scatter between launches, or for a single launch of
+    unknown scatter from the slowest rank's samples; None for too few samples."""
 
     @property
     def step_time_s_rank_max(self) -> float | None:
@@ -137,18 +144,11 @@ class Measured:
 
 @dataclass(frozen=True, kw_only=True)
 class Sampled(Measured):
-    """What bench itself measured, with what only raw samples show."""
+    """What bench's own runner measured, with what only raw samples show."""
 
     ranks: tuple[Rank, ...]
     slowest: Rank
     """The rank with the longest mean step. Every step ends in a gather, so means differ little: see ``gate``."""
-    launches: tuple[Launch, ...]
-    """What each launch says about the step."""
-    scatter: Scatter | None
-    """Between launches on its machine, if known."""
-    interval: Interval | None
-    """Where the throughput lies with 95 % confidence, from the scatter between launches, or for a single launch of
-    unknown scatter from the slowest rank's samples; None for too few samples."""
     peak_rss_bytes_rank_max: int | None
     alloc_retries: int
     """How often the allocators of all ranks had to free their blocks and ask again."""

@@ -11,7 +11,7 @@ from itertools import islice
 from pydantic import JsonValue
 
 from bench.report.contract import OBSERVED, contract_key, same, unlike_fields
-from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
+from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.statistics.launches import Reach, mean_reach
 from bench.statistics.verdict import RateRatio, rate_ratio
 
@@ -70,7 +70,7 @@ def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRati
         comparisons: number of ratios that are judged together.
     """
     ours, theirs = row.measured, reference.measured
-    if not (isinstance(ours, Sampled) and isinstance(theirs, Sampled)):
+    if not (ours and ours.launches and theirs and theirs.launches):
         return RateRatio(row.rate / reference.rate)
     ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, ours.scatter, comparisons)
     return ratio if _of_the_same_sources(row, reference) else replace(ratio, basis="mixed sources")
@@ -83,7 +83,8 @@ def _of_the_same_sources(*rows: Row) -> bool:
 
 def throughput_reach(row: Row) -> Reach | None:
     """How far the throughput of another launch may be; None for imported figures."""
-    return mean_reach(row.measured.launches, row.measured.scatter) if isinstance(row.measured, Sampled) else None
+    measured = row.measured
+    return mean_reach(measured.launches, measured.scatter) if measured and measured.launches else None
 
 
 def even_batches(cell: CellRows) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import NamedTuple, TypeVar
 from pydantic import JsonValue
 
 from bench.records.calibration import Calibration
-from bench.records.outcome import Failed, Ok, Oom, Reported, Result
+from bench.records.outcome import KINDS, Failed, Ok, Oom, Reported, Result, Scripted
 from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.figures import launch_in, measured
 from bench.report.launches import merged
@@ -72,7 +72,7 @@ def _scatters(
     repeated: dict[str | None, dict[tuple[CellKey, int], list[Launch]]] = {}
     for key, group in by_cell.items():
         for result in group:
-            if isinstance(result.outcome, Ok) and not result.attempt.short:
+            if KINDS[result.outcome.kind].measured and not result.attempt.short:
                 attempts = repeated.setdefault(key[1], {})
                 attempts.setdefault((key, result.attempt.batch_per_rank), []).append(launch_in(result))
     scatters = {}
@@ -201,7 +201,7 @@ def _named_alike(one: Result, other: Result) -> bool:
 def _reason(result: Result) -> str | None:
     outcome = result.outcome
     match outcome:
-        case Ok() | Reported():
+        case Ok() | Reported() | Scripted():
             return None
         case Oom(phase=str()) | Failed(phase=str()):
             rank = "" if outcome.rank is None else f"rank {outcome.rank} "

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from bench.records.cell import Attempt
-from bench.records.outcome import Ok, Result
+from bench.records.outcome import KINDS, Result
 from bench.records.until import Width
 from bench.report.contract import same
 from bench.report.speedup import SpeedUp, compare_axis
@@ -26,7 +26,7 @@ def widths(results: Sequence[Result], axes: Sequence[str]) -> list[Width]:
         for row in cell.rows
         if not row.short
     }
-    launches = Counter(_first(result.attempt) for result in results if isinstance(result.outcome, Ok))
+    launches = Counter(_first(result.attempt) for result in results if KINDS[result.outcome.kind].measured)
     found: dict[tuple[str, str], Width] = {}
     for axis in axes:
         for pair in compare_axis(summary, axis).speed_ups:

@@ -21,7 +21,9 @@ from bench.units import counted, percent, rate
 __all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step", "rate_error"]
 
 
-def next_step(observations: Sequence[Observation], goal: Goal, *, start: int | None = None) -> Step:
+def next_step(
+    observations: Sequence[Observation], goal: Goal, *, start: int | None = None, scouts: bool = True
+) -> Step:
     """What to do next for one cell.
 
     The result depends only on the arguments, so an interrupted search resumes from what is stored. The caller adds the
@@ -31,9 +33,10 @@ def next_step(observations: Sequence[Observation], goal: Goal, *, start: int | N
     Args:
         observations: of this cell, in the order they were made, including those of earlier searches.
         start: another cell's max. It only adds one batch to the scout's walk.
+        scouts: whether the next step may be a scout.
     """
     sorted_evidence = evidence(observations, goal)
-    settled = settle(observations, sorted_evidence, goal, start)
+    settled = settle(observations, sorted_evidence, goal, start, scouts=scouts)
     if isinstance(settled, Scout | Try):
         return settled
     bracket, certificate = settled

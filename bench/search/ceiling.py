@@ -44,7 +44,7 @@ def bracket_of(seen: Sequence[Observation]) -> Bracket:
 
 
 def settle(
-    observations: Sequence[Observation], evidence: Evidence, goal: Goal, start: int | None
+    observations: Sequence[Observation], evidence: Evidence, goal: Goal, start: int | None, *, scouts: bool
 ) -> tuple[Bracket, Certificate] | Scout | Try:
     """The bracket of max with its certificate, or the next step towards it."""
     seen = evidence.seen
@@ -54,7 +54,7 @@ def settle(
     fitted = max((o.batch for o in seen if o.outcome == "ok"), default=0)
     if len({o.batch for o in seen if o.outcome == "oom" and o.batch <= fitted}) >= CONTRADICTIONS:
         return bracket, "contradicted"
-    if scout := _scout(observations, bracket, goal, start):
+    if scouts and (scout := _scout(observations, bracket, goal, start)):
         return scout
     batch, why = _next_batch(evidence, bracket, goal)
     return Try(batch=batch, full=evidence.full_only, why=why)

@@ -202,11 +202,16 @@ LAST_WORDS_BYTES = 4000
 
 def last_words(folder: Path, rank: int) -> str:
     """The end of a rank's log without the user's secrets; empty when it has none."""
+    return end_of(folder / f"rank{rank}.log", LAST_WORDS_BYTES)
+
+
+def end_of(log: Path, most: int) -> str:
+    """At most so many characters of a log's end, without the user's secrets; empty when there is none."""
     try:
-        with (folder / f"rank{rank}.log").open("rb") as log:
+        with log.open("rb") as file:
             # Twice as much, because half a secret would not be recognised.
-            log.seek(max(0, os.fstat(log.fileno()).st_size - 2 * LAST_WORDS_BYTES))
-            return secrets.mask(log.read().decode(errors="replace"))[-LAST_WORDS_BYTES:]
+            file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * most))
+            return secrets.mask(file.read().decode(errors="replace"))[-most:]
     except OSError:
         return ""
 

@@ -4,10 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.records.cell import Audit, AuditKind, Cell
-from bench.records.outcome import Failed, Hang, Ok, Oom, Reported, Skipped
+from bench.records.outcome import Failed, Hang, Ok, Oom, Reported, Scripted, Skipped
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankAudited
-from bench.sweep.sweep import Sweep, outcome_of
+from bench.sweep.outcomes import outcome_of
+from bench.sweep.sweep import Sweep
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,7 +32,7 @@ def audit(sweep: Sweep, plan: CellPlan, kind: AuditKind, batch_per_rank: int, st
     outcome = None
     if not all(isinstance(rank, RankAudited) for rank in launched.ranks) or len(launched.ranks) < cell.num_processes:
         outcome = outcome_of(launched, cell)
-    assert not isinstance(outcome, Ok | Reported | Skipped)
+    assert not isinstance(outcome, Ok | Reported | Scripted | Skipped)
     return Audited(label=plan.label, folder=folder, batch_per_rank=batch_per_rank, ended=outcome)
 
 

@@ -5,13 +5,14 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from bench import backends
+from bench.records.base import Device
 from bench.records.cell import Attempt, Walk
 from bench.records.machine import Hardware
-from bench.records.outcome import Failed, Ok, Oom, Result
+from bench.records.outcome import Failed, Ok, Oom, Result, Scripted
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import Memory, RankOk
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
-from bench.search import Observation, Scout, next_step, rate_error
+from bench.search import Observation, Scout, Try, next_step, rate_error
 from bench.store.spool import Footprint, Walked
 
 if TYPE_CHECKING:
@@ -36,7 +37,8 @@ class CellSearch:
         stored = [result for result in earlier if not self.sweep.wants_again(result)]
         self.stale = any(map(self.sweep.is_stale, earlier))
         walked = [] if self.stale else self.store.walked(self.cell)
-        found = search(self.goal, self._start(), stored, walked, self._walk, self._attempt)
+        walk = None if self.cell.script else self._walk
+        found = search(self.goal, self._start(), stored, walked, walk, self._attempt)
         needs_bytes = None
         if isinstance(found, Verdict):
             self._set_aside_replaced(found)
@@ -54,7 +56,8 @@ class CellSearch:
 
     def _attempt(self, batch: int, full: bool, why: str) -> Result:
         self.progress.probing(self.plan.label, f"batch {batch}: {why}")
-        attempt = Attempt(cell=self.cell, batch_per_rank=batch, short=not full)
+        short = not full and (self.cell.script is None or self.cell.script.uses("steps"))
+        attempt = Attempt(cell=self.cell, batch_per_rank=batch, short=short)
         return self.sweep.attempt(self.plan, attempt)
 
     def _start(self) -> int | None:
@@ -80,7 +83,7 @@ class CellSearch:
 
     def _needs_bytes(self) -> int | None:
         """Bytes that the smallest batch takes on a CPU without a limit; None when that cannot be tried."""
-        if self.sweep.machine.hardware.device == "cuda" or self.cell.memory_limit_bytes is None:
+        if self.sweep.machine.hardware.device == "cuda" or self.cell.memory_limit_bytes is None or self.cell.script:
             return None
         earlier = None if self.sweep.rerun or self.stale else self.store.probe(self.cell)
         if (
@@ -101,7 +104,7 @@ def search(
     start: int | None,
     results: Sequence[Result],
     walked: Sequence[Walked],
-    walk: Callable[[tuple[int, ...]], Sequence[Walked]],
+    walk: Callable[[tuple[int, ...]], Sequence[Walked]] | None,
     attempt: Callable[[int, bool, str], Result],
 ) -> Verdict | Stopped:
     """Search until the answer is certified.
@@ -110,23 +113,31 @@ def search(
         start: the max of another cell, where the search begins; it affects nothing else.
         results: the stored results of this cell.
         walked: the footprints of an earlier walk, if there was one.
-        walk: runs a walk over these batches.
+        walk: runs a walk over these batches; None: a script cannot, so its attempts double the batch instead.
         attempt: measures one batch, at the full step count or not, and shows the reason.
     """
     observations = [*hints(walked), *(seen for result in results if (seen := observation(result)))]
+    scouts = True
     while True:
-        step = next_step(observations, goal, start=start)
+        step = next_step(observations, goal, start=start, scouts=scouts)
         if isinstance(step, Verdict):
             return step
-        if isinstance(step, Scout):
+        if isinstance(step, Scout) and walk is not None:
             footprints = list(hints(walk(step.batches)))
             observations += footprints or [_ran_out_at_once(step.batches[0])]
             continue
-        result = attempt(step.batch, step.full, step.why)
-        seen = observation(result)
-        if seen is None:
-            return Stopped(reason=f"batch {step.batch} neither fitted nor ran out of memory: {_why(result)}")
-        observations.append(seen)
+        if isinstance(step, Scout):
+            tries, scouts = [Try(batch=batch, full=False, why="doubling") for batch in step.batches], False
+        else:
+            tries = [step]
+        for one in tries:
+            result = attempt(one.batch, one.full, one.why)
+            seen = observation(result)
+            if seen is None:
+                return Stopped(reason=f"batch {one.batch} neither fitted nor ran out of memory: {_why(result)}")
+            observations.append(seen)
+            if seen.outcome == "oom":
+                break
 
 
 def _why(result: Result) -> str:
@@ -141,6 +152,8 @@ def _why(result: Result) -> str:
 def observation(result: Result) -> Observation | None:
     """Memory and speed of a stored result; None unless it is a measurement or out of memory."""
     attempt, outcome = result.attempt, result.outcome
+    if isinstance(outcome, Scripted):
+        return _stated(outcome, attempt, result.machine.hardware.device)
     if isinstance(outcome, Ok):
         return _observation(
             attempt.batch_per_rank,
@@ -163,6 +176,26 @@ def observation(result: Result) -> Observation | None:
             full=not attempt.short,
         )
     return None
+
+
+def _stated(outcome: Scripted, attempt: Attempt, device: Device) -> Observation:
+    """What a script says. On a GPU, the memory that it held is unknown without the reserved peak."""
+    step_s = max(outcome.step_time_s_per_rank, default=None)
+    held, capacity = outcome.held_bytes(device), outcome.capacity_bytes
+    if held is None and capacity and outcome.capacity_share:
+        held = round(outcome.capacity_share * capacity)
+    return Observation(
+        batch=attempt.batch_per_rank,
+        outcome="ok",
+        fresh=True,
+        peak_bytes=held and (outcome.peak_allocated_bytes or held),
+        capacity_bytes=capacity or 1,
+        samples_per_s=attempt.batch_per_rank * attempt.cell.num_processes / step_s
+        if step_s
+        else outcome.samples_per_s_global,
+        reserved_bytes=held,
+        full=not attempt.short,
+    )
 
 
 def hints(walked: Sequence[Walked]) -> Iterator[Observation]:

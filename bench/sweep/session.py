@@ -15,6 +15,7 @@ from bench.launch.recorded_environment import recorded_environment
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
 from bench.matrix import Matrix
+from bench.matrix.script import check_program, workload_of
 from bench.matrix.yaml_file import place_of
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
@@ -50,6 +51,9 @@ def opened(
     Raises:
         InputError: another run uses the folder, or its results come from a different machine.
     """
+    scripted = matrix.command is not None
+    if scripted:
+        check_program(matrix, os.environ.get("PATH", ""))
     store = Store(folder)
     added, recorded = added_environment(1, hardware, os.environ), recorded_environment(os.environ)
     record = machine.record(hardware, os.environ, added, recorded)
@@ -62,20 +66,23 @@ def opened(
         context = Context(
             hardware=hardware,
             new_folder=store.servers,
-            preloads=_preloads(plans),
-            modules=[workloads.module_of(matrix.workload.name)],
+            preloads={} if scripted else _preloads(plans),
+            modules=[] if scripted else [workloads.module_of(matrix.workload.name)],
             workload_folder=matrix.workload_folder,
+            folder=matrix.folder,
             waiting=progress.waiting,
             note=progress.note,
         )
-        with closing(LAUNCHERS[isolation](context)) as executor:
+        with closing(LAUNCHERS["script" if scripted else isolation](context)) as executor:
             yield Sweep(
                 plans=plans,
                 goal=matrix.probe,
-                units=workloads.load(matrix.workload.name).units,
+                units=workload_of(matrix).units,
                 workload_folder=matrix.workload_folder,
                 workload_place=place_of(matrix.places, ("workload", "name")),
-                sources=sources.of(matrix.workload.name),
+                sources=sources.of_script(Path(matrix.folder), matrix.command)
+                if matrix.command is not None
+                else sources.of(matrix.workload.name),
                 machine=record,
                 limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),
                 rerun=rerun,

@@ -4,17 +4,20 @@ Files are found by path, so that no part of a workload is imported for it.
 """
 
 import hashlib
+import itertools
 import re
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import bench
 from bench import workloads
 from bench.records.sources import Sources
 
-RUNNER = ("runner", "launch/environment.py", "backends", "workloads")
+RUNNER = ("runner", "launch/environment.py", "backends", "workloads", "diagnosis/oom_words.py")
 """Below bench/: a result depends on no other file, except through what the cell's id covers."""
+SOURCES = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
+"""Endings of the files of a script that decide what it does; others hold data."""
 _IMPORT = re.compile(
     r"^[ \t]*(?:from[ \t]+([A-Za-z_]\w*)|import[ \t]+([A-Za-z_][\w.]*(?:[ \t]*,[ \t]*[A-Za-z_][\w.]*)*))", re.M
 )
@@ -30,6 +33,20 @@ def of(name: str) -> Sources:
     return {**_digests(home.parent, ours), **_digests(root, theirs)}
 
 
+def of_script(folder: Path, command: Sequence[str]) -> Sources:
+    """The sources of attempts with a script: the files in ``folder`` that its command names, and what they import from
+    there."""
+    home = Path(bench.__file__).parent
+    words = [word.replace("{{", "{").replace("}}", "}") for word in command]
+    modules = [after.replace(".", "/") for word, after in itertools.pairwise(words) if word == "-m"]
+    names = [*words, *(f"{module}.py" for module in modules), *(f"{module}/__main__.py" for module in modules)]
+    files = [folder / name for name in names if Path(name).suffix in SOURCES and not Path(name).is_absolute()]
+    named = {str(file): [file] for file in files if file.is_file()}
+    theirs = _with_imports(folder, named)
+    ours = [file for part in ("launch/environment.py", "backends") for file in _files(home / part)]
+    return {**_digests(home.parent, ours), **_digests(folder, theirs)}
+
+
 def _workload(top: str) -> tuple[Path, list[Path]]:
     """The folder that holds the workload's module or package, and its files.
 
@@ -40,14 +57,20 @@ def _workload(top: str) -> tuple[Path, list[Path]]:
     packages = list(getattr(module, "__path__", ()))
     place = Path(packages[0] if packages else module.__file__ or "")
     root = place.parent
-    found = {top: _files(place)}
-    waiting = [] if root.name in ("site-packages", "dist-packages") else list(found[top])
+    if root.name in ("site-packages", "dist-packages"):
+        return root, _files(place)
+    return root, _with_imports(root, {top: _files(place)})
+
+
+def _with_imports(root: Path, found: dict[str, list[Path]]) -> list[Path]:
+    """Files by the name of their module, and those of the modules in ``root`` that they import."""
+    waiting = [file for files in found.values() for file in files if file.suffix == ".py"]
     while waiting:
         for name in _imported(waiting.pop()):
             if name not in found and name != "bench":
                 found[name] = [*_files(root / name), *_files(root / f"{name}.py")]
                 waiting += found[name]
-    return root, [file for files in found.values() for file in files]
+    return [file for files in found.values() for file in files]
 
 
 def _files(place: Path) -> list[Path]:

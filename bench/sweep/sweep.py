@@ -12,14 +12,13 @@ from typing import Literal, get_args
 from pydantic import ValidationError
 
 from bench import backends
-from bench.diagnosis.classify import classify
 from bench.launch import attempt_files
 from bench.launch.environment import added_environment
 from bench.launch.executor import Executor, LaunchResult
 from bench.launch.watch import Limits
-from bench.machine import disk
+from bench.machine import disk, oom_kill
 from bench.machine.conditions import Sampler
-from bench.records.cell import Attempt, Audit, Cell, Walk
+from bench.records.cell import Attempt, Audit, Walk
 from bench.records.conditions import Conditions
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import INFRASTRUCTURE, KINDS, Failed, Isolation, Outcome, Result, Skipped
@@ -31,6 +30,7 @@ from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Beat
 from bench.sweep import mistakes, probe, turns
+from bench.sweep.outcomes import handed_over, outcome_of, script_outcome
 from bench.sweep.progress import Progress
 
 Rerun = Literal["failed", "oom", "all"]
@@ -66,6 +66,8 @@ class Sweep:
     """Numbers of ranks with which this sweep has measured the workload: it keeps to its protocol."""
     done: set[Path] = field(default_factory=set, init=False)
     """Folders of the attempts that this sweep has finished; `--rerun` does not measure them again."""
+    noted: set[str] = field(default_factory=set, init=False)
+    """What the user has been told of scripts."""
 
     def run(self) -> list[Result]:
         """Measure what is not measured yet; each result is stored before the next attempt starts.
@@ -105,7 +107,7 @@ class Sweep:
         listed = [attempt.batch_per_rank for attempt in _listed(plan)]
         for batch in dict.fromkeys([*listed, *(batch for batch in answers if batch in first)]):
             result = first.get(batch)
-            if result is not None and not self.wants_again(result) and result.outcome.kind != "ok":
+            if result is not None and not self.wants_again(result) and not KINDS[result.outcome.kind].measured:
                 continue
             numbers = {attempt.launch for attempt in again if attempt.batch_per_rank == batch}
             for number in sorted(numbers.union(range(2, plan.launches + 1)) - {1}):
@@ -227,10 +229,15 @@ class Sweep:
     def _try(self, plan: CellPlan, attempt: Attempt) -> Result:
         started, began_s = datetime.now(UTC), time.monotonic()
         self.progress.attempt(plan.label, attempt.batch_per_rank, attempt.launch)
-        launched, conditions = self.launch(attempt, self.store.begin(attempt).resolve())
+        folder, before = self.store.begin(attempt).resolve(), oom_kill.Counters.read()
+        launched, conditions = self.launch(attempt, folder)
         wall_s = time.monotonic() - began_s
         try:
-            outcome = outcome_of(launched, attempt.cell)
+            if launched.script is None:
+                outcome = outcome_of(launched, attempt.cell)
+            else:
+                killer = oom_kill.killed_since(before)
+                outcome = script_outcome(launched.script, killer, attempt, folder, self.machine, self._note_once)
             result = self._result(plan, attempt, outcome, started, wall_s, launched.isolation)
         except ValidationError as error:  # another program has written to a rank's file
             reason = f"its ranks left invalid result files: {spool.why(error)}"
@@ -255,6 +262,11 @@ class Sweep:
         """Whether an attempt with as many ranks did: a mistake in the workload is then of one cell alone."""
         ok = [one.attempt.cell.num_processes for one in self.results() if one.outcome.kind == "ok"]
         return ranks in ok
+
+    def _note_once(self, text: str) -> None:
+        if text not in self.noted:
+            self.noted.add(text)
+            self.progress.note(text)
 
     def launch(self, attempt: Attempt | Walk | Audit, folder: Path) -> tuple[LaunchResult, Conditions]:
         """Write the files of a launch to ``folder``, run its ranks, and record what else the machine did."""
@@ -303,6 +315,7 @@ class Sweep:
             isolation=isolation,
             started_at=started.isoformat(timespec="seconds"),
             wall_s=wall_s,
+            stated=handed_over(attempt.cell),
             sources=None if isolation is None else self.sources,
         )
 
@@ -316,14 +329,3 @@ def _deserves_another_try(result: Result) -> bool:
     """Whether the machine caused the failure, and there was no second try yet: bench may have stopped before it."""
     outcome = result.outcome
     return isinstance(outcome, Failed) and outcome.fault in INFRASTRUCTURE and result.retried is None
-
-
-def outcome_of(launched: LaunchResult, cell: Cell) -> Outcome:
-    """The outcome of an attempt of ``cell``."""
-    return classify(
-        launched.ranks,
-        world_size=cell.num_processes,
-        cancelled=launched.cancelled,
-        stuck=launched.stuck,
-        launcher_error=launched.launcher_error,
-    )

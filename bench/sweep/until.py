@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bench.records.cell import Attempt
-from bench.records.outcome import Result
+from bench.records.outcome import KINDS, Result
 from bench.records.until import Ended, Until, Width
 from bench.sweep import turns
 from bench.sweep.sweep import Sweep
@@ -116,7 +116,7 @@ def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int, mos
     for one in wide:
         for attempt in turns.shuffled([one.of, one.against], seed, sum(map(len, launched.values()))):
             before = launched.get(attempt.slug, [])
-            failed = sum(result.outcome.kind != "ok" for result in before)
+            failed = sum(not KINDS[result.outcome.kind].measured for result in before)
             if len(before) < most_launches and failed < MOST_FAILED:
                 number = max((result.attempt.launch for result in before), default=0) + 1
                 due.setdefault(attempt.slug, attempt.model_copy(update={"launch": number}))

@@ -310,7 +310,7 @@ def test_the_command_without_its_environment_says_so_and_makes_nothing(tmp_path:
 
 def test_the_command_shown_is_the_command_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr("bench.launch.accelerate_launch.subprocess.Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr("bench.launch.leashed.subprocess.Popen", lambda command, **_: started.append(command))
     Launch(Path("accelerate.yaml"), tmp_path / "launch.log", ["attempt", "x"], {})
     shown = launch_command(["attempt", "x"])
     [command] = started
@@ -389,7 +389,7 @@ def test_all_below_the_leash_ends_when_its_parent_is_killed() -> None:
     sleep = [sys.executable, "-c", f"{start}; time.sleep(60)"]
     parent = (
         "import os, subprocess, time\n"
-        f"subprocess.Popen([*{LEASH!r}, str(os.getpid()), *{sleep!r}], start_new_session=True)\n"
+        f"subprocess.Popen([*{LEASH!r}, str(os.getpid()), '.', '0', *{sleep!r}], start_new_session=True)\n"
         "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT) as process:
@@ -403,7 +403,7 @@ def test_all_below_the_leash_ends_when_its_parent_is_killed() -> None:
 
 def test_a_command_that_is_killed_takes_along_what_it_has_started_and_its_signal_is_told() -> None:
     program = "import os, subprocess as s; print(s.Popen(['sleep', '60']).pid, flush=True); os.kill(os.getpid(), 9)"
-    command = [*LEASH, str(os.getpid()), sys.executable, "-c", program]
+    command = [*LEASH, str(os.getpid()), ".", "0", sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
     assert not processes.runs(int(done.stdout))
@@ -413,14 +413,14 @@ def test_a_command_whose_parent_was_gone_before_it_looked_never_starts(tmp_path:
     touch = [sys.executable, "-c", f"open({str(tmp_path / 'started')!r}, 'w')"]
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
-    assert subprocess.run([*LEASH, str(gone.pid), *touch], cwd=ROOT, check=False).returncode == 1
+    assert subprocess.run([*LEASH, str(gone.pid), ".", "0", *touch], cwd=ROOT, check=False).returncode == 1
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_leash_passes_arguments_and_exit_code_on_and_names_the_launcher() -> None:
     named = f"os.environ[{processes.PARENT!r}] == str(os.getpid())"
     program = f"import os, sys; sys.exit(7 if sys.argv[1:] == ['a b', ''] and {named} else 1)"
-    command = [*LEASH, str(os.getpid()), sys.executable, "-c", program, "a b", ""]
+    command = [*LEASH, str(os.getpid()), ".", "0", sys.executable, "-c", program, "a b", ""]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 7
 
 

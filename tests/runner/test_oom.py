@@ -14,7 +14,8 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from bench.machine.oom_kill import Counters, aborted_by_bad_alloc, killed_since
+from bench.diagnosis.oom_words import aborted_by_bad_alloc
+from bench.machine.oom_kill import Counters, killed_since
 from bench.runner.oom import MESSAGE_CHARS, Kind, Oom, find
 
 ROOT = Path(__file__).parents[2]

@@ -77,3 +77,23 @@ def test_the_bundled_workload_and_the_runner_count() -> None:
     assert {"model/policy.py", "model/workload.py", "bench/runner/steps.py", "bench/backends/registry.py"} <= set(found)
     assert not any(name.startswith(("bench/report/", "tests/")) for name in found)
     assert not any(name.startswith("/") for name in found)
+
+
+def test_a_script_counts_with_the_files_that_its_command_names_and_what_they_import(tmp_path: Path) -> None:
+    texts = {
+        "train.py": "import nets.deep\nimport torch\n",
+        "nets/deep.py": "",
+        "sub/entry.py": "",
+        "config.yaml": "a: 1\n",
+        "data.bin": "x",
+        "other.py": "",
+    }
+    for name, text in texts.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = ["python", "train.py", "--config", "config.yaml", "--data", "data.bin", "-m", "sub.entry", "{batch}"]
+    found = sources.of_script(tmp_path, command)
+    theirs = {name for name in found if not name.startswith("bench/")}
+    assert theirs == {"train.py", "nets/deep.py", "config.yaml", "sub/entry.py"}
+    (tmp_path / "nets/deep.py").write_text("x = 1\n")
+    assert differing(found, sources.of_script(tmp_path, command)) == ("nets/deep.py",)

@@ -56,7 +56,7 @@ def _answer(summary: Summary, advice: Advice, chosen: Row) -> str:
         f"train with {_choice(summary, advice, chosen)}: {rate(chosen.rate)} samples/s, {_against(summary, advice)}"
     ]
     commands = []
-    if isinstance(chosen.measured, Sampled):  # figures from elsewhere have no matrix to run
+    if chosen.measured and chosen.measured.launches:  # figures from elsewhere have no matrix to run
         match advice.larger:
             case "not_tried":
                 parts.append("larger batches were not tried")
@@ -170,9 +170,14 @@ def _memory(row: Row, headroom: float) -> str:
     return f"{percent(row.held)} of capacity held{spare}."
 
 
+def _of_script(launches: int) -> str:
+    return f"Based on {counted(launches, 'launch')} of the script, and on its own figures."
+
+
 def _based_on(row: Row) -> str:
+    launches = len(row.measured.launches) if row.measured else 0
     if not isinstance(row.measured, Sampled):
-        return f"Based on imported figures: {row.measured.source if row.measured else ''}."
-    launches = len(row.measured.launches)
+        source = row.measured.source if row.measured else ""
+        return f"Based on imported figures: {source}." if source else _of_script(launches)
     each = f"{counted(launches, 'launch')} of " if launches > 1 else ""
     return f"Based on {each}{row.n_steps} measured steps of {counted(row.world_size, 'rank')}."

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bench.records.phases import PHASE_NAMES
 from bench.report.naming import cell_name, row_name, settings_name, short_reason
-from bench.report.rows import CellRows, Measured, Phases, Row, Sampled, Summary
+from bench.report.rows import CellRows, Measured, Phases, Row, Summary
 from bench.report.tables.figure import Bar, BarChart, Chart, Limit, Line, LineChart, Miss, Panel, Part, Point
 from bench.report.tables.phases import DEEPSPEED_NOTE, under_deepspeed
 from bench.units import GIB, gib, memory_size, ms, percent, rate
@@ -147,7 +147,7 @@ def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
     for row in cell.rows:
         if (measured := row.measured) is None:
             continue
-        interval = measured.interval if isinstance(measured, Sampled) else None
+        interval = measured.interval
         within = f", {rate(interval[0])} to {rate(interval[1])} with 95 % confidence" if interval else ""
         thrashes = cell.thrashes(row)
         remarks = ", thrashing" * thrashes + ", a few steps" * row.short

@@ -19,7 +19,7 @@ def _record(cell: CellRows, row: Row) -> Record:
     measured = row.measured
     sampled = measured if isinstance(measured, Sampled) else None
     step = sampled.slowest.step if sampled else None
-    interval = sampled.interval if sampled else None
+    interval = measured.interval if measured else None
     phases = measured.phases if measured else None
     settings = {
         one_line(name): json.dumps(value) if isinstance(value, list | dict) else _text(value)

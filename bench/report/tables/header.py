@@ -64,6 +64,7 @@ def _method(summary: Summary) -> list[str]:
     ways = {
         "fork": "a fresh fork of a rank server, which has imported everything and never used the device",
         "launch": "a separate accelerate launch",
+        "script": "the command of the matrix",
     }
     sources = dict.fromkeys(
         one_line(row.measured.source) for row in summary.rows if row.measured and row.measured.source
@@ -76,15 +77,26 @@ def _method(summary: Summary) -> list[str]:
     return [
         *imported,
         f"Every attempt ran in fresh processes: {isolation}.",
-        "Warm-up steps do not count. Steps of the throughput window contain no synchronisation.",
-        "samples/s = batch per rank x ranks / mean step of the slowest rank in the throughput window.",
-        "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
-        "Ranks wait for each other in every step, so their mean steps hardly differ. Steps says which rank gates, from"
-        " each rank's own work in the phase window.",
-        "Phases come from separate steps that synchronise at every boundary, and are those of the slowest rank there;"
-        f" p95 = sorted[int(0.95 * (n - 1))], for n of {P95_NEEDS} or more.",
-        "All backends get the same seeded weights and samples; losses are means over ranks.",
+        *(SCRIPTED if "script" in summary.isolations else []),
+        *(_MEASURED if summary.isolations != ("script",) else []),
     ]
+
+
+SCRIPTED = [
+    "A script measures itself: its step time, throughput and memory are its own figures, and what it does not state is"
+    " n/a.",
+    "samples/s of a script = batch per process x processes / its step time, or its own count over all processes.",
+]
+_MEASURED = [
+    "Warm-up steps do not count. Steps of the throughput window contain no synchronisation.",
+    "samples/s = batch per rank x ranks / mean step of the slowest rank in the throughput window.",
+    "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
+    "Ranks wait for each other in every step, so their mean steps hardly differ. Steps says which rank gates, from"
+    " each rank's own work in the phase window.",
+    "Phases come from separate steps that synchronise at every boundary, and are those of the slowest rank there;"
+    f" p95 = sorted[int(0.95 * (n - 1))], for n of {P95_NEEDS} or more.",
+    "All backends get the same seeded weights and samples; losses are means over ranks.",
+]
 
 
 def files(summary: Summary, *, scripts: bool = True) -> Facts:

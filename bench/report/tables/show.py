@@ -93,6 +93,7 @@ def show(
 
 def _settings(result: Result) -> Table:
     content = flat(result.attempt.cell.model_dump(mode="json"))
+    content.pop("script", None)  # there is none: the parts of one have keys of their own
     names = {path: path.rpartition(".")[2] for path in content if not path.startswith("options.")}
     known = result.known(dict.fromkeys(names.values()))
     shown = [(path, value) for path, value in content.items() if path not in names or names[path] in known]
@@ -132,7 +133,7 @@ def _attempts(attempts: Sequence[_Attempt], cell: CellRows) -> Table:
 
 
 def _interval(measured: Measured) -> str:
-    interval = measured.interval if isinstance(measured, Sampled) else None
+    interval = measured.interval
     return f"{rate(interval[0])} to {rate(interval[1])}" if interval else UNKNOWN
 
 
@@ -219,10 +220,10 @@ def _imported(attempts: Sequence[_Attempt]) -> Table:
     ]
     batch = Column[tuple[str, Measured]]("batch per rank", itemgetter(0), numeric=True)
     return table_of(
-        "Imported figures",
+        "Imported figures" if any(measured.source for _, measured in imported) else "Figures of the script",
         imported,
         [batch, *of_part(_figures, IMPORTED_COLUMNS)],
-        notes=("Means without samples, measured elsewhere, by other methods.",),
+        notes=("Means without samples, as a script or another source gives them.",),
     )
 
 

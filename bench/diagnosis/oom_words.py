@@ -1,0 +1,104 @@
+"""The words in which libraries say that memory ran out, for errors and for logs. Pure."""
+
+import re
+from typing import Literal
+
+Kind = Literal[
+    "cuda_allocator",
+    "cuda_driver",
+    "cublas",
+    "cudnn",
+    "cuda_library",
+    "nccl",
+    "cpu_allocator",
+    "onednn",
+    "shared_memory",
+    "cpp",
+    "python",
+    "system",
+]
+"""What refused the memory. Libraries that only pass an error on, such as DeepSpeed or a DataLoader, have no kind."""
+
+
+def line(words: str) -> re.Pattern[str]:
+    """``words`` at the start of a line, as they are or as a traceback prints them: ``Type: words``.
+
+    A worker's error arrives as such a traceback, inside the text of another.
+    """
+    return re.compile(rf"^(?:[\w.]+: )?(?:{words}).*$", re.MULTILINE)
+
+
+WORDS: tuple[tuple[Kind, re.Pattern[str]], ...] = (
+    (
+        "cuda_allocator",
+        line(
+            r"(?:CUDA|HIP|XPU) out of memory\.|MPS backend out of memory \("
+            r"|Allocation on device (?:\d+ )?would exceed allowed memory\. \(out of memory\)"
+        ),
+    ),
+    (
+        "cuda_driver",
+        line(
+            r"(?:CUDA|HIP) (?:driver )?error: out of memory(?:$| \()|Triton Error \[(?:CUDA|HIP)\]: out of memory$"
+            r"|cuda runtime error \(2\) ?: out of memory at "
+        ),
+    ),
+    ("cublas", line(r"CUDA error: (?:CU|HIP)BLAS_STATUS_ALLOC_FAILED\b")),
+    (
+        "cudnn",
+        line(r"[Cc]uDNN error: CUDNN_STATUS_(?:ALLOC_FAILED|INTERNAL_ERROR_(?:DEVICE|HOST)_ALLOCATION_FAILED)\b"),
+    ),
+    (
+        "cuda_library",
+        line(r"cusolver error: CUSOLVER_STATUS_ALLOC_FAILED\b|cuFFT error: CUFFT_ALLOC_FAILED\b"),
+    ),
+    (
+        "nccl",
+        # After "Last error:". The warning about the request comes after, and instead of, the CUDA failure behind it.
+        line(
+            r"Cuda failure (?:2 )?'out of memory'|Failed to CUDA (?:calloc|malloc|host alloc)(?: async)? \d+ bytes"
+            r"|NCCL [Ee]rror\b.*\bout of memory\b"
+        ),
+    ),
+    (
+        "cpu_allocator",
+        line(r"(?:\[enforce fail at [^\]]+\].*?)?DefaultCPUAllocator: (?:can't allocate|not enough) memory: "),
+    ),
+    (
+        "shared_memory",
+        line(r"unable to (?:mmap \d+ bytes from|allocate shared memory\(shm\) for) file <.*>: Cannot allocate memory"),
+    ),
+    ("cpp", line(r"std::bad_alloc$")),
+    ("python", re.compile(r"^(?:[\w.]+\.)?(?:_Array)?MemoryError(?:: .*)?$", re.MULTILINE)),
+    ("system", line(r"\[Errno 12\] Cannot allocate memory\b")),
+)
+
+_ASKED = re.compile(
+    r"(?:[Tt]ried to allocate|Unable to allocate|unable to mmap|Requested +:|Failed to CUDA [a-z ]+?)"
+    r" (?P<number>\d+(?:\.\d*)?) (?P<unit>bytes|[KMGTPE]iB)\b"
+)
+_UNITS = {"bytes": 1, **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTPE", 1)}}
+
+
+def bytes_asked(text: str) -> int | None:
+    """The size of the failed request, as precise as its message prints it."""
+    asked = _ASKED.search(text)
+    return asked and round(float(asked["number"]) * _UNITS[asked["unit"]])
+
+
+_ABORT = re.compile(
+    r"""
+    ^terminate\ called\ after\ throwing\ an\ instance\ of\ '(?:std::bad_alloc|c10::OutOfMemoryError)'
+    |^terminate\ called\ after\ throwing\ an\ instance\ of\ '[\w:]+'\n\ +what\(\):\ +
+        (?:CUDA\ out\ of\ memory\.|CUDA\ error:\ out\ of\ memory$
+        |\[enforce\ fail\ at\ .*DefaultCPUAllocator:\ (?:can't\ allocate|not\ enough)\ memory:)
+    |^libc\+\+abi:\ terminating\ .*\ of\ type\ (?:std::bad_alloc|c10::OutOfMemoryError)
+    |^memory\ allocation\ of\ \d+\ bytes\ failed  # Rust
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+
+
+def aborted_by_bad_alloc(log_tail: str) -> bool:
+    """Whether the end of a process's log shows that native code aborted (SIGABRT) because an allocation failed."""
+    return _ABORT.search(log_tail) is not None

@@ -1,0 +1,88 @@
+"""The figures that a script has written, checked against what it was asked for."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import JsonValue
+
+from bench.errors import InputError
+from bench.imported.files import Given, object_in, profile, value_at
+from bench.imported.results import stated_figures
+from bench.matrix.yaml_file import canonical, show
+from bench.records.cell import Attempt
+from bench.records.machine import Hardware
+from bench.records.outcome import Scripted
+
+
+@dataclass(frozen=True, kw_only=True)
+class Read:
+    """The figures of one attempt."""
+
+    figures: Scripted
+    not_read: tuple[str, ...]
+    """Keys of the script that bench has no use for."""
+
+
+def read_result(file: Path, attempt: Attempt, hardware: Hardware) -> Read | str:
+    """The figures in the JSON object that the script of ``attempt`` has written, or why there are none.
+
+    `step_time_...` is the mean time of one step, in which each process takes the batch; `samples_per_s` counts the
+    samples of all processes.
+    """
+    try:
+        return _read(file, attempt, hardware)
+    except InputError as error:
+        return " ".join(str(error).split())
+
+
+def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
+    """See `read_result`.
+
+    Raises:
+        InputError: there is no such file, it is torn, or its figures are missing, ambiguous, or of another attempt.
+    """
+    script = attempt.cell.script
+    assert script is not None
+    if not file.is_file():
+        raise InputError("the script wrote no result to {out}")
+    text = file.read_text(errors="replace")
+    entry = object_in(text, file.name)
+    if script.result:
+        values = {name: value_at(entry, key, file.name) for name, key in script.result.items()}
+        not_read: list[str] = []
+    else:
+        values, not_read = profile(entry, file.name)
+    _check_asked(values, attempt)
+    values["device"] = hardware.device
+    if not any(name.startswith("capacity_") for name in values):
+        values["capacity_bytes"] = attempt.cell.memory_limit_bytes or _share_of_device(attempt, hardware)
+    row = Given(values=values, places=dict.fromkeys(values, file.name), where=file.name)
+    return Read(figures=Scripted(**stated_figures(row, attempt)), not_read=tuple(not_read))
+
+
+def _check_asked(values: Mapping[str, JsonValue], attempt: Attempt) -> None:
+    """A script that did something else than it was asked to gives figures of something else."""
+    cell, script = attempt.cell, attempt.cell.script
+    asked = {
+        **cell.options,
+        "backend": cell.backend,
+        "batch": attempt.batch_per_rank,
+        "num_processes": cell.num_processes,
+    }
+    for name, value in asked.items():
+        if name in values and canonical(values[name]) != canonical(value):
+            fix = "hand {num_processes} or {accelerate_config} to it" if name == "num_processes" else None
+            raise InputError(f"the script ran with {name} {show(values[name])}, not {show(value)}", fix=fix)
+    told = script is not None and script.uses("num_processes", "batch_global", "accelerate_config")
+    if not told and "num_processes" not in values and "samples_per_s" not in values:
+        raise InputError(
+            "a step time alone is ambiguous: nothing says how many processes share the step",
+            fix="put {num_processes} into the command, or num_processes or samples_per_s into the result",
+        )
+
+
+def _share_of_device(attempt: Attempt, hardware: Hardware) -> int:
+    if hardware.device == "cuda":
+        return hardware.memory_bytes
+    return hardware.memory_bytes // attempt.cell.num_processes

@@ -1,0 +1,55 @@
+"""A command and every process below it, which end with it and with bench."""
+
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from os import getpid
+from pathlib import Path
+
+from bench import processes, secrets
+
+END_TIMEOUT_S = 10.0
+
+
+class Leashed:
+    """A running command.
+
+    Args:
+        log: receives its output.
+        environment: all of its variables.
+        folder: where it runs; by default, where bench runs.
+        limit_bytes: what each of its processes may allocate (RLIMIT_DATA); None for no limit.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        log: Path,
+        environment: Mapping[str, str],
+        folder: str = ".",
+        limit_bytes: int | None = None,
+    ) -> None:
+        self.log = log
+        leash = [sys.executable, "-m", "bench.launch.leash", str(getpid()), folder, str(limit_bytes or 0)]
+        with log.open("wb") as output:
+            self.process = subprocess.Popen(
+                [*leash, *command],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
+            )
+
+    def output(self) -> str:
+        """The output so far, without the user's secrets."""
+        return secrets.mask(self.log.read_text(errors="replace"))
+
+    def kill(self) -> None:
+        """End the command and every process below it, in any state. The leash does this when it is terminated."""
+        self.process.terminate()
+        try:
+            self.process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            processes.kill(processes.tree(self.process.pid))
+            self.process.wait()

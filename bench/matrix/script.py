@@ -1,0 +1,209 @@
+"""A script in the place of a workload: its placeholders are the fields that a matrix may vary."""
+
+import shutil
+import sys
+from functools import cache
+from pathlib import Path, PurePath
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, JsonValue, create_model
+
+from bench import workloads
+from bench.errors import InputError, near_miss
+from bench.matrix.combinations import Combination
+from bench.matrix.matrix_file import Matrix, MatrixFile
+from bench.matrix.yaml_file import Key, Places, dotted, place_of, show
+from bench.records.base import Device
+from bench.records.cell import Measure
+from bench.records.script import Script, placeholders
+from bench.records.stated import FIGURES
+from bench.workloads import Definition, Workload
+
+CONFIG = "accelerate_config"
+OF_BENCH: dict[str, tuple[str, ...]] = {
+    "backend": ("backend", CONFIG),
+    "batch": ("batch", "batch_global"),
+    "mixed_precision": ("mixed_precision", CONFIG),
+    "num_processes": ("num_processes", "batch_global", CONFIG),
+    **{name: (name,) for name in Measure.model_fields},
+}
+"""The settings that bench has a value for, and the placeholders that hand each of them to a script."""
+PROVIDED = (CONFIG, "batch_global", "out", *OF_BENCH)
+"""Every placeholder that is no axis of the user's own."""
+
+
+def script_of(file: MatrixFile) -> Script | None:
+    """The script of a matrix; None where it has a workload."""
+    if file.command is None:
+        return None
+    return Script(command=tuple(file.command), result=file.result, units=tuple(file.units))
+
+
+def workload_of(file: MatrixFile) -> Definition:
+    """What a matrix trains: its workload, or its script in the form of one."""
+    script = script_of(file)
+    return workloads.load(file.workload.name) if script is None else _as_workload(script.placeholders, script.units)
+
+
+def name_of(file: MatrixFile) -> str:
+    """The workload's name in results: of a script, its file or module."""
+    if file.command is None:
+        return file.workload.name
+    named = [word for word in file.command if PurePath(word).suffix in (".py", ".sh")]
+    modules = [after for word, after in zip(file.command, file.command[1:], strict=False) if word == "-m"]
+    return PurePath([*named, *modules, file.command[0]][0]).name
+
+
+def starts_several(file: MatrixFile) -> bool:
+    """Whether a script is told how many processes to start. Else it is one, and its result must say so."""
+    script = script_of(file)
+    return script is not None and script.uses(*OF_BENCH["num_processes"])
+
+
+@cache
+def _as_workload(names: frozenset[str], units: tuple[str, ...]) -> Definition:
+    fields: dict[str, Any] = dict.fromkeys(sorted(names.difference(PROVIDED)), (JsonValue, ...))
+    config = create_model("Config", __config__=ConfigDict(frozen=True, extra="forbid"), **fields)
+    return Definition(
+        Config=config,
+        presets={},
+        auto_preset=None,
+        cpu_memory_limits={},
+        parameter_counts=None,
+        units=units,
+        create=_builds_its_own_model,
+    )
+
+
+def _builds_its_own_model(_: BaseModel) -> Workload:
+    raise TypeError("a script builds its model itself")
+
+
+def check(file: MatrixFile, places: Places, device: Device) -> None:
+    """Raises InputError if a script would not get what the matrix sets, or could not report its figures."""
+    script = script_of(file)
+    if script is None:
+        for name in ("result", "units", "folder"):
+            if name in file.model_fields_set:
+                raise _error(f"{name} belongs to a script, and there is no command", places, (name,))
+        return
+    if ("workload",) in places:
+        raise _error("a matrix has a workload or a command, not both", places, ("workload",), fix="leave one out")
+    _check_words(script, places)
+    _check_result(script, places)
+    _check_settings(script, places)
+    if device == "cuda" and file.launch.memory_limit != "auto":
+        raise _error(
+            "bench cannot limit the GPU memory of a script", places, ("launch", "memory_limit"), fix="leave it out"
+        )
+
+
+def axes_of(script: Script) -> list[str]:
+    """The names that an axis may have."""
+    of_bench = [name for name in ("backend", "batch", "mixed_precision") if script.uses(*OF_BENCH[name])]
+    return [*of_bench, *sorted(script.placeholders.difference(PROVIDED))]
+
+
+def check_axes(file: MatrixFile, places: Places) -> None:
+    """Raises InputError for an axis that the command has no placeholder for: its values would change nothing."""
+    script = script_of(file)
+    if script is None:
+        return
+    sections: list[tuple[Key, dict[str, Any]]] = [(("matrix",), file.matrix), (("defaults",), file.defaults)]
+    sections += [(("include", index), entry) for index, entry in enumerate(file.include)]
+    allowed = axes_of(script)
+    for key, entry in sections:
+        if wrong := next((name for name in entry if name not in allowed), None):
+            use = " or ".join(f"{{{name}}}" for name in OF_BENCH.get(wrong, (wrong,)))
+            raise _error(
+                f"no placeholder of the command uses {wrong!r}",
+                places,
+                (*key, wrong),
+                allowed=allowed,
+                fix=near_miss(wrong, allowed) or f"put {use} into the command",
+            )
+
+
+def check_values(matrix: Matrix, given: Combination) -> None:
+    """Raises InputError for a placeholder that a combination has no value for."""
+    script = script_of(matrix)
+    if script is None:
+        return
+    if missing := sorted(script.placeholders.difference(PROVIDED, given)):
+        index = next(i for i, word in enumerate(script.command) if missing[0] in placeholders(word))
+        raise _error(
+            f"the placeholder {{{missing[0]}}} has no value",
+            matrix.places,
+            ("command", index),
+            allowed=f"the name of an axis, or one of {', '.join(PROVIDED)}",
+            fix=near_miss(missing[0], [*PROVIDED, *given]) or f"add matrix.{missing[0]}, or defaults.{missing[0]}",
+        )
+
+
+def check_program(matrix: Matrix, path: str) -> None:
+    """Raises InputError if the folder of a script, or the program that runs it, does not exist on this machine.
+
+    Args:
+        path: the user's PATH; bench puts the folder of its own python first.
+    """
+    assert matrix.command is not None
+    folder, program = Path(matrix.folder), matrix.command[0]
+    if not folder.is_dir():
+        raise _error(f"there is no folder {matrix.folder!r}", matrix.places, ("folder",))
+    found = str(folder / program) if "/" in program else program
+    if shutil.which(found, path=f"{Path(sys.executable).parent}:{path}") is None:
+        raise _error(
+            f"there is no program {program!r}",
+            matrix.places,
+            ("command", 0),
+            fix="name one that is on your PATH, or by a path relative to the matrix: ./train.sh",
+        )
+
+
+def _check_words(script: Script, places: Places) -> None:
+    for index, word in enumerate(script.command):
+        try:
+            placeholders(word)
+        except ValueError as error:
+            raise _error(
+                f"{show(word)}: {error}",
+                places,
+                ("command", index),
+                allowed="{name} for a placeholder, {{ and }} for braces themselves",
+            ) from error
+    if "preset" in script.placeholders:
+        raise _error("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
+    for use, why in ((("out",), "its result, as JSON, goes to the file {out}"), (OF_BENCH["batch"], "the batch")):
+        if not script.uses(*use):
+            named = " or ".join(f"{{{name}}}" for name in use)
+            raise _error(f"{named} is missing from the command: {why}", places, ("command",))
+
+
+def _check_result(script: Script, places: Places) -> None:
+    allowed = [*FIGURES, "num_processes"]
+    for name in script.result:
+        if name not in allowed:
+            raise _error(
+                f"unknown figure {name!r}", places, ("result", name), allowed=allowed, fix=near_miss(name, allowed)
+            )
+    gives = [name for name in script.result if name.startswith(("step_time", "samples_per_s"))]
+    if script.result and not gives:
+        raise _error("names neither a step time nor samples_per_s", places, ("result",), fix="add one of the two")
+
+
+def _check_settings(script: Script, places: Places) -> None:
+    """Settings that the file gives and the command does not hand over would look as if they had been measured."""
+    given = {name: ("launch", name) for name in ("num_processes", "mixed_precision")}
+    given |= {name: ("measure", name) for name in Measure.model_fields}
+    for name, key in given.items():
+        if key in places and not script.uses(*OF_BENCH[name]):
+            use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
+            raise _error("has no effect on the script", places, key, fix=f"put {use} into the command")
+    if ("train",) in places:
+        raise _error(
+            "a script has its own settings of training", places, ("train",), fix="use placeholders of your own"
+        )
+
+
+def _error(problem: str, places: Places, key: Key, **more: Any) -> InputError:
+    return InputError(problem, where=place_of(places, key), field=dotted(key), **more)

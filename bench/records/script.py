@@ -1,0 +1,75 @@
+"""A training script of the user: the command that starts it, the names of what it reports, and how it ended."""
+
+import json
+import string
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from pydantic import Field, JsonValue
+
+from bench.records.base import Frozen
+
+NO_BACKEND = "script"
+"""The backend of a script that is handed none: it chooses for itself."""
+
+
+class Script(Frozen):
+    """What bench knows of a script. It is a part of the cell: another command is another measurement."""
+
+    command: tuple[str, ...]
+    """The program and its arguments, with placeholders such as ``{batch}``; no shell reads them."""
+    result: dict[str, str] = Field(default_factory=dict)
+    """The script's key of each figure, by the name that `bench import` has for it. Empty: it uses these names."""
+    units: tuple[str, ...] = ()
+    """Class names of the modules that FSDP shards, each as one unit."""
+
+    def uses(self, *names: str) -> bool:
+        """Whether any of these placeholders is in the command."""
+        return not self.placeholders.isdisjoint(names)
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        return frozenset(name for word in self.command for name in placeholders(word))
+
+    def filled(self, values: Mapping[str, JsonValue]) -> list[str]:
+        """The command with the values of its placeholders: texts as they are, all else as JSON."""
+        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+        return [word.format_map(texts) for word in self.command]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScriptEnd:
+    """How a script ended."""
+
+    how: str | None
+    """``exit code 3``, ``killed by SIGSEGV``; None for exit code 0, and where bench ended it."""
+    signal: str | None = None
+    """The signal that ended it, or one of its ranks."""
+    rank: int | None = None
+    """The rank that ended first, where the log of a launcher names it."""
+    cancelled: str | None = None
+    """Why bench ended it, if it did: silence, or the time limit."""
+    limited: bool = False
+    """Whether bench limited the memory of its processes."""
+    log: str = field(default="", repr=False)
+    """The end of its output."""
+
+    @property
+    def finished(self) -> bool:
+        return self.how is None and self.cancelled is None
+
+
+def placeholders(word: str) -> Sequence[str]:
+    """The names in braces in one word of a command; ``{{`` and ``}}`` stand for the braces themselves.
+
+    Raises:
+        ValueError: a brace has no partner, or holds no plain name.
+    """
+    names = []
+    for _, name, form, conversion in string.Formatter().parse(word):
+        if name is None:
+            continue
+        if not name.isidentifier() or form or conversion:
+            raise ValueError(f"{{{name}}} is not a placeholder")
+        names.append(name)
+    return names

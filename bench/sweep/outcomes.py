@@ -1,0 +1,56 @@
+"""What a launch left -> the outcome of its attempt; and the settings that a script was handed."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.diagnosis.classify import classify
+from bench.diagnosis.script_end import failure
+from bench.imported.script import read_result
+from bench.launch.executor import LaunchResult
+from bench.launch.script_launch import RESULT
+from bench.matrix.script import OF_BENCH
+from bench.records.cell import Attempt, Cell
+from bench.records.machine import Hardware, Machine
+from bench.records.outcome import SETTINGS, Outcome
+from bench.records.script import ScriptEnd
+
+
+def outcome_of(launched: LaunchResult, cell: Cell) -> Outcome:
+    """The outcome of an attempt of ``cell``."""
+    return classify(
+        launched.ranks,
+        world_size=cell.num_processes,
+        cancelled=launched.cancelled,
+        stuck=launched.stuck,
+        launcher_error=launched.launcher_error,
+    )
+
+
+def script_outcome(
+    end: ScriptEnd, killer: str | None, attempt: Attempt, folder: Path, machine: Machine, note: Callable[[str], None]
+) -> Outcome:
+    """The figures of a script that ended well and wrote them; else what went wrong.
+
+    Args:
+        killer: the kernel's out-of-memory killer, in words, if it ended a process meanwhile.
+        folder: of the attempt's files.
+        note: receives what the user should know.
+    """
+    assert isinstance(machine.hardware, Hardware)  # bench runs on it
+    read = read_result(folder / RESULT, attempt, machine.hardware)
+    if isinstance(read, str):
+        return failure(end, read, killer)
+    if not end.finished:
+        return failure(end, "", killer)
+    if read.not_read:
+        note(f"the script's result has keys that bench does not read: {', '.join(read.not_read)}")
+    return read.figures
+
+
+def handed_over(cell: Cell) -> tuple[str, ...] | None:
+    """The settings that a cell's script gets, or that bench enforces on it; None for a cell of bench's runner."""
+    if cell.script is None:
+        return None
+    return tuple(
+        name for name in SETTINGS if name == "memory_limit_bytes" or cell.script.uses(*OF_BENCH.get(name, (name,)))
+    )

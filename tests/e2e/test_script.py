@@ -1,0 +1,103 @@
+"""Scripts of a user, really run: each way to end, the search, and a run that is killed and repeated."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+from harness import HERE, Bench, wait_for
+
+from bench.records.outcome import Failed, Hang, Oom, Outcome, Result, Scripted
+from bench.records.verdict import Verdict
+from bench.store.run_folder import Store
+
+COMMAND = ["python", "own_script.py", "--batch", "{batch}", "--how", "{how}", "--out", "{out}"]
+RESULT = {"step_time_ms": "step.mean_ms", "peak_allocated_bytes": "peak", "num_processes": "world"}
+ENDS: dict[str, Callable[[Outcome], bool]] = {
+    "works": lambda end: isinstance(end, Scripted) and end.step_time_s_per_rank == (0.012,),
+    "is slow": lambda end: isinstance(end, Scripted),
+    "hangs": lambda end: isinstance(end, Hang) and end.reason == "no progress for 1 s: its last line is 'it hangs'",
+    "segfaults": lambda end: isinstance(end, Failed) and end.reason == "killed by SIGSEGV" and end.fault == "killed",
+    "prints an OOM": lambda end: isinstance(end, Oom) and end.bytes_asked == 2**31 and end.source == "cuda_allocator",
+    "raises": lambda end: isinstance(end, Failed) and end.reason == "exit code 1: ValueError: no such dataset",
+    "writes none": lambda end: isinstance(end, Failed) and end.reason.startswith("the script wrote no result"),
+    "writes torn": lambda end: isinstance(end, Failed) and "script.json:1: is not JSON" in end.reason,
+    "writes NaN": lambda end: isinstance(end, Failed) and "NaN is not a number" in end.reason,
+    "has no key": lambda end: isinstance(end, Failed) and "has no key 'step.mean_ms'" in end.reason,
+    "ran elsewise": lambda end: isinstance(end, Failed) and "with num_processes 8, not 1" in end.reason,
+    "fails late": lambda end: isinstance(end, Failed) and end.reason == "exit code 3: gave up",
+}
+
+
+def matrix(to: Path, **content: object) -> str:
+    file = to / "script.yaml"
+    given = {"command": COMMAND, "result": RESULT, "folder": str(HERE), "launch": {"hang_after_s": 1}, **content}
+    file.write_text(yaml.safe_dump(given))
+    return str(file)
+
+
+def by_way(results: list[Result]) -> dict[object, Result]:
+    return {result.attempt.cell.options["how"]: result for result in results}
+
+
+def test_each_way_to_end_has_its_outcome_and_a_killed_run_goes_on(bench: Bench, tmp_path: Path) -> None:
+    file = matrix(tmp_path, matrix={"how": list(ENDS), "batch": 2})
+    out = ("--out", str(tmp_path / "run"))
+    killed = bench.start("run", file, *out, "launch.hang_after_s=60")
+    wait_for(lambda: len(list((tmp_path / "run").glob("attempts/*/*/result.json"))) == 2)
+    wait_for(lambda: "sleep" in bench.names())
+    os.kill(killed.pid, signal.SIGKILL)
+    killed.wait()
+    bench.assert_gone()
+    before = by_way(bench.results())
+    assert set(before) == {"works", "is slow"}
+
+    shown = bench("run", file, *out, cwd=tmp_path, expect=1)
+    after = by_way(bench.results())
+    assert {way for way, fits in ENDS.items() if not fits(after[way].outcome)} == set(), {
+        way: result.outcome for way, result in after.items()
+    }
+    assert all(after[way] == result for way, result in before.items())
+    assert "fails late, batch 2: failed" in shown
+    report = bench("report", str(tmp_path / "run"), "--format", "md")
+    assert "For how works: train with script, batch 2: 167 samples/s" in report
+    bench.assert_gone()
+
+
+def test_the_search_finds_where_the_memory_of_a_script_ends(bench: Bench, tmp_path: Path) -> None:
+    limits = {"launch": {"memory_limit": "120MiB"}, "probe": {"max_batch": 500}}
+    file = matrix(tmp_path, matrix={"how": "works", "batch": "probe"}, **limits)
+    shown = bench("run", file, "--out", str(tmp_path / "run"))
+    [probe] = Store(tmp_path / "run").probes()
+    found = probe.found
+    assert isinstance(found, Verdict)
+    assert found.certificate == "next_fails"
+    assert found.fits is not None
+    assert 50 < found.fits < 120
+    assert found.fails == found.fits + 1
+    failed = [result.outcome for result in bench.results() if result.attempt.batch_per_rank == found.fails]
+    assert [(one.kind, getattr(one, "source", None)) for one in failed] == [("oom", "python")]
+    assert found.safe is not None
+    assert found.safe.confirmed
+    assert "probing up to 120 MiB per process of the script (launch.memory_limit), enforced" in shown
+    assert f"train with script, batch {found.safe.batch}" in shown
+    before = bench.results()
+    bench("run", file, "--out", str(tmp_path / "run"))
+    assert bench.results() == before
+
+
+@pytest.mark.parametrize(
+    ("wrong", "says"),
+    [
+        ({"command": ["nowhere.sh", *COMMAND[2:]]}, "script.yaml:2: command[0]: there is no program 'nowhere.sh'"),
+        ({"folder": "nowhere"}, "folder: there is no folder"),
+    ],
+)
+def test_what_is_not_there_is_said_before_anything_is_launched(
+    wrong: dict[str, object], says: str, bench: Bench, tmp_path: Path
+) -> None:
+    file = matrix(tmp_path, matrix={"how": "works", "batch": 2}, **wrong)
+    assert says in bench("run", file, "--out", str(tmp_path / "run"), expect=2)
+    assert not (tmp_path / "run").exists()

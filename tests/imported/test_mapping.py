@@ -1,0 +1,51 @@
+"""Names of other tools that the user maps to fields, and what is said of the rest."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.errors import InputError
+from bench.imported import read_all
+
+AT = "2026-01-01T00:00:00+00:00"
+SETTINGS = ["source=a wiki", "workload=theirs", "backend=ddp", "num_processes=2"]
+
+
+def test_a_key_of_another_name_is_read_and_each_other_one_is_named(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.json"
+    timing = {"step": 0.5, "eval": 1.0, "inner": {"deep": 3}}
+    file.write_text(json.dumps({"timing": timing, "bs": 4, "mem": {"peak": 10.0}, "note": "x"}))
+    maps = ["step_time_s=timing.step", "batch=bs", "peak_allocated_gb=mem.peak"]
+    read = read_all([file], SETTINGS, AT, maps)
+    [result] = read.results
+    assert result.attempt.batch_per_rank == 4
+    assert result.outcome.model_dump()["step_time_s_per_rank"] == (0.5,)
+    assert result.outcome.model_dump()["peak_allocated_bytes"] == 10_000_000_000
+    assert read.not_read == ("timing.eval", "timing.inner.deep", "note")
+
+
+def test_a_column_of_another_name_is_read(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.csv"
+    file.write_text("ms per step,bs,frozen\n500,4,true\n")
+    [result] = read_all(
+        [file], SETTINGS, AT, ["step_time_ms=ms per step", "batch=bs", "workload.frozen=frozen"]
+    ).results
+    assert result.outcome.model_dump()["step_time_s_per_rank"] == (0.5,)
+    assert result.attempt.cell.options == {"frozen": True}
+
+
+@pytest.mark.parametrize(
+    ("mapping", "problem"),
+    [
+        ("step_time_s", "'step_time_s' has no field or no name"),
+        ("step_tim_s=timing", "unknown field 'step_tim_s'"),
+        ("step_time_s=timing.total", "no file has a value called 'timing.total'"),
+    ],
+)
+def test_a_mapping_that_reads_nothing_is_refused(tmp_path: Path, mapping: str, problem: str) -> None:
+    file = tmp_path / "theirs.json"
+    file.write_text(json.dumps({"timing": {"step": 0.5}, "samples_per_s": 3.0, "batch": 4}))
+    with pytest.raises(InputError, match=problem) as error:
+        read_all([file], SETTINGS, AT, [mapping])
+    assert error.value.where == f"--map {mapping}"

@@ -1,0 +1,52 @@
+"""Figures of scripts in reports: as those of a built-in cell, as far as the script gives them."""
+
+from examples import cell, launched, rendered, result
+
+from bench.records.outcome import Result, Scripted
+from bench.records.script import Script
+from bench.report.speedup import compare_axis
+from bench.report.summary import summarize
+
+MEANS_S = (0.100, 0.101, 0.099, 0.1005, 0.0995)
+
+
+def scripted(backend: str, scale: float = 1.0, **figures: object) -> list[Result]:
+    """Five launches of a script, of which only the accelerate config and the batch are known."""
+    script = Script(command=("train", "{accelerate_config}", "{batch}", "{out}"))
+    of = cell(backend, script=script, workload="train.py", options={})
+    made = []
+    for number, mean_s in enumerate(MEANS_S, 1):
+        outcome = Scripted.model_validate({"step_time_s_per_rank": (mean_s * scale,), **figures})
+        one = result(outcome, backend=backend, batch=8)
+        attempt = one.attempt.model_copy(update={"cell": of, "batch_per_rank": 8})
+        one = one.model_copy(update={"attempt": attempt, "isolation": "script", "stated": ("mixed_precision",)})
+        made.append(launched(one, number))
+    return made
+
+
+def test_repeated_launches_of_scripts_decide_which_is_faster() -> None:
+    summary = summarize([*scripted("ddp"), *scripted("zero2", 1.5)])
+    fast, slow = (cell.best for cell in summary.cells)
+    assert fast is not None
+    assert slow is not None
+    assert fast.measured is not None
+    assert len(fast.measured.launches) == 5
+    assert round(fast.rate, 1) == 160.0
+    assert fast.measured.interval is not None
+    pairs = compare_axis(summary, "backend").speed_ups
+    assert {pair.ratio.basis for pair in pairs} == {"launches"}
+    assert {pair.ratio.word for pair in pairs} == {"faster"}
+    assert "ddp 1.50×" in rendered([*scripted("ddp"), *scripted("zero2", 1.5)])
+
+
+def test_what_a_script_does_not_state_is_unknown() -> None:
+    text = rendered(scripted("ddp", peak_allocated_bytes=2**30, capacity_bytes=2**32))
+    assert "A script measures itself" in text
+    assert "Steps of the throughput window contain no synchronisation" not in text
+    assert "Based on 5 launches of the script, and on its own figures." in text
+    assert "the command of the matrix" in text
+    assert "learning_rate" not in text
+    row = next(line for line in text.splitlines() if line.startswith("| ddp "))
+    assert "**160**" in row
+    assert "25.0 %" in row
+    assert "imported" not in text.lower()
