@@ -2,7 +2,7 @@
 
 import pytest
 from torch import nn
-from transformers import GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
 
 from bench.errors import InputError
 from bench.runner.unit_names import unit_names
@@ -54,6 +54,8 @@ TINY = {"vocab_size": 16, "d_model": 8, "d_kv": 4, "d_ff": 8, "num_layers": 2, "
         (nn.Sequential(nn.ReLU(), nn.ReLU()), ()),
         (GPT2LMHeadModel(GPT2Config(n_embd=8, n_layer=2, n_head=2, vocab_size=16)), ("GPT2Block",)),
         (T5ForConditionalGeneration(T5Config(**TINY)), ("T5Block",)),
+        # Not BertEmbeddings, which it names too: the head has the same weight.
+        (BertForMaskedLM(BertConfig(hidden_size=8, num_hidden_layers=2, num_attention_heads=2)), ("BertLayer",)),
     ],
 )
 def test_repeated_blocks_are_found(model: nn.Module, units: tuple[str, ...]) -> None:
