@@ -84,6 +84,8 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int, *, check: bool = False) 
         check_same_build(model)
     names = unit_names(model, workloads.load(cell.workload).units)
     _configure(accelerator, cell, model, batch_per_rank, names)
+    with whole_tensors(cell):
+        work = work_of(task)
     samples, forward = samples_of(cell, task), Forward(task, model)
     units = Units(model, names) if cell.train.compile == "none" else None
     with sharding.meshed(accelerator, cell):
@@ -103,7 +105,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int, *, check: bool = False) 
         forward=forward,
         unit_names=names,
         units=units,
-        work=work_of(task),
+        work=work,
     )
 
 
@@ -115,11 +117,10 @@ def work_of(task: workloads.Workload) -> Work | None:
     """
     stated: dict[str, int] = {}
     try:
-        if hasattr(task, "flops_per_sample"):
-            flops = task.flops_per_sample()
+        if hasattr(task, "flops_per_sample") and (flops := task.flops_per_sample()) is not None:
             stated |= {"step_flops": flops.step, "recomputed_flops": flops.recomputed}
-        if hasattr(task, "tokens_per_sample"):
-            stated |= {"tokens_per_sample": task.tokens_per_sample()}
+        if hasattr(task, "tokens_per_sample") and (tokens := task.tokens_per_sample()) is not None:
+            stated |= {"tokens_per_sample": tokens}
         return Work(**stated) if stated else None
     except (AttributeError, ValueError) as error:
         raise InputError(
@@ -193,7 +194,7 @@ def task_of(cell: Cell) -> workloads.Workload:
 def build(cell: Cell, task: workloads.Workload) -> nn.Module:
     """The whole model, the same on every rank, in the dtype that its backend expects."""
     torch.manual_seed(cell.measure.seed)
-    with _no_zero_init() if backend_of(cell).family == "deepspeed" else contextlib.nullcontext():
+    with whole_tensors(cell):
         model = task.build()
     if cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights:
         model = model.to(torch.bfloat16)
@@ -212,12 +213,15 @@ def _keep_only_the_wrapper() -> None:
 
 
 @contextlib.contextmanager
-def _no_zero_init() -> Iterator[None]:
+def whole_tensors(cell: Cell) -> Iterator[None]:
     """Build whole tensors under ZeRO-3 too; it shards them in prepare().
 
     While an HfDeepSpeedConfig is active, transformers partitions every module at construction, but some initialisers
     need whole tensors. `zero3_init_flag: false` does not turn that off.
     """
+    if backend_of(cell).family != "deepspeed":
+        yield
+        return
     from transformers.integrations import deepspeed
 
     active = deepspeed._hf_deepspeed_config_weak_ref

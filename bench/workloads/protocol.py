@@ -49,9 +49,9 @@ class Workload(Protocol):
     """Optional: the loss from what ``forward`` returned and the target; see `bench.runner.forward`."""
     cast_inputs: ClassVar[bool]
     """Optional: False if ``forward`` itself casts samples to the dtype of the weights. By default bench does."""
-    flops_per_sample: Callable[[], Flops]
-    """Optional: from it the report computes MFU, HFU and the recomputed share."""
-    tokens_per_sample: Callable[[], int]
+    flops_per_sample: Callable[[], Flops | None]
+    """Optional: from it the report computes MFU, HFU and the recomputed share. None: not known."""
+    tokens_per_sample: Callable[[], int | None]
     """Optional: the length of a sample's sequence, for tokens per second."""
 
     def build(self) -> "torch.nn.Module":
