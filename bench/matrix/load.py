@@ -21,6 +21,7 @@ from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware
 from bench.units import memory_size
 from bench.workloads import Definition
+from bench.workloads.huggingface import PREFIX
 
 CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
 
@@ -57,6 +58,7 @@ def load(
         )
     changed = {_override(data, places, text) for text in overrides}
     changed |= {_override(data, places, text, axis=True) for text in axes}
+    _open_config(data, places)
     _refuse_accumulation(data, places, ())
     data.setdefault("name", path.stem if path else None)
     places.setdefault(("name",), where)
@@ -105,6 +107,22 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
         del places[old]
     places[key] = where
     return key[1] if len(key) == 2 and key[0] == "matrix" else None
+
+
+def _open_config(data: Values, places: Places) -> None:
+    """Puts the fields of a Hugging Face model's ``workload.config`` beside bench's own; axes override them."""
+    workload = data.get("workload")
+    if not isinstance(workload, dict) or not str(workload.get("name", "")).startswith(PREFIX):
+        return
+    config = workload.get("config")
+    if not isinstance(config, dict):
+        return  # validation reports the unknown field
+    del workload["config"]
+    for name, value in config.items():
+        if name not in workload:
+            workload[name] = value
+            within = ("workload", "config", name)
+            places.update({("workload", name, *key[3:]): at for key, at in places.items() if key[:3] == within})
 
 
 def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
@@ -164,7 +182,7 @@ def _located(file: MatrixFile, folder: Path, where: str | None) -> MatrixFile:
 
 def _workload(name: str, where: str | None) -> Definition:
     try:
-        if ":" in name and not re.fullmatch(r"\w+(\.\w+)*:\w+", name):
+        if ":" in name and not re.fullmatch(r"\w+(\.\w+)*:\w+|hf:.+", name):
             raise InputError(
                 f"{name!r} is not a workload", field="workload.name", allowed="package.module:Class, ./file.py:Class"
             )

@@ -67,7 +67,7 @@ def opened(
             hardware=hardware,
             new_folder=store.servers,
             preloads={} if scripted else _preloads(plans),
-            modules=[] if scripted else [workloads.module_of(matrix.workload.name)],
+            modules=[] if scripted else workloads.modules_of(matrix.workload.name),
             workload_folder=matrix.workload_folder,
             folder=matrix.folder,
             waiting=progress.waiting,

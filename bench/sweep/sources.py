@@ -13,6 +13,7 @@ from pathlib import Path
 import bench
 from bench import workloads
 from bench.records.sources import Sources
+from bench.workloads import huggingface
 
 RUNNER = ("runner", "launch/environment.py", "backends", "workloads", "diagnosis/oom_words.py")
 """Below bench/: a result depends on no other file, except through what the cell's id covers."""
@@ -27,7 +28,11 @@ def of(name: str) -> Sources:
     """The sources of attempts with the workload called ``name``, which has been loaded."""
     home = Path(bench.__file__).parent
     ours = [file for part in RUNNER for file in _files(home / part)]
-    top, _, rest = workloads.module_of(name).partition(".")
+    if name.startswith(huggingface.PREFIX):
+        return _digests(home.parent, ours)  # transformers' version is in the machine's record
+    models = Path(huggingface.__file__).parent
+    ours = [file for file in ours if models not in file.parents]
+    top, _, rest = workloads.modules_of(name)[0].partition(".")
     bundled = rest.partition(".")[0] if top == "bench" else None
     root, theirs = (home, _files(home / bundled)) if bundled else _workload(top)
     return {**_digests(home.parent, ours), **_digests(root, theirs)}

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from bench.errors import InputError, near_miss
+from bench.workloads import huggingface
 from bench.workloads.definition import define
 from bench.workloads.protocol import Definition
 
@@ -13,14 +14,15 @@ BUNDLED = {"pi05": "bench.model.workload:Pi05", "pi07": "bench.model.workload:Pi
 
 
 def load(name: str) -> Definition:
-    """The workload called ``name``: a bundled one, or ``package.module:name`` of a class or a function.
+    """The workload called ``name``: a bundled one, ``package.module:name`` of a class or a function, or ``hf:`` and a
+    model of transformers.
 
     Modules in the current folder can be imported, as with ``python -m``, and modules in the folders of `search`.
 
     Raises:
         InputError: no such bundled workload, module, class or function, or it does not implement the protocol.
     """
-    return define(name, _found(name))
+    return huggingface.define(name) if name.startswith(huggingface.PREFIX) else define(name, _found(name))
 
 
 def locate(name: str, folder: Path) -> tuple[str, str | None]:
@@ -36,6 +38,8 @@ def locate(name: str, folder: Path) -> tuple[str, str | None]:
         return name, None
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder", field="workload_folder", fix="it is relative to the matrix file")
+    if name.startswith(huggingface.PREFIX):
+        return name, str(folder.resolve())
     written, _, attribute = name.rpartition(":")
     if not written.endswith(".py"):
         return name, str(folder.resolve())
@@ -70,7 +74,7 @@ def _found(name: str) -> Any:
         raise InputError(
             f"{name!r} is not a workload",
             field="workload.name",
-            allowed=[*BUNDLED, "package.module:Class", "./file.py:Class"],
+            allowed=[*BUNDLED, "package.module:Class", "./file.py:Class", "hf:<model type>"],
             fix=near_miss(name, BUNDLED),
         )
     search(None)
@@ -84,6 +88,8 @@ def _found(name: str) -> Any:
         ) from error
 
 
-def module_of(name: str) -> str:
-    """The module to import for the workload called ``name``."""
-    return BUNDLED.get(name, name).partition(":")[0]
+def modules_of(name: str) -> tuple[str, ...]:
+    """The modules to import for the workload called ``name``."""
+    if name.startswith(huggingface.PREFIX):
+        return huggingface.modules(name)
+    return (BUNDLED.get(name, name).partition(":")[0],)

@@ -97,3 +97,11 @@ def test_a_script_counts_with_the_files_that_its_command_names_and_what_they_imp
     assert theirs == {"train.py", "nets/deep.py", "config.yaml", "sub/entry.py"}
     (tmp_path / "nets/deep.py").write_text("x = 1\n")
     assert differing(found, sources.of_script(tmp_path, command)) == ("nets/deep.py",)
+
+
+def test_only_models_of_transformers_depend_on_how_bench_makes_them() -> None:
+    workloads.load("pi07")
+    made = "bench/workloads/huggingface/model.py"
+    assert made in sources.of("hf:gpt2")
+    assert made not in sources.of("pi07")
+    assert "bench/workloads/load.py" in sources.of("pi07")

@@ -1,0 +1,189 @@
+"""What transformers knows of a model type: the tasks that it has a class for, and the fields of its config.
+
+transformers imports torch wherever it finds it, but its config classes need none. The command line therefore asks a
+child process that hides torch, which takes 2 s instead of 4.
+"""
+
+import dataclasses
+import functools
+import json
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter
+
+from bench.errors import InputError, near_miss
+
+TASKS = {
+    "SpeechSeq2Seq": "SPEECH_SEQ_2_SEQ",
+    "Seq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM",
+    "CTC": "CTC",
+    "AudioClassification": "AUDIO_CLASSIFICATION",
+    "ImageClassification": "IMAGE_CLASSIFICATION",
+    "MaskedLM": "MASKED_LM",
+    "CausalLM": "CAUSAL_LM",
+}
+"""``X`` of each ``AutoModelForX`` that bench has samples for, and what transformers calls its mapping. A model type
+with several is trained at the first of them: transformers can make a decoder of nearly any encoder."""
+
+_NOT_FIELDS = frozenset(
+    {"architectures", "auto_map", "dtype", "id2label", "label2id", "model_type", "output_attentions", "problem_type"}
+    | {"output_hidden_states", "return_dict", "torch_dtype", "transformers_version", "use_cache"}
+)
+"""Fields that bench sets, or that have nothing to do with training."""
+LABELS = 2
+"""Classes of a classifier that says nothing of them, as in transformers."""
+_FOR_TRAINING = {"ctc_loss_reduction": "mean"}
+"""Defaults for which each sample has the same weight in the loss."""
+_RANDOM = ("dropout", "pdrop", "layerdrop", "drop_path", "drop_rate", "jitter", "mask_time_prob", "mask_feature_prob")
+
+
+class ConfigField(BaseModel, frozen=True):
+    """A field of a config."""
+
+    default: JsonValue
+    """What the config class has, or the folder's ``config.json``."""
+    kinds: tuple[str, ...]
+    """Types that it takes, as JSON Schema names them; empty for any."""
+
+
+class Description(BaseModel, frozen=True):
+    """What bench has to know of a model type to validate options without torch."""
+
+    model_type: str
+    tasks: tuple[str, ...]
+    """The first is the default."""
+    module: str
+    """The module of its classes."""
+    fields: dict[str, ConfigField]
+
+
+def is_random(field: str) -> bool:
+    """Whether ``field`` of a config is the probability or strength of something that forward draws."""
+    return any(part in field for part in _RANDOM)
+
+
+@functools.cache
+def describe(source: str) -> Description:
+    """The model type ``source``, or the one that the folder ``source`` has a ``config.json`` of.
+
+    Raises:
+        InputError: transformers is missing or too old, does not know the type, or has none of `TASKS` for it.
+    """
+    source = _found(source)
+    if "torch" in sys.modules:
+        return read(source)
+    child = subprocess.run([sys.executable, "-m", __package__, source], capture_output=True, text=True, check=False)
+    if child.returncode == 0:
+        return Description.model_validate_json(child.stdout.splitlines()[-1])
+    if child.returncode == 2:
+        raise InputError(**json.loads(child.stdout.splitlines()[-1]))
+    why = (child.stderr.splitlines() or ["no message"])[-1]
+    raise InputError(f"transformers cannot describe {source!r}: {why}", field="workload.name")
+
+
+def read(source: str) -> Description:
+    """Import transformers and describe ``source``; see `describe`."""
+    # ``from ... import`` of a module would ask for torch.
+    configuration_auto = import_module("transformers.models.auto.configuration_auto")
+    modeling_auto = import_module("transformers.models.auto.modeling_auto")
+    written = _config_json(Path(source)) if _names_folder(source) else {"model_type": source}
+    model_type = str(written.get("model_type"))
+    known = list(configuration_auto.CONFIG_MAPPING_NAMES)
+    if model_type not in known:
+        raise InputError(
+            f"{model_type!r} is not a model type of transformers",
+            field="workload.name",
+            allowed="hf:<model type> such as hf:gpt2, or hf:./<folder with a config.json>; nothing comes from the hub",
+            fix=near_miss(model_type, known),
+        )
+    classes: dict[str, tuple[str, ...]] = {}
+    for task, name in TASKS.items():
+        found = getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").get(model_type, ())
+        if found:
+            classes[task] = (found,) if isinstance(found, str) else tuple(found)
+    if not classes:
+        raise InputError(
+            f"transformers has no class of {model_type!r} for a task that bench has samples for",
+            field="workload.name",
+            allowed=[f"AutoModelFor{task}" for task in TASKS],
+        )
+    architectures = written.get("architectures") or []
+    assert isinstance(architectures, list)
+    tasks = sorted(classes, key=lambda task: not set(classes[task]) & set(architectures))
+    package = configuration_auto.model_type_to_module_name(model_type)
+    return Description(
+        model_type=model_type,
+        tasks=tuple(tasks),
+        module=f"transformers.models.{package}.modeling_{package}",
+        fields=_fields(configuration_auto.CONFIG_MAPPING[model_type], written),
+    )
+
+
+def _names_folder(source: str) -> bool:
+    return source.startswith((".", "/"))
+
+
+def _found(source: str) -> str:
+    """``source``; if it is a folder, its path. It is looked for like the module of any other workload."""
+    if not _names_folder(source):
+        return source
+    places = [Path(place) / source for place in ("", *sys.path)]
+    return str(next((place for place in places if (place / "config.json").is_file()), places[0]).absolute())
+
+
+def _config_json(folder: Path) -> Mapping[str, JsonValue]:
+    file = folder / "config.json"
+    try:
+        content = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise InputError(f"cannot read the model's config: {error}", where=str(file), field="workload.name") from error
+    if not isinstance(content, dict) or not isinstance(content.get("model_type"), str):
+        raise InputError("names no model_type", where=str(file), field="workload.name", fix="add model_type: gpt2")
+    return content
+
+
+def _fields(kind: Any, written: Mapping[str, JsonValue]) -> dict[str, ConfigField]:
+    """The fields of the config class ``kind``, with the values that ``written`` has for them.
+
+    Values that a config derives from others, such as the type of each layer, are null here: they follow the others.
+    """
+    if not dataclasses.is_dataclass(kind):
+        raise InputError("hf: workloads need transformers 5 or newer", field="workload.name")
+    defaults = defaults_of(kind)
+    kinds = {field.name: _kinds(field.type) for field in dataclasses.fields(kind)} | {"num_labels": ("integer",)}
+    labels = written.get("id2label")
+    values = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS, **defaults, **written}
+    values |= {name: value for name, value in _FOR_TRAINING.items() if name in defaults}
+    values |= {name: 0 for name, value in values.items() if is_random(name) and value is not None}
+    return {
+        name: ConfigField(default=value, kinds=kinds.get(name, ()))
+        for name, value in values.items()
+        if name not in _NOT_FIELDS and not name.startswith("_")
+    }
+
+
+def defaults_of(kind: Any) -> dict[str, JsonValue]:
+    """The defaults of a config class; null for one that JSON cannot express, such as a config inside the config."""
+    defaults: dict[str, JsonValue] = {}
+    for field in dataclasses.fields(kind):
+        default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
+        try:
+            defaults[field.name] = json.loads(json.dumps(default))
+        except TypeError:
+            defaults[field.name] = None
+    return defaults
+
+
+def _kinds(annotation: Any) -> tuple[str, ...]:
+    """The JSON types of an annotation; none if it names classes of transformers or torch."""
+    try:
+        schema = TypeAdapter(annotation).json_schema()
+    except (PydanticUserError, NameError):
+        return ()
+    kinds = [part.get("type") for part in schema.get("anyOf", [schema])]
+    return tuple(dict.fromkeys(kinds)) if all(kinds) else ()

@@ -1,0 +1,60 @@
+"""FLOPs of one sample of a model of transformers, counted by torch on a model without data."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import FlopCounterMode, flop_registry
+
+from bench.workloads.huggingface.description import Description
+from bench.workloads.huggingface.model import bare
+from bench.workloads.huggingface.samples import Samples
+from bench.workloads.huggingface.workload import Options
+
+_PRODUCTS = ("mm", "conv", "attention", "lstm", "gru")
+"""Parts of the names of operations that multiply matrices."""
+
+
+@dataclass(frozen=True)
+class Flops:
+    """Of one sample; a multiply-add counts as two."""
+
+    step: int
+    recomputed: int
+
+
+def flops_per_sample(description: Description, options: Options) -> Flops | None:
+    """The FLOPs of forward, backward and recomputation; None if torch cannot run the model without data, or runs an
+    operation for which it has no formula."""
+    try:
+        step = _count(description, options)
+        once = _count(description, options.model_copy(update={"grad_ckpt": False})) if options.grad_ckpt else step
+    except (NotImplementedError, RuntimeError):
+        return None
+    return None if step is None or once is None else Flops(step, step - once)
+
+
+class _Unknown(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notices products of matrices that `FlopCounterMode` would leave out."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.seen = False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func.overloadpacket
+        self.seen |= name not in flop_registry and any(part in name.__name__ for part in _PRODUCTS)
+        return func(*args, **(kwargs or {}))
+
+
+def _count(description: Description, options: Options) -> int | None:
+    sample = Samples(description, options, seed=0)[0]
+    # transformers reads no values of fake tensors; on the device meta, attention becomes plain products.
+    with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True), torch.device("meta"):
+        model = bare(description, options)
+        batch = {name: torch.empty(1, *x.shape, dtype=x.dtype) for name, x in sample.items()}
+        with _Unknown() as unknown, FlopCounterMode(display=False) as counter:
+            model(**batch).loss.backward()
+    return None if unknown.seen else int(counter.get_total_flops())

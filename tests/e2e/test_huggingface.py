@@ -1,0 +1,60 @@
+"""Models of transformers on real ranks: two of them in every test run, ten on all backends in `make long`."""
+
+from statistics import median
+
+import pytest
+import yaml
+from families import FAMILIES, workload
+from harness import Bench
+
+from bench.backends import BACKENDS
+from bench.records.outcome import Ok, Result
+from bench.store.run_folder import Store
+
+SHARDED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero3")
+
+
+def run(bench: Bench, model_type: str, matrix: dict[str, object]) -> dict[tuple[str, bool], Result]:
+    """The results by backend and checkpointing."""
+    file = bench.folder / f"{model_type}.yaml"
+    measure = {"warmup_steps": 1, "steps": 4, "phase_steps": 1}
+    file.write_text(yaml.safe_dump({"workload": workload(model_type), **matrix, "measure": measure}))
+    bench("run", str(file), "--out", str(bench.folder / "run"))
+    results = Store(bench.folder / "run").results()
+    return {(one.attempt.cell.backend, one.attempt.cell.options["grad_ckpt"]): one for one in results}
+
+
+def check(results: dict[tuple[str, bool], Result]) -> None:
+    """All trained, sharded in units where asked, to the losses of the first."""
+    first: tuple[float, ...] | None = None
+    for (backend, _), result in results.items():
+        assert isinstance(result.outcome, Ok), result.outcome
+        rank = result.outcome.ranks[0]
+        assert (rank.regime.sharded_parameters > 0) == (backend in SHARDED)
+        assert rank.unit_parameters, "units were found in the model"
+        first = first or rank.losses
+        relative = median(abs(a - b) / abs(a) for a, b in zip(first, rank.losses, strict=True))
+        absolute = max(abs(a - b) for a, b in zip(first, rank.losses, strict=True))
+        assert relative <= 0.02 or absolute <= 1e-3, (first, rank.losses)
+
+
+@pytest.mark.parametrize("model_type", ["gpt2", "t5"])
+def test_ddp_and_zero3_with_checkpointing(bench: Bench, model_type: str) -> None:
+    results = run(bench, model_type, {"matrix": {"backend": ["ddp", "zero3"], "grad_ckpt": True, "batch": 2}})
+    assert len(results) == 2
+    check(results)
+    cell = results["zero3", True].attempt.cell
+    assert cell.workload == f"hf:{model_type}"
+    assert FAMILIES[model_type].items() <= cell.options.items()
+    assert not any(value for name, value in cell.options.items() if "drop" in name)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model_type", FAMILIES)
+def test_all_backends_with_and_without_checkpointing(bench: Bench, model_type: str) -> None:
+    """`single` gets the batch of all ranks, so that it sees the same samples in each step."""
+    batches = [{"backend": backend, "batch": 4 if backend == "single" else 2} for backend in BACKENDS]
+    axes = {"backend": list(BACKENDS), "grad_ckpt": [False, True], "use_reentrant": False}
+    results = run(bench, model_type, {"matrix": axes, "include": batches})
+    assert len(results) == 2 * len(BACKENDS)
+    check(results)
