@@ -18,10 +18,10 @@ def unit_names(model: nn.Module, stated: tuple[str, ...] | None) -> tuple[str, .
         stated: by the workload; None if it leaves them to be found.
 
     Returns:
-        What is stated; else the modules' ``_no_split_modules``, as transformers' models name them, without those that
-        share a weight with other modules, such as tied embeddings: a unit's weights are freed with it. Else the class
-        that each outermost container repeats; else the class that the whole model repeats. Empty if there is none: the
-        model is then one unit.
+        What is stated; else those of the modules' ``_no_split_modules``, as transformers' models name them, that stand
+        in a container. It names embeddings, too, but heads may have their weight, and models look at its dtype. Else
+        the class that each outermost container repeats; else the class that the whole model repeats. Empty if there is
+        none: the model is then one unit.
 
     Raises:
         InputError: a stated unit is no class of a module of the model. Nothing would be sharded, without an error.
@@ -34,19 +34,11 @@ def unit_names(model: nn.Module, stated: tuple[str, ...] | None) -> tuple[str, .
                 allowed=_blocks(kinds) or None,
             )
         return stated
+    containers = (module for module in model.modules() if isinstance(module, CONTAINERS))
+    listed = {type(child).__name__ for container in containers for child in container.children()}
     kept = [name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()]
-    named = [name for name in dict.fromkeys(kept) if name in kinds and not _shares(model, name)]
+    named = [name for name in dict.fromkeys(kept) if name in listed]
     return tuple(named or dict.fromkeys(_in_containers(model)) or _most_repeated(list(model.modules())[1:]))
-
-
-def _shares(model: nn.Module, name: str) -> bool:
-    """Whether a module of this class has a parameter that a module outside it has, too."""
-    for unit in (module for module in model.modules() if type(module).__name__ == name):
-        inside, own = set(unit.modules()), set(unit.parameters())
-        others = (one for module in model.modules() if module not in inside for one in module.parameters(recurse=False))
-        if any(parameter in own for parameter in others):
-            return True
-    return False
 
 
 def _in_containers(module: nn.Module) -> list[str]:
