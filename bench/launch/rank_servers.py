@@ -20,7 +20,6 @@ from bench.records.cell import Cell
 from bench.records.hang import Stuck
 from bench.store import spool
 from bench.store.spool import Request, ServerState
-from bench.units import counted
 
 START_TIMEOUT_S = 300.0
 """For the imports of all rank servers; a cold file cache can make them slow."""
@@ -128,7 +127,7 @@ class Forking:
         self.prepare(num_processes)
         servers = self._servers[num_processes]
         if not servers.ready:
-            self.context.waiting(f"starting {counted(num_processes, 'rank server')}")
+            self.context.waiting(f"starting rank servers: {num_processes}")
             if problem := servers.wait_ready():
                 self._servers.pop(num_processes).close()
                 return problem

@@ -18,7 +18,6 @@ from bench.runner.forward import METRICS
 from bench.runner.regime import stepped_by
 from bench.runner.setup import Job
 from bench.runner.steps import Batches, Beat, no_lap, step
-from bench.units import size
 
 STEPS = 2
 """Steps after saving, repeated after loading. The first shows the weights, the second the optimizer's state."""
@@ -34,7 +33,7 @@ def check_room(job: Job, folder: Path) -> None:
     ranks_R2 = job.accelerator.gather(here[None])
     needed, free = int(ranks_R2[:, 0].sum()), int(ranks_R2[:, 1].min())
     if needed > free:
-        raise OSError(errno.ENOSPC, f"a checkpoint may take {size(needed)}, and {size(free)} are free", str(folder))
+        raise OSError(errno.ENOSPC, f"a checkpoint may take {needed:,} bytes, and {free:,} are free", str(folder))
 
 
 def _written_bytes(job: Job) -> int:

@@ -49,7 +49,7 @@ def screen(run: Callable[[Progress], None], clock: Clock) -> str:
 
 def one_attempt(progress: Progress) -> None:
     begin(progress, notes=["preset: auto chose 'tiny'"])
-    progress.waiting("starting 2 rank servers")
+    progress.waiting("starting rank servers: 2")
     progress.attempt("ddp num_cams=1", 2)
     progress.beat("steps", 3, 50)
     progress.result("ddp num_cams=1", result())
@@ -62,7 +62,7 @@ def test_plain_lines(clock: Clock) -> None:
     assert plain(one_attempt, clock).splitlines() == [
         "2 cells, 4 attempts; results in reports/example",
         "preset: auto chose 'tiny'",
-        "0/4 starting 2 rank servers",
+        "0/4 starting rank servers: 2",
         "0/4 ddp num_cams=1, batch 2",
         "1/4 ddp num_cams=1, batch 2: ok, 40 samples/s, 512 MiB of 4.00 GiB, 10 s",
     ]
@@ -88,7 +88,7 @@ def test_waiting_again_for_the_same_says_it_once(clock: Clock) -> None:
     def run(progress: Progress) -> None:
         begin(progress)
         for _ in range(3):
-            progress.waiting("starting 2 rank servers")
+            progress.waiting("starting rank servers: 2")
 
     assert plain(run, clock).count("starting") == 1
 
@@ -210,7 +210,7 @@ def test_time_left_leaves_out_what_an_attempt_waits_for(clock: Clock) -> None:
         clock.now_s += 20
         progress.result("zero2", result(batch=1))
         progress.attempt("zero2", 2)
-        progress.waiting("starting 2 rank servers")
+        progress.waiting("starting rank servers: 2")
         clock.now_s += 600
         progress.beat("setup", 0, 0)
 
