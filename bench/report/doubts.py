@@ -14,22 +14,14 @@ from bench.errors import one_line
 from bench.records.conditions import Conditions
 from bench.records.outcome import KINDS
 from bench.records.sources import named
-from bench.report import conditions
+from bench.report import conditions, implausible
 from bench.report.contract import OBSERVED, RUN, contract_key
-from bench.report.gate import sentence
 from bench.report.naming import short_reason
-from bench.report.rows import CellRows, Measured, Rank, Row, RowId, Sampled, Summary
-from bench.units import counted, gib, ms, percent, rate
+from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
+from bench.units import counted, ms, percent, rate
 
-PHASES_MISS_TOTAL = 0.02
 STEP_SHORTER = 0.05
-RANKS_APART = 0.10
-"""For imported figures. A step of bench ends in a gather, so the means of its ranks agree: see `gate`."""
-WINDOWS_APART = 0.20
-MEAN_ABOVE_MEDIAN = 0.15
-STARVED = 0.10
-"""Share of a step that the wait for data may take."""
-LOSSES_APART, LOSS_NOISE = 0.02, 1e-3
+LOSSES_APART = 0.02
 SAME_LOSS = frozenset(
     {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "foreach", "branch_sync"}
     | {"find_unused_parameters", "reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
@@ -183,84 +175,6 @@ def _unlike_machines(summary: Summary) -> Found:
     ]
 
 
-def _ranks_apart(measured: Measured) -> Iterator[str]:
-    apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
-    if apart is not None and apart > RANKS_APART:
-        slowest, fastest = max(times_s), min(times_s)
-        yield (
-            f"rank {times_s.index(slowest)}'s mean step ({ms(slowest)} ms) takes {percent(apart)}"
-            f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms)."
-        )
-
-
-def _straggler(measured: Sampled) -> Iterator[str]:
-    if measured.gate and measured.gate.straggler:
-        yield sentence(measured.gate.straggler)
-
-
-def _phases_miss(measured: Measured) -> Iterator[str]:
-    shares = {f"rank {rank.rank}'s": rank.unaccounted_share for rank in _ranks(measured)}
-    if not isinstance(measured, Sampled) and measured.phases:
-        shares["its"] = measured.phases.unaccounted_share
-    for whose, share in shares.items():
-        if share is not None and abs(share) > PHASES_MISS_TOTAL:
-            yield f"{whose} phases sum to {percent(abs(share))} {'short of' if share > 0 else 'beyond'} their total."
-
-
-def _reserved_below_allocated(measured: Measured) -> Iterator[str]:
-    for rank in _ranks(measured):
-        allocated, reserved = rank.memory.peak_allocated_bytes, rank.memory.peak_reserved_bytes
-        if allocated is not None and reserved is not None and reserved < allocated:
-            yield f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
-    # Of imported figures, each of the two peaks is the worst rank's, so reserved is still the larger one.
-    allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
-    if not isinstance(measured, Sampled) and allocated is not None and reserved is not None and reserved < allocated:
-        yield f"its peak reserved is {gib(reserved)} GiB, less than the {gib(allocated)} GiB allocated."
-
-
-def _ranks(measured: Measured) -> tuple[Rank, ...]:
-    return measured.ranks if isinstance(measured, Sampled) else ()
-
-
-def _starved(measured: Measured) -> Iterator[str]:
-    """Steps that wait for data: the row tells about the loader, and not about the backend."""
-    shares = {f"rank {rank.rank}": rank.dataload_share for rank in _ranks(measured)}
-    if not isinstance(measured, Sampled) and measured.phases:
-        shares["a rank"] = measured.phases.share("dataload_wait")
-    late = measured.gate.straggler if isinstance(measured, Sampled) and measured.gate else None
-    if late and late.phase == "dataload_wait":
-        del shares[f"rank {late.rank}"]  # `_straggler` says so already
-    known = {who: share for who, share in shares.items() if share is not None}
-    who = max(known, key=lambda who: known[who], default=None)
-    if who is not None and round(known[who], 3) > STARVED:  # as it is shown
-        yield f"{who} waits for data during {percent(known[who])} of its step: the loader is too slow."
-
-
-def _mean_above_median(measured: Sampled) -> Iterator[str]:
-    """Disturbed steps, or a warm-up that was too short."""
-    step = measured.slowest.step
-    above = step.mean_s / step.median_s - 1 if step.median_s else 0
-    if above > MEAN_ABOVE_MEDIAN:
-        yield (
-            f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
-            f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
-        )
-
-
-def _windows_disagree(measured: Sampled) -> Iterator[str]:
-    step_s, synchronised_s = measured.slowest.step.mean_s, measured.total_s
-    if synchronised_s and abs(apart := synchronised_s / step_s - 1) > WINDOWS_APART:
-        yield (
-            f"its two timing windows disagree by {percent(abs(apart))}"
-            f" ({ms(step_s)} and {ms(synchronised_s)} ms a step): measure more steps."
-        )
-
-
-def _loss_not_finite(measured: Sampled) -> Iterator[str]:
-    if not measured.finite:
-        yield "the loss is not a finite number."
-
-
 def _disturbed(row: Row) -> Iterator[str]:
     """Of any outcome: another process on the GPU may explain an oom."""
     yield from _of_each_launch(row, conditions.disturbances)
@@ -307,25 +221,12 @@ def _unlike_losses(summary: Summary) -> Found:
         for row, losses in zip(rows, series, strict=True):
             apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, middle, strict=False)]
             relative = median(gap / scale if scale else 0.0 for gap, scale in apart)
-            if relative > LOSSES_APART and max(gap for gap, _ in apart) > LOSS_NOISE:
+            if relative > LOSSES_APART and max(gap for gap, _ in apart) > implausible.LOSS_NOISE:
                 words = (
                     f"its losses differ by {percent(relative)} from those of rows with the same weights and samples"
                     f" ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
                 )
                 yield row, words
-
-
-def _compiled_meanwhile(measured: Sampled) -> Iterator[str]:
-    if graphs := max(
-        (rank.compilation.graphs_while_measured for rank in measured.ranks if rank.compilation), default=0
-    ):
-        yield f"torch.compile made {counted(graphs, 'graph')} while steps were measured: set more measure.warmup_steps."
-
-
-def _not_resumed(measured: Sampled) -> Iterator[str]:
-    apart = max((rank.checkpoint.apart for rank in measured.ranks if rank.checkpoint), default=0.0)
-    if apart > LOSS_NOISE:
-        yield f"its checkpoint does not restore training: the losses after loading differ by {percent(apart)}."
 
 
 def _shorter_steps(cell: CellRows) -> Found:
@@ -346,26 +247,26 @@ def _shorter_steps(cell: CellRows) -> Found:
 
 DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("spoils", _unlike_losses),
-    Kind("spoils", _each_sampled(_loss_not_finite)),
-    Kind("spoils", _each_measured(_reserved_below_allocated)),
+    Kind("spoils", _each_sampled(implausible.loss_not_finite)),
+    Kind("spoils", _each_measured(implausible.reserved_below_allocated)),
     Kind("shifts", _unlike_machines),
     Kind("shifts", _unlike_launches),
     Kind("shifts", _contradicted),
     Kind("shifts", _each_cell(_thrashing)),
     Kind("shifts", _each_cell(_shorter_steps)),
-    Kind("shifts", _each_measured(_phases_miss)),
-    Kind("shifts", _each_measured(_ranks_apart)),
-    Kind("shifts", _each_sampled(_straggler)),
-    Kind("shifts", _each_measured(_starved)),
-    Kind("shifts", _each_sampled(_mean_above_median)),
-    Kind("shifts", _each_sampled(_windows_disagree)),
-    Kind("shifts", _each_sampled(_compiled_meanwhile)),
+    Kind("shifts", _each_measured(implausible.phases_miss)),
+    Kind("shifts", _each_measured(implausible.ranks_apart)),
+    Kind("shifts", _each_sampled(implausible.straggler)),
+    Kind("shifts", _each_measured(implausible.starved)),
+    Kind("shifts", _each_sampled(implausible.mean_above_median)),
+    Kind("shifts", _each_sampled(implausible.windows_disagree)),
+    Kind("shifts", _each_sampled(implausible.compiled_meanwhile)),
     Kind("shifts", _each_row(_stale)),
     Kind("shifts", _each_row(_failed_launches)),
     Kind("shifts", _each_row(_disturbed)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),
-    Kind("note", _each_sampled(_not_resumed)),
+    Kind("note", _each_sampled(implausible.not_resumed)),
     Kind("note", _each_row(_second_try)),
     Kind("note", _each_row(_short_of_disk)),
 )
