@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
-from bench import workloads
 from bench.backends import BACKENDS, accumulation_refused, from_accelerate_config
 from bench.errors import InputError, near_miss
-from bench.matrix import accelerate_file, script, yaml_file
+from bench.matrix import accelerate_file, script, workload_choice, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION
 from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
 from bench.matrix.combinations import Value, combinations
@@ -21,7 +20,6 @@ from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware
 from bench.units import memory_size
 from bench.workloads import Definition
-from bench.workloads.huggingface import PREFIX
 
 CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
 
@@ -58,7 +56,7 @@ def load(
         )
     changed = {_override(data, places, text) for text in overrides}
     changed |= {_override(data, places, text, axis=True) for text in axes}
-    _open_config(data, places)
+    workload_choice.open_config(data, places)
     _refuse_accumulation(data, places, ())
     data.setdefault("name", path.stem if path else None)
     places.setdefault(("name",), where)
@@ -69,7 +67,7 @@ def load(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
     folder = path.parent if path else Path()
-    file = _located(file, folder, place_of(places, ("workload", "name")))
+    file = workload_choice.located(file, folder, place_of(places, ("workload", "name")))
     moot = list(dict.fromkeys(map(show, file.batches()))) if probed else []
     if probed:
         file, changed = file.probed(), {*changed, "batch"}
@@ -109,22 +107,6 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
     return key[1] if len(key) == 2 and key[0] == "matrix" else None
 
 
-def _open_config(data: Values, places: Places) -> None:
-    """Puts the fields of a Hugging Face model's ``workload.config`` beside bench's own; axes override them."""
-    workload = data.get("workload")
-    if not isinstance(workload, dict) or not str(workload.get("name", "")).startswith(PREFIX):
-        return
-    config = workload.get("config")
-    if not isinstance(config, dict):
-        return  # validation reports the unknown field
-    del workload["config"]
-    for name, value in config.items():
-        if name not in workload:
-            workload[name] = value
-            within = ("workload", "config", name)
-            places.update({("workload", name, *key[3:]): at for key, at in places.items() if key[:3] == within})
-
-
 def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
     """Raises InputError for an override that no combination uses: the run would not measure what it requests."""
     for text in overrides:
@@ -161,48 +143,18 @@ def _paths(data: Values) -> list[str]:
     }
     paths = [f"{section}.{field}" for section, model in sections.items() for field in model.model_fields]
     try:
-        fields = list(_workload(str(name), None).Config.model_fields)
+        fields = list(workload_choice.load_workload(str(name), None).Config.model_fields)
     except InputError:
         fields = []
     paths += [f"workload.{field}" for field in fields] + [f"matrix.{field}" for field in OWN_AXES]
     return [*MatrixFile.model_fields, *paths]
 
 
-def _located(file: MatrixFile, folder: Path, where: str | None) -> MatrixFile:
-    """The file with its workload's name in the form that a cell has, and the folder where it is found."""
-    try:
-        name, found_in = workloads.locate(file.workload.name, folder / (file.workload_folder or ""))
-    except InputError as error:
-        error.where = where
-        raise
-    workloads.search(found_in)
-    chosen = file.workload.model_copy(update={"name": name})
-    return file.model_copy(update={"workload": chosen, "workload_folder": found_in})
-
-
-def _workload(name: str, where: str | None) -> Definition:
-    try:
-        if ":" in name and not re.fullmatch(r"\w+(\.\w+)*:\w+|hf:.+", name):
-            raise InputError(
-                f"{name!r} is not a workload", field="workload.name", allowed="package.module:Class, ./file.py:Class"
-            )
-        return workloads.load(name)
-    except InputError as error:
-        error.where = where
-        raise
-
-
-def _workload_of(file: MatrixFile, places: Places) -> Definition:
-    if file.command is not None:
-        return script.workload_of(file)
-    return _workload(file.workload.name, place_of(places, ("workload", "name")))
-
-
 def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[str], hardware: Hardware) -> Matrix:
     """The matrix with its names checked, its accelerate configs read, and its notes."""
     script.check(file, places, hardware.device)
     script.check_axes(file, places)
-    workload = _workload_of(file, places)
+    workload = workload_choice.workload_of(file, places)
     check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
     names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
     check_names(file.matrix, ("matrix",), names, places)
