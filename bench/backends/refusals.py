@@ -40,8 +40,8 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
         )
     if train.compile == "model" and backend_of(cell).sharding not in NOT_SHARDED:
         return (
-            f"{cell.backend} gathers weights in hooks around each unit, and torch.compile makes no graph that reaches"
-            " over them: it would compile pieces and not the model; use compile: unit"
+            f"{cell.backend} gathers weights in hooks around each unit, and torch.compile makes no graph across"
+            " them: it would compile pieces and not the model; use compile: unit"
         )
     return None
 
@@ -51,9 +51,7 @@ def _forbids_script(script: Script, cell: Cell, device: Device) -> str | None:
         return None
     if backend_of(cell).family in ("single", "ddp"):
         return None
-    return (
-        "on a CPU, accelerate silently runs a script as DDP, whatever its config asks for; a workload of bench gets it"
-    )
+    return "on a CPU, accelerate silently runs a script as DDP, whatever its config asks for; a workload runs as asked"
 
 
 def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Device) -> str | None:

@@ -228,5 +228,5 @@ def _select(options: Options) -> selection.Selection:
         batch=options.batch or 1,
     )
     if selected.matrix.command is not None:
-        raise InputError("an audit looks into bench's own ranks, and a script has none", field="command")
+        raise InputError("an audit inspects bench's own ranks, and a script has none", field="command")
     return selected

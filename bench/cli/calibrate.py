@@ -48,7 +48,7 @@ def calibrate(
     asked = [f"measure.launches={launches}", *changes]
     selected = selection.read(matrix, asked, backend=backend, batch=1 if matrix is None else None)
     if selected.matrix.command is not None:
-        raise InputError("a calibration learns from bench's own steps, and a script has none", field="command")
+        raise InputError("bench calibrate measures with bench's own ranks, and a script has none", field="command")
     launches = min(plan.launches for plan in selected.plans)  # an override counts
     if any("probe" in plan.batches for plan in selected.plans):
         raise InputError(

@@ -77,7 +77,7 @@ def report(
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A setting of which the advice picks the best value; of others, each value gets an answer of its own."
+            help="A setting of which the advice picks the best value. Each value of the others gets its own answer."
             " May be repeated.  [default: the choices of the matrix]",
         ),
     ] = None,

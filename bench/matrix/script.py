@@ -200,9 +200,7 @@ def _check_settings(script: Script, places: Places) -> None:
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
             raise _error("has no effect on the script", places, key, fix=f"put {use} into the command")
     if ("train",) in places:
-        raise _error(
-            "a script has its own settings of training", places, ("train",), fix="use placeholders of your own"
-        )
+        raise _error("bench cannot set how a script trains", places, ("train",), fix="use placeholders of your own")
 
 
 def _error(problem: str, places: Places, key: Key, **more: Any) -> InputError:

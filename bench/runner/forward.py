@@ -83,7 +83,7 @@ class Forward:
         except TypeError as error:
             raise InputError(
                 f"the workload's forward{self._signature} does not take its samples: {error}",
-                allowed="a dict with its parameters, or a tuple; of a tuple, loss(output, target) takes the last part",
+                allowed="a dict with its parameters as keys, or a tuple; loss(output, target) takes the last part",
             ) from error
         self._fits = True
 

@@ -27,5 +27,5 @@ def found_units(outcome: Outcome) -> str | None:
     if units is None:
         return None
     if not units:
-        return "units: the model repeats no block, so that it is sharded as one"
-    return f"units: {', '.join(units)}, the blocks that the model repeats; the workload's `units` would name others"
+        return "units: none, because the model repeats no block; it is sharded as a whole"
+    return f"units: {', '.join(units)}, the blocks that the model repeats; `units` in the workload replaces them"

@@ -49,7 +49,7 @@ def locate(name: str, folder: Path) -> tuple[str, str | None]:
     file = (folder / written).resolve()
     taken = file.stem in sys.stdlib_module_names or _imported_from(file.stem) not in (None, file)
     if taken or not file.stem.isidentifier():
-        why = "another module has this name" if taken else "its name is not one of a module"
+        why = "another module has this name" if taken else "no module can have this name"
         raise InputError(f"{file.name} cannot be imported: {why}", field="workload.name", fix="rename the file")
     return f"{file.stem}:{attribute}", str(file.parent)
 
@@ -74,7 +74,7 @@ def _found(name: str) -> Any:
         raise InputError(
             f"{name!r} is not a workload",
             field="workload.name",
-            allowed=[*BUNDLED, "package.module:Class", "./file.py:Class", "hf:<model type>"],
+            allowed=[*BUNDLED, "package.module:name", "./file.py:name", "hf:<model type>"],
             fix=near_miss(name, BUNDLED),
         )
     search(None)

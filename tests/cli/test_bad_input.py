@@ -230,7 +230,7 @@ CASES = [
     Case(
         "not a module's name",
         "workload: {name: '..:Y'}\n",
-        ("bad.yaml:1: workload.name: '..:Y'", "package.module:Class"),
+        ("bad.yaml:1: workload.name: '..:Y'", "package.module:name"),
     ),
     Case(
         "unknown preset",

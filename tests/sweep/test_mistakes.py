@@ -105,5 +105,5 @@ def test_other_outcomes_are_no_mistakes() -> None:
 
 def test_units_are_said_as_far_as_they_are_known() -> None:
     known = Ok(ranks=tuple(rank(number).model_copy(update={"units": ()}) for number in range(2)))
-    assert found_units(known) == "units: the model repeats no block, so that it is sharded as one"
+    assert found_units(known) == "units: none, because the model repeats no block; it is sharded as a whole"
     assert found_units(Ok(ranks=(rank(0), rank(1)))) is None
