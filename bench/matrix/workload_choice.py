@@ -44,7 +44,9 @@ def load_workload(name: str, where: str | None) -> Definition:
     try:
         if ":" in name and not re.fullmatch(r"\w+(\.\w+)*:\w+|hf:.+", name):
             raise InputError(
-                f"{name!r} is not a workload", field="workload.name", allowed="package.module:name, ./file.py:name"
+                f"{name!r} is not a workload",
+                field="workload.name",
+                allowed=["package.module:name", "./file.py:name", "hf:<model type>"],
             )
         return workloads.load(name)
     except InputError as error:

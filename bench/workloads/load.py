@@ -81,10 +81,11 @@ def _found(name: str) -> Any:
     try:
         return getattr(importlib.import_module(module_name), attribute)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
+        places = "install it, or keep it beside the matrix file or in the folder where you run bench"
         raise InputError(
             f"cannot load {name!r}: {type(error).__name__}: {error}",
             field="workload.name",
-            fix="install the module, or keep it beside the matrix file or in the folder where you run bench",
+            fix=places if isinstance(error, ModuleNotFoundError) else None,
         ) from error
 
 
