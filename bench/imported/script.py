@@ -49,7 +49,8 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
     text = file.read_text(errors="replace")
     entry = object_in(text, file.name)
     if script.result:
-        values = {name: value_at(entry, key, file.name) for name, key in script.result.items()}
+        stated = {name: value_at(entry, key, file.name) for name, key in script.result.items()}
+        values = {name: value for name, value in stated.items() if value is not None}
         not_read: list[str] = []
     else:
         values, not_read = profile(entry, file.name)

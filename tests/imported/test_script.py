@@ -72,5 +72,11 @@ def test_a_result_that_cannot_be_used(
     assert "\n" not in why
 
 
+def test_null_means_unknown(tmp_path: Path) -> None:
+    for result in ({}, {"step_time_s": "step_time_s", "peak_allocated_gib": "peak_allocated_gib"}):
+        found = figures(tmp_path, {"step_time_s": 1, "peak_allocated_gib": None}, *TOLD, **result)
+        assert found.figures.peak_allocated_bytes is None
+
+
 def test_a_throughput_of_all_processes_needs_no_number_of_them(tmp_path: Path) -> None:
     assert figures(tmp_path, {"samples_per_s": 3.5}).figures.samples_per_s_global == 3.5
