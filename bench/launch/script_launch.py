@@ -74,9 +74,11 @@ class Silence(Watch):
 
     def _look(self, now: float) -> None:
         sizes = {}
-        for file in self.folder.rglob("*"):
-            with suppress(OSError):  # the script may remove its own files
-                sizes[file] = file.stat().st_size
+        for folder, _, names in os.walk(self.folder):  # rglob raises when the script removes a folder meanwhile
+            for name in names:
+                with suppress(OSError):  # or a file
+                    file = Path(folder, name)
+                    sizes[file] = file.stat().st_size
         if sizes != self._sizes:
             self._sizes, self._moved_s = sizes, now
         self.on_beat(Beat(phase=Stage.MEASURE, step=0, steps=0))
