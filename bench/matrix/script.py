@@ -1,7 +1,9 @@
 """A script in the place of a workload: its placeholders are the fields that a matrix may vary."""
 
+import re
 import shutil
 import sys
+import warnings
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -30,6 +32,8 @@ OF_BENCH: dict[str, tuple[str, ...]] = {
 """The settings that bench has a value for, and the placeholders that hand each of them to a script."""
 PROVIDED = (CONFIG, "batch_global", "out", *OF_BENCH)
 """Every placeholder that is no axis of the user's own."""
+_TAKEN = re.compile(rf"_|(?:{'|'.join(name for name in dir(BaseModel) if name.startswith('model_'))})$")
+"""Names that no field of a pydantic model can have."""
 
 
 def script_of(file: MatrixFile) -> Script | None:
@@ -63,7 +67,8 @@ def starts_several(file: MatrixFile) -> bool:
 @cache
 def _as_workload(names: frozenset[str], units: tuple[str, ...]) -> Definition:
     fields: dict[str, Any] = dict.fromkeys(sorted(names.difference(PROVIDED)), (JsonValue, ...))
-    config = create_model("Config", __config__=ConfigDict(frozen=True, extra="forbid"), **fields)
+    with warnings.catch_warnings(action="ignore"):  # about fields such as {copy}, which a model has as a method
+        config = create_model("Config", __config__=ConfigDict(frozen=True, extra="forbid"), **fields)
     return Definition(
         Config=config,
         presets={},
@@ -87,7 +92,7 @@ def check(file: MatrixFile, places: Places, device: Device) -> None:
             if name in file.model_fields_set:
                 raise _error(f"{name} belongs to a script, and there is no command", places, (name,))
         return
-    if ("workload",) in places:
+    if any(key[:1] == ("workload",) for key in places):
         raise _error("a matrix has a workload or a command, not both", places, ("workload",), fix="leave one out")
     _check_words(script, places)
     _check_result(script, places)
@@ -173,6 +178,8 @@ def _check_words(script: Script, places: Places) -> None:
             ) from error
     if "preset" in script.placeholders:
         raise _error("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
+    if taken := sorted(filter(_TAKEN.match, script.placeholders)):
+        raise _error(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))
     for use, why in ((("out",), "its result, as JSON, goes to the file {out}"), (OF_BENCH["batch"], "the batch")):
         if not script.uses(*use):
             named = " or ".join(f"{{{name}}}" for name in use)
@@ -199,7 +206,7 @@ def _check_settings(script: Script, places: Places) -> None:
         if key in places and not script.uses(*OF_BENCH[name]):
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
             raise _error("has no effect on the script", places, key, fix=f"put {use} into the command")
-    if ("train",) in places:
+    if any(key[:1] == ("train",) for key in places):
         raise _error("bench cannot set how a script trains", places, ("train",), fix="use placeholders of your own")
 
 

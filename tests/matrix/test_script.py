@@ -67,6 +67,8 @@ def test_double_braces_are_braces(load_text: LoadText) -> None:
         (text(', "{batch.x}"'), ("command[8]: '{batch.x}': {batch.x} is not a placeholder", "{{ and }}")),
         (text(', "{"'), ("command[8]: '{': ",)),
         (text(', "{preset}"'), ("{preset} cannot be a placeholder",)),
+        (text(', "{model_config}"'), ("{model_config} cannot be a placeholder",)),
+        (text(', "{_x}"'), ("{_x} cannot be a placeholder",)),
         (text().replace('"{out}"', "x"), ("command: {out} is missing",)),
         (text().replace('"{batch}"', "many"), ("command: {batch} or {batch_global} is missing",)),
         (text(rest="workload: {name: pi07}\n"), ("given.yaml:4: workload: ", "not both")),
