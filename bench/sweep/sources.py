@@ -5,6 +5,7 @@ Files are found by path, so that no part of a workload is imported for it.
 
 import hashlib
 import itertools
+import os
 import re
 import sys
 from collections.abc import Iterator, Sequence
@@ -43,11 +44,15 @@ def of_script(folder: Path, command: Sequence[str]) -> Sources:
     there."""
     home = Path(bench.__file__).parent
     words = [word.replace("{{", "{").replace("}}", "}") for word in command]
-    modules = [after.replace(".", "/") for word, after in itertools.pairwise(words) if word == "-m"]
-    names = [*words, *(f"{module}.py" for module in modules), *(f"{module}/__main__.py" for module in modules)]
-    files = [folder / name for name in names if Path(name).suffix in SOURCES and not Path(name).is_absolute()]
-    named = {str(file): [file] for file in files if file.is_file()}
-    theirs = _with_imports(folder, named)
+    modules = [after.partition(".")[0] for word, after in itertools.pairwise(words) if word == "-m"]
+    modules = [module for module in modules if module.isidentifier()]  # -m may be the script's own option
+    names = [*words, *(word.partition("=")[2] for word in words)]  # --config=a.yaml
+    files = [folder / name for name in names if Path(name).suffix in SOURCES]
+    # os.path: a word may be a program of a shell, and too long for a path.
+    own = [file for file in files if file.is_relative_to(folder) and os.path.isfile(file)]
+    roots = list(dict.fromkeys([folder, *(file.parent for file in own)]))  # python imports from a script's own folder
+    named = {str(file): [file] for file in own} | {module: _module(folder, module) for module in modules}
+    theirs = _with_imports(roots, named)
     ours = [file for part in ("launch/environment.py", "backends") for file in _files(home / part)]
     return {**_digests(home.parent, ours), **_digests(folder, theirs)}
 
@@ -64,18 +69,22 @@ def _workload(top: str) -> tuple[Path, list[Path]]:
     root = place.parent
     if root.name in ("site-packages", "dist-packages"):
         return root, _files(place)
-    return root, _with_imports(root, {top: _files(place)})
+    return root, _with_imports([root], {top: _files(place)})
 
 
-def _with_imports(root: Path, found: dict[str, list[Path]]) -> list[Path]:
-    """Files by the name of their module, and those of the modules in ``root`` that they import."""
+def _with_imports(roots: Sequence[Path], found: dict[str, list[Path]]) -> list[Path]:
+    """Files by the name of their module, and those of the modules in ``roots`` that they import."""
     waiting = [file for files in found.values() for file in files if file.suffix == ".py"]
     while waiting:
         for name in _imported(waiting.pop()):
             if name not in found and name != "bench":
-                found[name] = [*_files(root / name), *_files(root / f"{name}.py")]
+                found[name] = [file for root in roots for file in _module(root, name)]
                 waiting += found[name]
     return [file for files in found.values() for file in files]
+
+
+def _module(root: Path, name: str) -> list[Path]:
+    return [*_files(root / name), *_files(root / f"{name}.py")]
 
 
 def _files(place: Path) -> list[Path]:

@@ -99,6 +99,23 @@ def test_a_script_counts_with_the_files_that_its_command_names_and_what_they_imp
     assert differing(found, sources.of_script(tmp_path, command)) == ("nets/deep.py",)
 
 
+def test_a_script_in_a_folder_below_imports_from_its_own_folder(tmp_path: Path) -> None:
+    for name, text in {"src/train.py": "import nets\n", "src/nets.py": "", "conf/a.yaml": "", "nets2.py": ""}.items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(text)
+    command = ["python", str(tmp_path / "src/train.py"), "--config=conf/a.yaml", "x" * 300 + ".py"]
+    found = sources.of_script(tmp_path, command)
+    assert {name for name in found if not name.startswith("bench/")} == {"src/train.py", "src/nets.py", "conf/a.yaml"}
+
+
+def test_a_module_of_a_command_counts_with_its_package(tmp_path: Path) -> None:
+    (tmp_path / "own").mkdir()
+    for name, text in {"own/train.py": "from .nets import deep\n", "own/nets.py": "", "beside.py": ""}.items():
+        (tmp_path / name).write_text(text)
+    found = sources.of_script(tmp_path, ["python", "-m", "own.train", "-m", "/models/x"])
+    assert {name for name in found if not name.startswith("bench/")} == {"own/train.py", "own/nets.py"}
+
+
 def test_only_models_of_transformers_depend_on_how_bench_makes_them() -> None:
     workloads.load("pi07")
     made = "bench/workloads/huggingface/model.py"
