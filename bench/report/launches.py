@@ -50,14 +50,15 @@ def _figures(each: Sequence[Measured], middle: Measured) -> Measured:
     launches = tuple(launch for figures in each for launch in figures.launches)
     step_s = mean_step_s(launches)
     rate = middle.samples_per_s_global * mean_step_s(middle.launches) / step_s
+    times = [figures.step_time_s_per_rank for figures in each]  # a script may state them in one launch alone
     merged = replace(
         middle,
         launches=launches,
         samples_per_s_global=rate,
         interval=throughput_interval(rate, replace(middle, launches=launches)),
-        step_time_s_per_rank=tuple(
-            statistics.fmean(times) for times in zip(*(figures.step_time_s_per_rank for figures in each), strict=True)
-        ),
+        step_time_s_per_rank=tuple(map(statistics.fmean, zip(*times, strict=True)))
+        if len(set(map(len, times))) == 1
+        else (),
         peak_allocated_bytes_rank_max=_worst([figures.peak_allocated_bytes_rank_max for figures in each]),
         peak_reserved_bytes_rank_max=_worst([figures.peak_reserved_bytes_rank_max for figures in each]),
         capacity_share_rank_max=_worst([figures.capacity_share_rank_max for figures in each]),

@@ -77,8 +77,8 @@ def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRati
 
 
 def _of_the_same_sources(*rows: Row) -> bool:
-    """Whether all their launches differ in the same files from the newest sources, or in none."""
-    return len({launch.stale for row in rows for launch in row.each}) == 1
+    """Whether all their launches that measured differ in the same files from the newest sources, or in none."""
+    return len({launch.stale for row in rows for launch in row.each if launch.measured}) == 1
 
 
 def throughput_reach(row: Row) -> Reach | None:

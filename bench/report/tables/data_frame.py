@@ -28,7 +28,8 @@ def summary_of(folders: Sequence[Path]) -> Summary:
     Raises:
         InputError: a folder holds no run.
     """
-    stores = dict(zip(run_names(folders), map(Store, folders), strict=True))
+    different = list({folder.resolve(): folder for folder in folders}.values())
+    stores = dict(zip(run_names(different), map(Store, different), strict=True))
     results = {name: store.results() for name, store in stores.items()}
     merged, _ = merge(results, {name: store.probes() for name, store in stores.items()})
     for store in stores.values():
