@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
+from bench.records.cell import Cell
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
@@ -34,13 +35,18 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         "num_processes": cell.num_processes,
         "mixed_precision": cell.mixed_precision,
         "memory_limit_bytes": cell.memory_limit_bytes,
-        **cell.train.model_dump(mode="json"),
+        **train_of(cell),
         **cell.measure.model_dump(mode="json"),
         **observed,
         **_of_machine(machine),
         **({RUN: result.axes[RUN]} if RUN in result.axes else {}),
     }
     return result.known(fields)
+
+
+def train_of(cell: Cell) -> dict[str, JsonValue]:
+    """The settings of training. An option of the same name stands in their place, as in a matrix."""
+    return {name: value for name, value in cell.train.model_dump(mode="json").items() if name not in cell.options}
 
 
 def _of_machine(machine: Machine) -> dict[str, JsonValue]:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from bench.records.outcome import Result
-from bench.report.contract import same
+from bench.report.contract import same, train_of
 from bench.report.rows import CellRows
 
 
@@ -28,7 +28,7 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
         "num_processes": cell.num_processes,
         "mixed_precision": cell.mixed_precision,
         "memory_limit_bytes": cell.memory_limit_bytes,
-        **cell.train.model_dump(mode="json"),
+        **train_of(cell),
         **cell.measure.model_dump(mode="json"),
         "cell": cell_id or cell.id,
     }

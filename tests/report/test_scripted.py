@@ -39,6 +39,20 @@ def test_repeated_launches_of_scripts_decide_which_is_faster() -> None:
     assert "ddp 1.50×" in rendered([*scripted("ddp"), *scripted("zero2", 1.5)])
 
 
+def test_an_axis_of_a_script_may_have_the_name_of_a_setting_of_training() -> None:
+    script = Script(command=("train", "{compile}", "{batch}", "{out}"))
+    results = []
+    for value in (True, False):
+        one = scripted("ddp")[0]
+        of = cell("ddp", script=script, workload="train.py", options={"compile": value})
+        attempt = one.attempt.model_copy(update={"cell": of})
+        axes, stated = {"backend": "ddp", "compile": value}, ("compile",)
+        results.append(one.model_copy(update={"attempt": attempt, "axes": axes, "stated": stated}))
+    summary = summarize(results)
+    assert [one.contract["compile"] for one in summary.cells] == [True, False]
+    assert [one.rows[0].settings["compile"] for one in summary.cells] == [True, False]
+
+
 def test_what_a_script_does_not_state_is_unknown() -> None:
     text = rendered(scripted("ddp", peak_allocated_bytes=2**30, capacity_bytes=2**32))
     assert "A script measures itself" in text
