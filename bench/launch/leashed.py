@@ -30,7 +30,7 @@ class Leashed:
         limit_bytes: int | None = None,
     ) -> None:
         self.log = log
-        leash = [sys.executable, "-m", "bench.launch.leash", str(getpid()), folder, str(limit_bytes or 0)]
+        leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(getpid()), folder, str(limit_bytes or 0)]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
                 [*leash, *command],
