@@ -6,8 +6,9 @@ from bench.records.outcome import Result
 from bench.records.sources import Sources, differing
 from bench.report.contract import RUN
 
-Newest = Mapping[tuple[str, str], Sources]
-"""By workload, and by run where `merge_runs` keeps runs apart."""
+Made = tuple[str, tuple[str, ...], str]
+Newest = Mapping[Made, Sources]
+"""By workload, by the command of a script, and by run where `merge_runs` keeps runs apart."""
 
 
 def newest_sources(results: Sequence[Result]) -> Newest:
@@ -21,5 +22,7 @@ def stale_files(result: Result, newest: Newest) -> tuple[str, ...]:
     return differing(result.sources, newest.get(_workload(result), {})) if result.sources is not None else ()
 
 
-def _workload(result: Result) -> tuple[str, str]:
-    return result.attempt.cell.workload, str(result.axes.get(RUN, ""))
+def _workload(result: Result) -> Made:
+    """The name of a script is that of its file: two folders may have one train.py each."""
+    cell = result.attempt.cell
+    return cell.workload, cell.script.command if cell.script else (), str(result.axes.get(RUN, ""))

@@ -2,7 +2,8 @@
 
 from examples import MACHINE, launched, ok, rendered, result
 
-from bench.records.outcome import Result
+from bench.records.outcome import Failed, Result
+from bench.records.script import Script
 from bench.report.compare import compare_runs
 from bench.report.contract import RUN
 from bench.report.speedup import compare_axis
@@ -30,6 +31,19 @@ def test_a_row_is_stale_when_the_newest_of_its_workload_has_other_sources() -> N
     assert stale(made(OLD, 1), made(OLD, 2, "fsdp")) == []
     assert stale(made(OLD, 1), made(NEW, 2, "fsdp", workload="mine:Mine")) == []
     assert stale(made(OLD, 1, run="a"), made(NEW, 2, "fsdp", run="b")) == []
+
+
+def test_scripts_with_different_commands_do_not_make_each_other_stale() -> None:
+    def scripts(*folders: str) -> list[Result]:
+        return [
+            result(ok(), workload="train.py", script=Script(command=("python", f"{folder}/train.py"))).model_copy(
+                update={"sources": {f"{number}.py": "0"}, "started_at": f"2026-01-01T0{number}:00:00+00:00"}
+            )
+            for number, folder in enumerate(folders)
+        ]
+
+    assert stale(*scripts("a", "b")) == []
+    assert stale(*scripts("a", "a")) == ["ddp"]
 
 
 def test_a_row_that_does_not_know_its_sources_is_not_stale() -> None:
@@ -71,10 +85,16 @@ def test_launches_of_mixed_sources_decide_nothing() -> None:
     assert "made by different sources (stale)" in rendered(slow + mixed)
     assert stale(*slow, *mixed) == ["ddp", "fsdp"]
     assert word(slow + launches(NEW, "fsdp", 0.1)) == "undecided"
+    failed = {
+        "outcome": Failed(rank=None, phase=None, reason="no"),
+        "sources": NEW,
+        "started_at": "2026-01-02T00:00:00",
+    }
+    assert word([*slow, *fast[:3], fast[3].model_copy(update=failed)]) == "faster"
 
 
 def test_show_knows_what_the_run_holds_besides_the_cell() -> None:
-    one, newest = made(OLD, 1), {("pi07", ""): NEW}
+    one, newest = made(OLD, 1), {("pi07", (), ""): NEW}
     attempts = next(part for part in show([one], {}, newest=newest) if part.title == "Attempts")
     assert "2 (stale)" in str(attempts)
     assert "stale" not in str(next(part for part in show([one], {}) if part.title == "Attempts"))
