@@ -20,7 +20,8 @@ def main(parent: int, folder: str, limit_bytes: int, command: list[str]) -> None
     leash = os.getpid()
     child = os.fork()
     if child == 0:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):  # python ignores two, and exec would keep that
+            signal.signal(number, signal.SIG_DFL)
         processes.die_with_parent(leash)
         os.environ[processes.PARENT] = str(os.getpid())  # exec keeps it, and the death signal too: prctl(2)
         os.chdir(folder)
