@@ -92,8 +92,8 @@ def check(file: MatrixFile, places: Places, device: Device) -> None:
             if name in file.model_fields_set:
                 raise _error(f"{name} belongs to a script, and there is no command", places, (name,))
         return
-    if any(key[:1] == ("workload",) for key in places):
-        raise _error("a matrix has a workload or a command, not both", places, ("workload",), fix="leave one out")
+    if key := _first(places, "workload"):
+        raise _error("a matrix has a workload or a command, not both", places, key, fix="leave one out")
     _check_words(script, places)
     _check_result(script, places)
     _check_settings(script, places)
@@ -206,8 +206,13 @@ def _check_settings(script: Script, places: Places) -> None:
         if key in places and not script.uses(*OF_BENCH[name]):
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
             raise _error("has no effect on the script", places, key, fix=f"put {use} into the command")
-    if any(key[:1] == ("train",) for key in places):
-        raise _error("bench cannot set how a script trains", places, ("train",), fix="use placeholders of your own")
+    if trained := _first(places, "train"):
+        raise _error("bench cannot set how a script trains", places, trained, fix="use placeholders of your own")
+
+
+def _first(places: Places, section: str) -> Key | None:
+    """Where a section, or with overrides alone a field of it, is given."""
+    return next((key for key in places if key[:1] == (section,)), None)
 
 
 def _error(problem: str, places: Places, key: Key, **more: Any) -> InputError:
