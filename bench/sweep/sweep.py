@@ -259,9 +259,9 @@ class Sweep:
             self.proven.add(ranks)
 
     def _succeeded(self, ranks: int) -> bool:
-        """Whether an attempt with as many ranks did: a mistake in the workload is then of one cell alone."""
-        ok = [one.attempt.cell.num_processes for one in self.results() if one.outcome.kind == "ok"]
-        return ranks in ok
+        """Whether an attempt with as many ranks and these sources did: a mistake is then of one cell alone."""
+        ok = (one for one in self.results() if one.outcome.kind == "ok" and not self.changed(one))
+        return any(one.attempt.cell.num_processes == ranks for one in ok)
 
     def _note_once(self, text: str) -> None:
         if text not in self.noted:

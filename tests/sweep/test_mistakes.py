@@ -17,6 +17,7 @@ from bench.records.cell import Cell
 from bench.records.outcome import Failed, Ok
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankError, RankOutcome
+from bench.records.sources import Sources
 from bench.records.verdict import Goal
 from bench.store import spool
 from bench.store.run_folder import Store
@@ -50,7 +51,7 @@ WELL: list[RankOutcome] = [rank(number).model_copy(update={"units": ("Block",)})
 PLANS = [CellPlan(cell=cell(name), batches=(1,), axes={"backend": name}) for name in ("ddp", "fsdp")]
 
 
-def sweep_with(folder: Path, ranks: Ranks) -> str:
+def sweep_with(folder: Path, ranks: Ranks, sources: Sources | None = None) -> str:
     """Sweep both cells; returns what was said."""
     store, said = Store(folder), io.StringIO()
     with store.open(MACHINE, [plan.cell for plan in PLANS], ""), Progress(Console(file=said, width=200)) as progress:
@@ -67,6 +68,7 @@ def sweep_with(folder: Path, ranks: Ranks) -> str:
             executor=ranks,
             progress=progress,
             beside=Looks(store.root, []),
+            sources=sources,
         ).run()
     return said.getvalue()
 
@@ -88,6 +90,13 @@ def test_a_mistake_after_a_success_is_of_its_cell_alone(tmp_path: Path) -> None:
     assert set(outcomes) == {"ok", "failed"}
     assert isinstance(outcomes["failed"], Failed)
     assert outcomes["failed"].fault == "workload"
+
+
+def test_a_success_of_other_sources_proves_nothing(tmp_path: Path) -> None:
+    sweep_with(tmp_path / "run", Ranks(WELL, WELL), {"mine.py": "before"})
+    with pytest.raises(InputError, match="units name Blok"):
+        sweep_with(tmp_path / "run", Ranks([MISTAKE, rank(1)]), {"mine.py": "after"})
+    assert [result.outcome.kind for result in Store(tmp_path / "run").results()] == ["ok", "ok"]
 
 
 def test_the_first_attempt_checks_and_says_which_units_were_found(tmp_path: Path) -> None:
