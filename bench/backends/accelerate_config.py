@@ -13,7 +13,7 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
 
     Args:
         units: class names of the modules to shard, each as one unit; a user's config may name others. None: the
-            runner finds them in the model.
+            runner finds them in the model. Empty: the model is one unit.
         device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
             process on a single machine. The runner's device shim then keeps the ranks on the CPU.
     """
@@ -31,9 +31,10 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
         "num_processes": cell.num_processes,
         "use_cpu": device == "cpu" and backend.family == "single",
     }
-    if FAMILIES[backend.family].wraps_units and units is not None:
-        config["fsdp_config"] = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units), **config.get("fsdp_config", {})}
-        config["fsdp_config"] |= sharding_config(cell)
+    if FAMILIES[backend.family].wraps_units:
+        # accelerate would look for a class with an empty name
+        named = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units)} if units else {}
+        config["fsdp_config"] = {**named, **config.get("fsdp_config", {}), **sharding_config(cell)}
     if backend.family == "deepspeed":
         config["deepspeed_config"] = {**config.get("deepspeed_config", {}), **sharding_config(cell)}
         if "deepspeed_config_file" in config["deepspeed_config"]:

@@ -164,7 +164,7 @@ class Regime(Frozen):
     mesh: Annotated[dict[str, AtLeastOne] | None, LATER] = None
     """fsdp2: the sizes of its mesh's dimensions by name. null: no mesh, or stored before this field existed."""
     reshard_after_forward: Annotated[bool | int | None, LATER] = None
-    """fsdp2: as the units do it; null elsewhere."""
+    """fsdp2: as the units do it; null elsewhere, and if the model is one unit."""
     offload: Annotated[Offload | None, LATER] = None
     """What FSDP or DeepSpeed keeps on the host; null elsewhere."""
     overlap_comm: Annotated[bool | None, LATER] = None

@@ -5,6 +5,7 @@ from collections import Counter
 from torch import nn
 from torch._dynamo.utils import calculate_time_spent, counters
 
+from bench.errors import InputError
 from bench.records.cell import Train
 from bench.records.rank_outcome import Compilation
 
@@ -13,8 +14,17 @@ def compile_as_requested(train: Train, model: nn.Module, units: tuple[str, ...])
     """Compile each unit, or the whole model, after sharding; the compiler itself runs at the first step.
 
     Compiled units leave the hooks of the outer model outside their graphs.
+
+    Raises:
+        InputError: units are requested, and there is none. The model would run uncompiled.
     """
     match train.compile:
+        case "unit" if not units:
+            raise InputError(
+                "compile: unit has nothing to compile: the workload has no units",
+                field="train.compile",
+                fix="name the classes of the model's layers in the workload's units, or use compile: model",
+            )
         case "unit":
             for module in model.modules():
                 # fully_shard gives a unit a new class, derived from its own.

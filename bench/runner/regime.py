@@ -43,16 +43,20 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
         optimizer_dtype=_dtypes(moments),
         reduction_dtype=(step.reduction_dtype or _reduction(job.model)) if job.accelerator.num_processes > 1 else None,
         matmul_shares=step.matmul_shares,
-        **sharding.observed(job.model),
+        **sharding.observed(job.model, job.unit_names),
     )
 
 
 def check(cell: Cell, device: Device, regime: Regime) -> None:
     """Raises RegimeMismatch, which names both sides of every difference."""
+    unknown = {
+        "matmul_dtype" if regime.matmul_shares is None else None,
+        "reshard_after_forward" if regime.reshard_after_forward is None else None,  # no unit could show it
+    }
     differences = [
         f"{name}: requested {wanted}, observed {getattr(regime, name)}"
         for name, wanted in expected_regime(cell, device).items()
-        if getattr(regime, name) != wanted and not (name == "matmul_dtype" and regime.matmul_shares is None)
+        if getattr(regime, name) != wanted and name not in unknown
     ]
     if shards_parameters(cell) != (regime.sharded_parameters > 0):
         wanted = "some" if shards_parameters(cell) else "none"

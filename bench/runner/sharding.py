@@ -56,16 +56,20 @@ def meshed(accelerator: Accelerator, cell: Cell) -> Iterator[None]:
         state.device_mesh, state.parallelism_config = None, own
 
 
-def observed(model: nn.Module) -> dict[str, Any]:
-    """The attributes of `Regime` that the options decide, from a prepared model that has made a step."""
+def observed(model: nn.Module, units: tuple[str, ...]) -> dict[str, Any]:
+    """The attributes of `Regime` that the options decide, from a prepared model that has made a step.
+
+    Args:
+        units: class names of the modules that are sharded, each as one.
+    """
     if isinstance(model, FSDPModule):
-        units = [module for module in model.modules() if isinstance(module, FSDPModule)]
-        found = (unit._get_fsdp_state()._fsdp_param_group for unit in units)
+        sharded = (module for module in model.modules() if isinstance(module, FSDPModule))
+        found = (module._get_fsdp_state()._fsdp_param_group for module in sharded)
         groups = [group for group in found if group is not None]
         root = _root(groups[0].mesh_info.mesh)
         return {
             "mesh": dict(zip(root.mesh_dim_names, root.mesh.shape, strict=True)) if root.mesh_dim_names else None,
-            "reshard_after_forward": _reshards(groups),
+            "reshard_after_forward": _reshards(groups) if units else None,
             "offload": _params(any(isinstance(group.offload_policy, CPUOffloadPolicy) for group in groups)),
         }
     if isinstance(model, FSDP):

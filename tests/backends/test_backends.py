@@ -114,7 +114,10 @@ def test_options_of_sharding(backend: str, train: dict[str, Any], wanted: dict[s
 @pytest.mark.parametrize("backend", ["fsdp", "fsdp2"])
 def test_units_that_are_not_known_yet_are_left_to_the_runner(backend: str) -> None:
     named = "fsdp_transformer_layer_cls_to_wrap"
-    assert named not in backends.accelerate_config(of(backend), None, "cpu")["fsdp_config"]
+    for units in (None, ()):
+        config = backends.accelerate_config(of(backend, **option(offload="params")), units, "cpu")["fsdp_config"]
+        assert named not in config
+        assert config["fsdp_offload_params"] is True
     assert backends.accelerate_config(of(backend), UNITS, "cpu")["fsdp_config"][named] == "Layer,VisionLayer"
 
 

@@ -22,6 +22,7 @@ from torch.optim import AdamW
 from torch.optim.lr_scheduler import LambdaLR
 from torch.utils.data import DataLoader
 
+from bench.backends import expected_regime
 from bench.errors import InputError
 from bench.launch import attempt_files
 from bench.model.workload import Pi07
@@ -358,6 +359,23 @@ def test_a_model_is_compiled_as_a_whole_or_not_at_all() -> None:
     assert [module for module in model.modules() if module._compiled_call_impl] == []
     compile_as_requested(Train(compile="model"), model, ("Linear",))
     assert [module for module in model.modules() if module._compiled_call_impl] == [model]
+
+
+def test_units_that_are_not_there_are_not_compiled_in_silence() -> None:
+    with pytest.raises(InputError, match="compile: unit has nothing to compile"):
+        compile_as_requested(Train(compile="unit"), nn.Linear(1, 1), ())
+
+
+def test_what_no_unit_shows_of_a_regime_is_not_checked() -> None:
+    job = job_of()
+    step(job, batches_of(job), no_lap)
+    found = observe(job)
+    wanted = expected_regime(cell("fsdp2"), "cpu")
+    assert wanted["reshard_after_forward"] is True
+    with pytest.raises(RuntimeError) as error:
+        check(cell("fsdp2"), "cpu", found)
+    assert "sharding: requested fully_shard" in str(error.value)
+    assert "reshard_after_forward" not in str(error.value)
 
 
 @pytest.mark.parametrize("backend", ["ddp", "fsdp2", "zero3"])
