@@ -17,6 +17,7 @@ reports/<name>/
 import fcntl
 import os
 import re
+import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -216,6 +217,7 @@ class Store:
         """Make the attempt unfinished again; its files stay below `superseded/`."""
         folder = self.folder(attempt)
         if folder.exists():
+            shutil.rmtree(spool.checkpoint_folder(folder), ignore_errors=True)  # bench was killed while it was saved
             aside = self.root / "superseded" / folder.relative_to(self.root / "attempts")
             aside.parent.mkdir(parents=True, exist_ok=True)
             number = max((int(old.suffix[1:]) for old in self._aside(folder)), default=-1) + 1

@@ -72,9 +72,11 @@ def test_every_earlier_measurement_is_set_aside(tmp_path: Path, stack: ExitStack
         folder = store.begin(A.attempt)
         assert list(folder.iterdir()) == []
         (folder / "rank0.log").write_text(f"turn {turn}")
+        (folder / "checkpoint").mkdir()  # left by a bench that was killed
     aside = sorted((tmp_path / "superseded").glob("*/*"))
     assert [folder.name for folder in aside] == ["b1.0", "b1.1", "b11.0"]
     assert [(folder / "rank0.log").read_text() for folder in aside[:2]] == ["turn 0", "turn 1"]
+    assert not any((folder / "checkpoint").exists() for folder in aside)
     assert store.result(A.attempt) is None
     assert store.result(eleven.attempt) == eleven
 
