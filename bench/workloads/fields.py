@@ -2,7 +2,7 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from inspect import Parameter
 from typing import Any
 
@@ -25,11 +25,14 @@ def config_of(name: str, made: Callable[..., Any]) -> type[BaseModel]:
     Raises:
         InputError: a parameter cannot be a field.
     """
+
+    def make(**given: Any) -> type[BaseModel]:
+        return create_model("Config", __config__=STRICT, __module__=made.__module__, **given)
+
     field = None
     try:
-        parameters = inspect.signature(made, eval_str=True).parameters.values()
         fields: dict[str, Any] = {}
-        for parameter in parameters:
+        for parameter in _parameters(made):
             field = parameter.name
             if parameter.kind is Parameter.POSITIONAL_ONLY:
                 raise TypeError("it can only be given by its position")
@@ -38,10 +41,10 @@ def config_of(name: str, made: Callable[..., Any]) -> type[BaseModel]:
             if field.startswith("_"):
                 raise TypeError("its name begins with an underscore")
             fields[field] = _field(made, parameter)
-            alone = create_model("Config", __config__=STRICT, **{field: fields[field]})  # to name the wrong one
+            alone = make(**{field: fields[field]})  # to name the wrong one
             if not alone.__pydantic_complete__:
                 raise TypeError(f"the type {parameter.annotation!r} is not defined")
-        return create_model("Config", __config__=STRICT, **fields)
+        return make(**fields)
     except (PydanticUserError, NameError, TypeError, ValueError) as error:
         which = f"its parameter {field!r}" if field else "its signature"
         raise InputError(
@@ -54,6 +57,14 @@ def config_of(name: str, made: Callable[..., Any]) -> type[BaseModel]:
 def arguments(config: BaseModel) -> dict[str, Any]:
     """The fields of ``config`` as the arguments of what it was made for."""
     return {name: getattr(config, name) for name in type(config).model_fields}
+
+
+def _parameters(made: Callable[..., Any]) -> Iterable[Parameter]:
+    """With their annotations. What a function returns may be annotated with a name that only type checkers import."""
+    try:
+        return inspect.signature(made, eval_str=True).parameters.values()
+    except NameError:
+        return inspect.signature(made).parameters.values()
 
 
 def _field(made: Callable[..., Any], parameter: Parameter) -> tuple[Any, Any]:

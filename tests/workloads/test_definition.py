@@ -109,6 +109,17 @@ def test_a_function_that_returns_something_else_is_said(returned: Callable[[], A
         made(define("m:f", returned)).build()
 
 
+def returns(width: "int" = 3, kinds: "list[str] | None" = None) -> "Nowhere":  # type: ignore[name-defined]  # noqa: F821
+    return "model", [1]
+
+
+def test_what_a_function_returns_may_have_a_type_that_is_not_imported() -> None:
+    definition = define("m:returns", returns)
+    assert made(definition, width="4", kinds=["a"]).build() == "model"
+    with pytest.raises(ValidationError):
+        made(definition, width="x")
+
+
 def with_class(x: object = print) -> None: ...
 def by_position(x, /) -> None: ...
 def hidden(_x=1) -> None: ...
