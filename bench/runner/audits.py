@@ -106,7 +106,7 @@ def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) ->
     model = build(audit.cell, task).to(accelerator.device)
     model.train()
     dataset = samples_of(audit.cell, task)
-    forward = Forward(task, model)
+    forward = Forward(task, model, accelerator.device)
     batches = iter(loader_of(audit.cell, dataset, accelerator, audit.batch_per_rank))
     named = dict(model.named_parameters())
     unused: dict[str, list[int]] = {name: [] for name in named}

@@ -30,9 +30,11 @@ class Forward:
     ``loss(output, target)`` receives the output in fp32 and the target: a tuple's last part, else the whole batch.
     """
 
-    def __init__(self, task: Workload, model: nn.Module) -> None:
-        """Look at a model that is not sharded yet."""
+    def __init__(self, task: Workload, model: nn.Module, device: torch.device | None = None) -> None:
+        """Look at a model that is not sharded yet, and move a loss that has tensors, such as weights, to ``device``."""
         self._loss: Callable[[Any, Any], Any] | None = getattr(task, "loss", None)
+        if device is not None and isinstance(self._loss, nn.Module):
+            self._loss.to(device)
         self._dtype = _dtype(model) if getattr(task, "cast_inputs", True) else None
         self._signature = inspect.signature(model.forward)
         self._fits = False
@@ -104,12 +106,15 @@ def _is_floating(value: object) -> bool:
 
 def _scalars(output: Any) -> dict[str, Tensor]:
     if isinstance(output, Mapping):
-        found: dict[str, Any] = {name: output[name] for name in METRICS if name in output}
+        found: dict[str, Any] = {name: output[name] for name in METRICS if output.get(name) is not None}
     else:
         found = {"loss": output if isinstance(output, Tensor) else getattr(output, "loss", None)}
     loss = found.get("loss")
     if isinstance(loss, Tensor) and loss.numel() == 1:
-        return {**found, "loss": loss.reshape(())}
+        scalars = {name: torch.as_tensor(value, device=loss.device) for name, value in found.items()}
+        if several := next((name for name, value in scalars.items() if value.numel() != 1), None):
+            raise InputError(f"the workload's forward returned {_words(scalars[several])} as {several}, not a scalar")
+        return {name: value.reshape(()) for name, value in scalars.items()}
     raise InputError(
         f"the workload's forward returned {_words(output)}, which holds no loss",
         allowed='a scalar, {"loss": ...}, an object with .loss; or anything, if the workload has loss(output, target)',

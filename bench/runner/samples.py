@@ -3,12 +3,12 @@
 import inspect
 import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader, Dataset, Sampler
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from bench import processes
 from bench.errors import InputError
@@ -26,9 +26,10 @@ def samples_of(cell: Cell, task: Workload) -> Dataset[Any]:
     torch.manual_seed(cell.measure.seed)
     takes_seed = bool(inspect.signature(task.dataset).parameters)
     samples = task.dataset(cell.measure.seed) if takes_seed else task.dataset()  # type: ignore[call-arg]
-    if not (hasattr(samples, "__len__") and hasattr(samples, "__getitem__")):
+    by_index = hasattr(samples, "__getitem__") and not isinstance(samples, IterableDataset | Mapping)
+    if not (hasattr(samples, "__len__") and by_index):
         raise InputError(
-            f"the workload's dataset is a {type(samples).__name__} without a length",
+            f"the workload's dataset is a {type(samples).__name__} without a length or an index",
             allowed="a map-style dataset, or a list: it has __len__ and __getitem__",
         )
     if not len(samples):

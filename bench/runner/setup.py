@@ -86,7 +86,7 @@ def set_up(cell: Cell, shim: Shim, batch_per_rank: int, *, check: bool = False) 
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
         work = work_of(task)
-    samples, forward = samples_of(cell, task), Forward(task, model)
+    samples, forward = samples_of(cell, task), Forward(task, model, accelerator.device)
     units = Units(model, names) if cell.train.compile == "none" else None
     with sharding.meshed(accelerator, cell):
         prepared = _prepare(accelerator, cell, model, names)
@@ -122,7 +122,7 @@ def work_of(task: workloads.Workload) -> Work | None:
         if hasattr(task, "tokens_per_sample") and (tokens := task.tokens_per_sample()) is not None:
             stated |= {"tokens_per_sample": tokens}
         return Work(**stated) if stated else None
-    except (AttributeError, ValueError) as error:
+    except (AttributeError, TypeError, ValueError) as error:
         raise InputError(
             f"the workload states no possible FLOPs and tokens of a sample: {str(error).splitlines()[0]}",
             allowed=["flops_per_sample() with integers step and recomputed < step", "tokens_per_sample(): an integer"],

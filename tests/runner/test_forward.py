@@ -171,3 +171,16 @@ def test_samples_that_forward_does_not_take_are_said() -> None:
         InputError, match=r"forward\(batch: Any\) -> Any does not take its samples: too many positional"
     ):
         run(OfBatch(), PAIRS)
+
+
+def test_a_metric_may_be_a_number_but_not_several() -> None:
+    assert run(OfBatch({"loss": ONE, "accuracy": 0.5, "mse": None}), DICTS) == {"loss": 1, "accuracy": 0.5}
+    with pytest.raises(InputError, match=r"returned a tensor of shape \(2, 3\) as l1, not a scalar"):
+        run(OfBatch({"loss": ONE, "l1": X}), DICTS)
+
+
+def test_the_tensors_of_a_loss_are_moved() -> None:
+    loss = nn.CrossEntropyLoss(weight=torch.ones(2))
+    Forward(SimpleNamespace(loss=loss), OfBatch(), torch.device("meta"))  # type: ignore[arg-type]
+    assert loss.weight is not None
+    assert loss.weight.is_meta

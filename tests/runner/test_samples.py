@@ -44,9 +44,20 @@ class Stream(IterableDataset[int]):
         return iter([1])
 
 
+class SizedStream(Stream):
+    def __len__(self) -> int:
+        return 1
+
+
 @pytest.mark.parametrize(
     ("samples", "words"),
-    [([], "is empty"), (TensorDataset(torch.ones(0, 2)), "is empty"), (Stream(), "is a Stream without a length")],
+    [
+        ([], "is empty"),
+        (TensorDataset(torch.ones(0, 2)), "is empty"),
+        (Stream(), "is a Stream without a length or an index"),
+        (SizedStream(), "is a SizedStream without"),
+        ({"x": torch.ones(2)}, "is a dict without"),
+    ],
 )
 def test_samples_that_cannot_be_repeated_are_said(samples: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
