@@ -132,7 +132,7 @@ def _found(source: str) -> str:
     """``source``; if it is a folder, its path. It is looked for like the module of any other workload."""
     if not _names_folder(source):
         return source
-    places = [Path(place) / source for place in ("", *sys.path)]
+    places = [Path(place) / source for place in (*sys.path, "")]
     return str(next((place for place in places if (place / "config.json").is_file()), places[0]).absolute())
 
 

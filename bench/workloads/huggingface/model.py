@@ -25,7 +25,7 @@ def config_of(description: Description, options: Options) -> Any:
     try:
         config = kind(**given)
     except Exception as error:  # a config class may raise anything
-        why = str(error).strip().splitlines()[-1]
+        why = (str(error).strip() or type(error).__name__).splitlines()[-1]
         raise InputError(f"{kind.__name__} refuses these values: {why}", field="workload") from error
     config.use_cache = False
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:

@@ -72,9 +72,10 @@ class Samples(Dataset[dict[str, Tensor]]):
         return torch.randint(self._config.num_labels, (), generator=random)
 
     def _picture(self, random: Generator) -> Tensor:
-        size: Any = getattr(self._config, "image_size", 224)
+        config = getattr(self._config, "vision_config", self._config)  # CLIP has one for pictures and one for text
+        size: Any = getattr(config, "image_size", 224)
         height, width = (size, size) if isinstance(size, int) else size
-        return torch.randn(self._config.num_channels, height, width, generator=random)
+        return torch.randn(config.num_channels, height, width, generator=random)
 
     def _sound(self, random: Generator) -> Tensor:
         config = self._config
