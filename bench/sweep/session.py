@@ -5,9 +5,12 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from importlib.machinery import PathFinder
 from pathlib import Path
 
+import bench
 from bench import backends, machine, workloads
+from bench.errors import InputError
 from bench.launch.environment import added_environment
 from bench.launch.executor import Context
 from bench.launch.launchers import LAUNCHERS
@@ -49,11 +52,14 @@ def opened(
         keep_matrix: do not write the folder's `matrix.yaml`.
 
     Raises:
-        InputError: another run uses the folder, or its results come from a different machine.
+        InputError: another run uses the folder, its results come from a different machine, or ranks would not find
+            bench.
     """
     scripted = matrix.command is not None
     if scripted:
         check_program(matrix, os.environ.get("PATH", ""))
+    else:
+        _check_not_hidden(Path.cwd())
     store = Store(folder)
     added, recorded = added_environment(1, hardware, os.environ), recorded_environment(os.environ)
     record = machine.record(hardware, os.environ, added, recorded)
@@ -92,6 +98,17 @@ def opened(
                 progress=progress,
                 beside=Sampler(store.root),
             )
+
+
+def _check_not_hidden(folder: Path) -> None:
+    """Raises InputError if ranks that start in ``folder`` would import a file of the user's as bench."""
+    found = PathFinder.find_spec("bench", [str(folder)])
+    if found is not None and found.origin and not Path(found.origin).samefile(bench.__file__):
+        raise InputError(
+            "hides bench from the processes that it starts in this folder",
+            where=found.origin,
+            fix="rename it, or run bench from another folder",
+        )
 
 
 def _preloads(plans: Sequence[CellPlan]) -> dict[int, set[str]]:
