@@ -50,7 +50,7 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
     entry = object_in(text, file.name)
     if script.result:
         stated = {name: value_at(entry, key, file.name) for name, key in script.result.items()}
-        values = {name: value for name, value in stated.items() if value is not None}
+        values: dict[str, JsonValue] = {name: value for name, value in stated.items() if value is not None}
         not_read: list[str] = []
     else:
         values, not_read = profile(entry, file.name)

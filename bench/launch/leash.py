@@ -33,10 +33,10 @@ def main(parent: int, folder: str, limit_bytes: int, command: list[str]) -> None
         ended, status = os.wait()
     processes.end_orphans()
     if os.WIFSIGNALED(status):
-        number = os.WTERMSIG(status)
-        if number != signal.SIGKILL:
-            signal.signal(number, signal.SIG_DFL)
-        os.kill(leash, number)
+        ended_by = os.WTERMSIG(status)
+        if ended_by != signal.SIGKILL:
+            signal.signal(ended_by, signal.SIG_DFL)
+        os.kill(leash, ended_by)
     os._exit(os.waitstatus_to_exitcode(status))
 
 
