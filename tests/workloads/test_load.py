@@ -58,7 +58,7 @@ def test_bundled_workloads_are_not_looked_for(tmp_path: Path) -> None:
         ("missing.py:made", "is not a file"),
         ("\0.py:made", "is not a file"),
         ("json.py:made", "another module"),
-        ("bad-name.py:made", "not one of a mod"),
+        ("bad-name.py:made", "no module can have this name"),
     ],
 )
 def test_a_file_that_cannot_be_imported_is_said(name: str, words: str, tmp_path: Path) -> None:
