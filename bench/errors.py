@@ -44,6 +44,10 @@ class InputError(Exception):
         return "\n".join(lines)
 
 
+class WorkloadError(InputError):
+    """A workload that does not keep to its protocol: every attempt would fail in the same way."""
+
+
 def one_line(text: str, limit: int | None = None) -> str:
     """``text`` on one line, with control characters escaped: a terminal would obey them.
 

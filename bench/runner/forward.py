@@ -9,7 +9,7 @@ import torch
 from accelerate.utils import convert_to_fp32, recursively_apply
 from torch import Tensor, nn
 
-from bench.errors import InputError
+from bench.errors import WorkloadError
 from bench.workloads import Workload
 
 METRICS = ("loss", "mse", "ce", "l1", "accuracy")
@@ -51,7 +51,7 @@ class Forward:
             Scalars: the loss, and those of METRICS that forward also returned.
 
         Raises:
-            InputError: the batch holds no tensors, forward does not take them, or there is no loss.
+            WorkloadError: the batch holds no tensors, forward does not take them, or there is no loss.
         """
         arguments, keywords, target = self._split(batch)
         if not self._fits:
@@ -73,7 +73,7 @@ class Forward:
             case Mapping():
                 named = {key: value for key, value in batch.items() if self._takes_any or key in self._names}
                 return ([], named, batch) if named else ([batch], {}, batch)
-        raise InputError(
+        raise WorkloadError(
             f"a batch of the workload's dataset is a {type(batch).__name__}",
             allowed="samples that are dicts of tensors, tuples of tensors, or tensors",
         )
@@ -83,7 +83,7 @@ class Forward:
         try:
             self._signature.bind(*arguments, **keywords)
         except TypeError as error:
-            raise InputError(
+            raise WorkloadError(
                 f"the workload's forward{self._signature} does not take its samples: {error}",
                 allowed="a dict with its parameters as keys, or a tuple; loss(output, target) takes the last part",
             ) from error
@@ -113,9 +113,11 @@ def _scalars(output: Any) -> dict[str, Tensor]:
     if isinstance(loss, Tensor) and loss.numel() == 1:
         scalars = {name: torch.as_tensor(value, device=loss.device) for name, value in found.items()}
         if several := next((name for name, value in scalars.items() if value.numel() != 1), None):
-            raise InputError(f"the workload's forward returned {_words(scalars[several])} as {several}, not a scalar")
+            raise WorkloadError(
+                f"the workload's forward returned {_words(scalars[several])} as {several}, not a scalar"
+            )
         return {name: value.reshape(()) for name, value in scalars.items()}
-    raise InputError(
+    raise WorkloadError(
         f"the workload's forward returned {_words(output)}, which holds no loss",
         allowed='a scalar, {"loss": ...}, an object with .loss; or anything, if the workload has loss(output, target)',
     )

@@ -3,14 +3,14 @@
 from accelerate.utils import gather_object
 from torch import nn
 
-from bench.errors import InputError
+from bench.errors import WorkloadError
 
 
 def check_same_build(model: nn.Module) -> None:
     """Compare the shape and the sum of every parameter with those of the other ranks.
 
     Raises:
-        InputError: a parameter differs; every rank raises it.
+        WorkloadError: a parameter differs; every rank raises it.
     """
     mine = [
         (name, tuple(one.shape), repr(one.detach().double().sum().item())) for name, one in model.named_parameters()
@@ -29,7 +29,7 @@ def check_same_build(model: nn.Module) -> None:
                 for ours, its in zip(first, theirs, strict=True)
                 if ours != its
             )
-        raise InputError(
+        raise WorkloadError(
             f"the workload's build differs between processes: {what}",
             allowed="the same weights for the same torch.manual_seed, in every process",
             fix="draw initial weights with torch alone, without time, os.urandom, hash() or other generators",

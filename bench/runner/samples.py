@@ -11,7 +11,7 @@ from accelerate import Accelerator
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler
 
 from bench import processes
-from bench.errors import InputError
+from bench.errors import WorkloadError
 from bench.records.cell import Cell
 from bench.runner.forward import Batch
 from bench.workloads import Workload
@@ -21,19 +21,21 @@ def samples_of(cell: Cell, task: Workload) -> Dataset[Any]:
     """The workload's samples, the same on every rank even where torch draws them at once.
 
     Raises:
-        InputError: they have no length, or there are none.
+        WorkloadError: they have no length, or there are none.
     """
     torch.manual_seed(cell.measure.seed)
     takes_seed = bool(inspect.signature(task.dataset).parameters)
     samples = task.dataset(cell.measure.seed) if takes_seed else task.dataset()  # type: ignore[call-arg]
     by_index = hasattr(samples, "__getitem__") and not isinstance(samples, IterableDataset | Mapping)
     if not (hasattr(samples, "__len__") and by_index):
-        raise InputError(
+        raise WorkloadError(
             f"the workload's dataset is a {type(samples).__name__} without a length or an index",
             allowed="a map-style dataset, or a list: it has __len__ and __getitem__",
         )
     if not len(samples):
-        raise InputError("the workload's dataset is empty", allowed="at least one sample; they are repeated as needed")
+        raise WorkloadError(
+            "the workload's dataset is empty", allowed="at least one sample; they are repeated as needed"
+        )
     return samples
 
 

@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from bench import workloads
 from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
-from bench.errors import InputError
+from bench.errors import WorkloadError
 from bench.records.cell import Cell
 from bench.records.rank_outcome import Work
 from bench.runner import sharding
@@ -113,7 +113,7 @@ def work_of(task: workloads.Workload) -> Work | None:
     """What one sample takes, as the workload states it; None where it states nothing.
 
     Raises:
-        InputError: it states something else than whole numbers.
+        WorkloadError: it states something else than whole numbers.
     """
     stated: dict[str, int] = {}
     try:
@@ -123,7 +123,7 @@ def work_of(task: workloads.Workload) -> Work | None:
             stated |= {"tokens_per_sample": tokens}
         return Work(**stated) if stated else None
     except (AttributeError, TypeError, ValueError) as error:
-        raise InputError(
+        raise WorkloadError(
             f"the workload states no possible FLOPs and tokens of a sample: {str(error).splitlines()[0]}",
             allowed=["flops_per_sample() with integers step and recomputed < step", "tokens_per_sample(): an integer"],
         ) from error
@@ -143,8 +143,9 @@ def _configure(
     if family == "deepspeed":
         engine = accelerator.state.deepspeed_plugin.deepspeed_config
         engine["train_micro_batch_size_per_gpu"] = batch_per_rank
-    if FAMILIES[family].wraps_units and accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap is None:
-        accelerator.state.fsdp_plugin.transformer_cls_names_to_wrap = list(units)
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)  # None where accelerate silently runs something else
+    if plugin is not None and plugin.transformer_cls_names_to_wrap is None:
+        plugin.transformer_cls_names_to_wrap = list(units)
     if cell.accelerate is not None:
         return  # the user's own config stays as it is
     if family == "deepspeed":

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 
 from torch import nn
 
-from bench.errors import InputError
+from bench.errors import WorkloadError
 
 CONTAINERS = (nn.ModuleList, nn.ModuleDict, nn.Sequential)
 
@@ -24,12 +24,12 @@ def unit_names(model: nn.Module, stated: tuple[str, ...] | None) -> tuple[str, .
         none: the model is then one unit.
 
     Raises:
-        InputError: a stated unit is no class of a module of the model. Nothing would be sharded, without an error.
+        WorkloadError: a stated unit is no class of a module of the model. Nothing would be sharded, without an error.
     """
     kinds = dict.fromkeys(type(module).__name__ for module in model.modules())
     if stated is not None:
         if missing := [unit for unit in stated if unit not in kinds]:
-            raise InputError(
+            raise WorkloadError(
                 f"the workload's units name {', '.join(missing)}, but no module of its model is of that class",
                 allowed=_blocks(kinds) or None,
             )

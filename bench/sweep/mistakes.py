@@ -3,7 +3,7 @@
 from bench.errors import InputError
 from bench.records.outcome import Failed, Ok, Outcome
 
-_RAISED = "InputError: "
+_RAISED = "WorkloadError: "
 _ALLOWED = "allowed: "
 
 

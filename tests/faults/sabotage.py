@@ -13,11 +13,11 @@ from bench.runner import attempt, setup, sharding
 _set_up = attempt.set_up
 
 
-def _changed(cell, shim, batch_per_rank):
+def _changed(cell, shim, batch_per_rank, **options):
     """Other settings than the launch requested, as a stray variable or an update of accelerate might cause."""
     if cell.options["sabotage"] == "settings":
         _change_settings()
-    return _set_up(cell, shim, batch_per_rank)
+    return _set_up(cell, shim, batch_per_rank, **options)
 
 
 def _change_settings():

@@ -26,7 +26,7 @@ from bench.sweep.mistakes import found_units, mistake_in
 from bench.sweep.sweep import Sweep
 
 SAYS = InputError("the workload's units name Blok", allowed="Model, Block", fix="rename it")
-MISTAKE = RankError(rank=0, phase="setup", error=f"InputError: {SAYS}", traceback="…", at=1.0)
+MISTAKE = RankError(rank=0, phase="setup", error=f"WorkloadError: {SAYS}", traceback="…", at=1.0)
 
 
 class Ranks:
