@@ -124,7 +124,13 @@ def test_the_terminal_is_closed(bench: FaultBench, ignored: bool, exit_code: int
         return subprocess.Popen(
             [sys.executable, "-c", program, *arguments],
             cwd=HERE,
-            env={**os.environ, MARK: bench.mark, "PYTHONPATH": bench.python_path, "TERM": "xterm"},
+            env={
+                **os.environ,
+                MARK: bench.mark,
+                "PYTHONPATH": bench.python_path,
+                "TERM": "xterm",
+                "OMP_NUM_THREADS": "1",
+            },
             stdin=below,
             stdout=below,
             stderr=below,
