@@ -5,28 +5,24 @@ from typing import Annotated
 
 import typer
 
+from bench.cli.named_texts import pick
 from bench.cli.printing import console
-from bench.errors import InputError, near_miss
 
 
 def guide(
     name: Annotated[str | None, typer.Argument(help="A guide. Without a name: the list of guides.")] = None,
 ) -> None:
     """List the guides, or print one."""
-    texts = _texts()
-    if name is None:
-        width = max(map(len, texts))
-        typer.echo("\n".join(f"{known:<{width}}  {purpose(text)}" for known, text in texts.items()))
+    text = pick(name, "guide", _texts(), purpose)
+    if text is None:
         return
-    if name not in texts:
-        raise InputError(f"{name!r} is not a guide", field="NAME", allowed=list(texts), fix=near_miss(name, texts))
     shown_on = console()
     if shown_on.is_terminal:
         from rich.markdown import Markdown
 
-        shown_on.print(Markdown(texts[name]))
+        shown_on.print(Markdown(text))
     else:
-        typer.echo(texts[name], nl=False)
+        typer.echo(text, nl=False)
 
 
 def _texts() -> dict[str, str]:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from bench.errors import InputError, near_miss
+from bench.cli.named_texts import pick
 
 
 def matrices(
@@ -17,10 +17,7 @@ def matrices(
     from bench.matrix.bundled import bundled, purpose
 
     texts = {known: file.read_text("utf-8") for known, file in bundled().items()}
-    if name is None:
-        width = max(map(len, texts))
-        typer.echo("\n".join(f"{known:<{width}}  {purpose(text)}" for known, text in texts.items()))
+    text = pick(name, "matrix", texts, purpose)
+    if text is None:
         return
-    if name not in texts:
-        raise InputError(f"{name!r} is not a matrix", field="NAME", allowed=list(texts), fix=near_miss(name, texts))
-    typer.echo(texts[name], nl=False)
+    typer.echo(text, nl=False)

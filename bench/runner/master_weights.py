@@ -1,11 +1,13 @@
 """Optimizers over low-precision weights."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
+
+from bench.runner.closure import Closure, loss_of
 
 
 class MasterWeights(Optimizer):
@@ -89,12 +91,10 @@ class MasterWeights(Optimizer):
         return torch.nn.utils.clip_grad_norm_(self.masters, max_norm)
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
         """One step of ``inner``. A closure runs once, before it, and makes the gradients that are stepped."""
-        loss = None
+        loss = loss_of(closure)
         if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
             self._upcast = False
         self._upcast_gradients()
         self.inner.step()

@@ -1,6 +1,6 @@
 """Muon for models whose matrices may be sharded, beside AdamW for all other parameters."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from itertools import islice
 from typing import Any
 
@@ -9,6 +9,8 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Muon, Optimizer
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
+
+from bench.runner.closure import Closure, loss_of
 
 
 class GatheredMuon(Muon):
@@ -20,12 +22,9 @@ class GatheredMuon(Muon):
     """
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
         """One step. A closure runs before it, and makes the gradients that are stepped."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for group in self.param_groups:
             params: list[Tensor] = []
             grads: list[Tensor] = []
@@ -69,12 +68,9 @@ class Together(Optimizer):
             part.state = self.state
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+    def step(self, closure: Closure | None = None) -> float | None:  # type: ignore[override]
         """One step of each. A closure runs once, before them."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         for part in self.parts:
             part.step()
         return loss
