@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from bench.matrix import Matrix
     from bench.records.outcome import Isolation, Result
     from bench.records.plan import CellPlan
-    from bench.sweep.sweep import Rerun, Sweep
+    from bench.sweep.reuse import Rerun
+    from bench.sweep.sweep import Sweep
     from bench.sweep.until import Wish
 
 

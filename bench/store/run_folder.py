@@ -14,7 +14,6 @@ reports/<name>/
     .room                             reserved disk space while a run uses the folder: see bench/machine/disk.py
 """
 
-import fcntl
 import os
 import re
 import shutil
@@ -35,7 +34,7 @@ from bench.records.machine import Machine
 from bench.records.outcome import Result
 from bench.records.until import Until
 from bench.records.verdict import Probe
-from bench.store import newest_run, spool
+from bench.store import newest_run, run_lock, spool
 from bench.store.spool import Walked
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -76,18 +75,12 @@ class Store:
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
-            lock = os.open(self.root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+            lock = run_lock.file(self.root)
         except OSError as error:
             raise disk.refused(self.root, error) from error
-        try:
-            self._lock(lock)
-            with disk.said_once(self.root):
-                os.ftruncate(lock, 0)
-                os.pwrite(lock, str(os.getpid()).encode(), 0)
-                self._prepare(machine, cells, matrix_text)
-                yield
-        finally:
-            os.close(lock)
+        with run_lock.held(lock, self.root), disk.said_once(self.root):
+            self._prepare(machine, cells, matrix_text)
+            yield
 
     def _prepare(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
         earlier, file = self._run(), self.root / "run.json"
@@ -115,17 +108,6 @@ class Store:
         written = file.stat()
         spool.write(file, run)
         os.utime(file, ns=(written.st_atime_ns, written.st_mtime_ns))
-
-    def _lock(self, lock: int) -> None:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
-            raise InputError(
-                f"another bench (process {holder}) is running in this folder",
-                where=str(self.root),
-                fix="wait for it, or choose another folder with --out",
-            ) from error
 
     def result(self, attempt: Attempt) -> Result | None:
         """The stored result; None when the attempt is not finished or its file cannot be read."""

@@ -34,8 +34,8 @@ class CellSearch:
             self.sweep.attempt(self.plan, attempt)  # stores why it is skipped
             return
         earlier = self._own()
-        stored = [result for result in earlier if not self.sweep.wants_again(result)]
-        self.stale = any(map(self.sweep.is_stale, earlier))
+        stored = [result for result in earlier if not self.sweep.reuse.wants_again(result)]
+        self.stale = any(map(self.sweep.reuse.is_stale, earlier))
         walked = [] if self.stale else self.store.walked(self.cell)
         walk = None if self.cell.script else self._walk
         found = search(self.goal, self._start(), stored, walked, walk, self._attempt)
@@ -78,7 +78,11 @@ class CellSearch:
         launches of its answers are measured again later."""
         for result in self.store.of_cell(self.cell):
             batch, repeated = result.attempt.batch_per_rank, result.attempt.launch > 1
-            if self.sweep.wants_again(result) and self.goal.tries(batch) and not (repeated and batch in found.answers):
+            if (
+                self.sweep.reuse.wants_again(result)
+                and self.goal.tries(batch)
+                and not (repeated and batch in found.answers)
+            ):
                 self.store.set_aside(result.attempt)
 
     def _needs_bytes(self) -> int | None:

@@ -27,7 +27,8 @@ from bench.store import calibrations
 from bench.store.run_folder import Store
 from bench.sweep import sources
 from bench.sweep.progress import Progress
-from bench.sweep.sweep import Rerun, Sweep
+from bench.sweep.reuse import Rerun
+from bench.sweep.sweep import Sweep
 
 
 @contextmanager

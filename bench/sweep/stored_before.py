@@ -1,7 +1,8 @@
 """What a sweep finds in its folder before it starts, in sentences."""
 
 from bench.records.sources import named
-from bench.sweep.sweep import RERUN_KINDS, Sweep
+from bench.sweep.reuse import RERUN_KINDS
+from bench.sweep.sweep import Sweep
 from bench.units import counted
 
 
@@ -13,7 +14,10 @@ def stored_before(sweep: Sweep) -> list[str]:
 def _failed(sweep: Sweep) -> list[str]:
     """A sentence on the stored attempts that failed, and how to measure them again; none if there are none."""
     stored = [
-        result for plan in sweep.plans for result in sweep.store.of_cell(plan.cell) if sweep.stored(result.attempt)
+        result
+        for plan in sweep.plans
+        for result in sweep.store.of_cell(plan.cell)
+        if sweep.reuse.stored(result.attempt)
     ]
     failed = sum(result.outcome.kind in RERUN_KINDS["failed"] for result in stored)
     words = f"{counted(failed, 'stored attempt')} failed or hung: --rerun failed measures them again"
@@ -23,7 +27,7 @@ def _failed(sweep: Sweep) -> list[str]:
 def _stale(sweep: Sweep) -> list[str]:
     """A sentence on the stored results that other sources made; none if there are none."""
     stored = [result for plan in sweep.plans for result in sweep.results_of(plan)]
-    stale = [files for result in stored if (files := sweep.changed(result))]
+    stale = [files for result in stored if (files := sweep.reuse.changed(result))]
     if not stale:
         return []
     words = f"{counted(len(stale), 'stored result')} {'was' if len(stale) == 1 else 'were'} made by other sources"

@@ -6,8 +6,8 @@ import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path
-from typing import Literal, get_args
 
 from pydantic import ValidationError
 
@@ -21,10 +21,10 @@ from bench.machine.conditions import Sampler
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.conditions import Conditions
 from bench.records.machine import Hardware, Machine
-from bench.records.outcome import INFRASTRUCTURE, KINDS, Failed, Isolation, Outcome, Result, Skipped
+from bench.records.outcome import KINDS, Failed, Isolation, Outcome, Result, Skipped
 from bench.records.phases import Stage
 from bench.records.plan import CellPlan
-from bench.records.sources import Sources, differing
+from bench.records.sources import Sources
 from bench.records.verdict import Goal, Verdict
 from bench.store import spool
 from bench.store.run_folder import Store
@@ -32,9 +32,7 @@ from bench.store.spool import Beat
 from bench.sweep import mistakes, probe, turns
 from bench.sweep.outcomes import handed_over, outcome_of, script_outcome
 from bench.sweep.progress import Progress
-
-Rerun = Literal["failed", "oom", "all"]
-RERUN_KINDS = {word: {kind for kind, traits in KINDS.items() if word in traits.rerun} for word in get_args(Rerun)}
+from bench.sweep.reuse import Rerun, Reuse, deserves_another_try
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,8 +62,6 @@ class Sweep:
     """Keep stored results that other sources made."""
     proven: set[int] = field(default_factory=set, init=False)
     """Numbers of ranks with which this sweep has measured the workload: it keeps to its protocol."""
-    done: set[Path] = field(default_factory=set, init=False)
-    """Folders of the attempts that this sweep has finished; `--rerun` does not measure them again."""
     noted: set[str] = field(default_factory=set, init=False)
     """What the user has been told of scripts."""
 
@@ -103,15 +99,20 @@ class Sweep:
         answers = found.found.answers if found is not None and isinstance(found.found, Verdict) else ()
         full = [result for result in self.store.of_cell(plan.cell) if not result.attempt.short]
         first = {result.attempt.batch_per_rank: result for result in full if result.attempt.launch == 1}
-        again = [result.attempt for result in full if self.wants_again(result)]
+        again = [result.attempt for result in full if self.reuse.wants_again(result)]
         listed = [attempt.batch_per_rank for attempt in _listed(plan)]
         for batch in dict.fromkeys([*listed, *(batch for batch in answers if batch in first)]):
             result = first.get(batch)
-            if result is not None and not self.wants_again(result) and not KINDS[result.outcome.kind].measured:
+            if result is not None and not self.reuse.wants_again(result) and not KINDS[result.outcome.kind].measured:
                 continue
             numbers = {attempt.launch for attempt in again if attempt.batch_per_rank == batch}
             for number in sorted(numbers.union(range(2, plan.launches + 1)) - {1}):
                 yield Attempt(cell=plan.cell, batch_per_rank=batch, launch=number)
+
+    @cached_property
+    def reuse(self) -> Reuse:
+        """Which stored results count."""
+        return Reuse(store=self.store, rerun=self.rerun, sources=self.sources, keep_stale=self.keep_stale)
 
     @property
     def seed(self) -> int:
@@ -135,7 +136,7 @@ class Sweep:
     def finished(self) -> int:
         """How many of them are stored already. A search counts its stored attempts when it runs."""
         attempts = (attempt for plan in self.plans for attempt in (*_listed(plan), *self._further(plan)))
-        return sum(self.stored(attempt) is not None for attempt in attempts)
+        return sum(self.reuse.stored(attempt) is not None for attempt in attempts)
 
     def prepare(self) -> None:
         """Start ranks for the first cell that may need them, without waiting: their imports take seconds."""
@@ -147,12 +148,13 @@ class Sweep:
         """Whether an attempt is not stored, or a search has no verdict."""
         if backends.forbids(plan.cell, self.machine.hardware.device):
             return False
-        if "probe" in plan.batches and (
-            self.rerun or self.store.probe(plan.cell) is None or any(map(self.is_stale, self.store.of_cell(plan.cell)))
-        ):
+        if "probe" in plan.batches and (self.rerun or self.store.probe(plan.cell) is None or self._is_stale(plan)):
             return True
         attempts = (*_listed(plan), *self._further(plan))
-        return any(not self._was_skipped(attempt) and self.stored(attempt) is None for attempt in attempts)
+        return any(not self._was_skipped(attempt) and self.reuse.stored(attempt) is None for attempt in attempts)
+
+    def _is_stale(self, plan: CellPlan) -> bool:
+        return any(map(self.reuse.is_stale, self.store.of_cell(plan.cell)))
 
     def _was_skipped(self, attempt: Attempt) -> bool:
         result = self.store.result(attempt)
@@ -164,43 +166,16 @@ class Sweep:
         Args:
             ran_out_at: a smaller batch of the cell that ran out of memory.
         """
-        if result := self.stored(attempt):
+        if result := self.reuse.stored(attempt):
             return result
         if reason := self._reason_to_skip(attempt, ran_out_at):
             result = self._skip(plan, attempt, reason)
         else:
             result = self._measure(plan, attempt)
         self.store.finish(result)
-        self.done.add(self.store.folder(attempt))
+        self.reuse.done.add(self.store.folder(attempt))
         self.progress.result(plan.label, result)
         return result
-
-    def stored(self, attempt: Attempt) -> Result | None:
-        """The stored result of ``attempt``; None when it is to be measured, again or for the first time."""
-        result = self.store.result(attempt)
-        if (
-            result is None
-            or result.outcome.kind == "skipped"
-            or self.wants_again(result)
-            or _deserves_another_try(result)
-        ):
-            return None
-        return result
-
-    def wants_again(self, result: Result) -> bool:
-        """Whether ``--rerun`` or changed sources ask for another measurement of a stored result, and this sweep has not
-        made it yet."""
-        kinds = RERUN_KINDS[self.rerun] if self.rerun else set()
-        again = result.outcome.kind in kinds or self.is_stale(result)
-        return again and self.store.folder(result.attempt) not in self.done
-
-    def is_stale(self, result: Result) -> bool:
-        """Whether other sources made a stored result, and it is not kept."""
-        return not self.keep_stale and bool(self.changed(result))
-
-    def changed(self, result: Result) -> tuple[str, ...]:
-        """The source files that changed since the result; none where either side is not known."""
-        return differing(result.sources, self.sources) if result.sources and self.sources else ()
 
     def _reason_to_skip(self, attempt: Attempt, ran_out_at: int | None) -> str | None:
         """Its backend forbids the attempt, or a smaller batch of the cell ran out of memory."""
@@ -218,7 +193,7 @@ class Sweep:
     def _measure(self, plan: CellPlan, attempt: Attempt) -> Result:
         """Try once, and a second time if the machine caused the failure, not the attempt."""
         result = self._try(plan, attempt)
-        if not _deserves_another_try(result):
+        if not deserves_another_try(result):
             return result
         assert isinstance(result.outcome, Failed)
         first = f"{result.outcome.fault}: {result.outcome.reason}"
@@ -260,7 +235,7 @@ class Sweep:
 
     def _succeeded(self, ranks: int) -> bool:
         """Whether an attempt with as many ranks and these sources did: a mistake is then of one cell alone."""
-        ok = (one for one in self.results() if one.outcome.kind == "ok" and not self.changed(one))
+        ok = (one for one in self.results() if one.outcome.kind == "ok" and not self.reuse.changed(one))
         return any(one.attempt.cell.num_processes == ranks for one in ok)
 
     def _note_once(self, text: str) -> None:
@@ -323,9 +298,3 @@ class Sweep:
 def _listed(plan: CellPlan) -> list[Attempt]:
     """The first launches of the batches that the matrix names."""
     return [Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches if batch != "probe"]
-
-
-def _deserves_another_try(result: Result) -> bool:
-    """Whether the machine caused the failure, and there was no second try yet: bench may have stopped before it."""
-    outcome = result.outcome
-    return isinstance(outcome, Failed) and outcome.fault in INFRASTRUCTURE and result.retried is None

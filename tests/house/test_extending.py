@@ -49,7 +49,7 @@ assert FORMATS["tsv"].render(Report(results=mixed()), None).count("\\t") > 10
     + """
 from bench.diagnosis.classify import classify
 from bench.records.outcome import Result
-from bench.sweep.sweep import RERUN_KINDS
+from bench.sweep.reuse import RERUN_KINDS
 
 outcome = classify([], world_size=2, launcher_error="slurmstepd: PREEMPTED")
 one = result(outcome)
