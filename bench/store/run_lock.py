@@ -1,0 +1,44 @@
+"""One run at a time uses a run folder: a lock that the system takes back however the run ends."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from bench.errors import InputError
+from bench.machine import disk
+
+
+def file(root: Path) -> int:
+    """The descriptor of the folder's lock file; `held` closes it."""
+    return os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+
+
+@contextmanager
+def held(lock: int, root: Path) -> Iterator[None]:
+    """Hold the lock. The file names this process.
+
+    Raises:
+        InputError: another process holds it, or the disk is full.
+    """
+    try:
+        _lock(lock, root)
+        with disk.said_once(root):
+            os.ftruncate(lock, 0)
+            os.pwrite(lock, str(os.getpid()).encode(), 0)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _lock(lock: int, root: Path) -> None:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
+        raise InputError(
+            f"another bench (process {holder}) is running in this folder",
+            where=str(root),
+            fix="wait for it, or choose another folder with --out",
+        ) from error
