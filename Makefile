@@ -6,6 +6,9 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
 .PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare perf-stragglers soak fuzz gpu clean
 
+# Python then keeps the bytecode of bench, which the tests start thousands of times.
+unexport PYTHONDONTWRITEBYTECODE
+
 quickstart test faults long gpu .venv/extensions: export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.venv/torch_extensions
 
 help: ## Show what can be made

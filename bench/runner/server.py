@@ -58,6 +58,7 @@ class Server:
         self._started_threads = _threads() > threads
         gc.collect()
         gc.freeze()  # a child's collector then does not copy the shared pages
+        gc.enable()
         self._write_state()
         while True:
             request = spool.read(self.folder / "request.json", Request)

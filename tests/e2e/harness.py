@@ -23,6 +23,8 @@ MARK = "BENCH_TEST_RUN"
 ONE_THREAD = {"OMP_NUM_THREADS": "1"}
 """As bench gives each of two ranks on two cores. The two of a single rank would spin on cores that other tests use."""
 
+FEW_STEPS = {"warmup_steps": 1, "steps": 3, "phase_steps": 1}
+
 
 class Bench:
     """Runs the command line. All its descendants have a mark in their environment."""
@@ -51,7 +53,7 @@ class Bench:
     def matrix(self, name: str = "toy", **content: object) -> str:
         """A matrix file over the toy workload; returns its path."""
         file = self.folder / f"{name}.yaml"
-        content = {"workload": {"name": "toy:Toy"}, "measure": {"warmup_steps": 1, "steps": 3}, **content}
+        content = {"workload": {"name": "toy:Toy"}, "measure": FEW_STEPS, **content}
         file.write_text(yaml.safe_dump(content))
         return str(file)
 

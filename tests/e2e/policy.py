@@ -27,6 +27,7 @@ OPTIONAL_PARTS = {
 BACKENDS = ROOT / "matrices/backends.yaml"
 SMALL = {"image_size": 32, "n_obs_history": 1}
 """For short steps."""
+FEW = {"warmup_steps": 2, "phase_steps": 2}
 CHECKPOINTED = ("fsdp", "fsdp_grad_op", "fsdp2")
 FSDP = {
     "distributed_type": "FSDP",
@@ -60,6 +61,7 @@ def measure(folder: Path) -> Path:
     (folder / "ds.json").write_text(json.dumps(ENGINE))
     content = yaml.safe_load(BACKENDS.read_text())
     content["workload"] |= SMALL
+    content["measure"] |= FEW
     content["include"] += [{"backend": backend, "grad_ckpt": True, "batch": 1} for backend in CHECKPOINTED]
     content["include"] += [
         {"backend": {"name": "my_fsdp", "config_file": "fsdp.yaml"}, "batch": 2},

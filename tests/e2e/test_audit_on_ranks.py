@@ -24,8 +24,8 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> No
         matrix={"backend": backends, "branch_sync": ["none", "agree", "hoist"], "batch": 1},
     )
     audit = ("audit", "collectives", matrix, "--steps", "5", "--out", str(bench.folder / "run"))
-    found = said(bench(*audit, expect=1))
-    assert len(found) == 3 * len(backends)
+    found = said(bench(*audit, "--exclude", "backend=ddp,branch_sync=hoist", expect=1))
+    assert len(found) == 3 * len(backends) - 1
     for label, says in found.items():
         backend, _, sync = label.partition(" branch_sync=")
         if sync == "none" and backend != "ddp":
@@ -34,8 +34,6 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench) -> No
                 assert re.search(rf"rank {rank} issued [^;]+ in \w+ \(model/\w+\.py:\d+\)", says), label
         else:  # under ddp no forward issues a collective of its own, so there is nothing to part at
             assert says.startswith("SAME, all 2 ranks"), label
-    alike = ("--axis", "branch_sync=agree", "--select", "backend=fsdp")
-    assert list(said(bench(*audit, *alike))) == ["fsdp branch_sync=agree"]
     bench.assert_gone()
 
 

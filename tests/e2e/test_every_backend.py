@@ -10,7 +10,7 @@ from statistics import fmean, median
 
 import pytest
 from harness import ONE_THREAD, ROOT, Bench
-from policy import SMALL, has_own_config, is_checkpointed
+from policy import FEW, SMALL, has_own_config, is_checkpointed
 
 from bench.records.outcome import Ok, Result
 from bench.records.phases import PHASE_NAMES
@@ -59,7 +59,7 @@ def test_precision_regimes_are_those_asked_for(results: dict[str, Result]) -> No
 @pytest.mark.parametrize("backend", [backend for backend in TWO_RANKS if backend != "ddp"] + ["single"])
 def test_losses_agree_with_ddp(results: dict[str, Result], backend: str) -> None:
     ddp, other = ranks(results["ddp"]).ranks[0].losses, ranks(results[backend]).ranks[0].losses
-    assert len(ddp) == len(other) == 8 + 3
+    assert len(ddp) == len(other) == 8 + FEW["phase_steps"]
     relative = median(abs(a - b) / abs(a) for a, b in zip(ddp, other, strict=True))
     absolute = max(abs(a - b) for a, b in zip(ddp, other, strict=True))
     assert relative <= 0.02 or absolute <= 1e-3
@@ -110,8 +110,9 @@ def test_run_again_measures_nothing(policy_run: Path, bench: Bench) -> None:
     run = bench.folder / "run"
     shutil.copytree(policy_run, run)
     before = {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
-    small = [f"workload.{name}={value}" for name, value in SMALL.items()]
-    output = bench("run", "matrices/backends.yaml", *small, "--out", str(run), cwd=ROOT)
+    same = [f"workload.{name}={value}" for name, value in SMALL.items()]
+    same += [f"measure.{name}={value}" for name, value in FEW.items()]
+    output = bench("run", "matrices/backends.yaml", *same, "--out", str(run), cwd=ROOT)
     assert "8 of them finished before" in output
     assert before == {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
 

@@ -30,9 +30,9 @@ def measured(bench: Bench, steps: int, include: Sequence[dict[str, object]] = ()
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    """Of thirty steps, with the cells that fail."""
+    """Of twenty steps, with the cells that fail."""
     bench = Bench(tmp_path_factory.mktemp("optional"))
-    found = measured(bench, 30, [ALONE, LACKING])
+    found = measured(bench, 20, [ALONE, LACKING])
     bench.assert_gone()
     return found
 
@@ -57,7 +57,7 @@ def check_that_they_learn_the_same(results: Sequence[Result], steps: int) -> Non
 
 
 def test_steps_end_when_ranks_agree_and_when_nothing_is_left_to_decide(results: list[Result]) -> None:
-    check_that_they_learn_the_same(results, 30)
+    check_that_they_learn_the_same(results, 20)
 
 
 @pytest.mark.long

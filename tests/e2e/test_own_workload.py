@@ -14,9 +14,9 @@ MISTAKES = [
         {"mistake": "differs"},
         "the workload's build differs between processes: blocks.0.inner.weight of rank 1 is not that of rank 0",
     ),
-    ("WrongUnits", {}, "the workload's units name Blok, but no module of its model is of that class"),
 ]
 CHEAPER_ELSEWHERE = [
+    ("WrongUnits", {}, "the workload's units name Blok, but no module of its model is of that class"),
     ("own", {"mistake": "no samples"}, "the workload's dataset is empty"),
     (
         "own",

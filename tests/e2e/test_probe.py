@@ -69,7 +69,7 @@ def test_max_is_certified(search: Search, backend: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "backend", [pytest.param("ddp", marks=pytest.mark.long), pytest.param("fsdp", marks=pytest.mark.long), "zero2"]
+    "backend", [pytest.param("ddp", marks=pytest.mark.long), "fsdp", pytest.param("zero2", marks=pytest.mark.long)]
 )
 def test_max_holds_in_launches_of_its_own(search: Search, bench: Bench, backend: str) -> None:
     verdict = search.verdict(backend)

@@ -35,8 +35,7 @@ OPTIONS: list[dict[str, Any]] = [
     {"backend": "zero3", "zero_overlap_comm": False},
 ]
 RECOMPUTED = [
-    {"backend": backend, "grad_ckpt": grad_ckpt, "freeze_backbone": frozen}
-    for backend in ("zero3", FREES)
+    {"backend": FREES, "grad_ckpt": grad_ckpt, "freeze_backbone": frozen}
     for grad_ckpt in (False, True)
     for frozen in (False, True)
 ]
@@ -85,9 +84,7 @@ def test_fewer_gathers_and_an_all_reduce_between_groups_show_in_the_traffic(rank
 
 
 def test_zero3_recomputes_what_it_has_freed(ranks: list[RankOk]) -> None:
-    by_cell = [tuple(rank.losses) for rank in ranks[len(OPTIONS) :]]
-    whole, frozen, whole_again, frozen_again = by_cell[:4]
-    assert by_cell[4:] == by_cell[:4]
+    whole, frozen, whole_again, frozen_again = (rank.losses for rank in ranks[len(OPTIONS) :])
     assert whole_again == whole
     assert frozen_again == frozen
     assert frozen != whole

@@ -17,7 +17,7 @@ BACKENDS = ("single", "ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", 
 MUON = ("single", "ddp", "fsdp2")
 COMPILED = (("fsdp2", "unit"),)
 """The others are in tests/faults: a compiler takes long on a CPU."""
-STEPS = 40
+STEPS = 24
 
 
 @pytest.fixture(scope="module")

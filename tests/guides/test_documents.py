@@ -39,6 +39,7 @@ def play(document: Document, folder: Path, *, long: bool) -> list[str]:
         "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
         "PYTHONPATH": str(ROOT),
         "COLUMNS": "120",
+        "OMP_NUM_THREADS": "1",  # two would spin on cores that other tests use
     }
     wrong = []
     for step in document.steps():
