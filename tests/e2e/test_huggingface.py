@@ -1,4 +1,4 @@
-"""Models of transformers on real ranks: two of them in every test run, ten on all backends in `make long`."""
+"""Models of transformers on real ranks: one of them in every test run, ten on all backends in `make long`."""
 
 from statistics import median
 
@@ -38,7 +38,7 @@ def check(results: dict[tuple[str, bool], Result]) -> None:
         assert relative <= 0.02 or absolute <= 1e-3, (first, rank.losses)
 
 
-@pytest.mark.parametrize("model_type", ["gpt2", "t5"])
+@pytest.mark.parametrize("model_type", ["t5"])  # tests/guides runs gpt2
 def test_ddp_and_zero3_with_checkpointing(bench: Bench, model_type: str) -> None:
     results = run(bench, model_type, {"matrix": {"backend": ["ddp", "zero3"], "grad_ckpt": True, "batch": 2}})
     assert len(results) == 2
