@@ -5,6 +5,7 @@ import signal
 import sys
 
 import pytest
+from fake_nvml import driver, nvml_library  # noqa: F401 - fixtures
 from hypothesis import settings
 
 settings.register_profile("same", derandomize=True, deadline=None)

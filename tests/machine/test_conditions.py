@@ -1,22 +1,19 @@
-"""What the machine does beside an attempt: real processes for the CPU, a made-up NVML and the real one for GPUs."""
-
-# ruff: noqa: N802, N815 - the names are those of NVML
+"""What the machine does beside an attempt: real processes for the CPU, a made-up driver and a real one for GPUs."""
 
 import subprocess
 import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import psutil
-import pynvml
 import pytest
 from examples import rendered, result
+from fake_nvml import Driver
 
 from bench import machine, processes
-from bench.machine import conditions, gpus
+from bench.machine import conditions
 from bench.machine.conditions import Sampler
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.outcome import Oom, Result
@@ -122,56 +119,20 @@ def test_too_short_a_look_says_nothing(tmp_path: Path) -> None:
     assert seen.others_cpu_share is None
 
 
-class Nvml:
-    """Two GPUs: the first is shared and hot, the second answers nothing but its memory."""
+def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(tmp_path: Path, driver: Driver) -> None:
+    def reports(**shared: int) -> None:
+        told = {"mib": 81920, "used": 7168, "busy": 35, "others": 1, "reasons": 0, "clock": 1980, "temperature": 50}
+        first = " ".join(f"{name}={value}" for name, value in {**told, **shared}.items())
+        driver.reports(f"uuid=GPU-a {first}", "uuid=GPU-b mib=81920 used=7168")
 
-    NVML_CLOCK_SM, NVML_TEMPERATURE_GPU, nvmlMemory_v2 = 1, 0, pynvml.nvmlMemory_v2
-    clock, reasons, temperature = 1980, 0, 50
-
-    def nvmlInit(self) -> None: ...
-
-    def nvmlDeviceGetHandleByUUID(self, uuid: str) -> str:
-        return uuid
-
-    def nvmlDeviceGetUtilizationRates(self, gpu: str) -> Any:
-        return SimpleNamespace(gpu=35) if gpu == "a" else self._no()
-
-    def nvmlDeviceGetComputeRunningProcesses(self, gpu: str) -> list[object]:
-        return [object()] if gpu == "a" else self._no()
-
-    def nvmlDeviceGetMemoryInfo(self, gpu: str, version: int) -> Any:
-        assert version == self.nvmlMemory_v2
-        return SimpleNamespace(used=7 * GIB)
-
-    def nvmlDeviceGetCurrentClocksThrottleReasons(self, gpu: str) -> int:
-        return self.reasons if gpu == "a" else self._no()
-
-    def nvmlDeviceGetClockInfo(self, gpu: str, _: int) -> int:
-        return self.clock if gpu == "a" else self._no()
-
-    def nvmlDeviceGetMaxClockInfo(self, gpu: str, _: int) -> int:
-        return 1980
-
-    def nvmlDeviceGetTemperature(self, gpu: str, _: int) -> int:
-        return self.temperature if gpu == "a" else self._no()
-
-    def _no(self) -> Any:
-        raise pynvml.NVMLError(pynvml.NVML_ERROR_NOT_SUPPORTED)
-
-
-def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fake = Nvml()
-    monkeypatch.setitem(sys.modules, "pynvml", fake)
-    monkeypatch.setattr(gpus, "visible", lambda _: [gpus.Gpu("Example", GIB, uuid) for uuid in "ab"])
-    sampler = Sampler(tmp_path)
+    reports()
+    sampler = Sampler(tmp_path, {})
     sampler.begin()
-    fake.clock = 345
+    reports(clock=345)
     sampler.look("setup")  # idle: its clock says nothing
-    fake.clock = 1980
+    reports()
     sampler.look("measure")
-    fake.clock, fake.reasons, fake.temperature = 990, 0x44, 91
+    reports(clock=990, reasons=0x44, temperature=91)
     sampler._next_s = 0
     sampler.look("measure")
     shared, silent = sampler.end().gpus
