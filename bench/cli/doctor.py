@@ -1,6 +1,7 @@
 """`bench doctor`: what this machine can run. Imports no torch."""
 
 import importlib.util
+import os
 import shutil
 from dataclasses import dataclass
 
@@ -8,6 +9,8 @@ import typer
 
 from bench import machine, workloads
 from bench.backends import BACKENDS, FAMILIES
+from bench.launch.trial import trial
+from bench.machine import gpus
 from bench.records.machine import Hardware
 from bench.units import UNKNOWN, amount, memory_size
 
@@ -24,8 +27,8 @@ class Finding:
 def doctor() -> None:
     """Check what this machine can run and what is missing.
 
-    Lists the devices, the libraries, each backend, and the size of each preset of the bundled workloads. Exits with 1
-    when something is missing.
+    Lists the devices, the libraries, each backend, and the size of each preset of the bundled workloads. Computes a
+    little on each GPU. Exits with 1 when something is missing.
     """
     findings = examine()
     for finding in findings:
@@ -54,6 +57,7 @@ def examine() -> list[Finding]:
             f"{ranks} by default, {memory_size(memory)} each; workload pi07 uses preset {preset!r}",
         ),
         *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
+        *(_driver(hardware, record.driver) if hardware.device == "cuda" else ()),
         *compiler,
         *(_backend(name, hardware, all(finding.ok for finding in compiler)) for name in BACKENDS),
         *(finding for name in workloads.BUNDLED for finding in _sizes(name)),
@@ -77,6 +81,24 @@ def _sizes(name: str) -> list[Finding]:
 
 def _library(name: str, versions: dict[str, str]) -> Finding:
     return Finding(name, name in versions, versions.get(name, f"not installed: pip install {name}"))
+
+
+def _driver(hardware: Hardware, version: str | None) -> list[Finding]:
+    """Whether torch can use the driver: each device computes in a process of its own, and all of them reduce."""
+    found, newest = trial(hardware, os.environ), gpus.newest_cuda()
+    words = f"{version or UNKNOWN}, runs CUDA up to {newest or UNKNOWN}"
+    words += f"; torch is built for CUDA {found.torch_cuda}" if found.torch_cuda else ""
+    if found.error is None:
+        did = "each GPU computed a product in bf16" + (", and all summed it" if hardware.devices > 1 else "")
+        return [Finding("driver", True, f"{words}; {did}")]
+    if newest and found.torch_cuda and _major(found.torch_cuda) > _major(newest):
+        words += f": update the driver, or install torch for CUDA {_major(newest)}, see `bench guide troubleshooting`"
+    return [Finding("driver", False, f"{words}. {found.error}")]
+
+
+def _major(cuda: str) -> int:
+    """Within a major version, the driver of an older CUDA runs a newer one."""
+    return int(cuda.partition(".")[0])
 
 
 def _compiler(hardware: Hardware) -> list[Finding]:

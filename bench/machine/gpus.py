@@ -48,6 +48,17 @@ def driver() -> str | None:
         return str(pynvml.nvmlSystemGetDriverVersion()) if available else None
 
 
+def newest_cuda() -> str | None:
+    """The newest version of CUDA that the driver runs, such as ``12.4``; None without a driver."""
+    import pynvml
+
+    with _nvml() as available:
+        if not available:
+            return None
+        thousands = int(pynvml.nvmlSystemGetCudaDriverVersion())
+    return f"{thousands // 1000}.{thousands % 1000 // 10}"
+
+
 def _visible(gpus: Sequence[Gpu], setting: str | None) -> list[Gpu]:
     """The GPUs that CUDA would show: it stops at the first entry that names no GPU, or the same GPU again."""
     if setting is None:

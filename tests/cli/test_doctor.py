@@ -2,9 +2,12 @@
 
 import pytest
 from commands import bench
+from fake_nvml import TWO, Driver
 
 from bench.backends import BACKENDS
+from bench.launch.trial import Trial
 
+TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
 
@@ -32,3 +35,46 @@ def test_the_doctor_takes_what_compiles_for_missing_without_a_compiler(monkeypat
     assert done.exit_code == 1
     missing = [line.split()[1] for line in done.output.splitlines() if line.startswith("missing")]
     assert missing == ["compiler", "zero1", "zero2", "zero3"]
+
+
+def driver_line() -> str:
+    done = bench("doctor")
+    [line] = [line for line in done.output.splitlines() if line[9:].startswith("driver ")]
+    assert done.exit_code == int(line.startswith("missing"))
+    return line
+
+
+def test_the_doctor_takes_a_driver_for_missing_that_torch_cannot_use(driver: Driver) -> None:
+    """Here torch is built without CUDA: what the child that computes says is what the doctor says."""
+    driver.reports(TWO[0], driver="550.54.14", cuda=12040)
+    line = driver_line()
+    assert line.startswith("missing  driver          550.54.14, runs CUDA up to 12.4")
+    assert "is built without CUDA" in line or "driver on your system is too old" in line
+
+
+@pytest.mark.parametrize(
+    ("tried", "says"),
+    [
+        (
+            Trial("13.0", TOO_OLD),
+            "runs CUDA up to 12.4; torch is built for CUDA 13.0: update the driver, or install torch for CUDA 12, see"
+            f" `bench guide troubleshooting`. {TOO_OLD}",
+        ),
+        (
+            Trial("12.6", "DistBackendError: NCCL error"),
+            "runs CUDA up to 12.4; torch is built for CUDA 12.6. DistBackendError: NCCL error",
+        ),
+        (
+            Trial("12.6", None),
+            "torch is built for CUDA 12.6; each GPU computed a product in bf16, and all summed it",
+        ),
+    ],
+)
+def test_the_doctor_says_what_the_trial_of_the_devices_showed(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, tried: Trial, says: str
+) -> None:
+    driver.reports(*TWO, driver="550.54.14", cuda=12040)
+    monkeypatch.setattr("bench.cli.doctor.trial", lambda *_: tried)
+    line = driver_line()
+    assert line.endswith(says)
+    assert line.startswith("ok" if tried.error is None else "missing")
