@@ -34,8 +34,8 @@ def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("needs a C compiler, for the made-up driver")
     library = tmp_path_factory.mktemp("driver") / "libnvidia-ml.so.1"
     source = Path(__file__).with_suffix(".c")
-    command = [COMPILER, "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-o", str(library), str(source)]
-    subprocess.run(command, check=True)
+    flags = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{library.name}"]
+    subprocess.run([COMPILER, *flags, "-o", str(library), str(source)], check=True)
     return library
 
 

@@ -1,5 +1,7 @@
 """The GPUs of this machine as its driver reports them (NVML), and those that CUDA would show."""
 
+import ctypes
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -57,6 +59,24 @@ def newest_cuda() -> str | None:
             return None
         thousands = int(pynvml.nvmlSystemGetCudaDriverVersion())
     return f"{thousands // 1000}.{thousands % 1000 // 10}"
+
+
+def fork() -> int:
+    """As `os.fork`, with NVML closed meanwhile: parent and child then each open it as often as it was open.
+
+    DeepSpeed and torch open NVML when they are imported. A child may not use what its parent has opened.
+    """
+    try:
+        nvml = ctypes.CDLL("libnvidia-ml.so.1", mode=os.RTLD_NOLOAD)
+    except OSError:  # nothing has loaded it
+        return os.fork()
+    times = 0
+    while nvml.nvmlShutdown() == 0:
+        times += 1
+    child = os.fork()
+    for _ in range(times):
+        nvml.nvmlInit_v2()
+    return child
 
 
 def _visible(gpus: Sequence[Gpu], setting: str | None) -> list[Gpu]:

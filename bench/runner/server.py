@@ -19,7 +19,7 @@ from accelerate.utils.launch import (
 
 from bench import processes, workloads
 from bench.diagnosis.oom_words import aborted_by_bad_alloc
-from bench.machine import oom_kill
+from bench.machine import gpus, oom_kill
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
@@ -89,7 +89,7 @@ class Server:
     def _attempt(self, request: Request) -> None:
         folder = Path(request.folder)
         kills = oom_kill.Counters.read()
-        child = os.fork()
+        child = gpus.fork()
         if child == 0:
             self._be_child(request, folder)
         with contextlib.suppress(OSError):  # the child does it too, so that it is done in either order

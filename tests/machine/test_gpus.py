@@ -1,6 +1,8 @@
 """GPUs as NVML reports them, over a made-up driver, and those that CUDA would show."""
 
-from collections.abc import Iterator
+import ctypes
+import os
+from collections.abc import Callable, Iterator
 
 import psutil
 import pynvml
@@ -9,6 +11,7 @@ from fake_nvml import TWO, Driver
 
 from bench import machine
 from bench.errors import InputError
+from bench.machine import gpus
 
 GIB = 2**30
 SLICES = ("uuid=MIG-a1 mib=10240", "uuid=MIG-a2 mib=20480")
@@ -94,3 +97,29 @@ def test_without_a_driver_a_slice_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pynvml, "nvmlInit", fails)
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a1"}).device == "cpu"
     assert machine.record(machine.detect({}), {}).driver is None
+
+
+def counted_in_child(fork: Callable[[], int]) -> int:
+    """How many GPUs NVML reports in a forked child; 99 for an error."""
+    child = fork()
+    if child == 0:
+        try:
+            os._exit(pynvml.nvmlDeviceGetCount())
+        except pynvml.NVMLError:
+            os._exit(99)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+def test_a_forked_child_has_nvml_opened_anew(driver: Driver) -> None:
+    pynvml.nvmlInit()  # as DeepSpeed
+    ctypes.CDLL("libnvidia-ml.so.1").nvmlInit()  # as torch
+    assert counted_in_child(os.fork) == 99
+    assert counted_in_child(gpus.fork) == 2
+    assert counted_in_child(gpus.fork) == 2
+    assert pynvml.nvmlDeviceGetCount() == 2
+    pynvml.nvmlShutdown()
+    pynvml.nvmlShutdown()
+
+
+def test_a_child_opens_no_nvml_that_its_parent_had_not(driver: Driver) -> None:
+    assert counted_in_child(gpus.fork) == 99
