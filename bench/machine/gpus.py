@@ -42,6 +42,19 @@ def visible(environment: Mapping[str, str]) -> list[Gpu]:
     return shown
 
 
+def by_index(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables that name the GPUs by index where CUDA_VISIBLE_DEVICES names them by UUID; else none.
+
+    DeepSpeed takes each entry for a number (``_get_nvml_gpu_id`` in its cuda_accelerator.py). A slice has no index.
+    """
+    setting = environment.get(_VISIBLE, "")
+    if "GPU-" not in setting:
+        return {}
+    gpus = _gpus()
+    indices = (str(gpus.index(gpu)) for gpu in _visible(gpus, setting))
+    return {_VISIBLE: ",".join(indices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML's order
+
+
 def driver() -> str | None:
     """The version of the driver; None without a driver."""
     import pynvml

@@ -10,11 +10,13 @@ import sys
 from pathlib import Path
 
 from bench import processes
+from bench.machine import gpus
 
 
 def main(arguments: list[str]) -> int:
     launcher = os.environ.get(processes.PARENT)
     processes.die_with_parent(int(launcher) if launcher else None)
+    os.environ.update(gpus.by_index(os.environ))
     match arguments:
         case ["serve", folder, preloads, searched, *modules]:
             gc.disable()  # imports leave nothing to collect, and looking for it makes them a sixth slower

@@ -99,6 +99,27 @@ def test_without_a_driver_a_slice_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     assert machine.record(machine.detect({}), {}).driver is None
 
 
+@pytest.mark.parametrize(
+    ("visible", "indices"),
+    [
+        ("GPU-91bc22,GPU-8f2a11", "1,0"),
+        (" GPU-91bc , 0", "1,0"),
+        ("GPU-91bc22,GPU-0,GPU-8f2a11", "1"),
+        ("GPU-0", ""),
+    ],
+)
+def test_uuids_become_indices(driver: Driver, visible: str, indices: str) -> None:
+    environment = {"CUDA_VISIBLE_DEVICES": visible}
+    translated = gpus.by_index(environment)
+    assert translated == {"CUDA_VISIBLE_DEVICES": indices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+    assert machine.detect(translated) == machine.detect(environment)
+
+
+@pytest.mark.parametrize("visible", [None, "", "1,0", "MIG-a1"])
+def test_what_names_no_gpu_by_uuid_stays(driver: Driver, visible: str | None) -> None:
+    assert gpus.by_index({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == {}
+
+
 def counted_in_child(fork: Callable[[], int]) -> int:
     """How many GPUs NVML reports in a forked child; 99 for an error."""
     child = fork()
