@@ -92,6 +92,16 @@ def fork() -> int:
     return child
 
 
+def initialized() -> bool:
+    """Whether any library has initialised CUDA in this process. Asking does not initialise it."""
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
+    except OSError:  # nothing has loaded it
+        return False
+    # Anything but CUDA_SUCCESS: not initialised (3), or without use, as the stub is that comes with the toolkit (34).
+    return bool(cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
+
+
 def _visible(gpus: Sequence[Gpu], setting: str | None) -> list[Gpu]:
     """The GPUs that CUDA would show: it stops at the first entry that names no GPU, or the same GPU again."""
     if setting is None:

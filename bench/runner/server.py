@@ -44,7 +44,7 @@ class Server:
         self.rank = rank
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.finished = 0
-        self._started_threads = False
+        self._unforkable: str | None = None
 
     def serve(self, preloads: Sequence[str], workload_folder: str | None, modules: Sequence[str]) -> None:
         """Import ``preloads`` and the workload's ``modules``; then serve until the parent ends."""
@@ -55,7 +55,7 @@ class Server:
         for module in modules:
             with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
                 importlib.import_module(module)
-        self._started_threads = _threads() > threads
+        self._unforkable = _unforkable(started_threads=_threads() > threads)
         gc.collect()
         gc.freeze()  # a child's collector then does not copy the shared pages
         gc.enable()
@@ -75,16 +75,9 @@ class Server:
             pid=os.getpid(),
             child=child,
             finished=self.finished,
-            unforkable=self._unforkable(),
+            unforkable=self._unforkable,
         )
         spool.write(self.folder / f"server{self.rank}.json", state)
-
-    def _unforkable(self) -> str | None:
-        if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-            return "a module of the workload initialises CUDA when it is imported"
-        if self._started_threads:
-            return "a module of the workload computes or starts threads when it is imported"
-        return None
 
     def _attempt(self, request: Request) -> None:
         folder = Path(request.folder)
@@ -179,6 +172,27 @@ class Server:
         if name == "SIGABRT" and aborted_by_bad_alloc(log.read_text(errors="replace")[-20_000:]):
             return "abort", "native code aborted because an allocation failed"
         return None, None
+
+
+def _unforkable(*, started_threads: bool) -> str | None:
+    """Why a forked child of this process could not train; None if it can."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return "a module of the workload initialises CUDA when it is imported"
+    if _refused_in_a_child():
+        return "an import had torch ask CUDA for its devices, as it does where they are slices (MIG)"
+    if gpus.initialized():
+        return "a module other than torch initialises CUDA when it is imported"
+    if started_threads:
+        return "a module of the workload computes or starts threads when it is imported"
+    return None
+
+
+def _refused_in_a_child() -> bool:
+    """Whether torch would refuse CUDA to a forked child. It decides that in the child, at the fork."""
+    child = os.fork()
+    if child == 0:
+        os._exit(int(torch.cuda._is_in_bad_fork()))
+    return os.waitpid(child, 0)[1] != 0
 
 
 def _limited(folder: Path) -> bool:

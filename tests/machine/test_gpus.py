@@ -2,12 +2,14 @@
 
 import ctypes
 import os
+import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import psutil
 import pynvml
 import pytest
-from fake_nvml import TWO, Driver
+from fake_nvml import COMPILER, TWO, Driver
 
 from bench import machine
 from bench.errors import InputError
@@ -144,3 +146,21 @@ def test_a_forked_child_has_nvml_opened_anew(driver: Driver) -> None:
 
 def test_a_child_opens_no_nvml_that_its_parent_had_not(driver: Driver) -> None:
     assert counted_in_child(gpus.fork) == 99
+
+
+CUDA = """static int known; int cuInit(unsigned f) { known = 1; return f; }
+int cuDeviceGetCount(int *n) { *n = 2; return known ? 0 : 3; }"""
+
+
+def test_whether_cuda_is_initialised_is_asked_of_its_library(driver: Driver, tmp_path: Path) -> None:
+    library = tmp_path / "libcuda.so.1"
+    command = [str(COMPILER), "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library), "-xc", "-"]
+    subprocess.run(command, input=CUDA, text=True, check=True)
+    assert not gpus.initialized()  # not loaded
+    child = os.fork()
+    if child == 0:  # this process stays without it
+        cuda = ctypes.CDLL(str(library))
+        before = gpus.initialized()
+        cuda.cuInit(0)
+        os._exit(10 * before + gpus.initialized())
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 1

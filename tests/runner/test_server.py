@@ -6,10 +6,11 @@ from typing import NoReturn
 
 import pynvml
 import pytest
+import torch
 from fake_nvml import Driver
 
 from bench.records.rank_outcome import RankError
-from bench.runner.server import Server
+from bench.runner.server import Server, _unforkable
 from bench.store import spool
 from bench.store.spool import Request
 
@@ -31,3 +32,16 @@ def test_a_child_has_nvml_opened_anew(driver: Driver, tmp_path: Path, monkeypatc
     [rank] = spool.read_ranks(tmp_path, 1)
     assert isinstance(rank, RankError)
     assert "ended by itself with exit code 2 " in rank.error
+
+
+def test_a_server_whose_child_torch_would_refuse_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a slice of a GPU, torch asks CUDA and not NVML whether there is a device, as soon as accelerate asks it."""
+    assert _unforkable(started_threads=False) is None
+    server = os.getpid()
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: os.getpid() != server)
+    assert "as it does where they are slices (MIG)" in str(_unforkable(started_threads=False))
+
+
+def test_a_server_in_which_another_library_uses_cuda_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.runner.server.gpus.initialized", lambda: True)
+    assert "other than torch initialises CUDA" in str(_unforkable(started_threads=False))
