@@ -86,19 +86,33 @@ def bytes_asked(text: str) -> int | None:
     return asked and round(float(asked["number"]) * _UNITS[asked["unit"]])
 
 
-_ABORT = re.compile(
+_HOST_ABORT = re.compile(
     r"""
-    ^terminate\ called\ after\ throwing\ an\ instance\ of\ '(?:std::bad_alloc|c10::OutOfMemoryError)'
+    ^terminate\ called\ after\ throwing\ an\ instance\ of\ 'std::bad_alloc'
     |^terminate\ called\ after\ throwing\ an\ instance\ of\ '[\w:]+'\n\ +what\(\):\ +
-        (?:CUDA\ out\ of\ memory\.|CUDA\ error:\ out\ of\ memory$
-        |\[enforce\ fail\ at\ .*DefaultCPUAllocator:\ (?:can't\ allocate|not\ enough)\ memory:)
-    |^libc\+\+abi:\ terminating\ .*\ of\ type\ (?:std::bad_alloc|c10::OutOfMemoryError)
+        \[enforce\ fail\ at\ .*DefaultCPUAllocator:\ (?:can't\ allocate|not\ enough)\ memory:
+    |^libc\+\+abi:\ terminating\ .*\ of\ type\ std::bad_alloc
     |^memory\ allocation\ of\ \d+\ bytes\ failed  # Rust
+    """,
+    re.MULTILINE | re.VERBOSE,
+)
+_DEVICE_ABORT = re.compile(
+    r"""
+    ^terminate\ called\ after\ throwing\ an\ instance\ of\ 'c10::OutOfMemoryError'
+    |^terminate\ called\ after\ throwing\ an\ instance\ of\ '[\w:]+'\n\ +what\(\):\ +
+        CUDA\ (?:out\ of\ memory\.|error:\ out\ of\ memory$)
+    |^libc\+\+abi:\ terminating\ .*\ of\ type\ c10::OutOfMemoryError
     """,
     re.MULTILINE | re.VERBOSE,
 )
 
 
-def aborted_by_bad_alloc(log_tail: str) -> bool:
-    """Whether the end of a process's log shows that native code aborted (SIGABRT) because an allocation failed."""
-    return _ABORT.search(log_tail) is not None
+def abort_source(log_tail: str) -> Literal["abort", "cuda_abort"] | None:
+    """Whose allocation failed if native code aborted (SIGABRT) for that: the host's or the GPU's. None if not for that.
+
+    Args:
+        log_tail: the end of the process's log.
+    """
+    if _DEVICE_ABORT.search(log_tail):
+        return "cuda_abort"
+    return "abort" if _HOST_ABORT.search(log_tail) else None

@@ -6,7 +6,7 @@ only where there are no figures: a script may try a batch, run out of memory, an
 
 import re
 
-from bench.diagnosis.oom_words import WORDS, aborted_by_bad_alloc, bytes_asked, line
+from bench.diagnosis.oom_words import WORDS, abort_source, bytes_asked, line
 from bench.records.outcome import Failed, Fault, Hang, Oom
 from bench.records.script import ScriptEnd
 
@@ -55,8 +55,8 @@ def _oom(end: ScriptEnd, log: str, killer: str | None) -> Oom | None:
         if match := words.search(log):
             asked = bytes_asked(match[0])
             return Oom(rank=end.rank, phase=None, reason=match[0][:1000], source=kind, bytes_asked=asked)
-    if end.signal == "SIGABRT" and aborted_by_bad_alloc(log):
-        return Oom(rank=end.rank, phase=None, reason="native code aborted: an allocation failed", source="abort")
+    if end.signal == "SIGABRT" and (source := abort_source(log)):
+        return Oom(rank=end.rank, phase=None, reason="native code aborted: an allocation failed", source=source)
     if end.limited and (match := _UNDER_LIMIT.search(log)):
         return Oom(rank=end.rank, phase=None, reason=match[0][:1000], source="system")
     if end.signal == "SIGKILL" and killer is not None:

@@ -110,6 +110,7 @@ Fault = Literal[
     "desync",
     "regime",
     "nan_loss",
+    "host_memory",
     "killed",
     "ended",
     "launch",
@@ -125,6 +126,7 @@ disk             the rank could not write
 desync           ranks issued different collectives
 regime           another regime ran than was requested
 nan_loss         the loss is not a finite number
+host_memory      the memory of a GPU's host ran out
 killed           a signal ended the rank
 ended            the rank exited without a result
 launch           the launcher or a rank server exited

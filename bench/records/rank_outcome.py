@@ -209,8 +209,8 @@ class RankOom(Frozen):
     at: float
     """Seconds since the epoch."""
     source: str | None = None
-    """What reported it: see `Kind` in bench/diagnosis/oom_words.py; `kernel`: the out-of-memory killer; `abort`: native
-    code."""
+    """What reported it: see `Kind` in bench/diagnosis/oom_words.py; `kernel`: the out-of-memory killer; `abort` and
+    `cuda_abort`: native code; `loader`: the dynamic loader."""
     bytes_asked: Count | None = None
 
 

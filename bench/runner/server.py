@@ -18,7 +18,7 @@ from accelerate.utils.launch import (
 )
 
 from bench import processes, workloads
-from bench.diagnosis.oom_words import aborted_by_bad_alloc
+from bench.diagnosis.oom_words import abort_source
 from bench.machine import gpus, oom_kill
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
@@ -169,8 +169,8 @@ class Server:
         if name == "SIGKILL":
             return "kernel", oom_kill.killed_since(kills)
         log = folder / f"rank{self.rank}.log"
-        if name == "SIGABRT" and aborted_by_bad_alloc(log.read_text(errors="replace")[-20_000:]):
-            return "abort", "native code aborted because an allocation failed"
+        if name == "SIGABRT" and (source := abort_source(log.read_text(errors="replace")[-20_000:])):
+            return source, "native code aborted because an allocation failed"
         return None, None
 
 

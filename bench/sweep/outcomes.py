@@ -4,26 +4,29 @@ from collections.abc import Callable
 from pathlib import Path
 
 from bench.diagnosis.classify import classify
+from bench.diagnosis.host_memory import told_apart
 from bench.diagnosis.script_end import failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import RESULT
 from bench.matrix.script import OF_BENCH
+from bench.records.base import Device
 from bench.records.cell import Attempt, Cell
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import SETTINGS, Outcome
 from bench.records.script import ScriptEnd
 
 
-def outcome_of(launched: LaunchResult, cell: Cell) -> Outcome:
+def outcome_of(launched: LaunchResult, cell: Cell, device: Device) -> Outcome:
     """The outcome of an attempt of ``cell``."""
-    return classify(
+    outcome = classify(
         launched.ranks,
         world_size=cell.num_processes,
         cancelled=launched.cancelled,
         stuck=launched.stuck,
         launcher_error=launched.launcher_error,
     )
+    return told_apart(outcome, device)
 
 
 def script_outcome(
@@ -39,9 +42,9 @@ def script_outcome(
     assert isinstance(machine.hardware, Hardware)  # bench runs on it
     read = read_result(folder / RESULT, attempt, machine.hardware)
     if isinstance(read, str):
-        return failure(end, read, killer)
+        return told_apart(failure(end, read, killer), machine.hardware.device)
     if not end.finished:
-        return failure(end, "", killer)
+        return told_apart(failure(end, "", killer), machine.hardware.device)
     if read.not_read:
         note(f"the script's result has keys that bench does not read: {', '.join(read.not_read)}")
     return read.figures

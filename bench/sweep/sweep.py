@@ -209,7 +209,7 @@ class Sweep:
         wall_s = time.monotonic() - began_s
         try:
             if launched.script is None:
-                outcome = outcome_of(launched, attempt.cell)
+                outcome = outcome_of(launched, attempt.cell, self.machine.hardware.device)
             else:
                 killer = oom_kill.killed_since(before)
                 outcome = script_outcome(launched.script, killer, attempt, folder, self.machine, self._note_once)

@@ -14,7 +14,7 @@ import pytest
 import torch
 from torch.distributed import DistBackendError
 
-from bench.diagnosis.oom_words import aborted_by_bad_alloc
+from bench.diagnosis.oom_words import abort_source
 from bench.machine.oom_kill import Counters, killed_since
 from bench.runner.oom import MESSAGE_CHARS, Kind, Oom, find
 
@@ -652,43 +652,46 @@ def test_a_real_kill_is_told_from_another(small_cgroup: Path) -> None:
 
 # Native code that aborts.
 @pytest.mark.parametrize(
-    ("log", "is_oom"),
+    ("log", "source"),
     [
         # GNU's libstdc++; liquorleaf/OmniGS#10, a thread of libtorch; LLVM's libc++; Rust
-        ("step 3\nterminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n", True),
+        (
+            "step 3\nterminate called after throwing an instance of 'std::bad_alloc'\n  what():  std::bad_alloc\n",
+            "abort",
+        ),
         (
             "terminate called after throwing an instance of 'c10::OutOfMemoryError'\n  what():  CUDA out of memory. T",
-            True,
+            "cuda_abort",
         ),
         (
             "terminate called after throwing an instance of 'c10::Error'\n  what():  [enforce fail at a.cpp:127]"
             f" err == 0. {CPU}",
-            True,
+            "abort",
         ),
         (
             "terminate called after throwing an instance of 'c10::Error'\n  what():  CUDA error: out of memory\nCUDA k",
-            True,
+            "cuda_abort",
         ),
-        ("libc++abi: terminating due to uncaught exception of type std::bad_alloc: std::bad_alloc\n", True),
-        ("memory allocation of 1073741824 bytes failed\n", True),
+        ("libc++abi: terminating due to uncaught exception of type std::bad_alloc: std::bad_alloc\n", "abort"),
+        ("memory allocation of 1073741824 bytes failed\n", "abort"),
         # pytorch/pytorch#126544, a broken context; a peer; words in passing; nothing
         (
             "terminate called after throwing an instance of 'c10::DistBackendError'\n  what():  [PG ID 0 PG GUID 0 "
             "Rank 2] Process group watchdog thread terminated with exception: CUDA error: an illegal memory access was "
             "encountered",
-            False,
+            None,
         ),
         (
             "terminate called after throwing an instance of 'gloo::IoException'\n  what():  Connection closed by peer",
-            False,
+            None,
         ),
-        ("terminate called after throwing an instance of 'std::bad_array_new_length'\n", False),
-        ("warning: code that catches std::bad_alloc hides it\n", False),
-        ("", False),
+        ("terminate called after throwing an instance of 'std::bad_array_new_length'\n", None),
+        ("warning: code that catches std::bad_alloc hides it\n", None),
+        ("", None),
     ],
 )
-def test_what_a_log_ends_with(log: str, is_oom: bool) -> None:
-    assert aborted_by_bad_alloc(log) is is_oom
+def test_what_a_log_ends_with(log: str, source: str | None) -> None:
+    assert abort_source(log) == source
 
 
 def test_a_real_abort() -> None:
@@ -698,4 +701,4 @@ def test_a_real_abort() -> None:
         pytest.skip(f"needs libstdc++: {done.stderr.splitlines()[-1]}")
 
     assert done.returncode == -signal.SIGABRT
-    assert aborted_by_bad_alloc(done.stderr)
+    assert abort_source(done.stderr) == "abort"
