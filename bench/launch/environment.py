@@ -22,6 +22,7 @@ def added_environment(num_processes: int, hardware: Hardware, user: Mapping[str,
     if hardware.device == "cuda":
         # torch.cuda.is_available() then asks NVML and leaves CUDA uninitialised, so that a rank server can still fork.
         added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
+        added["TORCH_WARM_POOL"] = "0"  # no pool of compilers in each rank before one is needed
         if "PYTORCH_ALLOC_CONF" not in user:
             added["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     else:

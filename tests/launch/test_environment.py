@@ -18,6 +18,12 @@ def test_segments_are_expandable_on_a_gpu_by_default() -> None:
     assert added["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
 
 
+def test_compilers_start_when_they_are_used() -> None:
+    assert added_environment(2, GPUS, {})["TORCH_WARM_POOL"] == "0"
+    assert "TORCH_WARM_POOL" not in added_environment(2, GPUS, {"TORCH_WARM_POOL": "1"})
+    assert "TORCH_WARM_POOL" not in added_environment(2, CPU, {})  # without Triton there is no pool
+
+
 @pytest.mark.parametrize("user", BOTH)
 def test_the_users_allocator_setting_stands_under_either_name(user: dict[str, str]) -> None:
     assert not any("ALLOC_CONF" in name for name in added_environment(2, GPUS, user))
