@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-from accelerate import Accelerator, PartialState
+from accelerate import Accelerator, PartialState, state
 from accelerate.utils import (
     AutocastKwargs,
     DistributedDataParallelKwargs,
@@ -85,6 +85,8 @@ class Cuda:
     _limited = False
 
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:  # noqa: ARG002
+        # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
+        state.check_cuda_p2p_ib_support = lambda: True
         group = InitProcessGroupKwargs(timeout=PATIENCE)
         accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters), group])
         # NCCL starts at the first collective: here, and not in the warm-up, whose failures are the workload's.
@@ -144,10 +146,10 @@ class Cpu:
         if family == "deepspeed":
             # Its engine reads DS_ACCELERATOR; with cpu=True it would assume a world of one process.
             return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo", timeout=PATIENCE)])
-        state = PartialState(cpu=True, timeout=PATIENCE)
+        process = PartialState(cpu=True, timeout=PATIENCE)
         if family in ("fsdp", "fsdp2"):
             # accelerate silently runs plain DDP for FSDP on MULTI_CPU.
-            state._shared_state["distributed_type"] = DistributedType.MULTI_GPU
+            process._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         return Accelerator(cpu=family == "single", kwargs_handlers=handlers)
 
     def limit_memory(self, limit_bytes: int | None) -> int:
