@@ -94,9 +94,11 @@ class Cuda:
         return accelerator
 
     def limit_memory(self, limit_bytes: int | None) -> int:
-        # Creates the CUDA context, so that its memory does not count; nor does that of NCCL and other processes.
-        torch.cuda.set_device(int(os.environ.get("LOCAL_RANK", "0")))
+        # The context, NCCL, other processes and the handles of cuBLAS take memory that is not the attempt's.
+        torch.cuda.set_device(_local_rank())
+        _make_cublas_handles()
         free, total = torch.cuda.mem_get_info()
+        free += torch.cuda.memory_reserved()  # a workspace of cuBLAS, which the allocator's peaks will count
         self._free_bytes, self._limited = free, limit_bytes is not None
         if limit_bytes is None:
             return int(free)
@@ -134,6 +136,17 @@ class Cuda:
             return 0
         free, _ = torch.cuda.mem_get_info()
         return max(0, self._free_bytes - free - torch.cuda.memory_reserved())
+
+
+def _local_rank() -> int:
+    return int(os.environ.get("LOCAL_RANK", "0"))
+
+
+def _make_cublas_handles() -> None:
+    """Multiply in this thread and in that of backward: each has a handle of cuBLAS of its own."""
+    ones = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    (ones @ ones).sum().backward()  # type: ignore[no-untyped-call]
+    torch.cuda.synchronize()
 
 
 class Cpu:

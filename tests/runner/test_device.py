@@ -1,11 +1,15 @@
 """The shim of a GPU, with torch and accelerate in its place patched: what it asks of them, in which order."""
 
 import subprocess
+from typing import Any
 
 import pytest
+import torch
 from accelerate import state
 
 from bench.runner.device import Cuda
+
+GIB = 2**30
 
 
 class Accelerator:
@@ -25,3 +29,48 @@ def test_a_rank_does_not_run_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(state, "check_cuda_p2p_ib_support", state.check_cuda_p2p_ib_support)  # restored afterwards
     monkeypatch.setattr("bench.runner.device.Accelerator", Accelerator)
     Cuda().open("ddp", find_unused_parameters=False)
+
+
+class Gpu:
+    """`torch.cuda` with 80 GiB: 70 are free, and 60 once cuBLAS has its handles, of which 2 are in a workspace."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.used = 10
+
+    def __getattr__(self, name: str) -> Any:
+        def answer(*_: object) -> Any:
+            self.asked.append(name)
+            return {"mem_get_info": ((80 - self.used) * GIB, 80 * GIB), "memory_reserved": 2 * GIB}.get(name)
+
+        return answer
+
+    def multiply(self) -> None:
+        self.asked.append("multiply")
+        self.used = 20
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    made_up = Gpu()
+    monkeypatch.setattr(torch, "cuda", made_up)
+    monkeypatch.setattr("bench.runner.device._make_cublas_handles", made_up.multiply)
+    return made_up
+
+
+def test_handles_of_cublas_are_no_part_of_capacity(gpu: Gpu) -> None:
+    assert Cuda().limit_memory(None) == 62 * GIB
+    assert gpu.asked == ["set_device", "multiply", "mem_get_info", "memory_reserved"]
+
+
+@pytest.mark.parametrize(("limit", "capacity"), [(40, 40), (70, 62)])
+def test_a_limit_is_a_share_of_the_whole_gpu(gpu: Gpu, limit: int, capacity: int) -> None:
+    assert Cuda().limit_memory(limit * GIB) == capacity * GIB
+    assert gpu.asked[-1] == "set_per_process_memory_fraction"
+
+
+def test_memory_outside_the_allocator_is_what_was_taken_since(gpu: Gpu) -> None:
+    cuda = Cuda()
+    cuda.limit_memory(None)
+    gpu.used = 23
+    assert cuda._overhead_bytes() == 3 * GIB
