@@ -84,12 +84,16 @@ class Cuda:
     _free_bytes = 0
     _limited = False
 
-    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:  # noqa: ARG002
+    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
+        if family != "deepspeed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
+            # accelerate has no field for the device; DeepSpeed names it. Without it, NCCL starts at the first
+            # collective, on a device that torch guesses, and every new group exchanges its addresses anew.
+            PartialState(timeout=PATIENCE, device_id=torch.device("cuda", _local_rank()))
         # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
         state.check_cuda_p2p_ib_support = lambda: True
         group = InitProcessGroupKwargs(timeout=PATIENCE)
         accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters), group])
-        # NCCL starts at the first collective: here, and not in the warm-up, whose failures are the workload's.
+        # At the latest, NCCL starts here, and not in the warm-up, whose failures are the workload's.
         accelerator.wait_for_everyone()
         return accelerator
 

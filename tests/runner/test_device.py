@@ -7,6 +7,7 @@ import pytest
 import torch
 from accelerate import state
 
+from bench.backends import Family
 from bench.runner.device import Cuda
 
 GIB = 2**30
@@ -21,14 +22,40 @@ class Accelerator:
     def wait_for_everyone(self) -> None: ...
 
 
+@pytest.fixture(autouse=True)
+def _accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(state, "check_cuda_p2p_ib_support", state.check_cuda_p2p_ib_support)  # restored afterwards
+    monkeypatch.setattr("bench.runner.device.Accelerator", Accelerator)
+
+
 def test_a_rank_does_not_run_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None:
     def ran(*command: object, **_: object) -> str:
         pytest.fail(f"ran {command}")
 
     monkeypatch.setattr(subprocess, "check_output", ran)
-    monkeypatch.setattr(state, "check_cuda_p2p_ib_support", state.check_cuda_p2p_ib_support)  # restored afterwards
-    monkeypatch.setattr("bench.runner.device.Accelerator", Accelerator)
     Cuda().open("ddp", find_unused_parameters=False)
+
+
+@pytest.mark.parametrize(
+    ("family", "ranks", "named"),
+    [
+        ("ddp", 2, [torch.device("cuda", 1)]),
+        ("fsdp", 2, [torch.device("cuda", 1)]),
+        ("fsdp2", 2, [torch.device("cuda", 1)]),
+        ("deepspeed", 2, []),  # it names the device itself
+        ("ddp", 1, []),
+        ("single", 1, []),
+    ],
+)
+def test_the_process_group_is_told_its_device(
+    monkeypatch: pytest.MonkeyPatch, family: Family, ranks: int, named: list[torch.device]
+) -> None:
+    joined: list[torch.device] = []
+    monkeypatch.setattr("bench.runner.device.PartialState", lambda timeout, device_id: joined.append(device_id))
+    monkeypatch.setenv("LOCAL_RANK", "1")
+    monkeypatch.setenv("WORLD_SIZE", str(ranks))
+    Cuda().open(family, find_unused_parameters=False)
+    assert joined == named
 
 
 class Gpu:
