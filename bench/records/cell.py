@@ -80,9 +80,10 @@ class Train(Frozen):
     """Keep fp32 copies of bf16 weights for the optimizer to update. Without them, Adam's moments are bf16 too: a
     control, not a way to train. FSDP and DeepSpeed always keep their own."""
     fused: bool | None = None
-    """AdamW's fused implementation on or off; null lets torch choose. Off, and without `foreach`: the plain loop."""
+    """AdamW's fused implementation on or off. null: on for a GPU, unless `foreach` is set or state is offloaded;
+    elsewhere torch chooses. Off, and without `foreach`: the plain loop."""
     foreach: Annotated[bool | None, LATER] = None
-    """AdamW's foreach implementation on or off; null lets torch choose."""
+    """AdamW's foreach implementation on or off; null: see `fused`."""
     learning_rate: Annotated[Finite, Field(ge=0)] = 1e-4
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[Finite, Field(gt=0)] = 1.0

@@ -12,8 +12,11 @@ from bench.errors import InputError
 from bench.records.cell import Train
 
 
-def optimizer_of(train: Train, model: nn.Module, units: tuple[str, ...]) -> Optimizer:
+def optimizer_of(train: Train, model: nn.Module, units: tuple[str, ...], device: str = "cpu") -> Optimizer:
     """The optimizer of all parameters of ``model`` that are trained.
+
+    Args:
+        device: the type of the device that will step them; they may get there later.
 
     Raises:
         InputError: ``train.optimizer`` cannot be loaded or made, or there is no matrix for Muon.
@@ -21,24 +24,28 @@ def optimizer_of(train: Train, model: nn.Module, units: tuple[str, ...]) -> Opti
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
     match train.optimizer:
         case "adamw":
-            return _adamw(train, trained)
+            return _adamw(train, trained, device)
         case "muon":
-            return _muon(train, model, units, trained)
+            return _muon(train, model, units, trained, device)
         case name:
             return _named(name, train, trained)
 
 
-def _adamw(train: Train, parameters: list[nn.Parameter]) -> AdamW:
+def _adamw(train: Train, parameters: list[nn.Parameter], device: str) -> AdamW:
+    # On a GPU, torch would choose foreach, which is slower and holds another copy of the masters during its step.
+    by_default = train.fused is None and train.foreach is None and device == "cuda" and train.offload == "none"
     return AdamW(
         parameters,
         lr=train.learning_rate,
         weight_decay=train.weight_decay,
-        fused=train.fused,
+        fused=True if by_default else train.fused,
         foreach=train.foreach,
     )
 
 
-def _muon(train: Train, model: nn.Module, units: tuple[str, ...], trained: list[nn.Parameter]) -> Optimizer:
+def _muon(
+    train: Train, model: nn.Module, units: tuple[str, ...], trained: list[nn.Parameter], device: str
+) -> Optimizer:
     """Muon for the matrices of hidden layers, AdamW for the rest, at one learning rate.
 
     Updates are scaled to AdamW's usual size (arXiv:2502.16982, section 2.2), so that both share their settings.
@@ -55,7 +62,7 @@ def _muon(train: Train, model: nn.Module, units: tuple[str, ...], trained: list[
     muon = GatheredMuon(chosen, lr=train.learning_rate, weight_decay=train.weight_decay, adjust_lr_fn="match_rms_adamw")
     taken = {id(parameter) for parameter in chosen}
     rest = [parameter for parameter in trained if id(parameter) not in taken]
-    return Together(muon, _adamw(train, rest)) if rest else muon
+    return Together(muon, _adamw(train, rest, device)) if rest else muon
 
 
 def _named(name: str, train: Train, parameters: list[nn.Parameter]) -> Optimizer:

@@ -171,10 +171,10 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
         return _Prepared(accelerator.prepare(model))
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
-        optimizer = optimizer_of(cell.train, model, units)
+        optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
         return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
     model = accelerator.prepare(model)
-    optimizer = optimizer_of(cell.train, model, units)
+    optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
     masters = None
     if not FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and cell.train.master_weights:
         optimizer = masters = MasterWeights(optimizer)

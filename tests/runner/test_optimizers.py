@@ -232,3 +232,22 @@ def test_what_is_no_optimizer_is_said(name: str, says: str) -> None:
 def test_a_name_that_says_nothing_is_refused(name: str) -> None:
     with pytest.raises(ValidationError, match="choose adamw, muon, none, or your own"):
         Train(optimizer=name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "device", "fused"),
+    [
+        ({}, "cuda", True),
+        ({}, "cpu", None),
+        ({"fused": False}, "cuda", False),
+        ({"foreach": True}, "cuda", None),
+        ({"offload": "optimizer"}, "cuda", None),
+    ],
+)
+def test_adamw_is_fused_on_a_gpu_by_default(settings: dict[str, Any], device: str, fused: bool | None) -> None:
+    optimizer = optimizer_of(Train(**settings), net(), UNITS, device)
+    assert optimizer.defaults["fused"] is fused
+    assert optimizer.defaults["foreach"] is settings.get("foreach")
+    both = optimizer_of(Train(optimizer="muon", **settings), net(), UNITS, device)
+    assert isinstance(both, Together)
+    assert both.param_groups[-1]["fused"] is fused
