@@ -13,11 +13,17 @@ AttentionFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Ten
 
 
 def eager(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None, dropout: float) -> Tensor:
-    """Attention with explicit fp32 scores. A query sees a key where ``mask_BQK`` is true; it must see one or more."""
-    scores_BNQK = q_BNQH.float() @ k_BNKH.float().mT * q_BNQH.shape[-1] ** -0.5
+    """Attention with explicit scores. A query sees a key where ``mask_BQK`` is true; it must see one or more.
+
+    The softmax is in fp32. Scores are products in the dtype of the inputs, as transformers' eager attention computes
+    them; on a CPU they are in fp32.
+    """
+    if q_BNQH.device.type == "cpu":
+        q_BNQH, k_BNKH = q_BNQH.float(), k_BNKH.float()
+    scores_BNQK = q_BNQH @ k_BNKH.mT * q_BNQH.shape[-1] ** -0.5
     if mask_BQK is not None:
-        scores_BNQK = scores_BNQK.masked_fill(~mask_BQK[:, None], torch.finfo(torch.float32).min)
-    weights_BNQK = F.dropout(scores_BNQK.softmax(-1), dropout)
+        scores_BNQK = scores_BNQK.masked_fill(~mask_BQK[:, None], torch.finfo(scores_BNQK.dtype).min)
+    weights_BNQK = F.dropout(scores_BNQK.softmax(-1, dtype=torch.float32), dropout)
     return torch.matmul(weights_BNQK.to(v_BNKH.dtype), v_BNKH)
 
 

@@ -34,7 +34,7 @@ class Pi07Config(BaseModel):
     n_obs_history: Size = 2
     """Frames per camera, and state tokens, including the current one. Frames cost vision compute, not image tokens."""
     attention: Literal["eager", "sdpa"] = "sdpa"
-    """``eager`` computes explicit scores in fp32; ``sdpa`` is torch's fused kernel."""
+    """``eager`` computes explicit scores, their softmax in fp32; ``sdpa`` is torch's fused kernel."""
     attention_dropout: Share = 0.0
     """Share of attention weights dropped in the interleaved layers during training."""
     grad_ckpt: bool = False
