@@ -1,6 +1,7 @@
 """The backends: their accelerate configs, the regime each should show, and the cells they cannot run. Pure."""
 
 from bench.backends.accelerate_config import accelerate_config, beside_config
+from bench.backends.model_state import UNSHARDED_BYTES, bytes_per_parameter
 from bench.backends.refusals import accumulation_refused, forbids
 from bench.backends.regimes import expected_regime, shards_parameters
 from bench.backends.registry import (
@@ -19,12 +20,14 @@ __all__ = [
     "BACKENDS",
     "FAMILIES",
     "SHARDING_STRATEGIES",
+    "UNSHARDED_BYTES",
     "Backend",
     "Family",
     "accelerate_config",
     "accumulation_refused",
     "backend_of",
     "beside_config",
+    "bytes_per_parameter",
     "expected_regime",
     "forbids",
     "from_accelerate_config",

@@ -2,6 +2,7 @@
 
 from pydantic import JsonValue
 
+from bench.backends import BACKENDS, UNSHARDED_BYTES, bytes_per_parameter, from_accelerate_config
 from bench.errors import InputError, near_miss
 from bench.matrix.combinations import Value
 from bench.matrix.matrix_file import Launch, Matrix, Values
@@ -32,7 +33,7 @@ def resolve_preset(
     if preset == "auto":
         if workload.auto_preset is None or not workload.presets:
             return preset, {}
-        preset = workload.auto_preset(hardware.device, memory_per_rank(matrix.launch, hardware))
+        preset = workload.auto_preset(hardware.device, _memory_if_unsharded(matrix, hardware))
     if not isinstance(preset, str) or preset not in workload.presets:
         raise InputError(
             f"{show(preset)} is not a preset of {matrix.workload.name}",
@@ -42,6 +43,20 @@ def resolve_preset(
             fix=near_miss(preset, ["auto", *workload.presets]),
         )
     return preset, dict(workload.presets[preset])
+
+
+def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
+    """Bytes that a rank would need if it held `UNSHARDED_BYTES` of each parameter, and not what it holds with the most
+    demanding backend of the matrix."""
+    memory_bytes = memory_per_rank(matrix.launch, hardware)
+    known = {**BACKENDS, **{name: from_accelerate_config(config) for name, config in matrix.configs.items()}}
+    used = [known[name] for name in map(str, matrix.values_of("backend")) if name in known]
+    if hardware.device == "cpu" or not used:
+        return memory_bytes
+    foreach = True in (matrix.train.foreach, *matrix.values_of("foreach"))
+    ranks = num_processes(matrix.launch, hardware)
+    held = max(bytes_per_parameter(backend, ranks, foreach=foreach) for backend in used)
+    return round(memory_bytes * UNSHARDED_BYTES / held)
 
 
 def memory_limit(matrix: Matrix, workload: Definition, preset: str, searches: bool, hardware: Hardware) -> int | None:

@@ -137,9 +137,12 @@ class MatrixFile(Frozen):
 
     def batches(self) -> list[JsonValue]:
         """All batches in the file, without ``probe``."""
+        return [batch for batch in self.values_of("batch") if batch != "probe"]
+
+    def values_of(self, axis: str) -> list[JsonValue]:
+        """All values in the file of an axis."""
         entries: list[Mapping[str, Any]] = [self.matrix, self.defaults, *self.include]
-        listed = [batch for entry in entries if "batch" in entry for batch in as_list(entry["batch"])]
-        return [batch for batch in listed if batch != "probe"]
+        return [value for entry in entries if axis in entry for value in as_list(entry[axis])]
 
     def probed(self) -> Self:
         """The same combinations, all of them at ``batch: probe``.

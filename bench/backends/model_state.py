@@ -1,0 +1,28 @@
+"""How much of each parameter a backend holds on a GPU, before anything has run. Pure.
+
+What a run has shown is compared in bench/report/theory.py, which has the sources of these figures.
+"""
+
+from bench.backends.registry import Backend
+
+UNSHARDED_BYTES = 18
+"""A bf16 weight, an fp32 gradient and master, and two moments: what `auto_preset` of a workload counts."""
+
+
+def bytes_per_parameter(backend: Backend, ranks: int, *, foreach: bool = False) -> float:
+    """Bytes that a rank holds of each parameter in a step of bf16 training with AdamW, without gathered units.
+
+    Args:
+        foreach: AdamW's foreach implementation copies the masters during its step.
+    """
+    optimizer = 16 + (4 if foreach else 0)  # fp32: a gradient, a master, two moments
+    shares = 1 if backend.sharding in ("none", "NO_SHARD", "zero0") else ranks
+    match backend.family:
+        case "fsdp" | "fsdp2":
+            return optimizer / shares  # the master is the weight
+        case "deepspeed":
+            weight = 2 / (ranks if backend.sharding == "zero3" else 1)
+            gradient = 2 / (ranks if backend.sharding in ("zero2", "zero3") else 1)
+            return weight + gradient + optimizer / shares
+    buckets = 2 if backend.family == "ddp" and ranks > 1 else 0
+    return 2 + 2 + buckets + optimizer

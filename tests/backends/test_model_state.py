@@ -1,0 +1,26 @@
+"""What a rank holds of each parameter."""
+
+import pytest
+
+from bench.backends import BACKENDS, bytes_per_parameter
+
+
+@pytest.mark.parametrize(
+    ("backend", "ranks", "held"),
+    [
+        ("single", 1, 20),
+        ("ddp", 8, 22),
+        ("ddp", 1, 20),
+        ("fsdp", 8, 2),
+        ("fsdp2", 8, 2),
+        ("zero1", 8, 6),
+        ("zero2", 8, 4.25),
+        ("zero3", 8, 2.5),
+    ],
+)
+def test_sharded_state_is_divided_by_the_ranks(backend: str, ranks: int, held: float) -> None:
+    assert bytes_per_parameter(BACKENDS[backend], ranks) == held
+
+
+def test_foreach_copies_the_masters() -> None:
+    assert bytes_per_parameter(BACKENDS["ddp"], 8, foreach=True) == 26
