@@ -173,6 +173,9 @@ class Regime(Frozen):
     matmul_shares: dict[str, Share] | None = None
     """FLOPs of matrix products, convolutions and attention in one warm-up step: the share of each dtype, the largest
     first. null: not observed, as under torch.compile, or there were none."""
+    attention_kernels: Annotated[tuple[str, ...] | None, LATER] = None
+    """The kernels that torch's `scaled_dot_product_attention` chose in that step, such as ``flash``; ``with a
+    mask`` if it had one. null: not observed, or there were none."""
 
     @property
     def matmul_dtype(self) -> str | None:

@@ -18,7 +18,8 @@ SCHEMA_VERSION: Literal[3] = 3
 """1: first version. 2: a hang stores what each rank was doing, a failure its fault and evidence, a result its retry
 and the conditions on the machine. 3: a rank stores its own work, traffic, units, unit parameters, work of a sample and
 matmul shares, an attempt its launch, a result its sources and the environment. Beside it, a search stores the spread
-of peaks, what the next launch may hold, and which batches are even."""
+of peaks, what the next launch may hold, and which batches are even. Added to 3 with defaults: the kernels of attention,
+the fault host_memory."""
 
 
 class Ok(Frozen):

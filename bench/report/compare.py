@@ -207,6 +207,7 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
 def _known(regime: Regime, other: Regime) -> dict[str, JsonValue]:
     """The attributes that both regimes have. Earlier results do not know all of them."""
     known = {**regime.model_dump(exclude={"matmul_shares"}), "matmul_dtype": regime.matmul_dtype}
+    known["attention_kernels"] = ", ".join(regime.attention_kernels or ()) or None
     later = {*later_defaults(Regime), "matmul_dtype"}
     return {name: one for name, one in known.items() if name not in later or None not in (one, getattr(other, name))}
 

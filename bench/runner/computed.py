@@ -29,6 +29,14 @@ _FLOPS: dict[Any, Callable[..., int]] = {
         _aten._scaled_dot_product_flash_attention_backward
     ],
 }
+_KERNELS = {
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_cudnn_attention": "cuDNN",
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_safe_softmax": "math",  # of all attention, only `_scaled_dot_product_attention_math` has it
+}
+"""The kernels between which torch's `scaled_dot_product_attention` chooses, by an operation that only it has."""
 
 
 @dataclass(frozen=True)
@@ -37,6 +45,8 @@ class Computed:
 
     flops: Counter[str] = field(default_factory=Counter)
     """FLOPs of matrix products, convolutions and attention kernels, forward and backward, by dtype of their inputs."""
+    attention: Counter[str] = field(default_factory=Counter)
+    """Calls of torch's attention, by its kernel and whether it had a mask."""
     reduced: Counter[str] = field(default_factory=Counter)
     """Scalars that entered a reduction between ranks, by dtype."""
 
@@ -69,21 +79,22 @@ def watching(batches: Batches, step: int, *, products: bool = True) -> Iterator[
                 if index == step:
                     stack.callback(_reductions, computed.reduced, since=recorder.newest_id())
                     if products:
-                        stack.enter_context(_Products(computed.flops))
+                        stack.enter_context(_Products(computed))
                 yield batch
 
         yield watched(), computed
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the FLOPs of every matrix product; autograd passes the mode on to the threads of backward.
+    """Counts the FLOPs of every matrix product, and calls of attention.
 
-    Products of an optimizer do not count: Muon's are bf16 in any regime.
+    autograd passes the mode on to the threads of backward. Products of an optimizer do not count: Muon's are bf16 in
+    any regime.
     """
 
-    def __init__(self, flops: Counter[str]) -> None:
+    def __init__(self, computed: Computed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._flops = flops
+        self._flops, self._attention = computed.flops, computed.attention
         self._optimizers = 0
         """How many are stepping: one may step others."""
 
@@ -106,11 +117,21 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
-        count = _FLOPS.get(getattr(func, "_overloadpacket", None))
+        packet = getattr(func, "_overloadpacket", None)
+        if kernel := _KERNELS.get(getattr(packet, "__name__", "")):
+            self._attention[kernel + (" with a mask" if _masked(func, args, kwargs or {}) else "")] += 1
+        count = _FLOPS.get(packet)
         if count is not None and not self._optimizers:
             dtype = next(value.dtype for value in args if isinstance(value, Tensor))
             self._flops[str(dtype).removeprefix("torch.")] += count(*args, **(kwargs or {}), out_val=result)
         return result
+
+
+def _masked(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
+    """Whether this call of an attention kernel has a mask. That of math is added to the scores before."""
+    names = (argument.name for argument in func._schema.arguments)
+    given = {**dict(zip(names, args, strict=False)), **kwargs}
+    return given.get("attn_mask") is not None or given.get("attn_bias") is not None
 
 
 def _reductions(reduced: Counter[str], *, since: int) -> None:

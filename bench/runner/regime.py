@@ -43,6 +43,7 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
         optimizer_dtype=_dtypes(moments),
         reduction_dtype=(step.reduction_dtype or _reduction(job.model)) if job.accelerator.num_processes > 1 else None,
         matmul_shares=step.matmul_shares,
+        attention_kernels=tuple(sorted(step.attention)) or None,
         **sharding.observed(job.model, job.unit_names),
     )
 

@@ -5,11 +5,13 @@ from collections.abc import Iterator
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.runner.computed import watching
+from bench.runner.computed import _KERNELS, _masked, watching
 from bench.runner.steps import Batch
 
 BATCH, WIDE, NARROW = 4, 8, 2
@@ -94,3 +96,37 @@ def test_the_count_is_that_of_torch_with_attention_convolution_and_checkpointing
         train(model, batch)
     again = 2 * BATCH * BATCH * WIDE  # the kernel's backward computes the scores once more
     assert sum(computed.flops.values()) == counter.get_total_flops() + again
+
+
+@pytest.mark.parametrize(
+    ("kernel", "masked", "said"),
+    [
+        (SDPBackend.FLASH_ATTENTION, False, "flash"),
+        (SDPBackend.FLASH_ATTENTION, True, "flash with a mask"),
+        (SDPBackend.MATH, False, "math"),
+        (SDPBackend.MATH, True, "math"),
+    ],
+)
+def test_the_kernel_of_attention_is_named(kernel: SDPBackend, masked: bool, said: str) -> None:
+    q_BNSH = torch.ones(2, 2, 4, 8, requires_grad=True)
+    mask_SS = torch.ones(4, 4, dtype=torch.bool) if masked else None
+    with watching(batches(), 0) as (watched, computed), sdpa_kernel(kernel):
+        next(watched)
+        for _ in range(3):
+            functional.scaled_dot_product_attention(q_BNSH, q_BNSH, q_BNSH, attn_mask=mask_SS).sum().backward()
+    assert computed.attention == {said: 3}
+
+
+def test_attention_that_is_not_torch_s_has_no_kernel() -> None:
+    scores_SS = torch.ones(4, 4, requires_grad=True)
+    with watching(batches(), 0) as (watched, computed):
+        next(watched)
+        (scores_SS.softmax(-1) @ scores_SS).sum().backward()
+    assert computed.attention == {}
+
+
+@pytest.mark.parametrize("name", [name for name in _KERNELS if "cpu" not in name and name != "_safe_softmax"])
+def test_the_mask_of_a_kernel_for_gpus_is_found(name: str) -> None:
+    kernel, x = getattr(torch.ops.aten, name).default, torch.ones(1)
+    assert not _masked(kernel, (x, x, x, None, True) if "flash" not in name else (x, x, x, 0.0), {})
+    assert _masked(kernel, (x, x, x, x, True), {}) is ("flash" not in name)

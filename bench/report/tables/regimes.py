@@ -42,6 +42,9 @@ def _options(regime: Regime) -> str:
 
 OPTIONS_COLUMN: Column[Regime] = Column("options", _options)
 MATMUL_COLUMN: Column[Regime] = Column("matmuls", _matmuls)
+ATTENTION_COLUMN: Column[Regime] = Column(
+    "attention kernels", lambda regime: ", ".join(regime.attention_kernels or ()) or UNKNOWN
+)
 
 
 class _Observed(NamedTuple):
@@ -71,6 +74,7 @@ def regimes(summary: Summary) -> Table:
         *([_of_rank(OPTIONS_COLUMN)] if any(rank and OPTIONS_COLUMN.value(rank.regime) for _, rank in ranks) else []),
         *map(_of_rank, DTYPE_COLUMNS),
         *([_of_rank(MATMUL_COLUMN)] if any(rank and rank.regime.matmul_shares for _, rank in ranks) else []),
+        *([_of_rank(ATTENTION_COLUMN)] if any(rank and rank.regime.attention_kernels for _, rank in ranks) else []),
     ]
     return without_repeats(
         table_of(

@@ -21,7 +21,13 @@ from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.compilation import compilation
 from bench.report.tables.phases import P95_NOTE, phases
 from bench.report.tables.raw_matrix import outcome_column
-from bench.report.tables.regimes import DTYPE_COLUMNS, MATMUL_COLUMN, OPTIONS_COLUMN, REGIME_COLUMNS
+from bench.report.tables.regimes import (
+    ATTENTION_COLUMN,
+    DTYPE_COLUMNS,
+    MATMUL_COLUMN,
+    OPTIONS_COLUMN,
+    REGIME_COLUMNS,
+)
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import steps
 from bench.report.tables.table import Column, Table, of_part, table_of, without_repeats
@@ -147,6 +153,7 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
         *(of_part(_regime, [OPTIONS_COLUMN]) if any(OPTIONS_COLUMN.value(rank.regime) for rank in ranks) else []),
         *of_part(_regime, DTYPE_COLUMNS),
         *(of_part(_regime, [MATMUL_COLUMN]) if any(rank.regime.matmul_shares for rank in ranks) else []),
+        *(of_part(_regime, [ATTENTION_COLUMN]) if any(rank.regime.attention_kernels for rank in ranks) else []),
         Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),
         *([Column("units", _units)] if any(rank.units is not None for rank in ranks) else []),
     ]

@@ -41,6 +41,19 @@ def test_the_products_have_a_column_once_they_are_known() -> None:
     assert "float64" not in table
 
 
+def test_the_kernels_of_attention_have_a_column_once_they_are_known() -> None:
+    assert "attention kernels" not in str(regimes(summarize([of("ddp")])))
+    table = str(regimes(summarize([of("ddp", attention_kernels=("efficient with a mask", "flash"))])))
+    assert "attention kernels" in table
+    assert "efficient with a mask, flash" in table
+
+
+def test_other_kernels_of_attention_are_named_when_runs_are_compared() -> None:
+    flash, math = of("ddp", attention_kernels=("flash",)), of("ddp", attention_kernels=("math",))
+    assert compare_runs([of("ddp")], [flash]).unlike == ()  # an earlier result does not know its own
+    assert compare_runs([flash], [math]).unlike == ("attention_kernels: flash against math",)
+
+
 def test_earlier_results_that_do_not_know_their_products_are_alike() -> None:
     now, other = of("ddp", matmul_shares={"bfloat16": 1.0}), of("ddp", matmul_shares={"float32": 1.0})
     assert compare_runs([of("ddp")], [now]).unlike == ()
