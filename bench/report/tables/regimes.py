@@ -28,14 +28,18 @@ def _matmuls(regime: Regime) -> str:
 
 
 def _options(regime: Regime) -> str:
-    """The sharding options that are not the backend's usual ones."""
+    """The sharding options that are not usual among backends.
+
+    FSDP, DDP and ZeRO-3 reduce gradients while backward runs. ZeRO-1 and ZeRO-2 do not by default, which can decide a
+    comparison.
+    """
     mesh = " x ".join(f"{name} {size}" for name, size in (regime.mesh or {}).items())
     reshards, overlap = regime.reshard_after_forward, regime.overlap_comm
     words = [
         mesh if regime.replicas > 1 else "",
         f"reshard_after_forward {str(reshards).lower()}" if reshards not in (None, True) else "",
         f"offload {regime.offload}" if regime.offload not in (None, "none") else "",
-        f"overlap_comm {str(overlap).lower()}" if overlap not in (None, regime.sharding == "zero3") else "",
+        f"overlap_comm {str(overlap).lower()}" if overlap is False or (overlap and regime.sharding != "zero3") else "",
     ]
     return ", ".join(word for word in words if word)
 

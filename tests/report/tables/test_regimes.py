@@ -80,3 +80,9 @@ def test_options_of_sharding_have_a_column_where_they_are_not_the_usual_ones() -
         "pp 1 x dp_replicate 2 x dp_shard 1 x tp 1, reshard_after_forward false",
         "offload optimizer, overlap_comm true",
     ]
+
+
+def test_zero_that_reduces_after_backward_says_so() -> None:
+    """By default; beside FSDP, which reduces while backward runs."""
+    table = regimes(summarize([of("zero2", sharding="zero2", overlap_comm=False, offload="none")]))
+    assert [row[table.headers.index("options")] for row in table.rows] == ["overlap_comm false"]
