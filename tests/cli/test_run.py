@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from commands import ALL_EIGHT, QUICKSTART, bench
 from examples import ok, result, rss
+from fake_nvml import Driver
 
 from bench import machine
 from bench.cli import quantities, selection
@@ -200,3 +201,18 @@ def test_what_the_host_cannot_hold_is_refused_with_the_arithmetic(tmp_path: Path
     assert re.search(r"Their weights take 800 × 2\d\.\d GiB = [\d.,]+ [GT]iB, and this machine has ", done.stderr)
     assert "--force to try it" in done.stderr
     assert not (tmp_path / "run").exists()
+
+
+def test_a_dry_run_shows_what_gpus_would_run(driver: Driver) -> None:
+    done = bench("run", QUICKSTART, "--dry-run", "--axis", "backend=ddp")
+    assert done.exit_code == 0, done.output
+    assert "num_processes: 2" in done.output
+    assert "PYTORCH_NVML_BASED_CUDA_CHECK=1" in done.output
+    assert "DS_ACCELERATOR=cpu" not in done.output
+
+
+def test_a_dry_run_refuses_a_gpu_that_is_split(driver: Driver) -> None:
+    driver.reports("uuid=GPU-a mib=81920 mig=1")
+    done = bench("run", QUICKSTART, "--dry-run")
+    assert done.exit_code == 2
+    assert "GPU 0 is split into slices (MIG)" in done.output
