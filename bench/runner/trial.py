@@ -4,6 +4,7 @@ bench/launch/trial.py starts it for `bench doctor`.
 """
 
 import json
+import os
 import sys
 from datetime import timedelta
 
@@ -51,4 +52,5 @@ def run(device: str, rank: int, ranks: int, meeting: str) -> None:
 
 if __name__ == "__main__":
     device, rank, ranks, meeting = sys.argv[1:]
-    sys.exit(main(device, int(rank), int(ranks), meeting))
+    # Past torch's clean-up, which may abort while the other ranks are still at work.
+    os._exit(main(device, int(rank), int(ranks), meeting))
