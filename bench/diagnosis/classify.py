@@ -23,7 +23,7 @@ _PEER_LOST = re.compile(
 EVIDENCE_CHARS = 2000
 _DESYNC = re.compile(r"Detected mismatch between collectives|distributed collective mismatch")
 """Words of torch's own check, and of gloo when it receives an unexpected size."""
-STARTING = (Stage.START, Stage.SETUP)
+STARTING = (Stage.START, Stage.JOIN, Stage.SETUP)
 """Stages in which the ranks connect to each other."""
 _FAULTS: tuple[tuple[Fault, tuple[Stage, ...] | None, re.Pattern[str]], ...] = (
     ("regime", None, re.compile(r"^RegimeMismatch\b")),

@@ -64,14 +64,18 @@ class OwnLaunch:
                 if reason := watch.pause():
                     stuck = watch.diagnose()
                     ranks = spool.read_ranks(folder, world_size)
-                    return LaunchResult(ranks=ranks, isolation="launch", cancelled=reason, stuck=stuck)
+                    self.close()
+                    ended_s = time.monotonic()
+                    return LaunchResult(ranks=ranks, isolation="launch", cancelled=reason, stuck=stuck, ended_s=ended_s)
+            ended_s = time.monotonic()
             ranks = spool.read_ranks(folder, world_size)
             reported = {rank.rank for rank in ranks}
             codes = exit_codes(self._launch.output())
             ranks += [_from_exit_code(folder, rank, code) for rank, code in codes.items() if rank not in reported]
             # A rank's own report says more than the launcher's summary of that rank.
             explained = len(ranks) == world_size or any(rank in reported for rank in codes)
-            return LaunchResult(ranks=ranks, isolation="launch", launcher_error=None if explained else exit_reason)
+            error = None if explained else exit_reason
+            return LaunchResult(ranks=ranks, isolation="launch", launcher_error=error, ended_s=ended_s)
         finally:
             self.close()
 

@@ -77,12 +77,24 @@ class RankServers:
                 end_by = time.monotonic() + END_TIMEOUT_S
             elif time.monotonic() > end_by:
                 self.close()  # a server does not react to the cancellation
-        ranks = spool.read_ranks(folder, self.num_processes)
-        return LaunchResult(ranks=ranks, isolation="fork", cancelled=cancelled, stuck=stuck, launcher_error=exit_reason)
+        return LaunchResult(
+            ranks=spool.read_ranks(folder, self.num_processes),
+            isolation="fork",
+            cancelled=cancelled,
+            stuck=stuck,
+            launcher_error=exit_reason,
+            ended_s=self._ended_s(),
+        )
 
     def _idle(self) -> bool:
         states = self.states()
         return len(states) == self.num_processes and all(state.finished == self._number for state in states)
+
+    def _ended_s(self) -> float | None:
+        """When the last child of the newest request had ended; None if a server ended before it could see that."""
+        if not self._idle():
+            return None
+        return max((state.ended_s for state in self.states() if state.ended_s is not None), default=None)
 
     def close(self) -> None:
         self.launch.kill()

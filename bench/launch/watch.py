@@ -28,7 +28,7 @@ class Limits:
     hang_after_s: float | None
     """Without progress. None: derived from the duration of the cell's steps. Imports do not count."""
     set_up_counts: bool = True
-    """Whether ``hang_after_s`` applies to the set-up too. Building a large model takes long."""
+    """Whether ``hang_after_s`` applies to `SETTING_UP` too. Building a large model takes long."""
 
 
 FIRST_STEP_S = 600.0
@@ -36,6 +36,7 @@ FIRST_STEP_S = 600.0
 checkpoint."""
 LEAST_S, PACES = 60.0, 20.0
 """Time limit without progress after the first steps: PACES times the longest step, but at least LEAST_S."""
+SETTING_UP = {Stage.START, Stage.JOIN, Stage.SETUP}
 ANSWER_S = 5.0
 """How long ranks have to answer a diagnosis before they are ended."""
 ASLEEP_S = 5.0
@@ -108,7 +109,7 @@ class Watch:
         stages = {beat.phase for beat in self._beats.values()}
         if not stages or Stage.COMPILE in stages:
             return FIRST_STEP_S  # imports, or a compiler: neither sends beats
-        if self.limits.hang_after_s is not None and (self.limits.set_up_counts or Stage.SETUP not in stages):
+        if self.limits.hang_after_s is not None and (self.limits.set_up_counts or not stages & SETTING_UP):
             return self.limits.hang_after_s
         if self._pace_s is None or Stage.CHECKPOINT in stages:  # files are written without a beat
             return FIRST_STEP_S

@@ -11,11 +11,13 @@ class Stage(StrEnum):
     """
 
     START = "start"
-    """Before the first beat."""
+    """Before the first beat, and while the workload is imported."""
     COMPILE = "compile"
     """DeepSpeed builds an extension: a program at work that sends no beats."""
+    JOIN = "join"
+    """Connects to the other ranks."""
     SETUP = "setup"
-    """Joins the other ranks; builds the model, the optimizer and the loader."""
+    """Builds the model, the optimizer and the loader."""
     AUDIT = "audit"
     WALK = "walk"
     WARMUP = "warmup"
@@ -26,6 +28,7 @@ class Stage(StrEnum):
     CHECKPOINT = "checkpoint"
     """Saves and loads a checkpoint."""
     DONE = "done"
+    """Writes the result, and ends."""
 
 
 class Phase(NamedTuple):

@@ -76,7 +76,7 @@ def _write(out: Path, rank: int, outcome: RankOutcome) -> None:
 
 def _run(spec: Spec, here: Here) -> RankOutcome:
     cell = spec.attempt.cell
-    here.beat(Stage.SETUP)
+    here.beat(Stage.START)
     start = time.perf_counter()
     preload(preloads(cell))
     workloads.search(spec.workload_folder)
@@ -85,16 +85,16 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     if backend_of(cell).family == "deepspeed" and (spec.device == "cpu" or offload):
         here.beat(Stage.COMPILE)
         build_extensions(spec.device, offload=offload)
-        here.beat(Stage.SETUP)
     if isinstance(spec.attempt, Audit):
+        here.beat(Stage.SETUP)
         audits.run(spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankAudited(rank=here.rank)
     if isinstance(spec.attempt, Walk):
         here.device.keep_little()
-        job = set_up(cell, here.device, spec.attempt.batches_per_rank[0])
+        job = set_up(cell, here.device, spec.attempt.batches_per_rank[0], enter=here.beat)
         walk(job, spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankWalked(rank=here.rank)
-    job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check)
+    job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check, enter=here.beat)
     return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start)
 
 

@@ -45,6 +45,7 @@ class Server:
         self.world_size = int(os.environ.get("WORLD_SIZE", "1"))
         self.finished = 0
         self._unforkable: str | None = None
+        self._ended_s: float | None = None
 
     def serve(self, preloads: Sequence[str], workload_folder: str | None, modules: Sequence[str]) -> None:
         """Import ``preloads`` and the workload's ``modules``; then serve until the parent ends."""
@@ -75,6 +76,7 @@ class Server:
             pid=os.getpid(),
             child=child,
             finished=self.finished,
+            ended_s=self._ended_s,
             unforkable=self._unforkable,
         )
         spool.write(self.folder / f"server{self.rank}.json", state)
@@ -90,6 +92,7 @@ class Server:
         self._write_state(child)
         status, ended_because = self._wait(child, request, folder)
         processes.end_orphans()
+        self._ended_s = time.monotonic()
         if not spool.rank_file(folder, self.rank).exists():
             self._report(folder, status, ended_because, kills)
 

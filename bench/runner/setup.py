@@ -17,6 +17,7 @@ from bench import workloads
 from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
 from bench.errors import WorkloadError
 from bench.records.cell import Cell
+from bench.records.phases import Stage
 from bench.records.rank_outcome import Work
 from bench.runner import sharding
 from bench.runner.compiled import compile_as_requested
@@ -62,22 +63,32 @@ class Job:
             self.accelerator.clip_grad_norm_(self.model.parameters(), self.max_grad_norm)
 
 
-def set_up(cell: Cell, shim: Shim, batch_per_rank: int, *, check: bool = False) -> Job:
+def set_up(
+    cell: Cell,
+    shim: Shim,
+    batch_per_rank: int,
+    *,
+    check: bool = False,
+    enter: Callable[[Stage], object] = lambda _: None,
+) -> Job:
     """Join the other ranks and build the job.
 
     Args:
         check: compare the built model with those of the other ranks.
+        enter: called at the beginning of each stage.
 
     Raises:
         InputError: gradient accumulation is on, or the workload does not keep to its protocol.
         Exception: whatever torch, accelerate or DeepSpeed raise.
     """
     family = backend_of(cell).family
+    enter(Stage.JOIN)
     accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters)
     _refuse_accumulation(accelerator)
     _keep_only_the_wrapper()
     # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
+    enter(Stage.SETUP)
     task = task_of(cell)
     model = build(cell, task)
     if check:

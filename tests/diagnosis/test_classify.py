@@ -121,9 +121,9 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
         ),
     ),
     "a port that was taken": (
-        [error(0, 1.0, TAKEN).model_copy(update={"phase": "setup"}), killed(1, 2.0, ENDED)],
+        [error(0, 1.0, TAKEN).model_copy(update={"phase": "join"}), killed(1, 2.0, ENDED)],
         {},
-        Failed(fault="rendezvous", rank=0, phase="setup", reason=TAKEN, evidence="Traceback"),
+        Failed(fault="rendezvous", rank=0, phase="join", reason=TAKEN, evidence="Traceback"),
     ),
     "a loss that is no number": (
         [rank(0, losses=(1.0, math.nan)), rank(1, losses=(1.0, math.nan))],

@@ -44,7 +44,7 @@ def test_a_taken_port_gets_a_second_try_and_the_sweep_goes_on(bench: FaultBench)
     judge(bench, "port taken, twice", "set-up", twice, "failed rendezvous", says="EADDRINUSE", rank=0)
     doubts = report(bench).partition("## Rows to doubt")[2]
     assert doubts.count("second try; the first failed: rendezvous: DistNetworkError") == 3
-    assert "second try, rendezvous: rank 0 in setup: DistNetworkError" in report(bench)
+    assert "second try, rendezvous: rank 0 in join: DistNetworkError" in report(bench)
     assert "5 of them finished before" in bench(*run, expect=1)  # there is no third try
 
 

@@ -194,7 +194,7 @@ def test_what_passed_while_bench_itself_was_stopped_is_held_against_nobody(
         (None, Limits(60, 0.2), False),  # imports
         ("compile", Limits(60, 0.2), False),
         ("setup", Limits(60, 0.2), True),
-        ("setup", Limits(60, 0.2, set_up_counts=False), False),
+        *((stage, Limits(60, 0.2, set_up_counts=False), False) for stage in ("start", "join", "setup")),
         ("warmup", Limits(60, 0.2, set_up_counts=False), True),
     ],
 )

@@ -2,11 +2,13 @@
 
 import json
 import threading
+import time
 from pathlib import Path
 
 import pytest
 from examples import rank
 
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankOk
 from bench.store import spool
 from bench.store.spool import Beat, BeatFile, Request, ServerState
@@ -31,6 +33,28 @@ def test_a_beat_file_does_not_grow(tmp_path: Path) -> None:
         beat("warmup", step, 10**6)
         sizes.add((tmp_path / "rank0.beat").stat().st_size)
     assert len(sizes) == 1
+
+
+def test_a_rank_stamps_each_stage_once_when_it_enters_it(tmp_path: Path) -> None:
+    beat = BeatFile(tmp_path, 2)
+    assert spool.read_entries(tmp_path, 2) == []
+    before_s = time.monotonic()
+    for stage, step in ((Stage.START, 0), (Stage.WARMUP, 0), (Stage.WARMUP, 1), (Stage.DONE, 0)):
+        beat(stage, step, 2)
+        beat.collective(step)
+    entries = spool.read_entries(tmp_path, 2)
+    assert [entry.stage for entry in entries] == ["start", "warmup", "done"]
+    times_s = [before_s, *(entry.at_s for entry in entries), time.monotonic()]
+    assert times_s == sorted(times_s)
+    assert spool.read_beat(tmp_path, 2) == Beat(phase="done", step=0, steps=2, collective=0)
+
+
+@pytest.mark.parametrize("line", [b"lunch 1.0", b"start noon", b"start", b"\xff"])
+def test_a_file_with_a_line_that_is_no_stamp_has_no_stamps(tmp_path: Path, line: bytes) -> None:
+    BeatFile(tmp_path, 0)(Stage.START)
+    with (tmp_path / "rank0.beat").open("ab") as file:
+        file.write(line + b"\n")
+    assert spool.read_entries(tmp_path, 0) == []
 
 
 def test_the_beat_of_an_earlier_process_is_forgotten(tmp_path: Path) -> None:
