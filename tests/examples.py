@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from rich.console import Console
 
+from bench.records.account import Account
 from bench.records.cell import Attempt, Cell, Measure, Regime
 from bench.records.claim import Claim
 from bench.records.machine import Machine
@@ -185,10 +186,15 @@ def result(
         axes={"backend": backend, **axes},
         outcome=outcome or ok(*((0.1,) * of.measure.steps,) * of.num_processes, backend=backend),
         machine=machine,
-        isolation="fork",
+        isolation=None if isinstance(outcome, Skipped) else "fork",
         started_at="2030-01-01T00:00:00Z",
         wall_s=wall_s,
     )
+
+
+def accounted(one: Result, **parts_s: float) -> Result:
+    """The same result with an account; its parts are seconds."""
+    return one.model_copy(update={"account": Account(parts_s=parts_s)})
 
 
 def launched(one: Result, launch: int) -> Result:
@@ -214,7 +220,16 @@ def mixed() -> list[Result]:
     """A run on a CPU that met every outcome."""
     ddp = {"num_cams": 1}
     return [
-        result(ok((0.10, 0.10, 0.13), (0.10, 0.12, 0.14)), batch=2, axes=ddp),
+        accounted(
+            result(ok((0.10, 0.10, 0.13), (0.10, 0.12, 0.14)), batch=2, axes=ddp),
+            launch=2.0,
+            join=0.5,
+            setup=1.0,
+            warmup=1.5,
+            measure=3.0,
+            phases=1.0,
+            end=0.5,
+        ),
         result(ok((0.16, 0.16, 0.16), (0.15, 0.16, 0.17)), batch=4, axes=ddp),
         result(Oom(rank=1, phase="bwd", reason="can't allocate memory:\nyou tried 7 | 8"), batch=8, axes=ddp),
         result(

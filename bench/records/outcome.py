@@ -5,6 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, JsonValue, field_validator, model_validator
 
+from bench.records.account import Account
 from bench.records.base import LARGEST, Amount, AtLeastOne, Count, Device, Finite, Frozen, Positive, Rank, Settings
 from bench.records.cell import Attempt, Measure, Train
 from bench.records.conditions import Conditions
@@ -19,7 +20,7 @@ SCHEMA_VERSION: Literal[3] = 3
 and the conditions on the machine. 3: a rank stores its own work, traffic, units, unit parameters, work of a sample and
 matmul shares, an attempt its launch, a result its sources and the environment. Beside it, a search stores the spread
 of peaks, what the next launch may hold, and which batches are even. Added to 3 with defaults: the kernels of attention,
-the fault host_memory."""
+the fault host_memory, the account of a result."""
 
 
 class Ok(Frozen):
@@ -213,6 +214,9 @@ Isolation = Literal["fork", "launch", "script"]
 script."""
 
 
+ROUNDING_S = 1e-3
+
+
 class Result(Frozen):
     """One attempt's stored record: `result.json`."""
 
@@ -227,6 +231,9 @@ class Result(Frozen):
     started_at: str
     """ISO 8601, UTC. For imported figures, the time of the import."""
     wall_s: Amount
+    """From before its files are written until bench has read what its ranks left."""
+    account: Account | None = None
+    """Where ``wall_s`` went. null: not known, as of a script, or nothing was launched."""
     retried: str | None = None
     """Why the first try of this attempt failed, if it was retried."""
     conditions: Conditions | None = None
@@ -240,7 +247,9 @@ class Result(Frozen):
 
     @model_validator(mode="after")
     def _as_requested(self) -> Self:
-        """A measured result has the number of ranks and of steps that its attempt requests."""
+        """An account fits in the wall time. A measured result has the ranks and the steps that its attempt requests."""
+        if self.account is not None and self.account.accounted_s > self.wall_s + ROUNDING_S:
+            raise ValueError(f"its account has {self.account.accounted_s:g} s, and it took {self.wall_s:g} s")
         if not isinstance(self.outcome, Ok):
             return self
         size, measure = self.attempt.cell.num_processes, self.attempt.measure

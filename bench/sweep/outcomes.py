@@ -9,6 +9,7 @@ from bench.diagnosis.script_end import failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import RESULT
+from bench.machine import oom_kill
 from bench.matrix.script import OF_BENCH
 from bench.records.base import Device
 from bench.records.cell import Attempt, Cell
@@ -27,6 +28,26 @@ def outcome_of(launched: LaunchResult, cell: Cell, device: Device) -> Outcome:
         launcher_error=launched.launcher_error,
     )
     return told_apart(outcome, device)
+
+
+def outcome_of_attempt(
+    launched: LaunchResult,
+    kills: oom_kill.Counters,
+    attempt: Attempt,
+    folder: Path,
+    machine: Machine,
+    note: Callable[[str], None],
+) -> Outcome:
+    """The outcome of ``attempt``, of bench's own ranks or of a script.
+
+    Args:
+        kills: of the kernel's out-of-memory killer, as it was before the launch.
+        folder: of the attempt's files.
+        note: receives what the user should know of a script.
+    """
+    if launched.script is None:
+        return outcome_of(launched, attempt.cell, machine.hardware.device)
+    return script_outcome(launched.script, oom_kill.killed_since(kills), attempt, folder, machine, note)
 
 
 def script_outcome(

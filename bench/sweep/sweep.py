@@ -30,7 +30,8 @@ from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Beat
 from bench.sweep import mistakes, probe, turns
-from bench.sweep.outcomes import handed_over, outcome_of, script_outcome
+from bench.sweep.account import account_in
+from bench.sweep.outcomes import handed_over, outcome_of_attempt
 from bench.sweep.progress import Progress
 from bench.sweep.reuse import Rerun, Reuse, deserves_another_try
 
@@ -206,13 +207,11 @@ class Sweep:
         self.progress.attempt(plan.label, attempt.batch_per_rank, attempt.launch)
         folder, before = self.store.begin(attempt).resolve(), oom_kill.Counters.read()
         launched, conditions = self.launch(attempt, folder)
-        wall_s = time.monotonic() - began_s
+        read_s = time.monotonic()
+        wall_s = read_s - began_s
+        account = account_in(folder, attempt.cell.num_processes, began_s, launched.ended_s, read_s)
         try:
-            if launched.script is None:
-                outcome = outcome_of(launched, attempt.cell, self.machine.hardware.device)
-            else:
-                killer = oom_kill.killed_since(before)
-                outcome = script_outcome(launched.script, killer, attempt, folder, self.machine, self._note_once)
+            outcome = outcome_of_attempt(launched, before, attempt, folder, self.machine, self._note_once)
             result = self._result(plan, attempt, outcome, started, wall_s, launched.isolation)
         except ValidationError as error:  # another program has written to a rank's file
             reason = f"its ranks left invalid result files: {spool.why(error)}"
@@ -221,7 +220,7 @@ class Sweep:
         if result.outcome.kind in ("failed", "hang"):
             disk.check(self.store.root)  # a full disk ends the run here; this attempt stays unfinished
         self._check_workload(result)
-        return result.model_copy(update={"conditions": conditions})
+        return result.model_copy(update={"conditions": conditions, "account": account})
 
     def _check_workload(self, result: Result) -> None:
         """A workload that does not keep to its protocol ends the run here; this attempt stays unfinished."""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, ok, rank, rendered, result, rss, vram, world
+from examples import CUDA_MACHINE, accounted, ok, rank, rendered, result, rss, vram, world
 
 from bench.records.cell import Walk
 from bench.records.conditions import Conditions, GpuConditions
@@ -53,7 +53,7 @@ REPORTED = Reported(
 )
 STORED = {
     "measured on GPUs": result(MEASURED, axes={"num_cams": 1}, machine=CUDA_MACHINE),
-    "measured on a CPU": result(ok(), axes={"share": 0.5}),
+    "measured on a CPU": accounted(result(ok(), axes={"share": 0.5}), launch=2.0, measure=3.0),
     "reported": result(REPORTED),
     "out of memory": result(Oom(rank=0, phase="warmup", reason="no memory", bytes_asked=2**30)),
 }

@@ -1,7 +1,9 @@
 """What a sweep launches, counts and looks at. The launches are made up here, and real in e2e."""
 
 import io
+import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +25,7 @@ from bench.records.sources import Sources
 from bench.records.verdict import Goal
 from bench.store import spool
 from bench.store.run_folder import Store
-from bench.store.spool import Beat, Spec
+from bench.store.spool import Beat, BeatFile, Spec
 from bench.sweep.stored_before import stored_before
 from bench.sweep.sweep import Sweep
 
@@ -331,6 +333,25 @@ def test_ranks_that_left_what_cannot_be_are_a_failure(tmp_path: Path) -> None:
     assert stored.outcome.reason.startswith("its ranks left invalid result files: rank 0 has ")
     assert "3 measured and 2 phase steps, its attempt 1 warm-up, 4 measured" in stored.outcome.reason
     assert any("failed" in line for line in said)
+
+
+@pytest.mark.parametrize("saw_the_end", [True, False])
+def test_the_account_of_an_attempt_is_stored(tmp_path: Path, saw_the_end: bool) -> None:
+    class Stamping(Ranks):
+        def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
+            for beat in (BeatFile(folder, 0), BeatFile(folder, 1)):
+                beat(Stage.START)
+                beat(Stage.MEASURE)
+            launched = super().run(cell, folder, limits, on_beat)
+            return replace(launched, ended_s=time.monotonic() if saw_the_end else None)
+
+    plans, store = [plan("ddp", 1)], Store(tmp_path)
+    with store.open(MACHINE, [plans[0].cell], ""), Progress(Console(file=io.StringIO())) as progress:
+        sweep_of(plans, store, progress, [], Stamping([], fits=4)).run()
+    (stored,) = store.results()
+    assert stored.account is not None
+    assert list(stored.account.parts_s) == ["launch", "start", *(["measure", "end"] if saw_the_end else [])]
+    assert (stored.account.accounted_s == pytest.approx(stored.wall_s)) == saw_the_end
 
 
 def test_what_an_attempt_left_of_a_checkpoint_is_removed(tmp_path: Path) -> None:
