@@ -41,6 +41,10 @@ def ms(seconds: float | None) -> str:
     return f"{millis:.2f}" if millis < 100 else f"{millis:.0f}"
 
 
+def seconds(duration_s: float) -> str:
+    return f"{duration_s:.2f}" if duration_s < 100 else f"{duration_s:.0f}"
+
+
 def rate(per_second: float | None) -> str:
     if per_second is None:
         return UNKNOWN

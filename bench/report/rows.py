@@ -15,6 +15,7 @@ from bench.records.machine import Machine
 from bench.records.outcome import Fault, OutcomeKind
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import Checkpoint, Compilation, Memory, Traffic, Work
+from bench.report.account import Spent
 from bench.report.gate import Gate
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Launch, Scatter
@@ -251,6 +252,8 @@ class CellRows:
     contract: Mapping[str, JsonValue]
     """What must agree before this cell is compared with another one: see `contract`."""
     rows: tuple[Row, ...]
+    spent: Spent
+    """Of all its attempts, also of short ones without a row."""
     best: Row | None
     """The sound row with the highest throughput; None when nothing was measured."""
     thrashing: frozenset[int]

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from bench.records.calibration import Calibration
 from bench.records.outcome import KINDS, Failed, Ok, Oom, Reported, Result, Scripted
+from bench.report.account import spent
 from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.figures import launch_in, measured
 from bench.report.launches import merged
@@ -165,6 +166,7 @@ def _cell_rows(
         cell=first.attempt.cell,
         contract=contract_of(knows_most),
         rows=tuple(rows),
+        spent=spent(results),
         best=max(sound, key=lambda pair: pair[0])[1] if sound else None,
         thrashing=thrashing,
     )

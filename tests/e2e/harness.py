@@ -14,6 +14,7 @@ import psutil
 import pytest
 import yaml
 
+from bench.records.account import Account
 from bench.records.outcome import Result
 from bench.store.run_folder import Store
 
@@ -94,6 +95,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     for process in left:
         process.kill()
     assert not left
+
+
+def account_of(result: Result) -> Account:
+    """The result's account, which sums to its wall time."""
+    assert result.account is not None
+    assert result.account.accounted_s == pytest.approx(result.wall_s, rel=0.02)
+    return result.account
 
 
 def wait_for(condition: Callable[[], object], within_s: float = 60) -> object:

@@ -9,11 +9,12 @@ from pathlib import Path
 from statistics import fmean, median
 
 import pytest
-from harness import ONE_THREAD, ROOT, Bench
+from harness import ONE_THREAD, ROOT, Bench, account_of
 from policy import FEW, SMALL, has_own_config, is_checkpointed
 
+from bench.records.account import END, LAUNCH, PARTS
 from bench.records.outcome import Ok, Result
-from bench.records.phases import PHASE_NAMES
+from bench.records.phases import PHASE_NAMES, Stage
 from bench.report.communication import communication
 from bench.report.summary import row_of, summarize
 from bench.store import spool
@@ -91,6 +92,18 @@ def test_phases_sum_to_the_total(results: dict[str, Result]) -> None:
             assert median(ratios) == pytest.approx(1, rel=0.02)
 
 
+def test_the_parts_of_the_wall_time_sum_to_it(results: dict[str, Result]) -> None:
+    for backend, result in results.items():
+        parts_s = account_of(result).parts_s
+        compiled = {Stage.COMPILE} if backend.startswith("zero") else set()
+        assert set(parts_s) == set(PARTS) - {Stage.AUDIT, Stage.WALK, Stage.CHECKPOINT, Stage.COMPILE} | compiled
+        own = ranks(result).ranks
+        # The rank that enters a window last has all its steps in it.
+        assert parts_s[Stage.MEASURE] >= min(sum(rank.step_times_s) for rank in own)
+        assert parts_s[Stage.PHASES] >= min(sum(rank.phase_times_s["total"]) for rank in own)
+        assert result.wall_s - parts_s[LAUNCH] - parts_s[END] >= max(rank.setup_s + rank.warmup_s for rank in own)
+
+
 def test_memory_is_each_ranks_own(results: dict[str, Result]) -> None:
     for result in results.values():
         for rank in ranks(result).ranks:
@@ -135,4 +148,5 @@ def test_report_of_the_run(policy_run: Path, bench: Bench) -> None:
     written = (policy_run / "report.md").read_text()
     assert re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", written) == output  # the file has the plots too
     assert output.count("**") >= 16
+    assert "## Wall time, s" in output
     assert "Under DeepSpeed, the engine runs the optimizer step inside backward" in output

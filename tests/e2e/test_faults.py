@@ -3,9 +3,11 @@
 import time
 
 import pytest
-from harness import Bench
+from harness import Bench, account_of
 
+from bench.records.account import END, LAUNCH
 from bench.records.outcome import Outcome
+from bench.records.phases import Stage
 from bench.store.run_folder import Store
 
 FAULTY = [
@@ -42,6 +44,13 @@ def test_out_of_memory_stops_the_cell_early_and_stays_in_the_table(ran: tuple[Be
     assert "stopped early: batch 1 ran out of memory" in output
 
 
+def test_the_wall_time_of_a_failure_is_accounted_for_too(ran: tuple[Bench, str]) -> None:
+    failures = [result for result in ran[0].results() if result.outcome.kind in ("oom", "failed")]
+    assert len(failures) == 3
+    for failure in failures:
+        assert account_of(failure).parts_s.keys() >= {LAUNCH, Stage.JOIN, Stage.SETUP, END}
+
+
 def test_what_a_backend_refuses_is_skipped_visibly(ran: tuple[Bench, str]) -> None:
     bench, output = ran
     assert [outcome.kind for outcome in outcomes(bench, backend="zero3")] == ["skipped"]
@@ -72,3 +81,4 @@ def test_a_module_that_computes_on_import_is_left_for_own_launches(bench: Bench)
     assert "computes or starts threads when it is imported" in output
     [result] = bench.results()
     assert (result.outcome.kind, result.isolation) == ("ok", "launch")
+    assert account_of(result).parts_s.keys() >= {LAUNCH, Stage.MEASURE, Stage.DONE, END}

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from faulty import FLOOD_BYTES, MEASURE
+from harness import account_of
 from table import FaultBench, Phase, judge, skip
 
 from bench.records.outcome import Failed, Hang, Oom, Result
@@ -349,6 +350,7 @@ def test_in_launches_of_their_own(own: Planted, plant: str) -> None:
     name = {"sleep": "asleep", "flood": SAYS["flood"], "leave": LEAVES, **WORDS}[plant]
     judge(own.bench, f"separate launch, one rank: {name}", "measuring", result, expected, says=says)
     assert result.isolation == "launch"
+    account_of(result)
     if plant == "flood":
         assert bounded(own.file(result, "rank1.log")).endswith(b"the last words\n")
 

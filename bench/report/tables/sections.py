@@ -18,6 +18,7 @@ from bench.report.missing import Missing
 from bench.report.rows import Summary
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
+from bench.report.tables.account import account
 from bench.report.tables.advice import advice_section
 from bench.report.tables.charts import charts
 from bench.report.tables.checkpoints import checkpoints
@@ -179,6 +180,7 @@ SECTIONS: tuple[Part, ...] = (
     Part(lambda report: [ranks(report.summary)]),
     Part(lambda report: [compilation(report.summary)]),
     Part(lambda report: [checkpoints(report.summary)]),
+    Part(lambda report: [account(report.summary)]),
     Part(lambda report: [method(report.summary)]),
     Part(lambda report: [files(report.summary, scripts=report.scripts)]),
 )

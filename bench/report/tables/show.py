@@ -17,6 +17,7 @@ from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
 from bench.report.sources import Newest, newest_sources
 from bench.report.summary import row_of, summarize
 from bench.report.tables import conditions
+from bench.report.tables.account import account_of_each
 from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.compilation import compilation
 from bench.report.tables.phases import P95_NOTE, phases
@@ -85,6 +86,7 @@ def show(
         steps(summary),
         compilation(summary),
         checkpoints(summary),
+        account_of_each(results),
         *([searches([probe])] if probe else []),
         _walk(walked),
         conditions.machine(measured),
