@@ -104,7 +104,6 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     batches = iter(job.loader(attempt.batch_per_rank))
     with job.units.counted(batches) if job.units else contextlib.nullcontext(batches) as counted:
         warmup, computed = _warm_up(attempt, job, counted, here)
-    here.device.synchronize()
     observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
     if measure.checkpoint:
@@ -112,7 +111,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     compiled = compilation() if attempt.cell.train.compile != "none" else None
     here.device.reset_peaks()
     measure_start = time.perf_counter()
-    throughput = throughput_window(job, batches, measure.steps, here.beat, Stage.MEASURE)
+    throughput = throughput_window(job, batches, measure.steps, here.device, here.beat, Stage.MEASURE)
     memory = here.device.memory(job.capacity_bytes)
     phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
     if compiled:
@@ -147,7 +146,7 @@ def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[
     """The steps before the measurement, and what the last of them computed."""
     steps = attempt.measure.warmup_steps
     with watching(batches, steps - 1, products=attempt.cell.train.compile == "none") as (watched, computed):
-        return throughput_window(job, watched, steps, here.beat, Stage.WARMUP), computed
+        return throughput_window(job, watched, steps, here.device, here.beat, Stage.WARMUP), computed
 
 
 def failure(error: BaseException, rank: int, phase: str, *, limited: bool = False) -> RankOom | RankError:

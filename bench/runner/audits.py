@@ -46,6 +46,7 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
         for index in range(audit.steps):
             beat(Stage.AUDIT, index, audit.steps)
             step(job, batches, no_lap)
+            device.synchronize()  # ranks whose collectives differ then wait here, with their index
     except BaseException as error:
         # The recorder does not hold a refused collective.
         failed_in = recorder.site_of(error)

@@ -73,7 +73,7 @@ def save_and_load(job: Job, batches: Batches, folder: Path, shim: Shim, beat: Be
     def losses(index: int) -> tuple[float, ...]:
         beat(Stage.CHECKPOINT, index, 4)
         again = iter(upcoming)
-        return tuple(step(job, again, no_lap)[METRICS.index("loss")] for _ in upcoming)
+        return tuple(float(step(job, again, no_lap)[METRICS.index("loss")]) for _ in upcoming)
 
     save_s = timed(job.accelerator.save_state, 0)
     stored_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

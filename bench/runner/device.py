@@ -9,9 +9,10 @@ import contextlib
 import ctypes
 import os
 import resource
+import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from accelerate import Accelerator, PartialState, state
@@ -59,6 +60,14 @@ class Shim(Protocol):
 
     def synchronize(self) -> None:
         """Wait until the device has finished all queued work."""
+        ...
+
+    def mark(self) -> Any:
+        """Mark the end of the work that is queued by now, without waiting for it."""
+        ...
+
+    def between_s(self, first: Any, last: Any) -> float:
+        """Seconds from one mark to a later one; the device has reached both."""
         ...
 
     def reset_peaks(self) -> None:
@@ -118,6 +127,14 @@ class Cuda:
 
     def synchronize(self) -> None:
         torch.cuda.synchronize()
+
+    def mark(self) -> torch.cuda.Event:
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+    def between_s(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+        return float(first.elapsed_time(last)) / 1e3  # from milliseconds
 
     def reset_peaks(self) -> None:
         torch.cuda.reset_peak_memory_stats()
@@ -192,6 +209,12 @@ class Cpu:
             ctypes.CDLL(None).malloc_trim(0)
 
     def synchronize(self) -> None: ...
+
+    def mark(self) -> float:
+        return time.perf_counter()
+
+    def between_s(self, first: float, last: float) -> float:
+        return last - first
 
     def reset_peaks(self) -> None:
         _reset_peak_rss()

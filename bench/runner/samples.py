@@ -65,6 +65,8 @@ def loader_of(
     Args:
         on_device: move each batch to the device; else it stays on the host.
     """
+    pinned = accelerator.device.type == "cuda"
+    accelerator.dataloader_config.non_blocking = pinned  # a copy of pinned memory need not wait for the device
     plain: DataLoader[Any] = DataLoader(
         dataset,
         sampler=_Cycling(len(dataset)),  # type: ignore[arg-type]  # checked by samples_of
@@ -72,7 +74,7 @@ def loader_of(
         drop_last=True,
         num_workers=cell.measure.dataloader_workers,
         prefetch_factor=cell.measure.dataloader_prefetch if cell.measure.dataloader_workers else None,
-        pin_memory=accelerator.device.type == "cuda",
+        pin_memory=pinned,
         worker_init_fn=_end_with_rank,
     )
     prepared: Iterable[Batch] = accelerator.prepare_data_loader(plain, device_placement=None if on_device else False)

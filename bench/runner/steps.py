@@ -34,15 +34,15 @@ class Window:
     """By phase; only those in which waiting for other ranks is known."""
 
 
-def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
-    """One training step.
+def step(job: Job, batches: Batches, lap: Lap) -> Tensor:
+    """One training step. Nothing in it waits for the device.
 
     Args:
         batches: of this rank, on its device; the next one is taken.
         lap: called at the end of each phase, with its name from PHASES.
 
     Returns:
-        The METRICS as means over ranks; 0 for a metric that the workload does not return.
+        The METRICS as means over ranks, fp32, on the device; 0 for a metric that the workload does not return.
     """
     batch = next(batches)
     lap("dataload_wait")
@@ -67,29 +67,34 @@ def step(job: Job, batches: Batches, lap: Lap) -> list[float]:
     return means
 
 
-def _gather(job: Job, output: dict[str, Tensor]) -> list[float]:
+def _gather(job: Job, output: dict[str, Tensor]) -> Tensor:
     loss = output["loss"]
     local_M = torch.stack([output.get(name, torch.zeros_like(loss)).detach().float() for name in METRICS])
     gathered_RM: Tensor = job.accelerator.gather(local_M[None])
-    means: list[float] = gathered_RM.mean(dim=0).tolist()
-    return means
+    return gathered_RM.mean(dim=0)
 
 
-def throughput_window(job: Job, batches: Batches, steps: int, beat: Beat, stage: Stage) -> Window:
-    """Times whole steps. Nothing inside a step waits for the device; its end does, as the loss moves to the host."""
-    times_s, metrics = [], []
+def throughput_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat, stage: Stage) -> Window:
+    """Times whole steps by the device's own marks. Only the end of the window waits for the device."""
+    marks, metrics_SM = [], _room(job, steps)
     for index in range(steps):
         beat(stage, index, steps)
-        start = time.perf_counter()
-        metrics.append(step(job, batches, no_lap))
-        times_s.append(time.perf_counter() - start)
-    return Window(times_s, {}, metrics)
+        start = shim.mark()
+        metrics_SM[index] = step(job, batches, no_lap)
+        marks.append((start, shim.mark()))
+    shim.synchronize()
+    return Window([shim.between_s(*pair) for pair in marks], {}, metrics_SM.tolist())
+
+
+def _room(job: Job, steps: int) -> Tensor:
+    """For the metrics of a window. A tensor kept from each step would keep the heap from shrinking between steps."""
+    return torch.zeros(steps, len(METRICS), device=job.accelerator.device)
 
 
 def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat) -> Window:
     """Times the phases of a step, with a synchronisation at each boundary. `total` is timed on its own."""
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
-    metrics, own_s = [], []
+    metrics_SM, own_s = _room(job, steps), []
     spans: dict[str, Span] = {}
     since = 0.0
     collectives: list[dict[str, Any]] | None = None
@@ -110,7 +115,7 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
             waits.clear()
             start_ns = time.time_ns()
             start = since = time.perf_counter()
-            metrics.append(step(job, batches, lap))
+            metrics_SM[index] = step(job, batches, lap)
             times_s["total"].append(time.perf_counter() - start)
             collectives = recorder.collectives_since(start_ns)
             own_s.append(_own_work(spans, waits, collectives, start, start_ns))
@@ -122,7 +127,7 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
     return Window(
         [],
         times_s,
-        metrics,
+        metrics_SM.tolist(),
         own_work_s={phase: [work_s[phase] for work_s in own_s] for phase in known},
         last_step_collectives=collectives,
     )

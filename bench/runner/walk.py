@@ -1,6 +1,5 @@
 """A walk: growing batches in one process, to learn how memory grows with a single set-up."""
 
-import time
 from itertools import pairwise
 from pathlib import Path
 
@@ -36,9 +35,11 @@ def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFil
             step(job, batches, no_lap)  # allocates the optimizer's state
         device.reset_peaks()
         step(job, batches, no_lap)
-        start = time.perf_counter()
+        start = device.mark()
         step(job, batches, no_lap)
-        took_s = time.perf_counter() - start
+        end = device.mark()
+        device.synchronize()
+        took_s = device.between_s(start, end)
         memory = device.memory(job.capacity_bytes)
         used_bytes.append((batch, memory.used_bytes))
         footprints.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, footprints), step_time_s=took_s))

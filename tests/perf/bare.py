@@ -21,17 +21,18 @@ folder = Path(sys.argv[1])
 spec = spool.read(folder / "spec.json", spool.Spec)
 assert spec is not None
 assert isinstance(spec.attempt, Attempt)
-job = set_up(spec.attempt.cell, SHIMS[spec.device](), spec.attempt.batch_per_rank)
+device = SHIMS[spec.device]()
+job = set_up(spec.attempt.cell, device, spec.attempt.batch_per_rank)
 batches = iter(job.loader(spec.attempt.batch_per_rank))
 measure = spec.attempt.cell.measure
 beat = BeatFile(folder, int(os.environ.get("RANK", "0")))
 bare_s: list[float] = []
 bench_s: list[float] = []
-throughput_window(job, batches, measure.warmup_steps, beat, Stage.WARMUP)
+throughput_window(job, batches, measure.warmup_steps, device, beat, Stage.WARMUP)
 for index in range(8 * measure.steps):
     # In turn, and the turn swapped every other time: what disturbs the machine disturbs both alike.
     if index % 4 in (0, 3):
-        bench_s += throughput_window(job, batches, 1, beat, Stage.MEASURE).times_s
+        bench_s += throughput_window(job, batches, 1, device, beat, Stage.MEASURE).times_s
         continue
     start = time.perf_counter()
     output = job.model(next(batches))

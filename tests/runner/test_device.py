@@ -8,7 +8,7 @@ import torch
 from accelerate import state
 
 from bench.backends import Family
-from bench.runner.device import Cuda
+from bench.runner.device import Cpu, Cuda
 
 GIB = 2**30
 
@@ -101,3 +101,29 @@ def test_memory_outside_the_allocator_is_what_was_taken_since(gpu: Gpu) -> None:
     cuda.limit_memory(None)
     gpu.used = 23
     assert cuda._overhead_bytes() == 3 * GIB
+
+
+def test_a_gpu_marks_its_own_queue_and_the_host_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[str] = []
+
+    class Event:
+        def __init__(self, *, enable_timing: bool) -> None:
+            assert enable_timing
+
+        def record(self) -> None:
+            calls.append("record")
+
+        def elapsed_time(self, later: Any) -> float:
+            assert later is last
+            return 250.0  # milliseconds
+
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    first, last = Cuda().mark(), Cuda().mark()
+    assert calls == ["record", "record"]
+    assert Cuda().between_s(first, last) == 0.25
+
+
+def test_on_a_cpu_marks_are_the_time() -> None:
+    device = Cpu()
+    first, last = device.mark(), device.mark()
+    assert device.between_s(first, last) == last - first >= 0

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -190,12 +191,12 @@ def bare(precision: str) -> list[float]:
 @pytest.mark.parametrize("precision", ["bf16", "no"])
 def test_measuring_does_not_change_the_computation(precision: str) -> None:
     job = job_of(precision)
-    whole_steps = throughput_window(job, batches_of(job), STEPS, no_beat, Stage.MEASURE).metrics
+    whole_steps = throughput_window(job, batches_of(job), STEPS, CPU, no_beat, Stage.MEASURE).metrics
     job = job_of(precision)
     phases = phase_window(job, batches_of(job), STEPS, CPU, no_beat).metrics
     job = job_of(precision)
     batches = batches_of(job)
-    mixed = throughput_window(job, batches, 1, no_beat, Stage.MEASURE).metrics
+    mixed = throughput_window(job, batches, 1, CPU, no_beat, Stage.MEASURE).metrics
     mixed += phase_window(job, batches, STEPS - 1, CPU, no_beat).metrics
     assert losses(whole_steps) == losses(phases) == losses(mixed) == bare(precision)
     assert all(a != b for a, b in pairwise(losses(whole_steps)))
@@ -252,10 +253,37 @@ def test_no_phase_steps_leave_the_window_out() -> None:
 def test_the_throughput_window_times_each_step_once() -> None:
     beats: Beats = []
     job = job_of()
-    window = throughput_window(job, batches_of(job), 3, lambda *beat: beats.append(beat), Stage.WARMUP)
+    window = throughput_window(job, batches_of(job), 3, CPU, lambda *beat: beats.append(beat), Stage.WARMUP)
     assert beats == [("warmup", 0, 3), ("warmup", 1, 3), ("warmup", 2, 3)]
     assert len(window.times_s) == len(window.metrics) == 3
     assert window.phase_times_s == {}
+
+
+def test_the_throughput_window_waits_for_the_device_once_and_moves_metrics_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    done: list[str] = []
+
+    class Device(Cpu):
+        def mark(self) -> float:
+            done.append("mark")
+            return float(len(done))
+
+        def synchronize(self) -> None:
+            done.append("synchronize")
+
+    to_list = Tensor.tolist
+
+    def tolist(tensor: Tensor) -> list[Any]:
+        if tensor.shape[-1:] == (len(METRICS),):
+            done.append("to the host")
+        return to_list(tensor)
+
+    job = job_of()
+    monkeypatch.setattr(Tensor, "tolist", tolist)
+    window = throughput_window(job, batches_of(job), 3, Device(), no_beat, Stage.MEASURE)
+    assert done == ["mark", "mark"] * 3 + ["synchronize", "to the host"]
+    assert window.times_s == [1.0] * 3
 
 
 def test_without_an_optimizer_only_forward_and_backward_run() -> None:

@@ -62,3 +62,12 @@ class SizedStream(Stream):
 def test_samples_that_cannot_be_repeated_are_said(samples: Any, words: str) -> None:
     with pytest.raises(InputError, match=words):
         samples_of(CELL, task(samples))
+
+
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+def test_only_copies_to_a_gpu_are_pinned_and_do_not_wait(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    accelerator = Accelerator(cpu=True)
+    monkeypatch.setattr(type(accelerator), "device", torch.device(device))
+    monkeypatch.setattr(accelerator, "prepare_data_loader", lambda plain, **_: plain)
+    loader: Any = loader_of(CELL, samples_of(CELL, task([1])), accelerator, 1)
+    assert loader.pin_memory == accelerator.non_blocking == (device == "cuda")
