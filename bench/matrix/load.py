@@ -16,12 +16,17 @@ from bench.matrix.combinations import Value, combinations
 from bench.matrix.matrix_file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Measuring, Values, WorkloadChoice
 from bench.matrix.validation import check_names, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
+from bench.records.base import Device
 from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware
 from bench.units import memory_size
 from bench.workloads import Definition
 
-CPU_MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 3}
+MEASURE: dict[Device, dict[str, int]] = {
+    "cpu": {"warmup_steps": 2, "steps": 5, "phase_steps": 3},
+    "cuda": {"dataloader_workers": 2},
+}
+"""Defaults of `measure` that depend on the device."""
 
 NO_FILE = "{name: probe}"
 """The matrix of `bench probe --backend fsdp`: the default workload; the options set the rest."""
@@ -61,8 +66,8 @@ def load(
     data.setdefault("name", path.stem if path else None)
     places.setdefault(("name",), where)
     measure = data.get("measure", {})
-    if hardware.device == "cpu" and isinstance(measure, dict):
-        data["measure"] = {**_for_cpu(data), **measure}
+    if isinstance(measure, dict):
+        data["measure"] = {**_by_device(data, hardware.device), **measure}
     file = validate(
         MatrixFile, data, lambda key: (key, place_of(places, key)), lambda name: yaml_file.suggest(name, _paths(data))
     )
@@ -77,10 +82,10 @@ def load(
     return matrix.model_copy(update={"notes": (*matrix.notes, *([note] if moot else []))})
 
 
-def _for_cpu(data: Values) -> dict[str, int]:
-    """The steps on a CPU by default; a script has no use for those that it does not get."""
+def _by_device(data: Values, device: Device) -> dict[str, int]:
+    """The defaults of a device; a script has no use for those that it does not get."""
     command = data.get("command")
-    return {name: n for name, n in CPU_MEASURE.items() if command is None or f"{{{name}}}" in str(command)}
+    return {name: n for name, n in MEASURE[device].items() if command is None or f"{{{name}}}" in str(command)}
 
 
 def _override(data: Values, places: Places, text: str, *, axis: bool = False) -> str | None:

@@ -51,7 +51,8 @@ Compile = Annotated[
 
 
 class Measure(Frozen):
-    """How a step is measured. On a CPU the matrix loader uses smaller numbers unless the user gives them."""
+    """How a step is measured. Unless the user gives them, the matrix loader uses fewer steps on a CPU, and two workers
+    of the loader on CUDA."""
 
     warmup_steps: Annotated[int, Field(ge=1)] = 20
     """Steps before the measurement. At least one, because the first step allocates the optimizer's state."""
@@ -62,7 +63,8 @@ class Measure(Frozen):
     seed: Annotated[int, Field(ge=0)] = 1000
     """Seed of the weights and the samples. Every backend gets the same weights and samples."""
     dataloader_workers: Annotated[int, Field(ge=0)] = 0
-    """Worker processes per rank that prepare samples."""
+    """Worker processes per rank that prepare samples. By default 2 on CUDA, and 0 on a CPU: there they would take cores
+    from the ranks."""
     dataloader_prefetch: Annotated[int, Field(ge=1)] = 2
     """Batches that each worker keeps ready."""
     checkpoint: Annotated[bool, LATER] = False
