@@ -18,6 +18,7 @@ from bench.records.machine import Hardware
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankKilled
 from bench.store import spool
+from bench.store.beats import read_beat
 
 
 class Launch(Leashed):
@@ -87,7 +88,7 @@ class OwnLaunch:
 
 def _from_exit_code(folder: Path, rank: int, code: int) -> RankKilled | RankError:
     """The report that a rank server would have written for this rank."""
-    beat = spool.read_beat(folder, rank)
+    beat = read_beat(folder, rank)
     phase, place = beat.phase if beat else Stage.START, spool.last_place(folder, rank)
     if code >= 0:
         error = f"the process ended by itself with exit code {code} and left no result"

@@ -17,7 +17,8 @@ from bench.records.machine import Hardware
 from bench.records.phases import Stage
 from bench.records.script import ScriptEnd
 from bench.store import spool
-from bench.store.spool import Beat, Spec
+from bench.store.beats import Beat
+from bench.store.spool import Spec
 
 LOG = "script.log"
 RESULT = "script.json"

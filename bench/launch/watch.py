@@ -11,7 +11,7 @@ from bench import processes
 from bench.records.hang import Stuck
 from bench.records.phases import Stage
 from bench.store import spool
-from bench.store.spool import Beat
+from bench.store.beats import Beat, read_beat
 
 POLL_S = 0.1
 BEAT_EVERY_S = 0.2
@@ -93,7 +93,7 @@ class Watch:
             time.sleep(POLL_S)
 
     def _look(self, now: float) -> None:
-        read = ((rank, spool.read_beat(self.folder, rank)) for rank in range(self.world_size))
+        read = ((rank, read_beat(self.folder, rank)) for rank in range(self.world_size))
         beats = {rank: beat for rank, beat in read if beat is not None}
         if beats != self._beats:
             self._moved_s = now

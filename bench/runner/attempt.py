@@ -27,7 +27,8 @@ from bench.runner.setup import Job, set_up
 from bench.runner.steps import Batches, Window, phase_window, throughput_window
 from bench.runner.walk import walk
 from bench.store import spool
-from bench.store.spool import BeatFile, Spec
+from bench.store.beats import BeatFile
+from bench.store.spool import Spec
 
 _EPOCH_S = time.time() - time.monotonic()
 

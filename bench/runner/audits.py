@@ -24,7 +24,7 @@ from bench.runner.samples import loader_of, samples_of
 from bench.runner.setup import build, set_up, task_of
 from bench.runner.steps import no_lap, step
 from bench.store import spool
-from bench.store.spool import BeatFile
+from bench.store.beats import BeatFile
 
 Look = Callable[[Audit, Shim, Path, int, BeatFile], None]
 

@@ -12,7 +12,7 @@ from bench.diagnosis.call_site import site
 from bench.records.hang import Stuck
 from bench.runner import recorder
 from bench.store import spool
-from bench.store.spool import BeatFile
+from bench.store.beats import BeatFile
 
 EVERY_S = 0.5
 SILENT_S = 20.0

@@ -25,6 +25,7 @@ from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankO
 from bench.runner import attempt
 from bench.runner.preload import preload
 from bench.store import spool
+from bench.store.beats import read_beat
 from bench.store.spool import Request, ServerState, Spec
 
 IDLE_POLL_S = 0.05
@@ -139,7 +140,7 @@ class Server:
 
     def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counters) -> None:
         """Write the outcome of a child that ended without writing its own."""
-        beat = spool.read_beat(folder, self.rank)
+        beat = read_beat(folder, self.rank)
         phase, now = beat.phase if beat else Stage.START, attempt.now_s()
         outcome: RankOom | RankKilled | RankError
         if os.WIFSIGNALED(status):

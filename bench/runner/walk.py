@@ -12,7 +12,8 @@ from bench.runner.device import Shim
 from bench.runner.setup import Job
 from bench.runner.steps import no_lap, step
 from bench.store import spool
-from bench.store.spool import BeatFile, Footprint, Walked
+from bench.store.beats import BeatFile
+from bench.store.spool import Footprint, Walked
 
 NEAR = 0.95
 """The walk ends before a batch that is likely to need more than this share of capacity on any rank."""

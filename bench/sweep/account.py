@@ -6,13 +6,12 @@ from pathlib import Path
 
 from bench.records.account import END, LAUNCH, Account
 from bench.records.phases import Stage
-from bench.store import spool
-from bench.store.spool import Entry
+from bench.store.beats import Entry, read_entries
 
 
 def account_in(folder: Path, world_size: int, began_s: float, ended_s: float | None, read_s: float) -> Account | None:
     """The account of the attempt in ``folder``: see `account_of`."""
-    entries = [spool.read_entries(folder, rank) for rank in range(world_size)]
+    entries = [read_entries(folder, rank) for rank in range(world_size)]
     return account_of(entries, began_s, ended_s, read_s)
 
 

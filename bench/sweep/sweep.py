@@ -27,8 +27,8 @@ from bench.records.plan import CellPlan
 from bench.records.sources import Sources
 from bench.records.verdict import Goal, Verdict
 from bench.store import spool
+from bench.store.beats import Beat
 from bench.store.run_folder import Store
-from bench.store.spool import Beat
 from bench.sweep import mistakes, probe, turns
 from bench.sweep.account import account_in
 from bench.sweep.outcomes import handed_over, outcome_of_attempt

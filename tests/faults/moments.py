@@ -11,7 +11,8 @@ from table import FaultBench, Phase
 from turns import SLOW
 
 from bench.records.outcome import Result
-from bench.store.spool import Spec, rank_file, read, read_beat, read_ranks
+from bench.store.beats import read_beat
+from bench.store.spool import Spec, rank_file, read, read_ranks
 
 BEATS = {"set-up": "setup", "warm-up": "warmup", "measuring": "measure", "teardown": "phases"}
 

@@ -24,7 +24,8 @@ from bench.launch.rank_servers import _plain_config, write_yaml
 from bench.launch.watch import FIRST_STEP_S, LEAST_S, Limits, Watch, cause_of_death, exit_codes
 from bench.records.cell import Attempt
 from bench.records.phases import Stage
-from bench.store.spool import Beat, BeatFile, Spec
+from bench.store.beats import Beat, BeatFile
+from bench.store.spool import Spec
 
 # --- why a launch ended ---------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from bench.runner.forward import METRICS
 from bench.runner.setup import set_up
 from bench.runner.steps import throughput_window
 from bench.store import spool
-from bench.store.spool import BeatFile
+from bench.store.beats import BeatFile
 
 folder = Path(sys.argv[1])
 spec = spool.read(folder / "spec.json", spool.Spec)

@@ -5,7 +5,7 @@ import signal
 
 from bench.model.workload import Pi07
 from bench.records.phases import Stage
-from bench.store.spool import BeatFile
+from bench.store.beats import BeatFile
 
 beat = BeatFile.__call__
 

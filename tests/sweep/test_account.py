@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from bench.records.phases import Stage
-from bench.store.spool import BeatFile, Entry
+from bench.store.beats import BeatFile, Entry
 from bench.sweep.account import account_in, account_of
 
 STAGES = (Stage.START, Stage.JOIN, Stage.SETUP, Stage.WARMUP, Stage.MEASURE, Stage.DONE)

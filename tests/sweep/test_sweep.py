@@ -24,8 +24,9 @@ from bench.records.rank_outcome import RankOom
 from bench.records.sources import Sources
 from bench.records.verdict import Goal
 from bench.store import spool
+from bench.store.beats import Beat, BeatFile
 from bench.store.run_folder import Store
-from bench.store.spool import Beat, BeatFile, Spec
+from bench.store.spool import Spec
 from bench.sweep.stored_before import stored_before
 from bench.sweep.sweep import Sweep
 
