@@ -48,13 +48,16 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
         raise InputError("the script wrote no result to {out}")
     text = file.read_text(errors="replace")
     entry = object_in(text, file.name)
+    own: dict[str, JsonValue] = {}
     if script.result:
         stated = {name: value_at(entry, key, file.name) for name, key in script.result.items()}
         values: dict[str, JsonValue] = {name: value for name, value in stated.items() if value is not None}
         not_read: list[str] = []
     else:
-        values, not_read = profile(entry, file.name)
-    _check_asked(values, attempt)
+        values, unknown = profile(entry, file.name)
+        own = {name: entry[name] for name in attempt.cell.options if name in entry}
+        not_read = [name for name in unknown if name not in own]
+    _check_asked({**own, **values}, attempt)
     values["device"] = hardware.device
     if not any(name.startswith("capacity_") for name in values):
         values["capacity_bytes"] = attempt.cell.memory_limit_bytes or _share_of_device(attempt, hardware)

@@ -21,7 +21,7 @@ def read(folder: Path, content: object, *words: str, hardware: Hardware = CPU, *
     script = Script(command=("train", "{batch}", "{out}", *words), result=result)
     file = folder / "script.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    of = cell("ddp", script=script, options={"num_cams": 2})
+    of = cell("ddp", script=script, options={"num_cams": 2, "width": 64})
     return read_result(file, Attempt(cell=of, batch_per_rank=4), hardware)
 
 
@@ -37,6 +37,7 @@ def test_names_of_bench_and_of_the_script(tmp_path: Path) -> None:
     assert own.figures.peak_reserved_bytes == 2**30
     assert own.figures.capacity_bytes == 2**33  # a process's share of the host
     assert own.not_read == ("loss", "more.a")
+    assert figures(tmp_path, {"step_time_ms": 500, "width": 64}, *TOLD).not_read == ()
     named = figures(tmp_path, {"t": {"s": 0.5}, "world": 2}, step_time_s="t.s", num_processes="world", hardware=GPU)
     assert named.figures.step_time_s_per_rank == (0.5,)
     assert named.figures.capacity_bytes == 2**36
@@ -57,6 +58,7 @@ def test_names_of_bench_and_of_the_script(tmp_path: Path) -> None:
         ({"t": 1}, TOLD, {"step_time_s": "tt"}, "has no key 'tt'"),
         ({"step_time_s": 1, "samples_per_s": 4}, TOLD, {}, "4 samples/s is impossible"),  # those of one rank
         ({"step_time_s": 1, "batch": 8}, TOLD, {}, "with batch 8, not 4"),
+        ({"step_time_s": 1, "width": 32}, TOLD, {}, "with width 32, not 64"),
         ({"step_time_s": 1, "world_size": 1}, (), {}, "with num_processes 1, not 2"),
         ({"step_time_s": 1, "num_cams": 4}, TOLD, {}, "with num_cams 4, not 2"),
         ({"step_time_s": 1}, (), {}, "ambiguous: nothing says how many processes"),

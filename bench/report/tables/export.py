@@ -21,14 +21,7 @@ def _record(cell: CellRows, row: Row) -> Record:
     step = sampled.slowest.step if sampled else None
     interval = measured.interval if measured else None
     phases = measured.phases if measured else None
-    settings = {
-        one_line(name): json.dumps(value) if isinstance(value, list | dict) else _text(value)
-        for name, value in row.settings.items()
-        if name != "cell"
-    }
-    return {
-        "cell": cell.cell.id,
-        **settings,
+    figures: Record = {
         "batch": row.batch_per_rank,
         "batch_global": row.batch_global,
         "device": row.device,
@@ -60,6 +53,17 @@ def _record(cell: CellRows, row: Row) -> Record:
         "source": _text(measured.source) if measured else None,
         "reason": _text(row.reason),
     }
+    settings = {
+        _free(one_line(name), figures): json.dumps(value) if isinstance(value, list | dict) else _text(value)
+        for name, value in row.settings.items()
+        if name != "cell"
+    }
+    return {"cell": cell.cell.id, **settings, **figures}
+
+
+def _free(name: str, figures: Record) -> str:
+    """A script may have an axis with the name of a figure."""
+    return f"setting_{name}" if name in figures else name
 
 
 def _text(value: JsonValue) -> JsonValue:

@@ -56,3 +56,8 @@ def test_values_of_several_types_and_large_numbers_go_into_every_format() -> Non
     assert from_parquet[6] == str(2**70)
     assert '{""k"": [true]}' in frame.text(records(summary), "csv")
     assert [row["x"] for row in json.loads(frame.text(records(summary), "json"))][:3] == [1, "a|b", "[1, 2]"]
+
+
+def test_a_setting_with_the_name_of_a_figure_keeps_its_value() -> None:
+    [record] = records(summarize([result(axes={"device": "mine", "width": 8})]))
+    assert (record["setting_device"], record["device"], record["width"]) == ("mine", "cpu", 8)
