@@ -75,10 +75,9 @@ class Store:
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
-            lock = run_lock.file(self.root)
         except OSError as error:
             raise disk.refused(self.root, error) from error
-        with run_lock.held(lock, self.root), disk.said_once(self.root):
+        with run_lock.held(self.root), disk.said_once(self.root):
             self._prepare(machine, cells, matrix_text)
             yield
 

@@ -10,18 +10,17 @@ from bench.errors import InputError
 from bench.machine import disk
 
 
-def file(root: Path) -> int:
-    """The descriptor of the folder's lock file; `held` closes it."""
-    return os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
-
-
 @contextmanager
-def held(lock: int, root: Path) -> Iterator[None]:
-    """Hold the lock. The file names this process.
+def held(root: Path) -> Iterator[None]:
+    """Hold the folder's lock. Its file names this process.
 
     Raises:
-        InputError: another process holds it, or the disk is full.
+        InputError: another process holds it, or the folder cannot be written.
     """
+    try:
+        lock = os.open(root / ".lock", os.O_RDWR | os.O_CREAT, 0o644)
+    except OSError as error:
+        raise disk.refused(root, error) from error
     try:
         _lock(lock, root)
         with disk.said_once(root):
