@@ -114,7 +114,7 @@ def prefix_length(config: Pi07Config) -> int:
 
 
 def auto_preset(device: str, memory_bytes_per_rank: int, *larger: PresetName) -> PresetName:
-    """The first of ``larger`` that trains unsharded on ``device``; ``tiny`` if there is none, and on a CPU.
+    """The first of ``larger`` that fits on ``device``; ``tiny`` if there is none, and on a CPU.
 
     A parameter counts as 18 bytes (bf16 weight, fp32 gradient, master and two Adam moments). Parameters may fill 75 %
     of the memory, so that a quarter remains for activations and the allocator.

@@ -28,7 +28,7 @@ class Pi07:
 
     @classmethod
     def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
-        """The largest preset that trains unsharded in this memory; ``tiny`` on a CPU."""
+        """The largest preset that fits at 18 bytes a parameter; ``tiny`` on a CPU."""
         return auto_preset(device, memory_bytes_per_rank, "pi07", "small")
 
     @classmethod
@@ -67,5 +67,5 @@ class Pi05(Pi07):
 
     @classmethod
     def auto_preset(cls, device: str, memory_bytes_per_rank: int) -> str:
-        """``pi05`` if it trains unsharded in this memory, otherwise ``tiny``."""
+        """``pi05`` if it fits at 18 bytes a parameter, otherwise ``tiny``."""
         return auto_preset(device, memory_bytes_per_rank, "pi05")

@@ -108,7 +108,7 @@ _DEVICE_ABORT = re.compile(
 
 
 def abort_source(log_tail: str) -> Literal["abort", "cuda_abort"] | None:
-    """Whose allocation failed if native code aborted (SIGABRT) for that: the host's or the GPU's. None if not for that.
+    """Whose failed allocation made native code abort (SIGABRT): the host's or the GPU's. None for another reason.
 
     Args:
         log_tail: the end of the process's log.

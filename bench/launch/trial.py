@@ -19,7 +19,7 @@ TIMEOUT_S = 300.0
 
 
 class Trial(NamedTuple):
-    """How a product in bf16 on each device, and its sum over all of them, ended."""
+    """The result of a product in bf16 on each device, and of its sum over all of them."""
 
     torch_cuda: str | None
     """The CUDA version that torch is built for; None for a build without CUDA, or if torch does not say."""

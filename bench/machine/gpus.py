@@ -48,11 +48,11 @@ def by_index(environment: Mapping[str, str]) -> dict[str, str]:
     DeepSpeed takes each entry for a number (``_get_nvml_gpu_id`` in its cuda_accelerator.py). A slice has no index.
     """
     setting = environment.get(_VISIBLE, "")
-    if "GPU-" not in setting:
+    if not any(entry.strip().startswith("GPU-") for entry in setting.split(",")):
         return {}
     gpus = _gpus()
-    indices = (str(gpus.index(gpu)) for gpu in _visible(gpus, setting))
-    return {_VISIBLE: ",".join(indices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}  # NVML's order
+    indices = [str(gpus.index(gpu)) for gpu in _visible(gpus, setting)]
+    return {_VISIBLE: ",".join(indices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if indices else {}  # NVML's order
 
 
 def driver() -> str | None:

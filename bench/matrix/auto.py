@@ -54,8 +54,10 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
     if hardware.device == "cpu" or not used:
         return memory_bytes
     foreach = True in (matrix.train.foreach, *matrix.values_of("foreach"))
-    ranks = num_processes(matrix.launch, hardware)
-    held = max(bytes_per_parameter(backend, ranks, foreach=foreach) for backend in used)
+    keeps_whole = False in (matrix.train.reshard_after_forward, *matrix.values_of("reshard_after_forward"))
+    replicas = [matrix.train.dp_replicate_size, *matrix.values_of("dp_replicate_size")]
+    ranks = num_processes(matrix.launch, hardware) // max(size for size in replicas if isinstance(size, int))
+    held = max(bytes_per_parameter(one, ranks, foreach=foreach, keeps_whole=keeps_whole) for one in used)
     return round(memory_bytes * UNSHARDED_BYTES / held)
 
 

@@ -8,7 +8,7 @@ from bench.records.base import Amount, Frozen
 from bench.records.phases import Stage
 
 LAUNCH = "launch"
-"""From the attempt's begin until its last rank enters the first stage."""
+"""From the start of the attempt until its last rank enters the first stage."""
 END = "end"
 """From the end of the last process until bench has read the results."""
 PARTS = (LAUNCH, *Stage, END)

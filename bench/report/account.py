@@ -15,7 +15,7 @@ MEASURED = (Stage.MEASURE, Stage.PHASES)
 
 @dataclass(frozen=True)
 class Spent:
-    """The wall time of the attempts of a cell, added up. Attempts without an account are counted, and no more."""
+    """The wall time of the attempts of a cell, added up. Those without an account only count in `attempts`."""
 
     results: Sequence[Result]
     """Those that bench launched."""

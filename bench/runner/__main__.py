@@ -19,7 +19,7 @@ def main(arguments: list[str]) -> int:
     os.environ.update(gpus.by_index(os.environ))
     match arguments:
         case ["serve", folder, preloads, searched, *modules]:
-            gc.disable()  # imports leave nothing to collect, and looking for it makes them a sixth slower
+            gc.disable()  # collecting during imports frees almost nothing and slows them by a sixth
             from bench.runner.server import Server
 
             server = Server(Path(folder), rank=_rank())

@@ -66,6 +66,10 @@ class Shim(Protocol):
         """Mark the end of the work that is queued by now, without waiting for it."""
         ...
 
+    def reach(self, mark: Any) -> None:
+        """Wait until the device has reached ``mark``."""
+        ...
+
     def between_s(self, first: Any, last: Any) -> float:
         """Seconds from one mark to a later one; the device has reached both."""
         ...
@@ -94,12 +98,12 @@ class Cuda:
     _limited = False
 
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
+        # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
+        state.check_cuda_p2p_ib_support = lambda: True
         if family != "deepspeed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             # accelerate has no field for the device; DeepSpeed names it. Without it, NCCL starts at the first
             # collective, on a device that torch guesses, and every new group exchanges its addresses anew.
             PartialState(timeout=PATIENCE, device_id=torch.device("cuda", _local_rank()))
-        # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
-        state.check_cuda_p2p_ib_support = lambda: True
         group = InitProcessGroupKwargs(timeout=PATIENCE)
         accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters), group])
         # At the latest, NCCL starts here, and not in the warm-up, whose failures are the workload's.
@@ -132,6 +136,9 @@ class Cuda:
         event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         return event
+
+    def reach(self, mark: torch.cuda.Event) -> None:
+        mark.synchronize()
 
     def between_s(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
         return float(first.elapsed_time(last)) / 1e3  # from milliseconds
@@ -212,6 +219,8 @@ class Cpu:
 
     def mark(self) -> float:
         return time.perf_counter()
+
+    def reach(self, mark: float) -> None: ...
 
     def between_s(self, first: float, last: float) -> float:
         return last - first

@@ -19,6 +19,8 @@ from bench.runner.setup import Job
 Batches = Iterator[Batch]
 Lap = Callable[[str], None]
 Beat = Callable[[Stage, int, int], None]
+AHEAD = 2
+"""Steps that may be queued on the device: enough to keep it busy, and few enough for beats to show its progress."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +77,12 @@ def _gather(job: Job, output: dict[str, Tensor]) -> Tensor:
 
 
 def throughput_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat, stage: Stage) -> Window:
-    """Times whole steps by the device's own marks. Only the end of the window waits for the device."""
-    marks, metrics_SM = [], _room(job, steps)
+    """Times whole steps by the device's own marks. The device always has work queued; the end waits for it."""
+    marks: list[tuple[Any, Any]] = []
+    metrics_SM = _room(job, steps)
     for index in range(steps):
+        if index >= AHEAD:
+            shim.reach(marks[index - AHEAD][1])
         beat(stage, index, steps)
         start = shim.mark()
         metrics_SM[index] = step(job, batches, no_lap)

@@ -34,7 +34,7 @@ def account_of(
     if ended_s is not None:
         began += [(END, ended_s), ("", read_s)]
     if not all(earlier <= later for (_, earlier), (_, later) in pairwise([*began, ("", read_s)])):
-        return None  # or a number that is none, from a foreign program
+        return None  # also where a foreign program wrote NaN
     parts_s: dict[str, float] = {}
     for (part, since), (_, until) in pairwise(began):
         parts_s[part] = parts_s.get(part, 0.0) + until - since

@@ -13,6 +13,7 @@ from bench.backends import BACKENDS, bytes_per_parameter
         ("ddp", 1, 20),
         ("fsdp", 8, 2),
         ("fsdp2", 8, 2),
+        ("fsdp_grad_op", 8, 4),
         ("zero1", 8, 6),
         ("zero2", 8, 4.25),
         ("zero3", 8, 2.5),
@@ -24,3 +25,7 @@ def test_sharded_state_is_divided_by_the_ranks(backend: str, ranks: int, held: f
 
 def test_foreach_copies_the_masters() -> None:
     assert bytes_per_parameter(BACKENDS["ddp"], 8, foreach=True) == 26
+
+
+def test_weights_that_stay_gathered_count_whole() -> None:
+    assert bytes_per_parameter(BACKENDS["fsdp2"], 8, keeps_whole=True) == 4

@@ -107,7 +107,6 @@ def test_without_a_driver_a_slice_is_none(monkeypatch: pytest.MonkeyPatch) -> No
         ("GPU-91bc22,GPU-8f2a11", "1,0"),
         (" GPU-91bc , 0", "1,0"),
         ("GPU-91bc22,GPU-0,GPU-8f2a11", "1"),
-        ("GPU-0", ""),
     ],
 )
 def test_uuids_become_indices(driver: Driver, visible: str, indices: str) -> None:
@@ -115,6 +114,11 @@ def test_uuids_become_indices(driver: Driver, visible: str, indices: str) -> Non
     translated = gpus.by_index(environment)
     assert translated == {"CUDA_VISIBLE_DEVICES": indices, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
     assert machine.detect(translated) == machine.detect(environment)
+
+
+@pytest.mark.parametrize("visible", ["GPU-0", "MIG-GPU-91bc22/1/0", "MIG-a1", "0,1", ""])
+def test_what_names_no_whole_gpu_by_uuid_stays_as_it_is(driver: Driver, visible: str) -> None:
+    assert gpus.by_index({"CUDA_VISIBLE_DEVICES": visible}) == {}
 
 
 @pytest.mark.parametrize("visible", [None, "", "1,0", "MIG-a1"])

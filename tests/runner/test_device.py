@@ -51,7 +51,16 @@ def test_the_process_group_is_told_its_device(
     monkeypatch: pytest.MonkeyPatch, family: Family, ranks: int, named: list[torch.device]
 ) -> None:
     joined: list[torch.device] = []
-    monkeypatch.setattr("bench.runner.device.PartialState", lambda timeout, device_id: joined.append(device_id))
+
+    def join(timeout: object, device_id: torch.device) -> None:
+        assert state.check_cuda_p2p_ib_support(), "accelerate would run nvidia-smi here"
+        joined.append(device_id)
+
+    def not_replaced() -> bool:
+        return False
+
+    monkeypatch.setattr(state, "check_cuda_p2p_ib_support", not_replaced)
+    monkeypatch.setattr("bench.runner.device.PartialState", join)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
     Cuda().open(family, find_unused_parameters=False)

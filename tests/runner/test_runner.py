@@ -259,7 +259,7 @@ def test_the_throughput_window_times_each_step_once() -> None:
     assert window.phase_times_s == {}
 
 
-def test_the_throughput_window_waits_for_the_device_once_and_moves_metrics_then(
+def test_the_throughput_window_is_two_steps_ahead_of_the_device_and_moves_metrics_at_its_end(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
@@ -268,6 +268,9 @@ def test_the_throughput_window_waits_for_the_device_once_and_moves_metrics_then(
         def mark(self) -> float:
             done.append("mark")
             return float(len(done))
+
+        def reach(self, mark: float) -> None:
+            done.append(f"reach {mark}")
 
         def synchronize(self) -> None:
             done.append("synchronize")
@@ -282,7 +285,8 @@ def test_the_throughput_window_waits_for_the_device_once_and_moves_metrics_then(
     job = job_of()
     monkeypatch.setattr(Tensor, "tolist", tolist)
     window = throughput_window(job, batches_of(job), 3, Device(), no_beat, Stage.MEASURE)
-    assert done == ["mark", "mark"] * 3 + ["synchronize", "to the host"]
+    first_ends = 2.0
+    assert done == ["mark", "mark"] * 2 + [f"reach {first_ends}", "mark", "mark", "synchronize", "to the host"]
     assert window.times_s == [1.0] * 3
 
 
