@@ -20,8 +20,8 @@ def compare(
         typer.Option(
             metavar="SHARE",
             help="Exit with 1 when a step, or the tail of slow steps, is longer by more than this share, 5%, or an"
-            " attempt that succeeded before fails now. UNCLEAR passes: stderr says how many attempts the gate could not"
-            " decide.",
+            " attempt that succeeded before fails or is missing now. UNCLEAR passes: stderr says how many attempts the"
+            " gate could not decide.",
         ),
     ] = None,
     noise: Annotated[

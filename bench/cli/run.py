@@ -43,7 +43,7 @@ def run(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="After the listed launches, launch both sides of undecided comparisons again until the 95 % interval"
+            help="After the listed launches, launch both sides of wide comparisons again until the 95 % interval"
             " of each is at most this share to each side: 2%.",
         ),
     ] = None,
