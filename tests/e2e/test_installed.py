@@ -87,13 +87,13 @@ class Installed:
             "--python",
             str(self.bin / "python"),
         ]
-        subprocess.run([*pip, *arguments], check=True, cwd=self.project)
+        subprocess.run([*pip, *arguments], check=True, cwd=self.project, env=_without_checkout())
 
     def __call__(self, *arguments: str, cwd: Path | None = None, **environment: str) -> str:
         done = subprocess.run(
             [self.bin / "bench", *arguments],
             cwd=cwd or self.project,
-            env={**{name: value for name, value in os.environ.items() if name != "PYTHONPATH"}, **environment},
+            env={**_without_checkout(), **environment},
             capture_output=True,
             text=True,
             timeout=300,
@@ -101,6 +101,10 @@ class Installed:
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout
+
+
+def _without_checkout() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
 def _wheel(folder: Path) -> Path:
