@@ -2,7 +2,6 @@
 
 import contextlib
 import ctypes
-import shutil
 import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,7 +10,6 @@ from pathlib import Path
 import pynvml
 import pytest
 
-COMPILER = shutil.which("cc") or shutil.which("gcc")
 TWO = ("uuid=GPU-8f2a11 mib=81920 used=0 mig=0", "uuid=GPU-91bc22 mib=81920 used=0 mig=0")
 
 
@@ -30,12 +28,10 @@ class Driver:
 
 @pytest.fixture(scope="session")
 def nvml_library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    if COMPILER is None:
-        pytest.skip("needs a C compiler, for the made-up driver")
     library = tmp_path_factory.mktemp("driver") / "libnvidia-ml.so.1"
     source = Path(__file__).with_suffix(".c")
     flags = ["-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", f"-Wl,-soname,{library.name}"]
-    subprocess.run([COMPILER, *flags, "-o", str(library), str(source)], check=True)
+    subprocess.run(["cc", *flags, "-o", str(library), str(source)], check=True)
     return library
 
 

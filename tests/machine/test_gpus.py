@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pynvml
 import pytest
-from fake_nvml import COMPILER, TWO, Driver
+from fake_nvml import TWO, Driver
 
 from bench import machine
 from bench.errors import InputError
@@ -158,7 +158,7 @@ int cuDeviceGetCount(int *n) { *n = 2; return known ? 0 : 3; }"""
 
 def test_whether_cuda_is_initialised_is_asked_of_its_library(driver: Driver, tmp_path: Path) -> None:
     library = tmp_path / "libcuda.so.1"
-    command = [str(COMPILER), "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library), "-xc", "-"]
+    command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library), "-xc", "-"]
     subprocess.run(command, input=CUDA, text=True, check=True)
     assert not gpus.initialized()  # not loaded
     child = os.fork()
