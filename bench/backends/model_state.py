@@ -9,11 +9,13 @@ UNSHARDED_BYTES = 18
 """A bf16 weight, an fp32 gradient and master, and two moments: what `auto_preset` of a workload counts."""
 
 
-def bytes_per_parameter(backend: Backend, ranks: int, *, foreach: bool = False, keeps_whole: bool = False) -> float:
+def bytes_per_parameter(
+    backend: Backend, ranks: int, *, replicas: int = 1, foreach: bool = False, keeps_whole: bool = False
+) -> float:
     """Bytes that a rank holds of each parameter in a step of bf16 training with AdamW.
 
     Args:
-        ranks: among which the state is sharded.
+        replicas: of the sharded state, with FSDP's hybrid sharding.
         foreach: AdamW's foreach implementation copies the masters during its step.
         keeps_whole: FSDP keeps gathered weights until backward, as SHARD_GRAD_OP always does.
     """
@@ -22,7 +24,7 @@ def bytes_per_parameter(backend: Backend, ranks: int, *, foreach: bool = False, 
     match backend.family:
         case "fsdp" | "fsdp2":
             gathered = 2 if keeps_whole or backend.sharding in ("SHARD_GRAD_OP", "HYBRID_SHARD_ZERO2") else 0
-            return gathered + optimizer / shares  # the master is the weight
+            return gathered + optimizer / max(1, shares // replicas)  # the master is the weight
         case "deepspeed":
             weight = 2 / (ranks if backend.sharding == "zero3" else 1)
             gradient = 2 / (ranks if backend.sharding in ("zero2", "zero3") else 1)

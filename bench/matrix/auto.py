@@ -55,10 +55,13 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
         return memory_bytes
     foreach = True in (matrix.train.foreach, *matrix.values_of("foreach"))
     keeps_whole = False in (matrix.train.reshard_after_forward, *matrix.values_of("reshard_after_forward"))
-    replicas = [matrix.train.dp_replicate_size, *matrix.values_of("dp_replicate_size")]
-    ranks = num_processes(matrix.launch, hardware) // max(size for size in replicas if isinstance(size, int))
-    held = max(bytes_per_parameter(one, ranks, foreach=foreach, keeps_whole=keeps_whole) for one in used)
-    return round(memory_bytes * UNSHARDED_BYTES / held)
+    sizes = [matrix.train.dp_replicate_size, *matrix.values_of("dp_replicate_size")]
+    replicas = max(size for size in sizes if isinstance(size, int))
+    ranks = num_processes(matrix.launch, hardware)
+    held = (
+        bytes_per_parameter(one, ranks, replicas=replicas, foreach=foreach, keeps_whole=keeps_whole) for one in used
+    )
+    return round(memory_bytes * UNSHARDED_BYTES / max(held))
 
 
 def memory_limit(matrix: Matrix, workload: Definition, preset: str, searches: bool, hardware: Hardware) -> int | None:

@@ -29,3 +29,8 @@ def test_foreach_copies_the_masters() -> None:
 
 def test_weights_that_stay_gathered_count_whole() -> None:
     assert bytes_per_parameter(BACKENDS["fsdp2"], 8, keeps_whole=True) == 4
+
+
+@pytest.mark.parametrize(("backend", "replicas", "held"), [("fsdp2", 4, 8), ("fsdp2", 16, 16), ("zero3", 4, 2.5)])
+def test_only_fsdp_shards_among_fewer_ranks_where_it_is_replicated(backend: str, replicas: int, held: float) -> None:
+    assert bytes_per_parameter(BACKENDS[backend], 8, replicas=replicas) == held
