@@ -24,10 +24,11 @@ def said(output: str) -> dict[str, str]:
 def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench, backends: list[str]) -> None:
     matrix = bench.matrix(
         workload=OPTIONAL_PARTS,
-        matrix={"backend": backends, "branch_sync": ["none", "agree", "hoist"], "batch": 1},
+        matrix={"backend": [*backends, "zero2"], "branch_sync": "none", "batch": 1},
     )
+    cells = ("--axis", "branch_sync=none,agree,hoist", "--select", f"backend={','.join(backends)}")
     audit = ("audit", "collectives", matrix, "--steps", "5", "--out", str(bench.folder / "run"))
-    found = said(bench(*audit, expect=1))
+    found = said(bench(*audit, *cells, expect=1))
     assert len(found) == 3 * len(backends)
     for label, says in found.items():
         backend, _, sync = label.partition(" branch_sync=")

@@ -24,6 +24,7 @@ ENGINE = {
     "train_micro_batch_size_per_gpu": "auto",
     "train_batch_size": "auto",
 }
+POLICY = {"name": "pi07", "preset": "tiny", "n_layers": 2, "num_cams": 1}
 FREES = {"name": "frees_all", "config_file": "frees_all.yaml"}
 OPTIONS: list[dict[str, Any]] = [
     {"backend": "fsdp2"},
@@ -50,7 +51,7 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankOk]:
     )
     (bench.folder / "ds.json").write_text(json.dumps(ENGINE))
     matrix = bench.matrix(
-        workload={"name": "pi07", "preset": "tiny", "n_layers": 2, "num_cams": 1},
+        workload=POLICY,
         matrix={},
         include=[{**cell, "batch": 2} for cell in OPTIONS + RECOMPUTED],
     )
@@ -88,6 +89,14 @@ def test_zero3_recomputes_what_it_has_freed(ranks: list[RankOk]) -> None:
     assert whole_again == whole
     assert frozen_again == frozen
     assert frozen != whole
+
+
+@pytest.mark.long
+def test_zero3_has_the_losses_that_it_has_without_keeping_small_weights(bench: Bench, ranks: list[RankOk]) -> None:
+    include = [{**cell, "backend": "zero3", "batch": 2} for cell in RECOMPUTED]
+    bench("run", bench.matrix(workload=POLICY, matrix={}, include=include), "--out", str(bench.folder / "run"))
+    plain = [result.outcome.ranks[0].losses for result in bench.results()]  # type: ignore[union-attr]
+    assert plain == [rank.losses for rank in ranks[len(OPTIONS) :]]
 
 
 @pytest.mark.long
