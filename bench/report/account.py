@@ -35,7 +35,7 @@ class Spent:
         return math.fsum([wall_s for wall_s, _ in self.accounts] or [result.wall_s for result in self.results])
 
     def part_s(self, *parts: str) -> float | None:
-        """Seconds in ``parts``; None if no attempt came to any of them."""
+        """Seconds in ``parts``; None if no attempt reached any of them."""
         found = [account.parts_s[part] for _, account in self.accounts for part in parts if part in account.parts_s]
         return math.fsum(found) if found else None
 

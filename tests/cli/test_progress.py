@@ -124,7 +124,7 @@ def test_every_line_reaches_the_file_at_once(clock: Clock) -> None:
     assert file.flushed.endswith("results in reports/example\n")
 
 
-# What an attempt came to
+# The outcome of an attempt
 
 
 @pytest.mark.parametrize(

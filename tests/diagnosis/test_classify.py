@@ -1,4 +1,4 @@
-"""What an attempt came to, from what its ranks left behind; and that a stored record says the same when it is read."""
+"""The outcome of an attempt, from the files of its ranks; and that a stored record says the same when it is read."""
 
 import math
 from itertools import permutations

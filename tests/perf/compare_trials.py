@@ -42,7 +42,7 @@ CONDITIONS: tuple[Condition, ...] = ("quiet", "busy")
 
 
 class Trial(BaseModel):
-    """What one trial came to."""
+    """The result of one trial."""
 
     kind: Kind
     condition: Condition
@@ -77,6 +77,7 @@ def main() -> int:
     parser.add_argument("--conditions", nargs="+", choices=CONDITIONS, default=CONDITIONS)
     parser.add_argument("--launches", type=int, default=5)
     parser.add_argument("--until", default="2%", help="For planted trials; empty: as many launches as for equal ones.")
+    parser.add_argument("--budget", default="10m", help="Of --until, for each planted trial.")
     parser.add_argument("--steps", type=int, default=30)
     parser.add_argument("--products", type=int, default=200, help="Matrix products a step.")
     parser.add_argument("--log", type=Path, default=Path("compare_trials.jsonl"), help="Where trials are appended.")
@@ -136,7 +137,7 @@ def beside(condition: Condition) -> Iterator[None]:
 
 def one(kind: Kind, condition: Condition, number: int, arguments: argparse.Namespace) -> Trial:
     began = time.monotonic()
-    until = ["--until", arguments.until] if kind == "planted" and arguments.until else []
+    until = ["--until", arguments.until, "--budget", arguments.budget] if kind == "planted" and arguments.until else []
     with tempfile.TemporaryDirectory() as scratch:
         matrix, folder = Path(scratch) / "trial.yaml", Path(scratch) / "run"
         matrix.write_text(yaml.safe_dump(matrix_of(kind, arguments)))
@@ -208,7 +209,8 @@ def table(trials: Sequence[Trial], arguments: argparse.Namespace) -> str:
         "Made by `make perf-compare` (tests/perf/compare_trials.py). A trial is one `bench run` of two cells of one"
         f" rank on a compute-bound step, {arguments.launches} launches each, interleaved, with rank servers of its own."
         f" Equal: both cells do the same work. Planted: the second does {PLANTED:.0%} more, with"
-        f" `--until {arguments.until or 'nothing'}`. Busy: beside a process that keeps one core busy.",
+        f" `--until {arguments.until or 'nothing'} --budget {arguments.budget}`. Busy: beside a process that keeps one"
+        " core busy.",
         "",
         "| cells | machine | independent trials | called different | even | undecided | interval covers the truth"
         " | launches of both cells (mean, most) | ratio (mean, sd) | steps of one launch alone: called different |",

@@ -41,7 +41,7 @@ def few_steps(one: Result) -> Result:
 
 
 def probe(results: list[Result], **goal: Any) -> Probe:
-    """What a search that has seen ``results`` comes to."""
+    """The answers of a search that has seen ``results``."""
     asked = Goal.model_validate(goal)
     found = next_step([seen for one in results if (seen := observation(one))], asked)
     assert isinstance(found, Verdict), found

@@ -28,7 +28,7 @@ class World:
     reserved: Callable[[int], float] | None = None
     noise: float = 0.0
     full_share: float = 0.0
-    """Memory that only a full attempt comes to need."""
+    """Memory that only a full attempt needs."""
     capacity: int = CAPACITY
     dice: random.Random = field(default_factory=lambda: random.Random(0))
 
@@ -59,7 +59,7 @@ class World:
 
 @dataclass
 class Search:
-    """A search that came to its end."""
+    """A finished search."""
 
     verdict: Verdict
     observations: list[Observation]

@@ -1,4 +1,4 @@
-"""What the ranks and the log of a launch come to, on each device."""
+"""The outcome of a launch, from its ranks and its log, on each device."""
 
 from pathlib import Path
 

@@ -80,7 +80,7 @@ def _table(
 
 
 def _columns(parts: Parts, shown: Sequence[Spent]) -> list[Column[Spent]]:
-    """The wall time, those of ``parts`` to which an attempt came, and what is left."""
+    """The wall time, those of ``parts`` that an attempt reached, and what is left."""
     reached = [(header, of) for header, of in parts if any(one.part_s(*of) is not None for one in shown)]
     return [
         Column("wall", lambda one: seconds(one.wall_s), numeric=True),
@@ -91,7 +91,7 @@ def _columns(parts: Parts, shown: Sequence[Spent]) -> list[Column[Spent]]:
 
 
 def _part(of: tuple[str, ...]) -> Callable[[Spent], str]:
-    """Empty if no attempt came to it."""
+    """Empty if no attempt reached it."""
     return lambda one: "" if (part_s := one.part_s(*of)) is None else seconds(part_s)
 
 
