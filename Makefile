@@ -1,4 +1,4 @@
-# `make quickstart` and `make test` are all that a fresh machine with Python 3.11, pip and make needs.
+# `make quickstart` and `make test` are all that a fresh machine with Python 3.11, pip, make and a C++ compiler needs.
 PYTHON ?= python3
 BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
@@ -8,8 +8,6 @@ WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
-
-quickstart test faults long gpu .venv/extensions: export TORCH_EXTENSIONS_DIR ?= $(CURDIR)/.venv/torch_extensions
 
 help: ## Show what can be made
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -48,7 +46,7 @@ endif
 
 # DeepSpeed's helper for a CPU, compiled once before several ranks at a time need it.
 .venv/extensions: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c 'from deepspeed.comm.torch import build_shm_op; build_shm_op()'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c 'from bench.runner.preload import build_extensions; build_extensions("cpu", offload=False)'
 	touch $@
 
 long: install ## The tests that train for minutes

@@ -75,6 +75,8 @@ def _tail(line: str, room: int) -> str:
 
 
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:
-    """``did you mean 'fsdp'?`` when ``value`` is close to one of ``allowed``, else None."""
-    close = get_close_matches(str(value), list(allowed), n=1, cutoff=0.6)
+    """``did you mean 'fsdp'?`` when ``value`` is close to one of ``allowed``, or begins with it, else None."""
+    known = list(allowed)
+    begun = [name for name in known if len(name) > 3 and str(value).startswith(name)]
+    close = get_close_matches(str(value), begun or known, n=1, cutoff=0.3 if begun else 0.6)
     return f"did you mean {close[0]!r}?" if close else None

@@ -51,7 +51,7 @@ def _forbids_script(script: Script, cell: Cell, device: Device) -> str | None:
         return None
     if backend_of(cell).family in ("single", "ddp"):
         return None
-    return "on a CPU, accelerate silently runs a script as DDP, whatever its config asks for; a workload runs as asked"
+    return "without a GPU, accelerate runs every script with DDP and ignores its config; measure a workload instead"
 
 
 def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Device) -> str | None:
@@ -74,8 +74,8 @@ def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Devi
 
 
 WHY_NO_ACCUMULATION = (
-    "bench makes an optimizer step for each batch, so nothing would accumulate, and the result would not be what its"
-    " config says. It is always 1; choose a larger batch"
+    "bench runs one optimizer step per batch, so gradients never accumulate. The value is always 1; choose a larger"
+    " batch"
 )
 
 

@@ -68,7 +68,9 @@ def calibrate(
     scatter = next(iter(summarize(results).scatters), None)
     if scatter is None or scatter.degrees < launches - 1:
         kinds = ", ".join(dict.fromkeys(result.outcome.kind for result in results))
-        raise InputError(f"too few launches were measured ({kinds})", where=str(run))
+        raise InputError(
+            f"too few launches were measured ({kinds})", where=str(run), fix=f"`bench show` says why: see {run}"
+        )
     learnt = Calibration(
         machine=sweep.machine,
         measured_at=now,

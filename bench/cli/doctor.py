@@ -105,7 +105,7 @@ def _compiler(hardware: Hardware) -> list[Finding]:
     if hardware.device == "cuda" or importlib.util.find_spec("deepspeed") is None:
         return []
     missing = [tool for tool in (machine.compiler(), "ninja") if shutil.which(tool) is None]
-    use = "DeepSpeed compiles a communication helper on a CPU, about half a minute once per user and environment"
+    use = "DeepSpeed compiles a communication helper on a CPU, half a minute or more, once in each environment"
     return [Finding("compiler", not missing, f"{' and '.join(missing)} not found: {use}" if missing else use)]
 
 

@@ -202,7 +202,9 @@ def _errors_name(output: Path | None) -> Iterator[None]:
     except OSError as error:
         if output is None or isinstance(error, BrokenPipeError):
             raise
-        raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix="see --output") from error
+        raise InputError(
+            f"cannot write there: {error.strerror}", where=str(output), fix="choose another file with --output"
+        ) from error
 
 
 def _choices(
@@ -220,9 +222,9 @@ def _choices(
         axis, value = _axis_and_value(reference)
         if compare not in (None, axis):
             raise InputError(
-                f"{reference!r} is a value of {axis}, and {compare} is compared",
+                f"{reference!r} is a value of {axis}, but --compare {compare} compares values of {compare}",
                 field="--reference",
-                fix=f"--compare {axis}, or a value of {compare}",
+                fix=f"use --compare {axis}, or a value of {compare} as reference",
             )
     allowed = frozenset(name.strip() for name in allow_unlike.split(",")) if allow_unlike else frozenset()
     if results:

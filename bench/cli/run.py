@@ -43,7 +43,7 @@ def run(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="After the listed launches, launch both sides of wide comparisons again until the 95 % interval"
+            help="After measure.launches, launch both sides of wide comparisons again until the 95 % interval"
             " of each is at most this share to each side: 2%.",
         ),
     ] = None,
@@ -51,7 +51,7 @@ def run(
         str | None,
         typer.Option(
             metavar="TIME",
-            help="With --until: begin no further launch after this time, counted from the end of the listed launches:"
+            help="With --until: begin no further launch after this time, counted from the end of measure.launches:"
             " 90s, 20m or 2h.  [default: no limit, but at most 30 launches of one cell at one batch]",
         ),
     ] = None,
@@ -131,11 +131,11 @@ def _wish(until: str | None, budget: str | None) -> "Wish | None":
     """What --until and --budget ask for; None without them."""
     if until is None:
         if budget is not None:
-            raise InputError("bounds the launches of --until, which is missing", where="--budget", fix="add --until 2%")
+            raise InputError("has no effect without --until", where="--budget", fix="add --until 2%")
         return None
     half_width = share("--until", until)
     if not 0.0001 <= half_width < 1:
-        raise InputError(f"{until!r} cannot be reached", where="--until", allowed="from 0.01% to below 100%: 2%")
+        raise InputError(f"{until!r} is out of range", where="--until", allowed="0.01% or more, and below 100%: 2%")
     from bench.report.widths import compared_axes, widths
     from bench.sweep.until import Wish
 
@@ -220,7 +220,7 @@ def _reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
         resume = (
             "run the same command again to resume"
             if not sweep.rerun
-            else "the same command measures such attempts again; those that were not reached keep their earlier results"
+            else "the same command measures the chosen attempts again; attempts that did not start keep earlier results"
         )
         with suppress(OSError):  # the terminal may be gone
             typer.echo(f"interrupted; {resume}: {sweep.store.root}", err=True)
@@ -269,11 +269,11 @@ def _limits(plans: "Sequence[CellPlan]") -> list[str]:
     doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
     limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
     enforced = [
-        f"{doing} up to {size(limit)} per {each} (launch.memory_limit), enforced"
+        f"{doing} with a limit of {size(limit)} per {each} (launch.memory_limit), enforced"
         for limit in limits
         if limit is not None
     ]
-    return enforced or (["probing up to what the device has free"] if doing == "probing" else [])
+    return enforced or (["probing without a limit, up to the free memory of the device"] if doing == "probing" else [])
 
 
 def _disturbances(sweep: "Sweep") -> list[str]:

@@ -124,13 +124,19 @@ def _outcome_of(failure: RankOom | RankError | RankKilled) -> Oom | Failed:
     match failure:
         case RankOom(rank=rank, phase=phase, message=message, source=source, bytes_asked=asked):
             return Oom(rank=rank, phase=phase, reason=message, source=source, bytes_asked=asked)
-        case RankError(rank=rank, phase=phase, error=error, traceback=text):
+        case RankError(rank=rank, phase=phase, error=error, traceback=text, place=place):
             fault: Fault = "error" if text else "ended"
             fault = next((name for name, when, says in _FAULTS if _is(failure, when, says)), fault)
-            return Failed(fault=fault, rank=rank, phase=phase, reason=error, evidence=text[-EVIDENCE_CHARS:] or None)
+            reason = f"{error} (in {place})" if fault == "error" and _is_of_workload(place) else error
+            return Failed(fault=fault, rank=rank, phase=phase, reason=reason, evidence=text[-EVIDENCE_CHARS:] or None)
         case RankKilled(rank=rank, phase=phase, signal=signal, by_bench=by_bench, place=place, last_words=words):
             reason = by_bench or f"killed by {signal}" + (f" in {place}" if place else "")
             return Failed(fault="killed", rank=rank, phase=phase, reason=reason, evidence=words)
+
+
+def _is_of_workload(place: str | None) -> bool:
+    """Whether the place of an error is no function of bench."""
+    return place is not None and "(runner/" not in place
 
 
 def _is(failure: RankError, stages: tuple[Stage, ...] | None, says: re.Pattern[str]) -> bool:

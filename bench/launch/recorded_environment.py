@@ -30,8 +30,9 @@ NAMES = ("GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONHASHSEED")
 LEFT_OUT = (
     *("NCCL_HOSTID", "NCCL_COMM_ID"),
     *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    "TORCH_EXTENSIONS_DIR",
 )
-"""They name a host, or have a field of their own in the record."""
+"""They name a host or a folder of compiled programs, or have a field of their own in the record."""
 _FOLDER = re.compile(r"(?<![\w.])[~\w.-]*/(?:[^\s:;,/]+/)*")
 _GPU = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]+")
 

@@ -14,7 +14,7 @@ from bench.records.cell import MixedPrecision
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 ACCUMULATION = "gradient_accumulation_steps"
 _FALSE = ("false", "no", "none")
-_CKPT = "leave it out; the bundled workload has grad_ckpt: true"
+_CKPT = "leave it out; set grad_ckpt: true in the matrix, if the workload has this field"
 
 Content = dict[str, JsonValue]
 
@@ -61,7 +61,7 @@ def read(path: Path, where: str | None) -> Content:
         _mapping(document, fsdp)
         _one_of(document, (*fsdp, "fsdp_version"), (1, 2), 1)
         _strategy_of_version_1(_mapping(document, fsdp))
-        what = "checkpointing is refused here: the cell would say that activations are kept"
+        what = "activation checkpointing belongs in the matrix: results would not record it here"
         _refuse(document, (*fsdp, "fsdp_activation_checkpointing"), what, _FALSE, _CKPT)
         _one_of(document, (*fsdp, "fsdp_sharding_strategy"), (*SHARDING_STRATEGIES, 1, 2, 3, 4, 5), "FULL_SHARD")
     if "deepspeed_config" in content:
@@ -181,7 +181,8 @@ def _refuse(document: Document, key: Key, what: str, off: tuple[str, ...], fix: 
 
 def _refuse_compilation(document: Document) -> None:
     """accelerate would compile the whole model in `prepare`, and the wrapper hides how the model is sharded."""
-    what, fix = "compilation is refused here: the cell would not show it", "leave it out; set train.compile: unit"
+    what = "compilation belongs in the matrix: results would not record it here"
+    fix = "leave it out; set train.compile: unit"
     for key in (("dynamo_backend",), ("dynamo_config", "dynamo_backend")):
         _refuse(document, key, what, ("no", "false", "none"), fix)
 

@@ -85,7 +85,9 @@ def expand(
         if size > MAX_CHARACTERS:
             where = place_of(matrix.places, ("matrix",))
             raise InputError(
-                "the settings of all cells together are too large", where=where, fix="shorten lists and texts"
+                f"the settings of all cells together have more than {MAX_CHARACTERS} characters",
+                where=where,
+                fix="shorten lists and texts",
             )
         plans.setdefault(content, (cell, axes, set()))[2].update(batches)
     result = narrow(

@@ -244,6 +244,11 @@ class _UserConfig(NamedTuple):
     """Its absolute path, without following links: a DeepSpeed config that it names is beside it."""
 
 
+def _as_list(value: JsonValue) -> str | None:
+    """A fix for ``backend: ddp, fsdp``, which YAML reads as one text."""
+    return f"write a list: [{value}]" if isinstance(value, str) and "," in value else None
+
+
 def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserConfig], places: Places) -> str:
     """The backend's name. A user's config is read into ``configs``."""
     where = place_of(places, key)
@@ -255,7 +260,7 @@ def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserC
             where=where,
             field=dotted(key),
             allowed=[*BACKENDS, *configs, "or {name: my_own, config_file: accelerate.yaml}"],
-            fix=near_miss(value, [*BACKENDS, *configs]),
+            fix=_as_list(value) or near_miss(value, [*BACKENDS, *configs]),
         )
     check_names(value, key, ("name", "config_file"), places)
     name, config_file = str(value["name"]), str(value["config_file"])

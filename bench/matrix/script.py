@@ -207,7 +207,12 @@ def _check_settings(script: Script, places: Places) -> None:
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
             raise _error("has no effect on the script", places, key, fix=f"put {use} into the command")
     if trained := _first(places, "train"):
-        raise _error("bench cannot set how a script trains", places, trained, fix="use placeholders of your own")
+        raise _error(
+            "has no effect on a script",
+            places,
+            trained,
+            fix="make it an axis, such as lr, and put {lr} into the command",
+        )
 
 
 def _first(places: Places, section: str) -> Key | None:

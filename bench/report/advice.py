@@ -70,6 +70,8 @@ class Advice:
     other. None when it is the only one."""
     larger: Literal["tried", "not_tried", "max_batch"] = "tried"
     """Whether batches above the chosen one were tried in its cell, or a search stopped at its `max_batch`."""
+    searched: bool = False
+    """Whether a search decided about the cell of the chosen row."""
 
 
 def advise(
@@ -223,6 +225,7 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         remedy=probes[0].goal.remedy if probes else "",
         runner_up=next((_pair(row, chosen, n) for row in rivals if chosen), None),
         larger=_larger(chosen, cells, probes) if chosen else "tried",
+        searched=bool(chosen and {probe.cell.id for probe in probes} & {_cell_of(chosen, cells).cell.id}),
     )
 
 
@@ -241,16 +244,19 @@ def _is_alternative(row: Row, chosen: Row) -> bool:
 
 def _other_batches(chosen: Row, cells: Sequence[CellRows], headroom: float) -> list[Row]:
     """Of the chosen row's cell, within the headroom, the fastest first; those that its search has ruled out, too."""
-    (cell,) = [cell for cell in cells if any(row is chosen for row in cell.rows)]
-    rows = [row for row in cell.sound if row is not chosen and not row.short]
+    rows = [row for row in _cell_of(chosen, cells).sound if row is not chosen and not row.short]
     within = [row for row in rows if chosen.held is None or (row.held is not None and row.held <= headroom)]
     return sorted(within, key=lambda row: row.rate, reverse=True)
+
+
+def _cell_of(row: Row, cells: Sequence[CellRows]) -> CellRows:
+    return next(cell for cell in cells if any(one is row for one in cell.rows))
 
 
 def _larger(
     chosen: Row, cells: Sequence[CellRows], probes: Sequence[Probe]
 ) -> Literal["tried", "not_tried", "max_batch"]:
-    (cell,) = [cell for cell in cells if any(row is chosen for row in cell.rows)]
+    cell = _cell_of(chosen, cells)
     if any(row.batch_per_rank > chosen.batch_per_rank for row in cell.rows):
         return "tried"
     found = [verdict for _, verdict in _verdicts([probe for probe in probes if probe.cell.id == cell.cell.id])]

@@ -27,7 +27,7 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
     for result in results:
         by_cell.setdefault(result.attempt.cell.id, []).append(result)
     if not by_cell:
-        raise InputError("this run holds no results")
+        raise InputError("this run holds no results", fix="`bench run` again resumes it")
     cells = {cell_id: group[0] for cell_id, group in by_cell.items()}
     matching = _by_settings(cells, words.split()) if "=" in words else _by_name(cells, words.strip())
     if len(matching) > 1:

@@ -7,7 +7,9 @@ before its memory limit is set, so that the limit counts only what training take
 import contextlib
 import fcntl
 import importlib
+import os
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -28,7 +30,11 @@ def build_extensions(device: Device, *, offload: bool) -> None:
     torch guards the build with a file. A killed process leaves it behind, and later builds then wait for it forever
     (``torch.utils.file_baton``). The kernel releases ``bench.lock`` when its holder ends; the holder may remove a guard
     that no process has open.
+
+    torch's own folder is one for each user, and each virtual environment would build there anew.
     """
+    if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
+        os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{sys.prefix}/torch_extensions")
     from deepspeed.comm.torch import build_shm_op
     from deepspeed.ops.op_builder import CPUAdamBuilder
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder

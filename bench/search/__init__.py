@@ -78,7 +78,7 @@ def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str
             return f"not even {goal.granularity} fits{finer}"
         case "contradicted":
             bounds = f"{fits} fits and nothing up to it has failed" if fits else f"{fails} does not fit"
-            return f"{bounds}, but a batch that had fitted, or a smaller one, later ran out of memory: no certificate"
+            return f"{bounds}, but later a batch that had fitted, or a smaller one, ran out of memory: max is uncertain"
 
 
 def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:

@@ -20,6 +20,12 @@ def newest(reports: Path) -> Path:
     return runs[-1].parent
 
 
+def nearby(folder: Path) -> list[str]:
+    """The runs in ``folder`` or, if there are none, beside it."""
+    runs = list(folder.glob("*/run.json")) or list(folder.parent.glob("*/run.json"))
+    return sorted(str(run.parent) for run in runs)
+
+
 def become(run: Path) -> None:
     """Make ``run``, a `run.json` just written, the newest, even if the clock was set back since the last run."""
     with suppress(OSError):  # another run may be deleted meanwhile

@@ -120,7 +120,9 @@ class Store:
         """
         run = self._run()
         if run is None:
-            raise InputError("holds no run", where=str(self.root), fix="`bench run MATRIX` makes one")
+            problem = "holds no run" if self.root.is_dir() else "no such folder"
+            runs, fix = newest_run.nearby(self.root), "`bench run MATRIX` makes one"
+            raise InputError(problem, where=str(self.root), allowed=runs or None, fix=None if runs else fix)
         return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
 
     def of_cell(self, cell: Cell) -> list[Result]:

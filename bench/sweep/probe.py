@@ -138,7 +138,7 @@ def search(
             result = attempt(one.batch, one.full, one.why)
             seen = observation(result)
             if seen is None:
-                return Stopped(reason=f"batch {one.batch} neither fitted nor ran out of memory: {_why(result)}")
+                return Stopped(reason=f"batch {one.batch} failed, but not for lack of memory: {_why(result)}")
             observations.append(seen)
             if seen.outcome == "oom":
                 break

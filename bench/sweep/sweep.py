@@ -182,7 +182,7 @@ class Sweep:
         """Its backend forbids the attempt, or a smaller batch of the cell ran out of memory."""
         if reason := backends.forbids(attempt.cell, self.machine.hardware.device):
             return reason
-        return None if ran_out_at is None else f"stopped early: batch {ran_out_at} ran out of memory"
+        return None if ran_out_at is None else f"the smaller batch {ran_out_at} ran out of memory"
 
     def _skip(self, plan: CellPlan, attempt: Attempt, reason: str) -> Result:
         outcome, before = Skipped(reason=reason), self.store.result(attempt)

@@ -1,4 +1,4 @@
-"""Goes on launching after the listed launches, until comparisons are narrow enough or a bound is reached.
+"""Goes on launching after `measure.launches`, until comparisons are narrow enough or a bound is reached.
 
 It stops by the width of intervals alone, never by which side is ahead: to stop at the first significant difference
 would call equal cells different more often than the stated confidence.
@@ -36,7 +36,7 @@ class Wish:
     half_width: float
     """A share: 0.02 asks for intervals of at most 2 % to each side."""
     budget_s: float | None
-    """Seconds after the listed launches; None: no limit. A launch that has begun is finished."""
+    """Seconds after `measure.launches`; None: no limit. A launch that has begun is finished."""
     widths: Callable[[Sequence[Result]], Sequence[Width]]
     """The comparisons of these results, each once."""
     clock: Callable[[], float] = time.monotonic

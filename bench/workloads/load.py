@@ -79,7 +79,7 @@ def _found(name: str) -> Any:
         )
     search(None)
     try:
-        return getattr(importlib.import_module(module_name), attribute)
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:  # a user's module may raise anything
         places = "install it, or keep it beside the matrix file or in the folder where you run bench"
         raise InputError(
@@ -87,6 +87,15 @@ def _found(name: str) -> Any:
             field="workload.name",
             fix=places if isinstance(error, ModuleNotFoundError) else None,
         ) from error
+    if not hasattr(module, attribute):
+        own = [key for key, value in vars(module).items() if getattr(value, "__module__", None) == module_name]
+        raise InputError(
+            f"cannot load {name!r}: {module_name} defines no {attribute!r}",
+            field="workload.name",
+            allowed=own or None,
+            fix=near_miss(attribute, own),
+        )
+    return getattr(module, attribute)
 
 
 def modules_of(name: str) -> tuple[str, ...]:

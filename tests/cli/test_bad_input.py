@@ -122,6 +122,16 @@ CASES = [
         ("bad.yaml:3: matrix.backend[1]: 'fspd'", "zero3", "did you mean 'fsdp'?"),
     ),
     Case(
+        "backends without brackets",
+        HEAD + "matrix:\n  backend: ddp, fsdp2\n  batch: 1\n",
+        ("bad.yaml:3: matrix.backend[0]: 'ddp, fsdp2'", "write a list: [ddp, fsdp2]"),
+    ),
+    Case(
+        "a longer name",
+        HEAD + "matrix:\n  backend: ddp\n  batchsize: 1\n",
+        ("bad.yaml:4: matrix.batchsize: unknown field", "did you mean 'batch'?"),
+    ),
+    Case(
         "unknown backend in include",
         GOOD + "include:\n  - {backend: zero4}\n",
         ("bad.yaml:7: include[0].backend: 'zero4'", "did you mean 'zero3'?"),
@@ -228,6 +238,11 @@ CASES = [
         "no such module", "workload: {name: 'nowhere.x:Y'}\n", ("bad.yaml:1: workload.name: cannot load 'nowhere.x:Y'",)
     ),
     Case(
+        "no such function",
+        "workload: {name: 'toy_workloads:Toi'}\n",
+        ("bad.yaml:1: workload.name: cannot load", "toy_workloads defines no 'Toi'", "did you mean 'Toy'?"),
+    ),
+    Case(
         "not a module's name",
         "workload: {name: '..:Y'}\n",
         ("bad.yaml:1: workload.name: '..:Y'", "package.module:name"),
@@ -267,7 +282,7 @@ CASES = [
     Case(
         "accumulation in train",
         GOOD + "train: {gradient_accumulation_steps: 2}\n",
-        ("bad.yaml:6: train.gradient_accumulation_steps: 2", "nothing would accumulate"),
+        ("bad.yaml:6: train.gradient_accumulation_steps: 2", "one optimizer step per batch"),
     ),
     Case("accumulation in launch", GOOD + "launch: {gradient_accumulation_steps: 1}\n", ("bad.yaml:6", "always 1")),
     Case("accumulation as an axis", GOOD + "  gradient_accumulation_steps: [1, 2]\n", ("bad.yaml:6", "is refused")),
@@ -512,7 +527,7 @@ def test_bad_input_ends_the_command_with_2(
 def test_settings_that_are_large_in_all_are_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.matrix.expansion.MAX_CHARACTERS", 1000)
     case = Case("large", GOOD.replace("tiny", "tiny, layers: [1, 2, 3]"), ())
-    with pytest.raises(InputError, match=r"bad.yaml:2: the settings of all cells together are too large"):
+    with pytest.raises(InputError, match=r"bad.yaml:2: the settings of all cells together have more than"):
         load_and_expand(place(case, tmp_path), case)
 
 

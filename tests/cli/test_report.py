@@ -32,7 +32,10 @@ def test_a_report_into_a_folder_is_one_message(output: str, kind: str) -> None:
     Path("here").mkdir()
     done = bench("report", "run", "--format", kind, "--output", output)
     assert done.exit_code == 2
-    assert done.stderr == f"bench: {Path(output)}: cannot write there: Is a directory\n  see --output\n"
+    assert (
+        done.stderr
+        == f"bench: {Path(output)}: cannot write there: Is a directory\n  choose another file with --output\n"
+    )
 
 
 def test_a_report_shows_the_newest_run_or_the_one_that_is_named(tmp_path: Path) -> None:

@@ -26,7 +26,7 @@ def test_a_dry_run_shows_the_command_and_its_config(matrix: str) -> None:
     assert "/script.json" in shown.output
     assert "    main_process_port: 0" in shown.output
     assert "ACCELERATE_USE_CPU=true" in shown.output
-    assert "  skipped: on a CPU, accelerate silently runs a script as DDP" in shown.output
+    assert "  skipped: without a GPU, accelerate runs every script with DDP" in shown.output
 
 
 @pytest.mark.parametrize("words", [["audit", "params"], ["calibrate"]])

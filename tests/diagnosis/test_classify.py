@@ -53,6 +53,18 @@ CASES: dict[str, tuple[list[RankOutcome], dict[str, object], Outcome]] = {
     "killed while the peer is ended by bench": ([killed(0, 2.0, ENDED), killed(1)], {}, KILLED_1),
     "two errors: the first, whatever its rank": ([error(0, 2.0), error(1, 1.0)], {}, ERROR_1),
     "an error before a kill": ([error(0, 1.0), killed(1, 2.0)], {}, ERROR_0),
+    "an error in the workload's code": (
+        [error(0).model_copy(update={"place": "my_model (mine/model.py:6)"})],
+        {"world_size": 1},
+        Failed(
+            rank=0, phase="forward", reason="ValueError: planted (in my_model (mine/model.py:6))", evidence="Traceback"
+        ),
+    ),
+    "an error in bench's own code": (
+        [error(0).model_copy(update={"place": "step (runner/steps.py:50)"})],
+        {"world_size": 1},
+        ERROR_0,
+    ),
     "an error while the peer has measured": ([rank(0), error(1)], {}, ERROR_1),
     "consequences alone: the first": (
         [error(0, 2.0, PEER), error(1, 1.0, RESET)],

@@ -41,7 +41,7 @@ def outcomes(bench: Bench, **axes: object) -> list[Outcome]:
 def test_out_of_memory_stops_the_cell_early_and_stays_in_the_table(ran: tuple[Bench, str]) -> None:
     bench, output = ran
     assert [outcome.kind for outcome in outcomes(bench, fault="allocate")] == ["oom", "skipped"]
-    assert "stopped early: batch 1 ran out of memory" in output
+    assert "the smaller batch 1 ran out of memory" in output
 
 
 def test_the_wall_time_of_a_failure_is_accounted_for_too(ran: tuple[Bench, str]) -> None:

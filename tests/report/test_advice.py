@@ -187,7 +187,7 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
     unknown = "memory n/a: it may be beyond the headroom."
     results = [reported(2, 100.0, 0.5), reported(4, 150.0, None), reported(8, 200.0, 0.95)]
     assert [line.partition(" Based")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
-        "train with ddp, batch 2: 100 samples/s, no other setting was measured within the headroom. 50.0 % of"
+        "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured. 50.0 % of"
         " capacity held, 50.0 % of capacity to spare.",
         "or perhaps faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
         f"or ddp, batch 4: 150 samples/s, {unknown}",
@@ -392,7 +392,7 @@ def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
     results = [measured(4, 0.1), measured(8, 0.15)]
     assert answer(results, probe(results, granularity=4, max_batch=8)) == (
         "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.30 to 1.37, undecided); the search stopped at"
-        " max_batch; to be surer: `bench probe MATRIX probe.max_batch=16`, `bench run MATRIX measure.launches=5`."
+        " max_batch; to be surer: `bench probe MATRIX probe.max_batch=16`, `bench probe MATRIX measure.launches=5`."
     )
     full = [*results, result(OOM, measure=ASKED, batch=12)]
     assert "max_batch" not in answer(full, probe(full, granularity=4, max_batch=16))
@@ -403,7 +403,7 @@ def test_the_answer_from_figures_of_elsewhere_names_no_command() -> None:
         "train with ddp, batch 2: 100 samples/s, 1.25× that of fsdp, batch 2 (noise n/a)."
     )
     assert answer([reported(2, 100.0, 0.5)]) == (
-        "train with ddp, batch 2: 100 samples/s, no other setting was measured within the headroom."
+        "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured."
     )
 
 

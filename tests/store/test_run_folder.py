@@ -273,11 +273,19 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path, stack: ExitStac
     assert "--out" in str(refused.value)
 
 
-@pytest.mark.parametrize("name", ["empty", "missing"])
-def test_a_folder_without_a_run_has_no_results(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "problem"), [("empty", "holds no run"), ("missing", "no such folder")])
+def test_a_folder_without_a_run_has_no_results_and_names_the_runs_beside_it(
+    tmp_path: Path, name: str, problem: str
+) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="holds no run"):
+    with pytest.raises(InputError, match=f"{problem}\n  `bench run MATRIX` makes one"):
         Store(tmp_path / name).results()
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "run.json").touch()
+    with pytest.raises(InputError, match=f"{problem}\n  allowed: {tmp_path}/mine"):
+        Store(tmp_path / name).results()
+    with pytest.raises(InputError, match=f"holds no run\n  allowed: {tmp_path}/mine"):
+        Store(tmp_path).results()
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"attempts": []}', "[1"])

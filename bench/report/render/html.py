@@ -62,12 +62,12 @@ def _section(section: Section) -> Iterator[str]:
         yield f"<h2>{escape(section.title)}</h2>"
     match section:
         case Lines(lines=(alone,)):
-            yield f"<p>{escape(alone)}</p>"
+            yield f"<p>{words(alone)}</p>"
         case Lines():
             tag = "ol" if section.numbered else "ul"
-            yield from (f"<{tag}>", *(f"<li>{escape(line)}</li>" for line in section.lines), f"</{tag}>")
+            yield from (f"<{tag}>", *(f"<li>{words(line)}</li>" for line in section.lines), f"</{tag}>")
         case Facts():
-            yield from (f'<p class="note">{escape(note)}</p>' for note in section.notes)
+            yield from (f'<p class="note">{words(note)}</p>' for note in section.notes)
             yield "<dl>"
             yield from (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in section.facts)
             yield "</dl>"
@@ -92,7 +92,12 @@ def _table(table: Table) -> Iterator[str]:
         yield f"<tr>{''.join(cells)}</tr>"
     yield "</tbody>"
     yield "</table></div>"
-    yield from (f'<p class="note">{escape(note)}</p>' for note in table.notes)
+    yield from (f'<p class="note">{words(note)}</p>' for note in table.notes)
+
+
+def words(text: str) -> str:
+    """``text`` as HTML; what stands between backticks is code."""
+    return re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
 
 
 def _cell(table: Table, index: int, header: str, text: str) -> str:

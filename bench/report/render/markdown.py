@@ -38,16 +38,16 @@ def section(section: Section, plots: str | None = None) -> list[str]:
     heading = [f"## {escape(section.title)}", ""] if section.title else []
     match section:
         case Lines(lines=(alone,)):
-            return [*heading, escape(alone), ""]
+            return [*heading, words(alone), ""]
         case Lines():
             marks = (f"{number}." if section.numbered else "-" for number in itertools.count(1))
-            return [*heading, *(f"{mark} {escape(line)}" for mark, line in zip(marks, section.lines, strict=False)), ""]
+            return [*heading, *(f"{mark} {words(line)}" for mark, line in zip(marks, section.lines, strict=False)), ""]
         case Facts():
-            notes = [line for note in section.notes for line in (escape(note), "")]
+            notes = [line for note in section.notes for line in (words(note), "")]
             facts = [f"- **{escape(name)}:** {escape(value)}" for name, value in section.facts]
             return [*heading, *notes, *facts, ""]
         case Table():
-            notes = [line for note in section.notes for line in (escape(note), "")]
+            notes = [line for note in section.notes for line in (words(note), "")]
             return [*heading, *_table(section), "", *notes]
     if plots is None:
         return []
@@ -58,10 +58,24 @@ _MARKUP = re.compile(r"[\\`|~]|(?<! )\*|\*(?! )|(?<=\])\(|(?<![A-Za-z0-9])_|_(?!
 """Characters that cannot be markup stay as they are, so that the source reads well: snake_case, a * b, [0]."""
 
 
+_CODE = re.compile(r"(`[^`]+`)")
+
+
+def words(text: str) -> str:
+    """``text`` as markdown that shows it literally, but for what stands between backticks: that is code."""
+    parts = _CODE.split(one_line(text))
+    is_code = (index % 2 == 1 and not {"|", "\\"} & set(part) for index, part in enumerate(parts))
+    return "".join(part if code else _literal(part) for part, code in zip(parts, is_code, strict=True))
+
+
 @lru_cache(maxsize=4096)  # the cells of a long table repeat the same few words
 def escape(text: str) -> str:
     """``text`` as markdown that shows it literally, also inside a table; without control characters."""
-    entities = one_line(text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+    return _literal(one_line(text))
+
+
+def _literal(line: str) -> str:
+    entities = line.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
     return _MARKUP.sub(r"\\\g<0>", entities)
 
 

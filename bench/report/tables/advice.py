@@ -65,7 +65,9 @@ def _answer(summary: Summary, advice: Advice, chosen: Row) -> str:
                 parts.append("the search stopped at max_batch")
                 commands.append(f"`bench probe MATRIX probe.max_batch={2 * chosen.batch_per_rank}`")
         if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
-            commands.append(f"`bench run MATRIX {MORE_LAUNCHES}`")
+            commands.append(f"`bench {'probe' if advice.searched else 'run'} MATRIX {MORE_LAUNCHES}`")
+        elif advice.runner_up and advice.runner_up.ratio.word == UNDECIDED:
+            commands.append("`bench run MATRIX --until 2%`")
         if commands:
             parts.append(f"to be surer: {', '.join(commands)}")
     return "; ".join(parts) + "."
@@ -75,7 +77,7 @@ def _against(summary: Summary, advice: Advice) -> str:
     """``1.20× that of zero2, batch 16 (1.14 to 1.26)``: the chosen row against the next best one."""
     pair = advice.runner_up
     if pair is None:
-        return "no other setting was measured within the headroom"
+        return "no other setting to recommend was measured"
     other, ratio = _other(summary, advice, pair), pair.ratio
     if ratio.interval is None:
         return f"{ratio.estimate:.2f}× that of {other} (noise n/a)"

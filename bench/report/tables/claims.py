@@ -40,10 +40,10 @@ def claims_table(judged: Sequence[Judged]) -> Table:
         judged,
         COLUMNS,
         notes=(
-            "People stated these claims before the run; `expected` is the typed form. Both sides agree in everything"
-            " except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: the 95 % interval of the figure"
-            " contains a bound, so a rerun could decide either way; CONFIRMED, REFUTED: it does not. GB is 10^9 bytes,"
-            " GiB 2^30.",
+            "`claim` is the author's sentence, and `expected` is the bound that bench checked. Both sides agree in"
+            " everything except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: the 95 % interval of the"
+            " figure contains a bound, so a rerun could decide either way; CONFIRMED, REFUTED: it does not. GB is 10^9"
+            " bytes, GiB 2^30.",
             *(note for note, is_so in noises.items() if any(map(is_so, judged))),
         ),
     )

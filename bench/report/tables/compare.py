@@ -227,9 +227,9 @@ def _tails(runs: TwoRuns) -> Table:
         notes=(
             f"A step is slow if it takes at least {SLOW:g} times the typical step of its own run. A tail is SLOWER or"
             f" FASTER if the shares of slow steps differ with {percent(ALARM_CONFIDENCE)} confidence for all attempts"
-            " together, the mean step differs by more than the margin with 95 % confidence, and the machine recorded no"
-            " disturbance beside the run with more slow steps alone. Slow neighbours count less than single slow steps:"
-            " bursts of other work make them.",
+            " together, and the mean step differs by more than the margin with 95 % confidence. It is UNCLEAR if the"
+            " machine disturbed only the run with more slow steps. Slow steps in a row count less than single ones,"
+            " because other processes cause such bursts.",
         ),
     )
 

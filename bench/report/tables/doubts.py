@@ -25,8 +25,8 @@ def doubts_section(summary: Summary, none: str | None = None) -> Table | Lines:
         Column[Doubt]("why", lambda doubt: doubt.reason),
     )
     notes = (
-        "spoils: the figures are wrong, or those of something else. shifts: they may be off. note: for your"
-        " information; the figures stand, and no other table marks the row.",
+        "spoils: the figures are wrong, or belong to another setting: do not use them. shifts: they may be inaccurate."
+        " note: the figures are valid, and no other table marks the row.",
     )
     return table_of(TITLE, found, columns, notes=notes)
 

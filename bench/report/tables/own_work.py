@@ -38,8 +38,8 @@ def own_work(summary: Summary) -> Table:
             " largest. own: what a rank works itself, without the time in collectives, in which it waits for others and"
             " for data. A rank that waits for another one has a long phase and little own work. Phases that take less"
             f" than {percent(SHORT)} of the step on every rank are left out.",
-            "A straggler has the most own work in more steps than chance explains with a probability of"
-            f" {percent(CHANCE)}, and costs at least {percent(SHARE)} of the step; Rows to doubt names it.",
+            "A straggler has the most own work in so many steps that chance would cause this with a probability of at"
+            f" most {percent(CHANCE)}, and costs at least {percent(SHARE)} of the step; Rows to doubt names it.",
             *left_out,
         ),
     )

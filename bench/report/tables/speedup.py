@@ -139,7 +139,7 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     if FASTER not in words and any(ratio.interval for ratio in decided_by_more):
         yield (
             "Undecided although 1 lies outside the 95 % interval: a winner needs"
-            f" {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}."
+            f" {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}. More launches can decide."
         )
     if "mixed sources" in bases:
         yield (

@@ -2,6 +2,7 @@
 
 import re
 
+import pytest
 from examples import rendered, result
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,6 +29,18 @@ def test_escaped_text_cannot_end_a_cell_or_a_line(text: str) -> None:
     assert "\n" not in escaped
     assert not re.search(r"(?<!\\)(\\\\)*\|", escaped)
     assert "<" not in escaped
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("run `bench run X_Y --a`, or_", "run `bench run X_Y --a`, or\\_"),
+        ("one ` alone", "one \\` alone"),
+        ("`a|b` and `<i>`, <i>", "\\`a\\|b\\` and `<i>`, &lt;i&gt;"),
+    ],
+)
+def test_text_between_backticks_is_code(text: str, shown: str) -> None:
+    assert markdown.words(text) == shown
 
 
 def test_names_of_fields_are_left_readable() -> None:
