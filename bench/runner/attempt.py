@@ -11,7 +11,6 @@ import torch
 
 from bench import secrets, workloads
 from bench.backends import backend_of, preloads
-from bench.errors import InputError
 from bench.machine import disk
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
@@ -166,8 +165,7 @@ def failure(error: BaseException, rank: int, phase: str, *, limited: bool = Fals
             bytes_asked=evidence.bytes_asked,
             at=now_s(),
         )
-    said = "; ".join(map(str.strip, str(error).splitlines())) if isinstance(error, InputError) else error
-    message, text = _writable(f"{type(error).__name__}: {said}")[:2000], _traceback(error)[-20_000:]
+    message, text = _writable(f"{type(error).__name__}: {error}")[:2000], _traceback(error)[-20_000:]
     place = recorder.site_of(error)
     return RankError(rank=rank, phase=phase, error=message, traceback=text, at=now_s(), place=place)
 

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from pydantic import BaseModel
 
-from bench.errors import InputError
+from bench.errors import InputError, WorkloadError
 from bench.workloads.fields import arguments, config_of
 from bench.workloads.protocol import Definition, Workload
 
@@ -86,8 +86,8 @@ class FromFunction:
         parts = self._function()
         if not isinstance(parts, tuple) or len(parts) not in (2, 3):
             returned = f"{len(parts)} parts" if isinstance(parts, tuple) else f"a {type(parts).__name__}"
-            raise _refused(
-                self._name, f"the function returned {returned}", "return model, samples or model, samples, loss"
+            raise WorkloadError(
+                f"the function of {self._name!r} returned {returned}", allowed="model, samples or model, samples, loss"
             )
         model, self._samples, *loss = parts
         self.loss = loss[0] if loss else None
