@@ -12,7 +12,6 @@ from bench.model.attention import merge_heads, split_heads
 from bench.model.config import Pi07Config
 
 EPS = 1e-6
-INIT_STD = 0.02
 
 
 class Linear(nn.Linear):
@@ -20,11 +19,6 @@ class Linear(nn.Linear):
 
     It does not rely on autocast: weights are fp32 or bf16 depending on the backend, and inputs may differ.
     """
-
-    def reset_parameters(self) -> None:
-        nn.init.normal_(self.weight, std=INIT_STD)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
     def forward(self, x: Tensor) -> Tensor:
         return F.linear(x.to(self.weight.dtype), self.weight, self.bias)

@@ -11,6 +11,10 @@ from bench.model.backbone import EPS, GatedMLP, Linear
 from bench.model.config import Pi07Config
 
 
+class Modulation(Linear):
+    """From a condition to scale, shift and gate. It starts at zero."""
+
+
 class AdaRMSNorm(nn.Module):
     """RMS norm whose scale and shift, and the gate of the branch after it, are computed from a condition.
 
@@ -19,8 +23,7 @@ class AdaRMSNorm(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.modulation = Linear(width, 3 * width)
-        nn.init.zeros_(self.modulation.weight)
+        self.modulation = Modulation(width, 3 * width)
 
     def forward(self, x_BTE: Tensor, condition_BE: Tensor) -> tuple[Tensor, Tensor]:
         """The normed input and the gate (B, 1, E)."""

@@ -16,7 +16,9 @@ class Normalizer(nn.Module):
     def __init__(self, statistics: Statistics) -> None:
         super().__init__()
         for name in ("mean", "std"):
-            self.register_buffer(name, torch.tensor(getattr(statistics, name)).bfloat16().float(), persistent=False)
+            # Never on the meta device, on which the rest of the policy is built.
+            value = torch.tensor(getattr(statistics, name), device="cpu").bfloat16().float()
+            self.register_buffer(name, value, persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         return (x.float() - _whole(self.mean)) / _whole(self.std)

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from bench.model import texts
 from bench.model.attention import sinusoid
-from bench.model.backbone import INIT_STD, Linear, RMSNorm
+from bench.model.backbone import Linear, RMSNorm
 from bench.model.branches import decide
 from bench.model.config import Pi07Config
 from bench.model.expert import AdaRMSNorm
@@ -31,7 +31,7 @@ class Pi07Policy(nn.Module):
     """A vision-language backbone for discrete actions, and an expert for continuous actions by flow matching.
 
     After pi0 (arXiv:2410.24164), with knowledge insulation (arXiv:2505.23705). Its only random numbers are those of
-    ``attention_dropout``.
+    ``attention_dropout``: `weights` draws its initial values.
     """
 
     def __init__(self, config: Pi07Config) -> None:
@@ -39,7 +39,6 @@ class Pi07Policy(nn.Module):
         self.config = config
         # The embedding is also the output head, so the root module owns it: one Parameter, registered once.
         self.embedding = nn.Parameter(torch.empty(config.vocab_size, config.backbone_hidden))
-        nn.init.normal_(self.embedding, std=INIT_STD)
         by_feature = statistics(config)
         self.normalize_state = Normalizer(by_feature["state"])
         self.normalize_actions = Normalizer(by_feature["actions"])

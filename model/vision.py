@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from bench.model.attention import attend, merge_heads, sinusoid, split_heads
-from bench.model.backbone import EPS, INIT_STD, Linear, RMSNorm
+from bench.model.backbone import EPS, Linear, RMSNorm
 from bench.model.config import Pi07Config
 from bench.model.counts import SPACE_TIME_EVERY
 
@@ -25,7 +25,6 @@ class PatchEmbedding(nn.Module):
         self.patch_size, self.patches_per_side = config.patch_size, config.patches_per_side
         self.proj = Linear(3 * config.patch_size**2, config.vision_hidden)
         self.position = nn.Parameter(torch.empty(config.patches_per_side**2, config.vision_hidden))
-        nn.init.normal_(self.position, std=INIT_STD)
 
     def forward(self, image_I3HW: Tensor) -> Tensor:
         images, side, size = image_I3HW.shape[0], self.patches_per_side, self.patch_size

@@ -1,6 +1,7 @@
 """The policy as a workload of `bench`. torch is imported only when something is built."""
 
 from collections.abc import Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 from pydantic import JsonValue
@@ -46,9 +47,35 @@ class Pi07:
 
     def build(self) -> "nn.Module":
         """The policy in fp32 on the default device; the same weights for the same ``torch.manual_seed``."""
+        import torch
+
         from bench.model.policy import Pi07Policy
 
-        return Pi07Policy(self.config)
+        policy = Pi07Policy(self.config)
+        for name, parameter in policy.named_parameters():
+            if not parameter.is_meta:
+                self.draw(name, torch.initial_seed(), 0, parameter.data.view(-1))
+        return policy
+
+    def draw(self, name: str, seed: int, start: int, out: "Tensor") -> None:
+        """Write the initial values of the flattened parameter ``name`` from index ``start`` on into ``out``."""
+        from bench.model import weights
+
+        constant = self._constants.get(name)
+        if constant is not None:
+            out.fill_(constant)
+        else:
+            weights.draw(f"{seed}/{name}", start, out)
+
+    @cached_property
+    def _constants(self) -> dict[str, float]:
+        import torch
+
+        from bench.model.policy import Pi07Policy
+        from bench.model.weights import constants
+
+        with torch.device("meta"):
+            return constants(Pi07Policy(self.config))
 
     def dataset(self, seed: int) -> "Dataset[dict[str, Tensor]]":
         """Samples that depend only on ``seed`` and their index."""

@@ -55,3 +55,9 @@ class Unbounded(Toy):
 
 class Opaque(Toy):
     Config = OpaqueConfig
+
+
+class Counted(Toy):
+    @classmethod
+    def parameter_counts(cls, config: ToyConfig) -> Mapping[str, int]:
+        return {"all": 10**9}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench import workloads
-from bench.backends import FAMILIES, backend_of
+from bench.backends import FAMILIES, backend_of, shards_parameters
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -19,11 +19,11 @@ def refuse_what_cannot_fit(plans: Sequence[CellPlan], device: Device, host_bytes
     """
     for cell in (plan.cell for plan in plans if plan.cell.script is None):
         parameters = _parameters(cell)
-        each = parameters * _bytes_per_parameter(cell, device)
+        each = int(parameters * _bytes_per_parameter(cell, device))
         if (needed := each * cell.num_processes) > host_bytes:
             raise InputError(
                 f"{cell.backend}: {cell.num_processes} ranks build a model of {parameters / 1e9:.2f} billion parameters"
-                f" each on the host. Their weights take {cell.num_processes} × {size(each)} = {size(needed)}, and this"
+                f" on the host. Their weights take {cell.num_processes} × {size(each)} = {size(needed)}, and this"
                 f" machine has {size(host_bytes)}",
                 fix="fewer ranks (launch.num_processes), a smaller model, or --force to try it",
             )
@@ -37,8 +37,11 @@ def _parameters(cell: Cell) -> int:
     return sum(kind.parameter_counts(kind.Config.model_validate(cell.options)).values())
 
 
-def _bytes_per_parameter(cell: Cell, device: Device) -> int:
-    """What every rank certainly holds on the host at once: the whole model, before a backend shards or moves it. On a
-    CPU, training adds far more to bf16 weights."""
+def _bytes_per_parameter(cell: Cell, device: Device) -> float:
+    """What every rank certainly holds on the host at once: the whole model, before a backend shards or moves it; or
+    only what it keeps there, if its weights are drawn in place. On a CPU, training adds far more to bf16 weights."""
+    if workloads.load(cell.workload).draws:
+        shares = cell.num_processes // cell.train.dp_replicate_size if shards_parameters(cell) else 1
+        return 0 if device == "cuda" else 4 / shares
     in_bf16 = cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights
     return 2 if in_bf16 and device == "cuda" else 4

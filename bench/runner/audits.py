@@ -104,7 +104,10 @@ def _check_tensors(batch: object) -> None:
 def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
     accelerator = device.open("single", find_unused_parameters=False)
     task = task_of(audit.cell)
-    model = build(audit.cell, task).to(accelerator.device)
+    model, undrawn = build(audit.cell, task)
+    if undrawn is not None:
+        undrawn.fill_all(accelerator.device)
+    model.to(accelerator.device)
     model.train()
     dataset = samples_of(audit.cell, task)
     forward = Forward(task, model, accelerator.device)

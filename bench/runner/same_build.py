@@ -1,20 +1,31 @@
 """Whether all ranks built the same model. Other weights would train, but to another loss on each backend."""
 
+import torch
 from accelerate.utils import gather_object
 from torch import nn
 
 from bench.errors import WorkloadError
+from bench.runner.weights import Undrawn
+
+FEW = 64
 
 
-def check_same_build(model: nn.Module) -> None:
+def check_same_build(model: nn.Module, undrawn: Undrawn | None = None) -> None:
     """Compare the shape and the sum of every parameter with those of the other ranks.
+
+    Args:
+        undrawn: its parameters, if they are still to be drawn. The sum is then that of their first few values.
 
     Raises:
         WorkloadError: a parameter differs; every rank raises it.
     """
-    mine = [
-        (name, tuple(one.shape), repr(one.detach().double().sum().item())) for name, one in model.named_parameters()
-    ]
+    mine = []
+    for name, one in model.named_parameters():
+        values = one.detach()
+        if undrawn is not None:
+            values = torch.empty(min(FEW, one.numel()))
+            undrawn.draw(name, 0, values)
+        mine.append((name, tuple(one.shape), repr(values.double().sum().item())))
     first, *others = gather_object([mine])
     for rank, theirs in enumerate(others, start=1):
         if theirs == first:

@@ -29,6 +29,7 @@ from bench.runner.same_build import check_same_build
 from bench.runner.samples import loader_of, samples_of
 from bench.runner.unit_names import unit_names
 from bench.runner.units import Units
+from bench.runner.weights import Undrawn
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,17 +91,19 @@ def set_up(
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
     enter(Stage.SETUP)
     task = task_of(cell)
-    model = build(cell, task)
+    model, undrawn = build(cell, task)
     if check:
-        check_same_build(model)
+        check_same_build(model, undrawn)
     names = unit_names(model, workloads.load(cell.workload).units)
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
         work = work_of(task)
     samples, forward = samples_of(cell, task), Forward(task, model, accelerator.device)
     units = Units(model, names) if cell.train.compile == "none" else None
-    with sharding.meshed(accelerator, cell):
+    placed = undrawn.placed(accelerator, backend_of(cell)) if undrawn else contextlib.nullcontext()
+    with sharding.meshed(accelerator, cell), placed:
         prepared = _prepare(accelerator, cell, model, names)
+    shim.give_back()
     prepared.model.train()
     compile_as_requested(cell.train, prepared.model, names)
     return Job(
@@ -203,14 +206,18 @@ def task_of(cell: Cell) -> workloads.Workload:
     return kind.create(kind.Config.model_validate(cell.options))
 
 
-def build(cell: Cell, task: workloads.Workload) -> nn.Module:
-    """The whole model, the same on every rank, in the dtype that its backend expects."""
+def build(cell: Cell, task: workloads.Workload) -> tuple[nn.Module, Undrawn | None]:
+    """The whole model, the same on every rank, in the dtype that its backend expects.
+
+    Where its parameters are still to be drawn, they are on the meta device.
+    """
     torch.manual_seed(cell.measure.seed)
-    with whole_tensors(cell):
+    draws = workloads.load(cell.workload).draws
+    with whole_tensors(cell), torch.device("meta") if draws else contextlib.nullcontext():
         model = task.build()
     if cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights:
         model = model.to(torch.bfloat16)
-    return model
+    return model, Undrawn(model, task.draw, cell.measure.seed) if draws else None
 
 
 def _keep_only_the_wrapper() -> None:

@@ -70,8 +70,15 @@ def _definition(name: str, found: Any, config: type[BaseModel], create: Callable
         cpu_memory_limits=getattr(found, "cpu_memory_limits", {}),
         parameter_counts=getattr(found, "parameter_counts", None),
         units=units,
+        draws=_defines(found, "draw") is not None and _defines(found, "draw") is _defines(found, "build"),
         create=create,
     )
+
+
+def _defines(found: Any, method: str) -> type | None:
+    """The class, of ``found`` and its bases, that defines the method; None for a function, which has none."""
+    bases = inspect.getmro(found) if inspect.isclass(found) else ()
+    return next((base for base in bases if method in vars(base)), None)
 
 
 class FromFunction:

@@ -54,6 +54,12 @@ class Workload(Protocol):
     tokens_per_sample: Callable[[], int | None]
     """Optional: the length of a sample's sequence, for tokens per second."""
 
+    draw: Callable[[str, int, int, "torch.Tensor"], None]
+    """Optional: write the initial values of a parameter, given its name and the seed. They are those of the flattened
+    parameter from an index on, and the tensor to fill, of any length, device and floating dtype, has one dimension.
+    Each rank then draws what it keeps, where it keeps it, after ``build`` on torch's meta device: no host holds a whole
+    model. ``build`` must leave its buffers on the CPU."""
+
     def build(self) -> "torch.nn.Module":
         """The model in fp32 on the CPU, the same for the same ``torch.manual_seed``.
 
@@ -83,5 +89,8 @@ class Definition:
     parameter_counts: Callable[[Any], Mapping[str, int]] | None
     units: tuple[str, ...] | None
     """None: they are found in the model, once it is built."""
+    draws: bool = False
+    """Whether its weights can be drawn part by part. `Workload.draw` counts only beside the ``build`` of the same
+    class: a subclass may change in its ``build`` what it inherits."""
     create: Callable[[BaseModel], Workload]
     """The workload for one config."""

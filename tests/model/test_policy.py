@@ -18,7 +18,7 @@ from bench.model.interleaved import InterleavedLayer
 from bench.model.policy import Pi07Policy
 from bench.model.prefix import Block, assemble, suffix_layout
 from bench.model.statistics import Statistics, pad_to_cameras, statistics
-from bench.model.vision import VisionLayer, VisionTower, frame_embedding
+from bench.model.vision import VisionLayer, frame_embedding
 from bench.model.workload import Pi07
 
 
@@ -236,6 +236,20 @@ def test_the_loss_falls() -> None:
     assert outs[-1]["mse"] < outs[0]["mse"]
 
 
+@pytest.mark.parametrize("preset", PRESETS)
+def test_every_preset_runs_forward_and_backward_without_memory(preset: str) -> None:
+    config = Pi07Config(preset=preset)
+    batch = {name: value.to("meta") for name, value in batch_of(config, 0).items()}
+    with torch.device("meta"):
+        policy = Pi07(config).build()
+    out = policy(batch)
+    assert {name: (value.shape, value.device.type) for name, value in out.items()} == dict.fromkeys(out, ((), "meta"))
+    out["loss"].backward()
+    for name, parameter in policy.named_parameters():
+        assert parameter.grad is not None, name
+        assert (parameter.grad.shape, parameter.is_meta) == (parameter.shape, True)
+
+
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
@@ -346,9 +360,7 @@ def reference_space_time(layer: VisionLayer, x: Tensor) -> Tensor:
 
 
 def test_patches_are_cut_as_by_a_convolution() -> None:
-    config = Pi07Config()
-    torch.manual_seed(0)
-    embedding = VisionTower(config).patch_embedding
+    embedding = build().vision.patch_embedding
     image = torch.randint(0, 256, (2, 3, 64, 64), dtype=torch.uint8)
     kernel = embedding.proj.weight.view(-1, 3, 8, 8)
     convolved = nn.functional.conv2d(image / 127.5 - 1, kernel, embedding.proj.bias, stride=8)

@@ -150,3 +150,26 @@ def test_a_parameter_that_cannot_be_a_field_is_named(function: Callable[..., Any
 def test_what_is_no_workload_is_said(found: object, words: str) -> None:
     with pytest.raises(InputError, match=words):
         define("m:found", found)
+
+
+class Drawn(Parts):
+    def build(self) -> str:
+        return "another model"
+
+    def draw(self, name: str, seed: int, start: int, out: Any) -> None: ...
+
+
+class Inherited(Drawn):
+    units = ("Block",)
+
+
+class Changed(Drawn):
+    def build(self) -> str:
+        return super().build() + ", changed"
+
+
+@pytest.mark.parametrize(
+    ("found", "draws"), [(Parts, False), (of_function, False), (Drawn, True), (Inherited, True), (Changed, False)]
+)
+def test_weights_are_drawn_in_place_if_the_class_that_builds_says_how(found: Any, draws: bool) -> None:
+    assert define("m:f", found).draws == draws

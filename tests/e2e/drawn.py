@@ -1,0 +1,109 @@
+"""`python drawn.py FOLDER CASE...`: build each case as an attempt does, as one rank; write a digest of each weight.
+
+A case is BACKEND:PRESET:PRECISION:PORT, the port for its ranks to meet. Each is built in a fork, as in a rank server.
+"""
+
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: N817
+from torch.distributed.tensor import DTensor
+
+from bench import backends, workloads
+from bench.launch import attempt_files
+from bench.records.cell import Attempt, Cell, Measure
+from bench.runner.device import Cpu
+from bench.runner.preload import build_extensions, preload
+from bench.runner.server import launch_environment
+from bench.runner.setup import set_up
+
+SHARED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3", "ddp")
+"""Built by two ranks; ``single`` by one."""
+
+
+def cell_of(case: str) -> Cell:
+    backend, preset, precision, *_ = case.split(":")
+    kind = workloads.load("pi07")
+    options = kind.Config.model_validate(kind.presets[preset]).model_dump(mode="json")
+    ranks = 1 if backend == "single" else 2
+    return Cell(
+        backend=backend,
+        workload="pi07",
+        options=options,
+        num_processes=ranks,
+        mixed_precision=precision,  # type: ignore[arg-type]
+        measure=Measure(),
+    )
+
+
+def digests(weights: Iterator[tuple[str, Tensor]]) -> dict[str, str]:
+    """Of each weight, as bf16: some backends keep no more."""
+    return {name: hashlib.sha256(one.bfloat16().view(torch.int16).numpy()).hexdigest() for name, one in weights}
+
+
+def exact(weights: Iterator[tuple[str, Tensor]]) -> dict[str, str]:
+    """Of each fp32 weight."""
+    return {name: hashlib.sha256(one.numpy()).hexdigest() for name, one in weights}
+
+
+def whole(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Each weight under its own name, gathered from the ranks."""
+    gathered: Any
+    if isinstance(model, FSDP):
+        gathered = FSDP.summon_full_params(model, writeback=False)
+    else:
+        from deepspeed import zero
+
+        gathered = zero.GatheredParameters(list(model.parameters()))
+    with gathered:
+        for name, one in model.named_parameters():
+            weight = one.full_tensor() if isinstance(one, DTensor) else one
+            yield name.replace("_fsdp_wrapped_module.", "").removeprefix("module."), weight.detach().clone()
+
+
+def build(case: str, folder: Path) -> None:
+    cell = cell_of(case)
+    name, _, port = case.rpartition(":")
+    own = folder / name
+    own.mkdir(exist_ok=True)
+    attempt = Attempt(cell=cell, batch_per_rank=1)
+    for file, text in attempt_files.files(attempt, workloads.load("pi07").units, "cpu", {}, str(own)).items():
+        (own / file).write_text(text)
+    os.environ.update(launch_environment(own / "accelerate.yaml", int(port)))
+    preload(backends.preloads(cell))
+    if backends.backend_of(cell).family == "deepspeed":
+        build_extensions("cpu", offload=False)
+    job = set_up(cell, Cpu(), 1, check=True)
+    found = (digests if cell.mixed_precision == "bf16" else exact)(whole(job.model))
+    (own / f"{os.environ.get('RANK', '0')}.json").write_text(json.dumps(found))
+
+
+def main(folder: Path, cases: list[str]) -> None:
+    rank = int(os.environ["RANK"])
+    for case in cases:
+        if case.startswith("single:") and rank:
+            continue
+        child = os.fork()
+        if child == 0:
+            try:
+                if case.startswith("single:"):
+                    for name in ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE"):
+                        del os.environ[name]
+                build(case, folder)
+            except BaseException:
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+            os._exit(0)
+        if os.waitpid(child, 0)[1]:
+            sys.exit(f"{case} failed on rank {rank}")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), sys.argv[2:])

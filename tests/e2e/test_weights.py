@@ -1,0 +1,66 @@
+"""Every backend starts from the same weights, whoever draws which part of them."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from drawn import SHARED, cell_of, digests, exact
+from harness import HERE, ONE_THREAD, ROOT
+
+from bench.backends import BACKENDS
+from bench.launch.environment import added_environment
+from bench.model.workload import Pi07
+from bench.records.machine import Hardware
+
+CASES = {"tiny": "no", "small": "bf16"}
+"""By preset, the precision: fp32 weights are compared bit for bit, others as bf16."""
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which each rank of each case has left its digests."""
+    folder = tmp_path_factory.mktemp("drawn")
+    backends = [(backend, preset) for preset in CASES for backend in ("single", *SHARED)]
+    cases = [f"{backend}:{preset}:{CASES[preset]}:{free_port()}" for backend, preset in backends]
+    hardware = Hardware(device="cpu", devices=0, cores=2, memory_bytes=2**34)
+    running = []
+    for rank in range(2):
+        world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}
+        environment = {**os.environ, **added_environment(2, hardware, {}), "PYTHONPATH": str(ROOT), **ONE_THREAD}
+        environment |= {name: str(value) for name, value in world.items()}
+        command = [sys.executable, "drawn.py", str(folder), *cases]
+        running.append(subprocess.Popen(command, cwd=HERE, env=environment))
+    try:
+        assert [one.wait(timeout=500) for one in running] == [0, 0]
+    finally:
+        for one in running:
+            one.kill()
+    return folder
+
+
+@pytest.mark.parametrize("preset", CASES)
+def test_every_backend_starts_from_the_weights_that_build_returns(drawn: Path, preset: str) -> None:
+    precision = CASES[preset]
+    cell = cell_of(f"single:{preset}:{precision}")
+    torch.manual_seed(cell.measure.seed)
+    model = Pi07(Pi07.Config.model_validate(cell.options)).build()
+    weights = ((name, one.detach()) for name, one in model.named_parameters())
+    wanted = (exact if precision == "no" else digests)(weights)
+    assert len(set(wanted.values())) > len(wanted) / 3  # norms and biases start alike, matrices do not
+    assert set(BACKENDS) == {"single", *SHARED}
+    for backend in BACKENDS:
+        left = sorted((drawn / f"{backend}:{preset}:{precision}").glob("?.json"))
+        assert len(left) == (1 if backend == "single" else 2)
+        for file in left:
+            assert json.loads(file.read_text()) == wanted, backend
