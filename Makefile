@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
-.PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare perf-stragglers soak fuzz gpu clean
+.PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare perf-stragglers soak fuzz gpu cuda-dry clean
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,8 +30,8 @@ check: install ## Format, lint, types, and the arrows between rooms
 
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-test: install ## All tests but faults, and those that need a GPU or minutes of training; with real launches
-	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not long' $(SIDE_BY_SIDE)
+test: install ## All tests but faults, and those that need a GPU, torch for CUDA or minutes of training; with real launches
+	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not dry and not long' $(SIDE_BY_SIDE)
 
 # Tests marked `alone` come last, one at a time. Both calls are made, even if the first one fails. With FAULTS_TABLE,
 # one process writes the table.
@@ -83,8 +83,18 @@ fuzz: install ## Ten thousand mutated matrices and command lines through a dry r
 gpu: install ## The tests that need a CUDA device
 	$(BIN)/pytest -m gpu
 
+cuda-dry: .venv-cuda/installed ## Rank servers with torch's CUDA build over made-up drivers: may they fork?
+	.venv-cuda/bin/python -m pytest -m dry tests/e2e/test_cuda_dry.py
+
+# An environment of its own, 5.4 GB, with the pinned versions. `===` takes no build with a local label, such as +cpu.
+.venv-cuda/installed: pyproject.toml constraints.txt
+	test -x .venv-cuda/bin/python || $(PYTHON) -m venv .venv-cuda
+	.venv-cuda/bin/python -m pip install --quiet --constraint constraints.txt --editable . pytest pytest-timeout \
+		hypothesis "torch===$$(sed -n 's/^torch==//p' constraints.txt)"
+	touch $@
+
 map: install ## Draw the rooms of bench and who imports whom, from the code
 	$(BIN)/python tests/house/draw.py
 
 clean: ## Remove the environment and caches; reports stay
-	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info
+	rm -rf .venv .venv-cuda .mypy_cache .ruff_cache .pytest_cache .import_linter_cache build dist *.egg-info
