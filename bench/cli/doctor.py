@@ -4,6 +4,7 @@ import importlib.util
 import os
 import shutil
 from dataclasses import dataclass
+from pathlib import Path
 
 import typer
 
@@ -13,6 +14,10 @@ from bench.launch.trial import trial
 from bench.machine import gpus
 from bench.records.machine import Hardware
 from bench.units import UNKNOWN, amount, memory_size
+
+SHARED = Path("/dev/shm")  # noqa: S108  where the kernel keeps shared memory
+SHARED_BYTES = 2**30
+"""For each rank: some batches of a large sample. A container has 64 MiB unless it is told otherwise."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +63,7 @@ def examine() -> list[Finding]:
         ),
         *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
         *(_driver(hardware, record.driver) if hardware.device == "cuda" else ()),
+        *_shared_memory(hardware, ranks),
         *compiler,
         *(_backend(name, hardware, all(finding.ok for finding in compiler)) for name in BACKENDS),
         *(finding for name in workloads.BUNDLED for finding in _sizes(name)),
@@ -94,6 +100,20 @@ def _driver(hardware: Hardware, version: str | None) -> list[Finding]:
     if newest and found.torch_cuda and _major(found.torch_cuda) > _major(newest):
         words += f": update the driver, or install torch for CUDA {_major(newest)}, see `bench guide troubleshooting`"
     return [Finding("driver", False, f"{words}. {found.error}")]
+
+
+def _shared_memory(hardware: Hardware, ranks: int) -> list[Finding]:
+    """Whether the loader's workers, which a GPU has by default, can hand over their batches."""
+    if hardware.device == "cpu" or not SHARED.is_dir():
+        return []
+    total = shutil.disk_usage(SHARED).total
+    words = f"{memory_size(total)} in {SHARED}, through which workers of the loader hand over batches"
+    if total >= ranks * SHARED_BYTES:
+        return [Finding("shared memory", True, words)]
+    fix = (
+        f"have {memory_size(ranks * SHARED_BYTES)}: in a container by --shm-size; or set measure.dataloader_workers: 0"
+    )
+    return [Finding("shared memory", False, f"{words}; {fix}")]
 
 
 def _major(cuda: str) -> int:

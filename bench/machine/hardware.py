@@ -14,7 +14,7 @@ from types import MappingProxyType
 import psutil
 
 from bench.machine import cgroup, gpus
-from bench.records.machine import Hardware, Machine
+from bench.records.machine import Hardware, Machine, StatedHardware
 
 LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -42,6 +42,11 @@ def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) 
         memory_bytes = min(gpu.memory_bytes for gpu in shown)
         return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
     return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=host_bytes(root))
+
+
+def has_own_memory(hardware: Hardware | StatedHardware) -> bool:
+    """Whether ranks train in another memory than the host's. A GPU that shares it is reported with all of it."""
+    return hardware.device != "cpu" and hardware.memory_bytes != psutil.virtual_memory().total
 
 
 def host_bytes(root: Path = Path("/")) -> int:

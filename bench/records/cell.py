@@ -178,6 +178,8 @@ class Regime(Frozen):
     attention_kernels: Annotated[tuple[str, ...] | None, LATER] = None
     """The kernels that torch's `scaled_dot_product_attention` chose in that step, such as ``flash``; ``with a
     mask`` if it had one. null: not observed, or there were none."""
+    adam: Annotated[str | None, LATER] = None
+    """How torch's Adam stepped then: ``fused``, ``foreach`` or ``loop``. null: not observed, or another optimizer."""
 
     @property
     def matmul_dtype(self) -> str | None:

@@ -37,6 +37,13 @@ _KERNELS = {
     "_safe_softmax": "math",  # of all attention, only `_scaled_dot_product_attention_math` has it
 }
 """The kernels between which torch's `scaled_dot_product_attention` chooses, by an operation that only it has."""
+_ADAMS = {
+    "_fused_adamw_": "fused",
+    "_fused_adam_": "fused",
+    "_foreach_addcdiv_": "foreach",
+    "addcdiv_": "loop",
+}
+"""torch's implementations of Adam, by an operation that only one of them has."""
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,8 @@ class Computed:
     """FLOPs of matrix products, convolutions and attention kernels, forward and backward, by dtype of their inputs."""
     attention: Counter[str] = field(default_factory=Counter)
     """Calls of torch's attention, by its kernel and whether it had a mask."""
+    adam: Counter[str] = field(default_factory=Counter)
+    """Calls of the implementation of Adam with which torch stepped."""
     reduced: Counter[str] = field(default_factory=Counter)
     """Scalars that entered a reduction between ranks, by dtype."""
 
@@ -86,7 +95,7 @@ def watching(batches: Batches, step: int, *, products: bool = True) -> Iterator[
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Counts the FLOPs of every matrix product, and calls of attention.
+    """Counts the FLOPs of every matrix product, and calls of attention and of Adam.
 
     autograd passes the mode on to the threads of backward. Products of an optimizer do not count: Muon's are bf16 in
     any regime.
@@ -94,7 +103,7 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def __init__(self, computed: Computed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._flops, self._attention = computed.flops, computed.attention
+        self._flops, self._attention, self._adam = computed.flops, computed.attention, computed.adam
         self._optimizers = 0
         """How many are stepping: one may step others."""
 
@@ -118,7 +127,10 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         result = func(*args, **(kwargs or {}))
         packet = getattr(func, "_overloadpacket", None)
-        if kernel := _KERNELS.get(getattr(packet, "__name__", "")):
+        name = getattr(packet, "__name__", "")
+        if self._optimizers and (implementation := _ADAMS.get(name)):
+            self._adam[implementation] += 1
+        if kernel := _KERNELS.get(name):
             self._attention[kernel + (" with a mask" if _masked(func, args, kwargs or {}) else "")] += 1
         count = _FLOPS.get(packet)
         if count is not None and not self._optimizers:

@@ -44,6 +44,7 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
         reduction_dtype=(step.reduction_dtype or _reduction(job.model)) if job.accelerator.num_processes > 1 else None,
         matmul_shares=step.matmul_shares,
         attention_kernels=tuple(sorted(step.attention)) or None,
+        adam="+".join(sorted(step.adam)) or None,
         **sharding.observed(job.model, job.unit_names),
     )
 

@@ -31,7 +31,7 @@ def audit(sweep: Sweep, plan: CellPlan, kind: AuditKind, batch_per_rank: int, st
     launched, _ = sweep.launch(audit.model_copy(update={"cell": cell}), folder)
     outcome = None
     if not all(isinstance(rank, RankAudited) for rank in launched.ranks) or len(launched.ranks) < cell.num_processes:
-        outcome = outcome_of(launched, cell, sweep.machine.hardware.device)
+        outcome = outcome_of(launched, cell, sweep.machine.hardware)
     assert not isinstance(outcome, Ok | Reported | Scripted | Skipped)
     return Audited(label=plan.label, folder=folder, batch_per_rank=batch_per_rank, ended=outcome)
 

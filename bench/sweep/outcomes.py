@@ -9,16 +9,15 @@ from bench.diagnosis.script_end import failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import RESULT
-from bench.machine import oom_kill
+from bench.machine import has_own_memory, oom_kill
 from bench.matrix.script import OF_BENCH
-from bench.records.base import Device
 from bench.records.cell import Attempt, Cell
-from bench.records.machine import Hardware, Machine
+from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.outcome import SETTINGS, Outcome
 from bench.records.script import ScriptEnd
 
 
-def outcome_of(launched: LaunchResult, cell: Cell, device: Device) -> Outcome:
+def outcome_of(launched: LaunchResult, cell: Cell, hardware: Hardware | StatedHardware) -> Outcome:
     """The outcome of an attempt of ``cell``."""
     outcome = classify(
         launched.ranks,
@@ -27,7 +26,7 @@ def outcome_of(launched: LaunchResult, cell: Cell, device: Device) -> Outcome:
         stuck=launched.stuck,
         launcher_error=launched.launcher_error,
     )
-    return told_apart(outcome, device)
+    return told_apart(outcome, apart=has_own_memory(hardware))
 
 
 def outcome_of_attempt(
@@ -46,7 +45,7 @@ def outcome_of_attempt(
         note: receives what the user should know of a script.
     """
     if launched.script is None:
-        return outcome_of(launched, attempt.cell, machine.hardware.device)
+        return outcome_of(launched, attempt.cell, machine.hardware)
     return script_outcome(launched.script, oom_kill.killed_since(kills), attempt, folder, machine, note)
 
 
@@ -63,9 +62,9 @@ def script_outcome(
     assert isinstance(machine.hardware, Hardware)  # bench runs on it
     read = read_result(folder / RESULT, attempt, machine.hardware)
     if isinstance(read, str):
-        return told_apart(failure(end, read, killer), machine.hardware.device)
+        return told_apart(failure(end, read, killer), apart=has_own_memory(machine.hardware))
     if not end.finished:
-        return told_apart(failure(end, "", killer), machine.hardware.device)
+        return told_apart(failure(end, "", killer), apart=has_own_memory(machine.hardware))
     if read.not_read:
         note(f"the script's result has keys that bench does not read: {', '.join(read.not_read)}")
     return read.figures

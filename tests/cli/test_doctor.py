@@ -1,5 +1,7 @@
 """`bench doctor`."""
 
+from types import SimpleNamespace
+
 import pytest
 from commands import bench
 from fake_nvml import TWO, Driver
@@ -78,3 +80,15 @@ def test_the_doctor_says_what_the_trial_of_the_devices_showed(
     line = driver_line()
     assert line.endswith(says)
     assert line.startswith("ok" if tried.error is None else "missing")
+
+
+@pytest.mark.parametrize(("gib", "ok"), [(1, False), (2, True)])
+def test_the_doctor_finds_too_little_shared_memory_for_loader_workers(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch, gib: int, ok: bool
+) -> None:
+    driver.reports(*TWO)
+    monkeypatch.setattr("bench.cli.doctor.trial", lambda *_: Trial("13.0", None))
+    monkeypatch.setattr("bench.cli.doctor.shutil.disk_usage", lambda _: SimpleNamespace(total=gib * 2**30))
+    [line] = [line for line in bench("doctor").output.splitlines() if line[9:].startswith("shared memory")]
+    assert line.startswith("ok" if ok else "missing")
+    assert ("--shm-size" in line) != ok

@@ -18,8 +18,8 @@ def test_every_source_is_of_the_host_or_of_the_gpu() -> None:
 @pytest.mark.parametrize("source", HOST)
 def test_the_host_of_a_gpu_fails_and_a_cpu_is_full(source: str) -> None:
     full = Oom(rank=1, phase="setup", reason="killed by SIGKILL: the kernel", source=source)
-    assert told_apart(full, "cpu") == full
-    assert told_apart(full, "cuda") == Failed(
+    assert told_apart(full, apart=False) == full
+    assert told_apart(full, apart=True) == Failed(
         fault="host_memory",
         rank=1,
         phase="setup",
@@ -30,8 +30,8 @@ def test_the_host_of_a_gpu_fails_and_a_cpu_is_full(source: str) -> None:
 @pytest.mark.parametrize("source", [*DEVICE, "cuda_abort", None])
 def test_a_full_gpu_is_full(source: str | None) -> None:
     full = Oom(rank=1, phase="warmup", reason="CUDA out of memory", source=source)
-    assert told_apart(full, "cuda") == full
+    assert told_apart(full, apart=True) == full
 
 
 def test_other_outcomes_stay() -> None:
-    assert told_apart(Hang(reason="time is up"), "cuda") == Hang(reason="time is up")
+    assert told_apart(Hang(reason="time is up"), apart=True) == Hang(reason="time is up")

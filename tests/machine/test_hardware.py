@@ -3,12 +3,13 @@
 import os
 from pathlib import Path
 
+import psutil
 import pytest
 from examples import CUDA_MACHINE, MACHINE
 
 from bench import machine
 from bench.machine.gpus import Gpu
-from bench.records.machine import Machine
+from bench.records.machine import Hardware, Machine
 
 GIB = 2**30
 TWO = [Gpu("Example GPU", 80 * GIB, "GPU-8f2a11"), Gpu("Example GPU", 80 * GIB, "GPU-91bc22")]
@@ -167,3 +168,10 @@ def test_the_visible_gpu_is_the_one_recorded(gpus: list[Gpu]) -> None:
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "0"}).memory_bytes == 80 * GIB
     environment = {"CUDA_VISIBLE_DEVICES": "1"}
     assert machine.record(machine.detect(environment), environment).accelerators == ("B",)
+
+
+def test_a_gpu_with_all_of_the_host_s_memory_has_none_of_its_own() -> None:
+    own = Hardware(device="cuda", devices=1, cores=1, memory_bytes=80 * GIB)
+    assert machine.has_own_memory(own)
+    assert not machine.has_own_memory(own.model_copy(update={"memory_bytes": psutil.virtual_memory().total}))
+    assert not machine.has_own_memory(own.model_copy(update={"device": "cpu"}))

@@ -130,3 +130,16 @@ def test_the_mask_of_a_kernel_for_gpus_is_found(name: str) -> None:
     kernel, x = getattr(torch.ops.aten, name).default, torch.ones(1)
     assert not _masked(kernel, (x, x, x, None, True) if "flash" not in name else (x, x, x, 0.0), {})
     assert _masked(kernel, (x, x, x, x, True), {}) is ("flash" not in name)
+
+
+@pytest.mark.parametrize(
+    ("settings", "adam"), [({"fused": True}, {"fused": 1}), ({"foreach": True}, {"foreach": 1}), ({}, {"loop": 1})]
+)
+def test_the_implementation_of_adam_is_seen(settings: dict[str, bool], adam: dict[str, int]) -> None:
+    model = layer()
+    optimizer = torch.optim.AdamW(model.parameters(), **settings)
+    with watching(batches(), 0) as (watched, computed):
+        train(model, next(watched))
+        torch.zeros(1).addcdiv_(torch.ones(1), torch.ones(1))  # not the optimizer's
+        optimizer.step()
+    assert computed.adam == adam

@@ -25,7 +25,7 @@ def fault_of(outcome: object) -> str | None:
 @MACHINES
 def test_a_rank_that_the_kernel_killed(machine: Machine, fault: str | None) -> None:
     killed = RankOom(rank=1, phase="setup", message="killed by SIGKILL", source="kernel", at=1.0)
-    outcome = outcome_of(LaunchResult(ranks=[killed], isolation="fork"), cell("ddp"), machine.hardware.device)
+    outcome = outcome_of(LaunchResult(ranks=[killed], isolation="fork"), cell("ddp"), machine.hardware)
     assert fault_of(outcome) == fault
 
 

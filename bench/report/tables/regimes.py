@@ -49,6 +49,7 @@ MATMUL_COLUMN: Column[Regime] = Column("matmuls", _matmuls)
 ATTENTION_COLUMN: Column[Regime] = Column(
     "attention kernels", lambda regime: ", ".join(regime.attention_kernels or ()) or UNKNOWN
 )
+ADAM_COLUMN: Column[Regime] = Column("Adam", lambda regime: regime.adam or UNKNOWN)
 
 
 class _Observed(NamedTuple):
@@ -79,6 +80,7 @@ def regimes(summary: Summary) -> Table:
         *map(_of_rank, DTYPE_COLUMNS),
         *([_of_rank(MATMUL_COLUMN)] if any(rank and rank.regime.matmul_shares for _, rank in ranks) else []),
         *([_of_rank(ATTENTION_COLUMN)] if any(rank and rank.regime.attention_kernels for _, rank in ranks) else []),
+        *([_of_rank(ADAM_COLUMN)] if any(rank and rank.regime.adam for _, rank in ranks) else []),
     ]
     return without_repeats(
         table_of(

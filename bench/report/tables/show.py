@@ -23,6 +23,7 @@ from bench.report.tables.compilation import compilation
 from bench.report.tables.phases import P95_NOTE, phases
 from bench.report.tables.raw_matrix import outcome_column
 from bench.report.tables.regimes import (
+    ADAM_COLUMN,
     ATTENTION_COLUMN,
     DTYPE_COLUMNS,
     MATMUL_COLUMN,
@@ -156,6 +157,7 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
         *of_part(_regime, DTYPE_COLUMNS),
         *(of_part(_regime, [MATMUL_COLUMN]) if any(rank.regime.matmul_shares for rank in ranks) else []),
         *(of_part(_regime, [ATTENTION_COLUMN]) if any(rank.regime.attention_kernels for rank in ranks) else []),
+        *(of_part(_regime, [ADAM_COLUMN]) if any(rank.regime.adam for rank in ranks) else []),
         Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),
         *([Column("units", _units)] if any(rank.units is not None for rank in ranks) else []),
     ]

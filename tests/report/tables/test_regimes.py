@@ -48,6 +48,14 @@ def test_the_kernels_of_attention_have_a_column_once_they_are_known() -> None:
     assert "efficient with a mask, flash" in table
 
 
+def test_how_adam_stepped_has_a_column_once_it_is_known() -> None:
+    assert "Adam" not in str(regimes(summarize([of("ddp")])))
+    assert "fused" in str(regimes(summarize([of("ddp", adam="fused")])))
+    assert compare_runs([of("ddp", adam="fused")], [of("ddp", adam="foreach")]).unlike == (
+        "adam: fused against foreach",
+    )
+
+
 def test_other_kernels_of_attention_are_named_when_runs_are_compared() -> None:
     flash, math = of("ddp", attention_kernels=("flash",)), of("ddp", attention_kernels=("math",))
     assert compare_runs([of("ddp")], [flash]).unlike == ()  # an earlier result does not know its own
