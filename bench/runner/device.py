@@ -1,8 +1,8 @@
 """What a training step does differently on each kind of device: process group, memory, synchronisation.
 
 A new device needs a class here, an entry in SHIMS, and its value in `Device` (bench/records/base.py). Devices also
-differ in the config and environment of a launch (bench/backends), in what the machine reports (bench/machine) and in
-the name of torch's flight recorder (bench/runner/recorder.py).
+differ in the config and environment of a launch (bench/backends, bench/launch/environment.py), in how the machine finds
+them (bench/machine), in what `bench doctor` tries (trial.py) and in the name of torch's flight recorder (recorder.py).
 """
 
 import contextlib
@@ -12,7 +12,7 @@ import resource
 import time
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from accelerate import Accelerator, PartialState, state
@@ -91,19 +91,26 @@ def _handlers(find_unused_parameters: bool) -> list[KwargsHandler]:
     ]
 
 
-class Cuda:
-    """One GPU a rank, NCCL."""
+class Accelerated:
+    """One accelerator a rank, by torch's module for its kind and the process group that torch chooses for it.
 
+    A kind whose module has the functions that are called here needs a subclass with its name, and no more.
+    """
+
+    kind: ClassVar[str]
+    """As torch names it: ``torch.<kind>`` is its module."""
     _free_bytes = 0
     _limited = False
 
+    @property
+    def _torch(self) -> Any:
+        return getattr(torch, self.kind)
+
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
-        # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
-        state.check_cuda_p2p_ib_support = lambda: True
         if family != "deepspeed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             # accelerate has no field for the device; DeepSpeed names it. Without it, NCCL starts at the first
             # collective, on a device that torch guesses, and every new group exchanges its addresses anew.
-            PartialState(timeout=PATIENCE, device_id=torch.device("cuda", _local_rank()))
+            PartialState(timeout=PATIENCE, device_id=torch.device(self.kind, _local_rank()))
         group = InitProcessGroupKwargs(timeout=PATIENCE)
         accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters), group])
         # At the latest, NCCL starts here, and not in the warm-up, whose failures are the workload's.
@@ -112,14 +119,14 @@ class Cuda:
 
     def limit_memory(self, limit_bytes: int | None) -> int:
         # The context, NCCL, other processes and the handles of cuBLAS take memory that is not the attempt's.
-        torch.cuda.set_device(_local_rank())
-        _make_cublas_handles()
-        free, total = torch.cuda.mem_get_info()
-        free += torch.cuda.memory_reserved()  # a workspace of cuBLAS, which the allocator's peaks will count
+        self._torch.set_device(_local_rank())
+        _make_handles(self.kind)
+        free, total = self._torch.mem_get_info()
+        free += self._torch.memory_reserved()  # a workspace of cuBLAS, which the allocator's peaks will count
         self._free_bytes, self._limited = free, limit_bytes is not None
         if limit_bytes is None:
             return int(free)
-        torch.cuda.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
+        self._torch.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
         return int(min(limit_bytes, free))
 
     def lift_limit(self) -> None: ...
@@ -127,54 +134,65 @@ class Cuda:
     def keep_little(self) -> None: ...
 
     def give_back(self) -> None:
-        torch.cuda.empty_cache()
+        self._torch.empty_cache()
 
     def synchronize(self) -> None:
-        torch.cuda.synchronize()
+        self._torch.synchronize()
 
-    def mark(self) -> torch.cuda.Event:
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+    def mark(self) -> Any:
+        event = self._torch.Event(enable_timing=True)
         event.record()
         return event
 
-    def reach(self, mark: torch.cuda.Event) -> None:
+    def reach(self, mark: Any) -> None:
         mark.synchronize()
 
-    def between_s(self, first: torch.cuda.Event, last: torch.cuda.Event) -> float:
+    def between_s(self, first: Any, last: Any) -> float:
         return float(first.elapsed_time(last)) / 1e3  # from milliseconds
 
     def reset_peaks(self) -> None:
-        torch.cuda.reset_peak_memory_stats()
-        torch.cuda.reset_accumulated_memory_stats()  # the retries
+        self._torch.reset_peak_memory_stats()
+        self._torch.reset_accumulated_memory_stats()  # the retries
         _reset_peak_rss()
 
     def memory(self, capacity_bytes: int) -> Memory:
         return Memory(
-            peak_allocated_bytes=torch.cuda.max_memory_allocated(),
-            peak_reserved_bytes=torch.cuda.max_memory_reserved(),
+            peak_allocated_bytes=self._torch.max_memory_allocated(),
+            peak_reserved_bytes=self._torch.max_memory_reserved(),
             peak_rss_bytes=_status_bytes("VmHWM"),
             capacity_bytes=capacity_bytes,
             overhead_bytes=self._overhead_bytes(),
-            alloc_retries=torch.cuda.memory_stats().get("num_alloc_retries", 0),
+            alloc_retries=self._torch.memory_stats().get("num_alloc_retries", 0),
         )
 
     def _overhead_bytes(self) -> int:
         """Device memory used since the start outside the allocator's blocks; a limit does not count it."""
         if self._limited:
             return 0
-        free, _ = torch.cuda.mem_get_info()
-        return max(0, self._free_bytes - free - torch.cuda.memory_reserved())
+        free, _ = self._torch.mem_get_info()
+        return max(0, self._free_bytes - int(free) - int(self._torch.memory_reserved()))
+
+
+class Cuda(Accelerated):
+    """A GPU of NVIDIA, with NCCL. torch gives one of AMD the same name (ROCm); nothing of bench ran on one yet."""
+
+    kind = "cuda"
+
+    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
+        # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
+        state.check_cuda_p2p_ib_support = lambda: True
+        return super().open(family, find_unused_parameters=find_unused_parameters)
 
 
 def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
-def _make_cublas_handles() -> None:
+def _make_handles(kind: str) -> None:
     """Multiply in this thread and in that of backward: each has a handle of cuBLAS of its own."""
-    ones = torch.ones(16, 16, device="cuda", dtype=torch.bfloat16, requires_grad=True)
+    ones = torch.ones(16, 16, device=kind, dtype=torch.bfloat16, requires_grad=True)
     (ones @ ones).sum().backward()  # type: ignore[no-untyped-call]
-    torch.cuda.synchronize()
+    getattr(torch, kind).synchronize()
 
 
 class Cpu:

@@ -65,7 +65,7 @@ def loader_of(
     Args:
         on_device: move each batch to the device; else it stays on the host.
     """
-    pinned = accelerator.device.type == "cuda"
+    pinned = accelerator.device.type != "cpu"
     accelerator.dataloader_config.non_blocking = pinned  # a copy of pinned memory need not wait for the device
     plain: DataLoader[Any] = DataLoader(
         dataset,

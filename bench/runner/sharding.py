@@ -33,7 +33,7 @@ def configure(accelerator: Accelerator, cell: Cell) -> None:
         if train.reshard_after_forward is not None:
             plugin.reshard_after_forward = train.reshard_after_forward
         if train.offload != "none":  # only a GPU driver can pin memory
-            plugin.cpu_offload = CPUOffloadPolicy(pin_memory=accelerator.device.type == "cuda")
+            plugin.cpu_offload = CPUOffloadPolicy(pin_memory=accelerator.device.type != "cpu")
 
 
 @contextlib.contextmanager

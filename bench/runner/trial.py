@@ -37,13 +37,13 @@ def run(device: str, rank: int, ranks: int, meeting: str) -> None:
     """
     if device == "cuda" and torch.version.cuda is None:
         raise RuntimeError(f"torch {torch.__version__} is built without CUDA")
-    at = torch.device(device, rank) if device == "cuda" else torch.device(device)
+    at = torch.device(device) if device == "cpu" else torch.device(device, rank)
     ones = torch.ones(SIZE, SIZE, device=at, dtype=torch.bfloat16)
     product = ones @ ones
     if ranks > 1:
-        if device == "cuda":
-            torch.cuda.set_device(at)
-        backend = "nccl" if device == "cuda" else "gloo"
+        if device != "cpu":
+            torch.get_device_module(at).set_device(at)
+        backend = dist.get_default_backend_for_device(at)
         dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE)
         dist.all_reduce(product)
     if (found := product.float().mean().item()) != SIZE * ranks:

@@ -68,11 +68,16 @@ claim = Claim.model_validate({**FASTER, "metric": "capacity_bytes"})
 assert judge_claims(summarize(mixed()), [claim])[0].verdict in ("CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED")
 """,
     "a device": """
-from bench.records.machine import Hardware
-from bench.runner.device import SHIMS
+import torch
+from types import SimpleNamespace
 
+from bench.records.machine import Hardware
+from bench.runner import device
+
+device._make_handles = lambda kind: None
+torch.xpu = SimpleNamespace(set_device=print, mem_get_info=lambda: (2**33, 2**34), memory_reserved=lambda: 5)
 hardware = Hardware(device="xpu", devices=2, cores=8, memory_bytes=2**34)
-assert SHIMS[hardware.device]().limit_memory(None) > 0
+assert device.SHIMS[hardware.device]().limit_memory(None) == 2**33 + 5
 """,
     "a launcher": """
 from bench.launch.executor import Context

@@ -81,7 +81,8 @@ class Gpu:
 
         return answer
 
-    def multiply(self) -> None:
+    def multiply(self, kind: str) -> None:
+        assert kind == "cuda"
         self.asked.append("multiply")
         self.used = 20
 
@@ -90,7 +91,7 @@ class Gpu:
 def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
     made_up = Gpu()
     monkeypatch.setattr(torch, "cuda", made_up)
-    monkeypatch.setattr("bench.runner.device._make_cublas_handles", made_up.multiply)
+    monkeypatch.setattr("bench.runner.device._make_handles", made_up.multiply)
     return made_up
 
 
