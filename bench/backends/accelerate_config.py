@@ -50,6 +50,8 @@ def beside_config(cell: Cell) -> list[str]:
         return []
     family = backend_of(cell).family
     settings = ["autocast off"]
+    if cell.train.cpu_affinity:
+        settings.append("ranks bound to the cores beside their GPUs")
     if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":
         settings.append("gradients reduced in fp32")
     if family == "deepspeed":

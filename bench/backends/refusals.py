@@ -21,6 +21,8 @@ def _forbids(cell: Cell, device: Device) -> str | None:
     family = backend_of(cell).family
     if reason := forbids_option(cell, device) or _forbids_training(cell, family):
         return reason
+    if cell.train.cpu_affinity and device == "cpu":
+        return "train.cpu_affinity binds ranks to the cores beside their GPUs, and this machine has none"
     if family in ("fsdp", "fsdp2"):
         return _forbids_loading(section(backend_of(cell).config, "fsdp_config"), family, device)
     return None

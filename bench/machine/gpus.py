@@ -55,6 +55,12 @@ def by_index(environment: Mapping[str, str]) -> dict[str, str]:
     return {_VISIBLE: ",".join(indices), "CUDA_DEVICE_ORDER": "PCI_BUS_ID"} if indices else {}  # NVML's order
 
 
+def index_of(rank: int, environment: Mapping[str, str]) -> int:
+    """NVML's index of the GPU that CUDA shows as number ``rank``; ``rank`` itself without a driver."""
+    gpus = _gpus()
+    return gpus.index(_visible(gpus, environment.get(_VISIBLE))[rank]) if gpus else rank
+
+
 def driver() -> str | None:
     """The version of the driver; None without a driver."""
     import pynvml

@@ -105,6 +105,8 @@ class Train(Frozen):
     zero_overlap_comm: Annotated[bool | None, LATER] = None
     """ZeRO: reduce gradients on a stream of their own while backward runs. null: DeepSpeed's default, true for ZeRO-3
     and false for ZeRO-1 and ZeRO-2."""
+    cpu_affinity: Annotated[bool, LATER] = False
+    """Bind each rank to the cores of its GPU's NUMA node, as accelerate's ``enable_cpu_affinity`` does."""
 
     @model_validator(mode="after")
     def _one_implementation(self) -> Self:

@@ -137,6 +137,8 @@ class RankOk(Frozen):
     warmup_s: Amount
     threads: Count
     """CPU threads that torch's operators use in this rank."""
+    cores: Count | None = None
+    """CPU cores that this rank may run on; null: not known."""
     traffic: tuple[Traffic, ...] | None = None
     """The collectives of the last step of the phase window; null if the recorder did not hold that whole step, and
     without a phase window."""

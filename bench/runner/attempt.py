@@ -1,6 +1,7 @@
 """One attempt in this process: set-up, warm-up, throughput window, phase window. Results and errors become a file."""
 
 import contextlib
+import os
 import sys
 import time
 import traceback
@@ -134,6 +135,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         setup_s=setup_s,
         warmup_s=measure_start - warmup_start,
         threads=torch.get_num_threads(),
+        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         units=job.unit_names,
         unit_parameters=job.units.parameters_by_runs() if job.units else None,
         work=job.work,

@@ -22,9 +22,11 @@ from accelerate.utils import (
     DistributedType,
     InitProcessGroupKwargs,
     KwargsHandler,
+    set_numa_affinity,
 )
 
 from bench.backends import Family
+from bench.machine import gpus
 from bench.machine.hardware import host_bytes
 from bench.records.base import Device
 from bench.records.rank_outcome import Memory
@@ -35,11 +37,15 @@ NCCL's watchdog would abort after 10 min."""
 
 
 class Shim(Protocol):
-    """One rank's device. ``open`` comes first, then ``limit_memory``; ``reset_peaks`` and ``memory`` enclose what is
-    measured."""
+    """One rank's device. ``open`` comes first, at most after ``bind_to_cores``, then ``limit_memory``; ``reset_peaks``
+    and ``memory`` enclose what is measured."""
 
     def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
         """Join the process group and return the accelerator that the environment asks for."""
+        ...
+
+    def bind_to_cores(self) -> None:
+        """Before ``open``: run on the cores beside the device alone, and so do all threads that start from here on."""
         ...
 
     def limit_memory(self, limit_bytes: int | None) -> int:
@@ -116,6 +122,10 @@ class Accelerated:
         # At the latest, NCCL starts here, and not in the warm-up, whose failures are the workload's.
         accelerator.wait_for_everyone()
         return accelerator
+
+    def bind_to_cores(self) -> None:
+        # accelerate's own call takes the rank for the index, which it is not where some GPUs are hidden.
+        set_numa_affinity(gpus.index_of(_local_rank(), os.environ))
 
     def limit_memory(self, limit_bytes: int | None) -> int:
         # The context, NCCL, other processes and the handles of cuBLAS take memory that is not the attempt's.
@@ -210,6 +220,8 @@ class Cpu:
             # accelerate silently runs plain DDP for FSDP on MULTI_CPU.
             process._shared_state["distributed_type"] = DistributedType.MULTI_GPU
         return Accelerator(cpu=family == "single", kwargs_handlers=handlers)
+
+    def bind_to_cores(self) -> None: ...
 
     def limit_memory(self, limit_bytes: int | None) -> int:
         # Memory of the imports and of the process group is not the attempt's.

@@ -84,6 +84,8 @@ def set_up(
     """
     family = backend_of(cell).family
     enter(Stage.JOIN)
+    if cell.train.cpu_affinity:
+        shim.bind_to_cores()
     accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters)
     _refuse_accumulation(accelerator)
     _keep_only_the_wrapper()

@@ -237,6 +237,8 @@ def option(**train: Any) -> dict[str, Any]:
         ("fsdp", option(dp_replicate_size=2), "cuda", "only FSDP2"),
         ("ddp", option(offload="params"), "cuda", "keeps all its state on its device"),
         ("ddp", option(zero_overlap_comm=True), "cuda", "a setting of DeepSpeed"),
+        ("ddp", option(cpu_affinity=True), "cuda", None),
+        ("ddp", option(cpu_affinity=True), "cpu", "beside their GPUs"),
         ("zero1", option(offload="optimizer", zero_overlap_comm=True), "cpu", None),
         ("zero2", option(offload="params"), "cuda", "under ZeRO-3 only"),
         ("zero3", option(offload="params"), "cpu", None),

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from accelerate import state
+from fake_nvml import Driver
 
 from bench.backends import Family
 from bench.runner.device import Cpu, Cuda
@@ -137,3 +138,15 @@ def test_on_a_cpu_marks_are_the_time() -> None:
     device = Cpu()
     first, last = device.mark(), device.mark()
     assert device.between_s(first, last) == last - first >= 0
+
+
+def test_a_rank_is_bound_to_the_cores_of_its_own_gpu(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
+    bound: list[int] = []
+    monkeypatch.setattr("bench.runner.device.set_numa_affinity", bound.append)
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    for visible in ("1", "GPU-91bc", "0"):
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+        Cuda().bind_to_cores()
+    driver.monkeypatch.delenv("FAKE_NVML_GPUS")
+    Cuda().bind_to_cores()
+    assert bound == [1, 1, 0, 0]

@@ -149,6 +149,7 @@ def _interval(measured: Measured) -> str:
 def _regimes(attempts: Sequence[_Attempt]) -> Table:
     """One row a rank, and more only where attempts of the cell differ."""
     ranks = [rank for result, _ in attempts if isinstance(result.outcome, Ok) for rank in result.outcome.ranks]
+    bound = any(result.attempt.cell.train.cpu_affinity for result, _ in attempts)
     columns = [
         Column[RankOk]("rank", lambda rank: str(rank.rank), numeric=True),
         *of_part(_regime, REGIME_COLUMNS),
@@ -159,6 +160,7 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
         *(of_part(_regime, [ATTENTION_COLUMN]) if any(rank.regime.attention_kernels for rank in ranks) else []),
         *(of_part(_regime, [ADAM_COLUMN]) if any(rank.regime.adam for rank in ranks) else []),
         Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),
+        *([Column[RankOk]("cores", lambda rank: str(rank.cores or UNKNOWN), numeric=True)] if bound else []),
         *([Column("units", _units)] if any(rank.units is not None for rank in ranks) else []),
     ]
     return without_repeats(
