@@ -80,7 +80,7 @@ soak: install ## Whether a thousand attempts on one pair of rank servers leave t
 fuzz: install ## Ten thousand mutated matrices and command lines through a dry run (minutes)
 	BENCH_FUZZ_SAMPLES=10000 $(BIN)/pytest tests/cli/test_fuzz.py
 
-gpu: install ## The tests that need a CUDA device
+gpu: install ## The checks that need a CUDA device; they leave a line each in reports/gpu-<GPUs>.md
 	$(BIN)/pytest -m gpu
 
 cuda-dry: .venv-cuda/installed ## Rank servers with torch's CUDA build over made-up drivers: may they fork?

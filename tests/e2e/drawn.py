@@ -45,12 +45,14 @@ def cell_of(case: str) -> Cell:
 
 def digests(weights: Iterator[tuple[str, Tensor]]) -> dict[str, str]:
     """Of each weight, as bf16: some backends keep no more."""
-    return {name: hashlib.sha256(one.bfloat16().view(torch.int16).numpy()).hexdigest() for name, one in weights}
+    return {
+        name: hashlib.sha256(one.bfloat16().view(torch.int16).numpy().tobytes()).hexdigest() for name, one in weights
+    }
 
 
 def exact(weights: Iterator[tuple[str, Tensor]]) -> dict[str, str]:
     """Of each fp32 weight."""
-    return {name: hashlib.sha256(one.numpy()).hexdigest() for name, one in weights}
+    return {name: hashlib.sha256(one.numpy().tobytes()).hexdigest() for name, one in weights}
 
 
 def whole(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
