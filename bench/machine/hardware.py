@@ -17,6 +17,8 @@ from bench.machine import cgroup, gpus
 from bench.records.machine import Hardware, Machine, StatedHardware
 
 LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+UNTRIED = {"rocm": "GPUs of AMD", "xpu": "GPUs of Intel"}
+"""By the beginning of the local label in torch's version."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 _THREADS = re.compile(r"\d+(,\d+)*")
 _ALLOCATOR = re.compile(r"(\w+:([A-Za-z]{1,20}|[\d.]+|\[[\d:,>]+\])(,|$))+")
@@ -94,6 +96,11 @@ def _setting(text: str, shape: re.Pattern[str]) -> str:
 def notes(machine: Machine) -> list[str]:
     """What the user should know about this machine before measuring."""
     notes = [] if machine.allocator is None else [f"CUDA allocator: {machine.allocator}"]
+    _, _, build = machine.libraries.get("torch", "").partition("+")
+    if other := next((name for name in UNTRIED if build.startswith(name)), None):
+        notes.append(
+            f"torch is built for {UNTRIED[other]}: nothing of bench has run on one yet, and bench does not detect them"
+        )
     if machine.hardware.device == "cpu":
         notes.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
     return notes

@@ -121,6 +121,9 @@ class RankOk(Frozen):
     regime: Regime
     memory: Memory
     step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    host_times_s: tuple[Positive, ...] | None = None
+    """How long the host took to queue each of these steps, without waiting for the device. A step that takes it as long
+    waits for the host. null: on a CPU, which computes them, or stored before this field existed."""
     """Step times of the throughput window."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
     """Times in the phase window: seconds of each step, by STORED_PHASES. Empty without a phase window."""
@@ -182,6 +185,8 @@ class RankOk(Frozen):
         for name, values in {"losses": self.losses, **self.metrics}.items():
             if len(values) != steps:
                 raise ValueError(f"{name} has values for {len(values)} steps, but times for {steps}")
+        if self.host_times_s is not None and len(self.host_times_s) != len(self.step_times_s):
+            raise ValueError("host_times_s and step_times_s have different numbers of steps")
         if any(len(samples) != self.n_phase_steps for samples in self.own_work_s.values()):
             raise ValueError("own_work_s and phase_times_s have different numbers of steps")
         return self

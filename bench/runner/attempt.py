@@ -127,6 +127,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         regime=observed,
         memory=memory,
         step_times_s=tuple(throughput.times_s),
+        host_times_s=None if device == "cpu" else tuple(throughput.host_times_s),
         phase_times_s={phase: tuple(times) for phase, times in phases.phase_times_s.items()},
         own_work_s={phase: tuple(times) for phase, times in phases.own_work_s.items()},
         losses=metrics.pop("loss"),

@@ -32,6 +32,8 @@ class Window:
     metrics: list[list[float]]
     last_step_collectives: list[dict[str, Any]] | None = None
     """As recorded; see `recorder.collectives_since`. Only in the phase window."""
+    host_times_s: list[float] = field(default_factory=list)
+    """How long the host took to queue each step. Only in the throughput window."""
     own_work_s: dict[str, list[float]] = field(default_factory=dict)
     """By phase; only those in which waiting for other ranks is known."""
 
@@ -79,16 +81,19 @@ def _gather(job: Job, output: dict[str, Tensor]) -> Tensor:
 def throughput_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat, stage: Stage) -> Window:
     """Times whole steps by the device's own marks. The device always has work queued; the end waits for it."""
     marks: list[tuple[Any, Any]] = []
+    host_times_s: list[float] = []
     metrics_SM = _room(job, steps)
     for index in range(steps):
         if index >= AHEAD:
             shim.reach(marks[index - AHEAD][1])
         beat(stage, index, steps)
-        start = shim.mark()
+        start, start_s = shim.mark(), time.perf_counter()
         metrics_SM[index] = step(job, batches, no_lap)
+        host_times_s.append(time.perf_counter() - start_s)
         marks.append((start, shim.mark()))
     shim.synchronize()
-    return Window([shim.between_s(*pair) for pair in marks], {}, metrics_SM.tolist())
+    times_s = [shim.between_s(*pair) for pair in marks]
+    return Window(times_s, {}, metrics_SM.tolist(), host_times_s=host_times_s)
 
 
 def _room(job: Job, steps: int) -> Tensor:

@@ -163,6 +163,12 @@ def test_a_cpu_is_told_to_the_user_and_so_is_the_allocator() -> None:
     assert machine.notes(CUDA_MACHINE) == ["CUDA allocator: expandable_segments:True"]
 
 
+@pytest.mark.parametrize(("torch", "says"), [("2.13.0+rocm6.4", "AMD"), ("2.13.0+xpu", "Intel"), ("2.13.0+cpu", None)])
+def test_a_build_of_torch_for_devices_that_nothing_ran_on_is_said(torch: str, says: str | None) -> None:
+    first = machine.notes(MACHINE.model_copy(update={"libraries": {"torch": torch}}))[0]
+    assert (f"torch is built for GPUs of {says}: nothing of bench" in first) == (says is not None)
+
+
 def test_the_visible_gpu_is_the_one_recorded(gpus: list[Gpu]) -> None:
     gpus += [Gpu("A", 80 * GIB, "GPU-a"), Gpu("B", 40 * GIB, "GPU-b")]
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "0"}).memory_bytes == 80 * GIB

@@ -288,6 +288,8 @@ def test_the_throughput_window_is_two_steps_ahead_of_the_device_and_moves_metric
     first_ends = 2.0
     assert done == ["mark", "mark"] * 2 + [f"reach {first_ends}", "mark", "mark", "synchronize", "to the host"]
     assert window.times_s == [1.0] * 3
+    assert len(window.host_times_s) == 3
+    assert all(0 < time_s < 600 for time_s in window.host_times_s)
 
 
 def test_without_an_optimizer_only_forward_and_backward_run() -> None:

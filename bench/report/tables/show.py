@@ -3,6 +3,7 @@
 import json
 from collections.abc import Callable, Mapping, Sequence
 from operator import itemgetter
+from statistics import fmean
 from typing import NamedTuple
 
 from pydantic import JsonValue
@@ -199,6 +200,10 @@ RANK_COLUMNS: tuple[Column[_RankOfAttempt], ...] = (
     Column("capacity GiB", lambda line: gib(line.rank.memory.capacity_bytes), numeric=True),
     Column("retries", lambda line: str(line.rank.memory.alloc_retries), numeric=True),
 )
+HOST_COLUMN: Column[_RankOfAttempt] = Column(
+    "host ms", lambda line: ms(fmean(line.raw.host_times_s) if line.raw.host_times_s else None), numeric=True
+)
+"""Mean time in which the host queues a step."""
 
 
 def _ranks(attempts: Sequence[_Attempt]) -> Table:
@@ -211,10 +216,11 @@ def _ranks(attempts: Sequence[_Attempt]) -> Table:
     return table_of(
         "Ranks",
         lines,
-        RANK_COLUMNS,
+        [*RANK_COLUMNS, *([HOST_COLUMN] if any(line.raw.host_times_s for line in lines) else [])],
         notes=(
             f"Steps and memory peaks of the throughput window; {P95_NOTE}. retries: how often the allocator had to free"
-            " its blocks and ask again.",
+            " its blocks and ask again."
+            + (" host: the mean time to queue a step." if any(line.raw.host_times_s for line in lines) else ""),
         ),
     )
 

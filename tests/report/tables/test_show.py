@@ -8,7 +8,7 @@ from typer.testing import CliRunner, Result
 
 from bench.cli.app import app
 from bench.errors import InputError
-from bench.records.cell import Walk
+from bench.records.cell import Train, Walk
 from bench.records.outcome import Failed, Oom
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Verdict
@@ -105,6 +105,18 @@ def test_a_run_without_results() -> None:
 def test_the_title_names_the_cell() -> None:
     cell = records()[0].attempt.cell
     assert title(records()[:2]) == f"fsdp, num_cams 4, grad_ckpt on ({cell.slug})"
+
+
+def test_the_time_of_the_host_and_bound_cores_have_columns_once_there_are_any() -> None:
+    plain = tables([result()])
+    assert "host ms" not in str(plain["Ranks"])
+    assert "cores" not in str(plain["Regime"])
+    measured = ok((0.1, 0.1, 0.1), (0.1, 0.1, 0.1))
+    known = [rank.model_copy(update={"host_times_s": (0.02, 0.03, 0.04), "cores": 7}) for rank in measured.ranks]
+    bound = tables([result(measured.model_copy(update={"ranks": tuple(known)}), train=Train(cpu_affinity=True))])
+    assert "host ms" in str(bound["Ranks"])
+    assert "30.0" in str(bound["Ranks"])
+    assert "cores" in str(bound["Regime"])
 
 
 def test_settings_attempts_regime_and_ranks() -> None:
