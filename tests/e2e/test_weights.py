@@ -42,7 +42,7 @@ def drawn(tmp_path_factory: pytest.TempPathFactory) -> Path:
         command = [sys.executable, "drawn.py", str(folder), *cases]
         running.append(subprocess.Popen(command, cwd=HERE, env=environment))
     try:
-        assert [one.wait(timeout=500) for one in running] == [0, 0]
+        assert [one.wait(timeout=600) for one in running] == [0, 0]
     finally:
         for one in running:
             one.kill()
