@@ -9,6 +9,11 @@ UNSHARDED_BYTES = 18
 """A bf16 weight, an fp32 gradient and master, and two moments: what `auto_preset` of a workload counts."""
 
 
+def foreach_copies(elements: int) -> int:
+    """Bytes for which AdamW's foreach implementation copies its second moments during a step, in fp32."""
+    return 4 * elements
+
+
 def bytes_per_parameter(
     backend: Backend, ranks: int, *, replicas: int = 1, foreach: bool = False, keeps_whole: bool = False
 ) -> float:
@@ -19,7 +24,7 @@ def bytes_per_parameter(
         foreach: AdamW's foreach implementation copies the masters during its step.
         keeps_whole: FSDP keeps gathered weights until backward, as SHARD_GRAD_OP always does.
     """
-    optimizer = 16 + (4 if foreach else 0)  # fp32: a gradient, a master, two moments
+    optimizer = 16 + (foreach_copies(1) if foreach else 0)  # fp32: a gradient, a master, two moments
     shares = 1 if backend.sharding in ("none", "NO_SHARD", "zero0") else ranks
     match backend.family:
         case "fsdp" | "fsdp2":

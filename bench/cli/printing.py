@@ -54,7 +54,7 @@ def print_report(report: "Report", to: "Console") -> None:
 
 def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> None:
     """Print a title, sentences and tables: aligned on a terminal, as markdown elsewhere."""
-    from bench.report.render import markdown, terminal
+    from bench.report.render import terminal
     from bench.report.tables.table import Table
 
     title, sentences = one_line(title), [one_line(sentence) for sentence in sentences]
@@ -70,6 +70,14 @@ def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table 
         for sentence in sentences:
             shown_on.print(sentence, markup=False)
         return
+    typer.echo(as_markdown(title, sentences, parts))
+
+
+def as_markdown(title: str, sentences: Sequence[str], parts: "Sequence[Table | Verbatim]") -> str:
+    """The document as markdown."""
+    from bench.report.render import markdown
+    from bench.report.tables.table import Table
+
     lines = [
         f"# {markdown.escape(title)}",
         "",
@@ -81,4 +89,4 @@ def print_document(title: str, sentences: Sequence[str], parts: "Sequence[Table 
         else:
             # Indented, not fenced: a log may hold a fence of its own.
             lines += [f"## {markdown.escape(part.title)}", "", *(f"    {line}" for line in part.text.splitlines()), ""]
-    typer.echo("\n".join(lines))
+    return "\n".join(lines)

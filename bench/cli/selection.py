@@ -98,6 +98,7 @@ def read(
     exclude: Sequence[str] | None = None,
     probed: bool = False,
     batch: int | None = None,
+    hardware: "Hardware | None" = None,
 ) -> Selection:
     """Load the matrix and select cells.
 
@@ -106,6 +107,7 @@ def read(
         short: axes that have an option of their own, such as --num-cams; None where it is not given.
         probed: see `bench.matrix.load`.
         batch: for cells whose matrix names none.
+        hardware: that the cells are for; by default, this machine's.
 
     Raises:
         InputError: anything wrong in the file or the options; it names the option that was given.
@@ -116,7 +118,7 @@ def read(
 
     options = {**(short or {}), **({"backend": backend} if matrix is None else {})}
     axes = {f"{name}={values}": _option(name, values) for name, values in options.items() if values is not None}
-    hardware = machine.detect()
+    hardware = hardware or machine.detect()
     try:
         file = named(matrix) if matrix is not None else None
         loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)

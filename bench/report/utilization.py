@@ -7,8 +7,8 @@ Korthikanti et al. 2022, arXiv:2205.05198, section 6.3).
 
 from dataclasses import dataclass
 
+from bench.records.devices import peak_rate
 from bench.records.rank_outcome import Work
-from bench.report.peak_rates import peak_rate
 from bench.report.rows import CellRows, Row, Sampled
 
 
@@ -21,7 +21,7 @@ class Utilization:
     """Without recomputation."""
     hardware_flops_per_s_per_rank: float | None
     peak_flops_per_s: float | None
-    """Of one device: see `peak_rates`."""
+    """Of one device: see bench/records/devices.py."""
     tokens_per_s_global: float | None
     recomputed_share: float | None
     """Share of the step's operations that is done a second time."""

@@ -5,10 +5,10 @@ import re
 import pytest
 from examples import CUDA_MACHINE, ok, result
 
+from bench.records.devices import GPUS, peak_rate
 from bench.records.machine import Machine
 from bench.records.outcome import Ok
 from bench.records.rank_outcome import Work
-from bench.report.peak_rates import PEAK_RATES, peak_rate
 from bench.report.summary import summarize
 from bench.report.tables.utilization import utilization_table
 from bench.report.utilization import Utilization, utilization
@@ -92,9 +92,9 @@ def test_the_peak_is_that_of_the_precision() -> None:
 )
 def test_names_of_drivers(name: str, tera: float) -> None:
     assert peak_rate(name, "bf16") == tera * 1e12
-    assert [rates.name for rates in PEAK_RATES if re.fullmatch(rates.name, name)] != []
-    assert sum(re.fullmatch(rates.name, name) is not None for rates in PEAK_RATES) == 1
+    assert [rates.name for rates in GPUS.values() if re.fullmatch(rates.name, name)] != []
+    assert sum(re.fullmatch(rates.name, name) is not None for rates in GPUS.values()) == 1
 
 
 def test_every_peak_has_a_source() -> None:
-    assert all("NVIDIA" in rates.source for rates in PEAK_RATES)
+    assert all("NVIDIA" in rates.source for rates in GPUS.values())

@@ -1,0 +1,252 @@
+"""What FSDP adds to the activations of a rank, in both of its versions. Pure."""
+
+from collections import Counter
+from collections.abc import Iterator
+
+from bench.backends.rank_memory import Unsharded
+from bench.backends.registry import backend_of
+from bench.records.program import Moment
+
+
+class Sharded(Unsharded):
+    """FSDP: fp32 shards, and units whose weights are gathered in the dtype that computes."""
+
+    def begin(self) -> None:
+        self.units = Counter[int]()  # elements by unit; the root is -1
+        self.left = Counter[int]()  # trained parameters of a unit whose gradients are to come
+        for one in self.program.parameters:
+            self.units[self.unit_of(one.unit)] += one.elements
+            self.left[self.unit_of(one.unit)] += one.trained
+        share = 4 * -(-self.all // self.shards)
+        self.parts["weights"] = share
+        self.parts["moments"] = 2 * 4 * -(-self.stepped // self.shards) if self.steps else 0
+        self.gathered: set[int] = set()
+        self.order: list[int] = []
+        self.forward, self.running = True, -1
+
+    @staticmethod
+    def unit_of(index: int | None) -> int:
+        return -1 if index is None else index
+
+    @property
+    def shards(self) -> int:
+        return max(1, self.ranks // self.cell.train.dp_replicate_size)
+
+    def weight_bytes(self, unit: int) -> int:
+        return self.width * self.units[unit]
+
+    def ends(self) -> Iterator[None]:
+        if self.steps:
+            yield from self.temporaries([-(-size // self.shards) for size in self.trained])
+
+    def free(self, unit: int) -> None:
+        if unit in self.gathered:
+            self.gathered.remove(unit)
+            self.parts["gathered"] -= self.weight_bytes(unit)
+
+
+class Fsdp1(Sharded):
+    """FullyShardedDataParallel (torch/distributed/fsdp: `_flat_param.py`, `_runtime_utils.py`).
+
+    A unit is one flat parameter. Its forward gathers it, after a copy of the shard in the low precision; backward
+    gathers it once, together with the unit that comes next, and keeps it to its last gradient. The gradient of a flat
+    parameter is whole: each run of the unit makes one, as large as the unit, and they meet before they are reduced.
+    """
+
+    @property
+    def keeps(self) -> bool:
+        return "SHARD_GRAD_OP" in self.sharding or self.sharding == "HYBRID_SHARD_ZERO2"
+
+    @property
+    def sharding(self) -> str:
+        return backend_of(self.cell).sharding
+
+    def begin(self) -> None:
+        super().begin()
+        self.whole: set[int] = set()  # units with a flat gradient of an earlier run
+        self.pieces = Counter[int]()
+
+    def gather(self, unit: int) -> Iterator[None]:
+        if unit in self.gathered or not self.units[unit]:
+            return
+        self.gathered.add(unit)
+        self.parts["gathered"] += self.weight_bytes(unit)
+        low = self.weight_bytes(unit) // self.shards if self.width == 2 else 0
+        transport = self.weight_bytes(unit) if self.gloo else 0
+        self.parts["transport"] += transport
+        yield from self.within("gathered", low)
+        self.parts["transport"] -= transport
+
+    def meets(self, moment: Moment) -> Iterator[None]:
+        index = self.unit_of(moment.index)
+        match moment.event:
+            case "enter" if self.forward:
+                yield from self.gather(-1)
+                yield from self.gather(index)
+            case "leave" if self.forward:
+                if index in self.order:
+                    self.order.remove(index)
+                self.order.append(index)
+                if not self.keeps:
+                    self.free(index)
+            case "turn":
+                self.forward = False
+            case "backward":
+                yield from self.goes_back(index)
+            case "gradient" if moment.index is not None:
+                yield from self.takes(moment.index)
+            case "end":
+                yield from self.run_ends(self.running)
+                for unit in [unit for unit in self.left if self.left[unit] > 0 and self.pieces[unit]]:
+                    yield from self.reduce(unit)
+                for unit in list(self.gathered):
+                    self.free(unit)
+
+    def goes_back(self, unit: int) -> Iterator[None]:
+        if unit != self.running:
+            yield from self.run_ends(self.running)
+            self.running = unit
+        yield from self.gather(unit)
+        before = self.order.index(unit) - 1
+        if before >= 0:
+            yield from self.gather(self.order[before])
+
+    def takes(self, parameter: int) -> Iterator[None]:
+        owner = self.unit_of(self.program.parameters[parameter].unit)
+        self.pieces[owner] += self.width * self.sizes[parameter]
+        self.parts["gradients"] += self.width * self.sizes[parameter]
+        self.left[owner] -= 1
+        if not self.left[owner]:
+            yield from self.reduce(owner)
+
+    def flatten(self, unit: int) -> Iterator[None]:
+        """The gradients of a run become one: pieces that it lacks are zeros."""
+        flat, had = self.weight_bytes(unit), self.weight_bytes(unit) if unit in self.whole else 0
+        missing = max(0, flat - (self.pieces[unit] - had))
+        yield from self.within("gradients", missing + flat)
+        self.parts["gradients"] += flat - self.pieces[unit]
+        self.pieces[unit] = flat
+        self.whole.add(unit)
+
+    def run_ends(self, unit: int) -> Iterator[None]:
+        if self.pieces[unit] > (self.weight_bytes(unit) if unit in self.whole else 0):
+            yield from self.flatten(unit)
+
+    def reduce(self, unit: int) -> Iterator[None]:
+        yield from self.flatten(unit)
+        self.free(unit)
+        shard = self.units[unit] // self.shards
+        transport = self.weight_bytes(unit) if self.gloo else 0
+        self.parts["transport"] += transport
+        yield from self.within("gradients", self.width * shard)
+        self.parts["transport"] -= transport
+        self.parts["gradients"] += 4 * shard - self.pieces[unit]
+        self.pieces[unit] = 0
+        self.whole.discard(unit)
+
+
+class Fsdp2(Sharded):
+    """fully_shard (torch/distributed/fsdp/_fully_shard: `_fsdp_param_group.py`, `_fsdp_collectives.py`).
+
+    All-gather fills a buffer, from which weights are copied out. In forward, the buffer lives until the next unit's. In
+    backward the next unit's is filled ahead. Gradients are reduced at the end of each run of a unit, in fp32: the input
+    of the reduction lives until the next one.
+    """
+
+    def begin(self) -> None:
+        super().begin()
+        self.buffer = self.reduced = 0
+        self.ahead: int | None = None
+        self.pieces = Counter[int]()
+
+    @property
+    def reshards(self) -> bool:
+        return self.cell.train.reshard_after_forward is not False
+
+    def gather(self, unit: int) -> Iterator[None]:
+        if unit in self.gathered or not self.units[unit]:
+            return
+        size = self.weight_bytes(unit)
+        if self.ahead == unit:
+            self.ahead = None
+        else:
+            self.parts["gathered"] += size
+            yield from self.filled(unit)
+        held, self.buffer = self.buffer, 0
+        self.parts["gathered"] += size - held
+        self.gathered.add(unit)
+        yield
+        if self.forward:
+            self.buffer = size
+        else:
+            self.parts["gathered"] -= size
+
+    def filled(self, unit: int) -> Iterator[None]:
+        """While a buffer is filled: the shard in the low precision, and gloo's own copy."""
+        size = self.weight_bytes(unit)
+        transport = size if self.gloo else 0
+        self.parts["transport"] += transport
+        yield from self.within("gathered", size // self.shards if self.width == 2 else 0)
+        self.parts["transport"] -= transport
+
+    def meets(self, moment: Moment) -> Iterator[None]:
+        index = self.unit_of(moment.index)
+        match moment.event:
+            case "enter" if self.forward:
+                yield from self.gather(-1)
+                yield from self.gather(index)
+            case "leave" if self.forward:
+                self.order.append(index)
+                if self.reshards:
+                    self.free(index)
+            case "turn":
+                self.forward = False
+                self.parts["gathered"] -= self.buffer
+                self.buffer = 0
+            case "backward":
+                if index != self.running:
+                    yield from self.run_ends(self.running)
+                    self.running = index
+                yield from self.gather(index)
+                yield from self.fetch_ahead(index)
+            case "gradient" if moment.index is not None:
+                owner = self.unit_of(self.program.parameters[moment.index].unit)
+                self.pieces[owner] += self.sizes[moment.index]
+                self.parts["gradients"] += self.width * self.sizes[moment.index]
+            case "end":
+                for unit in [self.running, *[unit for unit in self.pieces if unit != self.running]]:
+                    yield from self.run_ends(unit)
+                self.parts["gradients"] -= self.reduced
+                self.reduced = 0
+                for unit in list(self.gathered):
+                    self.free(unit)
+                if self.ahead is not None:
+                    self.parts["gathered"] -= self.weight_bytes(self.ahead)
+
+    def fetch_ahead(self, index: int) -> Iterator[None]:
+        """Fill the buffer of the unit that ran before this run; each of its runs counts."""
+        while self.order and self.order[-1] != index:
+            self.order.pop()
+        if self.order:
+            self.order.pop()
+        target = self.order[-1] if self.order else None
+        if target is not None and target not in self.gathered and target != self.ahead:
+            self.ahead = target
+            self.parts["gathered"] += self.weight_bytes(target)
+            yield from self.filled(target)
+
+    def run_ends(self, unit: int) -> Iterator[None]:
+        if self.reshards or not self.left[unit]:
+            self.free(unit)
+        elements = self.pieces[unit]
+        if not elements:
+            return
+        reduced = (4 if self.width == 2 else self.width) * elements
+        yield from self.within("gradients", reduced)
+        self.parts["gradients"] += reduced - self.width * elements - self.reduced
+        transport = reduced if self.gloo else 0
+        self.parts["transport"] += transport
+        yield from self.within("gradients", 4 * elements // self.shards)
+        self.parts["transport"] -= transport
+        self.parts["gradients"] += 4 * elements // self.shards
+        self.reduced, self.pieces[unit] = reduced, 0

@@ -1,0 +1,206 @@
+"""`bench plan`: what will fit, and what it will cost at least, before anything runs."""
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bench.cli import selection
+from bench.cli.printing import as_markdown, print_document
+from bench.errors import InputError, near_miss
+
+if TYPE_CHECKING:
+    from bench.records.cell import Cell
+    from bench.records.devices import DeviceSpec
+    from bench.records.forecast import Forecast
+    from bench.records.machine import Hardware
+    from bench.report.plan import PlannedCell
+
+BATCHES = (2, 4, 8)
+"""At which a program is traced: a line through the first two, checked by the third."""
+
+
+def plan(
+    matrix: Annotated[
+        Path, typer.Argument(metavar="MATRIX", help="The matrix file, or one that comes with bench: quickstart.")
+    ],
+    overrides: selection.Overrides = None,
+    axis: selection.Axis = None,
+    select: selection.Select = None,
+    exclude: selection.Exclude = None,
+    device: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="Plan for this device: A100-80GB.  [default: this machine]"),
+    ] = None,
+    ranks: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="Devices, one a rank.  [default: 8, or those of this machine]"),
+    ] = None,
+    devices: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="A YAML file with devices of your own for --device.")
+    ] = None,
+    memory: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="Memory of one device, instead of its own: 40GiB.")
+    ] = None,
+    price: Annotated[
+        str | None, typer.Option(metavar="PRICE", help="Of one device for an hour, in any currency: 2.5/h.")
+    ] = None,
+    format_: Annotated[
+        Literal["md", "json", "csv"] | None,
+        typer.Option("--format", help="Print data or markdown instead of tables for the terminal."),
+    ] = None,
+) -> None:
+    """Predict memory, the largest batch and bounds of the time, without the devices.
+
+    Each cell's model runs once without numbers, to see what its step keeps. Nothing is launched. Exits with 1 if a cell
+    does not fit.
+    """
+    from bench.report.plan import rows
+    from bench.report.render import frame
+    from bench.report.tables import plan as plan_tables
+
+    cost = None if price is None else _price(price)
+    spec, hardware = _device(device, ranks, devices, memory)
+    selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude, hardware=hardware)
+    if selected.matrix.command is not None:
+        raise InputError(
+            "a plan needs a workload whose model bench can build, and a script builds its own", field="command"
+        )
+    cells = _planned(selected, spec)
+    listed = rows(cells, spec, cost)
+    if format_ in ("json", "csv"):
+        typer.echo(frame.text(plan_tables.records(listed), format_), nl=False)
+    else:
+        number = max((cell.plan.cell.num_processes for cell in cells), default=1)
+        title, said = f"Plan of {selected.matrix.name}", plan_tables.sentences(cells, spec, number)
+        tables = plan_tables.tables(listed, spec)
+        if format_ == "md":
+            typer.echo(as_markdown(title, said, tables))
+        else:
+            print_document(title, said, tables)
+    if any(row.fits == "no" for row in listed) or any(cell.impossible for cell in cells):
+        raise typer.Exit(1)
+
+
+def _price(text: str) -> float:
+    """``2.5/h``.
+
+    Raises:
+        InputError: not such a price.
+    """
+    number, slash, unit = text.strip().partition("/")
+    try:
+        value = float(number)
+    except ValueError:
+        value = 0.0
+    if not (0 < value < 1e6) or (slash and unit.strip() not in ("h", "hour")):
+        raise InputError(f"{text!r} is not a price", where="--price", allowed="2.5/h, of one device for an hour")
+    return value
+
+
+def _device(
+    name: str | None, ranks: int | None, file: Path | None, memory: str | None
+) -> "tuple[DeviceSpec, Hardware]":
+    """The device to plan for, and the hardware that the matrix is expanded for."""
+    from bench import machine
+    from bench.matrix import devices_file
+    from bench.records.devices import GPUS, DeviceSpec, spec_of
+    from bench.records.machine import Hardware
+    from bench.units import quantity
+
+    own = devices_file.read(file) if file is not None else {}
+    here = machine.detect()
+    if name is not None:
+        spec = own.get(name) or spec_of(name)
+        if spec is None:
+            raise InputError(
+                f"{name!r} is not a known device",
+                where="--device",
+                allowed=[*own, *GPUS],
+                fix=near_miss(name, [*own, *GPUS]) or "describe it in a file for --devices",
+            )
+        number = ranks or 8
+    else:
+        names = machine.record(here).accelerators
+        known = spec_of(names[0]) if names else None
+        number = ranks or here.devices or 2
+        each = here.memory_bytes if here.device == "cuda" else here.memory_bytes // number
+        spec = DeviceSpec(name=names[0] if names else "CPU", memory_bytes=each, source="this machine")
+        if known is not None:
+            spec = known.model_copy(update={"memory_bytes": each})
+    if memory is not None:
+        try:
+            spec = spec.model_copy(update={"memory_bytes": round(quantity(memory, "bytes")[0])})
+        except ValueError as error:
+            raise InputError(str(error), where="--memory") from error
+    on_cpu = name is None and here.device == "cpu"
+    host = spec.memory_bytes * number if on_cpu else spec.memory_bytes
+    return spec, Hardware(
+        device="cpu" if on_cpu else "cuda", devices=0 if on_cpu else number, cores=here.cores, memory_bytes=host
+    )
+
+
+def _planned(selected: selection.Selection, spec: "DeviceSpec") -> "list[PlannedCell]":
+    """Every cell with its forecast, from stored programs or from such as are traced now."""
+    from bench.backends import forbids
+    from bench.report.plan import PlannedCell
+
+    device = selected.hardware.device
+    reasons = {one.cell.id: forbids(one.cell, device) for one in selected.plans}
+    forecasts, why = forecasts_of(
+        [one.cell for one in selected.plans if reasons[one.cell.id] is None],
+        device,
+        selected.matrix.workload.name,
+        selected.matrix.workload_folder,
+    )
+    return [
+        PlannedCell(
+            plan=one,
+            forecast=forecasts.get(one.cell.id),
+            reason=reasons[one.cell.id] or why.get(one.cell.id),
+            capacity_bytes=min(spec.memory_bytes, one.cell.memory_limit_bytes or spec.memory_bytes),
+        )
+        for one in selected.plans
+    ]
+
+
+def forecasts_of(
+    cells: "Sequence[Cell]", device: "Literal['cpu', 'cuda']", workload: str, folder: str | None
+) -> "tuple[dict[str, Forecast], dict[str, str]]":
+    """By the cell's id: its forecast, or why there is none. Shows on stderr what is traced."""
+    from bench.backends.forecast import forecast, not_planned
+    from bench.launch.tracing import traced
+    from bench.machine import libraries
+    from bench.records.program import Program
+    from bench.store import calibrations, programs
+    from bench.sweep import sources
+
+    why = {cell.id: reason for cell in cells if (reason := not_planned(cell))}
+    known = {name: version for name, version in libraries().items() if name in ("torch", "transformers")}
+    files = sources.of(workload)
+    requests = {
+        cell.id: programs.request_of(cell, device, BATCHES, files, known) for cell in cells if cell.id not in why
+    }
+    number = len({request.key for request in requests.values()})
+    done = 0
+
+    def finished(found: object) -> None:
+        nonlocal done
+        done += 1
+        took = f" in {found.seconds:.0f} s" if isinstance(found, Program) else ""
+        typer.echo(f"bench: traced program {done}, of at most {number}{took}", err=True)
+
+    found = traced(list(requests.values()), folder, calibrations.folder(), finished)
+    forecasts: dict[str, Forecast] = {}
+    for cell in cells:
+        if cell.id in why:
+            continue
+        program = found[requests[cell.id].key]
+        if isinstance(program, Program):
+            forecasts[cell.id] = forecast(cell, program)
+        else:
+            why[cell.id] = f"its model does not run without numbers: {program.reason}"
+    sys.stderr.flush()
+    return forecasts, why

@@ -1,0 +1,56 @@
+"""Reads the user's own devices to plan for."""
+
+from pathlib import Path
+
+from pydantic import Field
+
+from bench.errors import InputError
+from bench.matrix import yaml_file
+from bench.matrix.validation import validate
+from bench.matrix.yaml_file import place_of
+from bench.records.base import Frozen, Positive
+from bench.records.devices import DeviceSpec
+from bench.units import quantity
+
+
+class _Entry(Frozen):
+    memory: str
+    """Such as 80GiB."""
+    bf16_flops_per_s: Positive | None = None
+    fp32_flops_per_s: Positive | None = None
+    bandwidth_bytes_per_s: Positive | None = None
+    link_bytes_per_s: Positive | None = None
+    source: str = "a file of the user"
+
+
+class _File(Frozen):
+    devices: dict[str, _Entry] = Field(min_length=1)
+
+
+def read(path: Path) -> dict[str, DeviceSpec]:
+    """The devices in a file, by name.
+
+    Raises:
+        InputError: the file cannot be read, or a device is not valid.
+    """
+    document = yaml_file.read(path)
+    if not isinstance(document.data, dict):
+        raise InputError("holds no devices", where=str(path), fix="devices: {mine: {memory: 80GiB}}")
+    file = validate(
+        _File,
+        dict(document.data),
+        lambda key: (key, place_of(document.places, key)),
+        lambda name: yaml_file.suggest(name, _Entry.model_fields),
+    )
+    found = {}
+    for name, entry in file.devices.items():
+        try:
+            memory = round(quantity(entry.memory, "bytes")[0])
+        except ValueError as error:
+            key = ("devices", name, "memory")
+            raise InputError(
+                str(error), where=place_of(document.places, key), field=f"devices.{name}.memory"
+            ) from error
+        rates = entry.model_dump(exclude={"memory"})
+        found[name] = DeviceSpec(name=name, memory_bytes=memory, **rates)
+    return found

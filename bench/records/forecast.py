@@ -1,0 +1,97 @@
+"""What one cell will hold in memory, as its program predicts it, at any batch."""
+
+import math
+from typing import Annotated
+
+from pydantic import Field
+
+from bench.records.base import Count, Device, Frozen, Share
+from bench.records.cell import Cell, Regime
+
+PARTS = (
+    "weights",
+    "masters",
+    "moments",
+    "gradients",
+    "gathered",
+    "buckets",
+    "optimizer",
+    "transport",
+    "inputs",
+    "activations",
+)
+"""All parts of the memory of a rank, in the order in which people read them. ``gathered``: whole units of sharded
+weights. ``optimizer``: what a step of it needs for a short time. ``transport``: copies that a collective makes of its
+own."""
+
+
+class Line(Frozen):
+    """One moment of a step: its memory is a straight line over the batch."""
+
+    when: str
+    """``forward``, ``backward`` or ``optimizer``."""
+    parts: dict[str, Count]
+    """Bytes that do not depend on the batch, by part: see `PARTS`."""
+    fixed_bytes: float
+    """Of activations, at batch 0; a line through two batches may begin below zero."""
+    sample_bytes: float
+    """Of activations, for each sample."""
+
+    @property
+    def at_zero(self) -> float:
+        return sum(self.parts.values()) + self.fixed_bytes
+
+    def at(self, batch: float) -> float:
+        """Bytes at this batch."""
+        return self.at_zero + self.sample_bytes * batch
+
+
+class Forecast(Frozen):
+    """The prediction for one cell."""
+
+    cell: Cell
+    device: Device
+    lines: Annotated[tuple[Line, ...], Field(min_length=1)]
+    """Each decides the peak at some batches, the smallest first."""
+    input_bytes: Count
+    """Of one sample of the batches that are on the device at once."""
+    allowance_bytes: Count
+    """Outside torch's tensors: see `bench.backends.allowance`."""
+    apart: Share
+    """By which share the peak of a third batch differs from that of the lines through the first two."""
+    regime: Regime
+    """That the cell asks for; nothing was observed."""
+    unit_parameters: dict[int, Count]
+    """Parameters of the units by how often a step runs their forward."""
+    flops: dict[str, tuple[float, float]]
+    """Operations of a step by dtype: at batch 0, and for each sample."""
+    kept_bytes: tuple[float, float]
+    """What forward keeps for backward: at batch 0, and for each sample."""
+
+    def line(self, batch: int) -> Line:
+        """The moment of the peak."""
+        return max(self.lines, key=lambda line: line.at(batch))
+
+    def parts(self, batch: int) -> dict[str, float]:
+        """Bytes at the peak by part."""
+        line = self.line(batch)
+        activations = line.fixed_bytes + line.sample_bytes * batch
+        return {**line.parts, "inputs": self.input_bytes * batch, "activations": activations}
+
+    def allocated_bytes(self, batch: int) -> float:
+        """The peak of all tensors of a rank."""
+        return self.line(batch).at(batch) + self.input_bytes * batch
+
+    def needed_bytes(self, batch: int) -> float:
+        """The peak with what is outside the tensors."""
+        return self.allocated_bytes(batch) + self.allowance_bytes
+
+    def largest(self, capacity_bytes: float, *, off: float = 0.0) -> int:
+        """The largest batch that fits; 0 if none does.
+
+        Args:
+            off: by which share the tensors may be more than predicted, or less if it is negative.
+        """
+        room = (capacity_bytes - self.allowance_bytes) / (1 + off)
+        batches = [(room - line.at_zero) / max(line.sample_bytes + self.input_bytes, 1e-9) for line in self.lines]
+        return max(0, math.floor(min(batches)))

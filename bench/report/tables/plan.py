@@ -1,0 +1,139 @@
+"""A plan in words and columns: memory, what fits, and bounds of the time."""
+
+from collections.abc import Callable, Sequence
+
+from pydantic import JsonValue
+
+from bench.records.devices import DeviceSpec
+from bench.records.forecast import PARTS
+from bench.report.plan import OFF, PlannedCell, PlannedRow
+from bench.report.tables.table import Column, Table, table_of
+from bench.units import UNKNOWN, memory_size, ms, percent, rate, size
+
+FITS = {"yes": "yes", "close": "close", "no": "NO"}
+
+
+def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> list[str]:
+    """What the plan is for, and what cannot fit at all."""
+    said = [f"{ranks} × {device.name} with {memory_size(device.memory_bytes)} each: {device.source}."]
+    impossible = [cell.plan.label for cell in cells if cell.impossible]
+    if impossible:
+        said.append(f"Cannot fit at any batch: {'; '.join(impossible)}.")
+    said += [f"Not planned: {cell.plan.label}: {cell.reason}." for cell in cells if cell.reason]
+    return said
+
+
+def tables(rows: Sequence[PlannedRow], device: DeviceSpec) -> list[Table]:
+    """Memory at its peak by part, the largest batches, and the bounds if the rates of the device are known."""
+    if not rows:
+        return []
+    timed = any(row.bounds.step_s is not None for row in rows)
+    return [_memory(rows), _batches(rows), *([_time(rows, device)] if timed else [])]
+
+
+def _memory(rows: Sequence[PlannedRow]) -> Table:
+    used = [part for part in PARTS if any(row.parts.get(part) for row in rows)]
+    return table_of(
+        "Memory of a rank at its peak",
+        rows,
+        [
+            Column[PlannedRow]("cell", lambda row: row.cell.plan.label),
+            Column[PlannedRow]("batch", lambda row: str(row.batch), numeric=True),
+            *(Column[PlannedRow](part, _part(part), numeric=True) for part in used),
+            Column[PlannedRow]("outside", lambda row: size(_allowance(row)), numeric=True),
+            Column[PlannedRow]("peak", lambda row: size(row.needed_bytes), numeric=True, bold=lambda _: True),
+            Column[PlannedRow](
+                "of capacity", lambda row: percent(row.needed_bytes / row.cell.capacity_bytes), numeric=True
+            ),
+            Column[PlannedRow]("in", lambda row: row.when),
+            Column[PlannedRow]("fits", lambda row: FITS[row.fits]),
+        ],
+        notes=(
+            "From the program of one step on the meta device and from what each backend adds; nothing was measured."
+            " gathered: whole units of sharded weights. outside: an allowance for what is not in tensors."
+            f" close: within {percent(OFF)} of the capacity. The caching allocator may hold more than the peak.",
+        ),
+    )
+
+
+def _part(part: str) -> Callable[[PlannedRow], str]:
+    return lambda row: size(row.parts[part]) if row.parts.get(part) else "0"
+
+
+def _allowance(row: PlannedRow) -> float:
+    return 0.0 if row.cell.forecast is None else float(row.cell.forecast.allowance_bytes)
+
+
+def _batches(rows: Sequence[PlannedRow]) -> Table:
+    cells = list({id(row.cell): row.cell for row in rows}.values())
+    return table_of(
+        "Largest batch per rank",
+        cells,
+        [
+            Column[PlannedCell]("cell", lambda cell: cell.plan.label),
+            Column[PlannedCell]("capacity", lambda cell: memory_size(cell.capacity_bytes), numeric=True),
+            Column[PlannedCell]("largest batch", lambda cell: str(cell.largest), numeric=True),
+            Column[PlannedCell]("between", lambda cell: "{} and {}".format(*(cell.range or ())), numeric=True),
+        ],
+        notes=(f"between: if the tensors take {percent(OFF)} more, and if they take {percent(OFF)} less.",),
+    )
+
+
+def _time(rows: Sequence[PlannedRow], device: DeviceSpec) -> Table:
+    priced = any(row.price is not None for row in rows)
+    cost = [
+        Column[PlannedRow](
+            "samples per unit of price, at most", lambda row: rate(row.samples_per_unit_at_most), numeric=True
+        )
+    ]
+    return table_of(
+        "Time of a step: lower bounds, ms",
+        rows,
+        [
+            Column[PlannedRow]("cell", lambda row: row.cell.plan.label),
+            Column[PlannedRow]("batch", lambda row: str(row.batch), numeric=True),
+            Column[PlannedRow]("compute", lambda row: ms(row.bounds.compute_s), numeric=True),
+            Column[PlannedRow]("memory", lambda row: ms(row.bounds.memory_s), numeric=True),
+            Column[PlannedRow]("communication", lambda row: ms(row.bounds.communication_s), numeric=True),
+            Column[PlannedRow]("step, at least", lambda row: ms(row.bounds.step_s), numeric=True),
+            Column[PlannedRow]("without overlap", lambda row: ms(row.bounds.apart_s), numeric=True),
+            Column[PlannedRow]("binds", lambda row: row.bounds.binds or UNKNOWN),
+            Column[PlannedRow]("samples/s, at most", lambda row: rate(row.samples_per_s_at_most), numeric=True),
+            *(cost if priced else []),
+        ],
+        notes=(
+            f"The most that the rates of {device.name} allow; a real step takes longer, often several times. compute:"
+            " operations over the peak rate. memory: bytes that must be moved over the bandwidth. communication: bytes"
+            " that each rank sends over the link. The step is at least the largest of the three.",
+        ),
+    )
+
+
+def records(rows: Sequence[PlannedRow]) -> list[dict[str, JsonValue]]:
+    """One flat record a row, for other programs; base units."""
+    return [_record(row) for row in rows]
+
+
+def _record(row: PlannedRow) -> dict[str, JsonValue]:
+    low, high = row.cell.range or (None, None)
+    return {
+        "cell": row.cell.plan.cell.id,
+        **row.cell.plan.axes,
+        "batch": row.batch,
+        "fits": row.fits,
+        "needed_bytes": round(row.needed_bytes),
+        "capacity_bytes": row.cell.capacity_bytes,
+        **{f"{part}_bytes": round(row.parts.get(part, 0)) for part in PARTS},
+        "outside_bytes": _allowance(row),
+        "peak_in": row.when,
+        "largest_batch": row.cell.largest,
+        "largest_batch_low": low,
+        "largest_batch_high": high,
+        "compute_s_at_least": row.bounds.compute_s,
+        "memory_s_at_least": row.bounds.memory_s,
+        "communication_s_at_least": row.bounds.communication_s,
+        "step_s_at_least": row.bounds.step_s,
+        "binds": row.bounds.binds,
+        "samples_per_s_global_at_most": row.samples_per_s_at_most,
+        "samples_per_unit_at_most": row.samples_per_unit_at_most,
+    }

@@ -1,0 +1,211 @@
+"""Traces the program of a training step on the meta device: nothing is computed, and no weight takes memory."""
+
+import time
+import weakref
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import _engine_run_backward
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils.data import default_collate
+from torch.utils.flop_counter import flop_registry
+
+from bench import workloads
+from bench.records.base import Device
+from bench.records.cell import Cell
+from bench.records.program import Event, Moment, Parameter, Program
+from bench.runner.forward import Batch, Forward
+from bench.runner.kernels import Kernels
+from bench.runner.samples import samples_of
+from bench.runner.setup import task_of
+from bench.runner.unit_names import unit_names
+
+BLOCK_BYTES = {"cuda": 512, "cpu": 64}
+"""What the device's allocator rounds a request up to: `kMinBlockSize` of torch's c10/cuda/CUDACachingAllocator.h, and
+`gAlignment` of c10/core/alignment.h."""
+
+
+class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sums the bytes of all storages that an operator makes, for as long as each lives.
+
+    Args:
+        known: tensors whose storages do not count.
+    """
+
+    def __init__(self, device: Device, known: Iterable[Tensor]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._block = BLOCK_BYTES[device]
+        self._known = [tensor.untyped_storage() for tensor in known]
+        self._storages: dict[int, object] = {id(storage): storage for storage in self._known}
+        self.live = self.peak = self.traffic = 0
+        self.flops = Counter[str]()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        made = [tensor for tensor in tree_leaves(out) if isinstance(tensor, Tensor)]
+        for tensor in made:
+            self._add(tensor.untyped_storage())
+        if not func.is_view:
+            read = (tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor))
+            self.traffic += sum(tensor.numel() * tensor.element_size() for tensor in (*made, *read))
+        if (count := flop_registry.get(func._overloadpacket)) is not None:
+            dtype = next(value.dtype for value in args if isinstance(value, Tensor))
+            self.flops[str(dtype).removeprefix("torch.")] += count(*args, **(kwargs or {}), out_val=out)
+        return out
+
+    def _add(self, storage: torch.UntypedStorage) -> None:
+        key = id(storage)
+        if key in self._storages:
+            return
+        size = -(-storage.nbytes() // self._block) * self._block
+        self._storages[key] = weakref.ref(storage, lambda _: self._drop(key, size))
+        self.live += size
+        self.peak = max(self.peak, self.live)
+
+    def _drop(self, key: int, size: int) -> None:
+        self._storages.pop(key, None)
+        self.live -= size
+
+
+class _Trace:
+    """The events of one step at one batch."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self.events: list[tuple[Event, int | None]] = []
+        self.bytes: list[tuple[int, int]] = []
+
+    def mark(self, event: Event, index: int | None = None) -> None:
+        live = self._live
+        self.events.append((event, index))
+        self.bytes.append((live.peak, live.live))
+        live.peak = live.live
+
+
+def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
+    """The program of ``cell`` as it runs with kernels of ``device``.
+
+    Raises:
+        Exception: whatever the model raises where it needs the values of tensors: on the meta device there are none.
+    """
+    start = time.perf_counter()
+    task = task_of(cell)
+    dtype = torch.bfloat16 if cell.mixed_precision == "bf16" else torch.float32
+    with torch.device("meta"):
+        model = task.build().to(dtype).train()
+    forward = Forward(task, model)
+    units, parameters = _units(model, unit_names(model, workloads.load(cell.workload).units))
+    sample = default_collate([samples_of(cell, task)[0]])
+    traces, lives = [], []
+    for size in batches:
+        done, live = _step(model, forward, _batch(sample, size), units, device)
+        traces.append(done)
+        lives.append(live)
+    first = traces[0]
+    if any(one.events != first.events for one in traces):
+        raise ValueError("the step does other things at another batch")
+    return Program(
+        device=device,
+        batches=batches,
+        parameters=tuple(parameters),
+        weights_bytes=4 if dtype == torch.float32 else 2,
+        buffers_bytes=_bytes(model.buffers()),
+        units=len(units),
+        moments=tuple(
+            Moment(
+                event=event,
+                index=index,
+                peak_bytes=tuple(one.bytes[at][0] for one in traces),
+                live_bytes=tuple(one.bytes[at][1] for one in traces),
+            )
+            for at, (event, index) in enumerate(first.events)
+        ),
+        input_bytes=_bytes(tree_leaves(sample)),
+        flops={name: tuple(live.flops[name] for live in lives) for name in lives[0].flops},
+        traffic_bytes=tuple(live.traffic for live in lives),
+        seconds=time.perf_counter() - start,
+    )
+
+
+def _step(
+    model: nn.Module, forward: Forward, batch: Batch, units: list[nn.Module], device: Device
+) -> tuple[_Trace, Live]:
+    """Forward and backward once, watched."""
+    live = Live(device, [*model.parameters(), *model.buffers(), *tree_leaves(batch)])
+    trace = _Trace(live)
+    with _marked(model, units, trace.mark), Kernels(device), live:
+        loss = forward(model, batch)["loss"]
+        trace.mark("turn")
+        _backward(loss)
+        trace.mark("end")
+    return trace, live
+
+
+def _backward(loss: Tensor) -> None:
+    """`torch.autograd.backward`, which would hide `Kernels` from what checkpointing recomputes."""
+    ones = torch.ones_like(loss)
+    _engine_run_backward((loss,), (ones,), False, False, (), allow_unreachable=True, accumulate_grad=True)
+
+
+@contextmanager
+def _marked(model: nn.Module, units: list[nn.Module], mark: Callable[[Event, int | None], None]) -> Iterator[None]:
+    """While the model has hooks that report its units and gradients."""
+
+    def leaves(index: int, output: Any) -> None:
+        mark("leave", index)
+        if torch._C._current_graph_task_id() == -1:  # else backward repeats the forward
+            for tensor in tree_leaves(output):
+                if isinstance(tensor, Tensor) and tensor.requires_grad:
+                    tensor.register_hook(lambda _: mark("backward", index))  # type: ignore[no-untyped-call]
+
+    def completes(index: int, parameter: Tensor) -> None:
+        parameter.grad = None  # what becomes of it depends on the backend
+        mark("gradient", index)
+
+    hooks: list[Any] = []
+    for index, unit in enumerate(units):
+        hooks.append(unit.register_forward_pre_hook(lambda *_, index=index: mark("enter", index)))
+        hooks.append(unit.register_forward_hook(lambda *given, index=index: leaves(index, given[-1])))
+    for index, parameter in enumerate(model.parameters()):
+        if parameter.requires_grad:
+            accumulated: Any = parameter.register_post_accumulate_grad_hook
+            hooks.append(accumulated(lambda given, index=index: completes(index, given)))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _units(model: nn.Module, names: tuple[str, ...]) -> tuple[list[nn.Module], list[Parameter]]:
+    """The units, and the parameters of the model with the innermost unit of each."""
+    units = [module for module in model.modules() if type(module).__name__ in names]
+    owner = {parameter: index for index, unit in enumerate(units) for parameter in unit.parameters()}
+    return units, [
+        Parameter(elements=one.numel(), unit=owner.get(one), trained=one.requires_grad) for one in model.parameters()
+    ]
+
+
+def _batch(sample: Any, size: int) -> Any:
+    """A batch of samples like the one in ``sample``, without values."""
+    return tree_map(
+        lambda part: part.new_empty((size, *part.shape[1:]), device="meta") if isinstance(part, Tensor) else part,
+        sample,
+    )
+
+
+def _bytes(tensors: Iterable[Any]) -> int:
+    return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, Tensor))
+
+
+def by_program(cells: Iterable[Cell]) -> Mapping[str, list[Cell]]:
+    """Cells grouped by what decides their program: the workload with its options, and the precision."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(f"{cell.workload} {sorted(cell.options.items())} {cell.mixed_precision}", []).append(cell)
+    return groups

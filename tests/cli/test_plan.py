@@ -1,0 +1,94 @@
+"""`bench plan`, with a model that is really traced, and what it refuses."""
+
+import csv
+import io
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import Result
+from commands import bench
+
+pytestmark = pytest.mark.usefixtures("elsewhere")
+
+MATRIX = """
+workload: {name: pi07, preset: tiny, n_layers: 2, vision_layers: 2, num_cams: 1}
+matrix: {backend: [ddp, fsdp2, zero3], batch: probe}
+include: [{backend: single, batch: 4}]
+"""
+
+
+@pytest.fixture
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("BENCH_STATE", str(tmp_path / "state"))
+    (tmp_path / "m.yaml").write_text(MATRIX)
+    return tmp_path / "m.yaml"
+
+
+def plan(*arguments: object) -> Result:
+    return bench("plan", *map(str, arguments))
+
+
+def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> None:
+    first = plan(matrix, "--device", "A100-80GB", "--ranks", "8", "--price", "2.5/h")
+    assert (first.exit_code, first.stderr.count("traced program")) == (0, 1)
+    for words in ("8 × A100-80GB with 80.00 GiB", "Largest batch per rank", "lower bounds", "fsdp2", "compute"):
+        assert words in first.output
+    again = plan(matrix, "--device", "A100-80GB", "--ranks", "8", "--format", "json")
+    assert again.stderr == ""
+    rows = json.loads(again.stdout)
+    assert [row["backend"] for row in rows] == ["ddp", "fsdp2", "zero3", "single"]
+    assert rows[-1]["batch"] == 4
+    assert all(row["needed_bytes"] <= 80 * 2**30 for row in rows)
+    listed = list(csv.DictReader(io.StringIO(plan(matrix, "--device", "H100", "--format", "csv").stdout)))
+    assert len(listed) == 4
+
+    tight = plan(matrix, "--device", "A100-80GB", "--memory", "1600MiB", "--format", "md")
+    assert tight.exit_code == 1
+    assert "Cannot fit at any batch: ddp" in tight.stdout
+
+    own = matrix.with_name("devices.yaml")
+    own.write_text("devices: {mine: {memory: 24GiB, bf16_flops_per_s: 1.0e+14}}\n")
+    assert "× mine with 24.00 GiB" in plan(matrix, "--device", "mine", "--devices", own).stdout
+
+    here = plan(matrix)
+    assert here.exit_code == 0
+    assert "this machine" in here.stdout
+
+
+def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
+    done = plan(matrix, "train.optimizer=muon", "--select", "backend=ddp", "--device", "H100")
+    assert "muon keeps other state than AdamW" in done.stdout
+    done = plan(matrix, "workload.branch_sync=none", "--select", "backend=ddp", "--device", "H100")
+    assert "does not run without numbers" in done.stdout
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--device", "A100-80G"), ("'A100-80G' is not a known device", "did you mean 'A100-80GB'?")),
+        (("--device", "H100", "--price", "cheap"), ("'cheap' is not a price", "2.5/h")),
+        (("--device", "H100", "--memory", "lots"), ("--memory", "is no such quantity")),
+        (("--devices", "missing.yaml"), ("missing.yaml",)),
+    ],
+)
+def test_bad_input_is_one_message(matrix: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
+    done = plan(matrix, *arguments)
+    assert done.exit_code == 2
+    assert all(word in done.stderr for word in words)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("devices: {mine: {memory: lots}}", ("devices.mine.memory", "is no such quantity")),
+        ("devices: {mine: {memry: 24GiB}}", ("devices.mine.memory", "is required")),
+        ("[]", ("holds no devices",)),
+    ],
+)
+def test_a_file_of_devices_is_checked(matrix: Path, text: str, words: tuple[str, ...]) -> None:
+    own = matrix.with_name("devices.yaml")
+    own.write_text(text)
+    done = plan(matrix, "--device", "mine", "--devices", own)
+    assert done.exit_code == 2
+    assert all(word in done.stderr for word in words)

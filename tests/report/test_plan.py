@@ -1,0 +1,115 @@
+"""What fits, and the bounds of the time, of a forecast made by hand."""
+
+import pytest
+from examples import cell, regime
+
+from bench.records.devices import DeviceSpec, spec_of
+from bench.records.forecast import Forecast, Line
+from bench.records.plan import Batch, CellPlan
+from bench.report.bounds import bounds
+from bench.report.plan import PlannedCell, rows
+from bench.report.tables import plan as tables
+
+DEVICE = DeviceSpec(
+    name="mine",
+    memory_bytes=1200,
+    bf16_flops_per_s=100.0,
+    fp32_flops_per_s=10.0,
+    bandwidth_bytes_per_s=1000.0,
+    link_bytes_per_s=50.0,
+    source="a test",
+)
+
+
+def forecast(backend: str = "ddp", parameters: int = 100) -> Forecast:
+    return Forecast(
+        cell=cell(backend),
+        device="cuda",
+        lines=(Line(when="backward", parts={"weights": 200, "moments": 800}, fixed_bytes=0.0, sample_bytes=10.0),),
+        input_bytes=0,
+        allowance_bytes=0,
+        apart=0.0,
+        regime=regime(backend).model_copy(update={"parameters": parameters, "sharded_parameters": 0}),
+        unit_parameters={1: parameters},
+        flops={"bfloat16": (0.0, 400.0), "float32": (5.0, 0.0)},
+        kept_bytes=(0.0, 10.0),
+    )
+
+
+def planned(*batches: Batch, capacity: int = 1200) -> PlannedCell:
+    return PlannedCell(
+        plan=CellPlan(cell=cell(), batches=batches, axes={"backend": "ddp"}),
+        forecast=forecast(),
+        capacity_bytes=capacity,
+    )
+
+
+def test_what_fits_for_sure_what_may_and_what_cannot() -> None:
+    listed = rows([planned(1, 20, 50)], DEVICE)
+    assert [row.fits for row in listed] == ["yes", "close", "no"]
+
+
+def test_a_search_is_planned_at_its_largest_batch() -> None:
+    cells = planned("probe")
+    (row,) = rows([cells], DEVICE)
+    assert (row.batch, row.searched, cells.largest, cells.range) == (20, True, 20, (9, 33))
+    assert not cells.impossible
+    assert planned("probe", capacity=500).impossible
+    assert rows([planned("probe", capacity=500)], DEVICE)[0].batch == 1
+
+
+def test_a_step_takes_at_least_what_the_rates_allow() -> None:
+    found = bounds(forecast(), DEVICE, 2)
+    assert found.compute_s == pytest.approx(2 * 400 / 100 + 5 / 10)
+    # weights twice, masters and moments read and written, what forward keeps written and read
+    assert found.memory_s == pytest.approx((2 * 200 + 2 * (400 + 800) + 2 * 20) / 1000)
+    # an all-reduce of bf16 gradients on two ranks sends them once
+    assert found.communication_s == pytest.approx(200 / 50)
+    assert (found.step_s, found.binds) == (found.compute_s, "compute")
+    assert found.apart_s == pytest.approx(8.5 + 4.0)
+
+
+def test_what_is_not_known_bounds_nothing() -> None:
+    bare = DeviceSpec(name="bare", memory_bytes=1, source="a test")
+    found = bounds(forecast(), bare, 1)
+    assert (found.step_s, found.apart_s, found.binds) == (None, None, None)
+    whole = forecast()
+    zero3 = whole.model_copy(update={"regime": whole.regime.model_copy(update={"sharding": "zero3"})})
+    assert bounds(zero3, DEVICE, 1).communication_s is None  # its formula is an upper bound
+    titles = [table.title for table in tables.tables(rows([planned(1)], bare), bare)]
+    assert len(titles) == 2
+
+
+def test_price_is_of_one_device() -> None:
+    (row,) = rows([planned(2)], DEVICE, price=1.0)
+    assert row.samples_per_s_at_most == pytest.approx(4 / 8.5)
+    assert row.samples_per_unit_at_most == pytest.approx(4 / 8.5 * 3600 / 2)
+    assert rows([planned(2)], DEVICE)[0].samples_per_unit_at_most is None
+
+
+def test_the_page_says_what_cannot_fit_and_what_is_not_planned() -> None:
+    unplanned = PlannedCell(
+        plan=CellPlan(cell=cell("fsdp"), batches=(1,), axes={"backend": "fsdp"}),
+        forecast=None,
+        reason="muon keeps other state than AdamW",
+        capacity_bytes=1200,
+    )
+    cells = [planned("probe", capacity=500), unplanned]
+    said = " ".join(tables.sentences(cells, DEVICE, 2))
+    assert "Cannot fit at any batch: ddp." in said
+    assert "Not planned: fsdp: muon keeps other state than AdamW." in said
+    listed = rows(cells, DEVICE, price=2.0)
+    memory, largest, time = tables.tables(listed, DEVICE)
+    assert memory.rows[0][-1] == "NO"
+    assert largest.rows[0][2] == "0"
+    assert time.headers[-1].startswith("samples per unit of price")
+    (record,) = tables.records(listed)
+    assert (record["fits"], record["largest_batch"], record["weights_bytes"]) == ("no", 0, 200)
+
+
+def test_devices_are_found_by_both_names() -> None:
+    short, driver = spec_of("a100-80gb"), spec_of("NVIDIA A100-SXM4-80GB")
+    assert short == driver
+    assert short is not None
+    assert (short.memory_bytes, short.bf16_flops_per_s) == (80 * 2**30, 312e12)
+    assert spec_of("A100") is None

@@ -1,0 +1,96 @@
+"""Traced programs, held against the same step with real tensors."""
+
+import gc
+from itertools import pairwise
+
+import pytest
+import torch
+from examples import cell as example
+from torch.utils._pytree import tree_leaves
+from torch.utils.data import default_collate
+
+from bench import workloads
+from bench.records.cell import Cell, Measure
+from bench.records.program import Program
+from bench.runner.program import Live, trace
+
+SDPA = {"attention": "sdpa", "grad_ckpt": False}
+
+
+def cell_of(**options: object) -> Cell:
+    kind = workloads.load("pi07")
+    values = kind.Config(preset="tiny", n_layers=2, vision_layers=2, num_cams=1, **options).model_dump(mode="json")
+    return Cell(
+        backend="single", workload="pi07", options=values, num_processes=1, mixed_precision="bf16", measure=Measure()
+    )
+
+
+def peak(program: Program, index: int = 0) -> int:
+    return max(moment.peak_bytes[index] for moment in program.moments)
+
+
+def real_peak(cell: Cell, batch: int) -> int:
+    """The same accounting of a step that really computes."""
+    kind = workloads.load(cell.workload)
+    task = kind.create(kind.Config.model_validate(cell.options))
+    model = task.build().to(torch.bfloat16).train()
+    samples = task.dataset(1)
+    inputs = default_collate([samples[index] for index in range(batch)])
+    live = Live("cpu", [*model.parameters(), *model.buffers(), *tree_leaves(inputs)])
+    hooks = [
+        parameter.register_post_accumulate_grad_hook(lambda one: setattr(one, "grad", None))
+        for parameter in model.parameters()
+    ]
+    gc.collect()
+    with live:
+        torch.autograd.backward(model(inputs)["loss"])
+    assert len(hooks) == len(list(model.parameters()))
+    return live.peak
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("grad_ckpt", [False, True])
+def test_on_meta_a_step_keeps_what_it_keeps_with_numbers(attention: str, grad_ckpt: bool) -> None:
+    cell = cell_of(attention=attention, grad_ckpt=grad_ckpt)
+    assert peak(trace(cell, "cpu", (4, 8))) == pytest.approx(real_peak(cell, 4), rel=0.005)
+
+
+def test_memory_is_a_straight_line_over_the_batch() -> None:
+    program = trace(cell_of(**SDPA), "cpu", (2, 4, 6))
+    for moment in program.moments:
+        low, high = (later - earlier for earlier, later in pairwise(moment.peak_bytes))
+        assert high == pytest.approx(low, rel=0.01, abs=64 * 200)  # every tensor is rounded
+
+
+def test_units_gradients_and_both_halves_of_the_step_are_marked() -> None:
+    program = trace(cell_of(**SDPA), "cpu", (2, 4))
+    events = [moment.event for moment in program.moments]
+    trained = sum(one.trained for one in program.parameters)
+    assert (events.count("gradient"), events.count("turn"), events[-1]) == (trained, 1, "end")
+    # A patch embedding and two vision layers run once; two interleaved layers run in both passes.
+    assert (program.units, events.count("enter"), events.count("leave")) == (5, 7, 7)
+    assert set(program.flops) == {"bfloat16"}
+    assert program.input_bytes > 3 * 2 * 64 * 64
+
+
+def test_checkpointing_repeats_units_in_backward_and_keeps_less() -> None:
+    plain, again = (trace(cell_of(attention="sdpa", grad_ckpt=on), "cpu", (4, 8)) for on in (False, True))
+    assert peak(again) < peak(plain) / 2
+    assert sum(moment.event == "enter" for moment in again.moments) == 13  # all but the patch embedding
+    assert again.flops["bfloat16"][0] > plain.flops["bfloat16"][0]
+
+
+def test_a_gpu_keeps_no_scores_with_fused_attention() -> None:
+    fused, whole = (trace(cell_of(attention=name, grad_ckpt=False), "cuda", (4, 8)) for name in ("sdpa", "eager"))
+    assert peak(fused) < peak(whole)
+    on_cpu = trace(cell_of(attention="eager", grad_ckpt=False), "cpu", (4, 8))
+    assert peak(on_cpu) > peak(whole)  # there, eager attention computes its scores in fp32
+
+
+def test_a_model_that_needs_numbers_says_so() -> None:
+    with pytest.raises(RuntimeError, match="meta"):
+        trace(cell_of(branch_sync="none", **SDPA), "cpu", (2, 4))
+
+
+def test_examples_can_be_traced() -> None:
+    assert trace(example(), "cpu", (1, 2)).batches == (1, 2)
