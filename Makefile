@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
-.PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare perf-stragglers soak fuzz gpu cuda-dry clean
+.PHONY: help install quickstart check test faults long browser picture map perf perf-probe perf-compare perf-plan perf-stragglers soak fuzz gpu cuda-dry clean
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -70,6 +70,9 @@ perf-probe: install ## What a certified batch costs against a loop of launches
 
 perf-compare: install ## Whether the words of a report can be believed on this machine (an hour or two)
 	$(BIN)/python tests/perf/compare_trials.py --table reports/compare_trials.md
+
+perf-plan: install ## Whether bench plan predicts memory, with every backend on two CPU ranks (half an hour)
+	$(BIN)/python tests/perf/plan_peaks.py --table plan_peaks.md
 
 perf-stragglers: install ## Whether bench names planted stragglers on this machine, and no others
 	$(BIN)/python tests/perf/straggler_trials.py

@@ -45,6 +45,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         input_bytes=LOADED[program.device] * program.input_bytes,
         allowance_bytes=allowance_bytes(cell, program.device),
         apart=min(1.0, max((_apart(lines, held, batch, index) for batch, index in third), default=0.0)),
+        assumed=program.assumed,
         regime=_regime(cell, program),
         unit_parameters=_by_runs(program),
         flops={name: _straight(counts, first, second) for name, counts in program.flops.items()},

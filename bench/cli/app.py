@@ -20,7 +20,7 @@ REPORTS = Path("reports")
 COMMANDS = {
     "doctor": ("doctor:doctor", "Check what this machine can run and what is missing"),
     "init": ("init:init", "Write a workload and a matrix to start from"),
-    "plan": ("plan:plan", "Predict memory, the largest batch and bounds of the time, without the devices"),
+    "plan": ("plan:plan", "Predict memory, the largest batch and the least time of a step"),
     "run": ("run:run", "Measure every cell of a matrix; running it again resumes"),
     "probe": ("run:probe", "Find the largest batch that fits and the fastest one"),
     "calibrate": ("calibrate:calibrate", "Learn how much launches of the same attempt differ on this machine"),

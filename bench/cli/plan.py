@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench.cli import selection
-from bench.cli.printing import as_markdown, print_document
+from bench.cli.printing import as_markdown, print_document, print_unreadable
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
@@ -24,8 +24,9 @@ BATCHES = (2, 4, 8)
 
 def plan(
     matrix: Annotated[
-        Path, typer.Argument(metavar="MATRIX", help="The matrix file, or one that comes with bench: quickstart.")
-    ],
+        Path | None,
+        typer.Argument(metavar="MATRIX", help="The matrix file, or one that comes with bench: quickstart."),
+    ] = None,
     overrides: selection.Overrides = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
@@ -47,20 +48,31 @@ def plan(
     price: Annotated[
         str | None, typer.Option(metavar="PRICE", help="Of one device for an hour, in any currency: 2.5/h.")
     ] = None,
+    check: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="RUN", help="Hold the plan against the peaks that this run measured, and print the errors."
+        ),
+    ] = None,
     format_: Annotated[
         Literal["md", "json", "csv"] | None,
         typer.Option("--format", help="Print data or markdown instead of tables for the terminal."),
     ] = None,
 ) -> None:
-    """Predict memory, the largest batch and bounds of the time, without the devices.
+    """Predict memory, the largest batch and the least time of a step.
 
-    Each cell's model runs once without numbers, to see what its step keeps. Nothing is launched. Exits with 1 if a cell
-    does not fit.
+    Needs none of the devices, and launches nothing. Each cell's model runs once without numbers, to see what its step
+    keeps. Exits with 1 if a cell does not fit, or if a run with --check refutes its plan.
     """
     from bench.report.plan import rows
     from bench.report.render import frame
     from bench.report.tables import plan as plan_tables
 
+    if check is not None:
+        _check(check)
+        return
+    if matrix is None:
+        raise InputError("nothing to plan", fix="name a matrix file, or a run with --check")
     cost = None if price is None else _price(price)
     spec, hardware = _device(device, ranks, devices, memory)
     selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude, hardware=hardware)
@@ -81,6 +93,28 @@ def plan(
         else:
             print_document(title, said, tables)
     if any(row.fits == "no" for row in listed) or any(cell.impossible for cell in cells):
+        raise typer.Exit(1)
+
+
+def _check(folder: Path) -> None:
+    """Print the plan of a run's cells beside what was measured; exits with 1 if a peak refutes it."""
+    from bench.report.plan import check
+    from bench.report.summary import summarize
+    from bench.report.tables import plan as plan_tables
+    from bench.store.run_folder import Store
+
+    store = Store(folder)
+    results = store.results()
+    summary = summarize(results)
+    forecasts: dict[str, Forecast] = {}
+    for one in summary.cells:
+        device = one.rows[0].device
+        found, _ = forecasts_of([one.cell], device, one.cell.workload, None)
+        forecasts |= found
+    checked = check(summary, forecasts)
+    print_unreadable([store])
+    print_document(f"Plan of {folder.name}", [plan_tables.verdict(checked)], [plan_tables.check_table(checked)])
+    if not all(one.confirmed for one in checked):
         raise typer.Exit(1)
 
 
@@ -170,6 +204,7 @@ def forecasts_of(
     cells: "Sequence[Cell]", device: "Literal['cpu', 'cuda']", workload: str, folder: str | None
 ) -> "tuple[dict[str, Forecast], dict[str, str]]":
     """By the cell's id: its forecast, or why there is none. Shows on stderr what is traced."""
+    from bench import workloads
     from bench.backends.forecast import forecast, not_planned
     from bench.launch.tracing import traced
     from bench.machine import libraries
@@ -178,6 +213,10 @@ def forecasts_of(
     from bench.sweep import sources
 
     why = {cell.id: reason for cell in cells if (reason := not_planned(cell))}
+    if len(why) == len(cells):
+        return {}, why
+    workloads.search(folder)
+    workloads.load(workload)
     known = {name: version for name, version in libraries().items() if name in ("torch", "transformers")}
     files = sources.of(workload)
     requests = {

@@ -59,6 +59,8 @@ class Forecast(Frozen):
     """Outside torch's tensors: see `bench.backends.allowance`."""
     apart: Share
     """By which share the peak of a third batch differs from that of the lines through the first two."""
+    assumed: Count
+    """See `Program.assumed`."""
     regime: Regime
     """That the cell asks for; nothing was observed."""
     unit_parameters: dict[int, Count]

@@ -51,5 +51,7 @@ class Program(Frozen):
     """Of matrix products, convolutions and attention, by dtype, for each batch."""
     traffic_bytes: tuple[Count, ...]
     """What all operators read and write, for each batch."""
+    assumed: Count = 0
+    """Questions about values that were answered with yes, as there are no values."""
     seconds: float
     """That tracing took."""

@@ -1,6 +1,6 @@
 """What a plan says of the cells of a matrix: what fits, how large a batch may be, and what it costs at least. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -8,6 +8,8 @@ from bench.records.devices import DeviceSpec
 from bench.records.forecast import Forecast
 from bench.records.plan import CellPlan
 from bench.report.bounds import Bounds, bounds
+from bench.report.naming import row_name
+from bench.report.rows import Summary
 
 OFF = 0.10
 """By which share a forecast may be off: see reports/plan_cpu.md."""
@@ -102,3 +104,51 @@ def _fits(needed_bytes: float, capacity_bytes: float) -> Fits:
     if needed_bytes * (1 + OFF) <= capacity_bytes:
         return "yes"
     return "no" if needed_bytes * (1 - OFF) > capacity_bytes else "close"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Checked:
+    """A measured row beside what a plan says of it."""
+
+    name: str
+    batch: int
+    planned_bytes: float
+    measured_bytes: int
+    when: str
+
+    @property
+    def error(self) -> float:
+        """By which share the plan is above the measurement."""
+        return self.planned_bytes / self.measured_bytes - 1
+
+    @property
+    def confirmed(self) -> bool:
+        """Whether the measurement lies within `OFF` of the plan."""
+        return abs(self.measured_bytes / self.planned_bytes - 1) <= OFF
+
+
+def check(summary: Summary, forecasts: Mapping[str, Forecast]) -> list[Checked]:
+    """The measured peaks of a run beside its forecasts, which are by the cell's id.
+
+    On a GPU, the peak of torch's tensors. On a CPU, the growth of the data segment, which the plan's allowance is part
+    of, and which includes what malloc keeps.
+    """
+    found = []
+    for cell in summary.cells:
+        forecast = forecasts.get(cell.cell.id)
+        for row in cell.rows if forecast else ():
+            peak = row.measured.peak_allocated_bytes_rank_max if row.measured else None
+            if forecast is None or not peak or peak <= 0:
+                continue
+            on_cpu = forecast.device == "cpu"
+            planned = forecast.needed_bytes if on_cpu else forecast.allocated_bytes
+            found.append(
+                Checked(
+                    name=row_name(summary, row),
+                    batch=row.batch_per_rank,
+                    planned_bytes=planned(row.batch_per_rank),
+                    measured_bytes=peak,
+                    when=forecast.line(row.batch_per_rank).when,
+                )
+            )
+    return found

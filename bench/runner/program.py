@@ -79,6 +79,7 @@ class _Trace:
         self._live = live
         self.events: list[tuple[Event, int | None]] = []
         self.bytes: list[tuple[int, int]] = []
+        self.assumed = 0
 
     def mark(self, event: Event, index: int | None = None) -> None:
         live = self._live
@@ -128,6 +129,7 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
         input_bytes=_bytes(tree_leaves(sample)),
         flops={name: tuple(live.flops[name] for live in lives) for name in lives[0].flops},
         traffic_bytes=tuple(live.traffic for live in lives),
+        assumed=first.assumed,
         seconds=time.perf_counter() - start,
     )
 
@@ -138,11 +140,12 @@ def _step(
     """Forward and backward once, watched."""
     live = Live(device, [*model.parameters(), *model.buffers(), *tree_leaves(batch)])
     trace = _Trace(live)
-    with _marked(model, units, trace.mark), Kernels(device), live:
+    with _marked(model, units, trace.mark), Kernels(device) as kernels, live:
         loss = forward(model, batch)["loss"]
         trace.mark("turn")
         _backward(loss)
         trace.mark("end")
+    trace.assumed = kernels.assumed
     return trace, live
 
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import Result
-from commands import bench
+from commands import MATRICES, bench
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
+ROOT = MATRICES.parent
 MATRIX = """
 workload: {name: pi07, preset: tiny, n_layers: 2, vision_layers: 2, num_cams: 1}
 matrix: {backend: [ddp, fsdp2, zero3], batch: probe}
@@ -92,3 +93,15 @@ def test_a_file_of_devices_is_checked(matrix: Path, text: str, words: tuple[str,
     done = plan(matrix, "--device", "mine", "--devices", own)
     assert done.exit_code == 2
     assert all(word in done.stderr for word in words)
+
+
+def test_a_run_can_be_held_against_its_plan() -> None:
+    done = plan("--check", ROOT / "reports" / "cpu-tiny")
+    assert done.exit_code == 1
+    assert "9 peaks: median error" in done.stdout
+    assert done.stdout.count("CONFIRMED") + done.stdout.count("REFUTED") == 9
+
+
+def test_a_plan_is_of_a_matrix_or_of_a_run() -> None:
+    done = plan("--device", "H100")
+    assert (done.exit_code, "nothing to plan" in done.stderr) == (2, True)

@@ -1,13 +1,14 @@
 """What fits, and the bounds of the time, of a forecast made by hand."""
 
 import pytest
-from examples import cell, regime
+from examples import cell, regime, result
 
 from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast, Line
 from bench.records.plan import Batch, CellPlan
 from bench.report.bounds import bounds
-from bench.report.plan import PlannedCell, rows
+from bench.report.plan import Checked, PlannedCell, check, rows
+from bench.report.summary import summarize
 from bench.report.tables import plan as tables
 
 DEVICE = DeviceSpec(
@@ -29,6 +30,7 @@ def forecast(backend: str = "ddp", parameters: int = 100) -> Forecast:
         input_bytes=0,
         allowance_bytes=0,
         apart=0.0,
+        assumed=0,
         regime=regime(backend).model_copy(update={"parameters": parameters, "sharded_parameters": 0}),
         unit_parameters={1: parameters},
         flops={"bfloat16": (0.0, 400.0), "float32": (5.0, 0.0)},
@@ -113,3 +115,22 @@ def test_devices_are_found_by_both_names() -> None:
     assert short is not None
     assert (short.memory_bytes, short.bf16_flops_per_s) == (80 * 2**30, 312e12)
     assert spec_of("A100") is None
+
+
+def test_a_plan_beside_measurements_is_confirmed_or_refuted() -> None:
+    close, far = (
+        Checked(name="ddp", batch=1, planned_bytes=planned, measured_bytes=100, when="backward")
+        for planned in (95.0, 80.0)
+    )
+    assert (close.confirmed, far.confirmed) == (True, False)
+    assert far.error == pytest.approx(-0.2)
+    assert "median error 12.5 %, worst 20.0 %. 1 refuted" in tables.verdict([close, far])
+    assert [row[-1] for row in tables.check_table([close, far]).rows] == ["CONFIRMED", "REFUTED"]
+    assert tables.verdict([]) == "Nothing that was measured has a plan."
+
+
+def test_only_measured_rows_of_planned_cells_are_checked() -> None:
+    summary = summarize([result(backend="ddp", batch=2), result(backend="fsdp", batch=2)])
+    cells = {one.cell.backend: one.cell.id for one in summary.cells}
+    (checked,) = check(summary, {cells["ddp"]: forecast()})
+    assert (checked.batch, checked.planned_bytes) == (2, 1020.0)

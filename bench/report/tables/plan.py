@@ -1,14 +1,15 @@
 """A plan in words and columns: memory, what fits, and bounds of the time."""
 
 from collections.abc import Callable, Sequence
+from statistics import median
 
 from pydantic import JsonValue
 
 from bench.records.devices import DeviceSpec
 from bench.records.forecast import PARTS
-from bench.report.plan import OFF, PlannedCell, PlannedRow
+from bench.report.plan import OFF, Checked, PlannedCell, PlannedRow
 from bench.report.tables.table import Column, Table, table_of
-from bench.units import UNKNOWN, memory_size, ms, percent, rate, size
+from bench.units import UNKNOWN, counted, memory_size, ms, percent, rate, size
 
 FITS = {"yes": "yes", "close": "close", "no": "NO"}
 
@@ -19,6 +20,8 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
     impossible = [cell.plan.label for cell in cells if cell.impossible]
     if impossible:
         said.append(f"Cannot fit at any batch: {'; '.join(impossible)}.")
+    if any(cell.forecast and cell.forecast.assumed for cell in cells):
+        said.append("The model asks about values of tensors, which a plan lacks: every such question got a yes.")
     said += [f"Not planned: {cell.plan.label}: {cell.reason}." for cell in cells if cell.reason]
     return said
 
@@ -137,3 +140,35 @@ def _record(row: PlannedRow) -> dict[str, JsonValue]:
         "samples_per_s_global_at_most": row.samples_per_s_at_most,
         "samples_per_unit_at_most": row.samples_per_unit_at_most,
     }
+
+
+def verdict(checked: Sequence[Checked]) -> str:
+    """How far a plan is from the measurements, in one sentence."""
+    if not checked:
+        return "Nothing that was measured has a plan."
+    errors = [abs(one.error) for one in checked]
+    refuted = sum(not one.confirmed for one in checked)
+    return (
+        f"{counted(len(checked), 'peak')}: median error {percent(median(errors))}, worst {percent(max(errors))}."
+        f" {refuted} refuted: further from the plan than {percent(OFF)}."
+    )
+
+
+def check_table(checked: Sequence[Checked]) -> Table:
+    """One row for each measured peak."""
+    return table_of(
+        "Plan and measurement",
+        checked,
+        [
+            Column[Checked]("cell", lambda one: one.name),
+            Column[Checked]("planned", lambda one: size(one.planned_bytes), numeric=True),
+            Column[Checked]("measured", lambda one: size(one.measured_bytes), numeric=True),
+            Column[Checked]("error", lambda one: f"{one.error * 100:+.1f} %", numeric=True),
+            Column[Checked]("peak in", lambda one: one.when),
+            Column[Checked]("verdict", lambda one: "CONFIRMED" if one.confirmed else "REFUTED"),
+        ],
+        notes=(
+            "Peak allocated of the worst rank. On a CPU, measured is the growth of the data segment: it includes what"
+            " malloc keeps of freed tensors, which a plan does not predict.",
+        ),
+    )

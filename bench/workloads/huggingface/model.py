@@ -74,7 +74,9 @@ class Trained(nn.Module):
         Raises:
             InputError: the first forward drew random numbers, or its loss is not finite.
         """
-        before = None if self._checked else _random_state()
+        # On the meta device, where a plan traces the model, there are no numbers to check.
+        planned = next(iter(batch.values())).is_meta
+        before = None if self._checked or planned else _random_state()
         loss: Tensor = self.model(**batch).loss.float()
         if before is not None:
             _check(before, loss)
