@@ -80,8 +80,8 @@ FAMILIES: dict[Family, FamilyTraits] = {
     ),
 }
 """All families. To add one: an entry here, its name in `Family`, its config in `from_accelerate_config`, how the runner
-sets it up in bench/runner/setup.py and bench/runner/device.py, what it shards in bench/report/theory.py, and its
-backends in `BACKENDS`."""
+sets it up in bench/runner/setup.py and bench/runner/device.py, what it shards in bench/report/theory.py and
+adds to memory in bench/backends/holding.py, and its backends in `BACKENDS`."""
 
 NOT_SHARDED = ("none", "NO_SHARD", "zero0", "zero1", "zero2")
 """Values of `Regime.sharding` with whole weights on every rank."""

@@ -1,0 +1,37 @@
+"""The process that traces programs."""
+
+from pathlib import Path
+
+import pytest
+from examples import cell
+
+from bench.launch.tracing import traced
+from bench.records.program import Program
+from bench.store import programs
+from bench.store.programs import NotTraced
+
+SMALL = {"preset": "tiny", "n_layers": 1, "vision_layers": 1}
+
+
+def test_programs_are_traced_once_and_failures_say_why(tmp_path: Path) -> None:
+    good, bad = (
+        programs.request_of(cell(options=options), "cpu", (1, 2), {}, {})
+        for options in (SMALL, {**SMALL, "branch_sync": "none"})
+    )
+    seen: list[object] = []
+    found = traced([good, bad, good], None, tmp_path, seen.append)
+    assert isinstance(found[good.key], Program)
+    failed = found[bad.key]
+    assert isinstance(failed, NotTraced)
+    assert "meta" in failed.reason
+    assert len(seen) == 2
+    assert traced([good], None, tmp_path, seen.append) == {good.key: found[good.key]}
+    assert len(seen) == 2  # it was kept
+
+
+def test_a_process_that_dies_is_a_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.launch.tracing.sys.executable", "/bin/false")
+    request = programs.request_of(cell(options=SMALL), "cpu", (1, 2), {}, {})
+    died = traced([request], None, tmp_path, lambda _: None)[request.key]
+    assert isinstance(died, NotTraced)
+    assert "exit code 1" in died.reason
