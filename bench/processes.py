@@ -108,6 +108,18 @@ def tree(pid: int) -> list[psutil.Process]:
         return []
 
 
+def with_variable(name: str, value: str) -> list[psutil.Process]:
+    """The processes that were started with this variable, as far as this one may see their environment."""
+    import psutil
+
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(name) == value:
+                found.append(process)
+    return found
+
+
 def kill(processes: Sequence[psutil.Process], timeout_s: float = 5) -> list[psutil.Process]:
     """Kill the processes, in any session, and wait until they have ended.
 

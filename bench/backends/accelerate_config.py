@@ -23,11 +23,11 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
         "debug": False,
         "machine_rank": 0,
         "main_training_function": "main",
-        "num_machines": 1,
         "rdzv_backend": "static",
         "same_network": True,
         **backend.config,
         "mixed_precision": cell.mixed_precision,
+        "num_machines": cell.num_nodes,
         "num_processes": cell.num_processes,
         "use_cpu": device == "cpu" and backend.family == "single",
     }
@@ -36,7 +36,9 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
         named = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units)} if units else {}
         config["fsdp_config"] = {**named, **config.get("fsdp_config", {}), **sharding_config(cell)}
     if backend.family == "deepspeed":
-        config["deepspeed_config"] = {**config.get("deepspeed_config", {}), **sharding_config(cell)}
+        # The default of several nodes needs pdsh, and writes the whole environment into a file.
+        spread = {"deepspeed_multinode_launcher": "standard"} if cell.num_nodes > 1 else {}
+        config["deepspeed_config"] = {**config.get("deepspeed_config", {}), **spread, **sharding_config(cell)}
         if "deepspeed_config_file" in config["deepspeed_config"]:
             del config["mixed_precision"]  # accelerate rejects a precision that is set in both files
         else:

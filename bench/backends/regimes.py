@@ -21,6 +21,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     on_cpu = family.distributed_type_on_cpu if device == "cpu" else None
     regime: dict[str, object] = {
         "world_size": cell.num_processes,
+        "ranks_per_node": cell.ranks_per_node,
         "distributed_type": on_cpu or family.distributed_type,
         # With one rank, torch's FSDP1 replaces its strategy by NO_SHARD.
         "sharding": "NO_SHARD" if alone and backend.family == "fsdp" else backend.sharding,

@@ -23,6 +23,7 @@ COMMANDS = {
     "plan": ("plan:plan", "Predict memory, the largest batch and the least time of a step"),
     "run": ("run:run", "Measure every cell of a matrix; running it again resumes"),
     "probe": ("run:probe", "Find the largest batch that fits and the fastest one"),
+    "cancel": ("cancel:cancel", "End the jobs of a run on a cluster"),
     "calibrate": ("calibrate:calibrate", "Learn how much launches of the same attempt differ on this machine"),
     "report": ("report:report", "Show runs as tables, markdown, a web page or data"),
     "compare": ("compare:compare", "Compare two runs of a matrix and find regressions"),

@@ -41,7 +41,7 @@ def _cell(
     one = len(plan.batches) == len(listed) == 1
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
     if cell.script is None:
-        environment = added_environment(cell.num_processes, hardware, user)
+        environment = added_environment(cell.ranks_per_node, hardware, user, nodes=cell.num_nodes)
     else:
         environment = script_environment(cell, hardware)
     files = attempt_files.files(attempt, units, hardware.device, environment, folder)

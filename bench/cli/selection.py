@@ -99,6 +99,7 @@ def read(
     probed: bool = False,
     batch: int | None = None,
     hardware: "Hardware | None" = None,
+    launcher: str = "local",
 ) -> Selection:
     """Load the matrix and select cells.
 
@@ -108,6 +109,8 @@ def read(
         probed: see `bench.matrix.load`.
         batch: for cells whose matrix names none.
         hardware: that the cells are for; by default, this machine's.
+        launcher: where the ranks will run. Only a job of Slurm has several nodes, and nodes may have GPUs that this
+            machine lacks.
 
     Raises:
         InputError: anything wrong in the file or the options; it names the option that was given.
@@ -115,6 +118,7 @@ def read(
     from bench import machine
     from bench.matrix import expand, load
     from bench.matrix.bundled import named
+    from bench.matrix.yaml_file import place_of
 
     options = {**(short or {}), **({"backend": backend} if matrix is None else {})}
     axes = {f"{name}={values}": _option(name, values) for name, values in options.items() if values is not None}
@@ -122,6 +126,16 @@ def read(
     try:
         file = named(matrix) if matrix is not None else None
         loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
+        if launcher == "slurm" and (gpus := loaded.slurm.gpus_per_node):
+            hardware = hardware.model_copy(update={"device": "cuda", "devices": gpus})
+            loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
+        if launcher == "local" and loaded.slurm.nodes > 1:
+            raise InputError(
+                f"{loaded.slurm.nodes} nodes are asked for, and this command runs on one machine",
+                where=place_of(loaded.places, ("slurm", "nodes")),
+                field="slurm.nodes",
+                fix="use `bench run` or `bench probe` with --launcher slurm, or set slurm.nodes=1",
+            )
         if batch is not None:
             loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
         picked = backend if matrix is not None else None

@@ -52,11 +52,12 @@ class OwnLaunch:
         self.hardware = hardware
         self._launch: Launch | None = None
 
-    def prepare(self, num_processes: int) -> None:
+    def prepare(self, cell: Cell) -> None:
         """Nothing: every attempt starts its own processes."""
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         world_size = cell.num_processes
+        assert cell.num_nodes == 1
         added = added_environment(world_size, self.hardware, os.environ)
         self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
         watch = Watch(folder, world_size, limits, on_beat)

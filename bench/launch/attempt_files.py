@@ -24,15 +24,19 @@ def launch_command(
     python: str = "python",
     config_file: Path | str = "accelerate.yaml",
     log_dir: Path | None = None,
+    port: int = 0,
+    machine: Sequence[str] = (),
 ) -> list[str]:
-    """The command line that starts the ranks; accelerate chooses a free port for them.
+    """The command line that starts the ranks of one machine.
 
     Args:
+        port: at which they meet; 0: accelerate chooses a free one.
+        machine: options that say which one of several machines it is.
         log_dir: the folder in which torch makes its folders for the launch; by default, the system's temporary folder.
     """
     accelerate = [python, "-m", "accelerate.commands.launch", "--config_file", str(config_file)]
     logs = [] if log_dir is None else ["--log_dir", str(log_dir)]
-    return [*accelerate, "--main_process_port", "0", *logs, "-m", "bench.runner", *arguments]
+    return [*accelerate, "--main_process_port", str(port), *machine, *logs, "-m", "bench.runner", *arguments]
 
 
 def files(

@@ -11,13 +11,15 @@ RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RAN
 """Variables of a launcher that started bench itself; they would override a launch too."""
 
 
-def added_environment(num_processes: int, hardware: Hardware, user: Mapping[str, str]) -> dict[str, str]:
+def added_environment(
+    ranks_per_node: int, hardware: Hardware, user: Mapping[str, str], *, nodes: int = 1
+) -> dict[str, str]:
     """Variables that bench adds to a launch. What the user has set is kept, except for the variables of `FOREIGN`.
 
     Args:
         user: the environment that bench itself was started with.
     """
-    added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // num_processes)), "TOKENIZERS_PARALLELISM": "false"}
+    added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // ranks_per_node)), "TOKENIZERS_PARALLELISM": "false"}
     added["TORCH_FR_BUFFER_SIZE"] = "2000"  # entries of torch's flight recorder, to explain hangs
     if hardware.device == "cuda":
         # torch.cuda.is_available() then asks NVML and leaves CUDA uninitialised, so that a rank server can still fork.
@@ -27,7 +29,8 @@ def added_environment(num_processes: int, hardware: Hardware, user: Mapping[str,
             added["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     else:
         added |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-        added["GLOO_SOCKET_IFNAME"] = "lo"
+        if nodes == 1:  # else each node has an interface of its own: see bench/launch/slurm/node.py
+            added["GLOO_SOCKET_IFNAME"] = "lo"
     return {name: value for name, value in added.items() if name not in user or name.startswith(FOREIGN)}
 
 

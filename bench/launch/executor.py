@@ -57,8 +57,8 @@ class Context:
 class Executor(Protocol):
     """Runs one prepared attempt folder at a time."""
 
-    def prepare(self, num_processes: int) -> None:
-        """Start what the next attempt of so many ranks needs, without waiting for it."""
+    def prepare(self, cell: Cell) -> None:
+        """Start what the attempts of ``cell`` need, without waiting for it."""
         ...
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult: ...

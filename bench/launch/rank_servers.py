@@ -2,11 +2,11 @@
 
 import math
 import os
-import socket
 import time
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -15,6 +15,8 @@ from bench.launch.accelerate_launch import Launch, OwnLaunch
 from bench.launch.environment import added_environment
 from bench.launch.executor import Context, LaunchResult
 from bench.launch.leashed import END_TIMEOUT_S
+from bench.launch.ports import free_port
+from bench.launch.slurm.spread import SpreadLaunch
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch
 from bench.records.cell import Cell
 from bench.records.hang import Stuck
@@ -25,17 +27,29 @@ START_TIMEOUT_S = 300.0
 """For the imports of all rank servers; a cold file cache can make them slow."""
 
 
-class RankServers:
-    """One `accelerate launch` whose ranks serve many attempts by forking."""
+class World(NamedTuple):
+    """The ranks that one set of servers serves."""
 
-    def __init__(self, folder: Path, num_processes: int, context: Context) -> None:
-        self.folder, self.num_processes, hardware = folder, num_processes, context.hardware
+    ranks: int
+    nodes: int
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.ranks // self.nodes
+
+
+class RankServers:
+    """One `accelerate launch` on each node, whose ranks serve many attempts by forking."""
+
+    def __init__(self, folder: Path, world: World, context: Context) -> None:
+        self.folder, self.world, self.num_processes = folder, world, world.ranks
         config_file = folder / "accelerate.yaml"
-        write_yaml(config_file, _plain_config(num_processes))
-        added = added_environment(num_processes, hardware, os.environ)
-        preloads = ",".join(sorted(context.preloads.get(num_processes, ())))
+        write_yaml(config_file, _plain_config(world))
+        added = added_environment(world.ranks_per_node, context.hardware, os.environ, nodes=world.nodes)
+        preloads = ",".join(sorted(context.preloads.get(world.ranks, ())))
         serve = ["serve", str(folder), preloads, context.workload_folder or "", *context.modules]
-        self.launch = Launch(config_file, folder / "launch.log", serve, added)
+        start = Launch if world.nodes == 1 else partial(SpreadLaunch, world.nodes)
+        self.launch = start(config_file, folder / "launch.log", serve, added)
         self._number = 0
         self._started_s = time.monotonic()
         self.ready = False
@@ -58,11 +72,13 @@ class RankServers:
         return [state for file in files if (state := spool.read(file, ServerState)) is not None]
 
     def alive(self) -> bool:
-        return self.launch.exit_reason() is None and all(processes.runs(state.pid) for state in self.states())
+        """Of several nodes, the launch ends when any server does; a process of another node cannot be asked."""
+        here = self.states()[: self.world.ranks_per_node]
+        return self.launch.exit_reason() is None and all(processes.runs(state.pid) for state in here)
 
     def run(self, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         self._number += 1
-        request = Request(number=self._number, folder=str(folder), port=_free_port())
+        request = Request(number=self._number, folder=str(folder), port=free_port(everywhere=self.world.nodes > 1))
         spool.write(self.folder / "request.json", request)
         watch = Watch(folder, self.num_processes, limits, on_beat)
         cancelled: str | None = None
@@ -94,26 +110,30 @@ class RankServers:
         """When the last child of the newest request had ended; None if a server ended before it could see that."""
         if not self._idle():
             return None
-        return max((state.ended_s for state in self.states() if state.ended_s is not None), default=None)
+        here = self.states()[: self.world.ranks_per_node]  # another node has a clock of its own
+        return max((state.ended_s for state in here if state.ended_s is not None), default=None)
 
     def close(self) -> None:
         self.launch.kill()
 
 
 class Forking:
-    """One launch of rank servers for each number of ranks: started on demand, replaced if they die."""
+    """Rank servers for each number of ranks: started on demand, replaced if they die."""
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._servers: dict[int, RankServers] = {}
+        self._servers: dict[World, RankServers] = {}
         self._own: OwnLaunch | None = None
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         if self._own is None:
-            servers = self._ready(cell.num_processes)
+            servers = self._ready(cell)
             if isinstance(servers, str):
                 return LaunchResult(ranks=[], isolation="fork", launcher_error=servers)
             if reason := next((state.unforkable for state in servers.states() if state.unforkable), None):
+                if cell.num_nodes > 1:
+                    why = f"a rank server cannot fork, and several nodes need one: {reason}"
+                    return LaunchResult(ranks=[], isolation="fork", launcher_error=why)
                 self.context.note(
                     f"a rank server cannot fork: {reason}. Every attempt now gets its own accelerate launch"
                 )
@@ -121,27 +141,29 @@ class Forking:
                 self._own = OwnLaunch(self.context.hardware)
         if self._own is not None:
             return self._own.run(cell, folder, limits, on_beat)
-        result = self._servers[cell.num_processes].run(folder, limits, on_beat)
+        result = self._servers[_world(cell)].run(folder, limits, on_beat)
         if result.launcher_error is not None:
-            self._servers.pop(cell.num_processes).close()
+            self._servers.pop(_world(cell)).close()
         return result
 
-    def prepare(self, num_processes: int) -> None:
+    def prepare(self, cell: Cell) -> None:
         """Start the rank servers, if they do not run yet."""
-        if num_processes not in self._servers and self._own is None:
-            self._servers[num_processes] = RankServers(self.context.new_folder(), num_processes, self.context)
+        if (world := _world(cell)) not in self._servers and self._own is None:
+            self._servers[world] = RankServers(self.context.new_folder(), world, self.context)
 
-    def _ready(self, num_processes: int) -> RankServers | str:
+    def _ready(self, cell: Cell) -> RankServers | str:
         """The servers, once they can take an attempt; or why they cannot."""
-        servers = self._servers.get(num_processes)
+        world = _world(cell)
+        servers = self._servers.get(world)
         if servers is not None and servers.ready and not servers.alive():
-            self._servers.pop(num_processes).close()  # died between two attempts: not the fault of either
-        self.prepare(num_processes)
-        servers = self._servers[num_processes]
+            self._servers.pop(world).close()  # died between two attempts: not the fault of either
+        self.prepare(cell)
+        servers = self._servers[world]
         if not servers.ready:
-            self.context.waiting(f"starting rank servers: {num_processes}")
+            on = f" on {world.nodes} nodes" if world.nodes > 1 else ""
+            self.context.waiting(f"starting rank servers: {world.ranks}{on}")
             if problem := servers.wait_ready():
-                self._servers.pop(num_processes).close()
+                self._servers.pop(world).close()
                 return problem
         return servers
 
@@ -153,15 +175,21 @@ class Forking:
             self._own.close()
 
 
-def _plain_config(num_processes: int) -> dict[str, Any]:
+def _world(cell: Cell) -> World:
+    return World(cell.num_processes, cell.num_nodes)
+
+
+def _plain_config(world: World) -> dict[str, Any]:
     """The config that starts rank servers. It names no backend: every attempt has its own."""
     return {
         "compute_environment": "LOCAL_MACHINE",
-        "distributed_type": "MULTI_GPU" if num_processes > 1 else "NO",
+        "distributed_type": "MULTI_GPU" if world.ranks > 1 else "NO",
         "machine_rank": 0,
         "mixed_precision": "no",
-        "num_machines": 1,
-        "num_processes": num_processes,
+        "num_machines": world.nodes,
+        "num_processes": world.ranks,
+        "rdzv_backend": "static",
+        "same_network": True,
         "use_cpu": False,  # it would stay in the environment of every attempt, and DeepSpeed's could not join
     }
 
@@ -169,9 +197,3 @@ def _plain_config(num_processes: int) -> dict[str, Any]:
 def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
     """Write YAML with the library that accelerate reads it with, so that `no` stays a word."""
     spool.write_text(path, yaml.safe_dump(dict(content), sort_keys=False))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

@@ -34,7 +34,7 @@ class ScriptLaunch:
         self.context = context
         self._script: Leashed | None = None
 
-    def prepare(self, num_processes: int) -> None:
+    def prepare(self, cell: Cell) -> None:
         """Nothing: every attempt starts its own processes."""
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
@@ -90,7 +90,7 @@ class Silence(Watch):
 
 def script_environment(cell: Cell, hardware: Hardware) -> dict[str, str]:
     """The variables that bench adds to a script's environment."""
-    added = added_environment(cell.num_processes, hardware, os.environ)
+    added = added_environment(cell.ranks_per_node, hardware, os.environ)
     # Without it, each of several processes on a CPU takes itself for the only one: its launch config cannot say so.
     return {**added, "ACCELERATE_USE_CPU": "true"} if hardware.device == "cpu" else added
 

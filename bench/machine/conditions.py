@@ -13,6 +13,7 @@ from bench import processes
 from bench.machine import gpus
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.phases import Stage
+from bench.records.slurm import JOB
 
 T = TypeVar("T")
 
@@ -153,9 +154,13 @@ def _core_times() -> tuple[float, float]:
 
 
 def _tree_s() -> float:
-    """CPU seconds of this process and its descendants, including those that have ended and were waited for."""
+    """CPU seconds of this process and its descendants, including those that have ended and were waited for. In a job,
+    also of its tasks, which are nobody's descendants."""
+    ours = {process.pid: process for process in _or_none(lambda: processes.tree(os.getpid())) or ()}
+    if job := os.environ.get(JOB):
+        ours |= {process.pid: process for process in _or_none(lambda: processes.with_variable(JOB, job)) or ()}
     total_s = 0.0
-    for process in _or_none(lambda: processes.tree(os.getpid())) or ():
+    for process in ours.values():
         with contextlib.suppress(psutil.Error):
             total_s += sum(process.cpu_times()[:4])
     return total_s

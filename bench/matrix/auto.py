@@ -11,18 +11,23 @@ from bench.records.machine import Hardware
 from bench.workloads import Definition
 
 
-def num_processes(launch: Launch, hardware: Hardware) -> int:
-    """Ranks of every backend but ``single``."""
+def num_processes(launch: Launch, hardware: Hardware, nodes: int) -> int:
+    """Ranks of every backend but ``single``, on all nodes together.
+
+    Args:
+        hardware: of each node.
+    """
     if launch.num_processes == "auto":
-        return hardware.devices if hardware.device == "cuda" else 2
+        return hardware.devices * nodes if hardware.device == "cuda" else max(2, nodes)
     return launch.num_processes
 
 
-def memory_per_rank(launch: Launch, hardware: Hardware) -> int:
+def memory_per_rank(matrix: Matrix, hardware: Hardware) -> int:
     """Bytes for ``preset: auto``: one GPU's memory, or a rank's share of the host's."""
     if hardware.device == "cuda":
         return hardware.memory_bytes
-    return hardware.memory_bytes // num_processes(launch, hardware)
+    nodes = matrix.slurm.nodes
+    return hardware.memory_bytes // -(-num_processes(matrix.launch, hardware, nodes) // nodes)
 
 
 def resolve_preset(
@@ -48,7 +53,7 @@ def resolve_preset(
 def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
     """Bytes that a rank would need if it held `UNSHARDED_BYTES` of each parameter, and not what it holds with the most
     demanding backend of the matrix."""
-    memory_bytes = memory_per_rank(matrix.launch, hardware)
+    memory_bytes = memory_per_rank(matrix, hardware)
     known = {**BACKENDS, **{name: from_accelerate_config(config) for name, config in matrix.configs.items()}}
     used = [known[name] for name in map(str, matrix.values_of("backend")) if name in known]
     if hardware.device == "cpu" or not used:
@@ -57,7 +62,7 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
     keeps_whole = False in (matrix.train.reshard_after_forward, *matrix.values_of("reshard_after_forward"))
     sizes = [matrix.train.dp_replicate_size, *matrix.values_of("dp_replicate_size")]
     replicas = max(size for size in sizes if isinstance(size, int))
-    ranks = num_processes(matrix.launch, hardware)
+    ranks = num_processes(matrix.launch, hardware, matrix.slurm.nodes)
     held = (
         bytes_per_parameter(one, ranks, replicas=replicas, foreach=foreach, keeps_whole=keeps_whole) for one in used
     )
@@ -75,4 +80,4 @@ def memory_limit(matrix: Matrix, workload: Definition, preset: str, searches: bo
         return int(limit)
     if not searches or hardware.device == "cuda":
         return None
-    return workload.cpu_memory_limits.get(preset, memory_per_rank(matrix.launch, hardware) * 3 // 4)
+    return workload.cpu_memory_limits.get(preset, memory_per_rank(matrix, hardware) * 3 // 4)

@@ -59,13 +59,7 @@ def expand(
     Raises:
         InputError: the workload rejects a value, or a filter matches nothing.
     """
-    if num_processes(matrix.launch, hardware) > hardware.devices > 0:
-        raise InputError(
-            f"{num_processes(matrix.launch, hardware)} processes are more than the GPUs of this machine",
-            where=place_of(matrix.places, ("launch", "num_processes")),
-            field="launch.num_processes",
-            allowed=f"auto, or 1 to {hardware.devices}",
-        )
+    _check_ranks(matrix, hardware)
     workload = script.workload_of(matrix)
     columns = ["backend", *matrix.matrix, *(name for entry in matrix.include for name in entry)]
     plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
@@ -142,7 +136,8 @@ def _cell(
         accelerate=accelerate,
         workload=script.name_of(matrix),
         options=_json(matrix, config, options),
-        num_processes=_ranks(matrix, backend, hardware),
+        num_processes=(ranks := _ranks(matrix, backend, hardware)),
+        num_nodes=matrix.slurm.nodes if ranks > 1 else 1,
         mixed_precision=precision,
         memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
         train=_validate(matrix, Train, train, "train"),
@@ -191,10 +186,40 @@ def _ranks(matrix: Matrix, backend: str, hardware: Hardware) -> int:
     if matrix.command is not None and not script.starts_several(matrix):
         return 1
     if backend == NO_BACKEND:
-        return num_processes(matrix.launch, hardware)
+        return num_processes(matrix.launch, hardware, matrix.slurm.nodes)
     config = matrix.configs.get(backend)
     chosen = BACKENDS[backend] if config is None else backends.from_accelerate_config(config)
-    return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware)
+    return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware, matrix.slurm.nodes)
+
+
+def _check_ranks(matrix: Matrix, hardware: Hardware) -> None:
+    """Raises InputError for more ranks than GPUs, and for ranks that the nodes cannot share evenly."""
+    nodes = matrix.slurm.nodes
+    ranks, gpus = num_processes(matrix.launch, hardware, nodes), hardware.devices * nodes
+    place = place_of(matrix.places, ("launch", "num_processes"))
+    if ranks > gpus > 0:
+        raise InputError(
+            f"{ranks} processes are more than the GPUs of {'this machine' if nodes == 1 else f'{nodes} such nodes'}",
+            where=place,
+            field="launch.num_processes",
+            allowed=f"auto, or 1 to {gpus}",
+        )
+    if nodes == 1:
+        return
+    if matrix.command is not None:
+        raise InputError(
+            "a script runs on one node: it starts its own ranks, and bench does not know how to spread them",
+            where=place_of(matrix.places, ("slurm", "nodes")),
+            field="slurm.nodes",
+            allowed="1",
+        )
+    if ranks % nodes:
+        raise InputError(
+            f"{ranks} processes cannot be spread evenly over {nodes} nodes",
+            where=place,
+            field="launch.num_processes",
+            allowed=f"auto, or a multiple of {nodes}",
+        )
 
 
 def _validate(matrix: Matrix, model: type[Model], values: Combination, section: str) -> Model:

@@ -20,10 +20,11 @@ def refuse_what_cannot_fit(plans: Sequence[CellPlan], device: Device, host_bytes
     for cell in (plan.cell for plan in plans if plan.cell.script is None):
         parameters = _parameters(cell)
         each = int(parameters * _bytes_per_parameter(cell, device))
-        if (needed := each * cell.num_processes) > host_bytes:
+        ranks = cell.ranks_per_node
+        if (needed := each * ranks) > host_bytes:
             raise InputError(
-                f"{cell.backend}: {cell.num_processes} ranks build a model of {parameters / 1e9:.2f} billion parameters"
-                f" on the host. Their weights take {cell.num_processes} × {size(each)} = {size(needed)}, and this"
+                f"{cell.backend}: {ranks} ranks build a model of {parameters / 1e9:.2f} billion parameters"
+                f" on the host. Their weights take {ranks} × {size(each)} = {size(needed)}, and this"
                 f" machine has {size(host_bytes)}",
                 fix="fewer ranks (launch.num_processes), a smaller model, or --force to try it",
             )

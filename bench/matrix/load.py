@@ -168,7 +168,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         for index, entry in enumerate(entries):
             check_names(entry, (section, index), names, places)
     _check_choices(file, places)
-    settings = [*names, *Measure.model_fields, "num_processes", "memory_limit_bytes"]
+    settings = [*names, *Measure.model_fields, "num_processes", "num_nodes", "memory_limit_bytes"]
     for index, claim in enumerate(file.claims):
         for side, given in (("of", claim.of), ("against", claim.against or {}), ("where", claim.where)):
             check_names(given, ("claims", index, side), settings, places)
@@ -198,6 +198,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         exclude=file.exclude,
         include=[resolved(entry, ("include", index)) for index, entry in enumerate(file.include)],
         launch=file.launch,
+        slurm=file.slurm,
         measure=file.measure,
         train=file.train,
         probe=file.probe,
@@ -282,9 +283,9 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
     notes = []
     preset, _ = resolve_preset(matrix, workload, Value(matrix.workload.preset, ("workload", "preset")), hardware)
     if preset != matrix.workload.preset and "preset" not in {**matrix.matrix, **matrix.defaults}:
-        memory = memory_size(memory_per_rank(matrix.launch, hardware))
+        memory = memory_size(memory_per_rank(matrix, hardware))
         notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} per rank")
-    ranks = num_processes(matrix.launch, hardware)
+    ranks = num_processes(matrix.launch, hardware, matrix.slurm.nodes)
     for name, content in matrix.configs.items():
         if from_accelerate_config(content).family == "single":
             if ranks != 1:

@@ -13,6 +13,7 @@ from bench.matrix.yaml_file import Places, canonical
 from bench.records.base import Frozen
 from bench.records.cell import Measure, MixedPrecision, Train
 from bench.records.claim import Claim
+from bench.records.slurm import Slurm
 from bench.records.verdict import Goal
 from bench.units import size
 
@@ -60,7 +61,8 @@ class Launch(Frozen):
     """How the ranks are started."""
 
     num_processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
-    """Number of ranks. ``auto``: one per GPU, or two on a CPU. The backend ``single`` always has one."""
+    """Number of ranks. ``auto``: one per GPU, or on CPUs two, but at least one per
+    node. The backend ``single`` always has one."""
     mixed_precision: MixedPrecision = "bf16"
     memory_limit: (
         Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_whole_size), AfterValidator(_enough), _SIZE_SCHEMA]
@@ -125,6 +127,8 @@ class MatrixFile(Frozen):
     include: list[Values] = Field(default_factory=list)
     """Values to add to the combinations that they do not contradict, or new combinations, as in GitHub Actions."""
     launch: Launch = Launch()
+    slurm: Slurm = Slurm()
+    """With ``--launcher slurm``: the job to ask for."""
     measure: Measuring = Measuring()
     train: Train = Train()
     probe: Goal = Goal()

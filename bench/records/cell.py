@@ -127,6 +127,9 @@ class Cell(Frozen):
     options: Settings
     """Every field of the workload's config, including presets and defaults; or the values that a script gets."""
     num_processes: Annotated[int, Field(ge=1)]
+    """Ranks, on all nodes together."""
+    num_nodes: Annotated[int, Field(ge=1), LATER] = 1
+    """Nodes over which the ranks are spread evenly."""
     mixed_precision: MixedPrecision
     memory_limit_bytes: Annotated[int, Field(ge=1)] | None = None
     """Enforced per rank; null allows all of the device's memory."""
@@ -134,6 +137,16 @@ class Cell(Frozen):
     measure: Measure
     script: Annotated[Script | None, LATER] = None
     """The script that trains, instead of bench's runner. Of the other settings, it gets what its placeholders name."""
+
+    @model_validator(mode="after")
+    def _spread_evenly(self) -> Self:
+        if self.num_processes % self.num_nodes:
+            raise ValueError(f"{self.num_processes} ranks cannot be spread evenly over {self.num_nodes} nodes")
+        return self
+
+    @property
+    def ranks_per_node(self) -> int:
+        return self.num_processes // self.num_nodes
 
     @property
     def id(self) -> str:
@@ -151,6 +164,9 @@ class Regime(Frozen):
     fields."""
 
     world_size: AtLeastOne
+    ranks_per_node: Annotated[AtLeastOne | None, LATER] = None
+    """Ranks that were started on the node of this rank; ``world_size`` if there is one node. null: stored before this
+    field existed."""
     distributed_type: str
     """accelerate's name: NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED."""
     sharding: str

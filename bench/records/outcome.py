@@ -118,6 +118,7 @@ Fault = Literal[
     "launch",
     "rendezvous",
     "nccl_init",
+    "infrastructure",
 ]
 """The kind of failure.
 
@@ -134,8 +135,9 @@ ended            the rank exited without a result
 launch           the launcher or a rank server exited
 rendezvous       the ranks could not connect, such as when a port was taken
 nccl_init        NCCL did not start
+infrastructure   the job that it ran in ended: a node was lost, or the job was cancelled, preempted or out of time
 """
-INFRASTRUCTURE: tuple[Fault, ...] = ("rendezvous", "nccl_init")
+INFRASTRUCTURE: tuple[Fault, ...] = ("rendezvous", "nccl_init", "infrastructure")
 """Temporary faults of the machine: the attempt is retried once. All other faults are results."""
 
 
@@ -206,7 +208,7 @@ THRASHING = KindTraits(word="thrashing", verb="thrashed", tone="warning")
 """How reports show a measured batch that fits and must not be recommended."""
 
 
-SETTINGS = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
+SETTINGS = ("num_nodes", "mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
 """Fields of a cell that hold a default where the source of imported figures does not give a value."""
 
 Isolation = Literal["fork", "launch", "script"]

@@ -118,6 +118,8 @@ class RankOk(Frozen):
 
     kind: Literal["ok"] = "ok"
     rank: Rank
+    node: str | None = None
+    """Where it ran, by the scheduler's name; null if all ranks ran on one node."""
     regime: Regime
     memory: Memory
     step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]

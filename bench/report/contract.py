@@ -33,6 +33,7 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         **({} if cell.script is None else {"command": list(cell.script.command)}),
         **cell.options,
         "num_processes": cell.num_processes,
+        "num_nodes": cell.num_nodes,
         "mixed_precision": cell.mixed_precision,
         "memory_limit_bytes": cell.memory_limit_bytes,
         **train_of(cell),

@@ -23,7 +23,7 @@ from bench.units import counted, ms, percent, rate
 STEP_SHORTER = 0.05
 LOSSES_APART = 0.02
 SAME_LOSS = frozenset(
-    {"backend", "num_processes", "attention", "grad_ckpt", "compile", "fused", "foreach", "branch_sync"}
+    {"backend", "num_processes", "num_nodes", "attention", "grad_ckpt", "compile", "fused", "foreach", "branch_sync"}
     | {"find_unused_parameters", "reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
     | {"cpu_affinity", "memory_limit_bytes", RUN, *OBSERVED}
 )

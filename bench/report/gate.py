@@ -78,10 +78,10 @@ def gate(ranks: Sequence[RankOk]) -> Gate | None:
     )
 
 
-def sentence(found: Straggler) -> str:
+def sentence(found: Straggler, name: str) -> str:
     """For *Rows to doubt*."""
     return (
-        f"rank {found.rank} is a straggler: the others wait {ms(found.cost_s)} ms a step for it"
+        f"{name} is a straggler: the others wait {ms(found.cost_s)} ms a step for it"
         f" ({percent(found.share)} of the step), mostly for its {found.phase}"
         f" (last in {found.n_late} of {counted(found.n_steps, 'phase step')})."
     )

@@ -29,7 +29,8 @@ def ranks_apart(measured: Measured) -> Iterator[str]:
 
 def straggler(measured: Sampled) -> Iterator[str]:
     if measured.gate and measured.gate.straggler:
-        yield sentence(measured.gate.straggler)
+        found = measured.gate.straggler
+        yield sentence(found, measured.ranks[found.rank].name)
 
 
 def phases_miss(measured: Measured) -> Iterator[str]:
@@ -72,7 +73,7 @@ def mean_above_median(measured: Sampled) -> Iterator[str]:
     above = step.mean_s / step.median_s - 1 if step.median_s else 0
     if above > MEAN_ABOVE_MEDIAN:
         yield (
-            f"rank {measured.slowest.rank}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
+            f"{measured.slowest.name}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
             f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
         )
 

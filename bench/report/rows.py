@@ -95,9 +95,14 @@ class Rank:
     work: Work | None = None
     compilation: Compilation | None = None
     checkpoint: Checkpoint | None = None
-    """These five as in `RankOk`."""
+    node: str | None = None
+    """These six as in `RankOk`."""
     dataload_share: float | None
     """Share of `total` that it waits for data; None without a phase window."""
+
+    @property
+    def name(self) -> str:
+        return f"rank {self.rank} ({self.node})" if self.node else f"rank {self.rank}"
 
 
 @dataclass(frozen=True, kw_only=True)

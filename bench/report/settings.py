@@ -26,6 +26,7 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
         "workload": cell.workload,
         **preset,
         "num_processes": cell.num_processes,
+        **({"num_nodes": cell.num_nodes} if cell.num_nodes > 1 else {}),
         "mixed_precision": cell.mixed_precision,
         "memory_limit_bytes": cell.memory_limit_bytes,
         **train_of(cell),

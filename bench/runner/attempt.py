@@ -124,6 +124,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))
     return RankOk(
         rank=here.rank,
+        node=os.environ.get(spool.NODE),
         regime=observed,
         memory=memory,
         step_times_s=tuple(throughput.times_s),

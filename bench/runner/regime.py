@@ -1,5 +1,6 @@
 """Observes the regime that really runs, from the live objects and never from the request."""
 
+import os
 from collections.abc import Iterable
 from typing import Any
 
@@ -34,6 +35,7 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
     moments = (t for state in states for t in state.values() if isinstance(t, Tensor) and t.numel() > 1)
     return Regime(
         world_size=job.accelerator.num_processes,
+        ranks_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # set by torch's agent on each node
         distributed_type=job.accelerator.distributed_type.value,
         sharding=_sharding(job.model),
         parameters=parameters,

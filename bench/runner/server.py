@@ -221,7 +221,8 @@ def _failed(folder: Path, ranks: list[int]) -> bool:
 
 def launch_environment(config_file: Path, port: int) -> dict[str, str]:
     """The variables with which `accelerate launch --config_file` starts a rank, computed by accelerate's own code."""
-    flags = ["--config_file", str(config_file), "--main_process_port", "0"]
+    flags = ["--config_file", str(config_file), "--main_process_port", "0"]  # a free one, which nothing uses
+    flags += ["--machine_rank", os.environ.get("GROUP_RANK", "0")]
     arguments = launch_command_parser().parse_args([*flags, "--module", "bench.runner"])
     arguments, defaults, precision_from_file = _validate_launch_command(arguments)
     if arguments.use_deepspeed:
@@ -236,4 +237,5 @@ def launch_environment(config_file: Path, port: int) -> dict[str, str]:
         # A single server has no elastic agent that would set these.
         environment = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "LOCAL_WORLD_SIZE": "1", **environment}
     threads = os.environ["OMP_NUM_THREADS"]
-    return {**environment, "OMP_NUM_THREADS": threads, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    meeting = {"MASTER_ADDR": os.environ.get(spool.MAIN_ADDRESS, "127.0.0.1"), "MASTER_PORT": str(port)}
+    return {**environment, "OMP_NUM_THREADS": threads, **meeting}

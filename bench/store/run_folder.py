@@ -11,6 +11,7 @@ reports/<name>/
     servers/                          logs of the rank servers
     imported/                         the files that imported figures come from
     until.json                        how `bench run --until` ended
+    slurm/, claims/                   jobs, and what each measures: see bench/store/jobs.py and claims.py
     .room                             reserved disk space while a run uses the folder: see bench/machine/disk.py
 """
 
@@ -34,11 +35,10 @@ from bench.records.machine import Machine
 from bench.records.outcome import Result
 from bench.records.until import Until
 from bench.records.verdict import Probe
-from bench.store import newest_run, run_lock, spool
+from bench.store import newest_run, run_lock, spool, tries
 from bench.store.spool import Walked
 
 Model = TypeVar("Model", bound=BaseModel)
-
 
 SLUG = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """A folder's name, which cannot lead out of `attempts/`."""
@@ -61,8 +61,11 @@ class Store:
         """Files that could not be used, and why. Grows as files are read."""
 
     @contextmanager
-    def open(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> Iterator[None]:
-        """Lock the folder for one run, creating it where needed. Imported figures have no matrix.
+    def open(
+        self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None, *, shared: bool = False
+    ) -> Iterator[None]:
+        """Lock the folder for one run, creating it where needed; ``shared`` with others that claim each of their cells.
+        Imported figures have no matrix.
 
         Raises:
             InputError: another run uses it, its machine is unlike this one, or it cannot be written, now or later
@@ -70,14 +73,15 @@ class Store:
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            mine = (file.name.startswith(".") for file in self.root.iterdir())  # left by a run that was killed early
+            # left by a run that was killed early, or that is only about to begin in its job
+            mine = (file.name.startswith(".") or file.name == "slurm" for file in self.root.iterdir())
             if not (self.root / "run.json").exists() and not self._holds_results() and not all(mine):
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
         except OSError as error:
             raise disk.refused(self.root, error) from error
-        with run_lock.held(self.root), disk.said_once(self.root):
+        with run_lock.held(self.root, shared=shared), disk.said_once(self.root):
             self._prepare(machine, cells, matrix_text)
             yield
 
@@ -203,14 +207,12 @@ class Store:
             shutil.rmtree(spool.checkpoint_folder(folder), ignore_errors=True)  # bench was killed while it was saved
             aside = self.root / "superseded" / folder.relative_to(self.root / "attempts")
             aside.parent.mkdir(parents=True, exist_ok=True)
-            number = max((int(old.suffix[1:]) for old in self._aside(folder)), default=-1) + 1
+            number = max((int(old.suffix[1:]) for old in tries.aside(self.root, folder)), default=-1) + 1
             folder.rename(aside.with_name(f"{aside.name}.{number}"))
 
-    def _aside(self, folder: Path) -> list[Path]:
-        """The superseded folders of one attempt, the oldest first."""
-        parent = (self.root / "superseded" / folder.relative_to(self.root / "attempts")).parent
-        found = {number: file for file in parent.glob(f"{folder.name}.*") if (number := file.suffix[1:]).isdigit()}
-        return [found[number] for number in sorted(found, key=int)]
+    def lost(self, attempt: Attempt) -> list[str]:
+        """See `tries.lost`."""
+        return tries.lost(self.root, self.folder(attempt))
 
     def finish(self, result: Result) -> None:
         """Store an attempt's outcome. It is on disk when this returns."""
@@ -270,7 +272,7 @@ class Store:
     def _read(self, slug: str) -> Result | None:
         """The attempt's result. The earlier one while it is measured again, or if that was interrupted."""
         folder = self.root / "attempts" / slug
-        for kept in (folder, *reversed(self._aside(folder) if folder.is_dir() else [])):
+        for kept in (folder, *reversed(tries.aside(self.root, folder) if folder.is_dir() else [])):
             file = kept / "result.json"
             found = self._load(file, Result)
             if found is not None and self._belongs(file, found.attempt.slug, slug):

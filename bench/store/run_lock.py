@@ -11,8 +11,11 @@ from bench.machine import disk
 
 
 @contextmanager
-def held(root: Path) -> Iterator[None]:
+def held(root: Path, *, shared: bool = False) -> Iterator[None]:
     """Hold the folder's lock. Its file names this process.
+
+    Args:
+        shared: with others that share it, too.
 
     Raises:
         InputError: another process holds it, or the folder cannot be written.
@@ -22,7 +25,7 @@ def held(root: Path) -> Iterator[None]:
     except OSError as error:
         raise disk.refused(root, error) from error
     try:
-        _lock(lock, root)
+        _lock(lock, root, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         with disk.said_once(root):
             os.ftruncate(lock, 0)
             os.pwrite(lock, str(os.getpid()).encode(), 0)
@@ -31,9 +34,9 @@ def held(root: Path) -> Iterator[None]:
         os.close(lock)
 
 
-def _lock(lock: int, root: Path) -> None:
+def _lock(lock: int, root: Path, kind: int) -> None:
     try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, kind | fcntl.LOCK_NB)
     except OSError as error:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
         raise InputError(

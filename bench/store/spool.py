@@ -19,6 +19,8 @@ A spool folder, one per launch of rank servers:
 
     server<N>.json   its state: ready, and the number of the last request it has finished
     request.json     the newest request
+    meeting.json     with several nodes: where the launchers of all nodes meet, written by the first
+    closed           with several nodes: the launchers must end
 """
 
 import os
@@ -38,6 +40,17 @@ from bench.store.beats import read_beat
 
 Model = TypeVar("Model", bound=BaseModel)
 _RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
+
+
+NODE, MAIN_ADDRESS = "BENCH_NODE", "BENCH_MAIN_ADDRESS"
+"""Variables of ranks on several nodes: the name of theirs, and the address of the first."""
+
+
+class Meeting(Frozen):
+    """Where the launchers of all nodes meet."""
+
+    address: str
+    port: int
 
 
 class Spec(Frozen):
@@ -60,7 +73,7 @@ class Request(Frozen):
     folder: str
     """The attempt's folder, absolute."""
     port: int
-    """For the attempt's own rendezvous."""
+    """For the attempt's own rendezvous, free on the first node."""
     cancelled: str | None = None
     """Why the attempt must end, once it must."""
 
@@ -94,6 +107,15 @@ class Walked(Frozen):
 
     rank: int
     footprints: tuple[Footprint, ...]
+
+
+def close(folder: Path) -> None:
+    """Have the launchers of this spool folder end, on every node."""
+    (folder / "closed").touch()
+
+
+def is_closed(folder: Path) -> bool:
+    return (folder / "closed").exists()
 
 
 def ask_for_diagnosis(folder: Path) -> None:

@@ -1,6 +1,7 @@
 """What a launch left -> the outcome of its attempt; and the settings that a script was handed."""
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.diagnosis.classify import classify
@@ -13,8 +14,10 @@ from bench.machine import has_own_memory, oom_kill
 from bench.matrix.script import OF_BENCH
 from bench.records.cell import Attempt, Cell
 from bench.records.machine import Hardware, Machine, StatedHardware
-from bench.records.outcome import SETTINGS, Outcome
+from bench.records.outcome import SETTINGS, Failed, Isolation, Outcome, Result
+from bench.records.plan import CellPlan
 from bench.records.script import ScriptEnd
+from bench.records.sources import Sources
 
 
 def outcome_of(launched: LaunchResult, cell: Cell, hardware: Hardware | StatedHardware) -> Outcome:
@@ -47,6 +50,35 @@ def outcome_of_attempt(
     if launched.script is None:
         return outcome_of(launched, attempt.cell, machine.hardware)
     return script_outcome(launched.script, oom_kill.killed_since(kills), attempt, folder, machine, note)
+
+
+def result_of(
+    plan: CellPlan,
+    attempt: Attempt,
+    outcome: Outcome,
+    machine: Machine,
+    started: datetime | None = None,
+    wall_s: float = 0.0,
+    isolation: Isolation | None = None,
+    sources: Sources | None = None,
+) -> Result:
+    """What is stored of an attempt; by default, of one for which nothing was launched."""
+    return Result(
+        attempt=attempt,
+        axes=plan.axes,
+        outcome=outcome,
+        machine=machine,
+        isolation=isolation,
+        started_at=(started or datetime.now(UTC)).isoformat(timespec="seconds"),
+        wall_s=wall_s,
+        stated=handed_over(attempt.cell),
+        sources=sources,
+    )
+
+
+def given_up(lost: list[str]) -> Failed:
+    """The outcome of an attempt whose machine went away each time that it was tried."""
+    return Failed(fault="infrastructure", rank=None, phase=None, reason=lost[-1])
 
 
 def script_outcome(

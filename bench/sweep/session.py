@@ -28,6 +28,7 @@ from bench.store.run_folder import Store
 from bench.sweep import sources
 from bench.sweep.progress import Progress
 from bench.sweep.reuse import Rerun
+from bench.sweep.share import Share
 from bench.sweep.sweep import Sweep
 
 
@@ -44,6 +45,7 @@ def opened(
     isolation: Isolation = "fork",
     limits: Limits | None = None,
     keep_matrix: bool = False,
+    share: Share | None = None,
 ) -> Iterator[Sweep]:
     """The sweep of ``plans`` in ``folder``.
 
@@ -51,6 +53,7 @@ def opened(
         keep_stale: keep stored results that other sources made.
         limits: how long attempts may take; by default the limits of the matrix.
         keep_matrix: do not write the folder's `matrix.yaml`.
+        share: what this process measures, where others measure in the same folder; None: it is alone.
 
     Raises:
         InputError: another run uses the folder, its results come from a different machine, or ranks would not find
@@ -67,7 +70,8 @@ def opened(
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
-    with store.open(record, [plan.cell for plan in plans], None if keep_matrix else matrix.text()):
+    text = None if keep_matrix else matrix.text()
+    with store.open(record, [plan.cell for plan in plans], text, shared=share is not None):
         if learnt := calibrations.newest(record, calibrations.folder()):
             store.keep_calibration(learnt)
         context = Context(
@@ -94,6 +98,7 @@ def opened(
                 limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),
                 rerun=rerun,
                 keep_stale=keep_stale,
+                share=share or Share(),
                 store=store,
                 executor=executor,
                 progress=progress,

@@ -21,7 +21,7 @@ from bench.machine.conditions import Sampler
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.conditions import Conditions
 from bench.records.machine import Hardware, Machine
-from bench.records.outcome import KINDS, Failed, Isolation, Outcome, Result, Skipped
+from bench.records.outcome import KINDS, Failed, Outcome, Result, Skipped
 from bench.records.phases import Stage
 from bench.records.plan import CellPlan
 from bench.records.sources import Sources
@@ -31,9 +31,10 @@ from bench.store.beats import Beat
 from bench.store.run_folder import Store
 from bench.sweep import mistakes, probe, turns
 from bench.sweep.account import account_in
-from bench.sweep.outcomes import handed_over, outcome_of_attempt
+from bench.sweep.outcomes import given_up, outcome_of_attempt, result_of
 from bench.sweep.progress import Progress
 from bench.sweep.reuse import Rerun, Reuse, deserves_another_try
+from bench.sweep.share import Share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +62,7 @@ class Sweep:
     """What the ranks run; None where that is not known."""
     keep_stale: bool = False
     """Keep stored results that other sources made."""
+    share: Share = field(default_factory=Share)
     proven: set[int] = field(default_factory=set, init=False)
     """Numbers of ranks with which this sweep has measured the workload: it keeps to its protocol."""
     noted: set[str] = field(default_factory=set, init=False)
@@ -73,7 +75,8 @@ class Sweep:
             The results of all attempts of the sweep, old and new, in the matrix's order.
         """
         self._first_launches()
-        further = [(plan, attempt) for plan in self.plans for attempt in self._further(plan)]
+        mine = (plan for plan in self.plans if self.share.takes(plan.cell.slug))
+        further = [(plan, attempt) for plan in mine for attempt in self._further(plan)]
         if further:
             self.progress.planned(self.planned())
         for number in sorted({attempt.launch for _, attempt in further}):
@@ -85,6 +88,8 @@ class Sweep:
     def _first_launches(self) -> None:
         ran_out: dict[str, int] = {}  # the smallest batch of a cell that ran out of memory
         for plan, batch in turns.first_round(self.plans, self.seed):
+            if not self.share.takes(plan.cell.slug):
+                continue
             if batch == "probe":
                 probe.CellSearch(self, plan).run()
                 continue
@@ -143,7 +148,7 @@ class Sweep:
         """Start ranks for the first cell that may need them, without waiting: their imports take seconds."""
         first = next((plan.cell for plan in self.plans if self._needs_ranks(plan)), None)
         if first is not None:
-            self.executor.prepare(first.num_processes)
+            self.executor.prepare(first)
 
     def _needs_ranks(self, plan: CellPlan) -> bool:
         """Whether an attempt is not stored, or a search has no verdict."""
@@ -189,11 +194,18 @@ class Sweep:
         if before is not None and before.outcome == outcome:
             return before
         self.store.begin(attempt)
-        return self._result(plan, attempt, outcome, datetime.now(UTC), 0.0, None)
+        return result_of(plan, attempt, outcome, self.machine)
 
     def _measure(self, plan: CellPlan, attempt: Attempt) -> Result:
         """Try once, and a second time if the machine caused the failure, not the attempt."""
-        result = self._try(plan, attempt)
+        lost = self.store.lost(attempt)
+        if len(lost) > 1:
+            result = result_of(plan, attempt, given_up(lost), self.machine)
+        else:
+            self.share.check_time()
+            result = self._try(plan, attempt)
+        if lost:
+            return result.model_copy(update={"retried": f"infrastructure: {lost[0]}"})
         if not deserves_another_try(result):
             return result
         assert isinstance(result.outcome, Failed)
@@ -209,17 +221,22 @@ class Sweep:
         launched, conditions = self.launch(attempt, folder)
         read_s = time.monotonic()
         wall_s = read_s - began_s
-        account = account_in(folder, attempt.cell.num_processes, began_s, launched.ended_s, read_s)
+        account = account_in(folder, attempt.cell.ranks_per_node, began_s, launched.ended_s, read_s)
+
+        def made(outcome: Outcome) -> Result:
+            how = (started, wall_s, launched.isolation, self.sources)
+            return result_of(plan, attempt, outcome, self.machine, *how)
+
         try:
-            outcome = outcome_of_attempt(launched, before, attempt, folder, self.machine, self._note_once)
-            result = self._result(plan, attempt, outcome, started, wall_s, launched.isolation)
+            result = made(outcome_of_attempt(launched, before, attempt, folder, self.machine, self._note_once))
         except ValidationError as error:  # another program has written to a rank's file
             reason = f"its ranks left invalid result files: {spool.why(error)}"
-            outcome = Failed(fault="ended", rank=None, phase=None, reason=reason)
-            result = self._result(plan, attempt, outcome, started, wall_s, launched.isolation)
+            result = made(Failed(fault="ended", rank=None, phase=None, reason=reason))
         if result.outcome.kind in ("failed", "hang"):
             disk.check(self.store.root)  # a full disk ends the run here; this attempt stays unfinished
+            self.share.check_failure()
         self._check_workload(result)
+        self.share.took(wall_s)
         return result.model_copy(update={"conditions": conditions, "account": account})
 
     def _check_workload(self, result: Result) -> None:
@@ -246,7 +263,8 @@ class Sweep:
         """Write the files of a launch to ``folder``, run its ranks, and record what else the machine did."""
         hardware = self.machine.hardware
         assert isinstance(hardware, Hardware)  # this machine's own
-        environment = added_environment(attempt.cell.num_processes, hardware, os.environ)
+        cell = attempt.cell
+        environment = added_environment(cell.ranks_per_node, hardware, os.environ, nodes=cell.num_nodes)
         files = attempt_files.files(
             attempt,
             self.units,
@@ -271,27 +289,6 @@ class Sweep:
         else:
             self.progress.beat(beat.phase, beat.step, beat.steps)
         self.beside.look(beat.phase)
-
-    def _result(
-        self,
-        plan: CellPlan,
-        attempt: Attempt,
-        outcome: Outcome,
-        started: datetime,
-        wall_s: float,
-        isolation: Isolation | None,
-    ) -> Result:
-        return Result(
-            attempt=attempt,
-            axes=plan.axes,
-            outcome=outcome,
-            machine=self.machine,
-            isolation=isolation,
-            started_at=started.isoformat(timespec="seconds"),
-            wall_s=wall_s,
-            stated=handed_over(attempt.cell),
-            sources=None if isolation is None else self.sources,
-        )
 
 
 def _listed(plan: CellPlan) -> list[Attempt]:

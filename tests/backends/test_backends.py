@@ -303,7 +303,7 @@ ZERO = {**CAST, "distributed_type": "DEEPSPEED", "reduction_dtype": "bfloat16", 
 )
 def test_the_regime_asked_for_in_bf16(backend: str, regime: dict[str, object]) -> None:
     world_size = 1 if backend == "single" else 2
-    computed = {"world_size": world_size, "matmul_dtype": "bfloat16"}
+    computed = {"world_size": world_size, "ranks_per_node": world_size, "matmul_dtype": "bfloat16"}
     assert backends.expected_regime(of(backend), "cpu") == {**computed, **regime}
 
 

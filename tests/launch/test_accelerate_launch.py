@@ -20,7 +20,7 @@ from bench.launch import attempt_files
 from bench.launch.accelerate_launch import Launch
 from bench.launch.attempt_files import launch_command
 from bench.launch.environment import FOREIGN, RENDEZVOUS, launch_environment
-from bench.launch.rank_servers import _plain_config, write_yaml
+from bench.launch.rank_servers import World, _plain_config, write_yaml
 from bench.launch.watch import FIRST_STEP_S, LEAST_S, Limits, Watch, cause_of_death, exit_codes
 from bench.records.cell import Attempt
 from bench.records.phases import Stage
@@ -324,7 +324,7 @@ def test_the_folders_that_torch_makes_end_with_the_launch(tmp_path: Path) -> Non
     folder, temporary = tmp_path / "servers", tmp_path / "tmp"
     folder.mkdir()
     temporary.mkdir()
-    write_yaml(folder / "accelerate.yaml", _plain_config(2))
+    write_yaml(folder / "accelerate.yaml", _plain_config(World(2, 1)))
     added = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["serve", str(folder), "single"], added)
     try:

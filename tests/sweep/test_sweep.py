@@ -53,7 +53,7 @@ class Ranks:
         oom = RankOom(rank=0, phase="bwd", message="planted", at=0.0)
         return LaunchResult(ranks=[oom, rank(1)], isolation="fork")
 
-    def prepare(self, num_processes: int) -> None: ...
+    def prepare(self, cell: Cell) -> None: ...
 
     def close(self) -> None: ...
 
@@ -279,8 +279,8 @@ def test_ranks_are_started_beforehand_only_for_what_is_not_stored(
     tmp_path: Path, plans: list[CellPlan], rerun: str | None, first: int | None
 ) -> None:
     class Prepares(Ranks):
-        def prepare(self, num_processes: int) -> None:
-            prepared.append(num_processes)
+        def prepare(self, cell: Cell) -> None:
+            prepared.append(cell.num_processes)
 
     prepared: list[int] = []
     root = tmp_path / "run"

@@ -11,7 +11,7 @@ from bench.units import ms
 def ranks(summary: Summary) -> Table:
     """One row per result that bench measured, with one value a rank in each column."""
     columns = [
-        Column[Sampled]("slowest", lambda measured: f"rank {measured.slowest.rank}"),
+        Column[Sampled]("slowest", lambda measured: measured.slowest.name),
         Column[Sampled]("step ms", lambda measured: ", ".join(map(ms, measured.step_time_s_per_rank))),
         *(Column[Sampled](header, partial(_peaks, kind)) for kind, header in memory_kinds(summary).items()),
     ]

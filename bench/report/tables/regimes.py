@@ -7,10 +7,17 @@ from bench.report.rows import Rank, Sampled, Summary
 from bench.report.tables.table import Column, Table, table_of, without_repeats
 from bench.units import UNKNOWN, percent
 
+
+def _world(regime: Regime) -> str:
+    """``2 × 4``: two nodes of four ranks. One node is not mentioned."""
+    each = regime.ranks_per_node or regime.world_size
+    return str(regime.world_size) if each == regime.world_size else f"{regime.world_size // each} × {each}"
+
+
 REGIME_COLUMNS: list[Column[Regime]] = [
     Column("type", lambda regime: regime.distributed_type),
     Column("sharding", lambda regime: regime.sharding),
-    Column("world size", lambda regime: str(regime.world_size), numeric=True),
+    Column("world size", _world, numeric=True),
     Column("parameters", lambda regime: f"{regime.parameters:,}", numeric=True),
 ]
 DTYPE_COLUMNS: list[Column[Regime]] = [

@@ -1,0 +1,32 @@
+"""`bench cancel`: ends the jobs of a run."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from bench.errors import InputError
+
+
+def cancel(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder: reports/<name>.")],
+) -> None:
+    """End the jobs of a run that waits or runs on a cluster.
+
+    What is measured stays. The same `bench run` resumes.
+    """
+    from bench.launch.slurm.client import Away, Refused, living
+    from bench.launch.slurm.follow import end_jobs
+    from bench.launch.slurm.script import job_name
+    from bench.units import counted
+
+    if not run.is_dir():
+        raise InputError("there is no such folder", where=str(run), allowed="the folder of a run")
+    root = run.absolute()
+    try:
+        numbers = living(job_name(root))
+        end_jobs(root, numbers)
+    except (Away, Refused) as error:
+        raise InputError(f"Slurm: {error}", where=str(run)) from error
+    words = f"{counted(len(numbers), 'job')} cancelled: {', '.join(numbers)}" if numbers else "no job waits or runs"
+    typer.echo(f"{words}; results: {run}")

@@ -1,0 +1,151 @@
+"""`--launcher slurm`: the options, the script, and the jobs that measure; and the part of a run inside of a job."""
+
+import os
+import shutil
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from bench.errors import InputError
+
+if TYPE_CHECKING:
+    from bench.matrix import Matrix
+    from bench.records.plan import CellPlan
+    from bench.sweep.share import Share
+
+Launcher = Literal["local", "slurm", "srun"]
+Where = Annotated[
+    Launcher,
+    typer.Option(
+        help="local: this machine. slurm: submit the command as a job and follow it; with --dry-run, print the script."
+        " srun: inside of a job, use its nodes."
+    ),
+]
+Jobs = Annotated[
+    int, typer.Option(metavar="N", min=1, help="With slurm: so many jobs share the cells and work at a time.")
+]
+Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of a job (slurm.nodes).  [default: 1]")]
+GpusPerNode = Annotated[int | None, typer.Option(metavar="N", help="GPUs of each node (slurm.gpus_per_node).")]
+Partition = Annotated[str | None, typer.Option(metavar="NAME", help="The job's partition (slurm.partition).")]
+Account = Annotated[str | None, typer.Option(metavar="NAME", help="The job's account (slurm.account).")]
+Qos = Annotated[str | None, typer.Option(metavar="NAME", help="The job's quality of service (slurm.qos).")]
+Constraint = Annotated[str | None, typer.Option(metavar="FEATURES", help="What nodes must have (slurm.constraint).")]
+Time = Annotated[str | None, typer.Option(metavar="LIMIT", help="The job's time limit: 2:00:00 (slurm.time).")]
+Sbatch = Annotated[
+    list[str] | None,
+    typer.Option(metavar="OPTION", help="Another option of sbatch: --sbatch=--mem=64G. May be repeated."),
+]
+Prologue = Annotated[
+    list[str] | None,
+    typer.Option(metavar="LINE", help="A line of shell before bench starts: 'module load cuda'. May be repeated."),
+]
+
+
+def overrides(**asked: object) -> list[str]:
+    """The options as overrides of the matrix."""
+    import json  # is also YAML
+
+    return [f"slurm.{name}={json.dumps(value)}" for name, value in asked.items() if value is not None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where a run measures."""
+
+    context: typer.Context
+    """Of the command."""
+    launcher: Launcher
+    jobs: int
+    alone: str | None = None
+    """An option that needs all cells in one job."""
+
+    def check(self, plans: "Sequence[CellPlan]", isolation: str) -> None:
+        """Raises InputError for options that do not go together."""
+        if self.jobs > 1 and self.launcher != "slurm":
+            raise InputError("shares the cells among jobs of Slurm", where="--jobs", fix="add --launcher slurm")
+        if self.jobs > 1 and self.alone:
+            raise InputError("compares cells that other jobs measure", where=self.alone, fix="leave out --jobs")
+        if isolation == "launch" and any(plan.cell.num_nodes > 1 for plan in plans):
+            raise InputError("several nodes need rank servers", where="--isolation launch", fix="use --isolation fork")
+
+    def share(self, matrix: "Matrix", folder: Path) -> "Share | None":
+        """Which part of the run this process measures; None: all of it.
+
+        Raises:
+            InputError: it is to measure inside of a job, and there is none, or it has too few nodes.
+        """
+        if self.launcher == "local":
+            return None
+        from bench.launch.slurm.allocation import of_this_process
+        from bench.sweep.share import Share
+
+        job = of_this_process(folder)
+        if job is None:
+            raise InputError(
+                "this is no job of Slurm", where="--launcher srun", fix="use --launcher slurm, which submits one"
+            )
+        if job.nodes < matrix.slurm.nodes:
+            raise InputError(
+                f"the job has {job.nodes} of the {matrix.slurm.nodes} nodes that cells need",
+                where="--launcher srun",
+                fix=f"submit it with --nodes={matrix.slurm.nodes}",
+            )
+        return Share(takes=job.takes, left_s=job.left_s, is_ending=job.is_ending)
+
+
+def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
+    """The arguments of this command as a job runs it: the same, but for where it measures."""
+    words = [str(context.info_name)]
+    tail: list[str] = []
+    for parameter in context.command.params:
+        value = context.params.get(str(parameter.name))
+        if parameter.name in ("launcher", "jobs", "dry_run", "out") or value is None or value == parameter.default:
+            continue
+        values = list(value) if isinstance(value, list | tuple) else [value]
+        if parameter.param_type_name == "argument":
+            tail += map(str, values)
+        elif value is True:
+            words.append(parameter.opts[0])
+        else:
+            words += [f"{parameter.opts[0]}={one}" for one in values]
+    return [*words, "--launcher=srun", f"--out={folder}", *tail]
+
+
+def run(where: Place, matrix: "Matrix", folder: Path, *, dry_run: bool) -> int:
+    """Submit jobs and follow them until all is measured, or print their script. Returns the exit code.
+
+    Raises:
+        InputError: Slurm refuses the request, or will never run it.
+    """
+    from bench.launch.slurm.script import job_name, script
+
+    root = folder.absolute()
+    name = job_name(root)
+    text = script(
+        matrix.slurm,
+        name,
+        root,
+        python=sys.executable,
+        folder=Path.cwd(),
+        arguments=inner_arguments(where.context, root),
+    )
+    if dry_run:
+        typer.echo(text, nl=False)
+        return 0
+    _check_installed()
+    from bench.cli.jobs_screen import follow
+
+    return follow(root, name, text, where.jobs)
+
+
+def _check_installed() -> None:
+    if shutil.which("sbatch", path=os.environ.get("PATH", os.defpath)) is None:
+        raise InputError(
+            "sbatch is not installed on this machine",
+            where="--launcher slurm",
+            fix="run this where you submit jobs; --dry-run prints the script, for sbatch to take elsewhere",
+        )

@@ -1,0 +1,109 @@
+"""What `bench run` and `bench probe` print around a sweep: the first lines, the report, the last lines."""
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+import typer
+
+from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
+from bench.cli.report_files import calibrations, choices_of, write_reports
+from bench.errors import InputError
+
+if TYPE_CHECKING:
+    from bench.cli.progress import Progress
+    from bench.matrix import Matrix
+    from bench.records.outcome import Result
+    from bench.records.plan import CellPlan
+    from bench.sweep.sweep import Sweep
+
+
+def begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
+    """The first lines: how much there is to do, and what the user should know first."""
+    from bench import machine
+    from bench.sweep.stored_before import stored_before
+
+    finished, attempts = sweep.finished(), sweep.planned()
+    notes = [
+        *matrix.notes,
+        *machine.notes(sweep.machine),
+        *_limits(sweep.plans),
+        *stored_before(sweep),
+        *(_disturbances(sweep) if finished < attempts else []),
+    ]
+    folder = str(sweep.store.root)
+    progress.begin(cells=len(sweep.plans), attempts=attempts, finished=finished, folder=folder, notes=notes)
+
+
+@contextmanager
+def reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
+    """Write the run's report at the end of the sweep, also when Ctrl-C or a signal stops it."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit) as stop:
+        progress.end()
+        resume = (
+            "run the same command again to resume"
+            if not sweep.rerun
+            else "the same command measures the chosen attempts again; attempts that did not start keep earlier results"
+        )
+        with suppress(OSError):  # the terminal may be gone
+            typer.echo(f"interrupted; {resume}: {sweep.store.root}", err=True)
+        if isinstance(stop, SystemExit):
+            raise
+        raise typer.Exit(130) from None
+    finally:
+        stopped_by = sys.exception()
+        try:
+            write_reports(sweep.store)
+        except (InputError, OSError) as error:  # the results are stored, and their exit code counts
+            if not isinstance(stopped_by, InputError | OSError):  # that one is printed, and may be the cause of both
+                with suppress(OSError):
+                    typer.echo(f"bench: the report cannot be written: {error}", err=True)
+
+
+def print_end(sweep: "Sweep", results: "list[Result]", choices: "Sequence[str]", *, went_on: bool) -> None:
+    from bench.report.tables.header import until_words
+    from bench.report.tables.sections import Choices, Report
+    from bench.units import counted
+
+    store = sweep.store
+    # Of a cell that this command did not search, maybe only some results are shown: its verdict is left out.
+    searched = [plan.cell for plan in sweep.plans if "probe" in plan.batches]
+    try:
+        probes = [probe for probe in store.probes() if probe.cell in searched]
+        free = Choices(free=choices_of([choices]))
+        print_report(
+            Report(results=results, probes=probes, choices=free, calibrations=calibrations([store])), console()
+        )
+        print_unreadable([store])
+        if (others := len(store.results()) - len(results)) > 0:
+            typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
+        if went_on and (until := store.until()) is not None:
+            typer.echo(until_words(until))
+        typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
+    except OSError:  # everything is stored, and the exit code says how it went
+        forget_stdout()
+
+
+def _limits(plans: "Sequence[CellPlan]") -> list[str]:
+    """The memory limits that are enforced, or up to where a search goes."""
+    from bench.units import size
+
+    each = "rank" if all(plan.cell.script is None for plan in plans) else "process of the script"
+    doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
+    limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
+    enforced = [
+        f"{doing} with a limit of {size(limit)} per {each} (launch.memory_limit), enforced"
+        for limit in limits
+        if limit is not None
+    ]
+    return enforced or (["probing without a limit, up to the free memory of the device"] if doing == "probing" else [])
+
+
+def _disturbances(sweep: "Sweep") -> list[str]:
+    """What already disturbs measurements on this machine."""
+    from bench.report.conditions import disturbances
+
+    return [f"the machine before the run: {text.removesuffix('.')}" for text in disturbances(sweep.beside.now())]

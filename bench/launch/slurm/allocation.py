@@ -1,0 +1,74 @@
+"""The job that this process runs in: what it measures there, for how long, and whether Slurm is ending it."""
+
+import os
+import time
+from pathlib import Path
+
+from bench.launch.slurm import client
+from bench.launch.slurm.client import Away, Refused, Seen
+from bench.store import jobs
+from bench.store.claims import Claims
+
+ASK_EVERY_S = 30.0
+LOOKS, BETWEEN_S = 3, 1.5
+"""Ranks that Slurm ends may fail before Slurm's state says why."""
+
+
+class Allocation:
+    """The job of this process, in a run folder that it shares with other jobs.
+
+    Args:
+        root: the run folder.
+        number: of the job.
+    """
+
+    def __init__(self, root: Path, number: str) -> None:
+        self._root, self._number = root, number
+        self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
+        self._claims = Claims(root, number, self._is_over)
+        self._seen: dict[str, tuple[float, Seen | None]] = {}
+
+    def takes(self, cell: str) -> bool:
+        return self._claims.take(cell)
+
+    def left_s(self) -> float | None:
+        """Until the job's time limit, as Slurm has it now; None without one, or if Slurm does not answer."""
+        asked_s, seen = self._look(self._number)
+        if seen is None or seen.left_s is None:
+            return None
+        return seen.left_s - (time.monotonic() - asked_s)
+
+    def is_ending(self) -> bool:
+        """Whether Slurm no longer lets the job run."""
+        for look in range(LOOKS):
+            time.sleep(BETWEEN_S if look else 0)
+            _, seen = self._look(self._number, at_most_s=0)
+            if seen is not None and seen.state not in ("RUNNING", "SUSPENDED"):
+                return True
+        return False
+
+    def _is_over(self, owner: str) -> bool:
+        """Whether another job has ended: by its files, and by Slurm where nobody noted it."""
+        job = jobs.of_run(self._root, owner)
+        if job.is_over() or not job.folder.exists():
+            return True
+        asked_s, seen = self._look(owner)
+        return asked_s > 0 and (seen is None or not seen.living)
+
+    def _look(self, number: str, at_most_s: float = ASK_EVERY_S) -> tuple[float, Seen | None]:
+        """When Slurm was asked, and what it said; 0 and None if it does not answer."""
+        asked_s, seen = self._seen.get(number, (0.0, None))
+        if asked_s and time.monotonic() - asked_s < at_most_s:
+            return asked_s, seen
+        try:
+            answer = (time.monotonic(), client.look([number]).get(number))
+        except (Away, Refused):
+            return 0.0, None
+        self._seen[number] = answer
+        return answer
+
+
+def of_this_process(root: Path) -> Allocation | None:
+    """None outside of a job."""
+    number = os.environ.get("SLURM_JOB_ID")
+    return None if number is None else Allocation(root, number)

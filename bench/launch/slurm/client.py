@@ -1,0 +1,151 @@
+"""Slurm's own commands, and what they say. No shell is involved."""
+
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+TIMEOUT_S = 60.0
+"""squeue itself gives up after about 18 s without a controller."""
+LIVING = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STAGE_OUT", "RESIZING", "SIGNALING")
+"""States of a job that is not over; a requeued one waits again."""
+NEVER = {
+    "PartitionNodeLimit": "more nodes than the partition gives to a job",
+    "PartitionTimeLimit": "a longer time limit than the partition's",
+    "BadConstraints": "no node has these features",
+    "InvalidAccount": "the account does not exist, or you are not in it",
+    "InvalidQOS": "the QOS does not exist",
+    "AccountNotAllowed": "the partition does not take this account",
+    "QOSNotAllowed": "this QOS is not allowed here",
+    "AssocMaxWallDurationPerJobLimit": "a longer time limit than your association's",
+    "AssocMaxNodePerJobLimit": "more nodes than your association may use in a job",
+    "QOSMaxWallDurationPerJobLimit": "a longer time limit than the QOS's",
+    "QOSMaxNodePerJobLimit": "more nodes than the QOS gives to a job",
+}
+"""Reasons with which a job waits for ever, unless somebody changes the job or the cluster."""
+_TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
+
+
+class Refused(Exception):
+    """Slurm said no."""
+
+
+class Away(Exception):
+    """Slurm did not answer; that says nothing of any job."""
+
+
+@dataclass(frozen=True)
+class Seen:
+    """A job as Slurm describes it."""
+
+    state: str
+    reason: str = ""
+    nodes: str = ""
+    left_s: float | None = None
+    """Until its time limit; None without one, or before it runs."""
+
+    @property
+    def living(self) -> bool:
+        return self.state in LIVING
+
+
+def submit(script: Path, output: Path) -> str:
+    """Submit a job; returns its id.
+
+    Args:
+        output: where Slurm writes the job's output.
+
+    Raises:
+        Refused: the request can never run, or Slurm takes no job from this user.
+        Away: no controller answers.
+    """
+    done = _run(["sbatch", "--parsable", f"--output={output}", str(script)])
+    if done.returncode == 0:
+        return done.stdout.strip().partition(";")[0]
+    words = _words(done.stderr)
+    if re.search(r"Unable to contact|Socket timed out|Connection refused|Communication|controller", words):
+        raise Away(words)
+    raise Refused(words)
+
+
+def look(jobs: Sequence[str]) -> dict[str, Seen]:
+    """The jobs that Slurm still knows, by id, in one call.
+
+    Raises:
+        Away: no controller answers.
+    """
+    if not jobs:
+        return {}
+    done = _run(["squeue", "-t", "all", "-h", "-j", ",".join(jobs), "-o", "%i|%T|%r|%N|%L"])
+    if done.returncode and "Invalid job id" not in done.stderr:
+        raise Away(_words(done.stderr))
+    found = {}
+    for line in done.stdout.splitlines():
+        job, state, reason, nodes, left = line.strip().split("|", 4)
+        found[job] = Seen(state, reason if reason != "None" else "", nodes, seconds(left))
+    if unknown := [job for job in jobs if job not in found]:
+        found |= _from_accounts(unknown)
+    return found
+
+
+def _from_accounts(jobs: Sequence[str]) -> dict[str, Seen]:
+    """What the accounting database knows; nothing on a cluster without one."""
+    try:
+        done = _run(["sacct", "-n", "-X", "-P", "-j", ",".join(jobs), "-o", "JobID,State"])
+    except Away:
+        return {}
+    pairs = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
+    return {job: Seen(state.split()[0]) for job, state in pairs if state} if done.returncode == 0 else {}
+
+
+def living(name: str) -> list[str]:
+    """Ids of this user's jobs of this name that wait or run, the oldest first.
+
+    Raises:
+        Away: no controller answers.
+    """
+    done = _run(["squeue", "-h", "-u", str(os.getuid()), "-n", name, "-o", "%i"])
+    if done.returncode:
+        raise Away(_words(done.stderr))
+    return sorted(done.stdout.split(), key=lambda job: [int(part) for part in re.findall(r"\d+", job)])
+
+
+def cancel(jobs: Sequence[str]) -> None:
+    """Have Slurm end jobs; nothing for those that are over.
+
+    Raises:
+        Away: no controller answers.
+        Refused: they are somebody else's.
+    """
+    if not jobs:
+        return
+    done = _run(["scancel", *jobs])
+    if done.returncode and "Invalid job id" not in done.stderr:
+        words = _words(done.stderr)
+        raise Refused(words) if "denied" in words else Away(words)
+
+
+def seconds(left: str) -> float | None:
+    """``1-02:03:04``, ``02:03:04`` or ``3:04``; None for the words UNLIMITED, NOT_SET and INVALID."""
+    found = _TIME.fullmatch(left.strip())
+    if found is None:
+        return None
+    days, hours, minutes, rest = (int(part or 0) for part in found.groups())
+    return float(((days * 24 + hours) * 60 + minutes) * 60 + rest)
+
+
+def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    try:
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    except subprocess.TimeoutExpired as error:
+        raise Away(f"{command[0]} did not answer within {TIMEOUT_S:g} s") from error
+    except FileNotFoundError as error:
+        raise Refused(f"{command[0]} is not installed on this machine") from error
+
+
+def _words(errors: str) -> str:
+    """``Invalid partition name specified``: the message without the names of programs."""
+    lines = [re.sub(r"^(\w+: )?(error: |fatal: )?", "", line).strip() for line in errors.splitlines() if line.strip()]
+    return "; ".join(re.sub(r"^Batch job submission failed: ", "", line) for line in lines) or "no reason given"

@@ -1,0 +1,67 @@
+"""`python -m bench.launch.slurm.guard RUN ARGUMENTS...`: runs `bench ARGUMENTS` in a job, and ends it with the job.
+
+It keeps the job's folder: see bench/store/jobs.py. If a node loses its slurmd, Slurm gives the job up and leaves its
+processes alone; the guard then learns it from the file in which another bench noted the job's fate, or asks Slurm.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from bench.launch.slurm import client
+from bench.records.slurm import JOB
+from bench.store import jobs
+from bench.store.jobs import End
+
+BEAT_S = 1.0
+ASK_EVERY_S = 60.0
+
+
+def main(root: Path, arguments: list[str]) -> int:
+    number = os.environ.get("SLURM_JOB_ID")
+    if number is None:
+        print("bench: this runs inside of a Slurm job: submit the script with sbatch", file=sys.stderr)  # noqa: T201
+        return 2
+    job = jobs.of_run(root, number)
+    job.folder.mkdir(parents=True, exist_ok=True)
+    os.environ[JOB] = str(job.folder)
+    leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(os.getpid()), ".", "0"]
+    bench = [sys.executable, "-P", "-m", "bench.cli", *arguments]
+    print(f"bench: the output is in {job.log}", flush=True)  # noqa: T201
+    with job.log.open("ab") as log:
+        process = subprocess.Popen([*leash, *bench], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+    ended: list[int] = []
+    for one in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(one, lambda number, _: ended.append(number))
+    beats, asked_s = 0, time.monotonic()
+    try:
+        while (code := process.poll()) is None and not ended and job.fate() is None:
+            job.beat(beats)
+            beats += 1
+            if time.monotonic() - asked_s > ASK_EVERY_S:
+                asked_s = time.monotonic()
+                if _is_over(number):
+                    break
+            time.sleep(BEAT_S)
+    finally:
+        process.terminate()
+        process.wait()
+    code = code if code is not None else -(ended[0] if ended else signal.SIGTERM)
+    job.set_end(End(exit_code=code))
+    return code if code >= 0 else 128 - code
+
+
+def _is_over(number: str) -> bool:
+    """Whether Slurm says so; no answer says nothing."""
+    try:
+        seen = client.look([number]).get(number)
+    except (client.Away, client.Refused):
+        return False
+    return seen is not None and not seen.living
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

@@ -1,0 +1,89 @@
+"""`python -m bench.launch.slurm.node CONFIG ARGUMENTS...`: the `accelerate launch` of one node, as a task of srun.
+
+The first node chooses the port at which all launches meet. The launch ends with its task, when bench closes the spool
+folder, and when the job is over: a node that has lost its slurmd is not told so by Slurm.
+"""
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+
+from bench.launch.attempt_files import launch_command
+from bench.launch.ports import free_port
+from bench.launch.watch import POLL_S
+from bench.store import jobs, spool
+from bench.store.spool import Meeting
+
+MEET_WITHIN_S = 120.0
+LOOK_EVERY_S = 1.0
+
+
+def main(config_file: Path, arguments: list[str]) -> int:
+    folder, number = config_file.parent, os.environ["SLURM_NODEID"]
+    meeting = _meeting(folder, first=number == "0")
+    os.environ |= {spool.NODE: os.environ.get("SLURMD_NODENAME") or socket.gethostname()}
+    os.environ |= {spool.MAIN_ADDRESS: meeting.address}
+    if os.environ.get("DS_ACCELERATOR") == "cpu":  # gloo would take the interface of the host's name, which may be none
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(meeting.address))
+    scratch = folder / f"torchelastic{number}"
+    machine = ["--machine_rank", number, "--main_process_ip", meeting.address]
+    command = launch_command(
+        arguments,
+        python=sys.executable,
+        config_file=config_file,
+        log_dir=scratch,
+        port=meeting.port,
+        machine=machine,
+    )
+    leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(os.getpid()), ".", "0"]
+    process = subprocess.Popen([*leash, *command], stdin=subprocess.DEVNULL)
+    job = jobs.this_job()
+    try:
+        looked_s = time.monotonic()
+        while (code := process.poll()) is None:
+            time.sleep(POLL_S)
+            if time.monotonic() - looked_s > LOOK_EVERY_S:
+                looked_s = time.monotonic()
+                if spool.is_closed(folder) or (job is not None and job.is_over()):
+                    process.terminate()
+                    process.wait()
+                    return 0
+        return 128 - code if code < 0 else code
+    finally:
+        process.terminate()
+        process.wait()
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _meeting(folder: Path, *, first: bool) -> Meeting:
+    file = folder / "meeting.json"
+    if first:
+        address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or socket.gethostbyname(socket.gethostname())
+        meeting = Meeting(address=address, port=free_port(everywhere=True))
+        spool.write(file, meeting)
+        return meeting
+    deadline = time.monotonic() + MEET_WITHIN_S
+    while (found := spool.read(file, Meeting)) is None:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the first node did not write {file} within {MEET_WITHIN_S:g} s: do all nodes share it?")
+        time.sleep(POLL_S)
+    return found
+
+
+def _interface(address: str) -> str:
+    """The network interface from which this node reaches ``address``."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((address, 9))  # sends nothing
+        own = probe.getsockname()[0]
+    interfaces = psutil.net_if_addrs().items()
+    return next((name for name, addresses in interfaces if any(one.address == own for one in addresses)), "lo")
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), sys.argv[2:]))

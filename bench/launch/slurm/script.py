@@ -1,0 +1,53 @@
+"""The script of a job, as text. Pure."""
+
+import hashlib
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench.records.slurm import Slurm
+
+
+def job_name(root: Path) -> str:
+    """The name of all jobs of one run folder, by which bench finds them again."""
+    short = re.sub(r"[^A-Za-z0-9._-]", "_", root.name)[:40]
+    return f"bench-{short}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
+
+
+def script(asked: Slurm, name: str, root: Path, *, python: str, folder: Path, arguments: Sequence[str]) -> str:
+    """What sbatch is given. It works by hand, too.
+
+    Args:
+        name: of the job.
+        root: the run folder, absolute.
+        python: the interpreter, which must have the same path on the nodes.
+        folder: where bench runs, for a workload to be found.
+        arguments: of `bench` inside the job.
+    """
+    options = [
+        f"--job-name={name}",
+        f"--nodes={asked.nodes}",
+        "--ntasks-per-node=1",
+        "--no-requeue",  # bench itself asks for another job, with another id
+        *(["--exclusive", "--mem=0"] if asked.exclusive else []),
+        *([] if asked.gpus_per_node is None else [f"--gpus-per-node={asked.gpus_per_node}"]),
+        *(
+            f"--{option}={value}"
+            for option in ("partition", "account", "qos", "constraint", "time")
+            if (value := getattr(asked, option)) is not None
+        ),
+        *asked.sbatch,
+    ]
+    guard = [python, "-P", "-m", "bench.launch.slurm.guard", str(root)]
+    lines = [
+        "#!/bin/bash",
+        *(f"#SBATCH {option}" for option in options),
+        "",
+        "# Measures in this job what the run folder does not have yet. Submit it again to go on. Run folder:",
+        f"# {root}",
+        *asked.prologue,
+        f"cd {shlex.quote(str(folder))} || exit 2",
+        f"exec {shlex.join([*guard, *arguments])}",
+    ]
+    return "\n".join(lines) + "\n"

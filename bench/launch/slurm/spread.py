@@ -1,0 +1,49 @@
+"""One `accelerate launch` on each node of this job: one task of srun per node."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.launch.environment import launch_environment
+from bench.launch.leashed import END_TIMEOUT_S, Leashed
+from bench.launch.watch import cause_of_death
+from bench.store import spool
+
+SRUN = ("srun", "--kill-on-bad-exit=1", "--overlap", "--export=ALL", "--cpu-bind=none", "--ntasks-per-node=1")
+"""--overlap: servers for other numbers of ranks may run on the same nodes. The job's first task alone would be bound to
+one core."""
+
+
+class SpreadLaunch(Leashed):
+    """The launches of all nodes, and all processes below them.
+
+    Args:
+        nodes: how many of the job's nodes.
+        config_file: for `accelerate launch`. Its folder, shared by all nodes, is where the launches meet.
+        log: receives the output of all launches.
+        arguments: of `bench.runner`.
+        added: variables that bench adds to the environment.
+    """
+
+    def __init__(
+        self, nodes: int, config_file: Path, log: Path, arguments: Sequence[str], added: Mapping[str, str]
+    ) -> None:
+        self._spool = config_file.parent
+        node = [sys.executable, "-P", "-m", "bench.launch.slurm.node", str(config_file), *arguments]
+        command = [*SRUN, f"--nodes={nodes}", f"--ntasks={nodes}", *node]
+        super().__init__(command, log, launch_environment(os.environ, added, Path(sys.executable).parent))
+
+    def exit_reason(self) -> str | None:
+        """Why a launch has ended, which ends them all; None while they run."""
+        code = self.process.poll()
+        return None if code is None else cause_of_death(code, self.output())
+
+    def kill(self) -> None:
+        """End the launches. Killing srun would leave them alive: each node ends its own, and srun then ends."""
+        spool.close(self._spool)
+        try:
+            self.process.wait(END_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            super().kill()

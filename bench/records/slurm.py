@@ -1,0 +1,45 @@
+"""What a run asks Slurm for: the section ``slurm`` of a matrix."""
+
+from typing import Annotated
+
+from pydantic import AfterValidator, Field, WithJsonSchema
+
+from bench.records.base import Frozen
+
+JOB = "BENCH_JOB"
+"""Variable of all processes of a job: the folder of its files."""
+_WORD = r"^[^\s\"'\\#]+$"
+_TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
+
+
+def _directive(line: str) -> str:
+    if "\n" in line or not line.startswith("-"):
+        raise ValueError("one option of sbatch, such as --mem=64G")
+    return line
+
+
+Word = Annotated[str, Field(pattern=_WORD, max_length=200)]
+Directive = Annotated[str, AfterValidator(_directive), WithJsonSchema({"type": "string", "pattern": "^-[^\\n]*$"})]
+
+
+class Slurm(Frozen):
+    """The job in which `bench run --launcher slurm` measures. What is not given, the cluster decides."""
+
+    nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Nodes of a job. The ranks of a cell are spread evenly over them. The backend ``single`` uses one."""
+    gpus_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
+    """GPUs of each node. null: none are asked for."""
+    partition: Word | None = None
+    account: Word | None = None
+    qos: Word | None = None
+    constraint: Word | None = None
+    """Features that the nodes must have, such as ``a100&ib``."""
+    time: Annotated[str, Field(pattern=_TIME)] | None = None
+    """Time limit of a job in Slurm's words: minutes, ``HH:MM:SS`` or ``D-HH:MM:SS``. A run that needs longer goes on in
+    another job."""
+    exclusive: bool = True
+    """Whole nodes, with all their memory: what others run beside a measurement disturbs it."""
+    sbatch: tuple[Directive, ...] = ()
+    """Other options for sbatch, one ``#SBATCH`` line each, such as ``--mem=64G``."""
+    prologue: tuple[str, ...] = ()
+    """Lines of shell before bench starts on the first node: modules to load, an environment to activate."""

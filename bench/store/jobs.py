@@ -1,0 +1,81 @@
+"""The files of a scheduler's jobs that measure for a run, below its folder `slurm/`:
+
+script.sh          what was submitted last
+<id>.out           what the job wrote before bench started, and the scheduler's own last words
+<id>/output.log    the output of bench in the job
+<id>/script.sh     what was submitted
+<id>/alive         changes every second while the job's guard runs
+<id>/end.json      how bench ended in the job
+<id>/fate.json     how the job ended, as the scheduler told; who reads it ends what is left of the job
+"""
+
+import os
+from pathlib import Path
+
+from bench.records.base import Frozen
+from bench.records.slurm import JOB
+from bench.store import spool
+
+OUT_OF_TIME = 75
+"""bench's exit code in a job that ends too soon for another attempt."""
+
+
+class End(Frozen):
+    """How bench ended in a job."""
+
+    exit_code: int
+    """Negative for a signal."""
+
+
+class Fate(Frozen):
+    """How a job ended."""
+
+    state: str
+    """The scheduler's word, such as NODE_FAIL."""
+    reason: str | None = None
+    asked: bool = False
+    """The user had bench cancel it."""
+
+
+class JobFolder:
+    """The folder of one job."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.id = folder, folder.name
+        self.log = folder / "output.log"
+        self.scheduler_log = folder.with_name(f"{folder.name}.out")
+
+    def alive(self) -> str | None:
+        """What changes while its guard runs; None before it starts."""
+        try:
+            return (self.folder / "alive").read_text()
+        except OSError:
+            return None
+
+    def beat(self, number: int) -> None:
+        spool.write_text(self.folder / "alive", f"{number}\n")
+
+    def end(self) -> End | None:
+        return spool.read(self.folder / "end.json", End)
+
+    def set_end(self, end: End) -> None:
+        spool.write(self.folder / "end.json", end)
+
+    def fate(self) -> Fate | None:
+        return spool.read(self.folder / "fate.json", Fate)
+
+    def set_fate(self, fate: Fate) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        spool.write(self.folder / "fate.json", fate)
+
+    def is_over(self) -> bool:
+        return (self.folder / "fate.json").exists() or (self.folder / "end.json").exists()
+
+
+def of_run(root: Path, job: str) -> JobFolder:
+    return JobFolder(root / "slurm" / job)
+
+
+def this_job() -> JobFolder | None:
+    """The job that this process belongs to."""
+    return JobFolder(Path(folder)) if (folder := os.environ.get(JOB)) else None

@@ -1,0 +1,43 @@
+"""The part of a run that one process measures, where several share its folder, and how long it may take."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from bench.store.jobs import OUT_OF_TIME
+
+MARGIN = 1.5
+"""An attempt may take so many times as long as the longest one before it."""
+
+
+class OutOfTime(SystemExit):
+    """The time of this process ends too soon for another attempt."""
+
+    def __init__(self) -> None:
+        super().__init__(OUT_OF_TIME)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Share:
+    """By default: everything, without a limit."""
+
+    takes: Callable[[str], bool] = lambda _: True
+    """Claims a cell, by its slug; False: another process measures it."""
+    left_s: Callable[[], float | None] = lambda: None
+    """How long this process may still run; None: no limit is known."""
+    is_ending: Callable[[], bool] = lambda: False
+    """Whether this process is being ended from outside."""
+    _took_s: list[float] = field(default_factory=lambda: [0.0], init=False)
+
+    def took(self, wall_s: float) -> None:
+        """An attempt has taken so long."""
+        self._took_s[0] = max(self._took_s[0], wall_s)
+
+    def check_time(self) -> None:
+        """Raises OutOfTime if the next attempt would not end in time. The first one begins in any case."""
+        if self._took_s[0] and (left_s := self.left_s()) is not None and left_s < MARGIN * self._took_s[0]:
+            raise OutOfTime
+
+    def check_failure(self) -> None:
+        """An attempt failed. If its machine is going away, that is no result: SystemExit, and it stays unfinished."""
+        if self.is_ending():
+            raise SystemExit(143)

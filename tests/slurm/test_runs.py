@@ -1,0 +1,79 @@
+"""The same matrix on one machine, on one node and on two: one job, the same losses, resumed, and by hand."""
+
+import json
+from pathlib import Path
+
+import pytest
+from cluster import Cluster
+from harness import Bench
+from runs import SlurmBench, losses
+
+BACKENDS = ["ddp", "fsdp2", "zero2", "single"]
+
+
+@pytest.fixture(scope="module")
+def on_one_node(tmp_path_factory: pytest.TempPathFactory, slurm: Cluster) -> SlurmBench:
+    """A run of two ranks on one node, the same on two nodes, and the same on this machine without Slurm."""
+    bench = SlurmBench(tmp_path_factory.mktemp("runs"), slurm)
+    matrix = bench.matrix(matrix={"backend": BACKENDS, "batch": 2})
+    bench.run(matrix)
+    bench("run", matrix, "--launcher", "slurm", "--out", str(bench.folder / "two"), "--nodes", "2")
+    Bench.__call__(bench, "run", matrix, "--out", str(bench.folder / "local"))
+    return bench
+
+
+def test_one_job_measures_all_attempts(on_one_node: SlurmBench) -> None:
+    assert len(on_one_node.job_ids()) == 1
+    assert [result.outcome.kind for result in on_one_node.store().results()] == ["ok"] * 4
+
+
+def test_the_losses_are_those_of_a_local_run(on_one_node: SlurmBench) -> None:
+    local, one, two = (on_one_node.results(name) for name in ("local", "run", "two"))
+    from bench.store.run_folder import Store
+
+    expected = losses(Store(on_one_node.folder / "local"))
+    for name in ("run", "two"):
+        found = losses(Store(on_one_node.folder / name))
+        assert found == {backend: pytest.approx(series, rel=1e-6) for backend, series in expected.items()}
+    assert len(local) == len(one) == len(two) == 4
+
+
+def test_one_node_is_the_cell_of_a_local_run_and_two_are_another(on_one_node: SlurmBench) -> None:
+    local, one, two = (
+        {result.attempt.cell.backend: result for result in on_one_node.results(name)}
+        for name in ("local", "run", "two")
+    )
+    for backend in BACKENDS:
+        assert local[backend].attempt.cell.id == one[backend].attempt.cell.id
+        assert (one[backend].attempt.cell.id == two[backend].attempt.cell.id) == (backend == "single")
+    assert [rank.node for rank in one["ddp"].outcome.ranks] == [None, None]
+    assert [rank.node for rank in two["ddp"].outcome.ranks] == ["n1", "n2"]
+    assert one["ddp"].outcome.ranks[0].regime.ranks_per_node == 2
+    assert [rank.regime.ranks_per_node for rank in two["ddp"].outcome.ranks] == [1, 1]
+
+
+def test_the_report_names_the_node_of_the_slowest_rank(on_one_node: SlurmBench) -> None:
+    report = (on_one_node.folder / "two" / "report.md").read_text()
+    assert "rank 0 (n1)" in report or "rank 1 (n2)" in report
+    assert "2 × 1" in report
+
+
+def test_the_same_command_finds_everything_measured(on_one_node: SlurmBench) -> None:
+    before = on_one_node.finished()
+    output = on_one_node.run(on_one_node.matrix(matrix={"backend": BACKENDS, "batch": 2}))
+    assert "4 of them finished before" in output
+    assert on_one_node.finished() == before
+
+
+def test_the_script_of_a_dry_run_works_by_hand_and_without_slurm_on_the_machine(
+    bench: SlurmBench, slurm: Cluster, tmp_path: Path
+) -> None:
+    matrix = bench.matrix(matrix={"backend": ["ddp", "fsdp"], "batch": 2})
+    command = ("run", matrix, "--launcher", "slurm", "--out", str(bench.out), "--dry-run")
+    script = bench(*command, PATH="/nowhere")
+    assert not bench.out.exists()
+    (tmp_path / "job.sh").write_text(script)
+    job = slurm("sbatch", "--parsable", "--wait", f"--output={tmp_path}/%j.out", str(tmp_path / "job.sh")).strip()
+    assert [result.outcome.kind for result in bench.store().results()] == ["ok", "ok"]
+    assert json.loads((bench.out / "slurm" / job / "end.json").read_text()) == {"exit_code": 0}
+    assert (bench.out / "report.md").exists()
