@@ -34,7 +34,8 @@ def read(path: Path, where: str | None) -> Content:
     document = _read_document(path)
     content = _mapping(document, ())
     _one_of(document, ("compute_environment",), ("LOCAL_MACHINE",), "LOCAL_MACHINE")
-    _one_of(document, ("num_machines",), (1,), 1)
+    several = "leave it out; `bench run MATRIX --launcher slurm --nodes 2` spreads the ranks over machines"
+    _one_of(document, ("num_machines",), (1,), 1, several)
     _one_of(document, ("mixed_precision",), ("bf16", "no"), "no")
     if content.get("distributed_type") == "MULTI_CPU":
         raise InputError(
@@ -153,7 +154,9 @@ def _strategy_of_version_1(fsdp: dict[str, Any]) -> None:
         fsdp.setdefault("fsdp_sharding_strategy", strategy)
 
 
-def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], default: JsonValue) -> None:
+def _one_of(
+    document: Document, key: Key, allowed: tuple[JsonValue, ...], default: JsonValue, fix: str | None = None
+) -> None:
     value = _at(document, key, default)
     if isinstance(value, bool | float) or value not in allowed:
         words = [str(word) for word in allowed]
@@ -162,7 +165,7 @@ def _one_of(document: Document, key: Key, allowed: tuple[JsonValue, ...], defaul
             where=place_of(document.places, key),
             field=dotted(key),
             allowed=words,
-            fix=near_miss(value, words),
+            fix=fix or near_miss(value, words),
         )
 
 

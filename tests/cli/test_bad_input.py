@@ -316,7 +316,7 @@ CASES = [
     own("MULTI_CPU", "distributed_type: MULTI_CPU\n", "own.yaml:1: distributed_type: 'MULTI_CPU'", "MULTI_GPU"),
     own("an unknown distributed type", "distributed_type: TPU\n", "own.yaml:1: distributed_type: 'TPU'", "FSDP"),
     own("fp16", "distributed_type: FSDP\nmixed_precision: fp16\n", "own.yaml:2: mixed_precision: 'fp16'", "bf16, no"),
-    own("two machines", "num_machines: 2\n", "own.yaml:1: num_machines: 2", "allowed: 1"),
+    own("two machines", "num_machines: 2\n", "own.yaml:1: num_machines: 2", "allowed: 1", "--launcher slurm --nodes 2"),
     own("SageMaker", "compute_environment: AMAZON_SAGEMAKER\n", "own.yaml:1: compute_environment", "LOCAL_MACHINE"),
     own("accelerate config is a list", "- 1\n", "own.yaml: [1] cannot be used", "a mapping"),
     own("fsdp_config is text", "distributed_type: FSDP\nfsdp_config: x\n", "own.yaml:2: fsdp_config: 'x'", "a mapping"),

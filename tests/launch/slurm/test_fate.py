@@ -1,0 +1,41 @@
+"""What became of a job: Slurm's silence is no end, and bench's own end says more than Slurm's word."""
+
+import pytest
+
+from bench.launch.slurm.client import NEVER, Seen
+from bench.launch.slurm.fate import DONE, ENDING_S, FORGOTTEN_S, GOES_ON, REFUSED, fate_of, never_runs
+from bench.store.jobs import OUT_OF_TIME, End
+
+
+@pytest.mark.parametrize(
+    ("seen", "exit_code", "still_s", "state"),
+    [
+        (Seen("PENDING", "Priority"), None, 1e6, None),
+        (Seen("RUNNING"), None, 1e6, None),
+        (Seen("COMPLETING"), None, 1.0, None),
+        (Seen("RUNNING"), 0, 0.0, DONE),
+        (Seen("RUNNING"), 1, 0.0, DONE),
+        (None, 0, 0.0, DONE),
+        (Seen("FAILED"), 2, 0.0, REFUSED),
+        (Seen("RUNNING"), OUT_OF_TIME, 0.0, GOES_ON),
+        (Seen("TIMEOUT"), -15, 0.0, "TIMEOUT"),
+        (Seen("NODE_FAIL"), None, 0.0, "NODE_FAIL"),
+        (Seen("CANCELLED"), -15, 0.0, "CANCELLED"),
+        (Seen("COMPLETED"), None, 0.0, "COMPLETED"),  # bench did not end in it: its script did
+        (Seen("RUNNING"), -9, 1.0, None),  # Slurm will say more
+        (Seen("RUNNING"), -9, ENDING_S + 1, "FAILED"),
+        (None, None, 1.0, None),  # a new job
+        (None, None, FORGOTTEN_S + 1, "UNKNOWN"),
+    ],
+)
+def test_fate(seen: Seen | None, exit_code: int | None, still_s: float, state: str | None) -> None:
+    end = None if exit_code is None else End(exit_code=exit_code)
+    found = fate_of(seen, end, still_s)
+    assert (found.state if found else None) == state
+
+
+def test_only_reasons_that_do_not_pass_mean_never() -> None:
+    assert never_runs(Seen("PENDING", "PartitionNodeLimit")) == f"PartitionNodeLimit ({NEVER['PartitionNodeLimit']})"
+    for reason in ("Priority", "Resources", "ReqNodeNotAvail", "BeginTime", "None", "", "PartitionDown"):
+        assert never_runs(Seen("PENDING", reason)) is None
+    assert never_runs(Seen("RUNNING", "PartitionNodeLimit")) is None

@@ -1,0 +1,87 @@
+"""The script of a job: what was asked for and nothing else, and no word of it is run by a shell."""
+
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+from pydantic import ValidationError
+
+from bench.launch.slurm.script import job_name, script
+from bench.records.slurm import Slurm
+
+ROOT = Path("/runs/mine")
+
+
+def text(asked: Slurm, *arguments: str) -> str:
+    return script(asked, job_name(ROOT), ROOT, python="/env/bin/python", folder=Path("/my work"), arguments=arguments)
+
+
+def directives(asked: Slurm) -> list[str]:
+    return [line.removeprefix("#SBATCH ") for line in text(asked).splitlines() if line.startswith("#SBATCH")]
+
+
+def test_a_request_without_wishes_leaves_the_rest_to_the_cluster() -> None:
+    assert directives(Slurm()) == [
+        f"--job-name={job_name(ROOT)}",
+        *("--nodes=1", "--ntasks-per-node=1", "--no-requeue", "--exclusive", "--mem=0"),
+    ]
+
+
+def test_every_wish_is_one_line() -> None:
+    asked = Slurm(
+        nodes=4,
+        gpus_per_node=8,
+        partition="gpu",
+        account="lab",
+        qos="high",
+        constraint="a100&ib",
+        time="1-02:00:00",
+        exclusive=False,
+        sbatch=("--mem=64G", "--reservation=x"),
+    )
+    assert directives(asked)[1:] == [
+        *("--nodes=4", "--ntasks-per-node=1", "--no-requeue", "--gpus-per-node=8", "--partition=gpu"),
+        *("--account=lab", "--qos=high", "--constraint=a100&ib", "--time=1-02:00:00", "--mem=64G", "--reservation=x"),
+    ]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"partition": "a b"},
+        {"partition": "x\n#SBATCH --uid=0"},
+        {"account": 'a"b'},
+        {"time": "soon"},
+        {"sbatch": ["--mem=1\nrm -rf /"]},
+        {"sbatch": ["mem=1"]},
+        {"nodes": 0},
+        {"gpus": 1},
+    ],
+)
+def test_what_could_be_another_line_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ValidationError):
+        Slurm.model_validate(wrong)
+
+
+def test_arguments_and_folders_reach_bench_as_they_are(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    printer = tmp_path / "python"
+    printer.write_text(f'#!/bin/sh\nfor one in "$@"; do echo "$one"; done > {shlex.quote(str(said))}\npwd >> {said}\n')
+    printer.chmod(0o755)
+    folder = tmp_path / "my $HOME; work"
+    folder.mkdir()
+    hostile = ["run", "a b.yaml", "workload.name='x'; touch y", "$(touch z)", "`touch w`"]
+    root = tmp_path / "it's"
+    asked = Slurm(prologue=("export FROM_PROLOGUE=1",))
+    job = script(asked, "name", root, python=str(printer), folder=folder, arguments=hostile)
+    subprocess.run(["bash", "-c", job], check=True)
+    *arguments, ran_in = said.read_text().splitlines()
+    assert arguments == ["-P", "-m", "bench.launch.slurm.guard", str(root), *hostile]
+    assert ran_in == str(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_job_is_named_after_its_run_folder() -> None:
+    assert job_name(Path("/a/run")) != job_name(Path("/b/run"))
+    assert job_name(Path("/a/my run,x")).startswith("bench-my_run_x-")
