@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import Bench
+from harness import Bench, wait_for
 from runs import SlurmBench, losses
 
 BACKENDS = ["ddp", "fsdp2", "zero2", "single"]
@@ -73,7 +73,8 @@ def test_the_script_of_a_dry_run_works_by_hand_and_without_slurm_on_the_machine(
     script = bench(*command, PATH="/nowhere")
     assert not bench.out.exists()
     (tmp_path / "job.sh").write_text(script)
-    job = slurm("sbatch", "--parsable", "--wait", f"--output={tmp_path}/%j.out", str(tmp_path / "job.sh")).strip()
+    job = slurm("sbatch", "--parsable", f"--output={tmp_path}/%j.out", str(tmp_path / "job.sh")).strip()
+    wait_for(lambda: not slurm.jobs(), 180)
     assert [result.outcome.kind for result in bench.store().results()] == ["ok", "ok"]
     assert json.loads((bench.out / "slurm" / job / "end.json").read_text()) == {"exit_code": 0}
     assert (bench.out / "report.md").exists()

@@ -4,7 +4,9 @@ import os
 import re
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 TIMEOUT_S = 60.0
@@ -12,6 +14,7 @@ TIMEOUT_S = 60.0
 LIVING = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STAGE_OUT", "RESIZING", "SIGNALING")
 """States of a job that is not over; a requeued one waits again."""
 NEVER = {
+    "PartitionConfig": "the partition has no such nodes, or too few of them",
     "PartitionNodeLimit": "more nodes than the partition gives to a job",
     "PartitionTimeLimit": "a longer time limit than the partition's",
     "BadConstraints": "no node has these features",
@@ -78,13 +81,13 @@ def look(jobs: Sequence[str]) -> dict[str, Seen]:
     """
     if not jobs:
         return {}
-    done = _run(["squeue", "-t", "all", "-h", "-j", ",".join(jobs), "-o", "%i|%T|%r|%N|%L"])
+    done = _run(["squeue", "-t", "all", "-h", "-j", ",".join(jobs), "-o", "%i|%T|%r|%N|%L|%e"])
     if done.returncode and "Invalid job id" not in done.stderr:
         raise Away(_words(done.stderr))
     found = {}
     for line in done.stdout.splitlines():
-        job, state, reason, nodes, left = line.strip().split("|", 4)
-        found[job] = Seen(state, reason if reason != "None" else "", nodes, seconds(left))
+        job, state, reason, nodes, left, end = line.strip().split("|", 5)
+        found[job] = Seen(state, "" if reason == "None" else reason, nodes, _left_s(state, left, end))
     if unknown := [job for job in jobs if job not in found]:
         found |= _from_accounts(unknown)
     return found
@@ -125,6 +128,14 @@ def cancel(jobs: Sequence[str]) -> None:
     if done.returncode and "Invalid job id" not in done.stderr:
         words = _words(done.stderr)
         raise Refused(words) if "denied" in words else Away(words)
+
+
+def _left_s(state: str, left: str, end: str) -> float | None:
+    """By the time limit, which is in minutes, and by the end that Slurm has set: whichever is earlier."""
+    known = [] if (by_limit := seconds(left)) is None else [by_limit]
+    with suppress(ValueError):  # N/A
+        known.append((datetime.fromisoformat(end) - datetime.now()).total_seconds())
+    return min(known, default=None) if state == "RUNNING" else None
 
 
 def seconds(left: str) -> float | None:

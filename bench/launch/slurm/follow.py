@@ -189,7 +189,8 @@ class Following:
             self._stirred_s = time.monotonic()
             if now.living and now.state != "COMPLETING":
                 self.show.note(_in_words(number, now))
-        if reason := never_runs(now):
+        settled = before is not None and before.reason == now.reason  # the first reason may be a provisional one
+        if settled and (reason := never_runs(now)):
             raise NeverRuns(f"job {number} can never run: {reason}")
 
     def _relay(self, job: _Job) -> None:

@@ -34,7 +34,8 @@ def test_all_jobs_are_asked_for_at_once_and_accounts_only_for_the_forgotten(path
     program(
         path,
         "squeue",
-        f"echo call >> {path}/calls; echo '7|RUNNING|None|n[1-2]|1:00'; echo '8|PENDING|Priority||INVALID'",
+        f"echo call >> {path}/calls; echo '7|RUNNING|None|n[1-2]|1:00|2999-01-01T00:00:00'\n"
+        "echo '8|PENDING|Priority||INVALID|N/A'",
     )
     program(path, "sacct", "echo '9|CANCELLED by 0'")
     assert client.look(["7", "8", "9"]) == {
