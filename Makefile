@@ -31,7 +31,7 @@ check: install ## Format, lint, types, and the arrows between rooms
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
 test: install ## All tests but faults, and those that need a GPU, torch for CUDA or minutes of training; with real launches
-	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not dry and not long' $(SIDE_BY_SIDE)
+	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not dry and not long and not jobs' $(SIDE_BY_SIDE)
 
 # Without the packages, `make test` skips these tests and says so.
 test-slurm: install ## Install Slurm, and run the tests on a cluster of two nodes on this machine (Debian, as root)

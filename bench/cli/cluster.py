@@ -14,6 +14,7 @@ from bench.errors import InputError
 
 if TYPE_CHECKING:
     from bench.matrix import Matrix
+    from bench.records.machine import Hardware
     from bench.records.plan import CellPlan
     from bench.sweep.share import Share
 
@@ -72,11 +73,11 @@ class Place:
         if isolation == "launch" and any(plan.cell.num_nodes > 1 for plan in plans):
             raise InputError("several nodes need rank servers", where="--isolation launch", fix="use --isolation fork")
 
-    def share(self, matrix: "Matrix", folder: Path) -> "Share | None":
+    def share(self, matrix: "Matrix", hardware: "Hardware", folder: Path) -> "Share | None":
         """Which part of the run this process measures; None: all of it.
 
         Raises:
-            InputError: it is to measure inside of a job, and there is none, or it has too few nodes.
+            InputError: it is to measure inside of a job, and there is none, or it has too few nodes or GPUs.
         """
         if self.launcher == "local":
             return None
@@ -93,6 +94,12 @@ class Place:
                 f"the job has {job.nodes} of the {matrix.slurm.nodes} nodes that cells need",
                 where="--launcher srun",
                 fix=f"submit it with --nodes={matrix.slurm.nodes}",
+            )
+        if hardware.devices < (asked := matrix.slurm.gpus_per_node or 0):
+            raise InputError(
+                f"the first node of the job shows {hardware.devices} of the {asked} GPUs that were asked for",
+                where="--launcher srun",
+                fix="see what nvidia-smi says in a job; to measure on CPUs, leave out slurm.gpus_per_node",
             )
         return Share(takes=job.takes, left_s=job.left_s, is_ending=job.is_ending)
 

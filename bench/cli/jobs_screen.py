@@ -23,7 +23,7 @@ def follow(root: Path, name: str, script: str, jobs: int) -> int:
     Raises:
         InputError: Slurm refuses the request, or will never run it; or jobs end without a result.
     """
-    from bench.launch.slurm.client import Refused
+    from bench.launch.slurm.client import Away, Refused
     from bench.launch.slurm.follow import Following, GivesUp, NeverRuns, Show
     from bench.machine import disk
     from bench.store import run_lock
@@ -43,7 +43,7 @@ def follow(root: Path, name: str, script: str, jobs: int) -> int:
             screen.end()
             _detach_or_cancel(following, root)
             raise typer.Exit(130) from None
-        except (Refused, NeverRuns) as error:
+        except (Away, Refused, NeverRuns) as error:
             raise InputError(
                 f"Slurm: {error}",
                 where="--launcher slurm",

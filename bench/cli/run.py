@@ -227,7 +227,7 @@ def _measure(
         return
     if not force:
         refuse_what_cannot_fit(plans, hardware.device, machine.host_bytes())
-    share = where.share(matrix, folder)
+    share = where.share(matrix, hardware, folder)
     with (
         Progress(console()) as progress,
         opened(

@@ -39,6 +39,13 @@ def launch_command(
     return [*accelerate, "--main_process_port", str(port), *machine, *logs, "-m", "bench.runner", *arguments]
 
 
+def srun(nodes: int) -> list[str]:
+    """Runs a command once on each node. Servers for other numbers of ranks may run there too (--overlap), and the only
+    task of a node would be bound to one core."""
+    each = ("--kill-on-bad-exit=1", "--overlap", "--export=ALL", "--cpu-bind=none", "--ntasks-per-node=1")
+    return ["srun", *each, f"--nodes={nodes}", f"--ntasks={nodes}"]
+
+
 def files(
     attempt: Attempt | Walk | Audit,
     units: tuple[str, ...] | None,
@@ -66,7 +73,7 @@ def files(
     if script is not None:
         port = {"main_process_port": 0} if attempt.cell.num_processes > 1 else {}  # accelerate chooses a free one
         return written | _config_files({**config, **port}, folder)
-    return written | _config_files(config, folder) | {"command.sh": _script(environment)}
+    return written | _config_files(config, folder) | {"command.sh": _script(environment, attempt.cell.num_nodes)}
 
 
 def _config_files(config: dict[str, Any], folder: str) -> dict[str, str]:
@@ -79,25 +86,35 @@ def _config_files(config: dict[str, Any], folder: str) -> dict[str, str]:
     return written
 
 
-def _script(environment: Mapping[str, str]) -> str:
+def _script(environment: Mapping[str, str], nodes: int) -> str:
     exports = [f"export {name}={shlex.quote(value)}" for name, value in environment.items()]
-    launch = " ".join(launch_command(["attempt", '"$here"', "--out", '"$out"'], config_file='"$here/accelerate.yaml"'))
+    attempt, out = ["attempt", '"$here"', "--out", '"$out"'], "$(mktemp -d)"
+    launch = [" ".join(launch_command(attempt, config_file='"$here/accelerate.yaml"'))]
+    if nodes > 1:
+        out = '$(mktemp -d "$here/by_hand.XXXX")'  # all nodes see it
+        node = ["python", "-m", "bench.launch.slurm.node", '"$out/accelerate.yaml"', *attempt]
+        launch = ['cp "$here/accelerate.yaml" "$out"', " ".join([*srun(nodes), *node])]
     foreign = "|".join([f"({'|'.join(FOREIGN)})[A-Za-z0-9_]*", *RENDEZVOUS])
     lines = [
         "#!/bin/sh",
         "# Runs this attempt by hand, in an accelerate launch of its own. Results go to the folder that you name, or",
         "# to a new one. Start it where bench was started, for the workload to be found, and with the same python.",
+        *(
+            [f"# It needs {nodes} nodes: start it in a job of Slurm, or with `salloc --nodes={nodes}`."]
+            if nodes > 1
+            else []
+        ),
         "set -eu",
         f"python -c '{_FINDS}' 2>/dev/null || {{",
         '  echo "activate the environment in which bench was started: python here has no bench" >&2',
         "  exit 1",
         "}",
         'here=$(cd "$(dirname "$0")" && pwd)',
-        "out=${1:-$(mktemp -d)}",
+        f"out=${{1:-{out}}}",
         "trap 'echo \"results: $out\"' EXIT",
         "# What another launcher, or accelerate's own variables, would change behind the config's back.",
         f"unset $(env | sed -nE 's/^({foreign})=.*/\\1/p') || true",
         *exports,
-        launch,
+        *launch,
     ]
     return "\n".join(lines) + "\n"

@@ -35,10 +35,13 @@ class Bench:
     def __init__(self, folder: Path) -> None:
         self.folder, self.mark = folder, uuid.uuid4().hex
 
-    def start(self, *arguments: str, cwd: Path = HERE, **environment: str) -> subprocess.Popen[str]:
+    def start(
+        self, *arguments: str, cwd: Path = HERE, stdin: int | None = None, **environment: str
+    ) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [sys.executable, "-m", self.module, *arguments],
             cwd=cwd,
+            stdin=stdin,
             env={**os.environ, MARK: self.mark, "PYTHONPATH": str(ROOT), **ONE_THREAD, **environment},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

@@ -24,8 +24,10 @@ class SlurmBench(Bench):
         super().__init__(folder)
         self.slurm, self.out = slurm, folder / "run"
 
-    def start(self, *arguments: str, cwd: Path = HERE, **environment: str) -> "subprocess.Popen[str]":
-        return super().start(*arguments, cwd=cwd, **{**self.slurm.environment, **environment})
+    def start(
+        self, *arguments: str, cwd: Path = HERE, stdin: int | None = None, **environment: str
+    ) -> "subprocess.Popen[str]":
+        return super().start(*arguments, cwd=cwd, stdin=stdin, **{**self.slurm.environment, **environment})
 
     def run(self, matrix: str, *options: str, expect: int = 0) -> str:
         """`bench run` on the cluster, to its end."""

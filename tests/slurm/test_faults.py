@@ -11,6 +11,8 @@ from cluster import Cluster
 from harness import server_states, wait_for
 from runs import SLOW_S, SlurmBench
 
+pytestmark = pytest.mark.jobs
+
 
 def scancel(slurm: Cluster, job: str) -> None:
     slurm("scancel", job)

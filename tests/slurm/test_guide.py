@@ -6,9 +6,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cluster import Cluster
 from documents import Command, Document, File, differences
 from harness import ROOT, wait_for
+
+pytestmark = pytest.mark.jobs
 
 GUIDE = ROOT / "bench" / "guides" / "clusters.md"
 NEEDS_SLURM = "needs Slurm"

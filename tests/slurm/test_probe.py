@@ -9,6 +9,8 @@ from runs import SlurmBench
 from bench.records.verdict import Verdict
 from bench.store.run_folder import Store
 
+pytestmark = pytest.mark.jobs
+
 SETTINGS = ("--granularity", "16", "--memory-limit", "265MiB", "--max-batch", "64")
 """16 samples of 2 MiB fit and 32 do not: as in tests/e2e/test_probe.py."""
 

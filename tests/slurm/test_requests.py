@@ -1,5 +1,6 @@
 """Requests: that can never run, that several jobs share, that end too soon, and that the user ends."""
 
+import os
 import signal
 import time
 from collections.abc import Iterator
@@ -70,6 +71,7 @@ def test_a_wrong_workload_is_told_as_on_this_machine_and_no_job_is_left(bench: S
     assert not bench.out.exists()
 
 
+@pytest.mark.jobs
 def test_a_job_that_waits_says_why(bench: SlurmBench, slurm: Cluster, tmp_path: Path) -> None:
     (tmp_path / "hold.sh").write_text("#!/bin/bash\nsleep 600\n")
     busy = slurm("sbatch", "--parsable", "--nodes=2", "--exclusive", str(tmp_path / "hold.sh"), "--output=/dev/null")
@@ -94,6 +96,40 @@ def test_a_job_that_waits_says_why(bench: SlurmBench, slurm: Cluster, tmp_path: 
     assert [result.retried for result in bench.by_sleep().values()] == [None] * 3  # the user ended it: no fault
 
 
+@pytest.mark.jobs
+@pytest.mark.parametrize("answer", ["c", "d"])
+def test_on_a_terminal_ctrl_c_asks_what_becomes_of_the_jobs(bench: SlurmBench, slurm: Cluster, answer: str) -> None:
+    terminal, inner = os.openpty()
+    try:
+        command = ["run", bench.three_turns(), "--launcher", "slurm", "--out", str(bench.out)]
+        process = bench.start(*command, stdin=inner)
+        wait_for(lambda: slurm("squeue", "-h", "-t", "R", "-o", "%i").split(), 60)
+        process.send_signal(signal.SIGINT)
+        os.write(terminal, f"{answer}\n".encode())
+        output, _ = process.communicate(timeout=120)
+    finally:
+        os.close(terminal)
+        os.close(inner)
+    assert process.returncode == 130
+    [job] = bench.job_ids()
+    assert f"jobs {job}: detach, and let them go on, or cancel them?" in output
+    assert ("cancelled" if answer == "c" else "detached") in output
+    if answer == "c":
+        assert slurm.jobs() == []
+        assert bench.end_of_job(job)["asked"]
+        wait_for(lambda: not bench.left())
+    else:
+        assert slurm.jobs() == [job]
+
+
+@pytest.mark.jobs
+def test_gpus_that_the_node_does_not_show_are_no_reason_to_measure_on_a_cpu(bench: SlurmBench) -> None:
+    output = bench.run(bench.three_turns(), "--gpus-per-node=2", expect=2)  # files stand for the GPUs of this cluster
+    assert "the first node of the job shows 0 of the 2 GPUs that were asked for" in output
+    assert not list(bench.out.glob("attempts/*"))
+
+
+@pytest.mark.jobs
 def test_two_jobs_share_the_cells_and_each_cell_has_one_owner(bench: SlurmBench) -> None:
     matrix = bench.matrix(
         matrix={"backend": "single", "sleep_s": [0.05, 0.051, 0.052, 0.053], "batch": 2},
@@ -108,6 +144,7 @@ def test_two_jobs_share_the_cells_and_each_cell_has_one_owner(bench: SlurmBench)
     assert bench.tried_again() == []
 
 
+@pytest.mark.jobs
 def test_no_attempt_begins_that_the_time_limit_would_cut(bench: SlurmBench, slurm: Cluster) -> None:
     matrix = bench.matrix(
         matrix={"backend": "ddp", "sleep_s": [round(0.1 + number / 1000, 3) for number in range(10)], "batch": 2},

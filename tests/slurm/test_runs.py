@@ -1,12 +1,18 @@
 """The same matrix on one machine, on one node and on two: one job, the same losses, resumed, and by hand."""
 
 import json
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import Bench, wait_for
+from harness import HERE, ROOT, Bench, wait_for
 from runs import SlurmBench, losses
+
+from bench.store.run_folder import Store
+from bench.store.spool import read_ranks
 
 BACKENDS = ["ddp", "fsdp2", "zero2", "single"]
 
@@ -29,8 +35,6 @@ def test_one_job_measures_all_attempts(on_one_node: SlurmBench) -> None:
 
 def test_the_losses_are_those_of_a_local_run(on_one_node: SlurmBench) -> None:
     local, one, two = (on_one_node.results(name) for name in ("local", "run", "two"))
-    from bench.store.run_folder import Store
-
     expected = losses(Store(on_one_node.folder / "local"))
     for name in ("run", "two"):
         found = losses(Store(on_one_node.folder / name))
@@ -63,6 +67,21 @@ def test_the_same_command_finds_everything_measured(on_one_node: SlurmBench) -> 
     output = on_one_node.run(on_one_node.matrix(matrix={"backend": BACKENDS, "batch": 2}))
     assert "4 of them finished before" in output
     assert on_one_node.finished() == before
+
+
+def test_the_command_of_an_attempt_on_two_nodes_runs_it_again(on_one_node: SlurmBench) -> None:
+    two = Store(on_one_node.folder / "two")
+    [attempt] = [one.attempt for one in two.results() if one.attempt.cell.backend == "fsdp2"]
+    command, again = two.folder(attempt) / "command.sh", on_one_node.folder / "again"
+    environment = {**os.environ, **on_one_node.slurm.environment, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    allocated = ["salloc", "--nodes=2", "--exclusive", "sh", str(command), str(again)]
+    again.mkdir()
+    done = subprocess.run(allocated, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    first, second = read_ranks(two.folder(attempt), 2), read_ranks(again, 2)
+    assert [rank.losses for rank in first] == [rank.losses for rank in second]
+    assert [rank.node for rank in second] == ["n1", "n2"]
 
 
 def test_the_script_of_a_dry_run_works_by_hand_and_without_slurm_on_the_machine(

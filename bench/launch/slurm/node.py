@@ -64,8 +64,7 @@ def main(config_file: Path, arguments: list[str]) -> int:
 def _meeting(folder: Path, *, first: bool) -> Meeting:
     file = folder / "meeting.json"
     if first:
-        address = os.environ.get("SLURM_LAUNCH_NODE_IPADDR") or socket.gethostbyname(socket.gethostname())
-        meeting = Meeting(address=address, port=free_port(everywhere=True))
+        meeting = Meeting(address=_own_address(os.environ["SLURM_LAUNCH_NODE_IPADDR"]), port=free_port(everywhere=True))
         spool.write(file, meeting)
         return meeting
     deadline = time.monotonic() + MEET_WITHIN_S
@@ -76,11 +75,16 @@ def _meeting(folder: Path, *, first: bool) -> Meeting:
     return found
 
 
+def _own_address(other: str) -> str:
+    """The address of this node with which it reaches ``other``."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((other, 9))  # sends nothing
+        return str(probe.getsockname()[0])
+
+
 def _interface(address: str) -> str:
     """The network interface from which this node reaches ``address``."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((address, 9))  # sends nothing
-        own = probe.getsockname()[0]
+    own = _own_address(address)
     interfaces = psutil.net_if_addrs().items()
     return next((name for name, addresses in interfaces if any(one.address == own for one in addresses)), "lo")
 

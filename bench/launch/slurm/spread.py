@@ -6,14 +6,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from bench.launch.attempt_files import srun
 from bench.launch.environment import launch_environment
 from bench.launch.leashed import END_TIMEOUT_S, Leashed
 from bench.launch.watch import cause_of_death
 from bench.store import spool
-
-SRUN = ("srun", "--kill-on-bad-exit=1", "--overlap", "--export=ALL", "--cpu-bind=none", "--ntasks-per-node=1")
-"""--overlap: servers for other numbers of ranks may run on the same nodes. The job's first task alone would be bound to
-one core."""
 
 
 class SpreadLaunch(Leashed):
@@ -32,8 +29,7 @@ class SpreadLaunch(Leashed):
     ) -> None:
         self._spool = config_file.parent
         node = [sys.executable, "-P", "-m", "bench.launch.slurm.node", str(config_file), *arguments]
-        command = [*SRUN, f"--nodes={nodes}", f"--ntasks={nodes}", *node]
-        super().__init__(command, log, launch_environment(os.environ, added, Path(sys.executable).parent))
+        super().__init__([*srun(nodes), *node], log, launch_environment(os.environ, added, Path(sys.executable).parent))
 
     def exit_reason(self) -> str | None:
         """Why a launch has ended, which ends them all; None while they run."""
