@@ -11,7 +11,7 @@ from bench.errors import InputError
 def cancel(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="The run folder: reports/<name>.")],
 ) -> None:
-    """End the jobs of a run that waits or runs on a cluster.
+    """End the jobs of a run on a cluster.
 
     What is measured stays. The same `bench run` resumes.
     """

@@ -5,6 +5,7 @@ import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -82,6 +83,7 @@ class Place:
         if self.launcher == "local":
             return None
         from bench.launch.slurm.allocation import of_this_process
+        from bench.records.slurm import BEGAN
         from bench.sweep.share import Share
 
         job = of_this_process(folder)
@@ -101,7 +103,13 @@ class Place:
                 where="--launcher srun",
                 fix="see what nvidia-smi says in a job; to measure on CPUs, leave out slurm.gpus_per_node",
             )
-        return Share(takes=job.takes, left_s=job.left_s, is_ending=job.is_ending)
+        began = os.environ.get(BEGAN)
+        return Share(
+            takes=job.takes,
+            left_s=job.left_s,
+            is_ending=job.is_ending,
+            began=None if began is None else datetime.fromisoformat(began),
+        )
 
 
 def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
@@ -139,6 +147,7 @@ def run(where: Place, matrix: "Matrix", folder: Path, *, dry_run: bool) -> int:
         python=sys.executable,
         folder=Path.cwd(),
         arguments=inner_arguments(where.context, root),
+        began=datetime.now(UTC).isoformat(timespec="seconds") if where.context.params.get("rerun") else None,
     )
     if dry_run:
         typer.echo(text, nl=False)

@@ -1,6 +1,7 @@
 """Which stored results a sweep uses, and which attempts it measures again."""
 
 from dataclasses import dataclass, field
+from datetime import datetime
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -22,6 +23,8 @@ class Reuse:
     sources: Sources | None
     """What the ranks run now."""
     keep_stale: bool
+    began: datetime | None = None
+    """When the command began, if other processes measure for it too, or did: what is newer was measured for it."""
     done: set[Path] = field(default_factory=set, init=False)
     """Folders of the attempts that the sweep has finished; `--rerun` does not measure them again."""
 
@@ -41,7 +44,8 @@ class Reuse:
         """Whether ``--rerun`` or changed sources ask for another measurement of a stored result, and this sweep has not
         made it yet."""
         kinds = RERUN_KINDS[self.rerun] if self.rerun else set()
-        again = result.outcome.kind in kinds or self.is_stale(result)
+        newer = self.began is not None and datetime.fromisoformat(result.started_at) >= self.began
+        again = (result.outcome.kind in kinds and not newer) or self.is_stale(result)
         return again and self.store.folder(result.attempt) not in self.done
 
     def is_stale(self, result: Result) -> bool:

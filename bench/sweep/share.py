@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import datetime
 
 from bench.store.jobs import OUT_OF_TIME
 
@@ -26,6 +27,8 @@ class Share:
     """How long this process may still run; None: no limit is known."""
     is_ending: Callable[[], bool] = lambda: False
     """Whether this process is being ended from outside."""
+    began: datetime | None = None
+    """When the command began of which this process measures a part."""
     _took_s: list[float] = field(default_factory=lambda: [0.0], init=False)
 
     def took(self, wall_s: float) -> None:

@@ -118,7 +118,8 @@ class Sweep:
     @cached_property
     def reuse(self) -> Reuse:
         """Which stored results count."""
-        return Reuse(store=self.store, rerun=self.rerun, sources=self.sources, keep_stale=self.keep_stale)
+        began = self.share.began
+        return Reuse(store=self.store, rerun=self.rerun, sources=self.sources, keep_stale=self.keep_stale, began=began)
 
     @property
     def seed(self) -> int:

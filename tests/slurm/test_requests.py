@@ -139,9 +139,13 @@ def test_two_jobs_share_the_cells_and_each_cell_has_one_owner(bench: SlurmBench)
     results = bench.store().results()
     assert [result.outcome.kind for result in results] == ["ok"] * 4
     assert len(bench.job_ids()) == 2
-    owners = [owner_of(bench.out, result.attempt.cell.slug) for result in results]
-    assert set(owners) == set(bench.job_ids())
     assert bench.tried_again() == []
+    before = [result.started_at for result in results]
+    bench.run(matrix, "--jobs", "2", "--rerun", "all")
+    assert len(bench.tried_again()) == 4  # each again, once, by whichever job
+    assert all(result.started_at > one for result, one in zip(bench.store().results(), before, strict=True))
+    owners = [owner_of(bench.out, result.attempt.cell.slug) for result in results]
+    assert set(owners) == set(bench.job_ids()[2:])
 
 
 @pytest.mark.jobs

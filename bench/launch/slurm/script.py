@@ -6,7 +6,7 @@ import shlex
 from collections.abc import Sequence
 from pathlib import Path
 
-from bench.records.slurm import Slurm
+from bench.records.slurm import BEGAN, Slurm
 
 
 def job_name(root: Path) -> str:
@@ -15,7 +15,16 @@ def job_name(root: Path) -> str:
     return f"bench-{short}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
 
 
-def script(asked: Slurm, name: str, root: Path, *, python: str, folder: Path, arguments: Sequence[str]) -> str:
+def script(
+    asked: Slurm,
+    name: str,
+    root: Path,
+    *,
+    python: str,
+    folder: Path,
+    arguments: Sequence[str],
+    began: str | None = None,
+) -> str:
     """What sbatch is given. It works by hand, too.
 
     Args:
@@ -24,6 +33,7 @@ def script(asked: Slurm, name: str, root: Path, *, python: str, folder: Path, ar
         python: the interpreter, which must have the same path on the nodes.
         folder: where bench runs, for a workload to be found.
         arguments: of `bench` inside the job.
+        began: see `BEGAN`; None: it measures nothing again.
     """
     options = [
         f"--job-name={name}",
@@ -47,6 +57,7 @@ def script(asked: Slurm, name: str, root: Path, *, python: str, folder: Path, ar
         "# Measures in this job what the run folder does not have yet. Submit it again to go on. Run folder:",
         f"# {root}",
         *asked.prologue,
+        *([] if began is None else [f"export {BEGAN}={began}"]),
         f"cd {shlex.quote(str(folder))} || exit 2",
         f"exec {shlex.join([*guard, *arguments])}",
     ]
