@@ -14,6 +14,7 @@ import typer
 from bench.errors import InputError
 
 if TYPE_CHECKING:
+    from bench.cli.selection import Selection
     from bench.matrix import Matrix
     from bench.records.machine import Hardware
     from bench.records.plan import CellPlan
@@ -130,8 +131,21 @@ def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
     return [*words, "--launcher=srun", f"--out={folder}", *tail]
 
 
-def run(where: Place, matrix: "Matrix", folder: Path, *, dry_run: bool) -> int:
+def is_finished(selected: "Selection", folder: Path, *, keep_stale: bool) -> bool:
+    """Whether everything is measured: then nobody has to wait for a job that would find that out."""
+    from bench.cli.printing import console
+    from bench.cli.progress import Progress
+    from bench.sweep import session
+
+    matrix, plans, _ = selected
+    return session.is_finished(matrix, plans, folder, Progress(console()), keep_stale=keep_stale)
+
+
+def run(where: Place, matrix: "Matrix", folder: Path, *, dry_run: bool, done: bool = False) -> int:
     """Submit jobs and follow them until all is measured, or print their script. Returns the exit code.
+
+    Args:
+        done: everything is measured already.
 
     Raises:
         InputError: Slurm refuses the request, or will never run it.
@@ -152,9 +166,11 @@ def run(where: Place, matrix: "Matrix", folder: Path, *, dry_run: bool) -> int:
     if dry_run:
         typer.echo(text, nl=False)
         return 0
-    _check_installed()
-    from bench.cli.jobs_screen import follow
+    from bench.cli.jobs_screen import follow, print_end
 
+    if done:
+        return print_end(root)
+    _check_installed()
     return follow(root, name, text, where.jobs)
 
 

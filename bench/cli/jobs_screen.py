@@ -54,11 +54,11 @@ def follow(root: Path, name: str, script: str, jobs: int) -> int:
     if last_words:
         typer.echo("\n".join(last_words), err=True)
         return 2
-    return _print_end(root)
+    return print_end(root)
 
 
-def _print_end(root: Path) -> int:
-    """Print the report of the run; returns the exit code."""
+def print_end(root: Path) -> int:
+    """Print the report of the whole run; returns the exit code."""
     from bench.cli.report_files import calibrations, write_reports
     from bench.records.outcome import KINDS
     from bench.report.tables.sections import Report

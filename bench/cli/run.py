@@ -219,7 +219,8 @@ def _measure(
     where.check(plans, isolation)
     folder = out or REPORTS / matrix.name
     if where.launcher == "slurm":
-        raise typer.Exit(cluster.run(where, matrix, folder, dry_run=dry_run))
+        done = not (dry_run or rerun or wish) and cluster.is_finished(selected, folder, keep_stale=keep_stale)
+        raise typer.Exit(cluster.run(where, matrix, folder, dry_run=dry_run, done=done))
     if dry_run:
         from bench.cli import dry_run as preview
 

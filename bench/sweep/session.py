@@ -11,8 +11,9 @@ from pathlib import Path
 import bench
 from bench import backends, machine, workloads
 from bench.errors import InputError
+from bench.launch.accelerate_launch import OwnLaunch
 from bench.launch.environment import added_environment
-from bench.launch.executor import Context
+from bench.launch.executor import Context, Executor
 from bench.launch.launchers import LAUNCHERS
 from bench.launch.recorded_environment import recorded_environment
 from bench.launch.watch import Limits
@@ -20,7 +21,7 @@ from bench.machine.conditions import Sampler
 from bench.matrix import Matrix
 from bench.matrix.script import check_program, workload_of
 from bench.matrix.yaml_file import place_of
-from bench.records.machine import Hardware
+from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
 from bench.store import calibrations
@@ -85,25 +86,51 @@ def opened(
             note=progress.note,
         )
         with closing(LAUNCHERS["script" if scripted else isolation](context)) as executor:
-            yield Sweep(
-                plans=plans,
-                goal=matrix.probe,
-                units=workload_of(matrix).units,
-                workload_folder=matrix.workload_folder,
-                workload_place=place_of(matrix.places, ("workload", "name")),
-                sources=sources.of_script(Path(matrix.folder), matrix.command)
-                if matrix.command is not None
-                else sources.of(matrix.workload.name),
-                machine=record,
-                limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),
-                rerun=rerun,
-                keep_stale=keep_stale,
-                share=share or Share(),
-                store=store,
-                executor=executor,
-                progress=progress,
-                beside=Sampler(store.root),
-            )
+            yield _sweep(matrix, plans, record, store, executor, progress, rerun, keep_stale, limits, share)
+
+
+def is_finished(
+    matrix: Matrix, plans: Sequence[CellPlan], folder: Path, progress: Progress, *, keep_stale: bool
+) -> bool:
+    """Whether ``folder`` holds all results of ``plans``, which may have been made on another machine."""
+    store = Store(folder)
+    run = store.plan() if folder.is_dir() else None
+    if run is None or not isinstance(run.machine.hardware, Hardware):
+        return False
+    executor = OwnLaunch(run.machine.hardware)  # starts nothing by itself
+    return _sweep(matrix, plans, run.machine, store, executor, progress, None, keep_stale).first_to_measure() is None
+
+
+def _sweep(
+    matrix: Matrix,
+    plans: Sequence[CellPlan],
+    record: Machine,
+    store: Store,
+    executor: Executor,
+    progress: Progress,
+    rerun: Rerun | None,
+    keep_stale: bool,
+    limits: Limits | None = None,
+    share: Share | None = None,
+) -> Sweep:
+    script = matrix.command
+    return Sweep(
+        plans=plans,
+        goal=matrix.probe,
+        units=workload_of(matrix).units,
+        workload_folder=matrix.workload_folder,
+        workload_place=place_of(matrix.places, ("workload", "name")),
+        sources=sources.of(matrix.workload.name) if script is None else sources.of_script(Path(matrix.folder), script),
+        machine=record,
+        limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),
+        rerun=rerun,
+        keep_stale=keep_stale,
+        share=share or Share(),
+        store=store,
+        executor=executor,
+        progress=progress,
+        beside=Sampler(store.root),
+    )
 
 
 def _check_not_hidden(folder: Path) -> None:

@@ -18,7 +18,7 @@ from bench.launch.executor import Executor, LaunchResult
 from bench.launch.watch import Limits
 from bench.machine import disk, oom_kill
 from bench.machine.conditions import Sampler
-from bench.records.cell import Attempt, Audit, Walk
+from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.conditions import Conditions
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import KINDS, Failed, Outcome, Result, Skipped
@@ -147,9 +147,11 @@ class Sweep:
 
     def prepare(self) -> None:
         """Start ranks for the first cell that may need them, without waiting: their imports take seconds."""
-        first = next((plan.cell for plan in self.plans if self._needs_ranks(plan)), None)
-        if first is not None:
+        if (first := self.first_to_measure()) is not None:
             self.executor.prepare(first)
+
+    def first_to_measure(self) -> Cell | None:
+        return next((plan.cell for plan in self.plans if self._needs_ranks(plan)), None)
 
     def _needs_ranks(self, plan: CellPlan) -> bool:
         """Whether an attempt is not stored, or a search has no verdict."""
