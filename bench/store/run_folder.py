@@ -73,8 +73,7 @@ class Store:
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            # left by a run that was killed early, or that is only about to begin in its job
-            mine = (file.name.startswith(".") or file.name == "slurm" for file in self.root.iterdir())
+            mine = (file.name.startswith(".") or file.name == "slurm" for file in self.root.iterdir())  # a run began
             if not (self.root / "run.json").exists() and not self._holds_results() and not all(mine):
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"

@@ -34,12 +34,13 @@ def resume_nodes(slurm: Cluster) -> None:
 
 
 @pytest.mark.parametrize(
-    ("strike", "state"), [(scancel, "CANCELLED"), (node_down, "NODE_FAIL"), (time_is_up, "TIMEOUT")]
+    ("strike", "state", "steps"),
+    [(scancel, "CANCELLED", 30), (node_down, "NODE_FAIL", 30), (time_is_up, "TIMEOUT", 200)],
 )
 def test_a_lost_job_costs_one_attempt_a_second_try(
-    bench: SlurmBench, slurm: Cluster, strike: Callable[[Cluster, str], None], state: str
+    bench: SlurmBench, slurm: Cluster, strike: Callable[[Cluster, str], None], state: str, steps: int
 ) -> None:
-    matrix = bench.three_turns()
+    matrix = bench.three_turns(steps=steps)  # Slurm looks at time limits twice a minute
     process = bench.start("run", matrix, "--launcher", "slurm", "--out", str(bench.out))
     bench.slow_attempt()
     [first] = bench.job_ids()
