@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
-.PHONY: help install quickstart check test test-slurm faults long browser picture map perf perf-probe perf-compare perf-plan perf-stragglers soak fuzz gpu cuda-dry clean
+.PHONY: help install quickstart check test slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-plan perf-stragglers soak fuzz gpu cuda-dry clean
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -34,9 +34,11 @@ test: install ## All tests but faults, and those that need a GPU, torch for CUDA
 	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not dry and not long and not jobs' $(SIDE_BY_SIDE)
 
 # Without the packages, `make test` skips these tests and says so.
-test-slurm: install ## Install Slurm, and run the tests on a cluster of two nodes on this machine (Debian, as root)
-	command -v slurmctld slurmd srun munged >/dev/null || { apt-get update && \
+slurm: ## Get Slurm, for the tests on a cluster of two nodes on this machine (Debian, as root)
+	command -v slurmctld && command -v slurmd && command -v srun && command -v munged || { apt-get update && \
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge; }
+
+test-slurm: install slurm ## The tests on a real Slurm
 	$(BIN)/pytest tests/slurm
 
 # Tests marked `alone` come last, one at a time. Both calls are made, even if the first one fails. With FAULTS_TABLE,
