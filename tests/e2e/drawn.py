@@ -1,12 +1,14 @@
 """`python drawn.py FOLDER CASE...`: build each case as an attempt does, as one rank; write a digest of each weight.
 
-A case is BACKEND:PRESET:PRECISION:PORT, the port for its ranks to meet. Each is built in a fork, as in a rank server.
+A case is BACKEND:PRESET:PRECISION. Each is built in a fork, as in a rank server.
 """
 
 import hashlib
 import json
 import os
+import socket
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +25,7 @@ from bench.runner.device import Cpu
 from bench.runner.preload import build_extensions, preload
 from bench.runner.server import launch_environment
 from bench.runner.setup import set_up
+from bench.store import spool
 
 SHARED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3", "ddp")
 """Built by two ranks; ``single`` by one."""
@@ -70,15 +73,26 @@ def whole(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
             yield name.replace("_fsdp_wrapped_module.", "").removeprefix("module."), weight.detach().clone()
 
 
+def meeting(own: Path) -> int:
+    """The port where the ranks of a case meet. The first rank chooses it just before it is used."""
+    file = own / "port"
+    if os.environ.get("RANK", "0") == "0":
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            spool.write_text(file, str(probe.getsockname()[1]))
+    while not file.exists():
+        time.sleep(0.01)
+    return int(file.read_text())
+
+
 def build(case: str, folder: Path) -> None:
     cell = cell_of(case)
-    name, _, port = case.rpartition(":")
-    own = folder / name
+    own = folder / case
     own.mkdir(exist_ok=True)
     attempt = Attempt(cell=cell, batch_per_rank=1)
     for file, text in attempt_files.files(attempt, workloads.load("pi07").units, "cpu", {}, str(own)).items():
         (own / file).write_text(text)
-    os.environ.update(launch_environment(own / "accelerate.yaml", int(port)))
+    os.environ.update(launch_environment(own / "accelerate.yaml", meeting(own)))
     preload(backends.preloads(cell))
     if backends.backend_of(cell).family == "deepspeed":
         build_extensions("cpu", offload=False)
