@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from bench.backends.allowance import allowance_bytes
 from bench.backends.holding import RANKS, Holding, holdings
 from bench.backends.regimes import expected_regime
-from bench.backends.registry import backend_of
+from bench.backends.registry import BACKENDS, backend_of
 from bench.records.cell import Cell, Regime
 from bench.records.forecast import Forecast, Line
 from bench.records.program import Program
@@ -18,10 +18,14 @@ LOADED = {"cuda": 1, "cpu": 2}
 
 def not_planned(cell: Cell) -> str | None:
     """Why there is no forecast of this cell; None if there is one."""
+    if cell.script is not None:
+        return "a script builds its own model"
+    if cell.accelerate is not None:
+        return "an accelerate config of your own may shard in other ways"
+    if cell.backend not in BACKENDS:
+        return f"{cell.backend} is no backend of bench"
     train = cell.train
     reasons = {
-        "a script builds its own model": cell.script is not None,
-        "an accelerate config of your own may shard in other ways": cell.accelerate is not None,
         f"{train.optimizer} keeps other state than AdamW": train.optimizer not in ("adamw", "none"),
         "the compiler chooses what to keep for backward": train.compile != "none",
         "offloaded state moves between host and device": train.offload != "none",
@@ -48,6 +52,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         assumed=program.assumed,
         regime=_regime(cell, program),
         unit_parameters=_by_runs(program),
+        frozen=not all(one.trained for one in program.parameters),
         flops={name: _straight(counts, first, second) for name, counts in program.flops.items()},
         kept_bytes=_straight(turn.live_bytes, first, second),
     )

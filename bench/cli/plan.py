@@ -75,7 +75,11 @@ def plan(
         raise InputError("nothing to plan", fix="name a matrix file, or a run with --check")
     cost = None if price is None else _price(price)
     spec, hardware = _device(device, ranks, devices, memory)
-    selected = selection.read(matrix, overrides or [], axis=axis, select=select, exclude=exclude, hardware=hardware)
+    if ranks is not None and hardware.device == "cpu":
+        overrides = [f"launch.num_processes={ranks}", *(overrides or [])]
+    selected = selection.read(
+        matrix, overrides or [], axis=axis, select=select, exclude=exclude, hardware=hardware, launcher="plan"
+    )
     if selected.matrix.command is not None:
         raise InputError(
             "a plan needs a workload whose model bench can build, and a script builds its own", field="command"
@@ -107,11 +111,18 @@ def _check(folder: Path) -> None:
     results = store.results()
     summary = summarize(results)
     forecasts: dict[str, Forecast] = {}
+    why: dict[str, str] = {}
     for one in summary.cells:
-        device = one.rows[0].device
-        found, _ = forecasts_of([one.cell], device, one.cell.workload, None)
-        forecasts |= found
+        try:
+            found, reasons = forecasts_of([one.cell], one.rows[0].device, one.cell.workload, None)
+        except InputError as error:
+            found, reasons = {}, {one.cell.id: str(error)}
+        forecasts, why = forecasts | found, why | reasons
     checked = check(summary, forecasts)
+    if not checked:
+        raise InputError(
+            "no measured peak has a plan", where=str(folder), fix="; ".join(dict.fromkeys(why.values())) or None
+        )
     print_unreadable([store])
     print_document(f"Plan of {folder.name}", [plan_tables.verdict(checked)], [plan_tables.check_table(checked)])
     if not all(one.confirmed for one in checked):
@@ -142,7 +153,6 @@ def _device(
     from bench.matrix import devices_file
     from bench.records.devices import GPUS, DeviceSpec, spec_of
     from bench.records.machine import Hardware
-    from bench.units import quantity
 
     own = devices_file.read(file) if file is not None else {}
     here = machine.detect()
@@ -166,7 +176,7 @@ def _device(
             spec = known.model_copy(update={"memory_bytes": each})
     if memory is not None:
         try:
-            spec = spec.model_copy(update={"memory_bytes": round(quantity(memory, "bytes")[0])})
+            spec = spec.model_copy(update={"memory_bytes": devices_file.memory_bytes(memory)})
         except ValueError as error:
             raise InputError(str(error), where="--memory") from error
     on_cpu = name is None and here.device == "cpu"
@@ -240,6 +250,6 @@ def forecasts_of(
         if isinstance(program, Program):
             forecasts[cell.id] = forecast(cell, program)
         else:
-            why[cell.id] = f"its model does not run without numbers: {program.reason}"
+            why[cell.id] = f"its model could not be traced: {program.reason}"
     sys.stderr.flush()
     return forecasts, why

@@ -13,6 +13,18 @@ from bench.records.devices import DeviceSpec
 from bench.units import quantity
 
 
+def memory_bytes(text: str) -> int:
+    """``80GiB`` in bytes.
+
+    Raises:
+        ValueError: not such a size, or none that a device can have.
+    """
+    size = quantity(text, "bytes")[0]
+    if not 2**20 <= size <= 2**50:
+        raise ValueError(f"{text!r} is not the memory of a device: such as 80GiB")
+    return round(size)
+
+
 class _Entry(Frozen):
     memory: str
     """Such as 80GiB."""
@@ -45,7 +57,7 @@ def read(path: Path) -> dict[str, DeviceSpec]:
     found = {}
     for name, entry in file.devices.items():
         try:
-            memory = round(quantity(entry.memory, "bytes")[0])
+            memory = memory_bytes(entry.memory)
         except ValueError as error:
             key = ("devices", name, "memory")
             raise InputError(

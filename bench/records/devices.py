@@ -38,10 +38,10 @@ GPUS: dict[str, Gpu] = {
         r"NVIDIA A100-SXM4-80GB", 312e12, 19.5e12, 80, 2039e9, 300e9, "NVIDIA A100 Tensor Core GPU datasheet, 2021"
     ),
     "A100-PCIE-40GB": Gpu(
-        r"NVIDIA A100-PCIE-40GB", 312e12, 19.5e12, 40, 1555e9, 32e9, "NVIDIA A100 Tensor Core GPU datasheet, 2020"
+        r"NVIDIA A100-PCIE-40GB", 312e12, 19.5e12, 40, 1555e9, 300e9, "NVIDIA A100 Tensor Core GPU datasheet, 2020"
     ),
     "A100-PCIE-80GB": Gpu(
-        r"NVIDIA A100 80GB PCIe", 312e12, 19.5e12, 80, 1935e9, 32e9, "NVIDIA A100 Tensor Core GPU datasheet, 2021"
+        r"NVIDIA A100 80GB PCIe", 312e12, 19.5e12, 80, 1935e9, 300e9, "NVIDIA A100 Tensor Core GPU datasheet, 2021"
     ),
     "H100": Gpu(
         r"NVIDIA H100 80GB HBM3",
@@ -58,7 +58,7 @@ GPUS: dict[str, Gpu] = {
         51e12,
         80,
         2000e9,
-        64e9,
+        300e9,
         "NVIDIA H100 datasheet, H100 PCIe, 2023: 1,513 with sparsity",
     ),
     "H100-NVL": Gpu(

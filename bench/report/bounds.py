@@ -49,8 +49,10 @@ def bounds(forecast: Forecast, device: DeviceSpec, batch: int) -> Bounds:
     regime = forecast.regime
     return Bounds(
         compute_s=_compute_s(forecast, device, batch),
-        memory_s=_over(_moved_bytes(forecast, regime, batch), device.bandwidth_bytes_per_s),
-        communication_s=_over(_sent_bytes(forecast, regime), device.link_bytes_per_s),
+        memory_s=None
+        if forecast.frozen
+        else _over(_moved_bytes(forecast, regime, batch), device.bandwidth_bytes_per_s),
+        communication_s=None if forecast.frozen else _over(_sent_bytes(forecast, regime), device.link_bytes_per_s),
     )
 
 
@@ -85,5 +87,6 @@ def _sent_bytes(forecast: Forecast, regime: Regime) -> float | None:
     payload = payload_bytes(regime, forecast.unit_parameters, computed_in_bytes=width) if width else None
     if payload is None:
         return None
-    sent = [sent_bytes(operation, size, regime.world_size) for operation, size in payload.items()]
-    return sum(one for one in sent if one is not None)
+    sent = [(operation, sent_bytes(operation, size, regime.world_size)) for operation, size in payload.items()]
+    # A switch may reduce on the way (NVLink SHARP): an all-reduce then sends half of what a ring does.
+    return sum(one / 2 if operation == "all_reduce" else one for operation, one in sent if one is not None)

@@ -109,8 +109,13 @@ def _math(
     return out
 
 
-def _rms_norm(x: Tensor, _shape: Any, weight: Tensor | None = None, eps: float | None = None) -> Tensor:  # noqa: ARG001
-    out: Tensor = _RmsNorm.apply(x, weight)  # type: ignore[no-untyped-call]
+def _rms_norm(
+    input: Tensor,  # noqa: A002  torch's names
+    normalized_shape: Any,  # noqa: ARG001
+    weight: Tensor | None = None,
+    eps: float | None = None,  # noqa: ARG001
+) -> Tensor:
+    out: Tensor = _RmsNorm.apply(input, weight)  # type: ignore[no-untyped-call]
     return out
 
 

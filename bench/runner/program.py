@@ -138,7 +138,8 @@ def _step(
     model: nn.Module, forward: Forward, batch: Batch, units: list[nn.Module], device: Device
 ) -> tuple[_Trace, Live]:
     """Forward and backward once, watched."""
-    live = Live(device, [*model.parameters(), *model.buffers(), *tree_leaves(batch)])
+    tensors = [part for part in tree_leaves(batch) if isinstance(part, Tensor)]
+    live = Live(device, [*model.parameters(), *model.buffers(), *tensors])
     trace = _Trace(live)
     with _marked(model, units, trace.mark), Kernels(device) as kernels, live:
         loss = forward(model, batch)["loss"]

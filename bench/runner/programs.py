@@ -7,7 +7,7 @@ import os
 import sys
 from pathlib import Path
 
-from bench import workloads
+from bench import secrets, workloads
 from bench.runner.program import trace
 from bench.store import spool
 from bench.store.programs import NotTraced, ProgramRequests
@@ -25,7 +25,10 @@ def main(folder: Path) -> int:
             program = trace(request.cell, request.device, request.batches)
         except Exception as error:  # a model may raise anything
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
-            spool.write(folder / f"{request.key}.failed.json", NotTraced(reason=f"{type(error).__name__}: {why}"[:400]))
+            spool.write(
+                folder / f"{request.key}.failed.json",
+                NotTraced(reason=secrets.mask(f"{type(error).__name__}: {why}")[:400]),
+            )
         else:
             spool.write_text(folder / f"{request.key}.json", program.model_dump_json())
     return 0

@@ -154,7 +154,7 @@ def _own_work(
     if not collectives:  # one process; or lost, or not recorded: the gather at the end is a collective
         return {}
     issued = [start + (int(entry["time_created_ns"]) - start_ns) / 1e9 for entry in collectives]
-    if "gloo" not in dist.get_backend():
+    if dist.get_backend() != "gloo":  # also "cuda:nccl,cpu:gloo", which offloading takes
         spans = {name: (a, b) for name, (a, b) in spans.items() if not any(a <= at < b for at in issued)}
     return own_work(spans, waits, issued)
 

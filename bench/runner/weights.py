@@ -18,6 +18,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from bench.backends import Backend
+from bench.errors import WorkloadError
 
 Draw = Callable[[str, int, int, Tensor], None]
 """`bench.workloads.Workload.draw`."""
@@ -27,6 +28,11 @@ class Undrawn:
     """The parameters of a model on the meta device, and where each will get its values from."""
 
     def __init__(self, model: nn.Module, draw: Draw, seed: int) -> None:
+        if lost := next((name for name, buffer in model.named_buffers() if buffer.is_meta), None):
+            raise WorkloadError(
+                f"the workload has draw, and its build leaves the buffer {lost} without values",
+                allowed='buffers made with device="cpu"',
+            )
         self.model, self._draw, self._seed = model, draw, seed
         self._names = {parameter: name for name, parameter in model.named_parameters()}
         self._made: WeakValueDictionary[str, nn.Parameter] = WeakValueDictionary()

@@ -70,9 +70,20 @@ def _definition(name: str, found: Any, config: type[BaseModel], create: Callable
         cpu_memory_limits=getattr(found, "cpu_memory_limits", {}),
         parameter_counts=getattr(found, "parameter_counts", None),
         units=units,
-        draws=_defines(found, "draw") is not None and _defines(found, "draw") is _defines(found, "build"),
+        draws=_draws(found),
         create=create,
     )
+
+
+def _draws(found: Any) -> bool:
+    """Whether it has `Workload.draw`, beside the build of the same class; and no other method of this name."""
+    if _defines(found, "draw") is None or _defines(found, "draw") is not _defines(found, "build"):
+        return False
+    try:
+        inspect.signature(found.draw).bind("self", "name", 0, 0, "out")
+    except TypeError:
+        return False
+    return True
 
 
 def _defines(found: Any, method: str) -> type | None:

@@ -76,3 +76,10 @@ def test_ranks_that_would_draw_other_weights_are_named(monkeypatch: pytest.Monke
     monkeypatch.setattr(same_build, "gather_object", gathered)
     with pytest.raises(WorkloadError, match=r"embedding\.weight of rank 1 is not that of rank 0"):
         check_same_build(model, weights)
+
+
+def test_a_buffer_without_values_is_named() -> None:
+    with torch.device("meta"):
+        model = nn.BatchNorm1d(3)
+    with pytest.raises(WorkloadError, match="leaves the buffer running_mean without values"):
+        Undrawn(model, counting([]), SEED)

@@ -168,8 +168,15 @@ class Changed(Drawn):
         return super().build() + ", changed"
 
 
+class Plots(Parts):
+    def build(self) -> Any: ...
+
+    def draw(self, axes: Any) -> None: ...
+
+
 @pytest.mark.parametrize(
-    ("found", "draws"), [(Parts, False), (of_function, False), (Drawn, True), (Inherited, True), (Changed, False)]
+    ("found", "draws"),
+    [(Parts, False), (of_function, False), (Drawn, True), (Inherited, True), (Changed, False), (Plots, False)],
 )
 def test_weights_are_drawn_in_place_if_the_class_that_builds_says_how(found: Any, draws: bool) -> None:
     assert define("m:f", found).draws == draws
