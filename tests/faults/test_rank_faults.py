@@ -68,15 +68,17 @@ class Planted:
         return last - first < MARGIN_S
 
 
+IN_WORKLOAD = r" \(in _strike \(faults/faulty\.py:\d+\)\)"
+
 # One rank exits or raises. Python ignores exceptions while it destroys an object, so nothing is lost then.
 ENDS = {
     "kill": ("failed killed", "^killed by SIGKILL"),
     "segfault": ("failed killed", "^killed by SIGSEGV"),
-    "raise": ("failed error", "^ValueError: planted$"),
-    "surrogates": ("failed error", r"no such file: \\udcff\\udcfe$"),
+    "raise": ("failed error", rf"^ValueError: planted{IN_WORKLOAD}$"),
+    "surrogates": ("failed error", rf"no such file: \\udcff\\udcfe{IN_WORKLOAD}$"),
     "exit": ("failed ended", "ended by itself with exit code 0"),
     "exit in a thread": ("failed ended", "ended by itself with exit code 0"),
-    "sys.exit": ("failed error", "^SystemExit: 3$"),
+    "sys.exit": ("failed error", rf"^SystemExit: 3{IN_WORKLOAD}$"),
     "allocate": ("oom", "4503599627370496"),
 }
 SAYS = {"flood": "1 GB of output", "not UTF-8": "output that is not UTF-8"}
