@@ -15,16 +15,18 @@ def cancel(
 
     What is measured stays. The same `bench run` resumes.
     """
-    from bench.launch.slurm.client import Away, Refused, living
-    from bench.launch.slurm.follow import end_jobs
+    from bench.launch.slurm.client import Away, Refused, living, look
+    from bench.launch.slurm.ending import end_jobs
     from bench.launch.slurm.script import job_name
+    from bench.store import jobs
     from bench.units import counted
 
     if not run.is_dir():
         raise InputError("there is no such folder", where=str(run), allowed="the folder of a run")
     root = run.absolute()
     try:
-        numbers = living(job_name(root))
+        known = [number for number, seen in look(jobs.open_ones(root)).items() if seen.living]
+        numbers = list(dict.fromkeys([*living(job_name(root)), *known]))  # a moved folder has another name
         end_jobs(root, numbers)
     except (Away, Refused) as error:
         raise InputError(f"Slurm: {error}", where=str(run)) from error

@@ -75,6 +75,13 @@ class Place:
         if isolation == "launch" and any(plan.cell.num_nodes > 1 for plan in plans):
             raise InputError("several nodes need rank servers", where="--isolation launch", fix="use --isolation fork")
 
+    def is_followed(self) -> bool:
+        """Whether this is the bench of a job's script. It ends with 0 even if attempts failed: its code tells how the
+        job ended, and who follows the jobs finds failed attempts in the run folder."""
+        from bench.store import jobs
+
+        return self.launcher == "srun" and jobs.this_job() is not None
+
     def share(self, matrix: "Matrix", hardware: "Hardware", folder: Path) -> "Share | None":
         """Which part of the run this process measures; None: all of it.
 

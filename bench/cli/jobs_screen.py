@@ -24,7 +24,7 @@ def follow(root: Path, name: str, script: str, jobs: int) -> int:
         InputError: Slurm refuses the request, or will never run it; or jobs end without a result.
     """
     from bench.launch.slurm.client import Away, Refused
-    from bench.launch.slurm.follow import Following, GivesUp, NeverRuns, Show
+    from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns, Show
     from bench.machine import disk
     from bench.store import run_lock
 
@@ -42,6 +42,10 @@ def follow(root: Path, name: str, script: str, jobs: int) -> int:
         except KeyboardInterrupt:
             screen.end()
             _detach_or_cancel(following, root)
+            raise typer.Exit(130) from None
+        except Cancelled:
+            screen.end()
+            typer.echo(f"cancelled by another bench; the same command resumes: {root}", err=True)
             raise typer.Exit(130) from None
         except (Away, Refused, NeverRuns) as error:
             raise InputError(

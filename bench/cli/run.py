@@ -254,6 +254,8 @@ def _measure(
         typer.echo(f"results: {folder}  report: {folder / 'report.md'}")
     else:
         print_end(sweep, results, selected.matrix.choices, went_on=wish is not None)
+    if where.is_followed():
+        return
     from bench.records.outcome import KINDS
 
     if any(KINDS[result.outcome.kind].fails for result in results):

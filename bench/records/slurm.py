@@ -13,10 +13,16 @@ BEGAN = "BENCH_BEGAN"
 _WORD = r"^[^\s\"'\\#]+$"
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 
+_OURS = ("--job-name", "-J", "--array", "-a", "--requeue", "--output", "-o")
+"""Options with which bench would not find its jobs again, or take several for one."""
+
 
 def _directive(line: str) -> str:
     if "\n" in line or not line.startswith("-"):
         raise ValueError("one option of sbatch, such as --mem=64G")
+    option = line.partition("=")[0].split()[0] if line.startswith("--") else line[:2]
+    if any(name.startswith(option) for name in _OURS):  # sbatch takes --arr, too, and -a1-4
+        raise ValueError(f"bench itself sets the name, the output and the restarts of its jobs: leave out {line}")
     return line
 
 

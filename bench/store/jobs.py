@@ -43,12 +43,20 @@ class JobFolder:
     def __init__(self, folder: Path) -> None:
         self.folder, self.id = folder, folder.name
         self.log = folder / "output.log"
+        self.script = folder / "script.sh"
         self.scheduler_log = folder.with_name(f"{folder.name}.out")
 
     def alive(self) -> str | None:
         """What changes while its guard runs; None before it starts."""
         try:
             return (self.folder / "alive").read_text()
+        except OSError:
+            return None
+
+    def submitted(self) -> str | None:
+        """Its script; None if the user submitted it by hand."""
+        try:
+            return self.script.read_text()
         except OSError:
             return None
 
@@ -74,6 +82,12 @@ class JobFolder:
 
 def of_run(root: Path, job: str) -> JobFolder:
     return JobFolder(root / "slurm" / job)
+
+
+def open_ones(root: Path) -> list[str]:
+    """Ids of the jobs of a run whose fate nobody has noted: they may live."""
+    folders = (root / "slurm").glob("[0-9]*/")
+    return [folder.name for folder in folders if JobFolder(folder).fate() is None]
 
 
 def this_job() -> JobFolder | None:

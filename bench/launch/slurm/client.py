@@ -97,7 +97,7 @@ def _from_accounts(jobs: Sequence[str]) -> dict[str, Seen]:
     """What the accounting database knows; nothing on a cluster without one."""
     try:
         done = _run(["sacct", "-n", "-X", "-P", "-j", ",".join(jobs), "-o", "JobID,State"])
-    except Away:
+    except (Away, Refused):  # or sacct is not installed
         return {}
     pairs = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
     return {job: Seen(state.split()[0]) for job, state in pairs if state} if done.returncode == 0 else {}

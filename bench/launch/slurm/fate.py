@@ -6,7 +6,8 @@ from bench.store.jobs import OUT_OF_TIME, End, Fate
 DONE, REFUSED, GOES_ON = "DONE", "REFUSED", "GOES_ON"
 """Words of bench for jobs that ended by themselves: all is measured, or owned by another job; the matrix or an option
 is wrong; the job's time is over, and there is more to measure."""
-_BY_EXIT_CODE = {0: DONE, 1: DONE, 2: REFUSED, OUT_OF_TIME: GOES_ON}
+_BY_EXIT_CODE = {0: DONE, 2: REFUSED, OUT_OF_TIME: GOES_ON}
+"""In a job, failed attempts are no 1: that is an error in bench itself."""
 FORGOTTEN_S = 30.0
 """Slurm may know a new job only after a moment, and forgets an old one."""
 ENDING_S = 30.0
@@ -37,3 +38,14 @@ def never_runs(seen: Seen) -> str | None:
     if seen.state != "PENDING" or seen.reason not in NEVER:
         return None
     return f"{seen.reason} ({NEVER[seen.reason]})"
+
+
+def in_words(number: str, seen: Seen | None) -> str:
+    """How a job is now."""
+    if seen is None:
+        return f"job {number} is new"
+    if seen.state == "PENDING":
+        return f"job {number} waits" + (f" ({seen.reason})" if seen.reason else "")
+    if seen.state == "RUNNING":
+        return f"job {number} runs on {seen.nodes}"
+    return f"job {number}: {seen.state.lower()}"

@@ -2,28 +2,31 @@
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from bench.launch.slurm import client
 from bench.launch.slurm.client import Away, Refused, Seen
-from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, fate_of, never_runs
-from bench.store import claims, jobs, spool, tries
-from bench.store.jobs import Fate, JobFolder
+from bench.launch.slurm.ending import close, end_jobs, tail
+from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, fate_of, in_words, never_runs
+from bench.store import jobs, spool
+from bench.store.jobs import JobFolder
 
 SOON_S, LATER_S = 2.0, 10.0
 """Between two calls of squeue: in the first half minute after something happened, and then."""
 LIVELY_S = 30.0
 POLL_S = 0.5
-QUIET_S = 5.0
-"""A job is gone when its guard, which beats every second, has been still for this long."""
-END_WITHIN_S = 60.0
 BARREN = 2
 """So many jobs in a row that were lost and brought nothing: a third would do no better."""
 
 
 class NeverRuns(Exception):
     """The request can never run, for Slurm's reason."""
+
+
+class Cancelled(Exception):
+    """The user had another bench cancel the jobs."""
 
 
 class GivesUp(Exception):
@@ -78,17 +81,19 @@ class Following:
         self._jobs: dict[str, _Job] = {}
         self._barren = 0
         self._asked_s = self._stirred_s = 0.0
-        self._away = False
+        self._doubtful_s: float | None = None
+        """When sbatch had no answer: Slurm may have taken the job."""
+        self._away = self._cancelled = False
 
     def run(self) -> list[str]:
         """Until nothing is left to measure. Returns what bench wrote last where it refused the matrix; else nothing.
 
         Raises:
-            Refused, NeverRuns, GivesUp: see there. No job of this run waits or runs then.
+            Refused, NeverRuns, Cancelled, GivesUp: see there. No job of this run waits or runs then.
         """
         self._adopt()
         try:
-            while self.wanted:
+            while self.wanted > 0 or self._jobs:
                 self._submit()
                 self._look()
                 for job in list(self._jobs.values()):
@@ -96,6 +101,8 @@ class Following:
                     if words := self._end(job):
                         return words
                 time.sleep(POLL_S)
+            if self._cancelled:
+                raise Cancelled
         except (Refused, NeverRuns, GivesUp):
             self.cancel()
             raise
@@ -115,7 +122,7 @@ class Following:
         """Follow the jobs that an earlier bench, or the user by hand, has submitted for this run."""
         while True:
             try:
-                for number in client.living(self.name):
+                for number in self._others():
                     self.show.note(f"job {number} of an earlier command goes on")
                     self._follow(number)
                 self._close_others()
@@ -124,16 +131,26 @@ class Following:
                 self._is_away(error)
                 time.sleep(SOON_S)
 
+    def _others(self) -> list[str]:
+        """Jobs of this name that are not followed. One that was given up may take a moment to leave Slurm's list."""
+        new = (number for number in client.living(self.name) if number not in self._jobs)
+        return [number for number in new if jobs.of_run(self.root, number).fate() is None]
+
     def _close_others(self) -> None:
-        """Jobs that ended while nobody watched: what they had begun is lost."""
-        for folder in (self.root / "slurm").glob("[0-9]*/"):
-            job = JobFolder(folder)
-            if folder.name not in self._jobs and job.fate() is None:
-                fate = fate_of(client.look([folder.name]).get(folder.name), job.end(), float("inf"))
-                self._close(job, fate or Fate(state="UNKNOWN"))
+        """Jobs that ended while nobody watched: what they had begun is lost. One that lives goes on."""
+        for number in jobs.open_ones(self.root):
+            if number in self._jobs:
+                continue
+            job = jobs.of_run(self.root, number)
+            if fate := fate_of(client.look([number]).get(number), job.end(), float("inf")):
+                close(self.root, job, fate)
+            else:
+                self._follow(number)
 
     def _submit(self) -> None:
-        """Ask for the jobs that are missing."""
+        """Ask for the jobs that are missing. If Slurm refuses, those that are there go on."""
+        if self._doubtful_s is not None and not self._is_sure():
+            return
         while len(self._jobs) < self.wanted:
             file = self.root / "slurm" / "script.sh"
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -142,11 +159,38 @@ class Following:
                 number = client.submit(file, file.parent / "%j.out")
             except Away as error:
                 self._is_away(error)
+                self._doubtful_s = time.monotonic()
                 return
-            job = self._follow(number)
-            job.folder.folder.mkdir(exist_ok=True)
-            spool.write_text(job.folder.folder / "script.sh", self.script)
-            self.show.note(f"job {number} is submitted")
+            except Refused as error:
+                if not self._jobs:
+                    raise
+                self._make_do(str(error))
+                return
+            self._is_ours(number)
+
+    def _is_sure(self) -> bool:
+        """After a silence of sbatch: wait for a moment, then follow the job that Slurm has taken all the same."""
+        if self._doubtful_s is None or time.monotonic() - self._doubtful_s < LATER_S:
+            return False
+        try:
+            for number in self._others():
+                self._is_ours(number)
+        except Away as error:
+            self._is_away(error)
+            self._doubtful_s = time.monotonic()
+            return False
+        self._doubtful_s = None
+        return True
+
+    def _is_ours(self, number: str) -> None:
+        job = self._follow(number).folder
+        job.folder.mkdir(exist_ok=True)
+        spool.write_text(job.script, self.script)
+        self.show.note(f"job {number} is submitted")
+
+    def _make_do(self, why: str) -> None:
+        self.wanted = len(self._jobs)
+        self.show.note(f"no other job: {why}")
 
     def _follow(self, number: str) -> _Job:
         self._stirred_s = time.monotonic()
@@ -161,6 +205,8 @@ class Following:
         now = time.monotonic()
         if now - self._asked_s < (SOON_S if now - self._stirred_s < LIVELY_S else LATER_S):
             return
+        if not self._jobs:
+            return
         self._asked_s = now
         try:
             seen = client.look(list(self._jobs))
@@ -170,11 +216,11 @@ class Following:
         if self._away:
             self._away = False
             self.show.note("Slurm's controller answers again")
-        for number, job in self._jobs.items():
+        for number, job in list(self._jobs.items()):
             before = job.seen
             job.look(seen.get(number))
             self._tell(number, before, job.seen)
-        self.show.status(", ".join(_in_words(number, job.seen) for number, job in self._jobs.items()))
+        self.show.status(", ".join(in_words(number, job.seen) for number, job in self._jobs.items()))
 
     def _is_away(self, error: Away) -> None:
         self._asked_s = time.monotonic()
@@ -188,10 +234,16 @@ class Following:
         if before is None or (before.state, before.reason) != (now.state, now.reason):
             self._stirred_s = time.monotonic()
             if now.living and now.state != "COMPLETING":
-                self.show.note(_in_words(number, now))
+                self.show.note(in_words(number, now))
         settled = before is not None and before.reason == now.reason  # the first reason may be a provisional one
         if settled and (reason := never_runs(now)):
-            raise NeverRuns(f"job {number} can never run: {reason}")
+            words = f"job {number} can never run: {reason}"
+            if len(self._jobs) == 1:
+                raise NeverRuns(words)
+            with suppress(Away):
+                end_jobs(self.root, [number])
+            del self._jobs[number]
+            self._make_do(words)
 
     def _relay(self, job: _Job) -> None:
         """Show what bench has written since, in whole lines."""
@@ -208,6 +260,12 @@ class Following:
 
     def _end(self, job: _Job) -> list[str]:
         """See whether a job is over, and what follows. Returns bench's last words where it refused the matrix."""
+        number = job.folder.id
+        if (noted := job.folder.fate()) is not None and noted.asked:
+            del self._jobs[number]
+            self._cancelled, self.wanted = True, 0
+            self.show.note(f"job {number} is cancelled")
+            return []
         job.look(job.seen)
         end = job.folder.end()
         if self._away and end is None:
@@ -215,68 +273,27 @@ class Following:
         fate = fate_of(job.seen, end, job.still_s()) if job.seen is not None or job.still_s() > LIVELY_S else None
         if fate is None:
             return []
-        number = job.folder.id
         self._relay(job)
         del self._jobs[number]
         self._stirred_s = time.monotonic()
-        marked = self._close(job.folder, fate)
+        marked = close(self.root, job.folder, fate)
         if fate.state == REFUSED:
             self.cancel()
-            return _tail(job.folder) or [f"bench ended with exit code 2 in job {number}"]
+            return tail(job.folder) or [f"bench ended with exit code 2 in job {number}"]
+        ours = job.folder.submitted() == self.script
+        if fate.state == DONE and ours:
+            self.wanted = max(self.wanted - 1, 0)
+        elif not self._cancelled:
+            self.wanted = max(self.wanted, 1)  # jobs that are done may have left cells to this one
         if fate.state == DONE:
-            self.wanted -= 1
-        elif fate.state == GOES_ON:
+            return []
+        if fate.state == GOES_ON:
             self.show.note(f"the time of job {number} is over: another one goes on")
         else:
             why = f": {fate.reason}" if fate.reason else ""
             self.show.note(f"job {number} ended with {fate.state}{why}")
             self._barren = 0 if marked or self._results() > job.results else self._barren + 1
             if self._barren == BARREN:
-                last = " | ".join(_tail(job.folder))
+                last = " | ".join(tail(job.folder))
                 raise GivesUp(f"{BARREN} jobs in a row ended without a result, the last one with {fate.state}: {last}")
         return []
-
-    def _close(self, job: JobFolder, fate: Fate) -> int:
-        """Note a job's fate, wait until nothing of it is left, and mark what it did not finish. Returns how much."""
-        job.set_fate(fate)
-        beat, since_s = job.alive(), time.monotonic()
-        while job.end() is None and beat is not None and time.monotonic() - since_s < QUIET_S:
-            time.sleep(POLL_S)
-            if job.alive() != beat:
-                beat, since_s = job.alive(), time.monotonic()
-        if fate.asked or fate.state in (DONE, REFUSED, GOES_ON):
-            return 0
-        reason = f"the Slurm job {job.id} ended with {fate.state}" + (f" ({fate.reason})" if fate.reason else "")
-        return sum(tries.lose(self.root, cell, reason) for cell in claims.owned_by(self.root, job.id))
-
-
-def end_jobs(root: Path, numbers: list[str]) -> None:
-    """Have Slurm end jobs because the user asks for it, and wait until they have ended.
-
-    Raises:
-        Away, Refused: see `client.cancel`.
-    """
-    for number in numbers:
-        jobs.of_run(root, number).set_fate(Fate(state="CANCELLED", asked=True))
-    client.cancel(numbers)
-    until_s = time.monotonic() + END_WITHIN_S
-    while any(seen.living for seen in client.look(numbers).values()) and time.monotonic() < until_s:
-        time.sleep(POLL_S)
-
-
-def _tail(job: JobFolder) -> list[str]:
-    """The last lines of what a job wrote."""
-    for file in (job.log, job.scheduler_log):
-        if lines := spool.end_of(file, 2000).strip().splitlines():
-            return lines[-3:]
-    return []
-
-
-def _in_words(number: str, seen: Seen | None) -> str:
-    if seen is None:
-        return f"job {number} is new"
-    if seen.state == "PENDING":
-        return f"job {number} waits" + (f" ({seen.reason})" if seen.reason else "")
-    if seen.state == "RUNNING":
-        return f"job {number} runs on {seen.nodes}"
-    return f"job {number}: {seen.state.lower()}"

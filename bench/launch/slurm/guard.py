@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 from bench.launch.slurm import client
@@ -39,7 +40,8 @@ def main(root: Path, arguments: list[str]) -> int:
     beats, asked_s = 0, time.monotonic()
     try:
         while (code := process.poll()) is None and not ended and job.fate() is None:
-            job.beat(beats)
+            with suppress(OSError):  # a file system may be away for a moment
+                job.beat(beats)
             beats += 1
             if time.monotonic() - asked_s > ASK_EVERY_S:
                 asked_s = time.monotonic()

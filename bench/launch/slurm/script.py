@@ -1,4 +1,4 @@
-"""The script of a job, as text. Pure."""
+"""The script of a job, as text."""
 
 import hashlib
 import re
@@ -10,7 +10,8 @@ from bench.records.slurm import BEGAN, Slurm
 
 
 def job_name(root: Path) -> str:
-    """The name of all jobs of one run folder, by which bench finds them again."""
+    """The name of all jobs of one run folder, by which bench finds them again, however its path is written."""
+    root = root.resolve()
     short = re.sub(r"[^A-Za-z0-9._-]", "_", root.name)[:40]
     return f"bench-{short}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
 

@@ -64,3 +64,11 @@ def test_a_refusal_is_told_in_slurms_words(path: Path, tmp_path: Path) -> None:
     program(path, "sbatch", "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
     with pytest.raises(Away):
         client.submit(tmp_path / "x.sh", tmp_path / "x.out")
+
+
+def test_a_cluster_without_accounts_has_forgotten_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(path, "squeue", "exit 0")
+    (path / "sacct").unlink()
+    monkeypatch.setenv("PATH", str(path))
+    program(path, "squeue", ":")
+    assert client.look(["7"]) == {}

@@ -14,7 +14,8 @@ from bench.store.jobs import OUT_OF_TIME, End
         (Seen("RUNNING"), None, 1e6, None),
         (Seen("COMPLETING"), None, 1.0, None),
         (Seen("RUNNING"), 0, 0.0, DONE),
-        (Seen("RUNNING"), 1, 0.0, DONE),
+        (Seen("RUNNING"), 1, 0.0, None),  # an error in bench itself
+        (Seen("FAILED"), 1, 0.0, "FAILED"),
         (None, 0, 0.0, DONE),
         (Seen("FAILED"), 2, 0.0, REFUSED),
         (Seen("RUNNING"), OUT_OF_TIME, 0.0, GOES_ON),

@@ -55,6 +55,7 @@ def test_every_wish_is_one_line() -> None:
         {"time": "soon"},
         {"sbatch": ["--mem=1\nrm -rf /"]},
         {"sbatch": ["mem=1"]},
+        *({"sbatch": [one]} for one in ("--job-name=x", "-Jx", "--arr 1-4", "-a1", "--requeue", "--output=x", "-o x")),
         {"nodes": 0},
         {"gpus": 1},
     ],
@@ -85,3 +86,9 @@ def test_arguments_and_folders_reach_bench_as_they_are(tmp_path: Path) -> None:
 def test_a_job_is_named_after_its_run_folder() -> None:
     assert job_name(Path("/a/run")) != job_name(Path("/b/run"))
     assert job_name(Path("/a/my run,x")).startswith("bench-my_run_x-")
+
+
+def test_a_link_to_a_run_folder_is_the_same_run(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    (tmp_path / "link").symlink_to("run")
+    assert job_name(tmp_path / "link") == job_name(tmp_path / "run")

@@ -1,0 +1,186 @@
+"""Which jobs a command submits, follows and gives up. Slurm is made up here; tests/slurm has a real one."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.launch.slurm import client, ending, follow
+from bench.launch.slurm.client import Away, Refused, Seen
+from bench.launch.slurm.follow import Cancelled, Following, NeverRuns, Show
+from bench.store import jobs
+from bench.store.jobs import End, Fate
+
+RUNNING = Seen("RUNNING")
+
+
+class Cluster:
+    """Jobs by id, and with which exit code bench ends in those that run."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.seen: dict[str, Seen] = {}
+        self.codes: dict[str, int] = {}
+        self.answers: list[Exception | None] = []
+        """What sbatch says in turn; None: it takes the job."""
+        self.submitted: list[str] = []
+
+    def submit(self, script: Path, output: Path) -> str:
+        if (answer := self.answers.pop(0) if self.answers else None) is not None:
+            raise answer
+        return self.take()
+
+    def take(self) -> str:
+        number = str(len(self.seen) + 1)
+        self.seen[number] = RUNNING
+        self.submitted.append(number)
+        return number
+
+    def living(self, name: str) -> list[str]:
+        return [number for number, seen in self.seen.items() if seen.living]
+
+    def look(self, numbers: list[str]) -> dict[str, Seen]:
+        for number in numbers:
+            if self.seen[number].state == "RUNNING":
+                self.end(number, self.codes.get(number, 0))
+        return {number: self.seen[number] for number in numbers}
+
+    def end(self, number: str, code: int) -> None:
+        job = jobs.of_run(self.root, number)
+        job.folder.mkdir(parents=True, exist_ok=True)
+        job.set_end(End(exit_code=code))
+        self.seen[number] = Seen("COMPLETED" if code == 0 else "FAILED")
+
+    def cancel(self, numbers: list[str]) -> None:
+        self.seen |= {number: Seen("CANCELLED") for number in numbers}
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    made = Cluster(tmp_path)
+    for name in ("submit", "living", "look", "cancel"):
+        monkeypatch.setattr(client, name, getattr(made, name))
+    for name in ("SOON_S", "LATER_S", "POLL_S"):
+        monkeypatch.setattr(follow, name, 0.0)
+    monkeypatch.setattr(ending, "POLL_S", 0.0)
+    return made
+
+
+def following(root: Path, wanted: int = 1) -> tuple[Following, list[str]]:
+    notes: list[str] = []
+    show = Show(note=notes.append, relay=notes.append, status=lambda _: None)
+    return Following(root, "name", "this script", wanted, show), notes
+
+
+def detached(cluster: Cluster, script: str | None, seen: Seen = RUNNING) -> str:
+    """A job of an earlier command; by hand without a script."""
+    number = cluster.take()
+    cluster.submitted.clear()
+    cluster.seen[number] = seen
+    job = jobs.of_run(cluster.root, number)
+    job.folder.mkdir(parents=True)
+    if script is not None:
+        job.script.write_text(script)
+    return number
+
+
+@pytest.mark.parametrize(("script", "more"), [("this script", []), ("another", ["2"]), (None, ["2"])])
+def test_a_job_of_another_command_does_not_stand_for_this_one(
+    cluster: Cluster, tmp_path: Path, script: str | None, more: list[str]
+) -> None:
+    detached(cluster, script)
+    assert following(tmp_path)[0].run() == []
+    assert cluster.submitted == more
+
+
+def test_more_jobs_than_wanted_end(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(2):
+        detached(cluster, "this script")
+    assert following(tmp_path)[0].run() == []
+    assert cluster.submitted == []
+
+
+def test_a_lost_job_is_replaced_even_if_the_other_one_is_done(cluster: Cluster, tmp_path: Path) -> None:
+    for _ in range(2):
+        detached(cluster, "this script")
+    cluster.codes = {"2": 1}
+    assert following(tmp_path)[0].run() == []
+    assert cluster.submitted == ["3"]
+
+
+def test_jobs_that_another_bench_cancels_are_not_replaced(cluster: Cluster, tmp_path: Path) -> None:
+    number = detached(cluster, "this script", Seen("PENDING", "Priority"))
+    one, notes = following(tmp_path)
+    show = one.show.note
+
+    def cancel(text: str) -> None:
+        show(text)
+        if "goes on" in text:
+            jobs.of_run(tmp_path, number).set_fate(Fate(state="CANCELLED", asked=True))
+            cluster.cancel([number])
+
+    object.__setattr__(one.show, "note", cancel)
+    with pytest.raises(Cancelled):
+        one.run()
+    assert cluster.submitted == []
+    assert notes[-1] == f"job {number} is cancelled"
+    assert jobs.of_run(tmp_path, number).fate() == Fate(state="CANCELLED", asked=True)
+
+
+@pytest.mark.parametrize("taken", [False, True])
+def test_a_job_that_slurm_took_in_silence_is_not_submitted_twice(
+    cluster: Cluster, tmp_path: Path, taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster.answers = [Away("Socket timed out")]
+    if taken:
+        submit = cluster.submit
+
+        def silent(script: Path, output: Path) -> str:
+            if cluster.answers:
+                cluster.take()
+            return submit(script, output)
+
+        monkeypatch.setattr(client, "submit", silent)
+    assert following(tmp_path)[0].run() == []
+    assert cluster.submitted == ["1"]
+
+
+def test_a_refused_job_leaves_the_others_alone(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.answers = [None, Refused("Job limit")]
+    one, notes = following(tmp_path, 2)
+    assert one.run() == []
+    assert cluster.submitted == ["1"]
+    assert "no other job: Job limit" in notes
+    cluster.answers = [Refused("Job limit")]
+    with pytest.raises(Refused):
+        following(tmp_path)[0].run()
+
+
+def test_a_job_that_never_runs_leaves_the_others_alone(cluster: Cluster, tmp_path: Path) -> None:
+    detached(cluster, "this script", Seen("PENDING", "Priority"))
+    detached(cluster, "this script", Seen("PENDING", "InvalidQOS"))
+    one, notes = following(tmp_path, 2)
+    relay = one.show.note
+
+    def runs_then(text: str) -> None:
+        relay(text)
+        if "no other job" in text:
+            cluster.seen["1"] = Seen("RUNNING")
+
+    object.__setattr__(one.show, "note", runs_then)
+    assert one.run() == []
+    assert cluster.seen["2"].state == "CANCELLED"
+    assert any("job 2 can never run: InvalidQOS" in note for note in notes)
+    detached(cluster, "this script", Seen("PENDING", "InvalidQOS"))
+    with pytest.raises(NeverRuns):
+        following(tmp_path)[0].run()
+
+
+def test_a_job_that_lives_under_another_name_is_followed(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    number = detached(cluster, "this script", Seen("PENDING", "Priority"))
+    monkeypatch.setattr(client, "living", lambda name: [])
+    one, _ = following(tmp_path)
+    one._adopt()
+    assert one.living == [number]
+    assert jobs.of_run(tmp_path, number).fate() is None
