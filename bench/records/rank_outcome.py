@@ -123,10 +123,10 @@ class RankOk(Frozen):
     regime: Regime
     memory: Memory
     step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]
+    """Step times of the throughput window."""
     host_times_s: tuple[Positive, ...] | None = None
     """How long the host took to queue each of these steps, without waiting for the device. A step that takes it as long
     waits for the host. null: on a CPU, which computes them, or stored before this field existed."""
-    """Step times of the throughput window."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
     """Times in the phase window: seconds of each step, by STORED_PHASES. Empty without a phase window."""
     own_work_s: dict[str, tuple[Amount, ...]] = Field(default_factory=dict)

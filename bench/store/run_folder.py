@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -73,8 +73,8 @@ class Store:
         """
         try:
             self.root.mkdir(parents=True, exist_ok=True)
-            mine = (file.name.startswith(".") or file.name == "slurm" for file in self.root.iterdir())  # a run began
-            if not (self.root / "run.json").exists() and not self._holds_results() and not all(mine):
+            others = [one for one in self.root.iterdir() if one.name[0] != "." and one.name != "slurm"]  # listed first
+            if others and not (self.root / "run.json").exists() and not self._holds_results():
                 raise InputError(
                     "holds other files and no run", where=str(self.root), fix="choose another folder with --out"
                 )
@@ -238,11 +238,12 @@ class Store:
 
     def servers(self) -> Path:
         """A new folder for the spools of this run's rank servers."""
-        parent = self.root / "servers"
-        parent.mkdir(exist_ok=True)
-        folder = parent / str(max((int(old.name) for old in parent.iterdir() if old.name.isdigit()), default=-1) + 1)
-        folder.mkdir()
-        return folder.resolve()
+        number = 0
+        while True:
+            with suppress(FileExistsError):  # an earlier one, or another job's
+                (folder := self.root / "servers" / str(number)).mkdir(parents=True)
+                return folder.resolve()
+            number += 1
 
     def folder(self, attempt: Attempt | Walk | Audit) -> Path:
         """Where the files of ``attempt`` lie."""
@@ -256,8 +257,7 @@ class Store:
             self.unreadable[file] = "it is missing"
         if run is not None or file not in self.unreadable:
             return run
-        names = sorted(folder.name for folder in (self.root / "attempts").glob("*"))
-        slugs = [name for name in names if re.fullmatch(SLUG, name)]
+        slugs = sorted(one.name for one in (self.root / "attempts").glob("*") if re.fullmatch(SLUG, one.name))
         results = [result for slug in slugs for result in self._results(slug)]
         if not results:
             raise InputError(

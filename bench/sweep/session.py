@@ -24,6 +24,7 @@ from bench.matrix.yaml_file import place_of
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
+from bench.records.verdict import Goal
 from bench.store import calibrations
 from bench.store.run_folder import Store
 from bench.sweep import sources
@@ -97,8 +98,16 @@ def is_finished(
     run = store.plan() if folder.is_dir() else None
     if run is None or not isinstance(run.machine.hardware, Hardware):
         return False
+    if _has_other_goals(store, plans, matrix.probe):
+        return False
     executor = OwnLaunch(run.machine.hardware)  # starts nothing by itself
     return _sweep(matrix, plans, run.machine, store, executor, progress, None, keep_stale).first_to_measure() is None
+
+
+def _has_other_goals(store: Store, plans: Sequence[CellPlan], goal: Goal) -> bool:
+    """Whether a stored verdict answers another question than this search asks."""
+    found = (store.probe(plan.cell) for plan in plans if "probe" in plan.batches)
+    return any(probe.goal != goal for probe in found if probe is not None)
 
 
 def _sweep(

@@ -5,8 +5,10 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 from examples import CUDA_MACHINE, MACHINE, result, stored
@@ -192,6 +194,35 @@ def test_each_launch_of_servers_has_a_folder_of_its_own(tmp_path: Path, stack: E
     folders = [store.servers() for _ in range(3)]
     assert len(set(folders)) == 3
     assert all(folder.is_absolute() and folder.is_dir() and not any(folder.iterdir()) for folder in folders)
+
+
+def test_another_job_that_takes_the_number_first_gets_it(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store, mkdir = opened(stack, tmp_path), Path.mkdir
+
+    def late(folder: Path, *arguments: Any, **options: Any) -> None:
+        monkeypatch.setattr(Path, "mkdir", mkdir)
+        mkdir(folder, parents=True)
+        mkdir(folder, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", late)
+    assert store.servers().name == "1"
+
+
+def test_a_run_that_another_job_begins_meanwhile_is_no_foreign_file(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = Path.iterdir
+
+    def iterdir(folder: Path) -> Iterator[Path]:
+        monkeypatch.setattr(Path, "iterdir", listed)
+        stack.enter_context(Store(tmp_path).open(A.machine, [A.attempt.cell], "", shared=True))
+        yield from listed(folder)
+
+    monkeypatch.setattr(Path, "iterdir", iterdir)
+    stack.enter_context(Store(tmp_path).open(A.machine, [A.attempt.cell], "", shared=True))
+    assert Store(tmp_path).plan() is not None
 
 
 # --- one run at a time ----------------------------------------------------------------------------------------------
