@@ -126,7 +126,7 @@ class Forking:
         self._own: OwnLaunch | None = None
 
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
-        if self._own is None:
+        if self._own is None or cell.num_nodes > 1:
             servers = self._ready(cell)
             if isinstance(servers, str):
                 return LaunchResult(ranks=[], isolation="fork", launcher_error=servers)
@@ -139,7 +139,7 @@ class Forking:
                 )
                 self.close()
                 self._own = OwnLaunch(self.context.hardware)
-        if self._own is not None:
+        if self._own is not None and cell.num_nodes == 1:
             return self._own.run(cell, folder, limits, on_beat)
         result = self._servers[_world(cell)].run(folder, limits, on_beat)
         if result.launcher_error is not None:
@@ -148,7 +148,7 @@ class Forking:
 
     def prepare(self, cell: Cell) -> None:
         """Start the rank servers, if they do not run yet."""
-        if (world := _world(cell)) not in self._servers and self._own is None:
+        if (world := _world(cell)) not in self._servers and (self._own is None or cell.num_nodes > 1):
             self._servers[world] = RankServers(self.context.new_folder(), world, self.context)
 
     def _ready(self, cell: Cell) -> RankServers | str:
