@@ -202,9 +202,8 @@ def _errors_name(output: Path | None) -> Iterator[None]:
     except OSError as error:
         if output is None or isinstance(error, BrokenPipeError):
             raise
-        raise InputError(
-            f"cannot write there: {error.strerror}", where=str(output), fix="choose another file with --output"
-        ) from error
+        fix = "choose another file with --output"
+        raise InputError(f"cannot write there: {error.strerror}", where=str(output), fix=fix) from error
 
 
 def _choices(
@@ -221,11 +220,9 @@ def _choices(
     if reference is not None:
         axis, value = _axis_and_value(reference)
         if compare not in (None, axis):
-            raise InputError(
-                f"{reference!r} is a value of {axis}, but --compare {compare} compares values of {compare}",
-                field="--reference",
-                fix=f"use --compare {axis}, or a value of {compare} as reference",
-            )
+            problem = f"{reference!r} is a value of {axis}, but --compare {compare} compares values of {compare}"
+            fix = f"use --compare {axis}, or a value of {compare} as reference"
+            raise InputError(problem, field="--reference", fix=fix)
     allowed = frozenset(name.strip() for name in allow_unlike.split(",")) if allow_unlike else frozenset()
     if results:
         _check(results, "--compare" if reference is None else "--reference", [axis])

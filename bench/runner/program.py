@@ -3,7 +3,7 @@
 import time
 import weakref
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -205,11 +205,3 @@ def _batch(sample: Any, size: int) -> Any:
 
 def _bytes(tensors: Iterable[Any]) -> int:
     return sum(one.numel() * one.element_size() for one in tensors if isinstance(one, Tensor))
-
-
-def by_program(cells: Iterable[Cell]) -> Mapping[str, list[Cell]]:
-    """Cells grouped by what decides their program: the workload with its options, and the precision."""
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(f"{cell.workload} {sorted(cell.options.items())} {cell.mixed_precision}", []).append(cell)
-    return groups
