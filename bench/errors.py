@@ -74,9 +74,25 @@ def _tail(line: str, room: int) -> str:
     return words if len(words) > room // 3 else line[-room:]
 
 
+ELSEWHERE = {
+    "gradient_checkpointing": "grad_ckpt",
+    "activation_checkpointing": "grad_ckpt",
+    "attn_implementation": "attention",
+    "per_device_train_batch_size": "batch",
+    "train_micro_batch_size_per_gpu": "batch",
+    "micro_batch_size": "batch",
+    "nproc_per_node": "num_processes",
+    "world_size": "num_processes",
+    "num_gpus": "num_processes",
+}
+"""What transformers, DeepSpeed, Megatron and torchrun call a field, and what bench calls it."""
+
+
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:
     """``did you mean 'fsdp'?`` when ``value`` is close to one of ``allowed``, or begins with it, else None."""
     known = list(allowed)
+    if ELSEWHERE.get(str(value)) in known:
+        return f"did you mean {ELSEWHERE[str(value)]!r}?"
     begun = [name for name in known if len(name) > 3 and str(value).startswith(name)]
     close = get_close_matches(str(value), begun or known, n=1, cutoff=0.3 if begun else 0.6)
     return f"did you mean {close[0]!r}?" if close else None

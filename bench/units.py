@@ -9,7 +9,10 @@ UNKNOWN = "n/a"
 
 
 def gib(n_bytes: float | None) -> str:
-    return UNKNOWN if n_bytes is None else f"{n_bytes / GIB:.2f}"
+    """``11.77``; below one GiB with three decimals, because small models differ there."""
+    if n_bytes is None:
+        return UNKNOWN
+    return f"{n_bytes / GIB:.2f}" if abs(n_bytes) >= GIB or not n_bytes else f"{n_bytes / GIB:.3f}"
 
 
 def size(n_bytes: float) -> str:

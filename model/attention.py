@@ -1,9 +1,11 @@
-"""The two attention functions, and the encoding of positions.
+"""The attention functions, and the encoding of positions.
 
 Shapes: B batch, Q queries, K keys, N heads, J key/value heads, H head width, S sequence.
 """
 
 from collections.abc import Callable
+from functools import cache, lru_cache
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -33,7 +35,36 @@ def sdpa(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None
     return F.scaled_dot_product_attention(q_BNQH, k_BNKH, v_BNKH, attn_mask=mask_B1QK, dropout_p=dropout)
 
 
-ATTENTION: dict[str, AttentionFunction] = {"eager": eager, "sdpa": sdpa}
+def flex(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None, dropout: float) -> Tensor:
+    """torch's FlexAttention: one compiled kernel that skips the blocks that the mask hides. It has no dropout.
+
+    On a CPU, it is not compiled and has no backward pass, so training ends with torch's error.
+    """
+    assert not dropout, "Pi07Config refuses it"
+    block_mask = None if mask_BQK is None else _block_mask(mask_BQK)
+    attended_BNQH: Tensor = _flex_attention(q_BNQH.device.type)(q_BNQH, k_BNKH, v_BNKH, block_mask=block_mask)
+    return attended_BNQH
+
+
+@cache
+def _flex_attention(device: str) -> Callable[..., Any]:
+    from torch.nn.attention.flex_attention import flex_attention  # slow to import, and rarely used
+
+    return flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=False)
+
+
+@lru_cache(maxsize=4)  # the layers of one step share their masks
+def _block_mask(mask_BQK: Tensor) -> Any:
+    from torch.nn.attention.flex_attention import create_block_mask
+
+    def sees(batch: Tensor, _head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return mask_BQK[batch, query, key]
+
+    n_samples, n_queries, n_keys = mask_BQK.shape
+    return create_block_mask(sees, n_samples, None, n_queries, n_keys, device=mask_BQK.device)
+
+
+ATTENTION: dict[str, AttentionFunction] = {"eager": eager, "sdpa": sdpa, "flex": flex}
 """Looked up at every call, so that a function can be replaced; no module keeps a reference."""
 
 

@@ -33,8 +33,9 @@ class Pi07Config(BaseModel):
     """Cameras of the policy; each adds ``tokens_per_camera`` tokens to the prefix."""
     n_obs_history: Size = 2
     """Frames per camera, and state tokens, including the current one. Frames cost vision compute, not image tokens."""
-    attention: Literal["eager", "sdpa"] = "sdpa"
-    """``eager`` computes explicit scores, their softmax in fp32; ``sdpa`` is torch's fused kernel."""
+    attention: Literal["eager", "sdpa", "flex"] = "sdpa"
+    """``eager`` computes explicit scores, their softmax in fp32; ``sdpa`` is torch's fused kernel; ``flex`` is
+    FlexAttention, which skips masked blocks: for GPUs, without dropout."""
     attention_dropout: Share = 0.0
     """Share of attention weights dropped in the interleaved layers during training."""
     grad_ckpt: bool = False
@@ -146,6 +147,8 @@ class Pi07Config(BaseModel):
         for even in ("head_dim", "expert_hidden", "vision_hidden"):
             if getattr(self, even) % 2:
                 raise ValueError(f"{even}={getattr(self, even)} is odd; it must be even, half sines and half cosines")
+        if self.attention == "flex" and self.attention_dropout:
+            raise ValueError("attention=flex has no dropout; set attention_dropout to 0")
         if self.predict_response and not self.response_len:
             raise ValueError("predict_response=True but response_len=0: there is no response to predict")
         if self.metadata_len % self.metadata_fields:

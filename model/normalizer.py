@@ -1,4 +1,4 @@
-"""Normalises to mean zero and standard deviation one, and back."""
+"""Normalizes to mean zero and standard deviation one, and back."""
 
 import torch
 from torch import Tensor, nn
@@ -8,7 +8,7 @@ from bench.model.statistics import Statistics
 
 
 class Normalizer(nn.Module):
-    """Normalises in fp32. Its buffers are exact in bf16, so casting the model does not change them."""
+    """Normalizes in fp32. Its buffers are exact in bf16, so casting the model does not change them."""
 
     mean: Tensor
     std: Tensor

@@ -59,7 +59,7 @@ class Pi07Policy(nn.Module):
         """The losses of a collated batch of `data.Samples`.
 
         Returns:
-            ``mse`` and ``l1`` of the flow over normalised actions, ``ce`` (nats) and ``accuracy`` of the predicted
+            ``mse`` and ``l1`` of the flow over normalized actions, ``ce`` (nats) and ``accuracy`` of the predicted
             tokens, ``loss`` = ``mse`` + ``ce``: fp32 scalars, averaged over the real values of a sample, then over
             samples.
 

@@ -84,7 +84,7 @@ def suffix_layout(context_is_real_BC: Tensor, horizon: int) -> tuple[Tensor, Ten
 
 
 def fixed_text(ids: range, batch: int, device: torch.device) -> Tensor:
-    """(B, len(ids)) token ids, created on the device, because a copy would synchronise with it."""
+    """(B, len(ids)) token ids, created on the device, because a copy would synchronize with it."""
     return torch.arange(ids.start, ids.stop, device=device).expand(batch, -1)
 
 

@@ -1,4 +1,4 @@
-"""The synthetic datasets of the mixture, and the statistics to normalise their values. Imports no torch."""
+"""The synthetic datasets of the mixture, and the statistics to normalize their values. Imports no torch."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

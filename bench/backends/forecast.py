@@ -91,7 +91,7 @@ def upper(lines: Iterable[Line]) -> list[Line]:
 
 
 def _never(before: Line, line: Line, after: Line) -> bool:
-    """Whether ``line`` is nowhere above both of its neighbours."""
+    """Whether ``line`` is nowhere above both of its neighbors."""
     return _meet(before, after) <= _meet(before, line)
 
 

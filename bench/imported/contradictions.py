@@ -16,7 +16,7 @@ BESIDE = 0.1
 MISSED = 0.2
 """How much the sum of the phases may exceed the total of the same steps, relatively."""
 MOST_LONGER = 2.0
-"""How many times as long as a step the phases may be: they come from separate steps, synchronised at each phase."""
+"""How many times as long as a step the phases may be: they come from separate steps, synchronized at each phase."""
 
 
 def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: float) -> None:

@@ -24,7 +24,7 @@ LEAST_WINDOW_S = 0.5
 WORKING = (Stage.WARMUP, Stage.MEASURE, Stage.PHASES)
 """Stages in which a GPU works. Earlier it is idle, and lowers its clock by itself."""
 GPU_WINDOW_S = 2.0
-"""NVML's utilisation covers up to the last second. This long after an attempt, it contains nothing of that attempt."""
+"""NVML's utilization covers up to the last second. This long after an attempt, it contains nothing of that attempt."""
 THROTTLING: Mapping[int, str] = {
     0x04: "power cap",
     0x08: "hardware slowdown",

@@ -99,12 +99,12 @@ def fork() -> int:
 
 
 def initialized() -> bool:
-    """Whether any library has initialised CUDA in this process. Asking does not initialise it."""
+    """Whether any library has initialized CUDA in this process. Asking does not initialize it."""
     try:
         cuda = ctypes.CDLL("libcuda.so.1", mode=os.RTLD_NOLOAD)
     except OSError:  # nothing has loaded it
         return False
-    # Anything but CUDA_SUCCESS: not initialised (3), or without use, as the stub is that comes with the toolkit (34).
+    # Anything but CUDA_SUCCESS: not initialized (3), or without use, as the stub is that comes with the toolkit (34).
     return bool(cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
 
 

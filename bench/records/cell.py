@@ -57,9 +57,9 @@ class Measure(Frozen):
     warmup_steps: Annotated[int, Field(ge=1)] = 20
     """Steps before the measurement. At least one, because the first step allocates the optimizer's state."""
     steps: Annotated[int, Field(ge=1)] = 50
-    """Steps of the throughput window, without synchronisation inside a step."""
+    """Steps of the throughput window, without synchronization inside a step."""
     phase_steps: Annotated[int, Field(ge=0)] = 10
-    """Steps of the phase window, synchronised at every phase boundary. 0 skips the window."""
+    """Steps of the phase window, synchronized at every phase boundary. 0 skips the window."""
     seed: Annotated[int, Field(ge=0)] = 1000
     """Seed of the weights and the samples. Every backend gets the same weights and samples."""
     dataloader_workers: Annotated[int, Field(ge=0)] = 0

@@ -2,7 +2,7 @@
 
 Rates are those of dense matrix products; a datasheet that only gives the rate with sparsity counts half. bf16 is the
 rate with fp32 accumulation, on tensor cores. fp32 is the rate without TF32, which torch does not use unless a workload
-turns it on. A device that is not here has no known peak, and so no MFU: a neighbour's figure would be a guess. A link
+turns it on. A device that is not here has no known peak, and so no MFU: a neighbor's figure would be a guess. A link
 counts in one direction: NVLink where the board has it, else PCIe; a datasheet that sums both directions counts half.
 """
 

@@ -5,7 +5,7 @@ from bench.units import UNKNOWN
 
 
 class Hardware(Frozen):
-    """The hardware that decides the cells of a matrix; detected without torch and without initialising CUDA."""
+    """The hardware that decides the cells of a matrix; detected without torch and without initializing CUDA."""
 
     device: Device
     """``cuda`` if the driver reports a GPU."""

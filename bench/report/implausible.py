@@ -79,11 +79,11 @@ def mean_above_median(measured: Sampled) -> Iterator[str]:
 
 
 def windows_disagree(measured: Sampled) -> Iterator[str]:
-    step_s, synchronised_s = measured.slowest.step.mean_s, measured.total_s
-    if synchronised_s and abs(apart := synchronised_s / step_s - 1) > WINDOWS_APART:
+    step_s, synchronized_s = measured.slowest.step.mean_s, measured.total_s
+    if synchronized_s and abs(apart := synchronized_s / step_s - 1) > WINDOWS_APART:
         yield (
             f"its two timing windows disagree by {percent(abs(apart))}"
-            f" ({ms(step_s)} and {ms(synchronised_s)} ms a step): measure more steps."
+            f" ({ms(step_s)} and {ms(synchronized_s)} ms a step): measure more steps."
         )
 
 

@@ -170,7 +170,7 @@ class Sampled(Measured):
 
     @property
     def instrumentation_share(self) -> float | None:
-        """Share by which synchronising at every phase boundary lengthens a step, by the slowest rank of each window."""
+        """Share by which synchronizing at every phase boundary lengthens a step, by the slowest rank of each window."""
         return None if self.total_s is None else self.total_s / self.slowest.step.mean_s - 1
 
 

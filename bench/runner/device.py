@@ -1,4 +1,4 @@
-"""What a training step does differently on each kind of device: process group, memory, synchronisation.
+"""What a training step does differently on each kind of device: process group, memory, synchronization.
 
 A new device needs a class here, an entry in SHIMS, and its value in `Device` (bench/records/base.py). Devices also
 differ in the config and environment of a launch (bench/backends, bench/launch/environment.py), in how the machine finds

@@ -181,11 +181,11 @@ class Server:
 def _unforkable(*, started_threads: bool) -> str | None:
     """Why a forked child of this process could not train; None if it can."""
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return "a module of the workload initialises CUDA when it is imported"
+        return "a module of the workload initializes CUDA when it is imported"
     if _refused_in_a_child():
         return "an import had torch ask CUDA for its devices, as it does where they are slices (MIG)"
     if gpus.initialized():
-        return "a module other than torch initialises CUDA when it is imported"
+        return "a module other than torch initializes CUDA when it is imported"
     if started_threads:
         return "a module of the workload computes or starts threads when it is imported"
     return None

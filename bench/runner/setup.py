@@ -237,7 +237,7 @@ def _keep_only_the_wrapper() -> None:
 def whole_tensors(cell: Cell) -> Iterator[None]:
     """Build whole tensors under ZeRO-3 too; it shards them in prepare().
 
-    While an HfDeepSpeedConfig is active, transformers partitions every module at construction, but some initialisers
+    While an HfDeepSpeedConfig is active, transformers partitions every module at construction, but some initializers
     need whole tensors. `zero3_init_flag: false` does not turn that off.
     """
     if backend_of(cell).family != "deepspeed":

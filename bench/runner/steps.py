@@ -102,7 +102,7 @@ def _room(job: Job, steps: int) -> Tensor:
 
 
 def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat) -> Window:
-    """Times the phases of a step, with a synchronisation at each boundary. `total` is timed on its own."""
+    """Times the phases of a step, with a synchronization at each boundary. `total` is timed on its own."""
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
     metrics_SM, own_s = _room(job, steps), []
     spans: dict[str, Span] = {}

@@ -6,7 +6,7 @@ work on the machine lengthens it, too. So head has a longer tail only if both of
 
 *More steps are slow.* A step is slow if it takes at least `SLOW` times the typical step of its own run. The difference
 of the two shares of slow steps exceeds its own error, with the confidence of an alarm for all attempts together. The
-error comes from the shares in the stretches of each run (`intervals.blocks`). A burst of other work makes neighbours
+error comes from the shares in the stretches of each run (`intervals.blocks`). A burst of other work makes neighbors
 slow, all in a few stretches: their shares scatter widely, and a burst is no change.
 
 *The mean step is longer* by more than the margin, with 95 % confidence. The interval has the terms of `ratio`: the

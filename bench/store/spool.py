@@ -186,7 +186,7 @@ def end_of(log: Path, most: int) -> str:
     """At most so many characters of a log's end, without the user's secrets; empty when there is none."""
     try:
         with log.open("rb") as file:
-            # Twice as much, because half a secret would not be recognised.
+            # Twice as much, because half a secret would not be recognized.
             file.seek(max(0, os.fstat(file.fileno()).st_size - 2 * most))
             return secrets.mask(file.read().decode(errors="replace"))[-most:]
     except OSError:

@@ -3,7 +3,7 @@
 It stops by the width of intervals alone, never by which side is ahead: to stop at the first significant difference
 would call equal cells different more often than the stated confidence.
 
-Stopping by width still favours launches that happen to be alike, a little. In 4000 simulated pairs of equal cells with
+Stopping by width still favors launches that happen to be alike, a little. In 4000 simulated pairs of equal cells with
 normal launches, asked for 2 % and starting from three launches, 95 % intervals missed in 5.7 % of the pairs where the
 scatter between launches is 1 %, and in 7.5 % where it is 2 %.
 """

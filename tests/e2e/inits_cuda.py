@@ -1,4 +1,4 @@
-"""Toy from a module that pretends to have initialised CUDA on import. inits_cuda_for_real.py really does."""
+"""Toy from a module that pretends to have initialized CUDA on import. inits_cuda_for_real.py really does."""
 
 import os
 

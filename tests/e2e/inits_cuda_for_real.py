@@ -1,4 +1,4 @@
-"""Toy from a module that initialises CUDA on import, if CUDA is available."""
+"""Toy from a module that initializes CUDA on import, if CUDA is available."""
 
 import os
 

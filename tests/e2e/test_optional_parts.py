@@ -68,7 +68,7 @@ def test_two_hundred_steps_end_too(bench: Bench) -> None:
     check_that_they_learn_the_same(measured(bench, 200, BACKENDS), 200, BACKENDS)
 
 
-def test_ranks_that_decide_alone_desynchronise_a_sharded_backend(results: list[Result]) -> None:
+def test_ranks_that_decide_alone_desynchronize_a_sharded_backend(results: list[Result]) -> None:
     """tests/faults/test_desync.py has another backend and torch's own checks."""
     outcome = of(results, ALONE).outcome
     assert isinstance(outcome, Failed)

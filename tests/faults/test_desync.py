@@ -15,7 +15,7 @@ SAYS = {
 
 
 @pytest.mark.parametrize("level", SAYS)
-def test_ranks_that_decide_alone_desynchronise_a_sharded_backend(bench: FaultBench, level: str) -> None:
+def test_ranks_that_decide_alone_desynchronize_a_sharded_backend(bench: FaultBench, level: str) -> None:
     matrix = bench.matrix(
         workload={**OPTIONAL_PARTS, "branch_sync": "none"},
         matrix={"backend": ["fsdp", "zero3"], "batch": 1},

@@ -72,13 +72,13 @@ def test_children_compute_and_servers_do_not(alone: Bench, found: Found) -> None
             assert 0 < memory.peak_allocated_bytes <= memory.peak_reserved_bytes < memory.capacity_bytes
 
 
-def test_a_module_that_initialises_cuda_is_found_before_the_fork(bench: Bench) -> None:
-    """A module that initialises CUDA when it is imported is found before the fork, and every attempt launched alone."""
+def test_a_module_that_initializes_cuda_is_found_before_the_fork(bench: Bench) -> None:
+    """A module that initializes CUDA when it is imported is found before the fork, and every attempt launched alone."""
     if HARDWARE.device != "cuda":
-        pytest.skip("needs CUDA to initialise")
+        pytest.skip("needs CUDA to initialize")
     matrix = bench.matrix(workload={"name": "inits_cuda_for_real:Toy"}, matrix={"backend": "single", "batch": 2})
     output = bench("run", matrix, "--out", str(bench.folder / "run"))
-    assert "a module of the workload initialises CUDA" in output
+    assert "a module of the workload initializes CUDA" in output
     assert [(result.outcome.kind, result.isolation) for result in bench.results()] == [("ok", "launch")]
 
 
@@ -141,6 +141,13 @@ def test_kernels_are_named(alone: Bench, found: Found) -> None:
     found(kernels=", ".join(kernels["single"] or ()))
     assert all(kernels.values())
     assert len(set(kernels.values())) == 1
+
+
+def test_flex_attention_trains(bench: Bench, found: Found) -> None:
+    """FlexAttention has the losses of torch's fused kernel, and the regime checks hold."""
+    sdpa, flex = (first(of_one(bench, "single", f"workload.attention={name}")).losses for name in ("sdpa", "flex"))
+    found(sdpa=f"{sdpa[-1]:.4f}", flex=f"{flex[-1]:.4f}")
+    assert flex == pytest.approx(sdpa, rel=0.02)
 
 
 def test_compiled_units_train(bench: Bench, found: Found) -> None:

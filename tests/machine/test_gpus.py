@@ -156,7 +156,7 @@ CUDA = """static int known; int cuInit(unsigned f) { known = 1; return f; }
 int cuDeviceGetCount(int *n) { *n = 2; return known ? 0 : 3; }"""
 
 
-def test_whether_cuda_is_initialised_is_asked_of_its_library(driver: Driver, tmp_path: Path) -> None:
+def test_whether_cuda_is_initialized_is_asked_of_its_library(driver: Driver, tmp_path: Path) -> None:
     library = tmp_path / "libcuda.so.1"
     command = ["cc", "-shared", "-fPIC", f"-Wl,-soname,{library.name}", "-o", str(library), "-xc", "-"]
     subprocess.run(command, input=CUDA, text=True, check=True)

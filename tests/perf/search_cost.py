@@ -109,7 +109,7 @@ def main() -> None:
             for curve, most, count in worst:
                 blurred = 2 * noise * CAPACITY / (curve.slope + 2 * curve.bend * most)
                 print(f"    {count} attempts: static {curve.static:.1f}, slope {curve.slope:.3f}, max {curve.most}: "
-                      f"the noise decides over {blurred:.1f} neighbouring batches")  # fmt: skip
+                      f"the noise decides over {blurred:.1f} neighboring batches")  # fmt: skip
 
 
 if __name__ == "__main__":

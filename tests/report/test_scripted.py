@@ -56,7 +56,7 @@ def test_an_axis_of_a_script_may_have_the_name_of_a_setting_of_training() -> Non
 def test_what_a_script_does_not_state_is_unknown() -> None:
     text = rendered(scripted("ddp", peak_allocated_bytes=2**30, capacity_bytes=2**32))
     assert "A script measures itself" in text
-    assert "Steps of the throughput window contain no synchronisation" not in text
+    assert "Steps of the throughput window contain no synchronization" not in text
     assert "Based on 5 launches of the script, and on its own figures." in text
     assert "the command of the matrix" in text
     assert "learning_rate" not in text

@@ -101,7 +101,7 @@ SOMETHING_ELSE = {
 
 
 @pytest.mark.parametrize("name", MEMORY_RAN_OUT)
-def test_memory_that_ran_out_is_recognised(name: str) -> None:
+def test_memory_that_ran_out_is_recognized(name: str) -> None:
     outcome = failure(MEMORY_RAN_OUT[name], 1, "warmup")
     assert isinstance(outcome, RankOom)
     assert (outcome.rank, outcome.phase) == (1, "warmup")

@@ -44,4 +44,4 @@ def test_a_server_whose_child_torch_would_refuse_does_not_fork(monkeypatch: pyte
 
 def test_a_server_in_which_another_library_uses_cuda_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("bench.runner.server.gpus.initialized", lambda: True)
-    assert "other than torch initialises CUDA" in str(_unforkable(started_threads=False))
+    assert "other than torch initializes CUDA" in str(_unforkable(started_threads=False))

@@ -88,12 +88,12 @@ SCRIPTED = [
     "samples/s of a script = batch per process x processes / its step time, or its own count over all processes.",
 ]
 _MEASURED = [
-    "Warm-up steps do not count. Steps of the throughput window contain no synchronisation.",
+    "Warm-up steps do not count. Steps of the throughput window contain no synchronization.",
     "samples/s = batch per rank x ranks / mean step of the slowest rank in the throughput window.",
     "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
     "Ranks wait for each other in every step, so their mean steps hardly differ. Steps says which rank gates, from"
     " each rank's own work in the phase window.",
-    "Phases come from separate steps that synchronise at every boundary, and are those of the slowest rank there;"
+    "Phases come from separate steps that synchronize at every boundary, and are those of the slowest rank there;"
     f" p95 = sorted[int(0.95 * (n - 1))], for n of {P95_NEEDS} or more.",
     "All backends get the same seeded weights and samples; losses are means over ranks.",
 ]

@@ -10,7 +10,7 @@ COLUMNS: tuple[Column[Sampled], ...] = (
     Column("mean ms", lambda measured: ms(measured.slowest.step.mean_s), numeric=True),
     Column("median ms", lambda measured: ms(measured.slowest.step.median_s), numeric=True),
     Column("p95 ms", lambda measured: ms(measured.slowest.step.p95_s), numeric=True),
-    Column("synchronised ms", lambda measured: ms(measured.total_s), numeric=True),
+    Column("synchronized ms", lambda measured: ms(measured.total_s), numeric=True),
     Column("difference", lambda measured: percent(measured.instrumentation_share), numeric=True),
     Column("gated by", lambda measured: measured.gate.words if measured.gate else UNKNOWN),
     Column("first loss", lambda measured: f"{measured.losses[0]:#.4g}", numeric=True),
@@ -25,8 +25,8 @@ def steps(summary: Summary) -> Table:
         "Steps",
         COLUMNS,
         notes=(
-            f"mean, median, p95: of the slowest rank in the throughput window; {P95_NOTE}. synchronised: mean total of"
-            " the phase window. difference: synchronisation overhead and noise; not part of throughput. gated by: the"
+            f"mean, median, p95: of the slowest rank in the throughput window; {P95_NOTE}. synchronized: mean total of"
+            " the phase window. difference: synchronization overhead and noise; not part of throughput. gated by: the"
             " rank that the others wait for in the phase window.",
         ),
     )
