@@ -50,7 +50,8 @@ def flex(q_BNQH: Tensor, k_BNKH: Tensor, v_BNKH: Tensor, mask_BQK: Tensor | None
 def _flex_attention(device: str) -> Callable[..., Any]:
     from torch.nn.attention.flex_attention import flex_attention  # slow to import, and rarely used
 
-    return flex_attention if device == "cpu" else torch.compile(flex_attention, dynamic=False)
+    function: Callable[..., Any] = flex_attention
+    return function if device == "cpu" else torch.compile(function, dynamic=False)
 
 
 @lru_cache(maxsize=4)  # the layers of one step share their masks

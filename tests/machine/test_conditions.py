@@ -174,7 +174,7 @@ DOUBTS: dict[str, tuple[dict[str, Any], str]] = {
     "another process": ({"others_cpu_share": 0.4}, "other processes took 40.0 % of the CPU during the attempt."),
     "one just before": ({"others_cpu_share_before": 0.4}, "other processes took 40.0 % of the CPU just before."),
     "swap": ({"swapped_bytes": GIB}, "1.00 GiB were swapped during the attempt."),
-    "disk": ({"disk_free_bytes_min": GIB // 2}, "the disk of the run's folder had 0.50 GiB left."),
+    "disk": ({"disk_free_bytes_min": GIB // 2}, "the disk of the run's folder had 0.500 GiB left."),
     "tenant": (
         {"gpus": (GpuConditions(**{**COOL, "others_before": 2, "others_bytes_before": 7 * GIB}),)},
         "GPU 0 had 2 other processes on it before, 7.00 GiB in use.",
