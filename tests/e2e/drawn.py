@@ -1,6 +1,6 @@
 """`python drawn.py FOLDER CASE...`: build each case as an attempt does, as one rank; write a digest of each weight.
 
-A case is BACKEND:PRESET:PRECISION. Each is built in a fork, as in a rank server.
+A case is BACKEND:PRESET:PRECISION. Each is built in a fork of one process that has imported all, as in a rank server.
 """
 
 import hashlib
@@ -93,7 +93,6 @@ def build(case: str, folder: Path) -> None:
     for file, text in attempt_files.files(attempt, workloads.load("pi07").units, "cpu", {}, str(own)).items():
         (own / file).write_text(text)
     os.environ.update(launch_environment(own / "accelerate.yaml", meeting(own)))
-    preload(backends.preloads(cell))
     if backends.backend_of(cell).family == "deepspeed":
         build_extensions("cpu", offload=False)
     job = set_up(cell, Cpu(), 1, check=True)
@@ -103,6 +102,7 @@ def build(case: str, folder: Path) -> None:
 
 def main(folder: Path, cases: list[str]) -> None:
     rank = int(os.environ["RANK"])
+    preload({module for case in cases for module in backends.preloads(cell_of(case))})
     for case in cases:
         if case.startswith("single:") and rank:
             continue

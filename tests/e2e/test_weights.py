@@ -15,7 +15,7 @@ from drawn import SHARED, cell_of, digests, exact
 from harness import HERE, ONE_THREAD, ROOT
 
 from bench.backends import BACKENDS
-from bench.launch.environment import added_environment
+from bench.launch.environment import added_environment, launch_environment
 from bench.model.workload import Pi07
 from bench.records.machine import Hardware
 
@@ -31,8 +31,10 @@ def drawn(tmp_path: Path, preset: str) -> Path:
     running = []
     for rank in range(2):
         world = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": 2, "LOCAL_WORLD_SIZE": 2, "MASTER_ADDR": "127.0.0.1"}
-        environment = {**os.environ, **added_environment(2, hardware, {}), "PYTHONPATH": str(ROOT), **ONE_THREAD}
-        environment |= {name: str(value) for name, value in world.items()}
+        added = {**added_environment(2, hardware, {}), "PYTHONPATH": str(ROOT), **ONE_THREAD}
+        added |= {name: str(value) for name, value in world.items()}
+        # With the ninja of this environment, as in runs: another one would compile DeepSpeed's extension again.
+        environment = launch_environment(os.environ, added, Path(sys.executable).parent)
         command = [sys.executable, "drawn.py", str(tmp_path), *cases]
         running.append(subprocess.Popen(command, cwd=HERE, env=environment, start_new_session=True))
     try:
