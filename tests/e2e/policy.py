@@ -25,7 +25,7 @@ OPTIONAL_PARTS = {
 }
 """A small policy with all its optional parts."""
 BACKENDS = ROOT / "matrices/backends.yaml"
-SMALL = {"image_size": 32, "n_obs_history": 1}
+SMALL = {"image_size": 32, "n_obs_history": 1, "num_cams": 1, "prompt_len": 8, "n_layers": 2, "vision_layers": 1}
 """For short steps."""
 FEW = {"warmup_steps": 2, "phase_steps": 2}
 CHECKPOINTED = ("fsdp", "fsdp_grad_op", "fsdp2")

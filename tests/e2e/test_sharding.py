@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from harness import Bench
+from policy import SMALL
 
 from bench.records.outcome import Ok
 from bench.records.rank_outcome import RankOk
@@ -24,7 +25,7 @@ ENGINE = {
     "train_micro_batch_size_per_gpu": "auto",
     "train_batch_size": "auto",
 }
-POLICY = {"name": "pi07", "preset": "tiny", "n_layers": 2, "num_cams": 1}
+POLICY = {"name": "pi07", "preset": "tiny", **SMALL}
 FREES = {"name": "frees_all", "config_file": "frees_all.yaml"}
 OPTIONS: list[dict[str, Any]] = [
     {"backend": "fsdp2"},
