@@ -13,7 +13,9 @@ from pathlib import Path
 import psutil
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from bench.cli.app import app
 from bench.records.account import Account
 from bench.records.outcome import Result
 from bench.store.run_folder import Store
@@ -98,6 +100,13 @@ def bench(tmp_path: Path) -> Iterator[Bench]:
     for process in left:
         process.kill()
     assert not left
+
+
+def reading(*arguments: str) -> str:
+    """The output of a command that reads a run, made in this process: another one takes longest to import."""
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    return done.output
 
 
 def account_of(result: Result) -> Account:

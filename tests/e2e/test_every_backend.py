@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import fmean, median
 
 import pytest
-from harness import ONE_THREAD, ROOT, Bench, account_of
+from harness import ONE_THREAD, ROOT, Bench, account_of, reading
 from policy import FEW, SMALL, has_own_config, is_checkpointed
 
 from bench.records.account import END, LAUNCH, PARTS
@@ -143,8 +143,8 @@ def test_attempt_folder_says_how_to_repeat_it(policy_run: Path, results: dict[st
     assert again[0].losses == ranks(stored).ranks[0].losses  # type: ignore[union-attr]
 
 
-def test_report_of_the_run(policy_run: Path, bench: Bench) -> None:
-    output = bench("report", str(policy_run))
+def test_report_of_the_run(policy_run: Path) -> None:
+    output = reading("report", str(policy_run))
     written = (policy_run / "report.md").read_text()
     assert re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", written) == output  # the file has the plots too
     assert output.count("**") >= 16

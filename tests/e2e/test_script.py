@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from harness import HERE, Bench, wait_for
+from harness import HERE, Bench, reading, wait_for
 
 from bench.records.outcome import Failed, Hang, Oom, Outcome, Result, Scripted
 from bench.records.verdict import Verdict
@@ -61,7 +61,7 @@ def test_each_way_to_end_has_its_outcome_and_a_killed_run_goes_on(bench: Bench, 
     }
     assert all(after[way] == result for way, result in before.items())
     assert "fails late, batch 2: failed" in shown
-    report = bench("report", str(tmp_path / "run"), "--format", "md")
+    report = reading("report", str(tmp_path / "run"), "--format", "md")
     assert "For how works: train with script, batch 2: 167 samples/s" in report
     bench.assert_gone()
 

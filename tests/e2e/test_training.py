@@ -6,7 +6,7 @@ from statistics import fmean
 import pytest
 import torch
 from dumps import ALIKE
-from harness import Bench
+from harness import Bench, reading
 
 from bench.records.outcome import Ok, Result, Skipped
 from bench.report.doubts import doubts
@@ -111,7 +111,7 @@ def test_muon_keeps_fp32_masters_and_state_under_bf16(results: list[Result]) -> 
 
 def test_a_report_sets_muon_beside_adamw(run: Path) -> None:
     """Step time and memory in the raw matrix, and a ratio for each backend that ran both."""
-    output = Bench(run.parent)("report", str(run), "--compare", "optimizer")
+    output = reading("report", str(run), "--compare", "optimizer")
     assert "optimizer A" in output
     compared = [line for line in output.splitlines() if line.startswith("|") and "muon" in line and "adamw" in line]
     assert compared, output
@@ -139,7 +139,7 @@ def test_compiled_steps_have_no_graph_breaks(results: list[Result], backend: str
 
 def test_compile_time_is_shown(run: Path, results: list[Result]) -> None:
     (result,) = of(results, backend="fsdp2", compile="unit")
-    output = Bench(run.parent)("show", result.attempt.cell.id, str(run))
+    output = reading("show", result.attempt.cell.id, str(run))
     assert "## Compilation" in output
     assert "compile ms" in output
 
