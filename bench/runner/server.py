@@ -58,8 +58,7 @@ class Server:
             with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
                 importlib.import_module(module)
         self._unforkable = _unforkable(started_threads=_threads() > threads)
-        gc.collect()
-        gc.freeze()  # a child's collector then does not copy the shared pages
+        gc.freeze()  # a child's collector then does not copy the shared pages; to collect first frees almost nothing
         gc.enable()
         self._write_state()
         while True:

@@ -21,6 +21,7 @@ from bench.machine.conditions import Sampler
 from bench.matrix import Matrix
 from bench.matrix.script import check_program, workload_of
 from bench.matrix.yaml_file import place_of
+from bench.records.base import Device
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
@@ -79,7 +80,7 @@ def opened(
         context = Context(
             hardware=hardware,
             new_folder=store.servers,
-            preloads={} if scripted else _preloads(plans),
+            preloads={} if scripted else _preloads(plans, hardware.device),
             modules=[] if scripted else workloads.modules_of(matrix.workload.name),
             workload_folder=matrix.workload_folder,
             folder=matrix.folder,
@@ -153,9 +154,10 @@ def _check_not_hidden(folder: Path) -> None:
         )
 
 
-def _preloads(plans: Sequence[CellPlan]) -> dict[int, set[str]]:
-    """What rank servers import for these cells, by number of ranks."""
+def _preloads(plans: Sequence[CellPlan], device: Device) -> dict[int, set[str]]:
+    """What rank servers import for these cells, by number of ranks. Cells that are skipped need nothing."""
     preloads: dict[int, set[str]] = {}
     for plan in plans:
-        preloads.setdefault(plan.cell.num_processes, set()).update(backends.preloads(plan.cell))
+        if backends.forbids(plan.cell, device) is None:
+            preloads.setdefault(plan.cell.num_processes, set()).update(backends.preloads(plan.cell))
     return preloads
