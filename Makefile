@@ -39,7 +39,7 @@ slurm: ## Get Slurm, for the tests on a cluster of two nodes on this machine (De
 	  DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends slurmctld slurmd slurm-client munge; }
 
 test-slurm: install slurm ## The tests on a real Slurm
-	$(BIN)/pytest tests/slurm
+	$(BIN)/pytest tests/slurm $(SIDE_BY_SIDE)
 
 # Tests marked `alone` come last, one at a time. Both calls are made, even if the first one fails. With FAULTS_TABLE,
 # one process writes the table.

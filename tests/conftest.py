@@ -35,6 +35,11 @@ SLOWEST_FIRST = (
     "e2e/test_communication.py",
     "faults/test_host_signals.py",
     "faults/test_rank_faults.py",
+    "faults/test_launch_faults.py",
+    "slurm/test_lost_jobs.py",
+    "slurm/test_requests.py",
+    "slurm/test_faults.py",
+    "slurm/test_runs.py",
 )
 """When modules run side by side, the many short ones then fill up the end."""
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import random
 import shutil
 import signal
 import socket
@@ -102,7 +103,7 @@ class Cluster:
         self.start_controller("-c")
         for node in NODES:
             self.start_node(node)
-        _wait_for(lambda: self("sinfo", "-h", "-r", "-t", "idle", "-o", "%D", check=False).strip() == "2", 60)
+        self._wait_until_idle()
 
     def __call__(self, *command: str, check: bool = True) -> str:
         """The output of one of Slurm's commands."""
@@ -146,6 +147,12 @@ class Cluster:
             self("scancel", *jobs, check=False)
         _wait_for(lambda: not self.jobs(), 60)
 
+    def resume_nodes(self) -> None:
+        """Give a node that is down, or was, back to the jobs."""
+        for node in NODES:
+            self("scontrol", "update", f"NodeName={node}", "State=RESUME", check=False)
+        self._wait_until_idle()
+
     def stop(self) -> None:
         """End everything; nothing of this cluster runs afterwards."""
         with contextlib.suppress(Exception):
@@ -162,6 +169,9 @@ class Cluster:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
 
+    def _wait_until_idle(self) -> None:
+        _wait_for(lambda: self("sinfo", "-h", "-r", "-t", "idle", "-o", "%D", check=False).strip() == "2", 60)
+
     def _start(self, name: str, *command: str) -> None:
         with (self.folder / f"{name}.out").open("ab") as output:
             self._daemons[name] = subprocess.Popen(
@@ -174,11 +184,15 @@ class Cluster:
 
 
 def _free_ports(number: int) -> list[int]:
-    with contextlib.ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(number)]
-        for one in sockets:
-            one.bind(("127.0.0.1", 0))
-        return [one.getsockname()[1] for one in sockets]
+    """Outside the range from which the kernel gives ports to others, so that a daemon finds its own free again."""
+    lowest = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    found: list[int] = []
+    while len(found) < number:
+        port = random.randrange(lowest - 10_000, lowest)
+        with socket.socket() as one, contextlib.suppress(OSError):
+            one.bind(("127.0.0.1", port))
+            found += [port] if port not in found else []
+    return found
 
 
 def _wait_for(condition: Callable[[], object], within_s: float = 30) -> None:

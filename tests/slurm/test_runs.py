@@ -1,6 +1,5 @@
-"""The same matrix on one machine, on one node and on two: one job, the same losses, resumed, and by hand."""
+"""The same matrix on one machine, on one node and on two: one job, the same losses, and resumed."""
 
-import json
 import os
 import subprocess
 import sys
@@ -8,11 +7,13 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import HERE, ROOT, Bench, wait_for
+from harness import HERE, ROOT, Bench
 from runs import SlurmBench, losses
 
 from bench.store.run_folder import Store
 from bench.store.spool import read_ranks
+
+pytestmark = pytest.mark.jobs
 
 BACKENDS = ["ddp", "fsdp2", "zero2", "single"]
 
@@ -84,18 +85,3 @@ def test_the_command_of_an_attempt_on_two_nodes_runs_it_again(on_one_node: Slurm
     first, second = read_ranks(two.folder(attempt), 2), read_ranks(again, 2)
     assert [rank.losses for rank in first] == [rank.losses for rank in second]
     assert [rank.node for rank in second] == ["n1", "n2"]
-
-
-def test_the_script_of_a_dry_run_works_by_hand_and_without_slurm_on_the_machine(
-    bench: SlurmBench, slurm: Cluster, tmp_path: Path
-) -> None:
-    matrix = bench.matrix(matrix={"backend": ["ddp", "fsdp"], "batch": 2})
-    command = ("run", matrix, "--launcher", "slurm", "--out", str(bench.out), "--dry-run")
-    script = bench(*command, PATH="/nowhere")
-    assert not bench.out.exists()
-    (tmp_path / "job.sh").write_text(script)
-    job = slurm("sbatch", "--parsable", f"--output={tmp_path}/%j.out", str(tmp_path / "job.sh")).strip()
-    wait_for(lambda: not slurm.jobs(), 180)
-    assert [result.outcome.kind for result in bench.store().results()] == ["ok", "ok"]
-    assert json.loads((bench.out / "slurm" / job / "end.json").read_text()) == {"exit_code": 0}
-    assert (bench.out / "report.md").exists()
