@@ -81,6 +81,20 @@ def preload(modules: Iterable[str]) -> None:
 
     A module that is missing is no error here: the attempt that needs it reports it.
     """
-    for module in (*_ALWAYS, *modules):
-        with contextlib.suppress(ImportError):
-            importlib.import_module(module)
+    with _looks_missing("mlflow"):  # DeepSpeed's autotuner would import it, which takes longer than all of DeepSpeed
+        for module in (*_ALWAYS, *modules):
+            with contextlib.suppress(ImportError):
+                importlib.import_module(module)
+
+
+@contextlib.contextmanager
+def _looks_missing(module: str) -> Iterator[None]:
+    """Imports take ``module`` for one that is not installed, unless it is imported already."""
+    if module in sys.modules:
+        yield
+        return
+    sys.modules[module] = None  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        del sys.modules[module]
