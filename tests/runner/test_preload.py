@@ -22,6 +22,7 @@ def test_preloads_take_mlflow_for_missing_and_a_workload_can_still_import_it(
 ) -> None:
     (tmp_path / "an_autotuner.py").write_text(LIKE_THE_AUTOTUNER)
     monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr("bench.runner.preload._ALWAYS", ())
     monkeypatch.delitem(sys.modules, "mlflow", raising=False)
     preload(["an_autotuner", "a_module_that_is_not_there"])
     assert not sys.modules.pop("an_autotuner").has_mlflow
