@@ -25,7 +25,8 @@ def cancel(
         raise InputError("there is no such folder", where=str(run), allowed="the folder of a run")
     root = run.absolute()
     try:
-        known = [number for number, seen in look(jobs.open_ones(root)).items() if seen.living]
+        unended = [number for number in jobs.open_ones(root) if jobs.of_run(root, number).end() is None]
+        known = [number for number, seen in look(unended).items() if seen.living]
         numbers = list(dict.fromkeys([*living(job_name(root)), *known]))  # a moved folder has another name
         end_jobs(root, numbers)
     except (Away, Refused) as error:

@@ -3,9 +3,11 @@
 import os
 import shutil
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from bench.records.machine import Hardware
     from bench.records.plan import CellPlan
     from bench.sweep.share import Share
+    from bench.sweep.sweep import Sweep
 
 Launcher = Literal["local", "slurm", "srun"]
 Where = Annotated[
@@ -82,14 +85,17 @@ class Place:
 
         return self.launcher == "srun" and jobs.this_job() is not None
 
-    def share(self, matrix: "Matrix", hardware: "Hardware", folder: Path) -> "Share | None":
+    @contextmanager
+    def share(self, matrix: "Matrix", hardware: "Hardware", folder: Path) -> "Iterator[Share | None]":
         """Which part of the run this process measures; None: all of it.
 
         Raises:
-            InputError: it is to measure inside of a job, and there is none, or it has too few nodes or GPUs.
+            InputError: it is to measure inside of a job, and there is none, or it has too few nodes or GPUs, or
+                another bench measures in it.
         """
         if self.launcher == "local":
-            return None
+            yield None
+            return
         from bench.launch.slurm.allocation import of_this_process
         from bench.records.slurm import BEGAN
         from bench.sweep.share import Share
@@ -112,12 +118,14 @@ class Place:
                 fix="see what nvidia-smi says in a job; to measure on CPUs, leave out slurm.gpus_per_node",
             )
         began = os.environ.get(BEGAN)
-        return Share(
-            takes=job.takes,
-            left_s=job.left_s,
-            is_ending=job.is_ending,
-            began=None if began is None else datetime.fromisoformat(began),
-        )
+        with job.entered():
+            yield Share(
+                takes=job.takes,
+                holds=job.holds,
+                left_s=job.left_s,
+                is_ending=job.is_ending,
+                began=None if began is None else datetime.fromisoformat(began),
+            )
 
 
 def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
@@ -138,28 +146,35 @@ def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
     return [*words, "--launcher=srun", f"--out={folder}", *tail]
 
 
-def is_finished(selected: "Selection", folder: Path, *, keep_stale: bool) -> bool:
-    """Whether everything is measured: then nobody has to wait for a job that would find that out."""
-    from bench.cli.printing import console
-    from bench.cli.progress import Progress
-    from bench.sweep import session
-
-    matrix, plans, _ = selected
-    return session.is_finished(matrix, plans, folder, Progress(console()), keep_stale=keep_stale)
-
-
-def run(where: Place, matrix: "Matrix", folder: Path, *, dry_run: bool, done: bool = False) -> int:
+def run(
+    where: Place,
+    selected: "Selection",
+    select: "partial[Selection]",
+    folder: Path,
+    *,
+    dry_run: bool,
+    again: bool,
+    keep_stale: bool,
+) -> int:
     """Submit jobs and follow them until all is measured, or print their script. Returns the exit code.
 
     Args:
-        done: everything is measured already.
+        selected: on this machine.
+        select: the same for other hardware.
+        again: there may be something to measure even if nothing is missing.
 
     Raises:
         InputError: Slurm refuses the request, or will never run it.
     """
-    from bench.launch.slurm.script import job_name, script
+    from bench.launch.slurm.script import job_name, misreads, script
 
-    root = folder.absolute()
+    matrix, root = selected.matrix, folder.absolute()
+    if misreads(root):
+        raise InputError(
+            f"{str(root)!r} has a %, a backslash or a line break, which Slurm reads as its own",
+            where="--out",
+            fix="choose another folder with --out",
+        )
     name = job_name(root)
     text = script(
         matrix.slurm,
@@ -168,17 +183,56 @@ def run(where: Place, matrix: "Matrix", folder: Path, *, dry_run: bool, done: bo
         python=sys.executable,
         folder=Path.cwd(),
         arguments=inner_arguments(where.context, root),
-        began=datetime.now(UTC).isoformat(timespec="seconds") if where.context.params.get("rerun") else None,
+        began=datetime.now(UTC).isoformat(timespec="seconds") if again else None,
     )
     if dry_run:
         typer.echo(text, nl=False)
         return 0
-    from bench.cli.jobs_screen import follow, print_end
+    from bench.cli.jobs_screen import follow
+    from bench.sweep.session import is_finished
 
-    if done:
-        return print_end(root)
-    _check_installed()
-    return follow(root, name, text, where.jobs)
+    # Nobody has to wait for a job that would find that everything is measured.
+    if again or (found := _stored(select, root, keep_stale=keep_stale)) is None or not is_finished(found):
+        _check_installed()
+        if refused := follow(root, name, text, where.jobs):
+            typer.echo("\n".join(refused), err=True)
+            return 2
+    sweep = _stored(select, root)
+    if sweep is None:
+        raise InputError("the jobs left no results", where=str(root / "slurm"), fix="see their logs there")
+    return _end(sweep, matrix, went_on=where.alone is not None)
+
+
+def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True) -> "Sweep | None":
+    """What the run holds of the selected cells, which depend on the hardware of the nodes; None without such a run."""
+    from bench.cli.printing import console
+    from bench.cli.progress import Progress
+    from bench.sweep import session
+
+    if (hardware := session.hardware_of(root)) is None:
+        return None
+    matrix, plans, _ = select(hardware=hardware)
+    if hardware.devices < (matrix.slurm.gpus_per_node or 0):  # an earlier run, elsewhere
+        return None
+    return session.stored(matrix, plans, root, Progress(console()), keep_stale=keep_stale)
+
+
+def _end(sweep: "Sweep", matrix: "Matrix", *, went_on: bool) -> int:
+    """Print what the jobs measured; returns the exit code."""
+    from bench.cli.report_files import write_reports
+    from bench.cli.run_screen import print_end
+    from bench.records.outcome import KINDS
+    from bench.sweep.session import is_finished
+
+    write_reports(sweep.store)
+    results = sweep.results()
+    print_end(sweep, results, matrix.choices, went_on=went_on)
+    if not is_finished(sweep):
+        typer.echo(
+            "not everything is measured: jobs of other commands have some cells. The same command goes on", err=True
+        )
+        return 1
+    return 1 if any(KINDS[result.outcome.kind].fails for result in results) else 0
 
 
 def _check_installed() -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bench.cli.printing import console, print_report, print_unreadable
+from bench.cli.printing import console
 from bench.errors import InputError, one_line
 
 if TYPE_CHECKING:
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from bench.launch.slurm.follow import Following
 
 
-def follow(root: Path, name: str, script: str, jobs: int) -> int:
-    """Submit and follow jobs until all is measured; returns the exit code.
+def follow(root: Path, name: str, script: str, jobs: int) -> list[str]:
+    """Submit and follow jobs until all is measured. Returns what bench wrote last where it refused the matrix.
 
     Raises:
         InputError: Slurm refuses the request, or will never run it; or jobs end without a result.
@@ -38,7 +38,7 @@ def follow(root: Path, name: str, script: str, jobs: int) -> int:
         following = Following(root, name, script, jobs, show)
         screen.note(f"{name}: results in {root}")
         try:
-            last_words = following.run()
+            return following.run()
         except KeyboardInterrupt:
             screen.end()
             _detach_or_cancel(following, root)
@@ -55,26 +55,6 @@ def follow(root: Path, name: str, script: str, jobs: int) -> int:
             ) from error
         except GivesUp as error:
             raise InputError(str(error), where=str(jobs_folder), fix="see the logs of the jobs there") from error
-    if last_words:
-        typer.echo("\n".join(last_words), err=True)
-        return 2
-    return print_end(root)
-
-
-def print_end(root: Path) -> int:
-    """Print the report of the whole run; returns the exit code."""
-    from bench.cli.report_files import calibrations, write_reports
-    from bench.records.outcome import KINDS
-    from bench.report.tables.sections import Report
-    from bench.store.run_folder import Store
-
-    store = Store(root)
-    results = store.results()
-    write_reports(store)
-    print_report(Report(results=results, probes=store.probes(), calibrations=calibrations([store])), console())
-    print_unreadable([store])
-    typer.echo(f"results: {root}  report: {root / 'report.md'}")
-    return 1 if any(KINDS[result.outcome.kind].fails for result in results) else 0
 
 
 def _detach_or_cancel(following: "Following", root: Path) -> None:

@@ -1,6 +1,7 @@
 """`bench run` and `bench probe`: measure, or search the batch of, each selected cell."""
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,9 +81,9 @@ def run(
         prologue=prologue,
     )
     changes = [*(overrides or []), *asked]
-    selected = selection.read(matrix, changes, axis=axis, select=select, exclude=exclude, launcher=launcher)
     where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone="--until" if wish else None)
-    _measure(selected, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run, wish=wish)
+    read = partial(selection.read, matrix, changes, axis=axis, select=select, exclude=exclude, launcher=launcher)
+    _measure(read, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run, wish=wish)
 
 
 def probe(
@@ -162,7 +163,9 @@ def probe(
         "probe.headroom": headroom,
     }
     limits = [f"{name}={value}" for name, value in settings.items() if value is not None]
-    selected = selection.read(
+    where = cluster.Place(context=context, launcher=launcher, jobs=jobs)
+    read = partial(
+        selection.read,
         matrix,
         [*limits, *changes, *asked],
         axis=axis,
@@ -173,8 +176,7 @@ def probe(
         probed=True,
         launcher=launcher,
     )
-    where = cluster.Place(context=context, launcher=launcher, jobs=jobs)
-    _measure(selected, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run)
+    _measure(read, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run)
 
 
 def _wish(until: str | None, budget: str | None) -> "Wish | None":
@@ -197,7 +199,7 @@ def _wish(until: str | None, budget: str | None) -> "Wish | None":
 
 
 def _measure(
-    selected: selection.Selection,
+    select: "partial[selection.Selection]",
     out: Path | None,
     rerun: "Rerun | None",
     isolation: "Isolation",
@@ -214,13 +216,14 @@ def _measure(
     from bench.sweep.session import opened
     from bench.sweep.until import go_on
 
+    selected = matrix, plans, hardware = select()
     check_environment()
-    matrix, plans, hardware = selected
     where.check(plans, isolation)
     folder = out or REPORTS / matrix.name
     if where.launcher == "slurm":
-        done = not (dry_run or rerun or wish) and cluster.is_finished(selected, folder, keep_stale=keep_stale)
-        raise typer.Exit(cluster.run(where, matrix, folder, dry_run=dry_run, done=done))
+        again = bool(rerun or wish)
+        code = cluster.run(where, selected, select, folder, dry_run=dry_run, again=again, keep_stale=keep_stale)
+        raise typer.Exit(code)
     if dry_run:
         from bench.cli import dry_run as preview
 
@@ -228,8 +231,8 @@ def _measure(
         return
     if not force:
         refuse_what_cannot_fit(plans, hardware.device, machine.host_bytes())
-    share = where.share(matrix, hardware, folder)
     with (
+        where.share(matrix, hardware, folder) as share,
         Progress(console()) as progress,
         opened(
             matrix,
@@ -253,7 +256,7 @@ def _measure(
     if where.launcher == "srun":  # who follows the jobs prints the report of all of them
         typer.echo(f"results: {folder}  report: {folder / 'report.md'}")
     else:
-        print_end(sweep, results, selected.matrix.choices, went_on=wish is not None)
+        print_end(sweep, results, matrix.choices, went_on=wish is not None)
     if where.is_followed():
         return
     from bench.records.outcome import KINDS

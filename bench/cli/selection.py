@@ -109,8 +109,8 @@ def read(
         probed: see `bench.matrix.load`.
         batch: for cells whose matrix names none.
         hardware: that the cells are for; by default, this machine's.
-        launcher: where the ranks will run. Only a job of Slurm has several nodes, and nodes may have GPUs that this
-            machine lacks.
+        launcher: where the ranks will run. Only a job of Slurm has several nodes, and without ``hardware``, nodes may
+            have GPUs that this machine lacks.
 
     Raises:
         InputError: anything wrong in the file or the options; it names the option that was given.
@@ -122,11 +122,11 @@ def read(
 
     options = {**(short or {}), **({"backend": backend} if matrix is None else {})}
     axes = {f"{name}={values}": _option(name, values) for name, values in options.items() if values is not None}
-    hardware = hardware or machine.detect()
+    known, hardware = hardware, hardware or machine.detect()
     try:
         file = named(matrix) if matrix is not None else None
         loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
-        if launcher == "slurm" and (gpus := loaded.slurm.gpus_per_node):
+        if launcher == "slurm" and known is None and (gpus := loaded.slurm.gpus_per_node):
             hardware = hardware.model_copy(update={"device": "cuda", "devices": gpus})
             loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
         if launcher == "local" and loaded.slurm.nodes > 1:

@@ -9,7 +9,8 @@ from bench.records.base import Frozen
 JOB = "BENCH_JOB"
 """Variable of all processes of a job: the folder of its files."""
 BEGAN = "BENCH_BEGAN"
-"""Variable of a job that measures again: when that was asked for, ISO 8601. The job after it does not do so anew."""
+"""Variable of a job that measures again, or within a budget: when that was asked for, ISO 8601. The job after it does
+not begin anew."""
 _WORD = r"^[^\s\"'\\#]+$"
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 

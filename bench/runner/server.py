@@ -83,6 +83,7 @@ class Server:
 
     def _attempt(self, request: Request) -> None:
         folder = Path(request.folder)
+        spool.look_across(folder)  # an earlier try of this attempt may have had the name
         kills = oom_kill.Counters.read()
         child = gpus.fork()
         if child == 0:
@@ -211,6 +212,7 @@ def _threads() -> int:
 
 
 def _failed(folder: Path, ranks: list[int]) -> bool:
+    spool.look_across(folder)
     written = [rank for rank in ranks if spool.rank_file(folder, rank).exists()]
     return bool(written) and any(
         outcome.rank in written and not isinstance(outcome, RankOk | RankWalked | RankAudited)

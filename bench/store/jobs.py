@@ -5,6 +5,7 @@ script.sh          what was submitted last
 <id>/output.log    the output of bench in the job
 <id>/script.sh     what was submitted
 <id>/alive         changes every second while the job's guard runs
+<id>/.lock         held by the bench that measures in the job
 <id>/end.json      how bench ended in the job
 <id>/fate.json     how the job ended, as the scheduler told; who reads it ends what is left of the job
 """
@@ -48,10 +49,8 @@ class JobFolder:
 
     def alive(self) -> str | None:
         """What changes while its guard runs; None before it starts."""
-        try:
-            return (self.folder / "alive").read_text()
-        except OSError:
-            return None
+        beat = spool.content(self.folder / "alive")
+        return None if beat is None else beat.decode()
 
     def submitted(self) -> str | None:
         """Its script; None if the user submitted it by hand."""
@@ -77,7 +76,14 @@ class JobFolder:
         spool.write(self.folder / "fate.json", fate)
 
     def is_over(self) -> bool:
-        return (self.folder / "fate.json").exists() or (self.folder / "end.json").exists()
+        """Whether what is left of it must end."""
+        return self.fate() is not None or self.end() is not None
+
+    def begin(self) -> None:
+        """bench begins in the job. It may have ended there before, if the user holds the nodes."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        for name in ("end.json", "fate.json"):
+            (self.folder / name).unlink(missing_ok=True)
 
 
 def of_run(root: Path, job: str) -> JobFolder:

@@ -209,7 +209,7 @@ class Store:
             number = max((int(old.suffix[1:]) for old in tries.aside(self.root, folder)), default=-1) + 1
             folder.rename(aside.with_name(f"{aside.name}.{number}"))
 
-    def lost(self, attempt: Attempt) -> list[str]:
+    def lost(self, attempt: Attempt | Walk) -> list[str]:
         """See `tries.lost`."""
         return tries.lost(self.root, self.folder(attempt))
 

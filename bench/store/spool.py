@@ -19,11 +19,12 @@ A spool folder, one per launch of rank servers:
 
     server<N>.json   its state: ready, and the number of the last request it has finished
     request.json     the newest request
-    meeting.json     with several nodes: where the launchers of all nodes meet, written by the first
+    meeting<S>.json  with several nodes: where the launchers of all nodes meet in step S, written by the first
     closed           with several nodes: the launchers must end
 """
 
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -115,7 +116,7 @@ def close(folder: Path) -> None:
 
 
 def is_closed(folder: Path) -> bool:
-    return (folder / "closed").exists()
+    return content(folder / "closed") is not None
 
 
 def ask_for_diagnosis(folder: Path) -> None:
@@ -124,6 +125,7 @@ def ask_for_diagnosis(folder: Path) -> None:
 
 
 def diagnosis_asked(folder: Path) -> bool:
+    look_across(folder)
     return (folder / "diagnose").exists()
 
 
@@ -161,10 +163,34 @@ def write(path: Path, record: BaseModel) -> None:
 
 def read(path: Path, kind: type[Model]) -> Model | None:
     """The record at ``path``, or None when the file is missing."""
+    text = content(path)
+    return None if text is None else kind.model_validate_json(text)
+
+
+def content(path: Path) -> bytes | None:
+    """What a file holds, or None when it is missing now, not a moment ago."""
     try:
-        return kind.model_validate_json(path.read_bytes())
+        return path.read_bytes()
+    except FileNotFoundError:
+        look_again(path.parent)
+    try:
+        return path.read_bytes()
     except FileNotFoundError:
         return None
+
+
+def look_again(folder: Path) -> None:
+    """Forget what this node remembers of a folder: NFS knows for a minute which files were missing, and which folder
+    had a name. It asks the server when a folder is opened: nfs(5), close-to-open cache consistency."""
+    for one in (folder.parent, folder):
+        with suppress(OSError):
+            os.close(os.open(one, os.O_RDONLY | os.O_DIRECTORY))
+
+
+def look_across(folder: Path) -> None:
+    """Look again, in a rank whose world has several nodes."""
+    if NODE in os.environ:
+        look_again(folder)
 
 
 def why(error: ValidationError) -> str:
@@ -235,10 +261,10 @@ def read_ranks(folder: Path, world_size: int) -> list[RankOutcome]:
     found: list[RankOutcome] = []
     for rank in range(world_size):
         file = rank_file(folder, rank)
-        try:
-            found.append(_RANK_OUTCOME.validate_json(file.read_bytes()))
-        except FileNotFoundError:
+        if (text := content(file)) is None:
             continue
+        try:
+            found.append(_RANK_OUTCOME.validate_json(text))
         except ValidationError as error:
             beat = read_beat(folder, rank)
             words, phase = f"{file.name} cannot be read: {why(error)}", beat.phase if beat else Stage.START

@@ -1,6 +1,8 @@
-"""The tries of an attempt: the earlier ones below `superseded/`, and those that ended with their machine, which have a
-`lost.json` and no result."""
+"""The tries of an attempt or a walk: the earlier ones below `superseded/`, and those that ended with their machine,
+which have a `lost.json` and no result."""
 
+from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from bench.records.base import Frozen
@@ -8,7 +10,7 @@ from bench.store import spool
 
 
 class Lost(Frozen):
-    """Why nobody finished the attempt."""
+    """Why nobody finished it."""
 
     reason: str
 
@@ -20,13 +22,25 @@ def aside(root: Path, folder: Path) -> list[Path]:
     return [found[number] for number in sorted(found, key=int)]
 
 
-def lose(root: Path, cell: str, reason: str) -> int:
-    """Mark the attempts of a cell that have begun and have no result. Returns how many there are."""
-    begun = [spec.parent for spec in (root / "attempts" / cell).glob("b*/spec.json")]
-    left = [one for one in begun if not (one / "result.json").exists() and not (one / "lost.json").exists()]
-    for one in left:
-        spool.write(one / "lost.json", Lost(reason=reason))
-    return len(left)
+def underway(root: Path, cells: Sequence[str]) -> Path | None:
+    """The folder of the attempt or walk that began last in these cells; None if it has ended, or was lost before."""
+    begun = (spec for cell in cells for spec in (root / "attempts" / cell).glob("*/spec.json"))
+    newest = max(begun, key=_written_ns, default=None)
+    ended = newest is None or any(newest.with_name(name).exists() for name in ("result.json", "lost.json"))
+    return None if newest is None or ended else newest.parent
+
+
+def _written_ns(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except FileNotFoundError:  # another process has just set it aside
+        return 0
+
+
+def lose(folder: Path, reason: str) -> None:
+    """Mark an attempt or a walk that nobody finishes."""
+    with suppress(FileNotFoundError):  # somebody has just set it aside
+        spool.write(folder / "lost.json", Lost(reason=reason))
 
 
 def lost(root: Path, folder: Path) -> list[str]:

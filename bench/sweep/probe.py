@@ -37,7 +37,7 @@ class CellSearch:
         stored = [result for result in earlier if not self.sweep.reuse.wants_again(result)]
         self.stale = any(map(self.sweep.reuse.is_stale, earlier))
         walked = [] if self.stale else self.store.walked(self.cell)
-        walk = None if self.cell.script else self._walk
+        walk = None if self.cell.script or self._is_given_up(Walk(cell=self.cell, batches_per_rank=())) else self._walk
         found = search(self.goal, self._start(), stored, walked, walk, self._attempt)
         needs_bytes = None
         if isinstance(found, Verdict):
@@ -50,9 +50,15 @@ class CellSearch:
     def _walk(self, batches: tuple[int, ...]) -> list[Walked]:
         listed = [*map(str, batches)] if len(batches) <= 6 else [*map(str, batches[:3]), f"... up to {batches[-1]}"]
         self.progress.probing(self.plan.label, f"walking {', '.join(listed)} in one process")
+        self.sweep.share.check_time()
+        self.sweep.share.check_claim(self.cell.slug)
         walk = Walk(cell=self.cell, batches_per_rank=batches)
         self.sweep.launch(walk, self.store.begin(walk).resolve())
         return self.store.walked(self.cell)
+
+    def _is_given_up(self, one: Attempt | Walk) -> bool:
+        """Whether it was lost with its machine, and once more when it was tried again: maybe it is the cause."""
+        return len(self.store.lost(one)) > 1
 
     def _attempt(self, batch: int, full: bool, why: str) -> Result:
         self.progress.probing(self.plan.label, f"batch {batch}: {why}")
@@ -98,6 +104,8 @@ class CellSearch:
             return earlier.needs_bytes
         unlimited = self.cell.model_copy(update={"memory_limit_bytes": None})
         attempt = Attempt(cell=unlimited, batch_per_rank=self.goal.granularity, short=True)
+        if self._is_given_up(attempt) or not self.sweep.share.takes(unlimited.slug):
+            return None
         launched, _ = self.sweep.launch(attempt, self.store.begin(attempt).resolve())
         peaks = [rank.memory.peak_allocated_bytes for rank in launched.ranks if isinstance(rank, RankOk)]
         return max((peak for peak in peaks if peak is not None), default=None)
@@ -117,7 +125,7 @@ def search(
         start: the max of another cell, where the search begins; it affects nothing else.
         results: the stored results of this cell.
         walked: the footprints of an earlier walk, if there was one.
-        walk: runs a walk over these batches; None: a script cannot, so its attempts double the batch instead.
+        walk: runs a walk over these batches; None: attempts double the batch instead, as for a script, which cannot.
         attempt: measures one batch, at the full step count or not, and shows the reason.
     """
     observations = [*hints(walked), *(seen for result in results if (seen := observation(result)))]

@@ -91,18 +91,28 @@ def opened(
             yield _sweep(matrix, plans, record, store, executor, progress, rerun, keep_stale, limits, share)
 
 
-def is_finished(
-    matrix: Matrix, plans: Sequence[CellPlan], folder: Path, progress: Progress, *, keep_stale: bool
-) -> bool:
-    """Whether ``folder`` holds all results of ``plans``, which may have been made on another machine."""
+def hardware_of(folder: Path) -> Hardware | None:
+    """Of the machine on which ``folder`` was measured; None if it holds no run."""
+    run = Store(folder).plan() if folder.is_dir() else None
+    return run.machine.hardware if run is not None and isinstance(run.machine.hardware, Hardware) else None
+
+
+def stored(
+    matrix: Matrix, plans: Sequence[CellPlan], folder: Path, progress: Progress, *, keep_stale: bool = True
+) -> Sweep:
+    """A sweep to read what a run holds of ``plans``, on whichever machine it was measured. It measures nothing."""
     store = Store(folder)
-    run = store.plan() if folder.is_dir() else None
-    if run is None or not isinstance(run.machine.hardware, Hardware):
-        return False
-    if _has_other_goals(store, plans, matrix.probe):
-        return False
-    executor = OwnLaunch(run.machine.hardware)  # starts nothing by itself
-    return _sweep(matrix, plans, run.machine, store, executor, progress, None, keep_stale).first_to_measure() is None
+    run = store.plan()
+    assert run is not None
+    hardware = run.machine.hardware
+    assert isinstance(hardware, Hardware)
+    executor = OwnLaunch(hardware)  # starts nothing by itself
+    return _sweep(matrix, plans, run.machine, store, executor, progress, None, keep_stale)
+
+
+def is_finished(sweep: Sweep) -> bool:
+    """Whether the run holds all results of the sweep, and its verdicts answer the questions of its searches."""
+    return not _has_other_goals(sweep.store, sweep.plans, sweep.goal) and sweep.first_to_measure() is None
 
 
 def _has_other_goals(store: Store, plans: Sequence[CellPlan], goal: Goal) -> bool:

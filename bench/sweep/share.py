@@ -23,6 +23,8 @@ class Share:
 
     takes: Callable[[str], bool] = lambda _: True
     """Claims a cell, by its slug; False: another process measures it."""
+    holds: Callable[[str], bool] = lambda _: True
+    """Whether a cell, by its slug, is still this process's."""
     left_s: Callable[[], float | None] = lambda: None
     """How long this process may still run; None: no limit is known."""
     is_ending: Callable[[], bool] = lambda: False
@@ -39,6 +41,11 @@ class Share:
         """Raises OutOfTime if the next attempt would not end in time. The first one begins in any case."""
         if self._took_s[0] and (left_s := self.left_s()) is not None and left_s < MARGIN * self._took_s[0]:
             raise OutOfTime
+
+    def check_claim(self, cell: str) -> None:
+        """SystemExit if another process has taken this one for dead, and measures the cell."""
+        if not self.holds(cell):
+            raise SystemExit(143)
 
     def check_failure(self) -> None:
         """An attempt failed. If its machine is going away, that is no result: SystemExit, and it stays unfinished."""

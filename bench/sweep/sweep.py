@@ -170,17 +170,15 @@ class Sweep:
         return result is not None and result.outcome.kind == "skipped"
 
     def attempt(self, plan: CellPlan, attempt: Attempt, ran_out_at: int | None = None) -> Result:
-        """The attempt's result: stored, skipped, or measured now.
-
-        Args:
-            ran_out_at: a smaller batch of the cell that ran out of memory.
-        """
+        """The attempt's result: stored, skipped, or measured now. A smaller batch may have run out of memory."""
         if result := self.reuse.stored(attempt):
             return result
+        self.share.check_claim(plan.cell.slug)
         if reason := self._reason_to_skip(attempt, ran_out_at):
             result = self._skip(plan, attempt, reason)
         else:
             result = self._measure(plan, attempt)
+            self.share.check_claim(plan.cell.slug)
         self.store.finish(result)
         self.reuse.done.add(self.store.folder(attempt))
         self.progress.result(plan.label, result)

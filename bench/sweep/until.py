@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
+from bench.errors import InputError
 from bench.records.cell import Attempt
 from bench.records.outcome import KINDS, Result
 from bench.records.until import Ended, Until, Width
@@ -36,7 +37,8 @@ class Wish:
     half_width: float
     """A share: 0.02 asks for intervals of at most 2 % to each side."""
     budget_s: float | None
-    """Seconds after `measure.launches`; None: no limit. A launch that has begun is finished."""
+    """Seconds after `measure.launches`, in all jobs of one command; None: no limit. A launch that has begun is
+    finished."""
     widths: Callable[[Sequence[Result]], Sequence[Width]]
     """The comparisons of these results, each once."""
     clock: Callable[[], float] = time.monotonic
@@ -55,9 +57,15 @@ class Wish:
 def go_on(sweep: Sweep, wish: Wish) -> Until:
     """Launch both sides of every wide comparison once a round, the widest first, until a bound is reached.
 
-    The record is stored before the first launch and at the end. A resumed run spends a new budget.
+    The record is stored before the first launch and at the end. A resumed run spends a new budget; a job of Slurm goes
+    on with that of the jobs before it.
+
+    Raises:
+        InputError: another process measures some of the cells.
     """
-    began_s, launches = wish.clock(), 0
+    _check_alone(sweep)
+    spent_s, launches = _spent_before(sweep)
+    began_s = wish.clock() - spent_s
     asked = Until(half_width=wish.half_width, budget_s=wish.budget_s, most_launches=wish.most_launches)
     sweep.store.finish_until(asked)
     plans = {plan.cell.slug: plan for plan in sweep.plans}
@@ -91,6 +99,25 @@ def go_on(sweep: Sweep, wish: Wish) -> Until:
     )
     sweep.store.finish_until(until)
     return until
+
+
+def _check_alone(sweep: Sweep) -> None:
+    if not all(sweep.share.takes(plan.cell.slug) for plan in sweep.plans):
+        raise InputError(
+            "compares cells that another job measures",
+            where="--until",
+            fix=f"wait for it, or end it with `bench cancel {sweep.store.root}`",
+        )
+
+
+def _spent_before(sweep: Sweep) -> tuple[float, int]:
+    """Seconds and launches that earlier jobs of this command have added."""
+    began = sweep.share.began
+    if began is None:
+        return 0.0, 0
+    further = (one for plan in sweep.plans for one in sweep.results_of(plan) if one.attempt.launch > plan.launches)
+    added = [one.wall_s for one in further if datetime.fromisoformat(one.started_at) >= began]
+    return sum(added), len(added)
 
 
 def _ended(

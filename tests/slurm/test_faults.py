@@ -42,6 +42,9 @@ def test_a_killed_rank_is_a_result_and_the_job_goes_on(bench: SlurmBench, slurm:
     assert results[SLOW_S].outcome.reason.startswith("killed by SIGKILL")
     assert results[SLOW_S].outcome.rank == 1
     assert len(bench.job_ids()) == len(list((bench.out / "servers").iterdir())) == 1
+    output = bench.run(bench.three_turns(), "--nodes=2", "--select=sleep_s=0.0")  # of this cell nothing has failed
+    assert "2 other attempts of this run not shown here" in output
+    assert len(bench.job_ids()) == 1
     wait_for(lambda: not bench.left())
 
 

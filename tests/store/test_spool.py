@@ -1,6 +1,7 @@
 """The files between processes: whole when they are visible, and nothing when they are torn."""
 
 import json
+import os
 import threading
 from pathlib import Path
 
@@ -93,3 +94,21 @@ def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
     reader.join()
     assert not torn
     assert seen == {0.1, 0.25}
+
+
+def test_a_file_that_was_missing_a_moment_ago_is_looked_for_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened: list[str] = []
+
+    def open_folder(folder: Path, flags: int) -> int:
+        """As on NFS: what another node has written is seen once its folder is opened."""
+        opened.append(str(folder))
+        if folder == tmp_path and len(opened) == 2:
+            (tmp_path / "closed").write_text("")
+        return os.dup(0)
+
+    assert not spool.is_closed(tmp_path)
+    monkeypatch.setattr(spool.os, "open", open_folder)
+    assert spool.is_closed(tmp_path)
+    assert opened == [str(tmp_path.parent), str(tmp_path)]

@@ -1,6 +1,9 @@
 """Tries that ended with their machine are counted since the last result, and never those that have one."""
 
+import os
 from pathlib import Path
+
+import pytest
 
 from bench.store import tries
 
@@ -14,13 +17,20 @@ def begun(root: Path, name: str, below: str = "attempts") -> Path:
     return folder
 
 
-def test_only_what_began_and_has_no_result_is_lost(tmp_path: Path) -> None:
-    left, finished = begun(tmp_path, "b1"), begun(tmp_path, "b2")
-    (finished / "result.json").write_text("{}")
-    assert tries.lose(tmp_path, CELL, "the job ended") == 1
-    assert tries.lost(tmp_path, left) == ["the job ended"]
-    assert tries.lost(tmp_path, finished) == []
-    assert tries.lose(tmp_path, CELL, "again") == 0
+@pytest.mark.parametrize("name", ["b1", "b1-short-launch2", "walk"])
+def test_only_what_began_last_is_underway_until_it_has_a_result_or_is_lost(tmp_path: Path, name: str) -> None:
+    assert tries.underway(tmp_path, [CELL, "other"]) is None
+    stopped = begun(tmp_path, "b9")  # by the user, in an earlier run
+    os.utime(stopped / "spec.json", ns=(1, 1))
+    last = begun(tmp_path, name)
+    assert tries.underway(tmp_path, [CELL, "other"]) == last
+    assert tries.underway(tmp_path, ["other"]) is None
+    tries.lose(last, "the job ended")
+    assert tries.lost(tmp_path, last) == ["the job ended"]
+    assert tries.underway(tmp_path, [CELL]) is None
+    (last / "lost.json").rename(last / "result.json")
+    assert tries.underway(tmp_path, [CELL]) is None
+    assert tries.lost(tmp_path, last) == []
 
 
 def test_lost_tries_count_since_the_last_result(tmp_path: Path) -> None:

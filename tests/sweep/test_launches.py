@@ -2,6 +2,7 @@
 
 import io
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.console import Console
 from test_sweep import LIMIT, Ranks, plan, sweep_of, swept
 
 from bench.cli.progress import Progress
+from bench.errors import InputError
 from bench.launch.executor import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.records.cell import Attempt, Cell
@@ -20,6 +22,7 @@ from bench.records.until import Until, Width
 from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Spec
+from bench.sweep.share import Share
 from bench.sweep.until import MOST_FAILED, MOST_LAUNCHES, Wish, go_on
 
 
@@ -167,12 +170,13 @@ class Clock:
 
 
 def went_on(
-    root: Path, plans: list[CellPlan], ranks: Ordered, widths: Any, budget_s: float | None = None
+    root: Path, plans: list[CellPlan], ranks: Ordered, widths: Any, budget_s: float | None = None, **share: Any
 ) -> tuple[Until, list[tuple[str, int, int]], str]:
     """A sweep and what follows it: how it ended, the launches after the listed ones, and what was said."""
     said, store = io.StringIO(), Store(root)
     with store.open(MACHINE, [one.cell for one in plans], ""), Progress(Console(file=said)) as progress:
         sweep = sweep_of(plans, store, progress, [], ranks)
+        object.__setattr__(sweep, "share", Share(**share))
         progress.begin(cells=len(plans), attempts=sweep.planned(), finished=sweep.finished(), folder="run", notes=[])
         sweep.run()
         listed = len(ranks.order)
@@ -217,6 +221,26 @@ def test_no_launch_begins_after_the_budget_is_spent_and_a_resumed_run_has_a_new_
     until, again, _ = went_on(tmp_path / "run", [DDP, FSDP], Ordered(), never, budget_s=25.0)
     assert (until.launches, len(again)) == (3, 3)
     assert not {*made} & {*again}
+
+
+def test_the_jobs_of_one_command_share_a_budget(tmp_path: Path) -> None:
+    def never(_: object) -> list[Width]:
+        return [pair(FSDP, DDP, 0.5)]
+
+    root, before = tmp_path / "run", datetime.now(UTC) - timedelta(hours=1)
+    went_on(root, [DDP, FSDP], Ordered(), never, budget_s=25.0)
+    store = Store(root)
+    for result in store.results():  # a real attempt takes 10 s of wall time, too; the listed launches do not count
+        store.finish(result.model_copy(update={"wall_s": 10.0}))
+    until, made, _ = went_on(root, [DDP, FSDP], Ordered(), never, budget_s=45.0, began=before)
+    assert (until.ended, until.launches, len(made), until.took_s) == ("budget", 5, 2, 50.0)
+    until, made, _ = went_on(root, [DDP, FSDP], Ordered(), never, budget_s=25.0, began=datetime.now(UTC) + timedelta(1))
+    assert (until.launches, len(made)) == (3, 3)
+
+
+def test_precision_is_not_asked_for_where_another_job_measures(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="compares cells that another job measures"):
+        went_on(tmp_path / "run", [DDP, FSDP], Ordered(), lambda _: [], takes=lambda slug: slug.startswith("ddp"))
 
 
 def test_it_ends_at_the_limit_of_launches_and_gives_up_on_what_fails(tmp_path: Path) -> None:

@@ -12,8 +12,10 @@ from rich.console import Console
 from test_sweep import Ranks, plan, sweep_of
 
 from bench.cli.progress import Progress
+from bench.records.cell import Walk
 from bench.records.outcome import Failed, Result
 from bench.records.plan import CellPlan
+from bench.records.verdict import Verdict
 from bench.store import tries
 from bench.store.jobs import OUT_OF_TIME
 from bench.store.run_folder import Store
@@ -82,8 +84,7 @@ def test_a_lost_attempt_gets_one_more_try(tmp_path: Path, times: int) -> None:
     attempt = Attempt(cell=first.cell, batch_per_rank=1)
     for number in range(times):
         with store.open(MACHINE, [first.cell], "", shared=True):
-            (store.begin(attempt) / "spec.json").write_text("{}")
-        assert tries.lose(root, first.cell.slug, f"job {number} ended with NODE_FAIL") == 1
+            tries.lose(store.begin(attempt), f"job {number} ended with NODE_FAIL")
     launched = shared(root, Share(), [first])
     [result] = Store(root).results()
     assert result.retried == "infrastructure: job 0 ended with NODE_FAIL"
@@ -102,3 +103,25 @@ def test_what_was_measured_since_the_command_began_is_not_measured_again(tmp_pat
     now = datetime.now(UTC)
     assert len(shared(root, Share(began=now + timedelta(hours=1)), rerun="all")) == 3
     assert shared(root, Share(began=now - timedelta(hours=1)), rerun="all") == []
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_a_walk_that_is_lost_twice_is_given_up_and_attempts_search_instead(tmp_path: Path, times: int) -> None:
+    root, one = tmp_path / "run", plan("ddp", "probe")
+    store, walk = Store(root), Walk(cell=one.cell, batches_per_rank=(1,))
+    for _ in range(times):
+        with store.open(MACHINE, [one.cell], "", shared=True):
+            tries.lose(store.begin(walk), "the job ended with NODE_FAIL")
+    launched = shared(root, Share(), [one])
+    assert ("walk" in launched) == (times == 1)
+    found = store.probe(one.cell)
+    assert found is not None
+    assert isinstance(found.found, Verdict)
+    assert found.found.max_batch_per_rank == 4
+
+
+def test_who_has_lost_a_cell_to_another_stores_nothing_of_it(tmp_path: Path) -> None:
+    held = [True, True, False]
+    with pytest.raises(SystemExit):
+        shared(tmp_path / "run", Share(holds=lambda _: held.pop(0)), [plan("ddp", 1, 2)])
+    assert list(results(tmp_path / "run")) == ["ddpb1"]

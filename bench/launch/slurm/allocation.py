@@ -2,12 +2,17 @@
 
 import os
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from bench.launch.slurm import client
 from bench.launch.slurm.client import Away, Refused, Seen
-from bench.store import jobs
+from bench.launch.slurm.ending import is_gone, mark
+from bench.launch.slurm.fate import fate_of
+from bench.store import jobs, run_lock
 from bench.store.claims import Claims
+from bench.store.jobs import End, Fate
 
 ASK_EVERY_S = 30.0
 LOOKS, BETWEEN_S = 3, 1.5
@@ -27,9 +32,32 @@ class Allocation:
         self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
         self._claims = Claims(root, number, self._is_over)
         self._seen: dict[str, tuple[float, Seen | None]] = {}
+        self._marked: set[str] = set()
 
     def takes(self, cell: str) -> bool:
         return self._claims.take(cell)
+
+    def holds(self, cell: str) -> bool:
+        return self._claims.holds(cell)
+
+    @contextmanager
+    def entered(self) -> Iterator[None]:
+        """As long as this process measures in the job: no other one may do so meanwhile.
+
+        Raises:
+            InputError: another one does.
+        """
+        job = jobs.of_run(self._root, self._number)
+        followed = jobs.this_job() is not None  # its guard notes how it ends
+        job.folder.mkdir(parents=True, exist_ok=True)
+        with run_lock.held(job.folder):
+            if not followed:
+                job.begin()
+            try:
+                yield
+            finally:
+                if not followed:
+                    job.set_end(End(exit_code=0))
 
     def left_s(self) -> float | None:
         """Until the job's time limit, as Slurm has it now; None without one, or if Slurm does not answer."""
@@ -48,12 +76,15 @@ class Allocation:
         return False
 
     def _is_over(self, owner: str) -> bool:
-        """Whether another job has ended: by its files, and by Slurm where nobody noted it."""
+        """Whether nothing of another job measures any more. What it was interrupted in is then counted."""
         job = jobs.of_run(self._root, owner)
-        if job.is_over() or not job.folder.exists():
-            return True
         asked_s, seen = self._look(owner)
-        return asked_s > 0 and (seen is None or not seen.living)
+        if job.end() is None and (not asked_s or (seen is not None and seen.living) or not is_gone(job)):
+            return False
+        if owner not in self._marked:
+            self._marked.add(owner)
+            mark(self._root, job, job.fate() or fate_of(seen, job.end(), float("inf")) or Fate(state="UNKNOWN"))
+        return True
 
     def _look(self, number: str, at_most_s: float = ASK_EVERY_S) -> tuple[float, Seen | None]:
         """When Slurm was asked, and what it said; 0 and None if it does not answer."""

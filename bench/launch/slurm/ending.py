@@ -17,15 +17,30 @@ END_WITHIN_S = 60.0
 def close(root: Path, job: JobFolder, fate: Fate) -> int:
     """Note a job's fate, wait until nothing of it is left, and mark what it did not finish. Returns how much."""
     job.set_fate(fate)
-    beat, since_s = job.alive(), time.monotonic()
-    while job.end() is None and beat is not None and time.monotonic() - since_s < QUIET_S:
+    while not is_gone(job):
+        pass
+    return mark(root, job, fate)
+
+
+def is_gone(job: JobFolder) -> bool:
+    """Whether nothing of a job measures any more, after Slurm has given it up: processes may outlive their slurmd."""
+    beat, until_s = job.alive(), time.monotonic() + QUIET_S
+    while job.end() is None and beat is not None:
+        if time.monotonic() > until_s:
+            return job.alive() == beat
         time.sleep(POLL_S)
-        if job.alive() != beat:
-            beat, since_s = job.alive(), time.monotonic()
+    return True
+
+
+def mark(root: Path, job: JobFolder, fate: Fate) -> int:
+    """Count what a job was interrupted in as lost, once. Returns how much that is."""
     if fate.asked or fate.state in (DONE, REFUSED, GOES_ON):
         return 0
-    reason = f"the Slurm job {job.id} ended with {fate.state}" + (f" ({fate.reason})" if fate.reason else "")
-    return sum(tries.lose(root, cell, reason) for cell in claims.owned_by(root, job.id))
+    folder = tries.underway(root, claims.ever_owned_by(root, job.id))
+    if folder is None or claims.owner_of(root, folder.parent.name) != job.id:  # whoever has taken it has marked it
+        return 0
+    tries.lose(folder, f"the Slurm job {job.id} ended with {fate.state}" + (f" ({fate.reason})" if fate.reason else ""))
+    return 1
 
 
 def end_jobs(root: Path, numbers: list[str]) -> None:

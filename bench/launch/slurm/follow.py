@@ -3,15 +3,15 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from bench.launch.slurm import client
 from bench.launch.slurm.client import Away, Refused, Seen
 from bench.launch.slurm.ending import close, end_jobs, tail
 from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, fate_of, in_words, never_runs
+from bench.launch.slurm.followed import Followed
 from bench.store import jobs, spool
-from bench.store.jobs import JobFolder
 
 SOON_S, LATER_S = 2.0, 10.0
 """Between two calls of squeue: in the first half minute after something happened, and then."""
@@ -45,27 +45,6 @@ class Show:
     """What is so now."""
 
 
-@dataclass
-class _Job:
-    folder: JobFolder
-    results: int
-    """How many the run had when the job was first seen."""
-    seen: Seen | None = None
-    read: int = 0
-    """Bytes of its log that were shown."""
-    moved_s: float = field(default_factory=time.monotonic)
-    _was: object = None
-
-    def look(self, seen: Seen | None) -> None:
-        self.seen = seen
-        now = (seen and seen.state, self.folder.alive(), self.folder.end())
-        if now != self._was:
-            self._was, self.moved_s = now, time.monotonic()
-
-    def still_s(self) -> float:
-        return time.monotonic() - self.moved_s
-
-
 class Following:
     """The jobs of one run.
 
@@ -78,7 +57,7 @@ class Following:
 
     def __init__(self, root: Path, name: str, script: str, wanted: int, show: Show) -> None:
         self.root, self.name, self.script, self.wanted, self.show = root, name, script, wanted, show
-        self._jobs: dict[str, _Job] = {}
+        self._jobs: dict[str, Followed] = {}
         self._barren = 0
         self._asked_s = self._stirred_s = 0.0
         self._doubtful_s: float | None = None
@@ -89,7 +68,7 @@ class Following:
         """Until nothing is left to measure. Returns what bench wrote last where it refused the matrix; else nothing.
 
         Raises:
-            Refused, NeverRuns, Cancelled, GivesUp: see there. No job of this run waits or runs then.
+            Refused, NeverRuns, Cancelled, GivesUp: see there. No job of this command waits or runs then.
         """
         self._adopt()
         try:
@@ -104,13 +83,13 @@ class Following:
             if self._cancelled:
                 raise Cancelled
         except (Refused, NeverRuns, GivesUp):
-            self.cancel()
+            self.cancel(ours=True)
             raise
         return []
 
-    def cancel(self) -> None:
-        """End all jobs, because the user asks for it."""
-        end_jobs(self.root, list(self._jobs))
+    def cancel(self, *, ours: bool = False) -> None:
+        """End all jobs, because the user asks for it; or those of this command, because they cannot succeed."""
+        end_jobs(self.root, [number for number, job in self._jobs.items() if not ours or job.is_of(self.script)])
         self._jobs.clear()
 
     @property
@@ -124,7 +103,8 @@ class Following:
             try:
                 for number in self._others():
                     self.show.note(f"job {number} of an earlier command goes on")
-                    self._follow(number)
+                    if (job := self._follow(number)).is_of(self.script):
+                        self.script = job.folder.submitted() or self.script  # of the command that this one goes on with
                 self._close_others()
                 return
             except Away as error:
@@ -192,9 +172,9 @@ class Following:
         self.wanted = len(self._jobs)
         self.show.note(f"no other job: {why}")
 
-    def _follow(self, number: str) -> _Job:
+    def _follow(self, number: str) -> Followed:
         self._stirred_s = time.monotonic()
-        self._jobs[number] = _Job(jobs.of_run(self.root, number), self._results())
+        self._jobs[number] = Followed(jobs.of_run(self.root, number), self._results())
         return self._jobs[number]
 
     def _results(self) -> int:
@@ -238,6 +218,10 @@ class Following:
         settled = before is not None and before.reason == now.reason  # the first reason may be a provisional one
         if settled and (reason := never_runs(now)):
             words = f"job {number} can never run: {reason}"
+            if not self._jobs[number].is_of(self.script):
+                self.show.note(f"{words}; it is of another command, which has to end it")
+                del self._jobs[number]
+                return
             if len(self._jobs) == 1:
                 raise NeverRuns(words)
             with suppress(Away):
@@ -245,20 +229,11 @@ class Following:
             del self._jobs[number]
             self._make_do(words)
 
-    def _relay(self, job: _Job) -> None:
-        """Show what bench has written since, in whole lines."""
-        try:
-            with job.folder.log.open("rb") as log:
-                log.seek(job.read)
-                text = log.read()
-        except OSError:
-            return
-        whole = text[: text.rfind(b"\n") + 1]
-        job.read += len(whole)
-        for line in whole.decode(errors="replace").splitlines():
+    def _relay(self, job: Followed) -> None:
+        for line in job.new_lines():
             self.show.relay(line)
 
-    def _end(self, job: _Job) -> list[str]:
+    def _end(self, job: Followed) -> list[str]:
         """See whether a job is over, and what follows. Returns bench's last words where it refused the matrix."""
         number = job.folder.id
         if (noted := job.folder.fate()) is not None and noted.asked:
@@ -277,10 +252,10 @@ class Following:
         del self._jobs[number]
         self._stirred_s = time.monotonic()
         marked = close(self.root, job.folder, fate)
-        if fate.state == REFUSED:
-            self.cancel()
+        ours = job.is_of(self.script)
+        if fate.state == REFUSED and ours:
+            self.cancel(ours=True)
             return tail(job.folder) or [f"bench ended with exit code 2 in job {number}"]
-        ours = job.folder.submitted() == self.script
         if fate.state == DONE and ours:
             self.wanted = max(self.wanted - 1, 0)
         elif not self._cancelled:
@@ -289,6 +264,8 @@ class Following:
             return []
         if fate.state == GOES_ON:
             self.show.note(f"the time of job {number} is over: another one goes on")
+        elif fate.state == REFUSED:
+            self.show.note(f"job {number}, of another command, ended with exit code 2")
         else:
             why = f": {fate.reason}" if fate.reason else ""
             self.show.note(f"job {number} ended with {fate.state}{why}")

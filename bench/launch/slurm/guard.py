@@ -27,7 +27,8 @@ def main(root: Path, arguments: list[str]) -> int:
         print("bench: this runs inside of a Slurm job: submit the script with sbatch", file=sys.stderr)  # noqa: T201
         return 2
     job = jobs.of_run(root, number)
-    job.folder.mkdir(parents=True, exist_ok=True)
+    if job.fate() is None:
+        job.begin()
     os.environ[JOB] = str(job.folder)
     leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(os.getpid()), ".", "0"]
     bench = [sys.executable, "-P", "-m", "bench.cli", *arguments]

@@ -62,7 +62,8 @@ def main(config_file: Path, arguments: list[str]) -> int:
 
 
 def _meeting(folder: Path, *, first: bool) -> Meeting:
-    file = folder / "meeting.json"
+    job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    file = folder / f"meeting{job}.{step}.json"  # the user may have an attempt run again into the same folder
     if first:
         meeting = Meeting(address=_own_address(os.environ["SLURM_LAUNCH_NODE_IPADDR"]), port=free_port(everywhere=True))
         spool.write(file, meeting)

@@ -8,12 +8,25 @@ from pathlib import Path
 
 from bench.records.slurm import BEGAN, Slurm
 
+_SPECIAL = re.compile(r"[%\\\x00-\x1f\x7f]")
+"""In a job's output file, Slurm replaces %, and a backslash stops that."""
+
+
+def request_of(text: str | None) -> str | None:
+    """What a script asks for, without when that was."""
+    return None if text is None else re.sub(rf"^export {BEGAN}=.*\n", "", text, flags=re.MULTILINE)
+
 
 def job_name(root: Path) -> str:
     """The name of all jobs of one run folder, by which bench finds them again, however its path is written."""
     root = root.resolve()
     short = re.sub(r"[^A-Za-z0-9._-]", "_", root.name)[:40]
     return f"bench-{short}-{hashlib.sha256(str(root).encode()).hexdigest()[:8]}"
+
+
+def misreads(root: Path) -> bool:
+    """Whether Slurm, or the script, would read the path of a run folder as something else."""
+    return _SPECIAL.search(str(root)) is not None
 
 
 def script(
@@ -34,7 +47,7 @@ def script(
         python: the interpreter, which must have the same path on the nodes.
         folder: where bench runs, for a workload to be found.
         arguments: of `bench` inside the job.
-        began: see `BEGAN`; None: it measures nothing again.
+        began: see `BEGAN`; None: it need not be known.
     """
     options = [
         f"--job-name={name}",

@@ -7,8 +7,9 @@ import pytest
 from bench.launch.slurm import client, ending, follow
 from bench.launch.slurm.client import Away, Refused, Seen
 from bench.launch.slurm.follow import Cancelled, Following, NeverRuns, Show
+from bench.records.slurm import BEGAN
 from bench.store import jobs
-from bench.store.jobs import End, Fate
+from bench.store.jobs import OUT_OF_TIME, End, Fate
 
 RUNNING = Seen("RUNNING")
 
@@ -184,3 +185,46 @@ def test_a_job_that_lives_under_another_name_is_followed(
     one._adopt()
     assert one.living == [number]
     assert jobs.of_run(tmp_path, number).fate() is None
+
+
+@pytest.mark.parametrize("script", [None, "another"])
+def test_a_refusal_in_a_job_of_another_command_ends_nothing(cluster: Cluster, tmp_path: Path, script: str) -> None:
+    detached(cluster, script)
+    detached(cluster, "this script")
+    cluster.codes = {"1": 2}
+    one, notes = following(tmp_path)
+    assert one.run() == []
+    assert "job 1, of another command, ended with exit code 2" in notes
+    assert cluster.seen["2"].state == "COMPLETED"
+
+
+def test_a_refusal_ends_the_jobs_of_this_command_alone(cluster: Cluster, tmp_path: Path) -> None:
+    detached(cluster, "this script")
+    for script in ("another", "this script"):
+        detached(cluster, script, Seen("PENDING", "Priority"))
+    cluster.codes = {"1": 2}
+    assert following(tmp_path)[0].run() == ["bench ended with exit code 2 in job 1"]
+    assert {number: seen.state for number, seen in cluster.seen.items()} == {
+        "1": "FAILED",
+        "2": "PENDING",
+        "3": "CANCELLED",
+    }
+
+
+def test_a_job_of_another_command_that_can_never_run_is_left_to_it(cluster: Cluster, tmp_path: Path) -> None:
+    detached(cluster, "another", Seen("PENDING", "InvalidQOS"))
+    one, notes = following(tmp_path)
+    assert one.run() == []
+    assert any("job 1 can never run: InvalidQOS" in note for note in notes)
+    assert cluster.seen["1"].state == "PENDING"
+    assert cluster.submitted == ["2"]
+
+
+def test_the_same_command_goes_on_with_the_time_of_the_one_before(cluster: Cluster, tmp_path: Path) -> None:
+    before = f"export {BEGAN}=2026-01-01\nthis script"
+    detached(cluster, before)
+    cluster.codes = {"1": OUT_OF_TIME}
+    one, _ = following(tmp_path)
+    assert one.run() == []
+    assert cluster.submitted == ["2"]
+    assert jobs.of_run(tmp_path, "2").submitted() == before

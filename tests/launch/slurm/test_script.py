@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from bench.launch.slurm.script import job_name, script
+from bench.launch.slurm.script import job_name, misreads, request_of, script
 from bench.records.slurm import Slurm
 
 ROOT = Path("/runs/mine")
@@ -92,3 +92,18 @@ def test_a_link_to_a_run_folder_is_the_same_run(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     (tmp_path / "link").symlink_to("run")
     assert job_name(tmp_path / "link") == job_name(tmp_path / "run")
+
+
+@pytest.mark.parametrize("name", ["50%", "a\nrm -rf x", "a\\b", "a\rb"])
+def test_slurm_reads_some_names_of_folders_as_something_else(name: str) -> None:
+    assert misreads(Path("/runs") / name)
+    assert not misreads(Path("/runs/my run's é & $HOME; `x`"))
+
+
+def test_two_scripts_ask_for_the_same_whenever_they_were_made() -> None:
+    def made(began: str | None, *arguments: str) -> str:
+        return script(Slurm(), "x", ROOT, python="python", folder=Path("/"), arguments=arguments, began=began)
+
+    assert request_of(made("2026-01-01T00:00:00+00:00")) == request_of(made("2026-01-02T00:00:00+00:00"))
+    assert request_of(made("2026-01-01T00:00:00+00:00")) != request_of(made("2026-01-01T00:00:00+00:00", "run"))
+    assert request_of(None) is None

@@ -1,0 +1,42 @@
+"""`--launcher slurm` on a machine without Slurm: its script, and what is refused before anything is submitted."""
+
+from pathlib import Path
+
+import pytest
+from commands import QUICKSTART, bench
+
+OPTIONS = ("--launcher", "slurm", "--out")
+
+
+@pytest.fixture(autouse=True)
+def without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+
+
+@pytest.mark.parametrize(
+    ("options", "began"), [((), False), (("--rerun", "all"), True), (("--until", "2%", "--budget", "1h"), True)]
+)
+def test_only_a_command_that_may_begin_anew_says_when_it_began(
+    tmp_path: Path, options: tuple[str, ...], began: bool
+) -> None:
+    done = bench("run", QUICKSTART, *OPTIONS, str(tmp_path / "run"), "--dry-run", *options)
+    assert done.exit_code == 0
+    assert done.output.startswith("#!/bin/bash\n#SBATCH --job-name=bench-run-")
+    assert ("export BENCH_BEGAN=" in done.output) == began
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["50%", "a\nrm -rf x"])
+def test_a_folder_whose_name_slurm_would_change_is_refused(tmp_path: Path, name: str) -> None:
+    done = bench("run", QUICKSTART, *OPTIONS, str(tmp_path / name), "--dry-run")
+    assert done.exit_code == 2
+    assert "which Slurm reads as its own" in done.output
+    assert "choose another folder with --out" in done.output
+    assert "#SBATCH" not in done.output
+
+
+def test_jobs_are_submitted_where_slurm_is(tmp_path: Path) -> None:
+    done = bench("run", QUICKSTART, *OPTIONS, str(tmp_path / "run"))
+    assert done.exit_code == 2
+    assert "sbatch is not installed on this machine" in done.output
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,130 @@
+"""Jobs that measure in one folder, also those that the user began by hand: no cell has two owners that are alive, and
+what a job was interrupted in is counted. Slurm is made up here; tests/slurm has a real one."""
+
+from pathlib import Path
+
+import pytest
+
+from bench.errors import InputError
+from bench.launch.slurm import client, ending
+from bench.launch.slurm.allocation import Allocation
+from bench.launch.slurm.client import Seen
+from bench.launch.slurm.node import _meeting
+from bench.records.slurm import JOB
+from bench.store import jobs, tries
+from bench.store.jobs import End, Fate, JobFolder
+
+CELL = "ddp-0123456789"
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Seen]:
+    """What Slurm says."""
+    made = {"1": Seen("RUNNING"), "2": Seen("RUNNING")}
+    monkeypatch.setattr(client, "look", lambda numbers: {one: made[one] for one in numbers if one in made})
+    monkeypatch.setattr("bench.launch.slurm.allocation.ASK_EVERY_S", 0.0)
+    monkeypatch.setattr(ending, "POLL_S", 0.01)
+    monkeypatch.setattr(ending, "QUIET_S", 0.1)
+    monkeypatch.delenv(JOB, raising=False)
+    return made
+
+
+def underway(root: Path, name: str = "b1") -> Path:
+    folder = root / "attempts" / CELL / name
+    folder.mkdir(parents=True)
+    (folder / "spec.json").write_text("{}")
+    return folder
+
+
+def test_two_allocations_by_hand_share_the_cells(tmp_path: Path, seen: dict[str, Seen]) -> None:
+    first, second = Allocation(tmp_path, "1"), Allocation(tmp_path, "2")
+    with first.entered(), second.entered():
+        assert first.takes(CELL)
+        assert not second.takes(CELL)
+    assert second.takes(CELL)  # the first bench has ended; the user may hold the nodes for longer
+    assert not first.holds(CELL)
+    with first.entered():
+        assert not jobs.of_run(tmp_path, "1").is_over()
+
+
+def test_one_bench_at_a_time_measures_in_a_job(tmp_path: Path, seen: dict[str, Seen]) -> None:
+    again = pytest.raises(InputError, match="another bench")
+    with Allocation(tmp_path, "1").entered(), again, Allocation(tmp_path, "1").entered():
+        pass
+
+
+def test_the_guard_of_a_job_notes_its_end(
+    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job = jobs.of_run(tmp_path, "1")
+    monkeypatch.setenv(JOB, str(job.folder))
+    with Allocation(tmp_path, "1").entered():
+        pass
+    assert job.end() is None
+
+
+def test_a_cell_is_free_when_nothing_of_its_owner_is_left(
+    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    job, folder = jobs.of_run(tmp_path, "1"), underway(tmp_path, "walk")
+    job.begin()
+    assert Allocation(tmp_path, "1").takes(CELL)
+    beats = iter(range(10**6))
+    monkeypatch.setattr(JobFolder, "alive", lambda _: str(next(beats)))
+    seen["1"] = Seen("NODE_FAIL")
+    job.set_fate(Fate(state="NODE_FAIL"))
+    assert not Allocation(tmp_path, "2").takes(CELL)  # its guard beats: the node has lost its slurmd alone
+    assert tries.lost(tmp_path, folder) == []
+    monkeypatch.setattr(JobFolder, "alive", lambda _: "7")
+    assert Allocation(tmp_path, "2").takes(CELL)
+    assert tries.lost(tmp_path, folder) == ["the Slurm job 1 ended with NODE_FAIL"]
+    assert ending.close(tmp_path, job, Fate(state="NODE_FAIL")) == 0  # who follows it does not count it again
+    assert tries.lost(tmp_path, folder) == ["the Slurm job 1 ended with NODE_FAIL"]
+
+
+@pytest.mark.parametrize(
+    ("fate", "code", "lost"),
+    [
+        (Fate(state="CANCELLED", asked=True), -15, 0),
+        (Fate(state="CANCELLED"), -15, 1),
+        (None, 0, 0),
+        (None, 2, 0),
+        (None, -9, 1),
+    ],
+)
+def test_only_what_no_user_ended_counts_as_lost(
+    tmp_path: Path, seen: dict[str, Seen], fate: Fate | None, code: int, lost: int
+) -> None:
+    job, folder = jobs.of_run(tmp_path, "1"), underway(tmp_path)
+    assert Allocation(tmp_path, "1").takes(CELL)
+    job.begin()
+    job.set_end(End(exit_code=code))
+    if fate is not None:
+        job.set_fate(fate)
+    seen["1"] = Seen("CANCELLED")
+    assert Allocation(tmp_path, "2").takes(CELL)
+    assert len(tries.lost(tmp_path, folder)) == lost
+
+
+def test_a_silent_controller_frees_no_cell(
+    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert Allocation(tmp_path, "1").takes(CELL)
+
+    def away(_: object) -> dict[str, Seen]:
+        raise client.Away
+
+    monkeypatch.setattr(client, "look", away)
+    assert not Allocation(tmp_path, "2").takes(CELL)
+
+
+def test_launches_meet_in_their_own_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("bench.launch.slurm.node.MEET_WITHIN_S", 0.0)
+    monkeypatch.setenv("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1")
+    monkeypatch.setenv("SLURM_JOB_ID", "7")
+    monkeypatch.setenv("SLURM_STEP_ID", "0")
+    meeting = _meeting(tmp_path, first=True)
+    assert _meeting(tmp_path, first=False) == meeting
+    monkeypatch.setenv("SLURM_STEP_ID", "1")
+    with pytest.raises(SystemExit, match="the first node did not write"):
+        _meeting(tmp_path, first=False)
