@@ -85,7 +85,7 @@ class Peak(NamedTuple):
 def without_batch(cell: CellRows) -> Peak | None:
     """The peak allocated, extrapolated to batch 0 through the two smallest batches; with one batch, its own peak.
 
-    None where nothing was measured, or where the larger batch took less.
+    None where nothing was measured, or where noise gives a result above every measured peak or below zero.
     """
     known = [
         (row.batch_per_rank, row.measured.peak_allocated_bytes_rank_max)
@@ -97,9 +97,8 @@ def without_batch(cell: CellRows) -> Peak | None:
         return None
     (small, low), (large, high) = points[0], points[-1]
     slope = (high - low) / (large - small) if large > small else 0.0
-    if slope < 0:  # noise: the result would exceed every measured peak
-        return None
-    return Peak(low - slope * small, tuple(batch for batch, _ in points))
+    allocated = low - slope * small
+    return Peak(allocated, tuple(batch for batch, _ in points)) if 0 <= allocated <= low else None
 
 
 @dataclass(frozen=True, kw_only=True)

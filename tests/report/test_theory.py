@@ -87,6 +87,16 @@ def test_a_peak_that_shrinks_as_the_batch_grows_says_nothing_of_the_state() -> N
     assert without_batch(cell) is None
 
 
+@pytest.mark.parametrize(("small", "large"), [(18.0, 14.0), (4.0, 14.0)])
+def test_a_line_that_noise_bends_too_far_gives_no_peak(small: float, large: float) -> None:
+    """Above every measured peak, or below zero."""
+    results = [
+        result(ok(memory=vram(peak, 60)), batch=batch, machine=CUDA_MACHINE) for batch, peak in ((2, small), (4, large))
+    ]
+    (cell,) = summarize(results).cells
+    assert without_batch(cell) is None
+
+
 def test_the_peak_without_the_batch_is_on_the_line_through_the_two_smallest() -> None:
     results = [
         result(ok(memory=vram(peak, 60)), batch=batch, machine=CUDA_MACHINE)
