@@ -15,7 +15,7 @@ from fake_nvml import TWO
 from bench import backends
 from bench.launch import attempt_files
 from bench.launch.executor import Context
-from bench.launch.rank_servers import RankServers
+from bench.launch.rank_servers import RankServers, World
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure, Train
 from bench.records.machine import Hardware
@@ -75,7 +75,7 @@ def served(nvml_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iter
         patch.setenv("FAKE_NVML_DRIVER", "580.65.06")
         patch.setenv("FAKE_NVML_CUDA", "13000")
         patch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-        servers = RankServers(folder, 2, context)
+        servers = RankServers(folder, World(ranks=2, nodes=1), context)
         try:
             problem = servers.wait_ready()
             assert problem is None, problem
