@@ -1,6 +1,5 @@
 """`bench plan`: what will fit, and what it will cost at least, before anything runs."""
 
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
@@ -12,14 +11,13 @@ from bench.cli.printing import as_markdown, print_document, print_unreadable
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
+    from bench.records.base import Device
     from bench.records.cell import Cell
     from bench.records.devices import DeviceSpec
     from bench.records.forecast import Forecast
     from bench.records.machine import Hardware
     from bench.report.plan import PlannedCell
-
-BATCHES = (2, 4, 8)
-"""At which a program is traced: a line through the first two, checked by the third."""
+    from bench.sweep.forecasts import Forecasts
 
 
 def plan(
@@ -117,7 +115,8 @@ def _check(folder: Path) -> None:
             found, reasons = forecasts_of([one.cell], one.rows[0].device, one.cell.workload, None)
         except InputError as error:
             found, reasons = {}, {one.cell.id: str(error)}
-        forecasts, why = forecasts | found, why | reasons
+        forecasts.update(found)
+        why.update(reasons)
     checked = check(summary, forecasts)
     if not checked:
         raise InputError(
@@ -210,46 +209,17 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec") -> "list[Planned
     ]
 
 
-def forecasts_of(
-    cells: "Sequence[Cell]", device: "Literal['cpu', 'cuda']", workload: str, folder: str | None
-) -> "tuple[dict[str, Forecast], dict[str, str]]":
-    """By the cell's id: its forecast, or why there is none. Shows on stderr what is traced."""
-    from bench import workloads
-    from bench.backends.forecast import forecast, not_planned
-    from bench.launch.tracing import traced
-    from bench.machine import libraries
+def forecasts_of(cells: "Sequence[Cell]", device: "Device", workload: str, folder: str | None) -> "Forecasts":
+    """The forecasts of cells. Shows on stderr what is traced."""
     from bench.records.program import Program
-    from bench.store import calibrations, programs
-    from bench.sweep import sources
+    from bench.sweep import forecasts
 
-    why = {cell.id: reason for cell in cells if (reason := not_planned(cell))}
-    if len(why) == len(cells):
-        return {}, why
-    workloads.search(folder)
-    workloads.load(workload)
-    known = {name: version for name, version in libraries().items() if name in ("torch", "transformers")}
-    files = sources.of(workload)
-    requests = {
-        cell.id: programs.request_of(cell, device, BATCHES, files, known) for cell in cells if cell.id not in why
-    }
-    number = len({request.key for request in requests.values()})
     done = 0
 
-    def finished(found: object) -> None:
+    def finished(found: object, number: int) -> None:
         nonlocal done
         done += 1
         took = f" in {found.seconds:.0f} s" if isinstance(found, Program) else ""
         typer.echo(f"bench: traced program {done}, of at most {number}{took}", err=True)
 
-    found = traced(list(requests.values()), folder, calibrations.folder(), finished)
-    forecasts: dict[str, Forecast] = {}
-    for cell in cells:
-        if cell.id in why:
-            continue
-        program = found[requests[cell.id].key]
-        if isinstance(program, Program):
-            forecasts[cell.id] = forecast(cell, program)
-        else:
-            why[cell.id] = f"its model could not be traced: {program.reason}"
-    sys.stderr.flush()
-    return forecasts, why
+    return forecasts.forecasts_of(cells, device, workload, folder, finished)

@@ -2,6 +2,7 @@
 
 data.py         observations, the steps of the search, and which observations count as evidence
 memory.py       peak memory as a curve over the batch
+prior.py        what a plan expects of it, before anything is measured
 ceiling.py      max: narrows the bracket between fits and failures in few attempts
 points.py       the observations of each batch on one scale: rates, peaks, thrashing
 throughput.py   best and safe: explores the throughput curve below max
@@ -14,15 +15,34 @@ from bench.records.verdict import Answer, Certificate, Goal, Verdict
 from bench.search.ceiling import Bracket, settle
 from bench.search.data import Observation, Scout, Step, Try, evidence, rate_error
 from bench.search.points import batches_up_to_max
+from bench.search.prior import Line, Prior
 from bench.search.rivals import Answers, choose
 from bench.search.throughput import further
 from bench.units import counted, percent, rate
 
-__all__ = ["Answer", "Certificate", "Goal", "Observation", "Scout", "Step", "Try", "Verdict", "next_step", "rate_error"]
+__all__ = [
+    "Answer",
+    "Certificate",
+    "Goal",
+    "Line",
+    "Observation",
+    "Prior",
+    "Scout",
+    "Step",
+    "Try",
+    "Verdict",
+    "next_step",
+    "rate_error",
+]
 
 
 def next_step(
-    observations: Sequence[Observation], goal: Goal, *, start: int | None = None, scouts: bool = True
+    observations: Sequence[Observation],
+    goal: Goal,
+    *,
+    start: int | None = None,
+    prior: Prior | None = None,
+    scouts: bool = True,
 ) -> Step:
     """What to do next for one cell.
 
@@ -33,10 +53,11 @@ def next_step(
     Args:
         observations: of this cell, in the order they were made, including those of earlier searches.
         start: another cell's max. It only adds one batch to the scout's walk.
+        prior: what a plan expects of memory. It only decides which batches are tried, and whether a scout walks first.
         scouts: whether the next step may be a scout.
     """
     sorted_evidence = evidence(observations, goal)
-    settled = settle(observations, sorted_evidence, goal, start, scouts=scouts)
+    settled = settle(observations, sorted_evidence, goal, start, prior, scouts=scouts)
     if isinstance(settled, Scout | Try):
         return settled
     bracket, certificate = settled

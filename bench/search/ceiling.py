@@ -5,12 +5,13 @@ from statistics import fmean
 from typing import NamedTuple
 
 from bench.records.verdict import Certificate, Goal
-from bench.search import memory
+from bench.search import memory, prior
 from bench.search.data import Evidence, Observation, Scout, Try
+from bench.search.memory import NEAR
+from bench.search.prior import Prior
 
-NEAR = 0.98
-"""If a batch fails although the curve predicts less than this share of capacity, the curve is not trusted. Above it,
-the difference is noise."""
+WALK_TO = 0.93
+"""Share of capacity up to which a plan adds a batch to the walk, which ends before it may run out of memory."""
 PATIENCE = 5
 """Attempts near the ceiling after which the curve is no longer trusted."""
 CONTRADICTIONS = 3
@@ -44,7 +45,13 @@ def bracket_of(seen: Sequence[Observation]) -> Bracket:
 
 
 def settle(
-    observations: Sequence[Observation], evidence: Evidence, goal: Goal, start: int | None, *, scouts: bool
+    observations: Sequence[Observation],
+    evidence: Evidence,
+    goal: Goal,
+    start: int | None,
+    expected: Prior | None = None,
+    *,
+    scouts: bool,
 ) -> tuple[Bracket, Certificate] | Scout | Try:
     """The bracket of max with its certificate, or the next step towards it."""
     seen = evidence.seen
@@ -54,32 +61,41 @@ def settle(
     fitted = max((o.batch for o in seen if o.outcome == "ok"), default=0)
     if len({o.batch for o in seen if o.outcome == "oom" and o.batch <= fitted}) >= CONTRADICTIONS:
         return bracket, "contradicted"
-    if scouts and (scout := _scout(observations, bracket, goal, start)):
+    plan = prior.trusted(expected, evidence, goal)
+    if plan is None and scouts and (scout := _scout(observations, bracket, goal, start, expected)):
         return scout
-    batch, why = _next_batch(evidence, bracket, goal)
+    batch, why = _next_batch(evidence, bracket, goal, plan)
     return Try(batch=batch, full=evidence.full_only, why=why)
 
 
-def _scout(observations: Sequence[Observation], bracket: Bracket, goal: Goal, start: int | None) -> Scout | None:
-    """A walk by doubling, unless there already was one, three peaks are known, or trying every batch costs no more.
+def _scout(
+    observations: Sequence[Observation], bracket: Bracket, goal: Goal, start: int | None, expected: Prior | None
+) -> Scout | None:
+    """A walk by doubling, unless there already was one, enough peaks are known, or trying every batch costs no more.
 
-    Another cell's max is added to the walk: if the cells are similar, this gives a peak near the ceiling.
+    Another cell's max, or that of a plan, is added to the walk: if it is similar, this gives a peak near the ceiling.
     """
+    if expected is not None:
+        start = int(min(max(expected.reaches(WALK_TO), 0), goal.cap))
     top = _top(bracket, goal)
-    with_peak = {o.batch for o in observations if o.peak is not None}
-    if top - bracket.fits <= 3 * goal.granularity or len(with_peak) >= 3 or not all(o.fresh for o in observations):
+    known = expected is None and len({o.batch for o in observations if o.peak is not None}) >= 3
+    if known or top - bracket.fits <= 3 * goal.granularity or not all(o.fresh for o in observations):
         return None
     doublings = [goal.granularity << i for i in range((top // goal.granularity).bit_length())]
     extra = [goal.down(start)] if start is not None and goal.granularity <= goal.down(start) <= top else []
     return Scout(batches=tuple(sorted({*doublings, *extra})))
 
 
-def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal) -> tuple[int, str]:
-    """The candidate to try next, strictly inside the bracket, and the reason for it."""
+def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal, plan: Prior | None) -> tuple[int, str]:
+    """The candidate to try next, strictly inside the bracket, and the reason for it.
+
+    Args:
+        plan: what is expected of memory; None: nothing, or evidence contradicts it.
+    """
     fits, fails = bracket
     hint = _hinted(evidence.hints, bracket)
     wall = hint.fails
-    curve = _curve(evidence)
+    curve = plan or _curve(evidence)
     if _crawls(evidence.seen, bracket, goal):
         batch = 2 * fits if wall is None else _middle(fits, wall, goal)
         why = f"memory is a poor predictor here: searching directly between {fits} and {wall or goal.cap}"

@@ -4,6 +4,9 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+NEAR = 0.98
+"""If a batch fails although the curve predicts less than this share of capacity, the curve is not trusted. Above it,
+the difference is noise."""
 NOISE = 0.002
 """Assumed relative scatter of a peak while there are too few points to estimate it."""
 BEND = 0.1

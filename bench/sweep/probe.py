@@ -12,7 +12,7 @@ from bench.records.outcome import Failed, Ok, Oom, Result, Scripted
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import Memory, RankOk
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
-from bench.search import Observation, Scout, Try, next_step, rate_error
+from bench.search import Observation, Prior, Scout, Try, next_step, rate_error
 from bench.store.spool import Footprint, Walked
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class CellSearch:
         self.stale = any(map(self.sweep.reuse.is_stale, earlier))
         walked = [] if self.stale else self.store.walked(self.cell)
         walk = None if self.cell.script or self._is_given_up(Walk(cell=self.cell, batches_per_rank=())) else self._walk
-        found = search(self.goal, self._start(), stored, walked, walk, self._attempt)
+        found = search(self.goal, self._start(), stored, walked, walk, self._attempt, self._prior)
         needs_bytes = None
         if isinstance(found, Verdict):
             self._set_aside_replaced(found)
@@ -65,6 +65,9 @@ class CellSearch:
         short = not full and (self.cell.script is None or self.cell.script.uses("steps"))
         attempt = Attempt(cell=self.cell, batch_per_rank=batch, short=short)
         return self.sweep.attempt(self.plan, attempt)
+
+    def _prior(self) -> Prior | None:
+        return self.sweep.priors.of(self.cell) if self.sweep.priors else None
 
     def _start(self) -> int | None:
         """The max of the nearest cell before this one, where the search begins."""
@@ -118,6 +121,7 @@ def search(
     walked: Sequence[Walked],
     walk: Callable[[tuple[int, ...]], Sequence[Walked]] | None,
     attempt: Callable[[int, bool, str], Result],
+    plan: Callable[[], Prior | None] = lambda: None,
 ) -> Verdict | Stopped:
     """Search until the answer is certified.
 
@@ -127,13 +131,17 @@ def search(
         walked: the footprints of an earlier walk, if there was one.
         walk: runs a walk over these batches; None: attempts double the batch instead, as for a script, which cannot.
         attempt: measures one batch, at the full step count or not, and shows the reason.
+        plan: what is expected of memory. It is asked for where a walk would begin, which a good plan replaces.
     """
     observations = [*hints(walked), *(seen for result in results if (seen := observation(result)))]
-    scouts = True
+    scouts, prior, asked = True, None, False
     while True:
-        step = next_step(observations, goal, start=start, scouts=scouts)
+        step = next_step(observations, goal, start=start, prior=prior, scouts=scouts)
         if isinstance(step, Verdict):
             return step
+        if isinstance(step, Scout) and not asked:
+            prior, asked = plan(), True
+            continue
         if isinstance(step, Scout) and walk is not None:
             footprints = list(hints(walk(step.batches)))
             observations += footprints or [_ran_out_at_once(step.batches[0])]

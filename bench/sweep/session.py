@@ -29,6 +29,7 @@ from bench.records.verdict import Goal
 from bench.store import calibrations
 from bench.store.run_folder import Store
 from bench.sweep import sources
+from bench.sweep.priors import Priors
 from bench.sweep.progress import Progress
 from bench.sweep.reuse import Rerun
 from bench.sweep.share import Share
@@ -88,7 +89,8 @@ def opened(
             note=progress.note,
         )
         with closing(LAUNCHERS["script" if scripted else isolation](context)) as executor:
-            yield _sweep(matrix, plans, record, store, executor, progress, rerun, keep_stale, limits, share)
+            priors = Priors(plans, hardware, matrix.workload_folder, progress.waiting)
+            yield _sweep(matrix, plans, record, store, executor, progress, rerun, keep_stale, limits, share, priors)
 
 
 def hardware_of(folder: Path) -> Hardware | None:
@@ -132,6 +134,7 @@ def _sweep(
     keep_stale: bool,
     limits: Limits | None = None,
     share: Share | None = None,
+    priors: Priors | None = None,
 ) -> Sweep:
     script = matrix.command
     return Sweep(
@@ -146,6 +149,7 @@ def _sweep(
         rerun=rerun,
         keep_stale=keep_stale,
         share=share or Share(),
+        priors=priors,
         store=store,
         executor=executor,
         progress=progress,

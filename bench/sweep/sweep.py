@@ -32,6 +32,7 @@ from bench.store.run_folder import Store
 from bench.sweep import mistakes, probe, turns
 from bench.sweep.account import account_in
 from bench.sweep.outcomes import given_up, outcome_of_attempt, result_of
+from bench.sweep.priors import Priors
 from bench.sweep.progress import Progress
 from bench.sweep.reuse import Rerun, Reuse, deserves_another_try
 from bench.sweep.share import Share
@@ -63,6 +64,7 @@ class Sweep:
     keep_stale: bool = False
     """Keep stored results that other sources made."""
     share: Share = field(default_factory=Share)
+    priors: Priors | None = None
     proven: set[int] = field(default_factory=set, init=False)
     """Numbers of ranks with which this sweep has measured the workload: it keeps to its protocol."""
     noted: set[str] = field(default_factory=set, init=False)
@@ -71,8 +73,7 @@ class Sweep:
     def run(self) -> list[Result]:
         """Measure what is not measured yet; each result is stored before the next attempt starts.
 
-        Returns:
-            The results of all attempts of the sweep, old and new, in the matrix's order.
+        Returns the results of all attempts, old and new, in the matrix's order.
         """
         self._first_launches()
         mine = (plan for plan in self.plans if self.share.takes(plan.cell.slug))

@@ -3,7 +3,7 @@
 Curves: capacity 80, static part 10 to 70, slope 0.05 to 10, quadratic part up to 0.2 % of the slope. The scouting
 attempt counts as one, so the floor is three: the scout, max, and max + 1. Noise is drawn anew for every peak that is
 read; a fresh attempt fits when its own noisy peak is within capacity, so with noise every answer that its own two fresh
-attempts certify is right.
+attempts certify is right. A plan is off by a share that is drawn for each curve.
 """
 
 import math
@@ -14,7 +14,7 @@ from statistics import mean
 from typing import NamedTuple
 
 from bench.records.verdict import Goal
-from bench.search import Observation, Scout, Try, next_step
+from bench.search import Line, Observation, Prior, Scout, Try, next_step
 
 CAPACITY, SCALE, CAP, CURVES = 80, 10**9, 4096, 400
 Attempt = Callable[[int], float | None]
@@ -49,11 +49,17 @@ def attempts_of(curve: Curve, noise: float, dice: random.Random) -> Attempt:
     return attempt
 
 
-def ours(attempt: Attempt) -> tuple[int, int]:
+def plan_of(curve: Curve, off: float) -> Prior:
+    """A straight line through the curve's peaks at batch 0 and at max, as far off as ``off`` says."""
+    slope = curve.slope + curve.bend * curve.most
+    return Prior((Line(curve.static * (1 + off) / CAPACITY, slope * (1 + off) / CAPACITY),))
+
+
+def ours(attempt: Attempt, prior: Prior | None = None) -> tuple[int, int]:
     """Max, and the attempts made for it: those for best and safe come later and are not counted."""
     goal, seen, count = Goal(max_batch=CAP), list[Observation](), 0
     while not (bracket := certified(seen)):
-        step, count = next_step(seen, goal), count + 1
+        step, count = next_step(seen, goal, prior=prior), count + 1
         assert isinstance(step, Scout | Try)
         fresh = isinstance(step, Try)
         for batch in (step.batch,) if isinstance(step, Try) else step.batches:
@@ -105,6 +111,15 @@ def main() -> None:
             wanted = f" (target {target:g})" if target else ""
             print(f"  noise ±{noise:.1%}: {mean(counts):.2f} attempts{wanted}, floor 3; doubling and bisection "
                   f"{mean(naive):.2f}; curves by attempts {spread}")  # fmt: skip
+            for most_off in (0.03, 0.1, 0.3):
+                dice = random.Random(1)
+                planned = [
+                    (c, plan_of(c, dice.uniform(-most_off, most_off)), attempts_of(c, noise, dice)) for c in drawn
+                ]
+                begun = [(curve, *ours(attempt, prior)) for curve, prior, attempt in planned]
+                assert noise or all(most == curve.most for curve, most, _ in begun)
+                print(f"    with a plan that is off by up to {most_off:.0%}: {mean(count for _, _, count in begun):.2f}"
+                      " attempts")  # fmt: skip
             worst = sorted(found, key=lambda row: -row[2])[:3] if max(counts) > 3 else []
             for curve, most, count in worst:
                 blurred = 2 * noise * CAPACITY / (curve.slope + 2 * curve.bend * most)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from bench.records.verdict import Goal, Verdict
-from bench.search import Observation, Scout, Try, next_step
+from bench.search import Observation, Prior, Scout, Try, next_step
 
 CAPACITY = 80 * 10**9
 many = settings(max_examples=1000, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
@@ -71,11 +71,17 @@ class Search:
         return len(self.boundaries) - 1
 
 
-def search(world: World, goal: Goal, known: Sequence[Observation] = (), start: int | None = None) -> Search:
+def search(
+    world: World,
+    goal: Goal,
+    known: Sequence[Observation] = (),
+    start: int | None = None,
+    prior: Prior | None = None,
+) -> Search:
     observations, boundaries = list(known), list[int]()
     while len(boundaries) < 200:
         boundaries.append(len(observations))
-        step = next_step(observations, goal, start=start)
+        step = next_step(observations, goal, start=start, prior=prior)
         match step:
             case Verdict():
                 return Search(step, observations, boundaries)
