@@ -71,7 +71,8 @@ def settle(
 def _scout(
     observations: Sequence[Observation], bracket: Bracket, goal: Goal, start: int | None, expected: Prior | None
 ) -> Scout | None:
-    """A walk by doubling, unless there already was one, enough peaks are known, or trying every batch costs no more.
+    """A walk by doubling, unless there already was one, three peaks are known, or trying every batch costs no more.
+    Peaks at the batches of a plan that proved wrong may be far from the ceiling, so they do not replace a walk.
 
     Another cell's max, or that of a plan, is added to the walk: if it is similar, this gives a peak near the ceiling.
     """
@@ -138,7 +139,7 @@ def _curve(evidence: Evidence) -> memory.Curve | None:
     return curve._replace(static=curve.static + fmean(share - curve.at(batch) for batch, share in fresh))
 
 
-def _aim(curve: memory.Curve, seen: Sequence[Observation], bracket: Bracket, hint: Bracket, goal: Goal) -> int:
+def _aim(curve: memory.Curve | Prior, seen: Sequence[Observation], bracket: Bracket, hint: Bracket, goal: Goal) -> int:
     """One end of a bracket of the required width around the batch at which ``curve`` reaches capacity.
 
     The lower end comes first: if it fits, its peak is near the ceiling and improves the curve most. Where the curve

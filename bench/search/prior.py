@@ -10,7 +10,7 @@ COARSE = 0.01
 """Share of capacity of one candidate from which a plan may name max itself."""
 MOST_OFF = 0.2
 """Share of capacity by which a plan may differ from a peak."""
-TRIES = 3
+TRIES = 4
 """Attempts that a plan may choose."""
 
 
@@ -43,7 +43,7 @@ def trusted(prior: Prior | None, evidence: Evidence, goal: Goal) -> Prior | None
 
     Without a peak, one failure does not contradict a plan: it may be off by one candidate.
     """
-    if prior is None or evidence.hints or len(evidence.seen) > TRIES:
+    if prior is None or evidence.hints or len(evidence.seen) >= TRIES:
         return None
     reach = max(goal.granularity, goal.down(min(max(prior.reaches(1.0), 0), goal.cap)))
     if prior.at(reach) - prior.at(reach - goal.width(reach)) < COARSE:

@@ -1,6 +1,6 @@
 """The plan from which a search begins, where a cell's model can be traced: a prior, and never a verdict."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
 from bench.errors import InputError
@@ -8,7 +8,7 @@ from bench.records.cell import Cell
 from bench.records.forecast import Forecast
 from bench.records.machine import Hardware
 from bench.records.plan import CellPlan
-from bench.search import Line, Prior
+from bench.search import Line, Observation, Prior
 from bench.sweep.forecasts import forecasts_of
 
 PATIENCE_S = 60.0
@@ -47,6 +47,12 @@ class Priors:
                 device = self._hardware.device
                 found |= forecasts_of(cells, device, workload, self._folder, patience_s=PATIENCE_S).found
         return found
+
+
+def off(prior: Prior, seen: Iterable[Observation]) -> float | None:
+    """By which share of capacity the largest peak of ``seen`` is above the plan; None without a peak."""
+    peaks = [(o.batch, o.peak) for o in seen if o.fresh and o.peak]
+    return max(peaks)[1] - prior.at(max(peaks)[0]) if peaks else None
 
 
 def prior_of(forecast: Forecast, hardware: Hardware) -> Prior:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from bench import backends
 from bench.records.base import Device
-from bench.records.cell import Attempt, Walk
+from bench.records.cell import Attempt, Cell, Walk
 from bench.records.machine import Hardware
 from bench.records.outcome import Failed, Ok, Oom, Result, Scripted
 from bench.records.plan import CellPlan
@@ -14,6 +14,7 @@ from bench.records.rank_outcome import Memory, RankOk
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.search import Observation, Prior, Scout, Try, next_step, rate_error
 from bench.store.spool import Footprint, Walked
+from bench.sweep.priors import off
 
 if TYPE_CHECKING:
     from bench.sweep.sweep import Sweep
@@ -67,16 +68,28 @@ class CellSearch:
         return self.sweep.attempt(self.plan, attempt)
 
     def _prior(self) -> Prior | None:
-        return self.sweep.priors.of(self.cell) if self.sweep.priors else None
+        """The plan, moved as far as peaks of the nearest cell before this one are off theirs: libraries are alike."""
+        priors = self.sweep.priors
+        if priors is None or self.cell.script or (prior := priors.of(self.cell)) is None:
+            return None
+        for cell in self._before():
+            if (other := priors.of(cell)) is not None:
+                seen = filter(None, map(observation, self.store.of_cell(cell)))
+                return prior.raised(off(other, seen) or 0.0)
+        return prior
 
-    def _start(self) -> int | None:
-        """The max of the nearest cell before this one, where the search begins."""
+    def _before(self) -> Iterator[Cell]:
+        """The cells before this one that have been searched, the nearest first."""
         cells = [plan.cell for plan in self.sweep.plans]
         for cell in reversed(cells[: cells.index(self.cell)]):
             probe = self.store.probe(cell)
             if probe is not None and isinstance(probe.found, Verdict):
-                return probe.found.max_batch_per_rank
-        return None
+                yield cell
+
+    def _start(self) -> int | None:
+        """The max of the nearest cell before this one, where the search begins."""
+        probe = next(map(self.store.probe, self._before()), None)
+        return probe.found.max_batch_per_rank if probe and isinstance(probe.found, Verdict) else None
 
     def _own(self) -> list[Result]:
         """The stored attempts of searches: repeated launches of their answers change no verdict."""

@@ -35,3 +35,13 @@ def test_a_process_that_dies_is_a_reason(tmp_path: Path, monkeypatch: pytest.Mon
     died = traced([request], None, tmp_path, lambda _: None)[request.key]
     assert isinstance(died, NotTraced)
     assert "exit code 1" in died.reason
+
+
+def test_a_trace_that_takes_too_long_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = tmp_path / "slow"
+    slow.write_text("#!/bin/sh\nexec sleep 60\n")
+    slow.chmod(0o755)
+    monkeypatch.setattr("bench.launch.tracing.sys.executable", str(slow))
+    request = programs.request_of(cell(options=SMALL), "cpu", (1, 2), {}, {})
+    late = traced([request], None, tmp_path, lambda _: None, patience_s=0.3)[request.key]
+    assert late == NotTraced(reason="it took more than 0.3 s")

@@ -27,6 +27,7 @@ from bench.store import spool
 from bench.store.beats import Beat, BeatFile
 from bench.store.run_folder import Store
 from bench.store.spool import Spec
+from bench.sweep.priors import Priors
 from bench.sweep.stored_before import stored_before
 from bench.sweep.sweep import Sweep
 
@@ -35,6 +36,8 @@ LIMIT = 2 * GIB
 
 class Ranks:
     """Batches up to ``fits`` fit, and all of them without a limit. A walk leaves nothing."""
+
+    sample_gib = 0.0
 
     def __init__(self, events: list[str], fits: int, stop_after: int | None = None) -> None:
         self.events, self.fits, self.stop_after = events, fits, stop_after
@@ -48,7 +51,8 @@ class Ranks:
         self.events.append("walk" if isinstance(asked, Walk) else "attempt")
         if isinstance(asked, Attempt) and (asked.batch_per_rank <= self.fits or not cell.memory_limit_bytes):
             totals_s = () if asked.short else None
-            ranks = [rank(number, memory=rss(1.0), totals_s=totals_s) for number in range(2)]
+            memory = rss(1.0 + self.sample_gib * asked.batch_per_rank)
+            ranks = [rank(number, memory=memory, totals_s=totals_s) for number in range(2)]
             return LaunchResult(ranks=ranks, isolation="fork")
         oom = RankOom(rank=0, phase="bwd", message="planted", at=0.0)
         return LaunchResult(ranks=[oom, rank(1)], isolation="fork")
@@ -88,6 +92,7 @@ def sweep_of(
     rerun: Any = None,
     sources: Sources | None = None,
     keep_stale: bool = False,
+    priors: Priors | None = None,
     **goal: Any,
 ) -> Sweep:
     return Sweep(
@@ -99,6 +104,7 @@ def sweep_of(
         rerun=rerun,
         sources=sources,
         keep_stale=keep_stale,
+        priors=priors,
         store=store,
         executor=ranks,
         progress=progress,
