@@ -100,7 +100,7 @@ def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal, plan: Prior | 
     if _crawls(evidence.seen, bracket, goal):
         batch = 2 * fits if wall is None else _middle(fits, wall, goal)
         why = f"memory is a poor predictor here: searching directly between {fits} and {wall or goal.cap}"
-    elif curve is None or (wall is not None and curve.at(wall) < NEAR):
+    elif curve is None or (plan is None and wall is not None and curve.at(wall) < NEAR):
         batch = goal.cap if wall is None else _middle(hint.fits, wall, goal)
         why = f"the middle between {hint.fits} and {wall}" if wall else "the largest batch allowed"
     else:

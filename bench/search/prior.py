@@ -51,7 +51,8 @@ def trusted(prior: Prior | None, evidence: Evidence, goal: Goal) -> Prior | None
     peaks = [(o.batch, o.peak) for o in evidence.seen if o.outcome == "ok" and o.peak]
     failed = [o.batch for o in evidence.seen if o.outcome == "oom"]
     if not peaks:
-        return prior if len(evidence.seen) <= 1 and all(prior.at(batch) >= NEAR for batch in failed) else None
+        off_by_one = len(evidence.seen) == 1 and prior.at(failed[0] + goal.width(failed[0])) >= 1.0
+        return prior if off_by_one or not evidence.seen else None
     batch, peak = max(peaks)
     off = peak - prior.at(batch)
     moved = prior.raised(off)

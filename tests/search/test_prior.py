@@ -106,6 +106,11 @@ def test_a_plan_that_is_off_by_one_costs_nothing() -> None:
     assert steps(World(parabola(0.3, 39, 0.0)), GOAL, LINE) == [(40, True), (39, True)]
 
 
+def test_a_plan_that_is_off_by_one_coarse_candidate_costs_nothing() -> None:
+    coarse = Prior((Line(0.3, 0.7 / 10.9),))
+    assert steps(World(parabola(0.3, 9, 0.0)), GOAL, coarse) == [(10, True), (9, True)]
+
+
 def test_a_plan_that_promises_too_much_gives_way_to_a_walk() -> None:
     found = steps(World(parabola(0.5, 30, 0.0)), GOAL, LINE)
     assert found[:2] == [(40, True), (39, True)]
