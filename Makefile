@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
-.PHONY: help install quickstart check test slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-plan perf-stragglers soak fuzz gpu cuda-dry clean
+.PHONY: help install quickstart check test slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-plan perf-plan-search perf-stragglers soak fuzz gpu cuda-dry clean
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,6 +81,9 @@ perf-compare: install ## Whether the words of a report can be believed on this m
 
 perf-plan: install ## Whether bench plan predicts memory, with every backend on two CPU ranks (half an hour)
 	$(BIN)/python tests/perf/plan_peaks.py --table plan_peaks.md
+
+perf-plan-search: install ## What a plan is worth to a search: ten cells with a memory limit (a quarter of an hour)
+	$(BIN)/python tests/perf/plan_search.py --log plan_search.jsonl --table plan_search.md
 
 perf-stragglers: install ## Whether bench names planted stragglers on this machine, and no others
 	$(BIN)/python tests/perf/straggler_trials.py
