@@ -9,14 +9,14 @@ def share(option: str, text: str) -> float:
     """``5%`` or ``0.05``.
 
     Raises:
-        InputError: not such a share, or 1000 % and more.
+        InputError: not such a share, 1000 % and more, or 1 and more without the sign: 5 would be 500 %.
     """
     number, percent = text.strip().removesuffix("%"), text.strip().endswith("%")
     try:
         value = float(number) / (100 if percent else 1)
     except ValueError:
         value = -1.0
-    if not 0 <= value < 10:
+    if not 0 <= value < (10 if percent else 1):
         raise InputError(f"{text!r} is not a share", where=option, allowed="5% or 0.05")
     return value
 

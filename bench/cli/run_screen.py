@@ -64,6 +64,7 @@ def reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
 
 
 def print_end(sweep: "Sweep", results: "list[Result]", choices: "Sequence[str]", *, went_on: bool) -> None:
+    from bench.records.outcome import KINDS
     from bench.report.tables.header import until_words
     from bench.report.tables.sections import Choices, Report
     from bench.units import counted
@@ -80,6 +81,8 @@ def print_end(sweep: "Sweep", results: "list[Result]", choices: "Sequence[str]",
         print_unreadable([store])
         if (others := len(store.results()) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
+        if failed := [result.attempt.cell.slug for result in results if KINDS[result.outcome.kind].fails]:
+            typer.echo(f"{counted(len(failed), 'attempt')} failed or hung: see `bench show {failed[0]} {store.root}`")
         if went_on and (until := store.until()) is not None:
             typer.echo(until_words(until))
         typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
