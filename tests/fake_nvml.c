@@ -2,7 +2,7 @@
 
    FAKE_NVML_GPUS describes the GPUs in PCI order, then their slices, separated by semicolons:
 
-       uuid=GPU-a mib=81920 used=0 mig=0 busy=35 others=1 reasons=68 clock=990 temperature=91; uuid=MIG-a1 mib=10240
+       uuid=GPU-a mib=81920 used=0 mig=0 busy=35 others=1 reasons=68 clock=990 temperature=91; uuid=MIG-a1 mib=10240 of=0
 
    Without the variable, there is no driver. A figure that an entry does not give is not supported; `lost=1` is a GPU that
    has fallen off the bus. As with the real library, what one process has opened is of no use to a process that it forks: each answer is then NVML_ERROR_UNKNOWN.
@@ -121,6 +121,13 @@ int nvmlDeviceGetHandleByUUID(const char *uuid, void **gpu) {
         if (text_of(*gpu, "uuid", own, sizeof own) == OK && strcmp(own, uuid) == 0) return state();
     }
     return NOT_FOUND;
+}
+
+int nvmlDeviceGetDeviceHandleFromMigDeviceHandle(void *slice, void **gpu) {
+    unsigned index = 0;
+    int status = small_number_of(slice, "of", &index);
+    *gpu = (void *)(size_t)(index + 1);
+    return status;
 }
 
 int nvmlDeviceGetName(void *gpu, char *name, unsigned size) {

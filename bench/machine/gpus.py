@@ -56,9 +56,16 @@ def by_index(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def index_of(rank: int, environment: Mapping[str, str]) -> int:
-    """NVML's index of the GPU that CUDA shows as number ``rank``; ``rank`` itself without a driver."""
-    gpus = _gpus()
-    return gpus.index(_visible(gpus, environment.get(_VISIBLE))[rank]) if gpus else rank
+    """NVML's index of the GPU that CUDA shows as number ``rank``; ``rank`` itself without a driver.
+
+    Of a slice, the index of its GPU.
+    """
+    gpus, setting = _gpus(), environment.get(_VISIBLE, "").strip()
+    if not gpus:
+        return rank
+    if setting.startswith("MIG-"):
+        return [gpu.uuid for gpu in gpus].index(_uuid_of_whole(setting.split(",")[rank].strip()))
+    return gpus.index(_visible(gpus, environment.get(_VISIBLE))[rank])
 
 
 def driver() -> str | None:
@@ -136,6 +143,14 @@ def _slices(setting: str) -> list[Gpu]:
             f"{setting!r}: {gpu.fault}", where="environment", field=_VISIBLE, fix="nvidia-smi -L lists all slices"
         )
     return [gpu]
+
+
+def _uuid_of_whole(slice_uuid: str) -> str:
+    import pynvml
+
+    with _nvml():
+        part = pynvml.nvmlDeviceGetHandleByUUID(slice_uuid)
+        return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)))
 
 
 def _gpus() -> list[Gpu]:

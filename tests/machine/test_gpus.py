@@ -126,6 +126,12 @@ def test_what_names_no_gpu_by_uuid_stays(driver: Driver, visible: str | None) ->
     assert gpus.by_index({} if visible is None else {"CUDA_VISIBLE_DEVICES": visible}) == {}
 
 
+def test_the_index_of_a_gpu_is_that_of_the_driver_and_a_slice_has_that_of_its_gpu(driver: Driver) -> None:
+    assert gpus.index_of(0, {"CUDA_VISIBLE_DEVICES": "1,0"}) == 1
+    driver.reports("uuid=GPU-a mib=81920", "uuid=GPU-b mib=81920 mig=1", "uuid=MIG-b1 mib=10240 of=1")
+    assert gpus.index_of(0, {"CUDA_VISIBLE_DEVICES": " MIG-b1"}) == 1
+
+
 def counted_in_child(fork: Callable[[], int]) -> int:
     """How many GPUs NVML reports in a forked child; 99 for an error."""
     child = fork()
