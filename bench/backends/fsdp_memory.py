@@ -21,6 +21,7 @@ class Sharded(Unsharded):
         self.parts["weights"] = share
         self.parts["moments"] = 2 * 4 * -(-self.stepped // self.shards) if self.steps else 0
         self.gathered: set[int] = set()
+        self.pieces = Counter[int]()  # gradients by unit that are not reduced yet
         self.order: list[int] = []
         self.forward, self.running = True, -1
 
@@ -34,6 +35,27 @@ class Sharded(Unsharded):
 
     def weight_bytes(self, unit: int) -> int:
         return self.width * self.units[unit]
+
+    def meets(self, moment: Moment) -> Iterator[None]:
+        if moment.event == "enter" and self.forward:
+            yield from self.gather(-1)
+            yield from self.gather(self.unit_of(moment.index))
+
+    def gather(self, unit: int) -> Iterator[None]:
+        """Make a unit whole, if it is not."""
+        raise NotImplementedError
+
+    def collects(self, unit: int) -> Iterator[None]:
+        """A peak while a unit is gathered: the shard in the low precision, and gloo's own copy."""
+        low = self.weight_bytes(unit) // self.shards if self.width == 2 else 0
+        yield from self.sends(self.weight_bytes(unit), "gathered", low)
+
+    def sends(self, size: int, part: str, extra: int) -> Iterator[None]:
+        """A peak while a collective of ``size`` bytes runs, with ``extra`` bytes of ``part``."""
+        transport = size if self.gloo else 0
+        self.parts["transport"] += transport
+        yield from self.within(part, extra)
+        self.parts["transport"] -= transport
 
     def ends(self) -> Iterator[None]:
         if self.steps:
@@ -64,25 +86,18 @@ class Fsdp1(Sharded):
     def begin(self) -> None:
         super().begin()
         self.whole: set[int] = set()  # units with a flat gradient of an earlier run
-        self.pieces = Counter[int]()
 
     def gather(self, unit: int) -> Iterator[None]:
         if unit in self.gathered or not self.units[unit]:
             return
         self.gathered.add(unit)
         self.parts["gathered"] += self.weight_bytes(unit)
-        low = self.weight_bytes(unit) // self.shards if self.width == 2 else 0
-        transport = self.weight_bytes(unit) if self.gloo else 0
-        self.parts["transport"] += transport
-        yield from self.within("gathered", low)
-        self.parts["transport"] -= transport
+        yield from self.collects(unit)
 
     def meets(self, moment: Moment) -> Iterator[None]:
         index = self.unit_of(moment.index)
+        yield from super().meets(moment)
         match moment.event:
-            case "enter" if self.forward:
-                yield from self.gather(-1)
-                yield from self.gather(index)
             case "leave" if self.forward:
                 if index in self.order:
                     self.order.remove(index)
@@ -136,10 +151,7 @@ class Fsdp1(Sharded):
         yield from self.flatten(unit)
         self.free(unit)
         shard = self.units[unit] // self.shards
-        transport = self.weight_bytes(unit) if self.gloo else 0
-        self.parts["transport"] += transport
-        yield from self.within("gradients", self.width * shard)
-        self.parts["transport"] -= transport
+        yield from self.sends(self.weight_bytes(unit), "gradients", self.width * shard)
         self.parts["gradients"] += 4 * shard - self.pieces[unit]
         self.pieces[unit] = 0
         self.whole.discard(unit)
@@ -157,7 +169,6 @@ class Fsdp2(Sharded):
         super().begin()
         self.buffer = self.reduced = 0
         self.ahead: int | None = None
-        self.pieces = Counter[int]()
 
     @property
     def reshards(self) -> bool:
@@ -171,7 +182,7 @@ class Fsdp2(Sharded):
             self.ahead = None
         else:
             self.parts["gathered"] += size
-            yield from self.filled(unit)
+            yield from self.collects(unit)
         held, self.buffer = self.buffer, 0
         self.parts["gathered"] += size - held
         self.gathered.add(unit)
@@ -181,20 +192,10 @@ class Fsdp2(Sharded):
         else:
             self.parts["gathered"] -= size
 
-    def filled(self, unit: int) -> Iterator[None]:
-        """While a buffer is filled: the shard in the low precision, and gloo's own copy."""
-        size = self.weight_bytes(unit)
-        transport = size if self.gloo else 0
-        self.parts["transport"] += transport
-        yield from self.within("gathered", size // self.shards if self.width == 2 else 0)
-        self.parts["transport"] -= transport
-
     def meets(self, moment: Moment) -> Iterator[None]:
         index = self.unit_of(moment.index)
+        yield from super().meets(moment)
         match moment.event:
-            case "enter" if self.forward:
-                yield from self.gather(-1)
-                yield from self.gather(index)
             case "leave" if self.forward:
                 self.order.append(index)
                 if self.reshards:
@@ -233,7 +234,7 @@ class Fsdp2(Sharded):
         if target is not None and target not in self.gathered and target != self.ahead:
             self.ahead = target
             self.parts["gathered"] += self.weight_bytes(target)
-            yield from self.filled(target)
+            yield from self.collects(target)
 
     def run_ends(self, unit: int) -> Iterator[None]:
         if self.reshards or not self.left[unit]:
@@ -244,9 +245,6 @@ class Fsdp2(Sharded):
         reduced = (4 if self.width == 2 else self.width) * elements
         yield from self.within("gradients", reduced)
         self.parts["gradients"] += reduced - self.width * elements - self.reduced
-        transport = reduced if self.gloo else 0
-        self.parts["transport"] += transport
-        yield from self.within("gradients", 4 * elements // self.shards)
-        self.parts["transport"] -= transport
+        yield from self.sends(reduced, "gradients", 4 * elements // self.shards)
         self.parts["gradients"] += 4 * elements // self.shards
         self.reduced, self.pieces[unit] = reduced, 0
