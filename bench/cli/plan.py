@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from bench.records.forecast import Forecast
     from bench.records.machine import Hardware
     from bench.report.plan import PlannedCell
+    from bench.report.tables.table import Table
     from bench.sweep.forecasts import Forecasts
 
 
@@ -67,13 +68,28 @@ def plan(
     from bench.report.tables import plan as plan_tables
 
     if check is not None:
-        _check(check)
+        added = {
+            "MATRIX": matrix,
+            "KEY=VALUE": overrides,
+            "--axis": axis,
+            "--select": select,
+            "--exclude": exclude,
+            "--device": device,
+            "--ranks": ranks,
+            "--devices": devices,
+            "--memory": memory,
+            "--price": price,
+        }
+        _check(check, [name for name, value in added.items() if value], format_)
         return
     if matrix is None:
         raise InputError("nothing to plan", fix="name a matrix file, or a run with --check")
     cost = None if price is None else _price(price)
     spec, hardware = _device(device, ranks, devices, memory)
-    if ranks is not None and hardware.device == "cpu":
+    if device is not None and ranks is None:
+        asked = _asked(matrix, overrides or [], axis or [], hardware)
+        hardware = hardware.model_copy(update={"devices": max(hardware.devices, asked)})
+    if ranks is not None:
         overrides = [f"launch.num_processes={ranks}", *(overrides or [])]
     selected = selection.read(
         matrix, overrides or [], axis=axis, select=select, exclude=exclude, hardware=hardware, launcher="plan"
@@ -85,22 +101,44 @@ def plan(
     cells = _planned(selected, spec)
     listed = rows(cells, spec, cost)
     if format_ in ("json", "csv"):
-        typer.echo(frame.text(plan_tables.records(listed), format_), nl=False)
+        typer.echo(frame.text(plan_tables.records(listed, cells), format_), nl=False)
     else:
         number = max((cell.plan.cell.num_processes for cell in cells), default=1)
         title, said = f"Plan of {selected.matrix.name}", plan_tables.sentences(cells, spec, number)
         tables = plan_tables.tables(listed, spec)
-        if format_ == "md":
-            typer.echo(as_markdown(title, said, tables))
-        else:
-            print_document(title, said, tables)
+        (print_document if format_ is None else _print_markdown)(title, said, tables)
     if any(row.fits == "no" for row in listed) or any(cell.impossible for cell in cells):
         raise typer.Exit(1)
 
 
-def _check(folder: Path) -> None:
-    """Print the plan of a run's cells beside what was measured; exits with 1 if a peak refutes it."""
+def _print_markdown(title: str, sentences: Sequence[str], tables: "Sequence[Table]") -> None:
+    typer.echo(as_markdown(title, sentences, tables))
+
+
+def _asked(matrix: Path, overrides: Sequence[str], axis: Sequence[str], hardware: "Hardware") -> int:
+    """The ranks of a node that the matrix asks for; 1 if it takes what there is."""
+    from bench.matrix import load
+    from bench.matrix.bundled import named
+
+    loaded = load(named(matrix), overrides=overrides, axes=axis, hardware=hardware)
+    asked = loaded.launch.num_processes
+    return 1 if asked == "auto" else -(-asked // loaded.slurm.nodes)
+
+
+def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', 'csv'] | None") -> None:
+    """Print the plan of a run's cells beside what was measured; exits with 1 if a peak refutes it.
+
+    Args:
+        added: options that belong to the plan of a matrix.
+    """
+    if added:
+        raise InputError(
+            f"a run has its own cells, ranks and device, and {', '.join(added)} would change them",
+            where="--check",
+            fix=f"leave out {', '.join(added)}, or plan the matrix without --check",
+        )
     from bench.report.plan import check
+    from bench.report.render import frame
     from bench.report.summary import summarize
     from bench.report.tables import plan as plan_tables
     from bench.store.run_folder import Store
@@ -123,7 +161,11 @@ def _check(folder: Path) -> None:
             "no measured peak has a plan", where=str(folder), fix="; ".join(dict.fromkeys(why.values())) or None
         )
     print_unreadable([store])
-    print_document(f"Plan of {folder.name}", [plan_tables.verdict(checked)], [plan_tables.check_table(checked)])
+    if format_ in ("json", "csv"):
+        typer.echo(frame.text(plan_tables.check_records(checked), format_), nl=False)
+    else:
+        parts = [plan_tables.verdict(checked)], [plan_tables.check_table(checked)]
+        (print_document if format_ is None else _print_markdown)(f"Plan of {folder.resolve().name}", *parts)
     if not all(one.confirmed for one in checked):
         raise typer.Exit(1)
 

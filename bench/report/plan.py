@@ -110,6 +110,8 @@ def _fits(needed_bytes: float, capacity_bytes: float) -> Fits:
 class Checked:
     """A measured row beside what a plan says of it."""
 
+    cell: str
+    """Its id."""
     name: str
     batch: int
     planned_bytes: float
@@ -144,6 +146,7 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast]) -> list[Checked]:
             planned = forecast.needed_bytes if on_cpu else forecast.allocated_bytes
             found.append(
                 Checked(
+                    cell=cell.cell.id,
                     name=row_name(summary, row),
                     batch=row.batch_per_rank,
                     planned_bytes=planned(row.batch_per_rank),

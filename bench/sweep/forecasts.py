@@ -70,6 +70,5 @@ def forecasts_of(
 def _requests(cells: Sequence[Cell], device: Device, workload: str, folder: str | None) -> dict[str, ProgramRequest]:
     workloads.search(folder)
     workloads.load(workload)
-    known = {name: version for name, version in libraries().items() if name in ("torch", "transformers")}
-    files = sources.of(workload)
+    known, files = libraries(), sources.of(workload)
     return {cell.id: programs.request_of(cell, device, BATCHES, files, known) for cell in cells}

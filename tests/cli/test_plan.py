@@ -52,6 +52,12 @@ def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> N
     own.write_text("devices: {mine: {memory: 24GiB, bf16_flops_per_s: 1.0e+14}}\n")
     assert "× mine with 24.00 GiB" in plan(matrix, "--device", "mine", "--devices", own).stdout
 
+    asked = plan(matrix, "launch.num_processes=16", "--device", "H100", "--format", "md")
+    assert "16 × H100" in asked.stdout
+    sixteen = matrix.with_name("sixteen.yaml")
+    sixteen.write_text(matrix.read_text() + "launch: {num_processes: 16}")
+    assert "2 × H100" in plan(sixteen, "--device", "H100", "--ranks", "2", "--format", "md").stdout
+
     here = plan(matrix)
     assert here.exit_code == 0
     assert "this machine" in here.stdout
@@ -60,6 +66,9 @@ def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> N
 def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
     done = plan(matrix, "train.optimizer=muon", "--select", "backend=ddp", "--device", "H100")
     assert "muon keeps other state than AdamW" in done.stdout
+    options = ("train.optimizer=muon", "--select", "backend=ddp", "--device", "H100", "--format")
+    (listed,) = json.loads(plan(matrix, *options, "json").stdout)
+    assert (listed["backend"], "muon" in listed["reason"]) == ("ddp", True)
     done = plan(matrix, "workload.branch_sync=none", "--select", "backend=ddp", "--device", "H100")
     assert "could not be traced: NotImplementedError" in done.stdout
 
@@ -71,6 +80,7 @@ def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
         (("--device", "H100", "--price", "cheap"), ("'cheap' is not a price", "2.5/h")),
         (("--device", "H100", "--memory", "lots"), ("--memory", "is no such quantity")),
         (("--devices", "missing.yaml"), ("missing.yaml",)),
+        (("--check", "reports/cpu-tiny", "--price", "2/h"), ("MATRIX, --price would change them", "leave out")),
     ],
 )
 def test_bad_input_is_one_message(matrix: Path, arguments: tuple[str, ...], words: tuple[str, ...]) -> None:
@@ -100,6 +110,8 @@ def test_a_run_can_be_held_against_its_plan() -> None:
     assert done.exit_code == 1
     assert "9 peaks: median error" in done.stdout
     assert done.stdout.count("CONFIRMED") + done.stdout.count("REFUTED") == 9
+    rows = json.loads(plan("--check", ROOT / "reports" / "cpu-tiny", "--format", "json").stdout)
+    assert (len(rows), rows[0]["confirmed"] in (True, False)) == (9, True)
 
 
 def test_a_plan_is_of_a_matrix_or_of_a_run() -> None:

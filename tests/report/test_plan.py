@@ -100,6 +100,7 @@ def test_the_page_says_what_cannot_fit_and_what_is_not_planned() -> None:
     )
     cells = [planned("probe", capacity=500), unplanned]
     said = " ".join(tables.sentences(cells, DEVICE, 2))
+    assert "At a third batch, traced peaks differ from the lines by at most 0.0 %." in said
     assert "Cannot fit at any batch: ddp." in said
     assert "Not planned: fsdp: muon keeps other state than AdamW." in said
     listed = rows(cells, DEVICE, price=2.0)
@@ -107,8 +108,9 @@ def test_the_page_says_what_cannot_fit_and_what_is_not_planned() -> None:
     assert memory.rows[0][-1] == "NO"
     assert largest.rows[0][2] == "0"
     assert time.headers[-1].startswith("samples per unit of price")
-    (record,) = tables.records(listed)
+    record, without = tables.records(listed, cells)
     assert (record["fits"], record["largest_batch"], record["weights_bytes"]) == ("no", 0, 200)
+    assert (without["backend"], without["reason"]) == ("fsdp", "muon keeps other state than AdamW")
 
 
 def test_devices_are_found_by_both_names() -> None:
@@ -121,13 +123,14 @@ def test_devices_are_found_by_both_names() -> None:
 
 def test_a_plan_beside_measurements_is_confirmed_or_refuted() -> None:
     close, far = (
-        Checked(name="ddp", batch=1, planned_bytes=planned, measured_bytes=100, when="backward")
+        Checked(cell="ddp-1", name="ddp", batch=1, planned_bytes=planned, measured_bytes=100, when="backward")
         for planned in (95.0, 80.0)
     )
     assert (close.confirmed, far.confirmed) == (True, False)
     assert far.error == pytest.approx(-0.2)
     assert "median error 12.5 %, worst 20.0 %. 1 refuted" in tables.verdict([close, far])
     assert [row[-1] for row in tables.check_table([close, far]).rows] == ["CONFIRMED", "REFUTED"]
+    assert [record["confirmed"] for record in tables.check_records([close, far])] == [True, False]
     assert tables.verdict([]) == "Nothing that was measured has a plan."
 
 

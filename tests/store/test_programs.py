@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from examples import cell
 
+from bench.records.cell import Measure
 from bench.records.program import Moment, Parameter, Program
 from bench.store import programs
 
@@ -31,7 +32,8 @@ def key(backend: str = "ddp", sources: str = "a", torch: str = "2.13", **changes
 def test_backends_share_a_program_and_whatever_decides_it_does_not() -> None:
     assert key("ddp") == key("fsdp2", num_processes=8)
     others = [key(sources="b"), key(torch="2.14"), key(options={"preset": "small"}), key(mixed_precision="no")]
-    assert len({key(), *others}) == 5
+    others.append(key(measure=Measure(warmup_steps=1, steps=3, phase_steps=2, seed=7)))
+    assert len({key(), *others}) == 6
 
 
 def test_a_program_is_found_again_and_a_torn_one_is_not(tmp_path: Path) -> None:

@@ -22,6 +22,8 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
         said.append(f"Cannot fit at any batch: {'; '.join(impossible)}.")
     if any(cell.forecast and cell.forecast.assumed for cell in cells):
         said.append("The model asks about values of tensors, which a plan lacks: every such question got a yes.")
+    if known := [cell.forecast.apart for cell in cells if cell.forecast]:
+        said.append(f"At a third batch, traced peaks differ from the lines by at most {percent(max(known))}.")
     said += [f"Not planned: {cell.plan.label}: {cell.reason}." for cell in cells if cell.reason]
     return said
 
@@ -112,9 +114,12 @@ def _time(rows: Sequence[PlannedRow], device: DeviceSpec) -> Table:
     )
 
 
-def records(rows: Sequence[PlannedRow]) -> list[dict[str, JsonValue]]:
-    """One flat record a row, for other programs; base units."""
-    return [_record(row) for row in rows]
+def records(rows: Sequence[PlannedRow], cells: Sequence[PlannedCell]) -> list[dict[str, JsonValue]]:
+    """One flat record a row, for other programs; base units. A cell without a forecast has one with the reason."""
+    planned = [_record(row) for row in rows]
+    return planned + [
+        {"cell": cell.plan.cell.id, **cell.plan.axes, "reason": cell.reason} for cell in cells if cell.forecast is None
+    ]
 
 
 def _record(row: PlannedRow) -> dict[str, JsonValue]:
@@ -139,6 +144,8 @@ def _record(row: PlannedRow) -> dict[str, JsonValue]:
         "binds": row.bounds.binds,
         "samples_per_s_global_at_most": row.samples_per_s_at_most,
         "samples_per_unit_at_most": row.samples_per_unit_at_most,
+        "third_batch_apart": row.cell.forecast.apart if row.cell.forecast else None,
+        "reason": None,
     }
 
 
@@ -172,3 +179,20 @@ def check_table(checked: Sequence[Checked]) -> Table:
             " malloc keeps of freed tensors, which a plan does not predict.",
         ),
     )
+
+
+def check_records(checked: Sequence[Checked]) -> list[dict[str, JsonValue]]:
+    """One flat record for each measured peak; base units."""
+    return [
+        {
+            "cell": one.cell,
+            "name": one.name,
+            "batch": one.batch,
+            "planned_bytes": round(one.planned_bytes),
+            "measured_bytes": one.measured_bytes,
+            "error": one.error,
+            "peak_in": one.when,
+            "confirmed": one.confirmed,
+        }
+        for one in checked
+    ]
