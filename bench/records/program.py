@@ -49,8 +49,6 @@ class Program(Frozen):
     """Of one sample."""
     flops: dict[str, tuple[Count, ...]]
     """Of matrix products, convolutions and attention, by dtype, for each batch."""
-    traffic_bytes: tuple[Count, ...]
-    """What all operators read and write, for each batch."""
     assumed: Count = 0
     """Questions about values that were answered with yes, as there are no values."""
     seconds: float

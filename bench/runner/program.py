@@ -42,17 +42,14 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._block = BLOCK_BYTES[device]
         self._known = [tensor.untyped_storage() for tensor in known]
         self._storages: dict[int, object] = {id(storage): storage for storage in self._known}
-        self.live = self.peak = self.traffic = 0
+        self.live = self.peak = 0
         self.flops = Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        made = [tensor for tensor in tree_leaves(out) if isinstance(tensor, Tensor)]
-        for tensor in made:
-            self._add(tensor.untyped_storage())
-        if not func.is_view:
-            read = (tensor for tensor in tree_leaves((args, kwargs)) if isinstance(tensor, Tensor))
-            self.traffic += sum(tensor.numel() * tensor.element_size() for tensor in (*made, *read))
+        for tensor in tree_leaves(out):
+            if isinstance(tensor, Tensor):
+                self._add(tensor.untyped_storage())
         if (count := flop_registry.get(func._overloadpacket)) is not None:
             dtype = next(value.dtype for value in args if isinstance(value, Tensor))
             self.flops[str(dtype).removeprefix("torch.")] += count(*args, **(kwargs or {}), out_val=out)
@@ -128,7 +125,6 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
         ),
         input_bytes=_bytes(tree_leaves(sample)),
         flops={name: tuple(live.flops[name] for live in lives) for name in lives[0].flops},
-        traffic_bytes=tuple(live.traffic for live in lives),
         assumed=first.assumed,
         seconds=time.perf_counter() - start,
     )

@@ -41,7 +41,6 @@ def program(device: str = "cuda") -> Program:
         ),
         input_bytes=10,
         flops={"bfloat16": (2000, 4000, 8000)},
-        traffic_bytes=(1, 2, 4),
         seconds=0.0,
     )
 

@@ -20,7 +20,6 @@ ONE = Program(
     moments=(Moment(event="turn", index=None, peak_bytes=(1, 2), live_bytes=(1, 2)),),
     input_bytes=1,
     flops={},
-    traffic_bytes=(1, 2),
     seconds=0.0,
 )
 
