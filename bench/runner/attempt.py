@@ -17,7 +17,7 @@ from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
-from bench.runner import audits, checkpoint, log, oom, recorder, regime
+from bench.runner import audits, checkpoint, log, oom, recorder, regime, tensors
 from bench.runner.compiled import compilation
 from bench.runner.computed import Computed, watching
 from bench.runner.device import SHIMS, Shim
@@ -96,7 +96,8 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         job = set_up(cell, here.device, spec.attempt.batches_per_rank[0], enter=here.beat)
         walk(job, spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankWalked(rank=here.rank)
-    job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check, enter=here.beat)
+    with tensors.counting(_counts(spec.attempt, spec.device)):
+        job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check, enter=here.beat)
     return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start)
 
 
@@ -104,7 +105,9 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
-    with job.units.counted(batches) if job.units else contextlib.nullcontext(batches) as counted:
+    of_units = job.units.counted(batches) if job.units else contextlib.nullcontext(batches)
+    counts = _counts(attempt, device)
+    with of_units as counted, tensors.counting(counts):
         warmup, computed = _warm_up(attempt, job, counted, here)
     observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
@@ -120,6 +123,9 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         compiled = compiled.model_copy(update={"graphs_while_measured": compilation().graphs - compiled.graphs})
     folder = spool.checkpoint_folder(here.out)
     saved = checkpoint.save_and_load(job, batches, folder, here.device, here.beat) if measure.checkpoint else None
+    if counts:
+        here.device.lift_limit()  # the profiler needs memory, too
+        memory = memory.model_copy(update={"peak_tensor_bytes": tensors.peak_bytes(job, batches)})
     here.beat(Stage.DONE)
     metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))
     return RankOk(
@@ -145,6 +151,10 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         checkpoint=saved,
         traffic=recorder.traffic(phases.last_step_collectives),
     )
+
+
+def _counts(attempt: Attempt, device: Device) -> bool:
+    return attempt.cell.measure.count_tensors and device == "cpu" and not attempt.short
 
 
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:

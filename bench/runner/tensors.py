@@ -1,0 +1,64 @@
+"""The peak of torch's tensors on a CPU, as `max_memory_allocated` gives it on a GPU; for `measure.count_tensors`.
+
+torch's CPU allocator counts what it hands out when a flag of c10 is set (`ProfiledCPUMemoryReporter` in
+c10/core/CPUAllocator.cpp), in every thread, those of gloo too. Only torch's memory profiler shows the count. It takes
+memory of its own, so it watches a step of its own, after everything that is measured.
+"""
+
+import ctypes
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.profiler import ProfilerActivity, profile
+
+from bench.runner.setup import Job
+from bench.runner.steps import Batches, no_lap, step
+
+
+@contextmanager
+def counting(wanted: bool) -> Iterator[None]:
+    """While torch's CPU allocator counts, if ``wanted``. What it hands out at other times is not in the count."""
+    flag = _flag() if wanted else None
+    if flag is None:
+        yield
+        return
+    flag.value = True
+    try:
+        yield
+    finally:
+        flag.value = False
+
+
+def peak_bytes(job: Job, batches: Batches) -> int | None:
+    """The most bytes of tensors during one more step; None if this torch does not count them.
+
+    The allocator must have counted from set-up to the end of the warm-up. A step leaves as many bytes as it found, so
+    the steps in between need no count.
+    """
+    if _flag() is None:
+        return None
+    with counting(True), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+        step(job, batches, no_lap)
+    results: Any = profiled.profiler
+    return max(_totals(results.kineto_results.experimental_event_tree()), default=None)
+
+
+def _totals(events: Any) -> Iterator[int]:
+    waiting = list(events)
+    while waiting:
+        event = waiting.pop()
+        waiting += event.children
+        if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
+            yield event.extra_fields.total_allocated
+
+
+def _flag() -> ctypes.c_bool | None:
+    """None where torch's library is built in another way."""
+    try:
+        library = ctypes.CDLL(str(Path(torch.__file__).parent / "lib" / "libc10.so"))
+        return ctypes.c_bool.in_dll(library, "FLAGS_caffe2_report_cpu_memory_usage")
+    except (OSError, ValueError):
+        return None
