@@ -33,9 +33,11 @@ def calibrate(
 
     Launches each cell of a small matrix several times, in turns, and stores the scatter with the machine and the date
     in a file of the user (BENCH_STATE chooses its folder). `bench run` copies it into the run's folder. Reports use it
-    to compare cells that were launched once.
+    to compare cells that were launched once. On a CPU, it also measures the rates of matrix products and copies, for
+    the lower bounds of `bench plan` and of reports.
     """
     from bench.cli.progress import Progress
+    from bench.launch.measured_rates import measured_rates
     from bench.records.calibration import Calibration
     from bench.report.summary import summarize
     from bench.store import calibrations
@@ -65,6 +67,7 @@ def calibrate(
             cells=len(sweep.plans), attempts=sweep.planned(), finished=sweep.finished(), folder=str(run), notes=[]
         )
         results = sweep.run()
+    rates = measured_rates() if selected.hardware.device == "cpu" else None
     scatter = next(iter(summarize(results).scatters), None)
     if scatter is None or scatter.degrees < launches - 1:
         kinds = ", ".join(dict.fromkeys(result.outcome.kind for result in results))
@@ -78,6 +81,7 @@ def calibrate(
         launches=launches,
         sd=scatter.sd,
         degrees=scatter.degrees,
+        rates=rates,
     )
     file = calibrations.save(learnt, state)
     typer.echo(f"launches of one attempt differ by {percent(scatter.sd)}: the standard deviation of their mean step,")

@@ -4,12 +4,25 @@ from typing import Annotated
 
 from pydantic import Field
 
-from bench.records.base import Amount, AtLeastOne, Frozen
+from bench.records.base import Amount, AtLeastOne, Frozen, Positive
 from bench.records.machine import Machine
 
 
+class Rates(Frozen):
+    """The most that a CPU did in short trials; see bench/runner/rates.py."""
+
+    bf16_flops_per_s: Positive
+    """No less than in fp32, which an operator may compute in."""
+    fp32_flops_per_s: Positive
+    """Of matrix products, with all cores."""
+    bandwidth_bytes_per_s: Positive
+    """Of copies, read and written, with all cores; of caches, which are faster than memory, too."""
+    trials: AtLeastOne
+    """Of each kind and size; the best one counts."""
+
+
 class Calibration(Frozen):
-    """How much launches of the same attempt differ on one machine."""
+    """How much launches of the same attempt differ on one machine, and what its CPU does at most."""
 
     schema_version: Annotated[int, Field(ge=1, le=1)] = 1
     machine: Machine
@@ -21,3 +34,5 @@ class Calibration(Frozen):
     sd: Amount
     """Standard deviation of the logarithm of the mean step between launches: a share."""
     degrees: AtLeastOne
+    rates: Rates | None = None
+    """null: of a GPU, whose datasheet is known, or stored before this field existed."""

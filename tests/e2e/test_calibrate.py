@@ -20,6 +20,9 @@ def test_a_calibration_is_stored_and_decides_for_a_later_run(bench: Bench) -> No
     learnt = Calibration.model_validate_json(file.read_bytes())
     assert (learnt.cells, learnt.launches, learnt.degrees) == (2, 3, 4)
     assert learnt.sd > 0
+    assert learnt.rates is not None
+    assert learnt.rates.bf16_flops_per_s >= learnt.rates.fp32_flops_per_s > 1e8
+    assert learnt.rates.bandwidth_bytes_per_s > 1e8
     said = bench("run", matrix, "--out", str(bench.folder / "run"), BENCH_STATE=state)
     assert said.count("train with ") == 1  # num_cams is a choice of this matrix
     assert Store(bench.folder / "run").calibration() == learnt
