@@ -68,6 +68,8 @@ def calibrate(
         )
         results = sweep.run()
     rates = measured_rates() if selected.hardware.device == "cpu" else None
+    if isinstance(rates, str):
+        raise InputError(f"the rates of the CPU could not be measured: {rates}", where=str(run))
     scatter = next(iter(summarize(results).scatters), None)
     if scatter is None or scatter.degrees < launches - 1:
         kinds = ", ".join(dict.fromkeys(result.outcome.kind for result in results))

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from bench.report.tables.table import Table
     from bench.sweep.forecasts import Forecasts
 
+PATIENCE_S = 600.0
+"""For the tracing of one model; the largest of the bundled ones takes ten seconds."""
+
 
 def plan(
     matrix: Annotated[
@@ -50,7 +53,8 @@ def plan(
     check: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Hold the plan against the peaks that this run measured, and print the errors."
+            metavar="RUN",
+            help="Hold the plan against what this run measured, and keep it in the run's folder for reports.",
         ),
     ] = None,
     format_: Annotated[
@@ -141,6 +145,7 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
     from bench.report.render import frame
     from bench.report.summary import summarize
     from bench.report.tables import plan as plan_tables
+    from bench.store import plans
     from bench.store.run_folder import Store
 
     store = Store(folder)
@@ -155,7 +160,9 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
             found, reasons = {}, {one.cell.id: str(error)}
         forecasts.update(found)
         why.update(reasons)
-    checked = check(summary, forecasts)
+    plans.keep(folder, forecasts.values())
+    learnt = store.calibration()
+    checked = check(summary, forecasts, learnt.rates if learnt else None)
     if not checked:
         raise InputError(
             "no measured peak has a plan", where=str(folder), fix="; ".join(dict.fromkeys(why.values())) or None
@@ -264,4 +271,4 @@ def forecasts_of(cells: "Sequence[Cell]", device: "Device", workload: str, folde
         took = f" in {found.seconds:.0f} s" if isinstance(found, Program) else ""
         typer.echo(f"bench: traced program {done}, of at most {number}{took}", err=True)
 
-    return forecasts.forecasts_of(cells, device, workload, folder, finished)
+    return forecasts.forecasts_of(cells, device, workload, folder, finished, patience_s=PATIENCE_S)

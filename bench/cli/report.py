@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli import run_matrix
+from bench.cli import report_files, run_matrix
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
-from bench.cli.report_files import (
-    calibrations,
-    choices_of,
-    claims_of,
-    is_stream,
-    unreadable,
-    untils,
-    write_report,
-)
 from bench.errors import InputError, near_miss
 from bench.report.render.formats import FORMATS, by_ending
 
@@ -118,7 +109,7 @@ def report(
     form, terminal = FORMATS[name or "md"], console()
     with _errors_name(output):
         if output is not None:
-            write_report(output, content, form)
+            report_files.write_report(output, content, form)
         elif form.binary:
             raise InputError(
                 f"{form.name} is not text", field="--output", fix=f"name a file: --output rows.{form.name}"
@@ -127,7 +118,7 @@ def report(
             print_report(content, terminal)
         else:
             typer.echo(form.render(content, None), nl=False)
-    if output is not None and not is_stream(output):
+    if output is not None and not report_files.is_stream(output):
         typer.echo(f"report: {output}")
 
 
@@ -175,10 +166,12 @@ def _collect(
         for cell in missing(matrix.plans, results[name], probes[name])
     ]
     all_results, all_probes = merge_runs.merge(results, probes)
-    expected = read(claims) if claims else claims_of(stores, [matrix.claims for matrix in matrices.values()])
+    expected = (
+        read(claims) if claims else report_files.claims_of(stores, [matrix.claims for matrix in matrices.values()])
+    )
     if choice and all_results:
         _check(all_results, "--choice", choice)
-    free = frozenset(choice) or choices_of([matrix.choices for matrix in matrices.values()])
+    free = frozenset(choice) or report_files.choices_of([matrix.choices for matrix in matrices.values()])
     return Report(
         results=all_results,
         probes=all_probes,
@@ -187,10 +180,11 @@ def _collect(
             free=free | ({compare} if compare else set()),
         ),
         missing=absent,
-        calibrations=calibrations(stores),
-        unreadable=unreadable(stores),
+        calibrations=report_files.calibrations(stores),
+        unreadable=report_files.unreadable(stores),
         scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),
-        untils=untils(stores),
+        untils=report_files.untils(stores),
+        forecasts=report_files.forecasts(stores),
     )
 
 

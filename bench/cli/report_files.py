@@ -11,6 +11,7 @@ from bench.cli import run_matrix
 if TYPE_CHECKING:
     from bench.records.calibration import Calibration
     from bench.records.claim import Claim
+    from bench.records.forecast import Forecast
     from bench.records.until import Until
     from bench.report.render.formats import Format
     from bench.report.tables.sections import Report
@@ -33,6 +34,7 @@ def write_reports(store: "Store") -> None:
         unreadable=unreadable([store]),
         scripts=store.has_scripts(results),
         untils=untils([store]),
+        forecasts=forecasts([store]),
     )
     for name in ("md", "html"):
         write_report(store.root / f"report.{name}", report, FORMATS[name])
@@ -41,6 +43,14 @@ def write_reports(store: "Store") -> None:
 def calibrations(stores: "Sequence[Store]") -> "list[Calibration]":
     """What these runs knew of the scatter between launches."""
     return [learnt for store in stores if (learnt := store.calibration())]
+
+
+def forecasts(stores: "Sequence[Store]") -> "dict[str, Forecast]":
+    """The plans that these runs keep, by the cell's id."""
+    from bench.store import plans
+
+    kept = [plan for store in stores if (plan := plans.read(store.root))]
+    return {one.cell.id: one for plan in kept for one in plan.forecasts}
 
 
 def claims_of(stores: "Sequence[Store]", in_matrix: "Sequence[Sequence[Claim]]") -> "tuple[Claim, ...]":

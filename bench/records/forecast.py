@@ -99,3 +99,12 @@ class Forecast(Frozen):
         room = (capacity_bytes - self.allowance_bytes) / (1 + off)
         batches = [(room - line.at_zero) / max(line.sample_bytes + self.input_bytes, 1e-9) for line in self.lines]
         return max(0, math.floor(min(batches)))
+
+
+class KeptPlan(Frozen):
+    """The plan of a run's cells, kept beside its results."""
+
+    schema_version: Annotated[int, Field(ge=1, le=1)] = 1
+    planned_at: str
+    """ISO 8601, UTC."""
+    forecasts: tuple[Forecast, ...]

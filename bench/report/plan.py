@@ -4,12 +4,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from bench.records.devices import DeviceSpec
+from bench.records.calibration import Rates
+from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast
 from bench.records.plan import CellPlan
 from bench.report.bounds import Bounds, bounds
 from bench.report.naming import row_name
-from bench.report.rows import Summary
+from bench.report.rows import Measured, Row, Sampled, Summary
 
 OFF = 0.10
 """By which share a forecast may be off: see reports/plan_cpu.md."""
@@ -116,7 +117,12 @@ class Checked:
     batch: int
     planned_bytes: float
     measured_bytes: int
+    tensors: bool = True
+    """Whether tensors were counted, and not the data segment."""
     when: str
+    least_s: float | None = None
+    """The lower bound of the step; None where the rates of the device are not known."""
+    step_s: float | None = None
 
     @property
     def error(self) -> float:
@@ -129,21 +135,27 @@ class Checked:
         return abs(self.measured_bytes / self.planned_bytes - 1) <= OFF
 
 
-def check(summary: Summary, forecasts: Mapping[str, Forecast]) -> list[Checked]:
+def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | None = None) -> list[Checked]:
     """The measured peaks of a run beside its forecasts, which are by the cell's id.
 
-    On a GPU, the peak of torch's tensors. On a CPU, the growth of the data segment, which the plan's allowance is part
-    of, and which includes what malloc keeps.
+    Of torch's tensors, where these were counted: on a GPU, and on a CPU with `measure.count_tensors`. Else the growth
+    of the data segment, which the plan's allowance is part of, and which includes what malloc keeps.
+
+    Args:
+        rates: of the CPU that was measured, if known.
     """
     found = []
     for cell in summary.cells:
         forecast = forecasts.get(cell.cell.id)
         for row in cell.rows if forecast else ():
-            peak = row.measured.peak_allocated_bytes_rank_max if row.measured else None
-            if forecast is None or not peak or peak <= 0:
+            if forecast is None or row.measured is None or row.device != forecast.device:
                 continue
-            on_cpu = forecast.device == "cpu"
-            planned = forecast.needed_bytes if on_cpu else forecast.allocated_bytes
+            counted = _counted_bytes(row.measured)
+            peak = counted or row.measured.peak_allocated_bytes_rank_max
+            if not peak or peak <= 0:
+                continue
+            tensors = counted is not None or forecast.device != "cpu"
+            planned = forecast.allocated_bytes if tensors else forecast.needed_bytes
             found.append(
                 Checked(
                     cell=cell.cell.id,
@@ -151,7 +163,27 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast]) -> list[Checked]:
                     batch=row.batch_per_rank,
                     planned_bytes=planned(row.batch_per_rank),
                     measured_bytes=peak,
+                    tensors=tensors,
                     when=forecast.line(row.batch_per_rank).when,
+                    least_s=bounds(forecast, _device(row, rates), row.batch_per_rank).step_s,
+                    step_s=row.measured.step_time_s_rank_max,
                 )
             )
     return found
+
+
+def _device(row: Row, rates: Rates | None) -> DeviceSpec:
+    """What is known of the device that a row was measured on; its memory has no part in bounds."""
+    if row.device != "cpu":
+        known = spec_of(row.accelerators[0]) if row.accelerators else None
+        return known or DeviceSpec(name="unknown", memory_bytes=1, source="none")
+    given = rates.model_dump(exclude={"trials"}) if rates else {}
+    return DeviceSpec(name="CPU", memory_bytes=1, source="bench calibrate", **given)
+
+
+def _counted_bytes(measured: Measured) -> int | None:
+    """Of the worst rank; None if a rank did not count."""
+    ranks = measured.ranks if isinstance(measured, Sampled) else ()
+    peaks = [rank.memory.peak_tensor_bytes for rank in ranks]
+    known = [peak for peak in peaks if peak is not None]
+    return max(known) if known and len(known) == len(peaks) else None

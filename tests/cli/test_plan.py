@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -105,13 +106,17 @@ def test_a_file_of_devices_is_checked(matrix: Path, text: str, words: tuple[str,
     assert all(word in done.stderr for word in words)
 
 
-def test_a_run_can_be_held_against_its_plan() -> None:
-    done = plan("--check", ROOT / "reports" / "cpu-tiny")
+def test_a_run_can_be_held_against_its_plan(tmp_path: Path) -> None:
+    run = tmp_path / "cpu-tiny"
+    shutil.copytree(ROOT / "reports" / "cpu-tiny", run)
+    (run / "plan.json").unlink(missing_ok=True)
+    done = plan("--check", run)
     assert done.exit_code == 1
     assert "9 peaks: median error" in done.stdout
     assert done.stdout.count("CONFIRMED") + done.stdout.count("REFUTED") == 9
-    rows = json.loads(plan("--check", ROOT / "reports" / "cpu-tiny", "--format", "json").stdout)
+    rows = json.loads(plan("--check", run, "--format", "json").stdout)
     assert (len(rows), rows[0]["confirmed"] in (True, False)) == (9, True)
+    assert "Plan and measurement" in bench("report", str(run)).stdout  # the run's folder keeps the plan
 
 
 def test_a_plan_is_of_a_matrix_or_of_a_run() -> None:

@@ -1,8 +1,9 @@
 """What fits, and the bounds of the time, of a forecast made by hand."""
 
 import pytest
-from examples import cell, regime, result
+from examples import cell, ok, regime, result, rss
 
+from bench.records.calibration import Rates
 from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast, Line
 from bench.records.plan import Batch, CellPlan
@@ -10,6 +11,8 @@ from bench.report.bounds import bounds
 from bench.report.plan import Checked, PlannedCell, check, rows
 from bench.report.summary import summarize
 from bench.report.tables import plan as tables
+from bench.report.tables.sections import Report
+from bench.report.tables.table import Table
 
 DEVICE = DeviceSpec(
     name="mine",
@@ -137,5 +140,26 @@ def test_a_plan_beside_measurements_is_confirmed_or_refuted() -> None:
 def test_only_measured_rows_of_planned_cells_are_checked() -> None:
     summary = summarize([result(backend="ddp", batch=2), result(backend="fsdp", batch=2)])
     cells = {one.cell.backend: one.cell.id for one in summary.cells}
-    (checked,) = check(summary, {cells["ddp"]: forecast()})
-    assert (checked.batch, checked.planned_bytes) == (2, 1020.0)
+    on_cpu = forecast().model_copy(update={"device": "cpu"})
+    (checked,) = check(summary, {cells["ddp"]: on_cpu})
+    assert (checked.batch, checked.planned_bytes, checked.tensors, checked.least_s) == (2, 1020.0, False, None)
+    assert check(summary, {cells["ddp"]: forecast()}) == []  # a plan for a GPU
+
+
+def test_counted_tensors_are_held_against_tensors_and_the_step_against_its_bound() -> None:
+    counted = result(backend="ddp", batch=2, outcome=ok(memory=rss(1.0).model_copy(update={"peak_tensor_bytes": 1000})))
+    summary = summarize([counted])
+    on_cpu = forecast().model_copy(update={"device": "cpu", "allowance_bytes": 7})
+    (cells,) = summary.cells
+    rates = Rates(bf16_flops_per_s=1e6, fp32_flops_per_s=1e5, bandwidth_bytes_per_s=1e9, trials=1)
+    (one,) = check(summary, {cells.cell.id: on_cpu}, rates)
+    assert (one.tensors, one.measured_bytes, one.planned_bytes) == (True, 1000, 1020.0)
+    assert one.least_s is not None
+    assert one.least_s > 0
+    report = Report(results=[counted], forecasts={cells.cell.id: on_cpu})
+    (table,) = [section for section in report.sections if section.title == "Plan and measurement"]
+    assert isinstance(table, Table)
+    assert table.notes[0].startswith("1 peak: median error 2.0 %")
+    (record,) = report.records
+    assert (record["planned_peak_bytes"], record["plan_confirmed"]) == (1020, True)
+    assert not any(section.title == "Plan and measurement" for section in Report(results=[counted]).sections)

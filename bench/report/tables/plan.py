@@ -150,7 +150,7 @@ def _record(row: PlannedRow) -> dict[str, JsonValue]:
 
 
 def verdict(checked: Sequence[Checked]) -> str:
-    """How far a plan is from the measurements, in one sentence."""
+    """How far a plan is from the measurements."""
     if not checked:
         return "Nothing that was measured has a plan."
     errors = [abs(one.error) for one in checked]
@@ -170,13 +170,19 @@ def check_table(checked: Sequence[Checked]) -> Table:
             Column[Checked]("cell", lambda one: one.name),
             Column[Checked]("planned", lambda one: size(one.planned_bytes), numeric=True),
             Column[Checked]("measured", lambda one: size(one.measured_bytes), numeric=True),
+            Column[Checked]("of", lambda one: "tensors" if one.tensors else "data segment"),
             Column[Checked]("error", lambda one: f"{one.error * 100:+.1f} %", numeric=True),
             Column[Checked]("peak in", lambda one: one.when),
+            Column[Checked]("step, at least, ms", lambda one: ms(one.least_s), numeric=True),
+            Column[Checked]("step, ms", lambda one: ms(one.step_s), numeric=True),
             Column[Checked]("verdict", lambda one: "CONFIRMED" if one.confirmed else "REFUTED"),
         ],
         notes=(
-            "Peak allocated of the worst rank. On a CPU, measured is the growth of the data segment: it includes what"
-            " malloc keeps of freed tensors, which a plan does not predict.",
+            "Peak of the worst rank. tensors: torch's own, as max_memory_allocated counts them. data segment: its"
+            " growth, on a CPU without measure.count_tensors. It includes what malloc keeps of freed tensors, which a"
+            " plan does not predict.",
+            "step, at least: the larger of compute, memory traffic and communication at the device's peak rates; n/a"
+            " where these are not known. On a CPU, `bench calibrate` measures them. The verdict is on the peak.",
         ),
     )
 
@@ -190,9 +196,25 @@ def check_records(checked: Sequence[Checked]) -> list[dict[str, JsonValue]]:
             "batch": one.batch,
             "planned_bytes": round(one.planned_bytes),
             "measured_bytes": one.measured_bytes,
+            "of_tensors": one.tensors,
             "error": one.error,
             "peak_in": one.when,
             "confirmed": one.confirmed,
+            "step_s_at_least": one.least_s,
+            "step_time_s_rank_max": one.step_s,
         }
         for one in checked
     ]
+
+
+def columns(checked: Sequence[Checked]) -> dict[tuple[str, int], dict[str, JsonValue]]:
+    """What a plan adds to the record of a result, by its cell's id and its batch; base units."""
+    return {
+        (one.cell, one.batch): {
+            "planned_peak_bytes": round(one.planned_bytes),
+            "plan_error": one.error,
+            "plan_confirmed": one.confirmed,
+            "step_s_at_least": one.least_s,
+        }
+        for one in checked
+    }

@@ -1,7 +1,7 @@
 """What a report says, in order. The renderers mark up the same sections."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import get_args
 
@@ -9,12 +9,14 @@ from pydantic import JsonValue
 
 from bench.records.calibration import Calibration
 from bench.records.claim import Claim
+from bench.records.forecast import Forecast
 from bench.records.outcome import Result
 from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.report.advice import CHOICES, advise_by_run
 from bench.report.claims import judge_claims
 from bench.report.missing import Missing
+from bench.report.plan import Checked, check
 from bench.report.rows import Summary
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
@@ -32,6 +34,7 @@ from bench.report.tables.header import files, header, method
 from bench.report.tables.missing import not_measured
 from bench.report.tables.own_work import own_work
 from bench.report.tables.phases import Statistic, phases
+from bench.report.tables.plan import check_table, columns, verdict
 from bench.report.tables.ranks import ranks
 from bench.report.tables.raw_matrix import matrix
 from bench.report.tables.regimes import regimes
@@ -80,6 +83,8 @@ class Report:
     """Whether the folders of the results hold command.sh; a kept copy may not."""
     untils: Sequence[Until] = ()
     """How `bench run --until` ended, for each run that was asked to go on."""
+    forecasts: Mapping[str, Forecast] = field(default_factory=dict)
+    """The plans that these runs keep, by the cell's id."""
 
     @cached_property
     def summary(self) -> Summary:
@@ -100,9 +105,17 @@ class Report:
         return self._build([part.brief for part in SECTIONS if part.brief]) if self.results else []
 
     @cached_property
+    def checked(self) -> Sequence[Checked]:
+        """What was measured beside its plan; empty without a plan."""
+        known = [one.rates for one in self.calibrations if one.rates]
+        rates = known[0] if known and len(self.summary.machines) == 1 else None
+        return check(self.summary, self.forecasts, rates)
+
+    @cached_property
     def records(self) -> list[Record]:
         """One flat record a result, for other programs."""
-        return records(self.summary)
+        planned = columns(self.checked)
+        return [row | planned.get((str(row["cell"]), int(str(row["batch"]))), {}) for row in records(self.summary)]
 
     def _build(self, parts: Iterable["Build"]) -> list[Section]:
         return [section for part in parts for section in part(self) if not _empty(section)]
@@ -152,6 +165,11 @@ def _claims(report: Report) -> list[Section]:
     return [claims_table(judge_claims(report.summary, report.choices.claims))]
 
 
+def _plan(report: Report) -> list[Section]:
+    table = check_table(report.checked)
+    return [replace(table, notes=(verdict(report.checked), *table.notes))]
+
+
 def _doubts(report: Report) -> list[Section]:
     return [doubts_section(report.summary)]
 
@@ -169,6 +187,7 @@ SECTIONS: tuple[Part, ...] = (
     Part(lambda report: [regimes(report.summary)]),
     Part(lambda report: [utilization_table(report.summary)]),
     Part(lambda report: [theory(report.summary)]),
+    Part(_plan),
     Part(lambda report: [communication_table(report.summary)]),
     Part(lambda report: [steps(report.summary)]),
     Part(lambda report: [chart for chart in report.charts if chart.name == "phases"]),
