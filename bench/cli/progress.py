@@ -207,14 +207,17 @@ class Progress:
         self._wall_s += self._clock() - began_s
 
     def _left_s(self) -> float | None:
-        """Estimated by the mean of this run's attempts, without skipped ones. None before the first, or in a build."""
+        """Estimated by the mean of this run's attempts, without skipped ones.
+
+        None before the first, in a build, and when the last attempt or search takes longer than the others.
+        """
         if not self._timed or self._waiting_since_s is not None:  # nobody knows how long a build takes
             return None
         began_s = self._attempt_began_s if self._probe_began_s is None else self._probe_began_s
         under_way_s = 0.0 if began_s is None else self._clock() - began_s
         each_s, left = self._wall_s / self._timed, self._attempts - self._finished
         # An attempt that takes longer than the mean does not change the estimate of the later ones.
-        return max(0.0, each_s - under_way_s) + each_s * max(0, left - 1)
+        return max(0.0, each_s - under_way_s) + each_s * max(0, left - 1) or None
 
 
 @contextmanager
