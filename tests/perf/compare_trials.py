@@ -79,7 +79,7 @@ def main() -> int:
     parser.add_argument("--until", default="2%", help="For planted trials; empty: as many launches as for equal ones.")
     parser.add_argument("--budget", default="10m", help="Of --until, for each planted trial.")
     parser.add_argument("--steps", type=int, default=30)
-    parser.add_argument("--products", type=int, default=200, help="Matrix products a step.")
+    parser.add_argument("--products", type=int, default=800, help="Matrix products a step.")
     parser.add_argument("--log", type=Path, default=Path("compare_trials.jsonl"), help="Where trials are appended.")
     parser.add_argument("--table", type=Path, help="Markdown file to write, such as reports/compare_trials.md.")
     arguments = parser.parse_args()
@@ -208,7 +208,7 @@ def table(trials: Sequence[Trial], arguments: argparse.Namespace) -> str:
         "",
         "Made by `make perf-compare` (tests/perf/compare_trials.py). A trial is one `bench run` of two cells of one"
         f" rank on a compute-bound step, {arguments.launches} launches each, interleaved, with rank servers of its own."
-        f" Equal: both cells do the same work. Planted: the second does {PLANTED:.0%} more, with"
+        f" A step has {arguments.products} small matrix products. Equal: both cells do the same work. Planted: the second does {PLANTED:.0%} more, with"
         f" `--until {arguments.until or 'nothing'} --budget {arguments.budget}`. Busy: beside a process that keeps one"
         " core busy.",
         "",
