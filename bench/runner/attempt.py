@@ -122,7 +122,8 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     if compiled:
         compiled = compiled.model_copy(update={"graphs_while_measured": compilation().graphs - compiled.graphs})
     folder = spool.checkpoint_folder(here.out)
-    saved = checkpoint.save_and_load(job, batches, folder, here.device, here.beat) if measure.checkpoint else None
+    with tensors.counting(counts and measure.checkpoint):  # loading replaces the optimizer's state
+        saved = checkpoint.save_and_load(job, batches, folder, here.device, here.beat) if measure.checkpoint else None
     if counts:
         here.device.lift_limit()  # the profiler needs memory, too
         memory = memory.model_copy(update={"peak_tensor_bytes": tensors.peak_bytes(job, batches)})
@@ -154,7 +155,8 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
 
 
 def _counts(attempt: Attempt, device: Device) -> bool:
-    return attempt.cell.measure.count_tensors and device == "cpu" and not attempt.short
+    settled = attempt.measure.warmup_steps > 1  # DDP allocates its buckets anew in the second step
+    return attempt.cell.measure.count_tensors and settled and device == "cpu" and not attempt.short
 
 
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:

@@ -51,7 +51,7 @@ def trusted(prior: Prior | None, evidence: Evidence, goal: Goal) -> Prior | None
     peaks = [(o.batch, o.peak) for o in evidence.seen if o.outcome == "ok" and o.peak]
     failed = [o.batch for o in evidence.seen if o.outcome == "oom"]
     if not peaks:
-        off_by_one = len(evidence.seen) == 1 and prior.at(failed[0] + goal.width(failed[0])) >= 1.0
+        off_by_one = len(evidence.seen) == len(failed) == 1 and prior.at(failed[0] + goal.width(failed[0])) >= 1.0
         return prior if off_by_one or not evidence.seen else None
     batch, peak = max(peaks)
     off = peak - prior.at(batch)

@@ -30,5 +30,11 @@ def read(root: Path) -> KeptPlan | None:
         return None
 
 
+def forget(root: Path) -> None:
+    """Of sources that have changed since: it is the plan of another model."""
+    with suppress(OSError):
+        _file(root).unlink(missing_ok=True)
+
+
 def _file(root: Path) -> Path:
     return root / "plan.json"

@@ -23,6 +23,7 @@ A spool folder, one per launch of rank servers:
     closed           with several nodes: the launchers must end
 """
 
+import errno
 import os
 from contextlib import suppress
 from pathlib import Path
@@ -169,14 +170,15 @@ def read(path: Path, kind: type[Model]) -> Model | None:
 
 def content(path: Path) -> bytes | None:
     """What a file holds, or None when it is missing now, not a moment ago."""
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        look_again(path.parent)
-    try:
-        return path.read_bytes()
-    except FileNotFoundError:
-        return None
+    for last in (False, True):
+        try:
+            return path.read_bytes()
+        except OSError as error:  # ESTALE: another node has just replaced the file
+            if error.errno not in (errno.ENOENT, errno.ESTALE) or (last and error.errno == errno.ESTALE):
+                raise
+        if not last:
+            look_again(path.parent)
+    return None
 
 
 def look_again(folder: Path) -> None:

@@ -27,6 +27,7 @@ from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.store import calibrations
+from bench.store import plans as kept
 from bench.store.run_folder import Store
 from bench.sweep import sources
 from bench.sweep.priors import Priors
@@ -90,7 +91,10 @@ def opened(
         )
         with closing(LAUNCHERS["script" if scripted else isolation](context)) as executor:
             priors = Priors(plans, hardware, matrix.workload_folder, progress.waiting)
-            yield _sweep(matrix, plans, record, store, executor, progress, rerun, keep_stale, limits, share, priors)
+            sweep = _sweep(matrix, plans, record, store, executor, progress, rerun, keep_stale, limits, share, priors)
+            if any(sweep.reuse.is_stale(result) for plan in plans for result in store.of_cell(plan.cell)):
+                kept.forget(folder)
+            yield sweep
 
 
 def hardware_of(folder: Path) -> Hardware | None:

@@ -51,7 +51,7 @@ class Bench:
         )
 
     def __call__(self, *arguments: str, cwd: Path = HERE, expect: int = 0, **environment: str) -> str:
-        process = self.start(*arguments, cwd=cwd, **environment)
+        process = self.start(*arguments, cwd=cwd, stdin=None, **environment)
         output, _ = process.communicate(timeout=600)
         assert process.returncode == expect, output
         return output

@@ -49,7 +49,7 @@ class Toy:
                 self.inner = nn.Linear(config.width, config.width)
 
             def forward(self, x_BC: torch.Tensor) -> torch.Tensor:
-                return x_BC + self.inner(x_BC.to(self.inner.weight.dtype)).tanh()
+                return x_BC + torch.tanh(self.inner(x_BC.to(self.inner.weight.dtype)))
 
         class Model(nn.Module):
             def __init__(self) -> None:

@@ -208,7 +208,8 @@ def table(trials: Sequence[Trial], arguments: argparse.Namespace) -> str:
         "",
         "Made by `make perf-compare` (tests/perf/compare_trials.py). A trial is one `bench run` of two cells of one"
         f" rank on a compute-bound step, {arguments.launches} launches each, interleaved, with rank servers of its own."
-        f" A step has {arguments.products} small matrix products. Equal: both cells do the same work. Planted: the second does {PLANTED:.0%} more, with"
+        f" A step has {arguments.products} small matrix products. Equal: both cells do the same work."
+        f" Planted: the second does {PLANTED:.0%} more, with"
         f" `--until {arguments.until or 'nothing'} --budget {arguments.budget}`. Busy: beside a process that keeps one"
         " core busy.",
         "",

@@ -118,6 +118,11 @@ def test_a_plan_that_promises_too_much_gives_way_to_a_walk() -> None:
     assert found[-2:] == [(30, True), (31, True)]
 
 
+def test_a_peak_that_is_not_known_leaves_the_search_without_its_plan() -> None:
+    seen = Observation(batch=40, outcome="ok", fresh=True, peak_bytes=None, capacity_bytes=100, samples_per_s=1.0)
+    assert isinstance(next_step([seen], GOAL, prior=LINE), Scout)
+
+
 def test_where_candidates_are_fine_the_plan_only_adds_to_the_walk() -> None:
     fine = Prior((Line(0.3, 0.7 / 1000.5),))
     step = next_step([], GOAL, prior=fine)

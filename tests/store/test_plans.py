@@ -42,3 +42,10 @@ def test_a_plan_that_cannot_be_read_is_none_and_a_folder_that_cannot_be_written_
     write_text(tmp_path / "plan.json", "{")
     assert plans.read(tmp_path) is None
     plans.keep(Path(os.devnull), [forecast("ddp")])
+
+
+def test_a_plan_of_other_sources_is_forgotten(tmp_path: Path) -> None:
+    plans.keep(tmp_path, [forecast("ddp")])
+    plans.forget(tmp_path)
+    assert plans.read(tmp_path) is None
+    plans.forget(tmp_path)

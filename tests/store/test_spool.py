@@ -1,5 +1,6 @@
 """The files between processes: whole when they are visible, and nothing when they are torn."""
 
+import errno
 import json
 import os
 import threading
@@ -112,3 +113,22 @@ def test_a_file_that_was_missing_a_moment_ago_is_looked_for_again(
     monkeypatch.setattr(spool.os, "open", open_folder)
     assert spool.is_closed(tmp_path)
     assert opened == [str(tmp_path.parent), str(tmp_path)]
+
+
+def test_a_file_that_another_node_has_just_replaced_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "alive"
+    file.write_text("now")
+    failures, read = [errno.ESTALE], Path.read_bytes
+
+    def read_bytes(path: Path) -> bytes:
+        if failures:
+            raise OSError(failures.pop(), "planted")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", read_bytes)
+    assert spool.content(file) == b"now"
+    failures = [errno.EIO]
+    with pytest.raises(OSError, match="planted"):
+        spool.content(file)

@@ -79,7 +79,9 @@ class Allocation:
         """Whether nothing of another job measures any more. What it was interrupted in is then counted."""
         job = jobs.of_run(self._root, owner)
         asked_s, seen = self._look(owner)
-        if job.end() is None and (not asked_s or (seen is not None and seen.living) or not is_gone(job)):
+        if job.end() is None and (not asked_s or (seen is not None and seen.living)):
+            return False
+        if job.end() is None and owner not in self._marked and not is_gone(job):
             return False
         if owner not in self._marked:
             self._marked.add(owner)
