@@ -55,6 +55,8 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         frozen=not all(one.trained for one in program.parameters),
         flops={name: _straight(counts, first, second) for name, counts in program.flops.items()},
         kept_bytes=_straight(turn.live_bytes, first, second),
+        moved_bytes=_straight(program.moved_bytes, first, second),
+        operators=program.operators,
     )
 
 

@@ -1,5 +1,6 @@
-"""`bench calibrate`: learn how much launches of the same attempt differ on this machine."""
+"""`bench calibrate`: learn how much launches of the same attempt differ on this machine, and how long work takes."""
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -28,14 +29,32 @@ def calibrate(
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: beside the result]")
     ] = None,
+    runs: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--from",
+            metavar="RUN",
+            help="Launch nothing. Fit the time of operations, memory traffic and communication to the steps of this"
+            " run, so that `bench plan` can estimate others. May be repeated.",
+        ),
+    ] = None,
 ) -> None:
     """Learn how much launches of the same attempt differ on this machine.
 
     Launches each cell of a small matrix several times, in turns, and stores the scatter with the machine and the date
     in a file of the user (BENCH_STATE chooses its folder). `bench run` copies it into the run's folder. Reports use it
     to compare cells that were launched once. On a CPU, it also measures the rates of matrix products and copies, for
-    the lower bounds of `bench plan --check` and of reports.
+    the lower bounds of `bench plan` and of reports.
     """
+    if runs:
+        if matrix is not None or overrides or out is not None:
+            raise InputError(
+                "cannot be combined with a matrix, overrides or --out: it launches nothing",
+                where="--from",
+                fix="leave them out, or leave out --from",
+            )
+        _learn_from(runs)
+        return
     from bench.cli.progress import Progress
     from bench.launch.measured_rates import measured_rates
     from bench.records.calibration import Calibration
@@ -89,3 +108,52 @@ def calibrate(
     file = calibrations.save(learnt, state)
     typer.echo(f"launches of one attempt differ by {percent(scatter.sd)}: the standard deviation of their mean step,")
     typer.echo(f"with {scatter.degrees} degrees of freedom. Stored in {file}; new runs on this machine use it.")
+
+
+def _learn_from(runs: Sequence[Path]) -> None:
+    """Fit the pace of each kind of work to the steps of runs, and store it."""
+    from statistics import median
+
+    from bench.cli.plan import forecasts_of_run
+    from bench.records.calibration import Paces
+    from bench.records.machine import Machine
+    from bench.report.estimate import Step, left_out, paces
+    from bench.report.plan import check, steps_of
+    from bench.report.summary import summarize
+    from bench.store import calibrations
+    from bench.store.run_folder import Store
+    from bench.units import counted, percent
+
+    steps, machines, why = list[Step](), list[Machine](), dict[str, str]()
+    for folder in runs:
+        summary = summarize(Store(folder).results())
+        forecasts, reasons = forecasts_of_run(summary)
+        steps += steps_of(check(summary, forecasts), forecasts)
+        machines += summary.machines
+        why |= reasons
+    if unlike := next((found for one in machines if (found := machines[0].unlike(one))), None):
+        raise InputError(f"the runs are of unlike machines: {'; '.join(unlike)}", where="--from")
+    fitted, estimates = paces(steps), left_out(steps)
+    off = [abs(found / step.step_s - 1) for step, found in zip(steps, estimates, strict=True) if found and step.step_s]
+    if not fitted or not off:
+        raise InputError(
+            f"{counted(len({step.cell for step in steps}), 'measured cell')} with a plan: too few, or too unlike",
+            where="--from",
+            allowed="more cells than kinds of work: about ten, of several backends, sizes or batches",
+            fix="; ".join(dict.fromkeys(why.values())) or "add a run of this machine: --from RUN --from OTHER",
+        )
+    learned = Paces(
+        machine=machines[0],
+        fitted_at=datetime.now(UTC).isoformat(timespec="seconds"),
+        runs=tuple(folder.resolve().name for folder in runs),
+        steps=len(steps),
+        paces=fitted,
+        off_median=median(off),
+        off_worst=max(off),
+    )
+    file = calibrations.save_paces(learned, calibrations.folder())
+    typer.echo(f"{counted(len(steps), 'step')} fitted. Of cells that are left out, estimates are off by")
+    typer.echo(
+        f"{percent(learned.off_median)} in the median and {percent(learned.off_worst)} at most. Stored in {file};"
+    )
+    typer.echo("`bench plan` estimates steps from it, for the same device.")

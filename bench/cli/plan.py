@@ -12,11 +12,13 @@ from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
     from bench.records.base import Device
+    from bench.records.calibration import Paces
     from bench.records.cell import Cell
     from bench.records.devices import DeviceSpec
     from bench.records.forecast import Forecast
     from bench.records.machine import Hardware
     from bench.report.plan import PlannedCell
+    from bench.report.rows import Summary
     from bench.report.tables.table import Table
     from bench.sweep.forecasts import Forecasts
 
@@ -90,6 +92,7 @@ def plan(
         raise InputError("nothing to plan", fix="name a matrix file, or a run with --check")
     cost = None if price is None else _price(price)
     spec, hardware = _device(device, ranks, devices, memory)
+    fitted = _fitted(spec, hardware)
     if device is not None and ranks is None:
         asked = _asked(matrix, overrides or [], axis or [], hardware)
         hardware = hardware.model_copy(update={"devices": max(hardware.devices, asked)})
@@ -103,13 +106,13 @@ def plan(
             "a plan needs a workload whose model bench can build, and a script builds its own", field="command"
         )
     cells = _planned(selected, spec)
-    listed = rows(cells, spec, cost)
+    listed = rows(cells, spec, cost, fitted.paces if fitted else {})
     if format_ in ("json", "csv"):
         typer.echo(frame.text(plan_tables.records(listed, cells), format_), nl=False)
     else:
         number = max((cell.plan.cell.num_processes for cell in cells), default=1)
         title, said = f"Plan of {selected.matrix.name}", plan_tables.sentences(cells, spec, number)
-        tables = plan_tables.tables(listed, spec)
+        tables = plan_tables.tables(listed, spec, fitted)
         (print_document if format_ is None else _print_markdown)(title, said, tables)
     if any(row.fits == "no" for row in listed) or any(cell.impossible for cell in cells):
         raise typer.Exit(1)
@@ -149,17 +152,8 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
     from bench.store.run_folder import Store
 
     store = Store(folder)
-    results = store.results()
-    summary = summarize(results)
-    forecasts: dict[str, Forecast] = {}
-    why: dict[str, str] = {}
-    for one in summary.cells:
-        try:
-            found, reasons = forecasts_of([one.cell], one.rows[0].device, one.cell.workload, None)
-        except InputError as error:
-            found, reasons = {}, {one.cell.id: str(error)}
-        forecasts.update(found)
-        why.update(reasons)
+    summary = summarize(store.results())
+    forecasts, why = forecasts_of_run(summary)
     plans.keep(folder, forecasts.values())
     learnt = store.calibration()
     checked = check(summary, forecasts, learnt.rates if learnt else None)
@@ -175,6 +169,22 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
         (print_document if format_ is None else _print_markdown)(f"Plan of {folder.resolve().name}", *parts)
     if not all(one.confirmed for one in checked):
         raise typer.Exit(1)
+
+
+def forecasts_of_run(summary: "Summary") -> "Forecasts":
+    """The forecasts of the cells of a run, by the sources as they are now. Shows on stderr what is traced."""
+    from bench.sweep.forecasts import Forecasts
+
+    forecasts: dict[str, Forecast] = {}
+    why: dict[str, str] = {}
+    for one in summary.cells:
+        try:
+            found, reasons = forecasts_of([one.cell], one.rows[0].device, one.cell.workload, None)
+        except InputError as error:
+            found, reasons = {}, {one.cell.id: str(error)}
+        forecasts.update(found)
+        why.update(reasons)
+    return Forecasts(forecasts, why)
 
 
 def _price(text: str) -> float:
@@ -201,6 +211,7 @@ def _device(
     from bench.matrix import devices_file
     from bench.records.devices import GPUS, DeviceSpec, spec_of
     from bench.records.machine import Hardware
+    from bench.store import calibrations
 
     own = devices_file.read(file) if file is not None else {}
     here = machine.detect()
@@ -215,13 +226,16 @@ def _device(
             )
         number = ranks or 8
     else:
-        names = machine.record(here).accelerators
+        this = machine.record(here)
+        names = this.accelerators
         known = spec_of(names[0]) if names else None
         number = ranks or here.devices or 2
         each = here.memory_bytes if here.device == "cuda" else here.memory_bytes // number
         spec = DeviceSpec(name=names[0] if names else "CPU", memory_bytes=each, source="this machine")
         if known is not None:
             spec = known.model_copy(update={"memory_bytes": each})
+        elif (learned := calibrations.newest(this, calibrations.folder())) and learned.rates:
+            spec = spec.model_copy(update=learned.rates.of_a_device)
     if memory is not None:
         try:
             spec = spec.model_copy(update={"memory_bytes": devices_file.memory_bytes(memory)})
@@ -232,6 +246,20 @@ def _device(
     return spec, Hardware(
         device="cpu" if on_cpu else "cuda", devices=0 if on_cpu else number, cores=here.cores, memory_bytes=host
     )
+
+
+def _fitted(spec: "DeviceSpec", hardware: "Hardware") -> "Paces | None":
+    """The latest paces of the planned device: of this machine's CPU, or of a GPU of this name."""
+    from bench import machine
+    from bench.records.devices import spec_of
+    from bench.store import calibrations
+
+    known = calibrations.paces(calibrations.folder())
+    if hardware.device == "cpu":
+        this = machine.record(machine.detect())
+        return next((one for one in known if not one.machine.unlike(this)), None)
+    names = ((one, next(iter(one.machine.accelerators), "")) for one in known)
+    return next((one for one, name in names if (found := spec_of(name)) is not None and found.name == spec.name), None)
 
 
 def _planned(selected: selection.Selection, spec: "DeviceSpec") -> "list[PlannedCell]":

@@ -17,8 +17,15 @@ class Rates(Frozen):
     """Of matrix products, with all cores."""
     bandwidth_bytes_per_s: Positive
     """Of copies, read and written, with all cores; of caches, which are faster than memory, too."""
+    link_bytes_per_s: Positive | None = None
+    """That a rank sends to another one through gloo; null: stored before this field existed."""
     trials: AtLeastOne
     """Of each kind and size; the best one counts."""
+
+    @property
+    def of_a_device(self) -> dict[str, float | None]:
+        """The fields of `bench.records.devices.DeviceSpec`."""
+        return self.model_dump(exclude={"trials"})
 
 
 class Calibration(Frozen):
@@ -36,3 +43,31 @@ class Calibration(Frozen):
     degrees: AtLeastOne
     rates: Rates | None = None
     """null: of a GPU, whose datasheet is known, or stored before this field existed."""
+
+
+class Pace(Frozen):
+    """What one kind of work took in measured steps."""
+
+    seconds: Amount
+    """For each unit."""
+    least: Positive
+    most: Positive
+    """The amounts of work that steps had."""
+
+
+class Paces(Frozen):
+    """What kinds of work took on one device, fitted to the steps of runs; see bench/report/estimate.py."""
+
+    schema_version: Annotated[int, Field(ge=1, le=1)] = 1
+    machine: Machine
+    fitted_at: str
+    """ISO 8601, UTC."""
+    runs: tuple[str, ...]
+    """Names of their folders."""
+    steps: AtLeastOne
+    """Measured ones, each of one cell at one batch."""
+    paces: dict[str, Pace]
+    """By kind of work."""
+    off_median: Amount
+    off_worst: Amount
+    """By which share estimates were off for cells that were left out of the fit."""

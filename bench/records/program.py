@@ -49,6 +49,10 @@ class Program(Frozen):
     """Of one sample."""
     flops: dict[str, tuple[Count, ...]]
     """Of matrix products, convolutions and attention, by dtype, for each batch."""
+    moved_bytes: tuple[Count, ...]
+    """What the operators of forward and backward read and write, for each batch."""
+    operators: Count
+    """Calls of operators in forward and backward."""
     assumed: Count = 0
     """Questions about values that were answered with yes, as there are no values."""
     seconds: float

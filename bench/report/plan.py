@@ -1,14 +1,16 @@
 """What a plan says of the cells of a matrix: what fits, how large a batch may be, and what it costs at least. Pure."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Literal
 
-from bench.records.calibration import Rates
+from bench.records.calibration import Pace, Rates
 from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast
 from bench.records.plan import CellPlan
 from bench.report.bounds import Bounds, bounds
+from bench.report.estimate import Step, estimate_s, left_out, work
 from bench.report.naming import row_name
 from bench.report.rows import Measured, Row, Sampled, Summary
 
@@ -62,6 +64,8 @@ class PlannedRow:
     when: str
     """The stage of the step in which the peak is."""
     bounds: Bounds
+    estimate_s: float | None = None
+    """None where the device has no paces, or these do not reach so far."""
     price: float | None = None
     """Of one device for an hour."""
 
@@ -72,6 +76,11 @@ class PlannedRow:
         return self.batch * self.cell.plan.cell.num_processes / step_s if step_s else None
 
     @property
+    def samples_per_s(self) -> float | None:
+        """The estimate, over all ranks."""
+        return self.batch * self.cell.plan.cell.num_processes / self.estimate_s if self.estimate_s else None
+
+    @property
     def samples_per_unit_at_most(self) -> float | None:
         """Samples for one unit of the currency of ``price``."""
         if self.price is None or self.samples_per_s_at_most is None:
@@ -79,12 +88,23 @@ class PlannedRow:
         return self.samples_per_s_at_most * 3600 / (self.price * self.cell.plan.cell.num_processes)
 
 
-def rows(cells: Sequence[PlannedCell], device: DeviceSpec, price: float | None = None) -> list[PlannedRow]:
-    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or batch 1 if none."""
-    return [row for cell in cells if cell.forecast for row in _rows(cell, cell.forecast, device, price)]
+def rows(
+    cells: Sequence[PlannedCell],
+    device: DeviceSpec,
+    price: float | None = None,
+    paces: Mapping[str, Pace] = MappingProxyType({}),
+) -> list[PlannedRow]:
+    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or batch 1 if none.
+
+    Args:
+        paces: of the device, if runs on it were fitted.
+    """
+    return [row for cell in cells if cell.forecast for row in _rows(cell, cell.forecast, device, price, paces)]
 
 
-def _rows(cell: PlannedCell, forecast: Forecast, device: DeviceSpec, price: float | None) -> Iterator[PlannedRow]:
+def _rows(
+    cell: PlannedCell, forecast: Forecast, device: DeviceSpec, price: float | None, paces: Mapping[str, Pace]
+) -> Iterator[PlannedRow]:
     for batch in cell.plan.batches:
         number = max(1, cell.largest or 0) if batch == "probe" else batch
         needed = forecast.needed_bytes(number)
@@ -97,6 +117,7 @@ def _rows(cell: PlannedCell, forecast: Forecast, device: DeviceSpec, price: floa
             parts=forecast.parts(number),
             when=forecast.line(number).when,
             bounds=bounds(forecast, device, number),
+            estimate_s=estimate_s(work(forecast, number), paces),
             price=price,
         )
 
@@ -123,6 +144,13 @@ class Checked:
     least_s: float | None = None
     """The lower bound of the step; None where the rates of the device are not known."""
     step_s: float | None = None
+    estimate_s: float | None = None
+    """Of the step, from the other cells of the run; None where these are too few or too unlike."""
+
+    @property
+    def estimate_error(self) -> float | None:
+        """By which share the estimate is above the measured step."""
+        return self.estimate_s / self.step_s - 1 if self.estimate_s and self.step_s else None
 
     @property
     def error(self) -> float:
@@ -144,7 +172,7 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
     Args:
         rates: of the CPU that was measured, if known.
     """
-    found = []
+    found: list[Checked] = []
     for cell in summary.cells:
         forecast = forecasts.get(cell.cell.id)
         for row in cell.rows if forecast else ():
@@ -169,7 +197,17 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
                     step_s=row.measured.step_time_s_rank_max,
                 )
             )
-    return found
+    return _estimated(found, forecasts)
+
+
+def steps_of(checked: Iterable[Checked], forecasts: Mapping[str, Forecast]) -> list[Step]:
+    """The measured steps with their work, to estimate others from."""
+    return [Step(cell=one.cell, work=work(forecasts[one.cell], one.batch), step_s=one.step_s) for one in checked]
+
+
+def _estimated(checked: Sequence[Checked], forecasts: Mapping[str, Forecast]) -> list[Checked]:
+    estimates = left_out(steps_of(checked, forecasts))
+    return [replace(one, estimate_s=found) for one, found in zip(checked, estimates, strict=True)]
 
 
 def _device(row: Row, rates: Rates | None) -> DeviceSpec:
@@ -177,8 +215,8 @@ def _device(row: Row, rates: Rates | None) -> DeviceSpec:
     if row.device != "cpu":
         known = spec_of(row.accelerators[0]) if row.accelerators else None
         return known or DeviceSpec(name="unknown", memory_bytes=1, source="none")
-    given = rates.model_dump(exclude={"trials"}) if rates else {}
-    return DeviceSpec(name="CPU", memory_bytes=1, source="bench calibrate", **given)
+    bare = DeviceSpec(name="CPU", memory_bytes=1, source="bench calibrate")
+    return bare.model_copy(update=rates.of_a_device) if rates else bare
 
 
 def _counted_bytes(measured: Measured) -> int | None:

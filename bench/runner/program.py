@@ -31,7 +31,7 @@ BLOCK_BYTES = {"cuda": 512, "cpu": 64}
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sums the bytes of all storages that an operator makes, for as long as each lives.
+    """Sums the bytes of all storages that an operator makes, for as long as each lives, and the work of operators.
 
     Args:
         known: tensors whose storages do not count.
@@ -42,14 +42,17 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._block = BLOCK_BYTES[device]
         self._known = [tensor.untyped_storage() for tensor in known]
         self._storages: dict[int, object] = {id(storage): storage for storage in self._known}
-        self.live = self.peak = 0
+        self.live = self.peak = self.moved = self.operators = 0
         self.flops = Counter[str]()
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
-        for tensor in tree_leaves(out):
-            if isinstance(tensor, Tensor):
-                self._add(tensor.untyped_storage())
+        made = _tensors(out)
+        for tensor in made:
+            self._add(tensor.untyped_storage())
+        if not func.is_view:
+            self.operators += 1
+            self.moved += _bytes((*made, *_tensors((args, kwargs))))
         if (count := flop_registry.get(func._overloadpacket)) is not None:
             dtype = next(value.dtype for value in args if isinstance(value, Tensor))
             self.flops[str(dtype).removeprefix("torch.")] += count(*args, **(kwargs or {}), out_val=out)
@@ -125,6 +128,8 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
         ),
         input_bytes=_bytes(tree_leaves(sample)),
         flops={name: tuple(live.flops[name] for live in lives) for name in lives[0].flops},
+        moved_bytes=tuple(live.moved for live in lives),
+        operators=lives[0].operators,
         assumed=first.assumed,
         seconds=time.perf_counter() - start,
     )
@@ -134,8 +139,7 @@ def _step(
     model: nn.Module, forward: Forward, batch: Batch, units: list[nn.Module], device: Device
 ) -> tuple[_Trace, Live]:
     """Forward and backward once, watched."""
-    tensors = [part for part in tree_leaves(batch) if isinstance(part, Tensor)]
-    live = Live(device, [*model.parameters(), *model.buffers(), *tensors])
+    live = Live(device, [*model.parameters(), *model.buffers(), *_tensors(batch)])
     trace = _Trace(live)
     with _marked(model, units, trace.mark), Kernels(device) as kernels, live:
         loss = forward(model, batch)["loss"]
@@ -159,8 +163,8 @@ def _marked(model: nn.Module, units: list[nn.Module], mark: Callable[[Event, int
     def leaves(index: int, output: Any) -> None:
         mark("leave", index)
         if torch._C._current_graph_task_id() == -1:  # else backward repeats the forward
-            for tensor in tree_leaves(output):
-                if isinstance(tensor, Tensor) and tensor.requires_grad:
+            for tensor in _tensors(output):
+                if tensor.requires_grad:
                     tensor.register_hook(lambda _: mark("backward", index))  # type: ignore[no-untyped-call]
 
     def completes(index: int, parameter: Tensor) -> None:
@@ -197,6 +201,10 @@ def _batch(sample: Any, size: int) -> Any:
         lambda part: part.new_empty((size, *part.shape[1:]), device="meta") if isinstance(part, Tensor) else part,
         sample,
     )
+
+
+def _tensors(tree: Any) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
 def _bytes(tensors: Iterable[Any]) -> int:

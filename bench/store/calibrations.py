@@ -1,17 +1,21 @@
-"""What `bench calibrate` learnt, by machine: files of the user, outside of every run and repository.
+"""What `bench calibrate` learned, by machine: files of the user, outside of every run and repository.
 
 A run copies what is known of its machine into its own folder, so that its report is the same elsewhere.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import TypeVar
 
 from pydantic import ValidationError
 
-from bench.records.calibration import Calibration
+from bench.records.base import Frozen
+from bench.records.calibration import Calibration, Paces
 from bench.records.machine import Machine
 from bench.store import spool
+
+R = TypeVar("R", bound=Frozen)
 
 
 def folder(environment: Mapping[str, str] | None = None) -> Path:
@@ -25,19 +29,36 @@ def folder(environment: Mapping[str, str] | None = None) -> Path:
 
 def save(learnt: Calibration, state: Path) -> Path:
     """The file that was written; earlier ones stay."""
-    state.mkdir(parents=True, exist_ok=True)
-    file = state / f"calibration-{learnt.measured_at.replace(':', '').replace('+0000', 'Z')}.json"
-    spool.write(file, learnt)
-    return file
+    return _save(learnt, "calibration", learnt.measured_at, state)
 
 
 def newest(machine: Machine, state: Path) -> Calibration | None:
     """The latest one of a machine that is not unlike this one; None where there is none, or none can be read."""
-    found = []
-    for file in state.glob("calibration-*.json"):
+    found = [learnt for learnt in _read(state, "calibration", Calibration) if not learnt.machine.unlike(machine)]
+    return max(found, key=lambda learnt: learnt.measured_at, default=None)
+
+
+def save_paces(fitted: Paces, state: Path) -> Path:
+    """The file that was written; earlier ones stay."""
+    return _save(fitted, "paces", fitted.fitted_at, state)
+
+
+def paces(state: Path) -> list[Paces]:
+    """All that can be read, the latest first."""
+    return sorted(_read(state, "paces", Paces), key=lambda fitted: fitted.fitted_at, reverse=True)
+
+
+def _save(learnt: Frozen, kind: str, at: str, state: Path) -> Path:
+    state.mkdir(parents=True, exist_ok=True)
+    file = state / f"{kind}-{at.replace(':', '').replace('+0000', 'Z')}.json"
+    spool.write(file, learnt)
+    return file
+
+
+def _read(state: Path, kind: str, record: type[R]) -> Iterator[R]:
+    for file in state.glob(f"{kind}-*.json"):
         try:
-            if (learnt := spool.read(file, Calibration)) is not None and not learnt.machine.unlike(machine):
-                found.append(learnt)
+            if (learnt := spool.read(file, record)) is not None:
+                yield learnt
         except (ValidationError, OSError):
             continue  # of another version, or torn: it is as good as none
-    return max(found, key=lambda learnt: learnt.measured_at, default=None)

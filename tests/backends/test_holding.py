@@ -41,6 +41,8 @@ def program(device: str = "cuda") -> Program:
         ),
         input_bytes=10,
         flops={"bfloat16": (2000, 4000, 8000)},
+        moved_bytes=(30, 50, 90),
+        operators=7,
         seconds=0.0,
     )
 

@@ -9,6 +9,10 @@ from pathlib import Path
 import pytest
 from click.testing import Result
 from commands import MATRICES, bench
+from examples import CUDA_MACHINE
+
+from bench.machine import detect, record
+from bench.records.calibration import Paces
 
 pytestmark = pytest.mark.usefixtures("elsewhere")
 
@@ -117,6 +121,33 @@ def test_a_run_can_be_held_against_its_plan(tmp_path: Path) -> None:
     rows = json.loads(plan("--check", run, "--format", "json").stdout)
     assert (len(rows), rows[0]["confirmed"] in (True, False)) == (9, True)
     assert "Plan and measurement" in bench("report", str(run)).stdout  # the run's folder keeps the plan
+
+
+def test_a_run_teaches_a_plan_to_estimate_steps(matrix: Path) -> None:
+    state = matrix.with_name("state")
+    learned = bench("calibrate", "--from", str(ROOT / "reports" / "plan-tiny"))
+    assert learned.exit_code == 0, learned.output
+    (file,) = state.glob("paces-*.json")
+    assert "Of cells that are left out, estimates are off by" in learned.stdout
+    cells = ("workload.preset=tiny", "--select", "backend=fsdp2", "launch.num_processes=2", "matrix.batch=32")
+    fitted = Paces.model_validate_json(file.read_bytes())
+    for machine, known in ((CUDA_MACHINE, False), (record(detect()), True)):
+        file.write_text(fitted.model_copy(update={"machine": machine}).model_dump_json())
+        (row,) = json.loads(plan("backends", *cells, "--format", "json").stdout)
+        assert (row["step_s_estimated"] is not None) == known
+    shown = plan("backends", *cells, "--format", "md").stdout
+    assert "Time of a step: estimated" in shown
+    assert f"{fitted.steps} measured steps of plan-tiny, fitted at {fitted.fitted_at}" in shown
+    # The pace of this CPU is not that of another device.
+    assert "estimated" not in plan("backends", *cells, "--device", "H100", "--format", "md").stdout
+
+
+def test_one_cell_teaches_nothing(matrix: Path) -> None:
+    done = bench("calibrate", "--from", str(ROOT / "reports" / "cpu-tiny"))
+    assert done.exit_code == 2
+    assert "3 measured cells with a plan: too few" in done.stderr
+    done = bench("calibrate", str(matrix), "--from", str(ROOT / "reports" / "cpu-tiny"))
+    assert (done.exit_code, "it launches nothing" in done.stderr) == (2, True)
 
 
 def test_a_plan_is_of_a_matrix_or_of_a_run() -> None:

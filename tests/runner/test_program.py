@@ -94,3 +94,19 @@ def test_a_model_that_needs_numbers_says_so() -> None:
 
 def test_examples_can_be_traced() -> None:
     assert trace(example(), "cpu", (1, 2)).batches == (1, 2)
+
+
+def test_operators_and_the_bytes_that_they_move_are_counted() -> None:
+    one, other = torch.ones(4, 8), torch.ones(8, 2)
+    live = Live("cpu", [one, other])
+    with live:
+        (one @ other).view(8)  # a view moves nothing
+    assert (live.operators, live.moved) == (1, 4 * (32 + 16 + 8))
+
+
+def test_work_grows_with_the_batch_and_with_what_is_computed_again() -> None:
+    plain, again = (trace(cell_of(attention="sdpa", grad_ckpt=on), "cpu", (2, 4, 6)) for on in (False, True))
+    low, high = (later - earlier for earlier, later in pairwise(plain.moved_bytes))
+    assert high == pytest.approx(low, rel=0.001)
+    assert plain.operators < again.operators
+    assert plain.moved_bytes[0] < again.moved_bytes[0]

@@ -4,7 +4,7 @@ from pathlib import Path
 
 from examples import CUDA_MACHINE, MACHINE
 
-from bench.records.calibration import Calibration
+from bench.records.calibration import Calibration, Pace, Paces
 from bench.store import calibrations
 
 LEARNT = Calibration(
@@ -25,6 +25,25 @@ def test_the_newest_calibration_of_this_machine_counts(tmp_path: Path) -> None:
 def test_a_file_that_cannot_be_read_is_as_good_as_none(tmp_path: Path) -> None:
     calibrations.save(LEARNT, tmp_path).write_text("{")
     assert calibrations.newest(MACHINE, tmp_path) is None
+
+
+def test_the_latest_paces_come_first(tmp_path: Path) -> None:
+    pace = Pace(seconds=0.5, least=1.0, most=2.0)
+    first = Paces(
+        machine=MACHINE,
+        fitted_at="2030-01-02T03:04:05+00:00",
+        runs=("a",),
+        steps=9,
+        paces={"operators": pace},
+        off_median=0.1,
+        off_worst=0.2,
+    )
+    second = first.model_copy(update={"fitted_at": "2030-02-01T00:00:00+00:00"})
+    files = [calibrations.save_paces(each, tmp_path) for each in (first, second)]
+    (tmp_path / "paces-torn.json").write_text("{")
+    calibrations.save(LEARNT, tmp_path)
+    assert files[0].name == "paces-2030-01-02T030405Z.json"
+    assert calibrations.paces(tmp_path) == [second, first]
 
 
 def test_a_variable_chooses_the_folder() -> None:

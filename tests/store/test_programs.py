@@ -20,6 +20,8 @@ ONE = Program(
     moments=(Moment(event="turn", index=None, peak_bytes=(1, 2), live_bytes=(1, 2)),),
     input_bytes=1,
     flops={},
+    moved_bytes=(1, 2),
+    operators=1,
     seconds=0.0,
 )
 

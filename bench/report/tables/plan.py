@@ -5,12 +5,18 @@ from statistics import median
 
 from pydantic import JsonValue
 
+from bench.records.calibration import Paces
 from bench.records.devices import DeviceSpec
 from bench.records.forecast import PARTS
 from bench.report.plan import OFF, Checked, PlannedCell, PlannedRow
 from bench.report.tables.table import Column, Table, table_of
 from bench.units import UNKNOWN, counted, memory_size, ms, percent, rate, size
 
+ESTIMATED = (
+    "step, estimated: from the steps of the run's other cells and the work of this one: operations, bytes that"
+    " operators move, bytes that ranks send, and calls of operators. n/a where the other cells are too few, or their"
+    " work is of another kind or size."
+)
 FITS = {"yes": "yes", "close": "close", "no": "NO"}
 
 
@@ -28,12 +34,20 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
     return said
 
 
-def tables(rows: Sequence[PlannedRow], device: DeviceSpec) -> list[Table]:
-    """Memory at its peak by part, the largest batches, and the bounds if the rates of the device are known."""
+def tables(rows: Sequence[PlannedRow], device: DeviceSpec, fitted: Paces | None = None) -> list[Table]:
+    """Memory at its peak by part, the largest batches, and of the time what is known: bounds, estimates.
+
+    Args:
+        fitted: where the estimates of ``rows`` come from.
+    """
     if not rows:
         return []
-    timed = any(row.bounds.step_s is not None for row in rows)
-    return [_memory(rows), _batches(rows), *([_time(rows, device)] if timed else [])]
+    found = [_memory(rows), _batches(rows)]
+    if any(row.bounds.step_s is not None for row in rows):
+        found.append(_time(rows, device))
+    if fitted is not None:
+        found.append(_estimates(rows, fitted))
+    return found
 
 
 def _memory(rows: Sequence[PlannedRow]) -> Table:
@@ -114,6 +128,25 @@ def _time(rows: Sequence[PlannedRow], device: DeviceSpec) -> Table:
     )
 
 
+def _estimates(rows: Sequence[PlannedRow], fitted: Paces) -> Table:
+    return table_of(
+        "Time of a step: estimated",
+        rows,
+        [
+            Column[PlannedRow]("cell", lambda row: row.cell.plan.label),
+            Column[PlannedRow]("batch", lambda row: str(row.batch), numeric=True),
+            Column[PlannedRow]("step, ms", lambda row: ms(row.estimate_s), numeric=True),
+            Column[PlannedRow]("samples/s", lambda row: rate(row.samples_per_s), numeric=True),
+        ],
+        notes=(
+            f"From {counted(fitted.steps, 'measured step')} of {', '.join(fitted.runs)}, fitted at {fitted.fitted_at}."
+            " Of cells that were left out of the fit, estimates were off by"
+            f" {percent(fitted.off_median)} in the median and {percent(fitted.off_worst)} at most. n/a: the work is of"
+            " another kind or size than what was measured.",
+        ),
+    )
+
+
 def records(rows: Sequence[PlannedRow], cells: Sequence[PlannedCell]) -> list[dict[str, JsonValue]]:
     """One flat record a row, for other programs; base units. A cell without a forecast has one with the reason."""
     planned = [_record(row) for row in rows]
@@ -143,6 +176,8 @@ def _record(row: PlannedRow) -> dict[str, JsonValue]:
         "step_s_at_least": row.bounds.step_s,
         "binds": row.bounds.binds,
         "samples_per_s_global_at_most": row.samples_per_s_at_most,
+        "step_s_estimated": row.estimate_s,
+        "samples_per_s_global_estimated": row.samples_per_s,
         "samples_per_unit_at_most": row.samples_per_unit_at_most,
         "third_batch_apart": row.cell.forecast.apart if row.cell.forecast else None,
         "reason": None,
@@ -155,14 +190,22 @@ def verdict(checked: Sequence[Checked]) -> str:
         return "Nothing that was measured has a plan."
     errors = [abs(one.error) for one in checked]
     refuted = sum(not one.confirmed for one in checked)
-    return (
+    said = (
         f"{counted(len(checked), 'peak')}: median error {percent(median(errors))}, worst {percent(max(errors))}."
         f" {refuted} refuted: further from the plan than {percent(OFF)}."
     )
+    if off := [abs(one.estimate_error) for one in checked if one.estimate_error is not None]:
+        estimates = counted(len(off), "estimate")
+        said += f" {estimates} of steps: median error {percent(median(off))}, worst {percent(max(off))}."
+    return said
 
 
 def check_table(checked: Sequence[Checked]) -> Table:
     """One row for each measured peak."""
+    estimates = [
+        Column[Checked]("step, estimated, ms", lambda one: ms(one.estimate_s), numeric=True),
+        Column[Checked]("its error", lambda one: _signed(one.estimate_error), numeric=True),
+    ]
     return table_of(
         "Plan and measurement",
         checked,
@@ -171,10 +214,11 @@ def check_table(checked: Sequence[Checked]) -> Table:
             Column[Checked]("planned", lambda one: size(one.planned_bytes), numeric=True),
             Column[Checked]("measured", lambda one: size(one.measured_bytes), numeric=True),
             Column[Checked]("of", lambda one: "tensors" if one.tensors else "data segment"),
-            Column[Checked]("error", lambda one: f"{one.error * 100:+.1f} %", numeric=True),
+            Column[Checked]("error", lambda one: _signed(one.error), numeric=True),
             Column[Checked]("peak in", lambda one: one.when),
             Column[Checked]("step, at least, ms", lambda one: ms(one.least_s), numeric=True),
             Column[Checked]("step, ms", lambda one: ms(one.step_s), numeric=True),
+            *(estimates if any(one.estimate_s for one in checked) else []),
             Column[Checked]("verdict", lambda one: "CONFIRMED" if one.confirmed else "REFUTED"),
         ],
         notes=(
@@ -183,8 +227,13 @@ def check_table(checked: Sequence[Checked]) -> Table:
             " plan does not predict.",
             "step, at least: the larger of compute, memory traffic and communication at the device's peak rates; n/a"
             " where these are not known. On a CPU, `bench calibrate` measures them. The verdict is on the peak.",
+            *([ESTIMATED] if any(one.estimate_s for one in checked) else []),
         ),
     )
+
+
+def _signed(share: float | None) -> str:
+    return UNKNOWN if share is None else f"{share * 100:+.1f} %"
 
 
 def check_records(checked: Sequence[Checked]) -> list[dict[str, JsonValue]]:
@@ -202,6 +251,7 @@ def check_records(checked: Sequence[Checked]) -> list[dict[str, JsonValue]]:
             "confirmed": one.confirmed,
             "step_s_at_least": one.least_s,
             "step_time_s_rank_max": one.step_s,
+            "step_s_estimated": one.estimate_s,
         }
         for one in checked
     ]
@@ -215,6 +265,7 @@ def columns(checked: Sequence[Checked]) -> dict[tuple[str, int], dict[str, JsonV
             "plan_error": one.error,
             "plan_confirmed": one.confirmed,
             "step_s_at_least": one.least_s,
+            "step_s_estimated": one.estimate_s,
         }
         for one in checked
     }
