@@ -79,8 +79,10 @@ perf-probe: install ## What a certified batch costs against a loop of launches
 perf-compare: install ## Whether the words of a report can be believed on this machine (an hour or two)
 	$(BIN)/python tests/perf/compare_trials.py --table reports/compare_trials.md
 
-perf-plan: install ## Whether bench plan predicts memory, with every backend on two CPU ranks (half an hour)
-	$(BIN)/python tests/perf/plan_peaks.py --table plan_peaks.md
+perf-plan: install ## Whether bench plan predicts memory and time, with every backend on two CPU ranks (an hour)
+	$(BIN)/bench calibrate
+	for matrix in tests/perf/plans/*.yaml; do run=reports/$$(basename $$matrix .yaml); \
+	  $(BIN)/bench run $$matrix --out $$run --rerun all; $(BIN)/bench plan --check $$run; $(BIN)/bench report $$run; done
 
 perf-plan-search: install ## What a plan is worth to a search: ten cells with a memory limit (a quarter of an hour)
 	$(BIN)/python tests/perf/plan_search.py --log plan_search.jsonl --table plan_search.md
