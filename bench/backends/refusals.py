@@ -37,7 +37,7 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
         return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
     if train.optimizer == "muon" and traits.flattens_weights:
         return (
-            f"Muon orthogonalises whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"
+            f"Muon orthogonalizes whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"
             " single, ddp or fsdp2"
         )
     if train.compile == "model" and backend_of(cell).sharding not in NOT_SHARDED:

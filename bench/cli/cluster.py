@@ -32,7 +32,12 @@ Where = Annotated[
     ),
 ]
 Jobs = Annotated[
-    int, typer.Option(metavar="N", min=1, help="With slurm: so many jobs share the cells and work at a time.")
+    int,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="With --launcher slurm: the number of jobs that share the cells and run at the same time.",
+    ),
 ]
 Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of a job (slurm.nodes).  [default: 1]")]
 GpusPerNode = Annotated[int | None, typer.Option(metavar="N", help="GPUs of each node (slurm.gpus_per_node).")]
@@ -72,9 +77,13 @@ class Place:
     def check(self, plans: "Sequence[CellPlan]", isolation: str) -> None:
         """Raises InputError for options that do not go together."""
         if self.jobs > 1 and self.launcher != "slurm":
-            raise InputError("shares the cells among jobs of Slurm", where="--jobs", fix="add --launcher slurm")
+            raise InputError("works only with Slurm", where="--jobs", fix="add --launcher slurm")
         if self.jobs > 1 and self.alone:
-            raise InputError("compares cells that other jobs measure", where=self.alone, fix="leave out --jobs")
+            raise InputError(
+                "cannot be combined with --jobs: one job must measure all the cells that it compares",
+                where=self.alone,
+                fix="leave out --jobs",
+            )
         if isolation == "launch" and any(plan.cell.num_nodes > 1 for plan in plans):
             raise InputError("several nodes need rank servers", where="--isolation launch", fix="use --isolation fork")
 

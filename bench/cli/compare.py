@@ -28,7 +28,8 @@ def compare(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="How much runs of the same code differ on this machine: 2%.  [default: estimated from the steps]",
+            help="Standard deviation of the step time between runs of the same code on this machine: 2%."
+            "  [default: estimated from the steps]",
         ),
     ] = None,
     same_within: Annotated[

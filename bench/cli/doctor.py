@@ -111,7 +111,8 @@ def _shared_memory(hardware: Hardware, ranks: int) -> list[Finding]:
     if total >= ranks * SHARED_BYTES:
         return [Finding("shared memory", True, words)]
     fix = (
-        f"have {memory_size(ranks * SHARED_BYTES)}: in a container by --shm-size; or set measure.dataloader_workers: 0"
+        f"{memory_size(ranks * SHARED_BYTES)} needed: start a container with --shm-size,"
+        " or set measure.dataloader_workers: 0"
     )
     return [Finding("shared memory", False, f"{words}; {fix}")]
 

@@ -56,7 +56,7 @@ def plan(
         Path | None,
         typer.Option(
             metavar="RUN",
-            help="Hold the plan against what this run measured, and keep it in the run's folder for reports.",
+            help="Compare the plan with what this run measured, and keep it in the run's folder for reports.",
         ),
     ] = None,
     format_: Annotated[
@@ -297,6 +297,6 @@ def forecasts_of(cells: "Sequence[Cell]", device: "Device", workload: str, folde
         nonlocal done
         done += 1
         took = f" in {found.seconds:.0f} s" if isinstance(found, Program) else ""
-        typer.echo(f"bench: traced program {done}, of at most {number}{took}", err=True)
+        typer.echo(f"bench: traced model {done}, of at most {number}{took}", err=True)
 
     return forecasts.forecasts_of(cells, device, workload, folder, finished, patience_s=PATIENCE_S)

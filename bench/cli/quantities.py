@@ -17,7 +17,7 @@ def share(option: str, text: str) -> float:
     except ValueError:
         value = -1.0
     if not 0 <= value < (10 if percent else 1):
-        raise InputError(f"{text!r} is not a share", where=option, allowed="5% or 0.05")
+        raise InputError(f"{text!r} is not a percentage or a fraction", where=option, allowed="5% or 0.05")
     return value
 
 

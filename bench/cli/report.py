@@ -61,14 +61,14 @@ def report(
         str | None,
         typer.Option(
             metavar="AXIS",
-            help="The axis whose values to compare. The advice picks the best of them.  [default: backend]",
+            help="The axis whose values to compare. The report recommends the best of them.  [default: backend]",
         ),
     ] = None,
     choice: Annotated[
         list[str] | None,
         typer.Option(
             metavar="NAME",
-            help="A setting of which the advice picks the best value. Each value of the others gets its own answer."
+            help="An axis whose best value the report recommends. Each value of the others gets its own answer."
             " May be repeated.  [default: the choices of the matrix]",
         ),
     ] = None,

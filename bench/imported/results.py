@@ -78,7 +78,9 @@ def _result(row: Given, at: str, devices: int) -> Result:
     }
     if reserved := [name for name in options if name not in fields.OPTIONS and name in fields.FIELDS]:
         raise InputError(
-            f"workload.{reserved[0]} is the field {reserved[0]!r}", where=row.place(f"workload.{reserved[0]}")
+            f"workload.{reserved[0]} has the name of a field of bench",
+            where=row.place(f"workload.{reserved[0]}"),
+            fix=f"name the column {reserved[0]}",
         )
     of_cell = _of_cell(row)
     cell = Cell(

@@ -22,7 +22,7 @@ def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], ex
         met = _meets(points, condition, where)
         points = [point for point, keep in zip(points, met, strict=True) if keep]
         if not points:
-            raise InputError("leaves nothing", where=where, fix="a cell must pass every --select")
+            raise InputError("no cell is left", where=where, fix="a cell must match --backend and every --select")
     for text in exclude:
         where = f"--exclude {text!r}"
         conditions = [_meets(points, condition, where) for condition in text.split()]

@@ -14,11 +14,11 @@ from bench.runner.closure import Closure, loss_of
 
 
 class GatheredMuon(Muon):
-    """`torch.optim.Muon` that orthogonalises whole matrices, also where a rank holds only a shard of them.
+    """`torch.optim.Muon` that orthogonalizes whole matrices, also where a rank holds only a shard of them.
 
     Over DTensors, torch 2.13 sums partial products in bf16: after 20 steps of a small model, its weights differ by 6e-4
     from those of one process, and each matrix takes over ten collectives a step. Here momentum stays sharded, and each
-    update is gathered once. Every rank orthogonalises all of it and applies its own shard.
+    update is gathered once. Every rank orthogonalizes all of it and applies its own shard.
     """
 
     @torch.no_grad()
@@ -40,7 +40,7 @@ class GatheredMuon(Muon):
 
 
 def _orthogonal(update: Tensor, group: dict[str, Any]) -> Tensor:
-    """The whole update orthogonalised, sharded as it was."""
+    """The whole update orthogonalized, sharded as it was."""
     whole = update.full_tensor() if isinstance(update, DTensor) else update
     result = _zeropower_via_newtonschulz(whole, group["ns_coefficients"], group["ns_steps"], group["eps"])
     if isinstance(update, DTensor):  # without a source rank, each rank takes its shard of its own result

@@ -55,7 +55,7 @@ def _muon(
     chosen = list(matrices(model, units))
     if not chosen:
         raise InputError(
-            f"muon has nothing to step: the workload's units, {', '.join(units) or 'none'}, hold no trained matrix",
+            f"muon finds no matrix to update in the workload's units ({', '.join(units) or 'none'})",
             field="train.optimizer",
             fix="name the classes of the model's layers in the workload's units, or use adamw",
         )

@@ -140,7 +140,8 @@ def work_of(task: workloads.Workload) -> Work | None:
         return Work(**stated) if stated else None
     except (AttributeError, TypeError, ValueError) as error:
         raise WorkloadError(
-            f"the workload states no possible FLOPs and tokens of a sample: {str(error).splitlines()[0]}",
+            "flops_per_sample() or tokens_per_sample() of the workload returned an invalid value:"
+            f" {str(error).splitlines()[0]}",
             allowed=["flops_per_sample() with integers step and recomputed < step", "tokens_per_sample(): an integer"],
         ) from error
 

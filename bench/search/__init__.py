@@ -108,7 +108,7 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
         of = counted(answers.points, "fresh point") + (
             f" at multiples of {goal.granularity}" if goal.granularity > 1 else ""
         )
-        yield f"{best.batch} is fastest at {rate(best.samples_per_s)} samples/s, of {of}{_even(best)}"
+        yield f"{best.batch} is fastest at {rate(best.samples_per_s)} samples/s, of {of}{_within_noise(best)}"
     if safe and best and safe.batch != best.batch:
         yield f"{safe.batch} is fastest within the headroom at {rate(safe.samples_per_s)} samples/s"
     if best and best.held is not None and answers.peak_spread and f"{answers.peak_spread:.1%}" != "0.0%":
@@ -124,5 +124,5 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
         yield f"{listed} fits but thrashes" if len(thrashing) == 1 else f"{listed} fit but thrash"
 
 
-def _even(answer: Answer) -> str:
-    return f", even with {', '.join(map(str, answer.even_with))} within the noise" if answer.even_with else ""
+def _within_noise(answer: Answer) -> str:
+    return f", within noise of {', '.join(map(str, answer.even_with))}" if answer.even_with else ""

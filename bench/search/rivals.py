@@ -1,9 +1,9 @@
-"""The final of a search: which batches to measure in full before best and safe are named, and which of them are even.
+"""The final of a search: which batches to measure in full before best and safe are named, and which differ by noise.
 
 Only full attempts are compared for the answer. A rate of three steps after one scatters, and is too low by a share that
 differs from batch to batch, so every batch whose short rate comes close enough to the fastest full one is measured in
 full, too, the most promising first. On a flat curve all batches come close: the final ends with `FINALISTS` full
-measurements that are even. Of even batches, the one with the highest full rate is named, and the others are listed.
+measurements within noise of each other. Of these, the one with the highest full rate is named; the others are listed.
 """
 
 import math
@@ -19,7 +19,7 @@ RIVAL = 0.08
 """Share by which a short rate, on the scale of full ones, may be lower than the fastest full rate: two standard
 deviations of the mean of three steps that vary by 5 %, and 2 % for a bias that differs between batches."""
 FINALISTS = 4
-"""Number of even batches measured in full after which the final ends."""
+"""Number of batches within noise of each other, measured in full, after which the final ends."""
 SAME = 0.01
 """Batches nearer to each other than this share of their size count as one: the larger cannot be faster by more than
 this, because a step does not get shorter with the batch."""
@@ -61,8 +61,8 @@ def next_finalist(batches: Batches) -> tuple[int, str] | None:
             if leader is not None:
                 return leader.batch, f"measuring the {name} batch of the short attempts in full"
             continue
-        even = [point for point in sound.values() if point.full and _even(point, leader)]
-        if len(even) < FINALISTS and (rival := _rival(group, leader)):
+        close = [point for point in sound.values() if point.full and _within_noise(point, leader)]
+        if len(close) < FINALISTS and (rival := _rival(group, leader)):
             return rival.batch, f"it may be faster than {leader.batch}: measuring both in full"
     return None
 
@@ -100,7 +100,7 @@ def _fastest(points: Mapping[int, Point], *, full: bool) -> Point | None:
     return max(measured or points.values(), key=lambda point: (point.rate, -point.batch), default=None)
 
 
-def _even(one: Point, other: Point) -> bool:
+def _within_noise(one: Point, other: Point) -> bool:
     """Whether the 95 % interval of the ratio of two full rates contains 1."""
     error = math.hypot(one.error, other.error, QUIET, QUIET)
     return abs(math.log(one.rate / other.rate)) <= student_t(math.inf, CONFIDENCE) * error
@@ -114,5 +114,5 @@ def _answer(point: Point, batches: Batches) -> Answer:
         held=point.held,
         may_hold=point.may_hold,
         confirmed=point.full,
-        even_with=tuple(other.batch for other in others if point.full and _even(point, other)),
+        even_with=tuple(other.batch for other in others if point.full and _within_noise(point, other)),
     )

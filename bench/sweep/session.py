@@ -166,7 +166,7 @@ def _check_not_hidden(folder: Path) -> None:
     found = PathFinder.find_spec("bench", [str(folder)])
     if found is not None and found.origin and not Path(found.origin).samefile(bench.__file__):
         raise InputError(
-            "hides bench from the processes that it starts in this folder",
+            "hides the bench package: processes started in this folder would import this file instead",
             where=found.origin,
             fix="rename it, or run bench from another folder",
         )

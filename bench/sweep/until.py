@@ -104,7 +104,7 @@ def go_on(sweep: Sweep, wish: Wish) -> Until:
 def _check_alone(sweep: Sweep) -> None:
     if not all(sweep.share.takes(plan.cell.slug) for plan in sweep.plans):
         raise InputError(
-            "compares cells that another job measures",
+            "cannot start: another job measures some of these cells",
             where="--until",
             fix=f"wait for it, or end it with `bench cancel {sweep.store.root}`",
         )

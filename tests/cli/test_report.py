@@ -207,7 +207,7 @@ def test_an_unreadable_matrix_does_not_stop_a_report(killed: Store, content: str
     assert done.exit_code == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"bench: run/matrix.yaml cannot be read ({problem}")
-    assert line.endswith("): cells without a result are not known, and claims are not judged")
+    assert line.endswith("): the report cannot list missing cells or check claims")
     assert "## Raw matrix" in done.stdout
     assert "## Not measured" not in done.stdout
 

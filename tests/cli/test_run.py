@@ -161,9 +161,9 @@ def test_a_dry_run_shows_how_often_each_attempt_is_launched(monkeypatch: pytest.
     [
         (["--until", "0"], "--until: '0' is out of range\n  allowed: 0.01% or more, and below 100%: 2%"),
         (["--until", "100%"], "--until: '100%' is out of range"),
-        (["--until", "abc"], "--until: 'abc' is not a share\n  allowed: 5% or 0.05"),
-        (["--until", "2"], "--until: '2' is not a share\n  allowed: 5% or 0.05"),
-        (["--until", "nan"], "--until: 'nan' is not a share"),
+        (["--until", "abc"], "--until: 'abc' is not a percentage or a fraction\n  allowed: 5% or 0.05"),
+        (["--until", "2"], "--until: '2' is not a percentage or a fraction\n  allowed: 5% or 0.05"),
+        (["--until", "nan"], "--until: 'nan' is not a percentage or a fraction"),
         (["--until", "2%", "--budget", "soon"], "--budget: 'soon' is not a time\n  allowed: 90s, 20m or 2h, above 0"),
         (["--until", "2%", "--budget", "0"], "--budget: '0' is not a time"),
         (["--until", "2%", "--budget", "-5m"], "--budget: '-5m' is not a time"),

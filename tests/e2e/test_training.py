@@ -72,7 +72,7 @@ def test_nothing_failed_but_what_is_refused(results: list[Result]) -> None:
     assert {result.attempt.cell.backend for result in skipped} == {"fsdp", "zero2"}
     for result in skipped:
         assert isinstance(result.outcome, Skipped)
-        assert "Muon orthogonalises whole matrices" in result.outcome.reason
+        assert "Muon orthogonalizes whole matrices" in result.outcome.reason
     others = [result for result in results if result not in skipped]
     assert {result.outcome.kind for result in others} == {"ok"}, [result.outcome for result in others]
 

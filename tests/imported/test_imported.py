@@ -472,7 +472,7 @@ CASES = [
     Case(
         "setting in disguise",
         row("a,1,1,3", "backend,batch,step_time_s,workload.backend\n"),
-        ("is the field 'backend'",),
+        ("workload.backend has the name of a field of bench", "name the column backend"),
     ),
     Case(
         "comment twice", "# source: x\n# source: y\n" + GOOD, ("table.csv:2", "'source' is given twice", "table.csv:1")

@@ -28,7 +28,7 @@ def sizes(config: Pi07Config) -> dict[str, int]:
     }
 
 
-def randomise(module: nn.Module, std: float = 0.2) -> None:
+def randomize(module: nn.Module, std: float = 0.2) -> None:
     torch.manual_seed(0)
     for parameter in module.parameters():
         nn.init.normal_(parameter, std=std)
@@ -66,7 +66,7 @@ def test_a_text_layer_is_gemma_3s(attention: str, index: int, base: float) -> No
     reference = Gemma3TextConfig(**sizes(config), query_pre_attn_scalar=config.head_dim, sliding_window=4096)
     reference._attn_implementation = "eager"
     theirs, ours = Gemma3DecoderLayer(reference, index).eval(), InterleavedLayer(config, index).eval()
-    randomise(theirs)
+    randomize(theirs)
     copy(
         theirs,
         ours.backbone_layer,
@@ -90,7 +90,7 @@ def test_without_the_extra_norms_a_text_layer_is_the_first_gemmas() -> None:
     reference = GemmaConfig(**sizes(GEMMA), hidden_activation="gelu_pytorch_tanh")
     reference._attn_implementation = "eager"
     theirs, ours = GemmaDecoderLayer(reference, 0).eval(), InterleavedLayer(GEMMA, 5).eval()
-    randomise(theirs, std=0.05)  # without a norm behind its branches the layer's output grows with their weights
+    randomize(theirs, std=0.05)  # without a norm behind its branches the layer's output grows with their weights
     names = {
         "self_attn.": "",
         "input_layernorm": "pre_attention_norm",
@@ -116,7 +116,7 @@ def test_with_one_frame_a_vision_layer_is_siglips(attention: str, space_time: bo
     )
     reference._attn_implementation = "eager"
     theirs, ours = SiglipEncoderLayer(reference).eval(), VisionLayer(config, space_time=space_time).eval()
-    randomise(theirs)
+    randomize(theirs)
     names = {
         "self_attn.": "",
         "out_proj": "o_proj",

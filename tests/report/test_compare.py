@@ -243,7 +243,7 @@ def test_a_share_that_is_none_is_one_message(tmp_path: Path, option: str, text: 
     folder = store(tmp_path / "run", run())
     done = bench(folder, folder, option, text)
     assert done.exit_code == 2
-    assert f"bench: {option}: {text!r} is not a share" in done.stderr
+    assert f"bench: {option}: {text!r} is not a percentage or a fraction" in done.stderr
 
 
 def test_given_noise_decides(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_the_page_says_what_cannot_fit_and_what_is_not_planned() -> None:
     )
     cells = [planned("probe", capacity=500), unplanned]
     said = " ".join(tables.sentences(cells, DEVICE, 2))
-    assert "At a third batch, traced peaks differ from the lines by at most 0.0 %." in said
+    assert "At a third batch, traced peaks differ from the linear prediction by at most 0.0 %." in said
     assert "Cannot fit at any batch: ddp." in said
     assert "Not planned: fsdp: muon keeps other state than AdamW." in said
     listed = rows(cells, DEVICE, price=2.0)

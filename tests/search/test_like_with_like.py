@@ -142,4 +142,6 @@ def test_a_long_flat_curve_is_not_measured_everywhere() -> None:
         found = search(curve, 0.05, [], random.Random(seed))
         assert found.full <= 7
         assert found.verdict.best is not None
-        assert found.verdict.best.even_with
+        others = ", ".join(map(str, found.verdict.best.even_with))
+        assert others
+        assert f", within noise of {others}" in found.verdict.why

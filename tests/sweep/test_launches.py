@@ -239,7 +239,7 @@ def test_the_jobs_of_one_command_share_a_budget(tmp_path: Path) -> None:
 
 
 def test_precision_is_not_asked_for_where_another_job_measures(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="compares cells that another job measures"):
+    with pytest.raises(InputError, match="cannot start: another job measures some of these cells"):
         went_on(tmp_path / "run", [DDP, FSDP], Ordered(), lambda _: [], takes=lambda slug: slug.startswith("ddp"))
 
 

@@ -21,7 +21,7 @@ def test_a_file_of_the_users_that_hides_bench_is_named(tmp_path: Path) -> None:
     _check_not_hidden(Path(bench.__file__).parent.parent)
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "bench.py").write_text("")
-    with pytest.raises(InputError, match=r"mine/bench\.py: hides bench from the processes"):
+    with pytest.raises(InputError, match=r"mine/bench\.py: hides the bench package: processes started in"):
         _check_not_hidden(tmp_path / "mine")
 
 

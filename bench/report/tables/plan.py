@@ -29,7 +29,9 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
     if any(cell.forecast and cell.forecast.assumed for cell in cells):
         said.append("The model asks about values of tensors, which a plan lacks: every such question got a yes.")
     if known := [cell.forecast.apart for cell in cells if cell.forecast]:
-        said.append(f"At a third batch, traced peaks differ from the lines by at most {percent(max(known))}.")
+        said.append(
+            f"At a third batch, traced peaks differ from the linear prediction by at most {percent(max(known))}."
+        )
     said += [f"Not planned: {cell.plan.label}: {cell.reason}." for cell in cells if cell.reason]
     return said
 

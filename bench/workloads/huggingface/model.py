@@ -89,7 +89,7 @@ def _check(before: Tensor, loss: Tensor) -> None:
         raise InputError(
             "forward drew random numbers: losses would differ between backends",
             field="workload",
-            fix="set what is random in the model's config to 0, such as dropout in a config inside it",
+            fix="set all random settings of the model's config to 0, also in nested configs",
         )
     if not loss.isfinite():
         raise InputError(
