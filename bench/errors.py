@@ -5,6 +5,8 @@ from difflib import get_close_matches
 
 CUT = " … "
 """Replaces what a shortened message leaves out."""
+MORE = " …"
+"""Ends a text whose end is left out."""
 
 
 class InputError(Exception):
@@ -60,6 +62,12 @@ def one_line(text: str, limit: int | None = None) -> str:
     if limit is None or len(line) <= limit:
         return line
     return _head(line, limit - limit // 3 - len(CUT)) + CUT + _tail(line, limit // 3)
+
+
+def beginning(text: str, limit: int) -> str:
+    """``text`` on one line; one that is longer than ``limit`` ends after a whole word, with `MORE`."""
+    line = one_line(text)
+    return line if len(line) <= limit else _head(line, limit - len(MORE)).rstrip(" ,;:") + MORE
 
 
 def _head(line: str, room: int) -> str:

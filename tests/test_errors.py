@@ -2,7 +2,7 @@
 
 import pytest
 
-from bench.errors import CUT, InputError, one_line
+from bench.errors import CUT, MORE, InputError, beginning, one_line
 
 
 def test_a_short_text_stays_as_it_is() -> None:
@@ -18,6 +18,17 @@ def test_a_long_text_keeps_whole_words_of_both_ends(limit: int) -> None:
     head, tail = shown.split(CUT)
     assert text.startswith(f"{head} ")
     assert text.endswith(f" {tail}")
+
+
+@pytest.mark.parametrize("limit", range(20, 120, 7))
+def test_the_beginning_of_a_text_ends_after_a_whole_word(limit: int) -> None:
+    text = ", ".join(f"word{number}" for number in range(100))
+    shown = beginning(text, limit)
+    assert len(shown) <= limit
+    assert shown.endswith(MORE)
+    assert text.startswith(f"{shown.removesuffix(MORE)}, ")
+    assert beginning("a  short\none", 20) == "a short one"
+    assert beginning("x" * 500, limit) == "x" * (limit - len(MORE)) + MORE
 
 
 @pytest.mark.parametrize("text", ["x" * 500, f"a {'x' * 500} b", f"/{'folder/' * 80}file.yaml:7"])

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from pydantic import JsonValue
 
-from bench.errors import one_line
+from bench.errors import beginning, one_line
 from bench.records.verdict import Stopped, Verdict
 from bench.report.rows import Row, Summary
 from bench.units import UNKNOWN, memory_needed, memory_size
@@ -59,8 +59,8 @@ def caption(name: str) -> str:
 
 
 def short_reason(reason: str | None) -> str:
-    """A reason on one line, no longer than `REASON_LIMIT`; empty where there is none."""
-    return one_line(reason or "", REASON_LIMIT)
+    """A reason on one line, of which what follows `REASON_LIMIT` is left out; empty where there is none."""
+    return beginning(reason or "", REASON_LIMIT)
 
 
 def search_end(verdict: Verdict | Stopped, needs_bytes: int | None = None) -> str:

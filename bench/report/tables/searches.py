@@ -50,7 +50,9 @@ def _of_safe(search: _Search, words: Callable[[Answer], str]) -> str:
 
 
 def _reason(search: _Search) -> str:
-    return short_reason(search_end(search.probe.found, search.probe.needs_bytes))
+    """Whole where it is bench's own sentence, whose end may say what to do; shortened where it is an error's."""
+    said = search_end(search.probe.found, search.probe.needs_bytes)
+    return said if isinstance(search.probe.found, Verdict) else short_reason(said)
 
 
 COLUMNS: tuple[Column[_Search], ...] = (

@@ -7,6 +7,7 @@ from examples import CUDA_MACHINE, ok, on_terminal, rank, result, vram, world
 
 from bench.records.outcome import Oom, Result
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
+from bench.report.naming import REASON_LIMIT
 from bench.report.render import markdown, terminal
 from bench.report.tables import sections
 from bench.report.tables.searches import searches
@@ -78,6 +79,21 @@ def test_a_terminal_says_why_each_search_ended() -> None:
     ]
     (probe,) = terminal.mark_up(searches(probes[1:]))[2:]
     assert str(probe) == "ddp: batch 1 does not fit"
+
+
+def test_a_searchs_own_reason_is_whole_and_the_reason_of_an_error_loses_its_end() -> None:
+    cell, words = result().attempt.cell, " ".join(f"word{number}" for number in range(60))
+    verdict = Verdict(
+        max_batch_per_rank=None, certificate="nothing_fits", fits=None, fails=1, best=None, safe=None, points=0,
+        thrashing=(), why=words,
+    )  # fmt: skip
+    whole, shortened = (
+        searches([Probe(cell=cell, axes={}, goal=Goal(), found=found)]).rows[0][-1]
+        for found in (verdict, Stopped(reason=words))
+    )
+    assert whole == words
+    assert words.startswith(f"{shortened.removesuffix(' …')} ")
+    assert len(shortened) <= REASON_LIMIT
 
 
 def test_a_terminal_is_sent_no_markup_of_a_setting() -> None:
