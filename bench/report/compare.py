@@ -1,5 +1,7 @@
 """Two runs of one matrix, attempt by attempt: what is slower or larger, what fails now, what is missing. Pure."""
 
+import math
+import statistics
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Literal
@@ -15,19 +17,25 @@ from bench.report.differences import Cells, differing_keys
 from bench.report.launches import merged
 from bench.report.naming import row_name
 from bench.report.pairs import Changed, OnlyInOne, Pair, Space, TwoRuns
-from bench.report.rows import Measured, Row, Summary
+from bench.report.rows import Row, Summary
 from bench.report.settings import settings_of
 from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
-from bench.statistics.ratio import Ratio, Steps, typical_of_launches, typical_ratios
+from bench.statistics.intervals import student_t
+from bench.statistics.launches import ENOUGH_DEGREES
+from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, typical_of_launches, typical_ratios
 from bench.statistics.tail import Tail, joined, tails
 from bench.statistics.verdict import MARGIN, RateRatio, speed
 from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02
 """Share by which the peaks of two attempts may differ and count as the same."""
-MEMORY_MARGIN_BYTES = 32 * 2**20
-"""The same in bytes, for small models: libraries and the allocator's blocks vary by this much."""
+GRANULE_BYTES = 2 * 2**20
+"""The same in bytes, for small models: memory comes in pieces of this size, which are a segment of CUDA's caching
+allocator and a huge page of a CPU."""
+HEAP_BLOCK_BYTES = 32 * 2**20
+"""By so much the peaks of two launches on a CPU may differ by chance, unless repeated launches show how much they do:
+malloc serves blocks of up to this size from the heap, and keeps the gaps that freed ones leave."""
 MAX_NEAREST = 100
 """Cells of one run for which the most similar cell of the other run is searched."""
 
@@ -149,7 +157,7 @@ def _pair(
         ratio=ratio,
         means=means,
         speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
-        space=_space(ours.measured, theirs.measured),
+        space=_space(ours, theirs),
         unlike=(
             *base[0].machine.unlike(head[0].machine),
             *base[0].machine.differences(head[0].machine),
@@ -180,14 +188,32 @@ def _first(launches: Launches) -> Result:
     return next((result for result in launches if isinstance(result.outcome, Ok)), launches[0])
 
 
-def _space(base: Measured | None, head: Measured | None) -> Space:
-    ours = base.peak_allocated_bytes_rank_max if base else None
-    theirs = head.peak_allocated_bytes_rank_max if head else None
+def _space(base: Row, head: Row) -> Space:
+    ours, theirs = (row.measured.peak_allocated_bytes_rank_max if row.measured else None for row in (base, head))
     if ours is None or theirs is None:
         return "n/a"
-    if abs(theirs - ours) <= max(MEMORY_MARGIN * ours, MEMORY_MARGIN_BYTES):
+    if abs(theirs - ours) <= max(MEMORY_MARGIN * abs(ours), GRANULE_BYTES):
         return "SAME"
+    if abs(theirs - ours) <= _chance_bytes(base, head):
+        return "UNCLEAR"
     return "MORE" if theirs > ours else "LESS"
+
+
+def _chance_bytes(base: Row, head: Row) -> float:
+    """By how much the peaks of two sides may differ although nothing has changed: by the scatter between launches,
+    with the confidence of an alarm. Without enough launches: `HEAP_BLOCK_BYTES` on a CPU, and nothing on a GPU, whose
+    tensors are counted."""
+    sides = [
+        [launch.measured.peak_allocated_bytes_rank_max for launch in row.each if launch.measured]
+        for row in (base, head)
+    ]
+    peaks = [[float(peak) for peak in side if peak is not None] for side in sides]
+    degrees = sum(len(side) - 1 for side in peaks)
+    if degrees < ENOUGH_DEGREES:
+        return HEAP_BLOCK_BYTES if base.device == "cpu" else 0.0
+    squares = sum((peak - statistics.fmean(side)) ** 2 for side in peaks for peak in side)
+    error = math.sqrt(squares / degrees * sum(1 / len(side) for side in peaks))
+    return student_t(degrees, ALARM_CONFIDENCE) * error
 
 
 def _ran_unlike(base: Result, head: Result) -> Iterator[str]:

@@ -8,7 +8,7 @@ from bench.statistics.ratio import Ratio
 from bench.statistics.tail import Tail
 from bench.statistics.verdict import RateRatio, Speed, speed
 
-Space = Literal["SAME", "LESS", "MORE", "n/a"]
+Space = Literal["SAME", "LESS", "MORE", "UNCLEAR", "n/a"]
 
 
 @dataclass(frozen=True, kw_only=True)

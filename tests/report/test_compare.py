@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from examples import CUDA_MACHINE, MACHINE, N_STEPS, noisy_steps, ok, rank, result, rss, world
+from examples import CUDA_MACHINE, MACHINE, N_STEPS, noisy_steps, ok, rank, result, rss, vram, world
 from typer.testing import CliRunner, Result
 
 from bench.cli.app import app
@@ -17,7 +17,7 @@ from bench.records.machine import Machine
 from bench.records.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Stopped
-from bench.report.compare import MAX_NEAREST, MEMORY_MARGIN_BYTES, compare_runs
+from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MAX_NEAREST, compare_runs
 from bench.report.tables.compare import open_questions, regressions, summary_line
 from bench.store.run_folder import Store
 
@@ -50,7 +50,7 @@ def test_figures_without_samples_are_unclear() -> None:
 
 @pytest.mark.parametrize(
     ("more_bytes", "space"),
-    [(0, "SAME"), (MEMORY_MARGIN_BYTES, "SAME"), (2**30, "MORE"), (-(2**30), "LESS"), (None, "n/a")],
+    [(0, "SAME"), (GRANULE_BYTES, "SAME"), (2**30, "MORE"), (-(2**30), "LESS"), (None, "n/a")],
 )
 def test_memory_is_the_worst_ranks(more_bytes: int | None, space: str) -> None:
     base = rss(4.0)
@@ -60,6 +60,47 @@ def test_memory_is_the_worst_ranks(more_bytes: int | None, space: str) -> None:
     head = result(world(rank(0, memory=rss(1.0)), rank(1, memory=new)))
     (pair,) = compare_runs([result(world(rank(0, memory=base), rank(1, memory=base)))], [head]).pairs
     assert pair.space == ("LESS" if more_bytes == -(2**30) else space)
+
+
+def peaks(*mib: float, machine: Machine = MACHINE) -> list[Record]:
+    """Launches of one attempt with these peaks."""
+    memory = vram(1.0, 2.0) if machine is CUDA_MACHINE else rss(4.0)
+    outcomes = [
+        world(
+            *(
+                rank(number, memory=memory.model_copy(update={"peak_allocated_bytes": round(each * 2**20)}))
+                for number in (0, 1)
+            )
+        )
+        for each in mib
+    ]
+    attempt = result(outcomes[0], machine=machine).attempt
+    return [
+        result(outcome, machine=machine).model_copy(update={"attempt": attempt.model_copy(update={"launch": number})})
+        for number, outcome in enumerate(outcomes, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("base", "head", "on_cpu", "on_gpu"),
+    [
+        ([20], [40], "UNCLEAR", "MORE"),  # a small model that doubles its memory
+        ([40], [20], "UNCLEAR", "LESS"),
+        ([20], [21.9], "SAME", "SAME"),
+        ([20], [20 + HEAP_BLOCK_BYTES / 2**20 + 1], "MORE", "MORE"),
+        ([20, 20.5, 19.5], [40, 40.5, 39.5], "MORE", "MORE"),  # launches show how little they differ by chance
+        ([200, 300, 250], [260, 350, 290], "UNCLEAR", "UNCLEAR"),  # or how much
+        ([2000], [2030], "SAME", "SAME"),  # within 2 %
+        ([4000], [4100], "MORE", "MORE"),
+    ],
+)
+def test_memory_is_judged_by_what_launches_differ_by(
+    base: list[float], head: list[float], on_cpu: str, on_gpu: str
+) -> None:
+    for machine, verdict in ((MACHINE, on_cpu), (CUDA_MACHINE, on_gpu)):
+        (pair,) = compare_runs(peaks(*base, machine=machine), peaks(*head, machine=machine)).pairs
+        assert pair.space == verdict
+    assert regressions(compare_runs(peaks(*base), peaks(*head)), 0.05) == []
 
 
 def test_the_nearest_is_looked_for_of_the_first_cells_alone() -> None:

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from bench.errors import one_line
 from bench.records.sources import named
-from bench.report.compare import MEMORY_MARGIN, MEMORY_MARGIN_BYTES
+from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN
 from bench.report.naming import short_reason
 from bench.report.pairs import Changed, OnlyInOne, Pair, TwoRuns
 from bench.report.rows import Row
@@ -13,7 +13,7 @@ from bench.report.tables.table import Column, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.tail import SLOW, SlowSteps
 from bench.statistics.verdict import MORE_LAUNCHES, speed
-from bench.units import UNKNOWN, counted, gib, ms, percent
+from bench.units import UNKNOWN, counted, gib, ms, percent, size
 
 MARK = " (!)"
 """Added to every figure of a pair that differs in more than the code."""
@@ -203,8 +203,9 @@ def _pairs(runs: TwoRuns) -> Table:
             " changes by more than that. UNCLEAR: none of these; measure more launches"
             f" ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
             f"The intervals include the differences between runs of the same code: {noise}",
-            f"GiB: peak allocated of the worst rank; SAME within {percent(MEMORY_MARGIN)} or"
-            f" {gib(MEMORY_MARGIN_BYTES)} GiB.",
+            f"GiB: peak allocated of the worst rank. Memory is SAME within {percent(MEMORY_MARGIN)} or"
+            f" {size(GRANULE_BYTES)}. UNCLEAR: it differs by more, but launches of one run may differ as much. On a CPU"
+            f" that is {size(HEAP_BLOCK_BYTES)}, unless repeated launches show how much they differ.",
         ),
     )
 
