@@ -235,7 +235,7 @@ def _end(sweep: "Sweep", matrix: "Matrix", *, went_on: bool) -> int:
 
     write_reports(sweep.store)
     results = sweep.results()
-    print_end(sweep, results, matrix.choices, went_on=went_on)
+    print_end(sweep, results, matrix, went_on=went_on)
     if not is_finished(sweep):
         typer.echo(
             "not everything is measured: jobs of other commands have some cells. The same command goes on", err=True

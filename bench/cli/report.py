@@ -185,6 +185,7 @@ def _collect(
         scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),
         untils=report_files.untils(stores),
         forecasts=report_files.forecasts(stores),
+        matrices=report_files.matrices(results, [matrix.arguments for matrix in matrices.values()]),
     )
 
 

@@ -2,7 +2,7 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from bench.records.calibration import Calibration
     from bench.records.claim import Claim
     from bench.records.forecast import Forecast
+    from bench.records.outcome import Result
     from bench.records.until import Until
     from bench.report.render.formats import Format
     from bench.report.tables.sections import Report
@@ -35,6 +36,7 @@ def write_reports(store: "Store") -> None:
         scripts=store.has_scripts(results),
         untils=untils([store]),
         forecasts=forecasts([store]),
+        matrices=matrices({store.root.name: results}, [matrix.arguments]),
     )
     for name in ("md", "html"):
         write_report(store.root / f"report.{name}", report, FORMATS[name])
@@ -51,6 +53,28 @@ def forecasts(stores: "Sequence[Store]") -> "dict[str, Forecast]":
 
     kept = [plan for store in stores if (plan := plans.read(store.root))]
     return {one.cell.id: one for plan in kept for one in plan.forecasts}
+
+
+def matrices(
+    results: "Mapping[str, Sequence[Result]]", arguments: "Sequence[str | None]"
+) -> "dict[tuple[str, str | None], str]":
+    """What `bench run` takes to measure more of each cell of these runs; of a cell of several runs, with the run alone.
+
+    Args:
+        results: of each run, by its name.
+        arguments: of each run; None where it keeps no matrix.
+    """
+    known = [
+        (result.attempt.cell.id, name, words)
+        for (name, of_run), words in zip(results.items(), arguments, strict=True)
+        for result in of_run
+        if words is not None
+    ]
+    of_cell: dict[str, set[str]] = {}
+    for cell, _, words in known:
+        of_cell.setdefault(cell, set()).add(words)
+    found: dict[tuple[str, str | None], str] = {(cell, name): words for cell, name, words in known}
+    return found | {(cell, None): min(words) for cell, words in of_cell.items() if len(words) == 1}
 
 
 def claims_of(stores: "Sequence[Store]", in_matrix: "Sequence[Sequence[Claim]]") -> "tuple[Claim, ...]":

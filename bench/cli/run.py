@@ -256,7 +256,7 @@ def _measure(
     if where.launcher == "srun":  # who follows the jobs prints the report of all of them
         typer.echo(f"results: {folder}  report: {folder / 'report.md'}")
     else:
-        print_end(sweep, results, matrix.choices, went_on=wish is not None)
+        print_end(sweep, results, matrix, went_on=wish is not None)
     if where.is_followed():
         return
     from bench.records.outcome import KINDS

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bench.cli import run_matrix
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
-from bench.cli.report_files import calibrations, choices_of, write_reports
+from bench.cli.report_files import calibrations, choices_of, matrices, write_reports
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
                     typer.echo(f"bench: the report cannot be written: {error}", err=True)
 
 
-def print_end(sweep: "Sweep", results: "list[Result]", choices: "Sequence[str]", *, went_on: bool) -> None:
+def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went_on: bool) -> None:
     from bench.records.outcome import KINDS
     from bench.report.tables.header import until_words
     from bench.report.tables.sections import Choices, Report
@@ -74,10 +75,14 @@ def print_end(sweep: "Sweep", results: "list[Result]", choices: "Sequence[str]",
     searched = [plan.cell for plan in sweep.plans if "probe" in plan.batches]
     try:
         probes = [probe for probe in store.probes() if probe.cell in searched]
-        free = Choices(free=choices_of([choices]))
-        print_report(
-            Report(results=results, probes=probes, choices=free, calibrations=calibrations([store])), console()
+        report = Report(
+            results=results,
+            probes=probes,
+            choices=Choices(free=choices_of([matrix.choices])),
+            calibrations=calibrations([store]),
+            matrices=matrices({store.root.name: results}, [run_matrix.arguments(store.root, matrix.name)]),
         )
+        print_report(report, console())
         print_unreadable([store])
         if (others := len(store.results()) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -18,6 +19,7 @@ from bench import machine
 from bench.cli import selection
 from bench.cli.report_files import write_reports
 from bench.records.cell import Attempt, Train
+from bench.records.outcome import Scripted
 from bench.report.render.formats import FORMATS
 from bench.store.run_folder import Store
 
@@ -261,3 +263,69 @@ def test_a_choice_decides_what_is_a_requirement() -> None:
     done = bench("report", "run", "--choice", "num_cmas")
     assert done.exit_code == 2
     assert "did you mean 'num_cams'?" in done.stderr
+
+
+OWN = """
+import torch
+
+def own(width: int = 4):
+    return torch.nn.Linear(width, width), torch.zeros(8, 4), torch.nn.MSELoss()
+"""
+FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n"
+STEPS = "measure: {warmup_steps: 1, steps: 3, phase_steps: 2}\n"
+WAYS = {
+    "bundled": "workload: {preset: tiny}\nmatrix: {backend: [ddp, zero2], batch: [2, 4]}\n" + STEPS,
+    "own": "workload: {name: ./OWN.py:own}\nmatrix: {backend: ddp, width: [4, 8], batch: 2}\n" + STEPS,
+    "config": "workload: {preset: tiny}\n"
+    "matrix: {backend: [ddp, {name: mine, config_file: fsdp.yaml}], batch: 2}\n" + STEPS,
+    "script": 'command: [python, own.py, "{batch}", "{out}", "{num_processes}"]\nmatrix: {batch: 2}\n',
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("folder", ["reports/way", "a folder/of mine"])
+def test_a_command_of_the_advice_can_be_pasted(tmp_path: Path, way: str, folder: str) -> None:
+    """It measures the same cells in the same folder: from the run's own matrix, wherever the first one is."""
+    source, module = tmp_path / "project", f"own_{way}_{len(folder)}"  # a process imports a name once
+    source.mkdir()
+    for name, text in ((f"{module}.py", OWN), ("fsdp.yaml", FSDP), ("way.yaml", WAYS[way])):
+        (source / name).write_text(text.replace("OWN", module))
+    selected = selection.read(Path("project/way.yaml"))
+    records = [
+        result(Scripted(step_time_s_per_rank=(0.1,)) if way == "script" else ok()).model_copy(
+            update={"attempt": Attempt(cell=plan.cell, batch_per_rank=2)}
+        )
+        for plan in selected.plans
+    ]
+    hardware = MACHINE.model_copy(update={"hardware": selected.hardware})
+    store = Store(Path(folder))
+    with store.open(hardware, [plan.cell for plan in selected.plans], selected.matrix.text()):
+        for record in records:
+            store.finish(record)
+    write_reports(store)
+    said = bench("report", folder).stdout
+    assert [*re.findall(r"`(bench run .*?)`", said)] == [
+        *re.findall(r"`(bench run .*?)`", (store.root / "report.md").read_text())
+    ]
+    words = shlex.split(re.findall(r"`(bench run .*?)`", said)[-1])
+    assert words[:3] == ["bench", "run", f"{folder}/matrix.yaml"]
+    assert words[3:] == [*(["--out", folder] if folder != "reports/way" else []), "measure.launches=5"]
+    first, pasted = bench("run", "project/way.yaml", "--dry-run"), bench(*words[1:], "--dry-run")
+    assert (first.exit_code, pasted.exit_code) == (0, 0), pasted.output
+    slugs = [re.findall(r"^(\S+-[0-9a-f]{10})  ", done.stdout, re.MULTILINE) for done in (first, pasted)]
+    assert slugs[0] == slugs[1] == [plan.cell.slug for plan in selected.plans]
+    assert "5 launches each" in pasted.stdout
+
+
+def test_the_advice_names_the_matrix_of_its_own_run_and_goes_on_where_the_run_ran() -> None:
+    """Of two runs with the same cell, each answer has the command of its own; a run in jobs goes on in jobs."""
+    for name in ("one", "two"):
+        stored(Path(name))
+    Path("two/slurm").mkdir()
+    commands = re.findall(r"`(bench run .*?)`", bench("report", "one", "two").stdout)
+    assert commands == [
+        "bench run one/matrix.yaml --out one measure.launches=5",
+        "bench run two/matrix.yaml --out two --launcher slurm measure.launches=5",
+    ]
+    Path("one/matrix.yaml").unlink()
+    assert "`bench run MATRIX measure.launches=5`" in bench("report", "one").stdout

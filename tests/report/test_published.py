@@ -191,7 +191,8 @@ def test_no_bold_verdict_is_inside_its_own_noise(run: Path) -> None:
 
 
 @pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
-def test_a_stored_report_is_what_the_command_writes(run: Path, tmp_path: Path) -> None:
+def test_a_stored_report_is_what_the_command_writes(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(REPORTS.parent)
     said(run, "--output", tmp_path / "report.md")
     said(run, "--format", "html", "--output", tmp_path / "report.html")
     for made in (file for file in tmp_path.rglob("*") if file.is_file()):

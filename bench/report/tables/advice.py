@@ -1,8 +1,9 @@
 """The section *What to run*: the recommended setting, the reasons, and the alternatives."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 from bench.report.advice import Advice, LeftOut
+from bench.report.contract import RUN
 from bench.report.doubts import doubted_rows
 from bench.report.naming import batch_of, caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
@@ -12,22 +13,32 @@ from bench.report.tables.table import Lines
 from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, UNDECIDED
 from bench.units import counted, percent, rate
 
+NO_MATRIX = "MATRIX"
+"""Stands in a command for the matrix of a run that keeps none."""
 MAX_EVEN = 5
 ENOUGH_LAUNCHES = 5
 """What a user adds to `bench run` for a surer answer: several launches show what differs between them."""
 
 
-def advice_section(summary: Summary, advice: Sequence[Advice]) -> Lines:
-    return Lines(title="What to run", lines=tuple(advice_sentences(summary, advice)))
+Matrices = Mapping[tuple[str, str | None], str]
+"""What `bench run` takes to measure more of a run: by a cell's id, and by the run where the report keeps runs apart."""
 
 
-def advice_sentences(summary: Summary, advice: Sequence[Advice]) -> list[str]:
-    """Sentences: the recommended setting of each task, the reasons, and the alternatives."""
+def advice_section(summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None) -> Lines:
+    return Lines(title="What to run", lines=tuple(advice_sentences(summary, advice, matrices)))
+
+
+def advice_sentences(summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None) -> list[str]:
+    """Sentences: the recommended setting of each task, the reasons, and the alternatives.
+
+    Args:
+        matrices: for the commands.
+    """
     doubted = doubted_rows(summary)
-    return [line for each in advice for line in _sentences(summary, each, doubted)]
+    return [line for each in advice for line in _sentences(summary, each, doubted, matrices or {})]
 
 
-def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> Iterator[str]:
+def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices) -> Iterator[str]:
     task, headroom = f"For {advice.task}: " if advice.task else "", advice.headroom
     if advice.search_ends:
         yield f"{task}no batch to recommend: {listed(advice.search_ends)}."
@@ -36,7 +47,7 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
         yield f"{task}nothing was measured within {percent(headroom)} of capacity{remedy}."
     else:
         chosen = advice.chosen
-        yield f"{task}{_answer(summary, advice, chosen)}"
+        yield f"{task}{_answer(summary, advice, chosen, matrices)}"
         reasons = f"{_memory(chosen, headroom)} {_based_on(chosen)}{_even(summary, advice)}"
         yield f"{reasons}{_caveats(advice, chosen, doubted)}"
     for row in advice.alternatives:
@@ -50,27 +61,33 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId]) -> I
         yield f"{left_out.backend}: {_why_left_out(left_out)}."
 
 
-def _answer(summary: Summary, advice: Advice, chosen: Row) -> str:
+def _answer(summary: Summary, advice: Advice, chosen: Row, matrices: Matrices) -> str:
     """What to run, against what, how sure that is, and what would make it surer: one sentence for a person."""
     parts = [
         f"train with {_choice(summary, advice, chosen)}: {rate(chosen.rate)} samples/s, {_against(summary, advice)}"
     ]
     commands = []
     if chosen.measured and chosen.measured.launches:  # figures from elsewhere have no matrix to run
+        matrix = _matrix_of(chosen, matrices)
         match advice.larger:
             case "not_tried":
                 parts.append("larger batches were not tried")
-                commands.append("`bench probe MATRIX`")
+                commands.append(f"`bench probe {matrix}`")
             case "max_batch":
                 parts.append("the search stopped at max_batch")
-                commands.append(f"`bench probe MATRIX probe.max_batch={2 * chosen.batch_per_rank}`")
+                commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
         if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
-            commands.append(f"`bench {'probe' if advice.searched else 'run'} MATRIX {MORE_LAUNCHES}`")
+            commands.append(f"`bench {'probe' if advice.searched else 'run'} {matrix} {MORE_LAUNCHES}`")
         elif advice.runner_up and advice.runner_up.ratio.word == UNDECIDED:
-            commands.append("`bench run MATRIX --until 2%`")
+            commands.append(f"`bench run {matrix} --until 2%`")
         if commands:
             parts.append(f"to be surer: {', '.join(commands)}")
     return "; ".join(parts) + "."
+
+
+def _matrix_of(row: Row, matrices: Matrices) -> str:
+    run = row.settings.get(RUN)
+    return matrices.get((row.id.cell[0], None if run is None else str(run)), NO_MATRIX)
 
 
 def _against(summary: Summary, advice: Advice) -> str:

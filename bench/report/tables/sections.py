@@ -21,7 +21,7 @@ from bench.report.rows import Summary
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.account import account
-from bench.report.tables.advice import advice_section
+from bench.report.tables.advice import Matrices, advice_section
 from bench.report.tables.charts import charts
 from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.claims import claims_table
@@ -85,6 +85,8 @@ class Report:
     """How `bench run --until` ended, for each run that was asked to go on."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """The plans that these runs keep, by the cell's id."""
+    matrices: Matrices = field(default_factory=dict)
+    """The matrices that these runs keep, for the commands of the advice."""
 
     @cached_property
     def summary(self) -> Summary:
@@ -139,7 +141,7 @@ def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
     summary, choices = report.summary, report.choices
     comparison = compare_axis(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
-    yield advice_section(summary, advise_by_run(summary, report.probes, choices.free))
+    yield advice_section(summary, advise_by_run(summary, report.probes, choices.free), report.matrices)
     # A report on one backend is no request to compare backends.
     requested = choices.axis != Choices.axis or choices.reference is not None
     yield from speedup_sections(summary, comparison, requested=requested)
