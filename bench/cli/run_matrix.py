@@ -12,6 +12,9 @@ from bench.cli.app import REPORTS
 from bench.errors import InputError, one_line
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
+
+    from bench.matrix import Matrix
     from bench.records.claim import Claim
     from bench.records.plan import CellPlan
     from bench.store.run_folder import Store
@@ -53,20 +56,64 @@ def read(store: "Store") -> RunMatrix:
         message = f"{file} cannot be read ({why}): the report cannot list missing cells or check claims"
         typer.echo(f"bench: {message}", err=True)
         return RunMatrix()
-    return RunMatrix(plans, matrix.claims, matrix.choices, arguments(store.root, matrix.name))
+    return RunMatrix(plans, matrix.claims, matrix.choices, arguments(store, matrix))
 
 
-def arguments(root: Path, name: str) -> str:
-    """What `bench run` and `bench probe` take to go on in this run's folder: ``reports/mine/matrix.yaml``.
+def arguments(store: "Store", matrix: "Matrix") -> str:
+    """What `bench run` and `bench probe` take to go on with this run: ``reports/mine/matrix.yaml``.
 
     Paths are relative to the current folder where they are below it, as in a job, which gets absolute ones.
     """
+    root = store.root
     here, plain = Path.cwd(), Path(os.path.abspath(root))
     root = plain if plain.resolve() == root.resolve() else root.resolve()  # a/link/../b may be elsewhere than a/b
     root = root.relative_to(here) if root.is_relative_to(here) else root
     words = [str(root / FILE)]
-    if (REPORTS / name).resolve() != root.resolve():
+    for condition in _selected(store, matrix):
+        words += ["--select", condition]
+    if (REPORTS / matrix.name).resolve() != root.resolve():
         words += ["--out", str(root)]
     if (root / "slurm").is_dir():
         words += ["--launcher", "slurm"]
     return shlex.join(words)
+
+
+def _selected(store: "Store", matrix: "Matrix") -> list[str]:
+    """The conditions of --select that leave the cells for which the run was started. None where all cells are, or where
+    no such conditions are."""
+    from bench.matrix import expand
+    from bench.matrix.yaml_file import canonical
+    from bench.records.machine import Hardware
+
+    run = store.plan()
+    hardware = run.machine.hardware if run is not None else None
+    if run is None or not isinstance(hardware, Hardware):
+        return []
+    every = expand(matrix, hardware)
+    kept = [plan for plan in every if plan.cell.slug in run.cells]
+    values = {
+        name: [
+            list({canonical(one): one for plan in plans for one in [plan.axes.get(name)]}.values())
+            for plans in (every, kept)
+        ]
+        for name in (every[0].axes if every else ())
+    }
+    conditions = [
+        f"{name}={','.join(map(_written, ours))}"
+        for name, (all_values, ours) in values.items()
+        if len(ours) < len(all_values)
+    ]
+    try:
+        left = expand(matrix, hardware, select=conditions)
+    except InputError:
+        return []
+    return conditions if [plan.cell.id for plan in left] == [plan.cell.id for plan in kept] else []
+
+
+def _written(value: "JsonValue") -> str:
+    """A value as a condition of --select holds it: without quotes where it reads the same."""
+    from bench.matrix.yaml_file import canonical, parse
+
+    if isinstance(value, str) and value.isidentifier() and parse(value, lambda _: "", "").data == value:
+        return value
+    return canonical(value)

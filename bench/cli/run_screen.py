@@ -80,7 +80,7 @@ def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went
             probes=probes,
             choices=Choices(free=choices_of([matrix.choices])),
             calibrations=calibrations([store]),
-            matrices=matrices({store.root.name: results}, [run_matrix.arguments(store.root, matrix.name)]),
+            matrices=matrices({store.root.name: results}, [run_matrix.arguments(store, matrix)]),
         )
         print_report(report, console())
         print_unreadable([store])

@@ -268,18 +268,23 @@ def test_a_choice_decides_what_is_a_requirement() -> None:
 OWN = """
 import torch
 
-def own(width: int = 4):
+def own(width: int = 4, kind: str = "a"):
     return torch.nn.Linear(width, width), torch.zeros(8, 4), torch.nn.MSELoss()
 """
 FSDP = "distributed_type: FSDP\nmixed_precision: bf16\nfsdp_config: {fsdp_version: 2}\n"
 STEPS = "measure: {warmup_steps: 1, steps: 3, phase_steps: 2}\n"
 WAYS = {
     "bundled": "workload: {preset: tiny}\nmatrix: {backend: [ddp, zero2], batch: [2, 4]}\n" + STEPS,
-    "own": "workload: {name: ./OWN.py:own}\nmatrix: {backend: ddp, width: [4, 8], batch: 2}\n" + STEPS,
+    "own": "workload: {name: ./OWN.py:own}\n"
+    "matrix: {backend: ddp, width: [4, 8, 16], kind: [a, 'true', c d], batch: 2}\n" + STEPS,
     "config": "workload: {preset: tiny}\n"
     "matrix: {backend: [ddp, {name: mine, config_file: fsdp.yaml}], batch: 2}\n" + STEPS,
     "script": 'command: [python, own.py, "{batch}", "{out}", "{num_processes}"]\nmatrix: {batch: 2}\n',
 }  # fmt: skip
+
+
+SELECTED = {"config": ["backend=mine"], "own": ["width=8,16", 'kind=a,"true"']}
+"""What the first command selects."""
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -290,7 +295,8 @@ def test_a_command_of_the_advice_can_be_pasted(tmp_path: Path, way: str, folder:
     source.mkdir()
     for name, text in ((f"{module}.py", OWN), ("fsdp.yaml", FSDP), ("way.yaml", WAYS[way])):
         (source / name).write_text(text.replace("OWN", module))
-    selected = selection.read(Path("project/way.yaml"))
+    select = SELECTED.get(way, [])
+    selected = selection.read(Path("project/way.yaml"), select=select)
     records = [
         result(Scripted(step_time_s_per_rank=(0.1,)) if way == "script" else ok()).model_copy(
             update={"attempt": Attempt(cell=plan.cell, batch_per_rank=2)}
@@ -309,8 +315,9 @@ def test_a_command_of_the_advice_can_be_pasted(tmp_path: Path, way: str, folder:
     ]
     words = shlex.split(re.findall(r"`(bench run .*?)`", said)[-1])
     assert words[:3] == ["bench", "run", f"{folder}/matrix.yaml"]
-    assert words[3:] == [*(["--out", folder] if folder != "reports/way" else []), "measure.launches=5"]
-    first, pasted = bench("run", "project/way.yaml", "--dry-run"), bench(*words[1:], "--dry-run")
+    options = [word for condition in select for word in ("--select", condition)]
+    assert words[3:] == [*options, *(["--out", folder] if folder != "reports/way" else []), "measure.launches=5"]
+    first, pasted = bench("run", "project/way.yaml", *options, "--dry-run"), bench(*words[1:], "--dry-run")
     assert (first.exit_code, pasted.exit_code) == (0, 0), pasted.output
     slugs = [re.findall(r"^(\S+-[0-9a-f]{10})  ", done.stdout, re.MULTILINE) for done in (first, pasted)]
     assert slugs[0] == slugs[1] == [plan.cell.slug for plan in selected.plans]
