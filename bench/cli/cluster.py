@@ -99,8 +99,8 @@ class Place:
         """Which part of the run this process measures; None: all of it.
 
         Raises:
-            InputError: it is to measure inside of a job, and there is none, or it has too few nodes or GPUs, or
-                another bench measures in it.
+            InputError: it is to measure inside of a job, and is on no node of one, or the job has too few nodes or
+                GPUs, or another bench measures in it.
         """
         if self.launcher == "local":
             yield None
@@ -110,10 +110,6 @@ class Place:
         from bench.sweep.share import Share
 
         job = of_this_process(folder)
-        if job is None:
-            raise InputError(
-                "this is no job of Slurm", where="--launcher srun", fix="use --launcher slurm, which submits one"
-            )
         if job.nodes < matrix.slurm.nodes:
             raise InputError(
                 f"the job has {job.nodes} of the {matrix.slurm.nodes} nodes that cells need",

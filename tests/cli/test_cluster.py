@@ -40,3 +40,14 @@ def test_jobs_are_submitted_where_slurm_is(tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert "sbatch is not installed on this machine" in done.output
     assert not (tmp_path / "run").exists()
+
+
+def test_a_shell_beside_the_nodes_of_a_job_measures_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("SLURMD_NODENAME", raising=False)
+    for job, problem in ((None, "this is no job of Slurm"), ("7", "this shell is not on a node of the job 7")):
+        if job is not None:
+            monkeypatch.setenv("SLURM_JOB_ID", job)
+        done = bench("run", QUICKSTART, "--launcher", "srun", "--out", str(tmp_path / "run"))
+        assert done.exit_code == 2
+        assert problem in done.output
+        assert not (tmp_path / "run").exists()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster
-from harness import HERE, ROOT, Bench
+from harness import HERE, ONE_THREAD, ROOT, Bench
 from runs import SlurmBench, losses
 
 from bench.store.run_folder import Store
@@ -86,3 +86,20 @@ def test_the_command_of_an_attempt_on_two_nodes_runs_it_again(on_one_node: Slurm
     first, second = read_ranks(two.folder(attempt), 2), read_ranks(again, 2)
     assert [rank.losses for rank in first] == [rank.losses for rank in second]
     assert [rank.node for rank in second] == ["n1", "n2"]
+
+
+def test_the_shell_of_salloc_measures_only_on_a_node_of_its_job(bench: SlurmBench, slurm: Cluster) -> None:
+    matrix = bench.matrix(matrix={"backend": ["ddp", "single"], "batch": 2})
+    inside = ["run", matrix, "--launcher", "srun", "--nodes", "2", "--out", str(bench.out)]
+    environment = {**os.environ, **slurm.environment, **ONE_THREAD, "PYTHONPATH": str(ROOT)}
+    said = []
+    for shell in ([], ["srun", "--nodes=1", "--ntasks=1"]):
+        command = ["salloc", "--nodes=2", "--exclusive", *shell, sys.executable, "-m", "bench.cli", *inside]
+        done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False)
+        said.append((done.returncode, done.stdout + done.stderr))
+    (refused, why), (measured, output) = said
+    assert refused == 2, why
+    assert "this shell is not on a node of the job" in why
+    assert "srun --nodes=1 --ntasks=1 --pty bash" in why
+    assert measured == 0, output
+    assert [result.outcome.kind for result in bench.store().results()] == ["ok", "ok"]
