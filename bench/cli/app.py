@@ -81,7 +81,9 @@ def _errors_for_people() -> Iterator[None]:
     except OSError as error:
         where = str(error.filename) if error.filename else None
         _print_error(InputError(error.strerror or str(error), where=where))
-        raise typer.Exit(2) from error
+        from bench.store import jobs
+
+        raise typer.Exit(2 if jobs.this_job() is None else 1) from error  # the node's fault, not that of the matrix
     except Exception as error:
         # typer's own message about an option; without a subcommand, the message is the whole help
         if hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError":

@@ -24,7 +24,8 @@ def follow(root: Path, name: str, script: str, jobs: int) -> list[str]:
         InputError: Slurm refuses the request, or will never run it; or jobs end without a result.
     """
     from bench.launch.slurm.client import Away, Refused
-    from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns, Show
+    from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns
+    from bench.launch.slurm.show import Show
     from bench.machine import disk
     from bench.store import run_lock
 

@@ -1,9 +1,13 @@
 """`--launcher slurm` on a machine without Slurm: its script, and what is refused before anything is submitted."""
 
+import errno
 from pathlib import Path
 
 import pytest
 from commands import QUICKSTART, bench
+
+from bench.cli import selection
+from bench.records.slurm import JOB
 
 OPTIONS = ("--launcher", "slurm", "--out")
 
@@ -51,3 +55,17 @@ def test_a_shell_beside_the_nodes_of_a_job_measures_nothing(tmp_path: Path, monk
         assert done.exit_code == 2
         assert problem in done.output
         assert not (tmp_path / "run").exists()
+
+
+def test_a_file_system_that_fails_on_one_node_is_no_refusal_of_the_matrix(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def stale(*_: object, **__: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle", "matrix.yaml")
+
+    monkeypatch.setattr(selection, "read", stale)
+    for job, code in ((None, 2), (tmp_path / "slurm" / "7", 1)):
+        if job is not None:
+            monkeypatch.setenv(JOB, str(job))
+        done = bench("run", QUICKSTART)
+        assert (done.exit_code, done.output) == (code, "bench: matrix.yaml: Stale file handle\n")

@@ -1,9 +1,7 @@
 """Keeps jobs at work on a run until everything is measured: submits, watches, replaces what is lost."""
 
 import time
-from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from bench.launch.slurm import client
@@ -11,14 +9,16 @@ from bench.launch.slurm.client import Away, Refused, Seen
 from bench.launch.slurm.ending import close, end_jobs, tail
 from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, fate_of, in_words, never_runs
 from bench.launch.slurm.followed import Followed
-from bench.store import jobs, spool
+from bench.launch.slurm.show import Show
+from bench.store import claims, jobs, spool
+from bench.store.jobs import Fate
 
 SOON_S, LATER_S = 2.0, 10.0
 """Between two calls of squeue: in the first half minute after something happened, and then."""
 LIVELY_S = 30.0
 POLL_S = 0.5
 BARREN = 2
-"""So many jobs in a row that were lost and brought nothing: a third would do no better."""
+"""So many jobs in a row that were lost and brought nothing: a third would do no better. One bad node is enough."""
 
 
 class NeverRuns(Exception):
@@ -31,18 +31,6 @@ class Cancelled(Exception):
 
 class GivesUp(Exception):
     """Jobs end without a result, for a reason that is not the attempts'."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Show:
-    """Where it is said what happens."""
-
-    note: Callable[[str], None]
-    """What stays: a job waits, runs, ended."""
-    relay: Callable[[str], None]
-    """A line that bench wrote in a job."""
-    status: Callable[[str], None]
-    """What is so now."""
 
 
 class Following:
@@ -83,14 +71,28 @@ class Following:
             if self._cancelled:
                 raise Cancelled
         except (Refused, NeverRuns, GivesUp):
-            self.cancel(ours=True)
+            self._withdraw(self._ours())
             raise
         return []
 
-    def cancel(self, *, ours: bool = False) -> None:
-        """End all jobs, because the user asks for it; or those of this command, because they cannot succeed."""
-        end_jobs(self.root, [number for number, job in self._jobs.items() if not ours or job.is_of(self.script)])
+    def cancel(self) -> None:
+        """End all jobs, because the user asks for it."""
+        end_jobs(self.root, list(self._jobs))
         self._jobs.clear()
+
+    def _withdraw(self, numbers: list[str]) -> None:
+        """End jobs that cannot succeed. If Slurm does not answer, they end by themselves: each reads its fate."""
+        with suppress(Away):
+            end_jobs(self.root, numbers)
+        for number in numbers:
+            del self._jobs[number]
+
+    def _ours(self) -> list[str]:
+        return [number for number, job in self._jobs.items() if job.is_of(self.script)]
+
+    def _works(self) -> bool:
+        """Whether a job of this command runs."""
+        return any(self._jobs[number].runs() for number in self._ours())
 
     @property
     def living(self) -> list[str]:
@@ -174,11 +176,13 @@ class Following:
 
     def _follow(self, number: str) -> Followed:
         self._stirred_s = time.monotonic()
-        self._jobs[number] = Followed(jobs.of_run(self.root, number), self._results())
+        self._jobs[number] = Followed(jobs.of_run(self.root, number))
         return self._jobs[number]
 
-    def _results(self) -> int:
-        return sum(1 for _ in self.root.glob("attempts/*/b*/result.json"))
+    def _brought(self, number: str) -> bool:
+        """Whether cells of a job have results: those of other jobs say nothing of its node."""
+        cells = claims.ever_owned_by(self.root, number)
+        return any(any((self.root / "attempts" / cell).glob("b*/result.json")) for cell in cells)
 
     def _look(self) -> None:
         """Ask Slurm for all jobs at once."""
@@ -224,9 +228,7 @@ class Following:
                 return
             if len(self._jobs) == 1:
                 raise NeverRuns(words)
-            with suppress(Away):
-                end_jobs(self.root, [number])
-            del self._jobs[number]
+            self._withdraw([number])
             self._make_do(words)
 
     def _relay(self, job: Followed) -> None:
@@ -252,25 +254,37 @@ class Following:
         del self._jobs[number]
         self._stirred_s = time.monotonic()
         marked = close(self.root, job.folder, fate)
-        ours = job.is_of(self.script)
+        return self._after(job, fate, marked=marked > 0)
+
+    def _after(self, job: Followed, fate: Fate, *, marked: bool) -> list[str]:
+        """What follows the end of a job, which is followed no more."""
+        number, ours = job.folder.id, job.is_of(self.script)
         if fate.state == REFUSED and ours:
-            self.cancel(ours=True)
-            return tail(job.folder) or [f"bench ended with exit code 2 in job {number}"]
-        if fate.state == DONE and ours:
+            words = tail(job.folder) or [f"bench ended with exit code 2 in job {number}"]
+            if not self._works():
+                self._withdraw(self._ours())
+                return words
+            self._make_do(f"job {number} ended with exit code 2: {words[-1]}")  # its node may be unlike theirs
+        elif fate.state == DONE and ours:
             self.wanted = max(self.wanted - 1, 0)
         elif not self._cancelled:
             self.wanted = max(self.wanted, 1)  # jobs that are done may have left cells to this one
-        if fate.state == DONE:
-            return []
         if fate.state == GOES_ON:
             self.show.note(f"the time of job {number} is over: another one goes on")
-        elif fate.state == REFUSED:
+        elif fate.state == REFUSED and not ours:
             self.show.note(f"job {number}, of another command, ended with exit code 2")
-        else:
-            why = f": {fate.reason}" if fate.reason else ""
-            self.show.note(f"job {number} ended with {fate.state}{why}")
-            self._barren = 0 if marked or self._results() > job.results else self._barren + 1
-            if self._barren == BARREN:
-                last = " | ".join(tail(job.folder))
-                raise GivesUp(f"{BARREN} jobs in a row ended without a result, the last one with {fate.state}: {last}")
+        elif fate.state not in (DONE, REFUSED):
+            self._is_lost(job, fate, marked=marked)
         return []
+
+    def _is_lost(self, job: Followed, fate: Fate, *, marked: bool) -> None:
+        number, why = job.folder.id, f": {fate.reason}" if fate.reason else ""
+        self.show.note(f"job {number} ended with {fate.state}{why}")
+        self._barren = 0 if marked or self._brought(number) else self._barren + 1
+        if self._barren < BARREN:
+            return
+        last = " | ".join(tail(job.folder))
+        words = f"{BARREN} jobs in a row ended without a result, the last one with {fate.state}: {last}"
+        if not self._works():
+            raise GivesUp(words)
+        self._make_do(words)

@@ -11,8 +11,6 @@ from bench.store.jobs import JobFolder
 @dataclass
 class Followed:
     folder: JobFolder
-    results: int
-    """How many the run had when the job was first seen."""
     seen: Seen | None = None
     moved_s: float = field(default_factory=time.monotonic)
     _read: int = 0
@@ -27,6 +25,9 @@ class Followed:
 
     def still_s(self) -> float:
         return time.monotonic() - self.moved_s
+
+    def runs(self) -> bool:
+        return self.seen is not None and self.seen.state == "RUNNING" and self.folder.end() is None
 
     def is_of(self, script: str) -> bool:
         """Whether the command with this script, or the same one before, has submitted it."""

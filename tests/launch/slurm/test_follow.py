@@ -1,12 +1,14 @@
 """Which jobs a command submits, follows and gives up. Slurm is made up here; tests/slurm has a real one."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from bench.launch.slurm import client, ending, follow
 from bench.launch.slurm.client import Away, Refused, Seen
-from bench.launch.slurm.follow import Cancelled, Following, NeverRuns, Show
+from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns
+from bench.launch.slurm.show import Show
 from bench.records.slurm import BEGAN
 from bench.store import jobs
 from bench.store.jobs import OUT_OF_TIME, End, Fate
@@ -15,12 +17,12 @@ RUNNING = Seen("RUNNING")
 
 
 class Cluster:
-    """Jobs by id, and with which exit code bench ends in those that run."""
+    """Jobs by id, and with which exit code bench ends in those that run; None: it goes on."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
         self.seen: dict[str, Seen] = {}
-        self.codes: dict[str, int] = {}
+        self.codes: dict[str, int | None] = {}
         self.answers: list[Exception | None] = []
         """What sbatch says in turn; None: it takes the job."""
         self.submitted: list[str] = []
@@ -41,8 +43,9 @@ class Cluster:
 
     def look(self, numbers: list[str]) -> dict[str, Seen]:
         for number in numbers:
-            if self.seen[number].state == "RUNNING":
-                self.end(number, self.codes.get(number, 0))
+            code = self.codes.get(number, 0)
+            if self.seen[number].state == "RUNNING" and code is not None:
+                self.end(number, code)
         return {number: self.seen[number] for number in numbers}
 
     def end(self, number: str, code: int) -> None:
@@ -228,3 +231,65 @@ def test_the_same_command_goes_on_with_the_time_of_the_one_before(cluster: Clust
     assert one.run() == []
     assert cluster.submitted == ["2"]
     assert jobs.of_run(tmp_path, "2").submitted() == before
+
+
+def when(one: Following, words: str, act: Callable[[], None]) -> None:
+    """Have something happen once a note holds ``words``."""
+    note = one.show.note
+
+    def noted(text: str) -> None:
+        note(text)
+        if words in text:
+            act()
+
+    object.__setattr__(one.show, "note", noted)
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_a_bad_node_ends_no_job_that_works(cluster: Cluster, tmp_path: Path, code: int) -> None:
+    cluster.codes = {"1": None, **dict.fromkeys("23456789", code)}
+    one, notes = following(tmp_path, 2)
+    when(one, "no other job", lambda: cluster.codes.update({"1": 0}))
+    assert one.run() == []
+    assert cluster.submitted == (["1", "2"] if code == 2 else ["1", "2", "3"])
+    assert cluster.seen["1"].state == "COMPLETED"
+    assert any("no other job" in note for note in notes)
+
+
+@pytest.mark.parametrize("code", [1, 2])
+def test_jobs_that_all_fail_are_given_up(cluster: Cluster, tmp_path: Path, code: int) -> None:
+    cluster.codes = dict.fromkeys("123456789", code)
+    if code == 2:
+        assert following(tmp_path, 2)[0].run() == ["bench ended with exit code 2 in job 1"]
+    else:
+        with pytest.raises(GivesUp, match="2 jobs in a row"):
+            following(tmp_path, 2)[0].run()
+
+
+def test_results_of_other_jobs_do_not_hide_a_bad_node(cluster: Cluster, tmp_path: Path) -> None:
+    cluster.codes = {"1": None, **dict.fromkeys("23456789", 1)}
+    one, _ = following(tmp_path, 2)
+    folder = tmp_path / "attempts" / "ddp"
+
+    def measured() -> None:
+        (folder / f"b{len(cluster.submitted)}").mkdir(parents=True)
+        (folder / f"b{len(cluster.submitted)}" / "result.json").write_text("{}")
+
+    when(one, "is submitted", measured)
+    when(one, "no other job", lambda: cluster.codes.update({"1": 0}))
+    assert one.run() == []
+    assert cluster.submitted == ["1", "2", "3"]
+
+
+def test_a_silent_controller_does_not_hide_why_slurm_refuses(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detached(cluster, "this script", Seen("PENDING", "InvalidQOS"))
+
+    def away(_: object) -> None:
+        raise Away("Socket timed out")
+
+    monkeypatch.setattr(client, "cancel", away)
+    with pytest.raises(NeverRuns, match="InvalidQOS"):
+        following(tmp_path)[0].run()
+    assert jobs.of_run(tmp_path, "1").fate() == Fate(state="CANCELLED", asked=True)
