@@ -41,7 +41,9 @@ def plan(
     ] = None,
     ranks: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="Devices, one a rank.  [default: 8, or those of this machine]"),
+        typer.Option(
+            metavar="N", min=1, max=2**20, help="Devices, one a rank.  [default: 8, or those of this machine]"
+        ),
     ] = None,
     devices: Annotated[
         Path | None, typer.Option(metavar="FILE", help="A YAML file with devices of your own for --device.")

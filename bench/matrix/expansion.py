@@ -123,6 +123,13 @@ def _cell(
         options["preset"] = Value(preset, requested.key)
     train = {name: Value(value, ("train", name)) for name, value in matrix.train.model_dump().items()}
     train |= {name: value for name, value in combination.items() if name in train and name not in options}
+    if measure.count_tensors and measure.warmup_steps < 2:
+        raise InputError(
+            f"{measure.warmup_steps} cannot be used with measure.count_tensors: DDP makes its buckets anew in step 2",
+            where=place_of(matrix.places, ("measure", "warmup_steps")),
+            field="measure.warmup_steps",
+            allowed="2 or more",
+        )
     script.check_values(matrix, options)
     config = _validate(matrix, workload.Config, options, "workload")
     accelerate = matrix.configs.get(backend)

@@ -159,8 +159,8 @@ class Checked:
 
     @property
     def confirmed(self) -> bool:
-        """Whether the measurement lies within `OFF` of the plan."""
-        return abs(self.measured_bytes / self.planned_bytes - 1) <= OFF
+        """Whether the plan lies within `OFF` of the measurement."""
+        return abs(self.error) <= OFF
 
 
 def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | None = None) -> list[Checked]:

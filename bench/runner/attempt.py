@@ -6,6 +6,7 @@ import sys
 import time
 import traceback
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from bench.runner.forward import METRICS
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
 from bench.runner.setup import Job, set_up
-from bench.runner.steps import Batches, Window, phase_window, throughput_window
+from bench.runner.steps import Batches, Window, no_lap, phase_window, step, throughput_window
 from bench.runner.walk import walk
 from bench.store import spool
 from bench.store.beats import BeatFile
@@ -126,7 +127,9 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         saved = checkpoint.save_and_load(job, batches, folder, here.device, here.beat) if measure.checkpoint else None
     if counts:
         here.device.lift_limit()  # the profiler needs memory, too
-        memory = memory.model_copy(update={"peak_tensor_bytes": tensors.peak_bytes(job, batches)})
+        memory = memory.model_copy(
+            update={"peak_tensor_bytes": tensors.peak_bytes(partial(step, job, batches, no_lap))}
+        )
     here.beat(Stage.DONE)
     metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))
     return RankOk(
@@ -155,8 +158,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
 
 
 def _counts(attempt: Attempt, device: Device) -> bool:
-    settled = attempt.measure.warmup_steps > 1  # DDP allocates its buckets anew in the second step
-    return attempt.cell.measure.count_tensors and settled and device == "cpu" and not attempt.short
+    return attempt.cell.measure.count_tensors and device == "cpu" and not attempt.short
 
 
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:

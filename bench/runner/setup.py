@@ -19,7 +19,7 @@ from bench.errors import WorkloadError
 from bench.records.cell import Cell
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Work
-from bench.runner import sharding
+from bench.runner import sharding, tensors
 from bench.runner.compiled import compile_as_requested
 from bench.runner.device import Shim
 from bench.runner.forward import Batch, Forward
@@ -100,7 +100,9 @@ def set_up(
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
         work = work_of(task)
-    samples, forward = samples_of(cell, task), Forward(task, model, accelerator.device)
+    with tensors.uncounted():
+        samples = samples_of(cell, task)
+    forward = Forward(task, model, accelerator.device)
     units = Units(model, names) if cell.train.compile == "none" else None
     placed = undrawn.placed(accelerator, backend_of(cell)) if undrawn else contextlib.nullcontext()
     with sharding.meshed(accelerator, cell), placed:

@@ -6,16 +6,13 @@ memory of its own, so it watches a step of its own, after everything that is mea
 """
 
 import ctypes
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile
-
-from bench.runner.setup import Job
-from bench.runner.steps import Batches, no_lap, step
 
 
 @contextmanager
@@ -32,8 +29,22 @@ def counting(wanted: bool) -> Iterator[None]:
         flag.value = False
 
 
-def peak_bytes(job: Job, batches: Batches) -> int | None:
-    """The most bytes of tensors during one more step; None if this torch does not count them.
+@contextmanager
+def uncounted() -> Iterator[None]:
+    """While torch's CPU allocator does not count: for samples in memory, which are no part of a step."""
+    flag = _flag()
+    if flag is None:
+        yield
+        return
+    before, flag.value = flag.value, False
+    try:
+        yield
+    finally:
+        flag.value = before
+
+
+def peak_bytes(step: Callable[[], object]) -> int | None:
+    """The most bytes of tensors during one more ``step``; None if this torch does not count them.
 
     The allocator must have counted from set-up to the end of the warm-up. A step leaves as many bytes as it found, so
     the steps in between need no count.
@@ -41,7 +52,7 @@ def peak_bytes(job: Job, batches: Batches) -> int | None:
     if _flag() is None:
         return None
     with counting(True), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
-        step(job, batches, no_lap)
+        step()
     results: Any = profiled.profiler
     return max(_totals(results.kineto_results.experimental_event_tree()), default=None)
 

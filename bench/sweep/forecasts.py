@@ -15,9 +15,13 @@ from bench.records.program import Program
 from bench.store import calibrations, programs
 from bench.store.programs import NotTraced, ProgramRequest
 from bench.sweep import sources
+from bench.units import percent
 
-BATCHES = (2, 4, 8)
-"""At which a program is traced: a line through the first two, checked by the third."""
+BATCHES = (2, 4, 256)
+"""At which a program is traced: a line through the first two, checked by the third, which is far from them: where
+memory grows faster than the batch, small batches hide it. On the meta device, a large batch costs no more."""
+STRAIGHT = 0.10
+"""By which share a traced peak may differ from the lines."""
 
 
 class Forecasts(NamedTuple):
@@ -61,7 +65,14 @@ def forecasts_of(
     for cell in planned:
         program = by_key[requests[cell.id].key]
         if isinstance(program, Program):
-            forecasts[cell.id] = forecast(cell, program)
+            made = forecast(cell, program)
+            if made.apart <= STRAIGHT:
+                forecasts[cell.id] = made
+            else:
+                why[cell.id] = (
+                    f"its memory does not grow in proportion to the batch: the peak of batch {BATCHES[-1]} is"
+                    f" {percent(made.apart)} from the line through batches {BATCHES[0]} and {BATCHES[1]}"
+                )
         else:
             why[cell.id] = f"its model could not be traced: {program.reason}"
     return Forecasts(forecasts, why)

@@ -22,6 +22,17 @@ workload: {name: pi07, preset: tiny, n_layers: 2, vision_layers: 2, num_cams: 1}
 matrix: {backend: [ddp, fsdp2, zero3], batch: probe}
 include: [{backend: single, batch: 4}]
 """
+PAIRS = """
+import torch
+from torch import nn
+
+
+def pairs():
+    def loss(z):
+        return (z @ z.T).logsumexp(1).mean()  # each sample with each
+
+    return nn.Linear(8, 8), torch.randn(64, 16, 8), lambda z, _: loss(z.flatten(0, 1))
+"""
 
 
 @pytest.fixture
@@ -85,6 +96,7 @@ def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
         (("--device", "H100", "--price", "cheap"), ("'cheap' is not a price", "2.5/h")),
         (("--device", "H100", "--memory", "lots"), ("--memory", "is no such quantity")),
         (("--devices", "missing.yaml"), ("missing.yaml",)),
+        (("--device", "H100", "--ranks", "100000000000000000000"), ("--ranks", "1048576")),
         (("--check", "reports/cpu-tiny", "--price", "2/h"), ("MATRIX, --price would change them", "leave out")),
     ],
 )
@@ -121,6 +133,19 @@ def test_a_run_can_be_held_against_its_plan(tmp_path: Path) -> None:
     rows = json.loads(plan("--check", run, "--format", "json").stdout)
     assert (len(rows), rows[0]["confirmed"] in (True, False)) == (9, True)
     assert "Plan and measurement" in bench("report", str(run)).stdout  # the run's folder keeps the plan
+
+
+def test_memory_that_grows_faster_than_the_batch_has_no_plan(matrix: Path) -> None:
+    matrix.with_name("pairs.py").write_text(PAIRS)
+    matrix.write_text("workload: {name: ./pairs.py:pairs}\nmatrix: {backend: single, batch: probe}\n")
+    done = plan(matrix, "--device", "H100")
+    assert "does not grow in proportion to the batch: the peak of batch 256" in done.stdout
+
+
+def test_counting_tensors_needs_a_second_warm_up_step(matrix: Path) -> None:
+    counted = ("measure.count_tensors=true", "measure.warmup_steps=1")
+    done = bench("run", str(matrix), "--dry-run", *counted)
+    assert (done.exit_code, "DDP makes its buckets anew in step 2" in done.stderr) == (2, True)
 
 
 def test_a_run_teaches_a_plan_to_estimate_steps(matrix: Path) -> None:
