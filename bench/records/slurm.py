@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from pydantic import AfterValidator, Field, WithJsonSchema
+from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
 
 from bench.records.base import Frozen
 
@@ -18,6 +18,11 @@ _OURS = ("--job-name", "-J", "--array", "-a", "--requeue", "--output", "-o")
 """Options with which bench would not find its jobs again, or take several for one."""
 
 
+def _minutes(value: object) -> object:
+    """A number is one of minutes."""
+    return str(value) if type(value) is int else value
+
+
 def _directive(line: str) -> str:
     if "\n" in line or not line.startswith("-"):
         raise ValueError("one option of sbatch, such as --mem=64G")
@@ -28,6 +33,12 @@ def _directive(line: str) -> str:
 
 
 Word = Annotated[str, Field(pattern=_WORD, max_length=200)]
+Time = Annotated[
+    str,
+    Field(pattern=_TIME),
+    BeforeValidator(_minutes),
+    WithJsonSchema({"type": ["string", "integer"], "pattern": _TIME}),
+]
 Directive = Annotated[str, AfterValidator(_directive), WithJsonSchema({"type": "string", "pattern": "^-[^\\n]*$"})]
 
 
@@ -43,7 +54,7 @@ class Slurm(Frozen):
     qos: Word | None = None
     constraint: Word | None = None
     """Features that the nodes must have, such as ``a100&ib``."""
-    time: Annotated[str, Field(pattern=_TIME)] | None = None
+    time: Time | None = None
     """Time limit of a job in Slurm's words: minutes, ``HH:MM:SS`` or ``D-HH:MM:SS``. A run that needs longer goes on in
     another job."""
     exclusive: bool = True
@@ -51,4 +62,5 @@ class Slurm(Frozen):
     sbatch: tuple[Directive, ...] = ()
     """Other options for sbatch, one ``#SBATCH`` line each, such as ``--mem=64G``."""
     prologue: tuple[str, ...] = ()
-    """Lines of shell before bench starts on the first node: modules to load, an environment to activate."""
+    """Lines of shell before bench starts on the first node: modules to load, an environment to activate. A line that
+    fails ends the job."""

@@ -70,7 +70,7 @@ def script(
         "",
         "# Measures in this job what the run folder does not have yet. Submit it again to go on. Run folder:",
         f"# {root}",
-        *asked.prologue,
+        *(["set -e  # a line that fails ends the job", *asked.prologue, "set +e"] if asked.prologue else []),
         *([] if began is None else [f"export {BEGAN}={began}"]),
         f"cd {shlex.quote(str(folder))} || exit 2",
         f"exec {shlex.join([*guard, *arguments])}",

@@ -83,6 +83,23 @@ def test_arguments_and_folders_reach_bench_as_they_are(tmp_path: Path) -> None:
     assert list(folder.iterdir()) == []
 
 
+def test_a_line_of_the_prologue_that_fails_ends_the_job(tmp_path: Path) -> None:
+    said = tmp_path / "said"
+    python = tmp_path / "python"
+    python.write_text(f"#!/bin/sh\ntouch {said}\n")
+    python.chmod(0o755)
+    for line, starts in (("false || true", True), ("module_that_is_not_there load cuda", False)):
+        said.unlink(missing_ok=True)
+        job = script(Slurm(prologue=(line,)), "x", ROOT, python=str(python), folder=tmp_path, arguments=["run"])
+        assert (subprocess.run(["bash", "-c", job], check=False).returncode == 0, said.exists()) == (starts, starts)
+
+
+def test_a_number_is_a_time_in_minutes() -> None:
+    assert Slurm.model_validate({"time": 90}).time == "90"
+    with pytest.raises(ValidationError):
+        Slurm.model_validate({"time": True})
+
+
 def test_a_job_is_named_after_its_run_folder() -> None:
     assert job_name(Path("/a/run")) != job_name(Path("/b/run"))
     assert job_name(Path("/a/my run,x")).startswith("bench-my_run_x-")
