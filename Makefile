@@ -85,7 +85,7 @@ perf-plan: install ## Whether bench plan predicts memory and time, with every ba
 	  $(BIN)/bench run $$matrix --out $$run --rerun all; $(BIN)/bench plan --check $$run; $(BIN)/bench report $$run; done
 
 perf-plan-search: install ## What a plan is worth to a search: ten cells with a memory limit (a quarter of an hour)
-	$(BIN)/python tests/perf/plan_search.py --log plan_search.jsonl --table plan_search.md
+	MALLOC_MMAP_THRESHOLD_=65536 $(BIN)/python tests/perf/plan_search.py --log plan_search.jsonl --table plan_search.md
 
 perf-stragglers: install ## Whether bench names planted stragglers on this machine, and no others
 	$(BIN)/python tests/perf/straggler_trials.py
