@@ -194,12 +194,13 @@ def run(
         typer.echo(text, nl=False)
         return 0
     from bench.cli.jobs_screen import follow
-    from bench.sweep.session import is_finished
 
-    # Nobody has to wait for a job that would find that everything is measured.
-    if again or (found := _stored(select, root, keep_stale=keep_stale)) is None or not is_finished(found):
+    def is_finished() -> bool:
+        return not again and _is_finished(_stored(select, root, keep_stale=keep_stale))
+
+    if not is_finished():  # nobody has to wait for a job that would find that everything is measured
         _check_installed()
-        if refused := follow(root, name, text, where.jobs):
+        if refused := follow(root, name, text, where.jobs, is_finished):
             typer.echo("\n".join(refused), err=True)
             return 2
     sweep = _stored(select, root)
@@ -222,17 +223,22 @@ def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True
     return session.stored(matrix, plans, root, Progress(console()), keep_stale=keep_stale)
 
 
+def _is_finished(found: "Sweep | None") -> bool:
+    from bench.sweep.session import is_finished
+
+    return found is not None and is_finished(found)
+
+
 def _end(sweep: "Sweep", matrix: "Matrix", *, went_on: bool) -> int:
     """Print what the jobs measured; returns the exit code."""
     from bench.cli.report_files import write_reports
     from bench.cli.run_screen import print_end
     from bench.records.outcome import KINDS
-    from bench.sweep.session import is_finished
 
     write_reports(sweep.store)
     results = sweep.results()
     print_end(sweep, results, matrix, went_on=went_on)
-    if not is_finished(sweep):
+    if not _is_finished(sweep):
         typer.echo(
             "not everything is measured: jobs of other commands have some cells. The same command goes on", err=True
         )

@@ -2,6 +2,7 @@
 
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,15 +18,18 @@ if TYPE_CHECKING:
     from bench.launch.slurm.follow import Following
 
 
-def follow(root: Path, name: str, script: str, jobs: int) -> list[str]:
+def follow(root: Path, name: str, script: str, jobs: int, is_finished: Callable[[], bool]) -> list[str]:
     """Submit and follow jobs until all is measured. Returns what bench wrote last where it refused the matrix.
+
+    Args:
+        is_finished: whether the run holds all that the command asks for, as far as that is known.
 
     Raises:
         InputError: Slurm refuses the request, or will never run it; or jobs end without a result.
     """
     from bench.launch.slurm.client import Away, Refused
-    from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns
-    from bench.launch.slurm.show import Show
+    from bench.launch.slurm.follow import Following
+    from bench.launch.slurm.told import Cancelled, GivesUp, NeverRuns, Show
     from bench.machine import disk
     from bench.store import run_lock
 
@@ -36,7 +40,7 @@ def follow(root: Path, name: str, script: str, jobs: int) -> list[str]:
         raise disk.refused(root, error) from error
     with run_lock.held(jobs_folder), _Screen() as screen:
         show = Show(note=screen.note, relay=screen.relay, status=screen.status)
-        following = Following(root, name, script, jobs, show)
+        following = Following(root, name, script, jobs, show, is_finished)
         screen.note(f"{name}: results in {root}")
         try:
             return following.run()

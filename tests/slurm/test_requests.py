@@ -149,6 +149,19 @@ def test_two_jobs_share_the_cells_and_each_cell_has_one_owner(bench: SlurmBench)
 
 
 @pytest.mark.jobs
+def test_a_waiting_job_is_not_waited_for_once_all_is_measured(
+    bench: SlurmBench, slurm: Cluster, tmp_path: Path
+) -> None:
+    (tmp_path / "hold.sh").write_text("#!/bin/bash\nsleep 3600\n")
+    busy = slurm("sbatch", "--parsable", "--exclusive", str(tmp_path / "hold.sh"), "--output=/dev/null").strip()
+    output = bench.run(bench.matrix(matrix={"backend": "single", "sleep_s": [0.0, 0.001], "batch": 2}), "--jobs", "2")
+    first, second = bench.job_ids()
+    assert f"all is measured: job {second} is not needed" in output
+    assert slurm.jobs() == [busy]
+    assert [owner_of(bench.out, result.attempt.cell.slug) for result in bench.store().results()] == [first, first]
+
+
+@pytest.mark.jobs
 def test_no_attempt_begins_that_the_time_limit_would_cut(bench: SlurmBench, slurm: Cluster) -> None:
     matrix = bench.matrix(
         matrix={"backend": "ddp", "sleep_s": [round(0.1 + number / 1000, 3) for number in range(10)], "batch": 2},

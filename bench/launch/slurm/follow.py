@@ -1,6 +1,7 @@
 """Keeps jobs at work on a run until everything is measured: submits, watches, replaces what is lost."""
 
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,7 +10,7 @@ from bench.launch.slurm.client import Away, Refused, Seen
 from bench.launch.slurm.ending import close, end_jobs, tail
 from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, fate_of, in_words, never_runs
 from bench.launch.slurm.followed import Followed
-from bench.launch.slurm.show import Show
+from bench.launch.slurm.told import Cancelled, GivesUp, NeverRuns, Show
 from bench.store import claims, jobs, spool
 from bench.store.jobs import Fate
 
@@ -21,18 +22,6 @@ BARREN = 2
 """So many jobs in a row that were lost and brought nothing: a third would do no better. One bad node is enough."""
 
 
-class NeverRuns(Exception):
-    """The request can never run, for Slurm's reason."""
-
-
-class Cancelled(Exception):
-    """The user had another bench cancel the jobs."""
-
-
-class GivesUp(Exception):
-    """Jobs end without a result, for a reason that is not the attempts'."""
-
-
 class Following:
     """The jobs of one run.
 
@@ -41,9 +30,13 @@ class Following:
         name: of its jobs.
         script: for each of them.
         wanted: how many work at a time.
+        is_finished: whether the run holds all that the command asks for, as far as that is known.
     """
 
-    def __init__(self, root: Path, name: str, script: str, wanted: int, show: Show) -> None:
+    def __init__(
+        self, root: Path, name: str, script: str, wanted: int, show: Show, is_finished: Callable[[], bool]
+    ) -> None:
+        self._is_finished = is_finished
         self.root, self.name, self.script, self.wanted, self.show = root, name, script, wanted, show
         self._jobs: dict[str, Followed] = {}
         self._barren = 0
@@ -51,6 +44,8 @@ class Following:
         self._doubtful_s: float | None = None
         """When sbatch had no answer: Slurm may have taken the job."""
         self._away = self._cancelled = False
+        self._enough = False
+        """No job that ends is replaced."""
 
     def run(self) -> list[str]:
         """Until nothing is left to measure. Returns what bench wrote last where it refused the matrix; else nothing.
@@ -63,9 +58,8 @@ class Following:
             while self.wanted > 0 or self._jobs:
                 self._submit()
                 self._look()
-                for job in list(self._jobs.values()):
-                    self._relay(job)
-                    if words := self._end(job):
+                for number in list(self._jobs):
+                    if words := self._end(number):
                         return words
                 time.sleep(POLL_S)
             if self._cancelled:
@@ -235,12 +229,14 @@ class Following:
         for line in job.new_lines():
             self.show.relay(line)
 
-    def _end(self, job: Followed) -> list[str]:
+    def _end(self, number: str) -> list[str]:
         """See whether a job is over, and what follows. Returns bench's last words where it refused the matrix."""
-        number = job.folder.id
+        if (job := self._jobs.get(number)) is None:  # the end of another one has ended it
+            return []
+        self._relay(job)
         if (noted := job.folder.fate()) is not None and noted.asked:
             del self._jobs[number]
-            self._cancelled, self.wanted = True, 0
+            self._cancelled, self._enough, self.wanted = True, True, 0
             self.show.note(f"job {number} is cancelled")
             return []
         job.look(job.seen)
@@ -267,8 +263,10 @@ class Following:
             self._make_do(f"job {number} ended with exit code 2: {words[-1]}")  # its node may be unlike theirs
         elif fate.state == DONE and ours:
             self.wanted = max(self.wanted - 1, 0)
-        elif not self._cancelled:
+        elif not self._enough:
             self.wanted = max(self.wanted, 1)  # jobs that are done may have left cells to this one
+        if fate.state == DONE and self._is_finished():
+            self._wind_up()
         if fate.state == GOES_ON:
             self.show.note(f"the time of job {number} is over: another one goes on")
         elif fate.state == REFUSED and not ours:
@@ -276,6 +274,14 @@ class Following:
         elif fate.state not in (DONE, REFUSED):
             self._is_lost(job, fate, marked=marked)
         return []
+
+    def _wind_up(self) -> None:
+        """All is measured: jobs that have not begun would wait for nothing."""
+        self._enough, self.wanted = True, 0
+        idle = [number for number in self._ours() if self._jobs[number].folder.alive() is None]
+        for number in idle:
+            self.show.note(f"all is measured: job {number} is not needed")
+        self._withdraw(idle)
 
     def _is_lost(self, job: Followed, fate: Fate, *, marked: bool) -> None:
         number, why = job.folder.id, f": {fate.reason}" if fate.reason else ""

@@ -7,8 +7,8 @@ import pytest
 
 from bench.launch.slurm import client, ending, follow
 from bench.launch.slurm.client import Away, Refused, Seen
-from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns
-from bench.launch.slurm.show import Show
+from bench.launch.slurm.follow import Following
+from bench.launch.slurm.told import Cancelled, GivesUp, NeverRuns, Show
 from bench.records.slurm import BEGAN
 from bench.store import jobs
 from bench.store.jobs import OUT_OF_TIME, End, Fate
@@ -69,10 +69,12 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
     return made
 
 
-def following(root: Path, wanted: int = 1) -> tuple[Following, list[str]]:
+def following(
+    root: Path, wanted: int = 1, is_finished: Callable[[], bool] = lambda: False
+) -> tuple[Following, list[str]]:
     notes: list[str] = []
     show = Show(note=notes.append, relay=notes.append, status=lambda _: None)
-    return Following(root, "name", "this script", wanted, show), notes
+    return Following(root, "name", "this script", wanted, show, is_finished), notes
 
 
 def detached(cluster: Cluster, script: str | None, seen: Seen = RUNNING) -> str:
@@ -293,3 +295,24 @@ def test_a_silent_controller_does_not_hide_why_slurm_refuses(
     with pytest.raises(NeverRuns, match="InvalidQOS"):
         following(tmp_path)[0].run()
     assert jobs.of_run(tmp_path, "1").fate() == Fate(state="CANCELLED", asked=True)
+
+
+def test_when_all_is_measured_nobody_waits_for_jobs_that_have_not_begun(cluster: Cluster, tmp_path: Path) -> None:
+    detached(cluster, "this script")
+    for script in ("this script", "another"):
+        detached(cluster, script, Seen("PENDING", "Priority"))
+    one, _ = following(tmp_path, 2, lambda: cluster.seen["1"].state == "COMPLETED")
+    when(one, "job 2 is not needed", lambda: cluster.seen.update({"3": RUNNING}))
+    assert one.run() == []
+    assert cluster.submitted == []
+    assert {number: seen.state for number, seen in cluster.seen.items()} == {
+        "1": "COMPLETED",
+        "2": "CANCELLED",
+        "3": "COMPLETED",
+    }
+
+
+def test_a_job_by_hand_that_measures_all_is_followed_by_no_other(cluster: Cluster, tmp_path: Path) -> None:
+    detached(cluster, None)
+    assert following(tmp_path, 1, lambda: True)[0].run() == []
+    assert cluster.submitted == []
