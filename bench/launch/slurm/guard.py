@@ -11,6 +11,7 @@ import sys
 import time
 from contextlib import suppress
 from pathlib import Path
+from threading import Event, Thread
 
 from bench.launch.slurm import client
 from bench.records.slurm import JOB
@@ -38,16 +39,16 @@ def main(root: Path, arguments: list[str]) -> int:
     ended: list[int] = []
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda number, _: ended.append(number))
-    beats, asked_s = 0, time.monotonic()
+    over = Event()
+    Thread(target=_ask, args=(number, over), daemon=True).start()
+    beats = 0
     try:
-        while (code := process.poll()) is None and not ended and job.fate() is None:
+        while (code := process.poll()) is None and not ended and not over.is_set():
             with suppress(OSError):  # a file system may be away for a moment
                 job.beat(beats)
-            beats += 1
-            if time.monotonic() - asked_s > ASK_EVERY_S:
-                asked_s = time.monotonic()
-                if _is_over(number):
+                if job.fate() is not None:
                     break
+            beats += 1
             time.sleep(BEAT_S)
     finally:
         process.terminate()
@@ -57,13 +58,15 @@ def main(root: Path, arguments: list[str]) -> int:
     return code if code >= 0 else 128 - code
 
 
-def _is_over(number: str) -> bool:
-    """Whether Slurm says so; no answer says nothing."""
-    try:
-        seen = client.look([number]).get(number)
-    except (client.Away, client.Refused):
-        return False
-    return seen is not None and not seen.living
+def _ask(number: str, over: Event) -> None:
+    """Wait until Slurm says that the job is over; no answer says nothing. An answer may take longer than others wait
+    for a beat."""
+    while not over.is_set():
+        time.sleep(ASK_EVERY_S)
+        with suppress(client.Away, client.Refused):
+            seen = client.look([number]).get(number)
+            if seen is not None and not seen.living:
+                over.set()
 
 
 if __name__ == "__main__":

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import psutil
@@ -18,6 +19,7 @@ from bench.launch.attempt_files import launch_command
 from bench.launch.ports import free_port
 from bench.launch.watch import POLL_S
 from bench.store import jobs, spool
+from bench.store.jobs import JobFolder
 from bench.store.spool import Meeting
 
 MEET_WITHIN_S = 120.0
@@ -50,7 +52,7 @@ def main(config_file: Path, arguments: list[str]) -> int:
             time.sleep(POLL_S)
             if time.monotonic() - looked_s > LOOK_EVERY_S:
                 looked_s = time.monotonic()
-                if spool.is_closed(folder) or (job is not None and job.is_over()):
+                if _must_end(folder, job):
                     process.terminate()
                     process.wait()
                     return 0
@@ -59,6 +61,12 @@ def main(config_file: Path, arguments: list[str]) -> int:
         process.terminate()
         process.wait()
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _must_end(folder: Path, job: JobFolder | None) -> bool:
+    with suppress(OSError):  # a file system may be away for a moment
+        return spool.is_closed(folder) or (job is not None and job.is_over())
+    return False
 
 
 def _meeting(folder: Path, *, first: bool) -> Meeting:
