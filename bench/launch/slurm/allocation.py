@@ -18,6 +18,8 @@ from bench.store.jobs import End, Fate
 ASK_EVERY_S = 30.0
 LOOKS, BETWEEN_S = 3, 1.5
 """Ranks that Slurm ends may fail before Slurm's state says why."""
+SILENCE_S = 120.0
+"""How long a failure waits for a Slurm that does not answer. What ends a job may take its controller away, too."""
 
 
 class Allocation:
@@ -61,19 +63,29 @@ class Allocation:
                     job.set_end(End(exit_code=0))
 
     def left_s(self) -> float | None:
-        """Until the job's time limit, as Slurm has it now; None without one, or if Slurm does not answer."""
-        asked_s, seen = self._look(self._number)
+        """Until the job's time limit, as Slurm said last; None without one, or if Slurm has not answered yet."""
+        self._look(self._number)
+        asked_s, seen = self._seen.get(self._number, (0.0, None))
         if seen is None or seen.left_s is None:
             return None
         return seen.left_s - (time.monotonic() - asked_s)
 
     def is_ending(self) -> bool:
         """Whether Slurm no longer lets the job run."""
-        for look in range(LOOKS):
-            time.sleep(BETWEEN_S if look else 0)
-            _, seen = self._look(self._number, at_most_s=0)
-            if seen is not None and seen.state not in ("RUNNING", "SUSPENDED"):
-                return True
+        answers, until_s = 0, time.monotonic() + SILENCE_S
+        while answers < LOOKS:
+            try:
+                _, seen = self._ask(self._number)
+            except Refused:  # squeue is not installed on the nodes
+                return False
+            except Away:
+                if time.monotonic() > until_s:
+                    return False
+            else:
+                if seen is not None and seen.state not in ("RUNNING", "SUSPENDED"):
+                    return True
+                answers += 1
+            time.sleep(BETWEEN_S if answers < LOOKS else 0)
         return False
 
     def _is_over(self, owner: str) -> bool:
@@ -89,16 +101,18 @@ class Allocation:
             mark(self._root, job, job.fate() or fate_of(seen, job.end(), float("inf")) or Fate(state="UNKNOWN"))
         return True
 
-    def _look(self, number: str, at_most_s: float = ASK_EVERY_S) -> tuple[float, Seen | None]:
-        """When Slurm was asked, and what it said; 0 and None if it does not answer."""
+    def _look(self, number: str) -> tuple[float, Seen | None]:
+        """When Slurm was asked, not long ago, and what it said; 0 and None if it does not answer."""
         asked_s, seen = self._seen.get(number, (0.0, None))
-        if asked_s and time.monotonic() - asked_s < at_most_s:
+        if asked_s and time.monotonic() - asked_s < ASK_EVERY_S:
             return asked_s, seen
         try:
-            answer = (time.monotonic(), client.look([number]).get(number))
+            return self._ask(number)
         except (Away, Refused):
             return 0.0, None
-        self._seen[number] = answer
+
+    def _ask(self, number: str) -> tuple[float, Seen | None]:
+        self._seen[number] = answer = (time.monotonic(), client.look([number]).get(number))
         return answer
 
 

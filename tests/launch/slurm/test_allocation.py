@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.errors import InputError
-from bench.launch.slurm import client, ending
+from bench.launch.slurm import allocation, client, ending
 from bench.launch.slurm.allocation import Allocation
 from bench.launch.slurm.client import Seen
 from bench.launch.slurm.node import _meeting
@@ -116,6 +116,50 @@ def test_a_silent_controller_frees_no_cell(
 
     monkeypatch.setattr(client, "look", away)
     assert not Allocation(tmp_path, "2").takes(CELL)
+
+
+def silent(monkeypatch: pytest.MonkeyPatch, answers: list[Seen | None]) -> None:
+    """Slurm's answers in turn, the last one for ever; None: it does not answer."""
+    monkeypatch.setattr(allocation, "BETWEEN_S", 0.0)
+
+    def look(_: object) -> dict[str, Seen]:
+        if (answer := answers.pop(0) if len(answers) > 1 else answers[0]) is None:
+            raise client.Away
+        return {"1": answer}
+
+    monkeypatch.setattr(client, "look", look)
+
+
+@pytest.mark.parametrize(("state", "ending"), [("NODE_FAIL", True), ("RUNNING", False)])
+def test_a_failure_waits_for_a_controller_that_is_away(
+    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, state: str, ending: bool
+) -> None:
+    silent(monkeypatch, [None] * 9 + [Seen(state)])
+    assert Allocation(tmp_path, "1").is_ending() is ending
+
+
+@pytest.mark.parametrize("error", [client.Away, client.Refused])
+def test_a_failure_waits_no_longer_than_it_may(
+    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+) -> None:
+    def look(_: object) -> dict[str, Seen]:
+        raise error
+
+    monkeypatch.setattr(client, "look", look)
+    monkeypatch.setattr(allocation, "BETWEEN_S", 0.0)
+    monkeypatch.setattr(allocation, "SILENCE_S", 0.0 if error is client.Away else 1e6)
+    assert not Allocation(tmp_path, "1").is_ending()
+
+
+def test_the_time_left_goes_on_while_the_controller_is_away(
+    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent(monkeypatch, [Seen("RUNNING", left_s=1000.0), None])
+    one = Allocation(tmp_path, "1")
+    first, second = one.left_s(), one.left_s()
+    assert first is not None
+    assert second is not None
+    assert second < first <= 1000
 
 
 def test_launches_meet_in_their_own_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
