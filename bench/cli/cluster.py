@@ -17,6 +17,7 @@ from bench.errors import InputError
 
 if TYPE_CHECKING:
     from bench.cli.selection import Selection
+    from bench.launch.slurm.allocation import Allocation
     from bench.matrix import Matrix
     from bench.records.machine import Hardware
     from bench.records.plan import CellPlan
@@ -105,11 +106,10 @@ class Place:
         if self.launcher == "local":
             yield None
             return
-        from bench.launch.slurm.allocation import of_this_process
         from bench.records.slurm import BEGAN
         from bench.sweep.share import Share
 
-        job = of_this_process(folder)
+        job = _job_of_this_process(folder)
         if job.nodes < matrix.slurm.nodes:
             raise InputError(
                 f"the job has {job.nodes} of the {matrix.slurm.nodes} nodes that cells need",
@@ -131,6 +131,24 @@ class Place:
                 is_ending=job.is_ending,
                 began=None if began is None else datetime.fromisoformat(began),
             )
+
+
+def _job_of_this_process(root: Path) -> "Allocation":
+    """Raises InputError where this process would not measure on a node of a job: salloc's shell stays where it was."""
+    from bench.launch.slurm.allocation import Allocation
+
+    number = os.environ.get("SLURM_JOB_ID")
+    if number is None:
+        raise InputError(
+            "this is no job of Slurm", where="--launcher srun", fix="use --launcher slurm, which submits one"
+        )
+    if "SLURMD_NODENAME" not in os.environ:  # slurmd sets it in all that it starts
+        raise InputError(
+            f"this shell is not on a node of the job {number}",
+            where="--launcher srun",
+            fix="run `srun --nodes=1 --ntasks=1 --pty bash`, and there the same command",
+        )
+    return Allocation(root, number)
 
 
 def inner_arguments(context: typer.Context, folder: Path) -> list[str]:

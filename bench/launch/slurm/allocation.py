@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.errors import InputError
 from bench.launch.slurm import client
 from bench.launch.slurm.client import Away, Refused, Seen
 from bench.launch.slurm.ending import is_gone, mark
@@ -114,19 +113,3 @@ class Allocation:
     def _ask(self, number: str) -> tuple[float, Seen | None]:
         self._seen[number] = answer = (time.monotonic(), client.look([number]).get(number))
         return answer
-
-
-def of_this_process(root: Path) -> Allocation:
-    """Raises InputError where this process would not measure on a node of a job: salloc's shell stays where it was."""
-    number = os.environ.get("SLURM_JOB_ID")
-    if number is None:
-        raise InputError(
-            "this is no job of Slurm", where="--launcher srun", fix="use --launcher slurm, which submits one"
-        )
-    if "SLURMD_NODENAME" not in os.environ:  # slurmd sets it in all that it starts
-        raise InputError(
-            f"this shell is not on a node of the job {number}",
-            where="--launcher srun",
-            fix="run `srun --nodes=1 --ntasks=1 --pty bash`, and there the same command",
-        )
-    return Allocation(root, number)
