@@ -20,7 +20,7 @@ REPORTS = Path("reports")
 COMMANDS = {
     "doctor": ("doctor:doctor", "Check what this machine can run and what is missing"),
     "init": ("init:init", "Write a workload and a matrix to start from"),
-    "plan": ("plan:plan", "Predict memory, the largest batch and the least time of a step"),
+    "plan": ("plan:plan", "Predict memory, the largest batch, bounds and estimates of a step"),
     "run": ("run:run", "Measure every cell of a matrix; running it again resumes"),
     "probe": ("run:probe", "Find the largest batch that fits and the fastest one"),
     "cancel": ("cancel:cancel", "End the jobs of a run on a cluster"),

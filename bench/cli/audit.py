@@ -27,7 +27,7 @@ audit = typer.Typer(
 )
 
 HANG_AFTER_S = 20.0
-"""An audit's steps are short: a rank without progress for this long counts as hung."""
+"""An audit's steps are short: if no rank makes progress for this long, they count as hung."""
 
 MatrixArgument = Annotated[
     Path | None,

@@ -43,8 +43,8 @@ def calibrate(
 
     Launches each cell of a small matrix several times, in turns, and stores the scatter with the machine and the date
     in a file of the user (BENCH_STATE chooses its folder). `bench run` copies it into the run's folder. Reports use it
-    to compare cells that were launched once. On a CPU, it also measures the rates of matrix products and copies, for
-    the lower bounds of `bench plan` and of reports.
+    to compare cells that were launched once. On a CPU, it also measures the rates of matrix products, copies and
+    all-reduces, for the lower bounds of `bench plan` and of reports.
     """
     if runs:
         if matrix is not None or overrides or out is not None:

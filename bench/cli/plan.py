@@ -1,4 +1,4 @@
-"""`bench plan`: what will fit, and what it will cost at least, before anything runs."""
+"""`bench plan`: what will fit, and how long a step takes at least or by an estimate, before anything runs."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -66,7 +66,7 @@ def plan(
         typer.Option("--format", help="Print data or markdown instead of tables for the terminal."),
     ] = None,
 ) -> None:
-    """Predict memory, the largest batch and the least time of a step.
+    """Predict memory, the largest batch, bounds and estimates of a step.
 
     Needs none of the devices, and launches nothing. Each cell's model runs once without numbers, to see what its step
     keeps. Exits with 1 if a cell does not fit, or if a run with --check refutes its plan.
