@@ -1,6 +1,7 @@
 """Lower bounds of a step against every stored result under reports/."""
 
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -11,7 +12,9 @@ from bench.store.run_folder import Store
 
 REPORTS = Path(__file__).parents[2] / "reports"
 RUNS = sorted(file.parent for file in REPORTS.glob("*/run.json"))
-BOUNDED = {"plan-tiny"}
+MEDIAN = {"plan-tiny": 0.05, "plan-small": 0.05, "plan-gpt2": 0.07, "plan-llama": 0.07, "plan-t5": 0.07}
+"""The most that the median error of a plan may be, by run."""
+BOUNDED = set(MEDIAN)
 """Runs with a calibrated device. The rates of other machines are not known: without a bound, nothing is proved."""
 
 
@@ -30,14 +33,15 @@ def test_every_run_with_a_calibrated_device_is_bounded() -> None:
 @pytest.mark.parametrize("name", sorted(BOUNDED))
 def test_no_step_was_shorter_than_its_lower_bound(name: str) -> None:
     compared = checked(REPORTS / name)
-    assert len(compared) == 10
     assert all(one.least_s and one.step_s for one in compared)
     assert [one.name for one in compared if (one.least_s or 0) > (one.step_s or 0)] == []
 
 
 @pytest.mark.parametrize("name", sorted(BOUNDED))
 def test_counted_tensors_are_near_their_plan(name: str) -> None:
-    errors = sorted(abs(one.error) for one in checked(REPORTS / name) if one.tensors)
-    assert len(errors) == 10
-    assert errors[len(errors) // 2] <= 0.05
-    assert errors[-1] <= 0.15
+    compared = checked(REPORTS / name)
+    assert all(one.tensors for one in compared)
+    errors = [abs(one.error) for one in compared]
+    assert len(errors) == len(Store(REPORTS / name).results()) >= 20
+    assert median(errors) <= MEDIAN[name]
+    assert max(errors) <= 0.15
