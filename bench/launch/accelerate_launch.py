@@ -40,6 +40,10 @@ class Launch(Leashed):
         code = self.process.poll()
         return None if code is None else cause_of_death(code, self.output())
 
+    def silent(self) -> list[str]:
+        """The nodes that are gone: not this one."""
+        return []
+
     def kill(self) -> None:
         super().kill()
         shutil.rmtree(self._scratch, ignore_errors=True)

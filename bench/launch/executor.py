@@ -27,6 +27,8 @@ class LaunchResult:
     """What the ranks were doing then."""
     launcher_error: str | None = None
     """Why the launch ended, if it did so before its ranks left their results."""
+    silent: Sequence[str] = ()
+    """Nodes that were gone when bench ended the attempt, or gave up its launch."""
     ended_s: float | None = None
     """``time.monotonic()`` when the last process of the attempt had ended; None where that is not known."""
     script: ScriptEnd | None = None

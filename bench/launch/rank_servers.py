@@ -83,12 +83,13 @@ class RankServers:
         watch = Watch(folder, self.num_processes, limits, on_beat)
         cancelled: str | None = None
         stuck: list[Stuck] = []
+        silent: list[str] = []
         end_by = math.inf
         exit_reason: str | None = None
         while not self._idle() and (exit_reason := self.launch.exit_reason()) is None:
             reason = watch.pause()
             if reason is not None and cancelled is None:
-                cancelled, stuck = reason, watch.diagnose()
+                cancelled, stuck, silent = reason, watch.diagnose(), self.launch.silent()
                 spool.write(self.folder / "request.json", request.model_copy(update={"cancelled": cancelled}))
                 end_by = time.monotonic() + END_TIMEOUT_S
             elif time.monotonic() > end_by:
@@ -99,6 +100,7 @@ class RankServers:
             cancelled=cancelled,
             stuck=stuck,
             launcher_error=exit_reason,
+            silent=silent,
             ended_s=self._ended_s(),
         )
 
@@ -128,8 +130,8 @@ class Forking:
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         if self._own is None or cell.num_nodes > 1:
             servers = self._ready(cell)
-            if isinstance(servers, str):
-                return LaunchResult(ranks=[], isolation="fork", launcher_error=servers)
+            if isinstance(servers, LaunchResult):
+                return servers
             if reason := next((state.unforkable for state in servers.states() if state.unforkable), None):
                 if cell.num_nodes > 1:
                     why = f"a rank server cannot fork, and several nodes need one: {reason}"
@@ -151,8 +153,8 @@ class Forking:
         if (world := _world(cell)) not in self._servers and (self._own is None or cell.num_nodes > 1):
             self._servers[world] = RankServers(self.context.new_folder(), world, self.context)
 
-    def _ready(self, cell: Cell) -> RankServers | str:
-        """The servers, once they can take an attempt; or why they cannot."""
+    def _ready(self, cell: Cell) -> RankServers | LaunchResult:
+        """The servers, once they can take an attempt; or the result, if they cannot."""
         world = _world(cell)
         servers = self._servers.get(world)
         if servers is not None and servers.ready and not servers.alive():
@@ -163,8 +165,9 @@ class Forking:
             on = f" on {world.nodes} nodes" if world.nodes > 1 else ""
             self.context.waiting(f"starting rank servers: {world.ranks}{on}")
             if problem := servers.wait_ready():
+                silent = servers.launch.silent()
                 self._servers.pop(world).close()
-                return problem
+                return LaunchResult(ranks=[], isolation="fork", launcher_error=problem, silent=silent)
         return servers
 
     def close(self) -> None:

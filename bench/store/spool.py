@@ -55,6 +55,14 @@ class Meeting(Frozen):
     port: int
 
 
+class NodeBeat(Frozen):
+    """`node<N>.alive`, which the launch of a node rewrites every second."""
+
+    name: str
+    """Of the node."""
+    number: int
+
+
 class Spec(Frozen):
     """Everything a rank needs to know about its attempt."""
 
@@ -109,6 +117,10 @@ class Walked(Frozen):
 
     rank: int
     footprints: tuple[Footprint, ...]
+
+
+def node_file(folder: Path, node: int) -> Path:
+    return folder / f"node{node}.alive"
 
 
 def close(folder: Path) -> None:

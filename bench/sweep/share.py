@@ -1,6 +1,6 @@
 """The part of a run that one process measures, where several share its folder, and how long it may take."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -47,7 +47,14 @@ class Share:
         if not self.holds(cell):
             raise SystemExit(143)
 
-    def check_failure(self) -> None:
-        """An attempt failed. If its machine is going away, that is no result: SystemExit, and it stays unfinished."""
-        if self.is_ending():
+    def check_failure(self, silent: Sequence[str], note: Callable[[str], None]) -> None:
+        """An attempt failed. If its machine is going away, that is no result: SystemExit, and it stays unfinished.
+
+        Args:
+            silent: its nodes that are gone.
+            note: receives what the user should know.
+        """
+        if silent:
+            note(f"node {', '.join(silent)} does not answer: this run leaves its job")
+        if silent or self.is_ending():
             raise SystemExit(143)

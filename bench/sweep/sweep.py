@@ -236,7 +236,7 @@ class Sweep:
             result = made(Failed(fault="ended", rank=None, phase=None, reason=reason))
         if result.outcome.kind in ("failed", "hang"):
             disk.check(self.store.root)  # a full disk ends the run here; this attempt stays unfinished
-            self.share.check_failure()
+            self.share.check_failure(launched.silent, self.progress.note)
         self._check_workload(result)
         self.share.took(wall_s)
         return result.model_copy(update={"conditions": conditions, "account": account})

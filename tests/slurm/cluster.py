@@ -45,7 +45,7 @@ EnforcePartLimits={enforce}
 MailProg=/bin/true
 ReturnToService=2
 SlurmdParameters=config_overrides
-SlurmdTimeout=10
+SlurmdTimeout={node_timeout_s}
 KillWait=2
 MinJobAge=300
 GresTypes=gpu
@@ -73,9 +73,10 @@ class Cluster:
 
     Args:
         enforce: EnforcePartLimits: ``ALL`` refuses what can never run at submission, ``NO`` lets it wait for ever.
+        node_timeout_s: how long a node may be silent; Slurm's own default is 300.
     """
 
-    def __init__(self, folder: Path, *, enforce: str = "ALL") -> None:
+    def __init__(self, folder: Path, *, enforce: str = "ALL", node_timeout_s: int = 10) -> None:
         self.folder = folder
         self.environment = {"SLURM_CONF": f"{folder}/slurm.conf", "PATH": _path()}
         self._daemons: dict[str, subprocess.Popen[bytes]] = {}
@@ -83,7 +84,8 @@ class Cluster:
         for node in NODES:
             (folder / f"spool-{node}").mkdir()
         port, n1, n2 = _free_ports(3)
-        (folder / "slurm.conf").write_text(CONFIG.format(folder=folder, port=port, n1=n1, n2=n2, enforce=enforce))
+        config = CONFIG.format(folder=folder, port=port, n1=n1, n2=n2, enforce=enforce, node_timeout_s=node_timeout_s)
+        (folder / "slurm.conf").write_text(config)
         (folder / "cgroup.conf").write_text("CgroupPlugin=cgroup/v1\n")
         (folder / "gres.conf").write_text(f"Name=gpu File={folder}/gpu[0-1]\n")
         for number in range(2):

@@ -1,8 +1,11 @@
 """Faults beside a job on a real Slurm: of its daemons, of a rank and of bench. Nothing is left."""
 
+import contextlib
 import os
 import signal
 import time
+from collections.abc import Iterator
+from pathlib import Path
 
 import psutil
 import pytest
@@ -11,6 +14,40 @@ from harness import server_states, wait_for
 from runs import SLOW_S, SlurmBench
 
 pytestmark = pytest.mark.jobs
+
+
+@pytest.fixture
+def patient(tmp_path: Path) -> Iterator[Cluster]:
+    """A cluster that misses a node only after Slurm's own default."""
+    running = Cluster(tmp_path / "cluster", node_timeout_s=300)
+    yield running
+    running.stop()
+
+
+def test_a_node_that_is_gone_before_slurm_knows_it_costs_a_second_try(patient: Cluster, tmp_path: Path) -> None:
+    bench = SlurmBench(tmp_path, patient)
+    options = ("launch.hang_after_s=20", "--launcher", "slurm", "--nodes=2", "--out", str(bench.out))
+    process = bench.start("run", bench.three_turns(steps=100), *options)
+    bench.slow_attempt()
+    on_node = [one for one in patient.processes() if one.environ().get("SLURMD_NODENAME") == "n2"]
+    gone = [psutil.Process(patient.daemon("n2").pid), *on_node]
+    assert len(gone) > 2
+    for one in gone:
+        one.suspend()
+    try:
+        wait_for(lambda: len(bench.job_ids()) == 2, 180)
+    finally:
+        for one in gone:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                one.resume()
+    output, _ = process.communicate(timeout=300)
+    assert process.returncode == 0, output
+    assert "node n2 does not answer: this run leaves its job" in output
+    results = bench.by_sleep()
+    assert [result.outcome.kind for result in results.values()] == ["ok"] * 3
+    assert "infrastructure: the Slurm job" in (results[SLOW_S].retried or "")
+    assert len(bench.tried_again()) == 1
+    wait_for(lambda: not bench.left(), 60)
 
 
 def test_a_controller_that_is_away_ends_nothing(bench: SlurmBench, slurm: Cluster) -> None:

@@ -59,20 +59,22 @@ def test_a_failure_while_the_job_ends_is_no_result(tmp_path: Path) -> None:
         def run(self, *arguments: Any) -> Any:
             from bench.launch.executor import LaunchResult
 
-            return LaunchResult(ranks=[], isolation="fork", launcher_error="srun was killed by SIGTERM")
+            error = "srun was killed by SIGTERM"
+            return LaunchResult(ranks=[], isolation="fork", launcher_error=error, silent=silent)
 
     store = Store(tmp_path / "run")
-    for ending, left in ((True, []), (False, ["failed", "failed", "failed"])):
+    for ending, silent in ((True, []), (False, ["n2"]), (False, [])):
+        ends = ending or bool(silent)
         with store.open(MACHINE, [one.cell for one in PLANS], "", shared=True):
             progress = Progress(Console(file=io.StringIO()))
             sweep = sweep_of(PLANS, store, progress, [], Fails([], 4))
             object.__setattr__(sweep, "share", Share(is_ending=lambda ending=ending: ending))
-            if ending:
+            if ends:
                 with pytest.raises(SystemExit):
                     sweep.run()
             else:
                 sweep.run()
-        assert [result.outcome.kind for result in store.results()] == left
+        assert [result.outcome.kind for result in store.results()] == ([] if ends else ["failed"] * 3)
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -1,9 +1,11 @@
 """`python -m bench.launch.slurm.node CONFIG ARGUMENTS...`: the `accelerate launch` of one node, as a task of srun.
 
 The first node chooses the port at which all launches meet. The launch ends with its task, when bench closes the spool
-folder, and when the job is over: a node that has lost its slurmd is not told so by Slurm.
+folder, and when the job is over: a node that has lost its slurmd is not told so by Slurm. It beats, because Slurm may
+take minutes to miss a node.
 """
 
+import math
 import os
 import shutil
 import socket
@@ -20,7 +22,7 @@ from bench.launch.ports import free_port
 from bench.launch.watch import POLL_S
 from bench.store import jobs, spool
 from bench.store.jobs import JobFolder
-from bench.store.spool import Meeting
+from bench.store.spool import Meeting, NodeBeat
 
 MEET_WITHIN_S = 120.0
 LOOK_EVERY_S = 1.0
@@ -29,8 +31,8 @@ LOOK_EVERY_S = 1.0
 def main(config_file: Path, arguments: list[str]) -> int:
     folder, number = config_file.parent, os.environ["SLURM_NODEID"]
     meeting = _meeting(folder, first=number == "0")
-    os.environ |= {spool.NODE: os.environ.get("SLURMD_NODENAME") or socket.gethostname()}
-    os.environ |= {spool.MAIN_ADDRESS: meeting.address}
+    name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
+    os.environ |= {spool.NODE: name, spool.MAIN_ADDRESS: meeting.address}
     if os.environ.get("DS_ACCELERATOR") == "cpu":  # gloo would take the interface of the host's name, which may be none
         os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(meeting.address))
     scratch = folder / f"torchelastic{number}"
@@ -47,11 +49,13 @@ def main(config_file: Path, arguments: list[str]) -> int:
     process = subprocess.Popen([*leash, *command], stdin=subprocess.DEVNULL)
     job = jobs.this_job()
     try:
-        looked_s = time.monotonic()
+        beats, looked_s = 0, -math.inf
         while (code := process.poll()) is None:
             time.sleep(POLL_S)
             if time.monotonic() - looked_s > LOOK_EVERY_S:
-                looked_s = time.monotonic()
+                looked_s, beats = time.monotonic(), beats + 1
+                with suppress(OSError):
+                    spool.write(spool.node_file(folder, int(number)), NodeBeat(name=name, number=beats))
                 if _must_end(folder, job):
                     process.terminate()
                     process.wait()
