@@ -40,3 +40,7 @@ def test_only_reasons_that_do_not_pass_mean_never() -> None:
     for reason in ("Priority", "Resources", "ReqNodeNotAvail", "BeginTime", "None", "", "PartitionDown"):
         assert never_runs(Seen("PENDING", reason)) is None
     assert never_runs(Seen("RUNNING", "PartitionNodeLimit")) is None
+    for reason in ("QOSMaxGRESPerJob", "QOSMinCpuNotSatisfied", "AssocMaxMemPerNode", "DependencyNeverSatisfied"):
+        assert never_runs(Seen("PENDING", reason)) is not None
+    for reason in ("QOSMaxGRESPerUser", "QOSGrpGRES", "AssocGrpCpuLimit", "QOSMaxJobsPerUserLimit", "Dependency"):
+        assert never_runs(Seen("PENDING", reason)) is None  # until other jobs end
