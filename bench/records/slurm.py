@@ -1,5 +1,6 @@
 """What a run asks Slurm for: the section ``slurm`` of a matrix."""
 
+import shlex
 from typing import Annotated
 
 from pydantic import AfterValidator, BeforeValidator, Field, WithJsonSchema
@@ -14,8 +15,8 @@ not begin anew."""
 _WORD = r"^[^\s\"'\\#]+$"
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 
-_OURS = ("--job-name", "-J", "--array", "-a", "--requeue", "--output", "-o")
-"""Options with which bench would not find its jobs again, or take several for one."""
+_OURS = ("--job-name", "-J", "--array", "-a", "--requeue", "--output", "-o", "--clusters", "-M", "--test-only")
+"""Options with which bench would not find its jobs again, or take several for one, or none."""
 
 
 def _minutes(value: object) -> object:
@@ -26,9 +27,15 @@ def _minutes(value: object) -> object:
 def _directive(line: str) -> str:
     if "\n" in line or not line.startswith("-"):
         raise ValueError("one option of sbatch, such as --mem=64G")
+    try:
+        shlex.split(line)
+    except ValueError as error:
+        raise ValueError(f"a quote without an end: {line}") from error
     option = line.partition("=")[0].split()[0] if line.startswith("--") else line[:2]
     if any(name.startswith(option) for name in _OURS):  # sbatch takes --arr, too, and -a1-4
-        raise ValueError(f"bench itself sets the name, the output and the restarts of its jobs: leave out {line}")
+        raise ValueError(
+            f"bench itself sets the name, the output, the cluster and the restarts of its jobs: leave out {line}"
+        )
     return line
 
 

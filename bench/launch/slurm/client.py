@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 
+from bench.launch.slurm.script import options_of
+
 TIMEOUT_S = 60.0
 """squeue itself gives up after about 18 s without a controller."""
 LIVING = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STAGE_OUT", "RESIZING", "SIGNALING")
@@ -47,6 +49,13 @@ NEVER = {
     "ReservationInvalid": "the reservation does not exist, or you may not use it",
 }
 """Reasons with which a job waits for ever, unless somebody changes the job or the cluster."""
+_MISLEADS = re.compile(
+    r"(SQUEUE|SCANCEL|SACCT)_"  # would hide jobs
+    r"|SLURM_TIME_FORMAT$"
+    r"|(SBATCH|SLURM)_CLUSTERS$|SBATCH_(ARRAY_INX|WAIT)$"  # would take the job elsewhere, or make several of it
+    r"|SLURM_MEM_PER_"  # of another job: in this one, srun would refuse it beside the job's own
+)
+"""The user's variables that change what Slurm's commands do here."""
 _TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
@@ -83,9 +92,13 @@ def submit(script: Path, output: Path) -> str:
         Refused: the request can never run, or Slurm takes no job from this user.
         Away: no controller answers.
     """
-    done = _run(["sbatch", "--parsable", f"--output={output}", str(script)])
+    # On the command line they win over the user's variables (SBATCH_TIMELIMIT), which win over the script.
+    asked = options_of(script.read_text())
+    done = _run(["sbatch", "--parsable", f"--output={output}", *asked, str(script)])
     if done.returncode == 0:
-        return done.stdout.strip().partition(";")[0]
+        if (found := re.search(r"^(\d+)(;.*)?$", done.stdout.strip(), re.MULTILINE)) is None:
+            raise Refused(f"sbatch named no job: {done.stdout.strip()!r}")
+        return found[1]
     words = _words(done.stderr)
     if re.search(r"Unable to contact|Socket timed out|Connection refused|Communication|controller", words):
         raise Away(words)
@@ -100,7 +113,7 @@ def look(jobs: Sequence[str]) -> dict[str, Seen]:
     """
     if not jobs:
         return {}
-    done = _run(["squeue", "-t", "all", "-h", "-j", ",".join(jobs), "-o", "%i|%T|%r|%N|%L|%e"])
+    done = _run(["squeue", "-a", "-t", "all", "-h", "-j", ",".join(jobs), "-o", "%i|%T|%r|%N|%L|%e"])
     if done.returncode and "Invalid job id" not in done.stderr:
         raise Away(_words(done.stderr))
     found = {}
@@ -128,7 +141,7 @@ def living(name: str) -> list[str]:
     Raises:
         Away: no controller answers.
     """
-    done = _run(["squeue", "-h", "-u", str(os.getuid()), "-n", name, "-o", "%i"])
+    done = _run(["squeue", "-a", "-h", "-u", str(os.getuid()), "-n", name, "-o", "%i"])
     if done.returncode:
         raise Away(_words(done.stderr))
     return sorted(done.stdout.split(), key=lambda job: [int(part) for part in re.findall(r"\d+", job)])
@@ -167,8 +180,9 @@ def seconds(left: str) -> float | None:
 
 
 def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
+    kept = {name: value for name, value in os.environ.items() if _MISLEADS.match(name) is None}
     try:
-        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=kept)
     except subprocess.TimeoutExpired as error:
         raise Away(f"{command[0]} did not answer within {TIMEOUT_S:g} s") from error
     except FileNotFoundError as error:

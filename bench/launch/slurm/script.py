@@ -29,6 +29,12 @@ def misreads(root: Path) -> bool:
     return _SPECIAL.search(str(root)) is not None
 
 
+def options_of(text: str) -> list[str]:
+    """What a script asks for, as options of sbatch's command line."""
+    lines = (line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH "))
+    return [word for line in lines for word in shlex.split(line)]
+
+
 def script(
     asked: Slurm,
     name: str,

@@ -57,7 +57,43 @@ def test_an_id_that_slurm_forgot_is_not_a_silent_controller(path: Path) -> None:
     assert client.look(["7"]) == {}
 
 
+def test_the_variables_of_the_user_change_no_request_and_hide_no_job(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = f'{{ echo "$0 $*"; env | grep -E "^(SL|SB|SQ|SC)"; }} | sed "s,^{path}/,," >> {path}/calls'
+    for name, answer in (("sbatch", "echo 7"), ("squeue", ":"), ("scancel", ":")):
+        program(path, name, f"{says}; {answer}")
+    for name in ("SQUEUE_STATES", "SCANCEL_STATE", "SBATCH_ARRAY_INX", "SBATCH_CLUSTERS", "SLURM_MEM_PER_CPU"):
+        monkeypatch.setenv(name, "1")
+    monkeypatch.setenv("SBATCH_ACCOUNT", "lab")
+    (tmp_path / "x.sh").write_text("#!/bin/bash\n#SBATCH --time=5\necho\n")
+    assert client.submit(tmp_path / "x.sh", tmp_path / "x.out") == "7"
+    client.living("name")
+    client.look(["7"])
+    client.cancel(["7"])
+    submitted, account, *others = (path / "calls").read_text().splitlines()
+    assert submitted == f"sbatch --parsable --output={tmp_path}/x.out --time=5 {tmp_path}/x.sh"
+    assert account == "SBATCH_ACCOUNT=lab"
+    calls = [line for line in others if line != account]
+    assert [line.split()[0] for line in calls] == ["squeue", "squeue", "scancel"]
+    assert all(" -a " in line for line in calls if line.startswith("squeue"))  # also of hidden partitions
+
+
+@pytest.mark.parametrize(
+    ("said", "job"), [("7;other", "7"), ("Welcome\n7", "7"), ("allocation 7 test", None), ("", None)]
+)
+def test_the_id_of_a_job_is_a_number(path: Path, tmp_path: Path, said: str, job: str | None) -> None:
+    program(path, "sbatch", f"printf '{said}\n'")
+    (tmp_path / "x.sh").write_text("#!/bin/bash\n")
+    if job is None:
+        with pytest.raises(Refused, match="sbatch named no job"):
+            client.submit(tmp_path / "x.sh", tmp_path / "x.out")
+    else:
+        assert client.submit(tmp_path / "x.sh", tmp_path / "x.out") == job
+
+
 def test_a_refusal_is_told_in_slurms_words(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "x.sh").write_text("#!/bin/bash\n")
     program(path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(Refused, match=r"^Invalid account$"):
         client.submit(tmp_path / "x.sh", tmp_path / "x.out")

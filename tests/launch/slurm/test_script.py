@@ -7,10 +7,22 @@ from pathlib import Path
 import pytest
 from pydantic import ValidationError
 
-from bench.launch.slurm.script import job_name, misreads, request_of, script
+from bench.launch.slurm.script import job_name, misreads, options_of, request_of, script
 from bench.records.slurm import Slurm
 
 ROOT = Path("/runs/mine")
+OURS = (
+    "--job-name=x",
+    "-Jx",
+    "--arr 1-4",
+    "-a1",
+    "--requeue",
+    "--output=x",
+    "-o x",
+    "-Mx",
+    "--clusters=x",
+    "--test-only",
+)
 
 
 def text(asked: Slurm, *arguments: str) -> str:
@@ -55,7 +67,8 @@ def test_every_wish_is_one_line() -> None:
         {"time": "soon"},
         {"sbatch": ("--mem=1\nrm -rf /",)},
         {"sbatch": ("mem=1",)},
-        *({"sbatch": (one,)} for one in ("--job-name=x", "-Jx", "--arr 1-4", "-a1", "--requeue", "--output=x", "-o x")),
+        {"sbatch": ('--comment="a',)},
+        *({"sbatch": (one,)} for one in OURS),
         {"nodes": 0},
         {"gpus": 1},
     ],
@@ -98,6 +111,14 @@ def test_a_number_is_a_time_in_minutes() -> None:
     assert Slurm.model_validate({"time": 90}).time == "90"
     with pytest.raises(ValidationError):
         Slurm.model_validate({"time": True})
+
+
+def test_what_a_script_asks_for_can_be_given_to_sbatch_itself() -> None:
+    asked = Slurm(exclusive=False, time="5", sbatch=("--mem=64G", '--comment="a b"', "-C 'x y'"))
+    assert options_of(text(asked, "run", "#SBATCH --no")) == [
+        *(f"--job-name={job_name(ROOT)}", "--nodes=1", "--ntasks-per-node=1", "--no-requeue", "--time=5"),
+        *("--mem=64G", "--comment=a b", "-C", "x y"),
+    ]
 
 
 def test_a_job_is_named_after_its_run_folder() -> None:
