@@ -101,7 +101,7 @@ class Place:
 
         Raises:
             InputError: it is to measure inside of a job, and is on no node of one, or the job has too few nodes or
-                GPUs, or another bench measures in it.
+                GPUs, or its tasks would get none, or another bench measures in it.
         """
         if self.launcher == "local":
             yield None
@@ -121,6 +121,13 @@ class Place:
                 f"the first node of the job shows {hardware.devices} of the {asked} GPUs that were asked for",
                 where="--launcher srun",
                 fix="see what nvidia-smi says in a job; to measure on CPUs, leave out slurm.gpus_per_node",
+            )
+        if matrix.slurm.nodes > 1 and hardware.device == "cuda" and matrix.slurm.gpus_per_node is None:
+            raise InputError(
+                "the other nodes would give no GPU to ranks: srun gives what the job has asked for",
+                where="--launcher srun",
+                field="slurm.gpus_per_node",
+                fix=f"set slurm.gpus_per_node, or add --gpus-per-node={hardware.devices}",
             )
         began = os.environ.get(BEGAN)
         with job.entered():

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from commands import QUICKSTART, bench
+from fake_nvml import Driver
 
 from bench.cli import selection
 from bench.records.slurm import JOB
@@ -55,6 +56,18 @@ def test_a_shell_beside_the_nodes_of_a_job_measures_nothing(tmp_path: Path, monk
         assert done.exit_code == 2
         assert problem in done.output
         assert not (tmp_path / "run").exists()
+
+
+def test_several_nodes_with_gpus_need_to_ask_for_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, driver: Driver
+) -> None:
+    for name, value in (("SLURM_JOB_ID", "7"), ("SLURMD_NODENAME", "n1"), ("SLURM_JOB_NUM_NODES", "2")):
+        monkeypatch.setenv(name, value)
+    done = bench("run", QUICKSTART, "--launcher", "srun", "--nodes", "2", "--out", str(tmp_path / "run"))
+    assert done.exit_code == 2
+    assert "slurm.gpus_per_node: the other nodes would give no GPU to ranks" in done.output
+    assert "add --gpus-per-node=2" in done.output
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_file_system_that_fails_on_one_node_is_no_refusal_of_the_matrix(
