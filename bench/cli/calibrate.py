@@ -76,6 +76,12 @@ def calibrate(
             "a calibration repeats one batch, and does not search", field="batch", fix="name a batch: matrix.batch=8"
         )
     now, state = datetime.now(UTC).isoformat(timespec="seconds"), calibrations.folder()
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:  # better now than after all launches
+        raise InputError(
+            f"the folder cannot be made: {error.strerror}", where=str(state), fix="BENCH_STATE chooses another one"
+        ) from error
     run = out or state / f"run-{now[:19].replace(':', '')}"
     with (
         Progress(console()) as progress,
@@ -114,7 +120,7 @@ def _learn_from(runs: Sequence[Path]) -> None:
     """Fit the pace of each kind of work to the steps of runs, and store it."""
     from statistics import median
 
-    from bench.cli.plan import forecasts_of_run
+    from bench.cli.forecasts import forecasts_of_run
     from bench.records.calibration import Paces
     from bench.records.machine import Machine
     from bench.report.estimate import Step, left_out, paces

@@ -7,23 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from bench.cli import selection
+from bench.cli.forecasts import forecasts_of, forecasts_of_run
 from bench.cli.printing import as_markdown, print_document, print_unreadable
 from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
-    from bench.records.base import Device
     from bench.records.calibration import Paces
-    from bench.records.cell import Cell
     from bench.records.devices import DeviceSpec
-    from bench.records.forecast import Forecast
     from bench.records.machine import Hardware
     from bench.report.plan import PlannedCell
-    from bench.report.rows import Summary
     from bench.report.tables.table import Table
-    from bench.sweep.forecasts import Forecasts
-
-PATIENCE_S = 600.0
-"""For the tracing of one model; the largest of the bundled ones takes ten seconds."""
 
 
 def plan(
@@ -173,22 +166,6 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
         raise typer.Exit(1)
 
 
-def forecasts_of_run(summary: "Summary") -> "Forecasts":
-    """The forecasts of the cells of a run, by the sources as they are now. Shows on stderr what is traced."""
-    from bench.sweep.forecasts import Forecasts
-
-    forecasts: dict[str, Forecast] = {}
-    why: dict[str, str] = {}
-    for one in summary.cells:
-        try:
-            found, reasons = forecasts_of([one.cell], one.rows[0].device, one.cell.workload, None)
-        except InputError as error:
-            found, reasons = {}, {one.cell.id: str(error)}
-        forecasts.update(found)
-        why.update(reasons)
-    return Forecasts(forecasts, why)
-
-
 def _price(text: str) -> float:
     """``2.5/h``.
 
@@ -286,19 +263,3 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec") -> "list[Planned
         )
         for one in selected.plans
     ]
-
-
-def forecasts_of(cells: "Sequence[Cell]", device: "Device", workload: str, folder: str | None) -> "Forecasts":
-    """The forecasts of cells. Shows on stderr what is traced."""
-    from bench.records.program import Program
-    from bench.sweep import forecasts
-
-    done = 0
-
-    def finished(found: object, number: int) -> None:
-        nonlocal done
-        done += 1
-        took = f" in {found.seconds:.0f} s" if isinstance(found, Program) else ""
-        typer.echo(f"bench: traced model {done}, of at most {number}{took}", err=True)
-
-    return forecasts.forecasts_of(cells, device, workload, folder, finished, patience_s=PATIENCE_S)

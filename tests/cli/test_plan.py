@@ -167,6 +167,14 @@ def test_a_run_teaches_a_plan_to_estimate_steps(matrix: Path) -> None:
     assert "estimated" not in plan("backends", *cells, "--device", "H100", "--format", "md").stdout
 
 
+def test_a_calibration_that_could_not_be_stored_launches_nothing(matrix: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    matrix.with_name("file").write_text("")
+    monkeypatch.setenv("BENCH_STATE", str(matrix.with_name("file") / "state"))
+    done = bench("calibrate", str(matrix), "matrix.batch=1", "include=[]", "--out", str(matrix.with_name("run")))
+    assert (done.exit_code, "BENCH_STATE chooses another one" in done.stderr) == (2, True), done.output
+    assert not matrix.with_name("run").exists()
+
+
 def test_one_cell_teaches_nothing(matrix: Path) -> None:
     done = bench("calibrate", "--from", str(ROOT / "reports" / "cpu-tiny"))
     assert done.exit_code == 2
