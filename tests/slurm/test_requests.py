@@ -149,6 +149,18 @@ def test_two_jobs_share_the_cells_and_each_cell_has_one_owner(bench: SlurmBench)
 
 
 @pytest.mark.jobs
+def test_the_variables_of_the_user_change_no_request(bench: SlurmBench, slurm: Cluster) -> None:
+    matrix = bench.matrix(matrix={"backend": "ddp", "batch": 2})
+    command = ("run", matrix, "--launcher", "slurm", "--nodes=2", "--time=25", "--out", str(bench.out))
+    hiding = {"SQUEUE_STATES": "PENDING", "SCANCEL_STATE": "PENDING", "SLURM_TIME_FORMAT": "relative"}
+    asking = {"SBATCH_TIMELIMIT": "1", "SBATCH_ARRAY_INX": "1-2", "SLURM_MEM_PER_CPU": "100"}
+    bench(*command, **hiding, **asking)
+    [job] = bench.job_ids()
+    assert slurm("squeue", "-h", "-t", "all", "-j", job, "-o", "%i %l").split() == [job, "25:00"]
+    assert [result.outcome.kind for result in bench.store().results()] == ["ok"]
+
+
+@pytest.mark.jobs
 def test_a_waiting_job_is_not_waited_for_once_all_is_measured(
     bench: SlurmBench, slurm: Cluster, tmp_path: Path
 ) -> None:
