@@ -133,7 +133,7 @@ def test_gpus_that_the_node_does_not_show_are_no_reason_to_measure_on_a_cpu(benc
 def test_two_jobs_share_the_cells_and_each_cell_has_one_owner(bench: SlurmBench) -> None:
     matrix = bench.matrix(
         matrix={"backend": "single", "sleep_s": [0.15, 0.151, 0.152, 0.153], "batch": 2},  # a job may begin late
-        measure={"warmup_steps": 1, "steps": 60, "phase_steps": 0},
+        measure={"warmup_steps": 1, "steps": 80, "phase_steps": 0},
     )
     bench.run(matrix, "--jobs", "2")
     results = bench.store().results()
@@ -166,8 +166,17 @@ def test_a_waiting_job_is_not_waited_for_once_all_is_measured(
 ) -> None:
     (tmp_path / "hold.sh").write_text("#!/bin/bash\nsleep 3600\n")
     busy = slurm("sbatch", "--parsable", "--exclusive", str(tmp_path / "hold.sh"), "--output=/dev/null").strip()
-    output = bench.run(bench.matrix(matrix={"backend": "single", "sleep_s": [0.0, 0.001], "batch": 2}), "--jobs", "2")
-    first, second = bench.job_ids()
+    matrix = bench.matrix(
+        matrix={"backend": "single", "sleep_s": [0.1, 0.101], "batch": 2},
+        measure={"warmup_steps": 1, "steps": 40, "phase_steps": 0},
+    )
+    process = bench.start("run", matrix, "--launcher", "slurm", "--jobs", "2", "--out", str(bench.out))
+    wait_for(lambda: len(slurm.jobs()) == 3 and len(slurm("squeue", "-h", "-t", "R", "-o", "%i").split()) == 2, 60)
+    [second] = slurm("squeue", "-h", "-t", "PD", "-o", "%i").split()
+    slurm("scontrol", "hold", second)  # else Slurm may start it as soon as the first one ends
+    output, _ = process.communicate(timeout=400)
+    assert process.returncode == 0, output
+    first = next(job for job in bench.job_ids() if job != second)
     assert f"all is measured: job {second} is not needed" in output
     assert slurm.jobs() == [busy]
     assert [owner_of(bench.out, result.attempt.cell.slug) for result in bench.store().results()] == [first, first]
