@@ -1,4 +1,4 @@
-"""Measure how to train: backends, batches and switches compared on the hardware at hand."""
+"""Compare training backends, batch sizes and settings on your own hardware."""
 
 from os import PathLike
 from typing import TYPE_CHECKING

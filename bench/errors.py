@@ -101,6 +101,7 @@ def near_miss(value: object, allowed: Iterable[str]) -> str | None:
     known = list(allowed)
     if ELSEWHERE.get(str(value)) in known:
         return f"did you mean {ELSEWHERE[str(value)]!r}?"
-    begun = [name for name in known if len(name) > 3 and str(value).startswith(name)]
-    close = get_close_matches(str(value), begun or known, n=1, cutoff=0.3 if begun else 0.6)
-    return f"did you mean {close[0]!r}?" if close else None
+    said, names = str(value).lower(), {name.lower(): name for name in known}
+    begun = [name for name in names if len(name) > 3 and said.startswith(name)]
+    close = get_close_matches(said, begun or names, n=1, cutoff=0.3 if begun else 0.6)
+    return f"did you mean {names[close[0]]!r}?" if close else None

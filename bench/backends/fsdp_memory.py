@@ -3,9 +3,12 @@
 from collections import Counter
 from collections.abc import Iterator
 
-from bench.backends.rank_memory import Unsharded
+from bench.backends.rank_memory import Unsharded, loop_copies
 from bench.backends.registry import backend_of
 from bench.records.program import Moment
+
+RANKS_LOOKED_AT = 64
+"""Of which parts are compared; with more ranks, parts are small."""
 
 
 class Sharded(Unsharded):
@@ -82,6 +85,24 @@ class Fsdp1(Sharded):
     @property
     def sharding(self) -> str:
         return backend_of(self.cell).sharding
+
+    def ends(self) -> Iterator[None]:
+        if self.steps:
+            ranks = range(min(self.shards, RANKS_LOOKED_AT))
+            yield from self.temporaries(max(map(self.pieces_on, ranks), key=loop_copies))
+
+    def pieces_on(self, rank: int) -> list[int]:
+        """Elements of the trained parameters on a rank. A flat parameter is cut into equal parts, wherever that is:
+        one rank may hold all of a parameter."""
+        found, ends = list[int](), Counter[int]()
+        for one in self.program.parameters:
+            unit = self.unit_of(one.unit)
+            part, begin = -(-self.units[unit] // self.shards), ends[unit]
+            ends[unit] += one.elements
+            inside = min(ends[unit], (rank + 1) * part) - max(begin, rank * part)
+            if one.trained and inside > 0:
+                found.append(inside)
+        return found
 
     def begin(self) -> None:
         super().begin()

@@ -1,12 +1,19 @@
 """What a rank of `single` or DDP adds to its activations, and the base of what other backends add. Pure."""
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 
 from bench.backends.model_state import foreach_copies
 from bench.records.base import Device
 from bench.records.cell import Cell
 from bench.records.program import Moment, Program
+
+
+def loop_copies(sizes: Sequence[int]) -> int:
+    """Elements that AdamW's plain loop holds at most: the root and the quotient of one tensor, and the quotient of the
+    tensor before it, whose variable still holds it (torch/optim/adam.py, `denom`)."""
+    return max((2 * size + before for before, size in pairwise([0, *sizes])), default=0)
 
 
 class Unsharded:
@@ -55,8 +62,8 @@ class Unsharded:
             yield from self.temporaries(self.trained)
 
     def temporaries(self, sizes: list[int]) -> Iterator[None]:
-        """What AdamW holds for a short time (torch/optim/adam.py): its plain loop a root and a quotient of one tensor,
-        foreach a root of all of them, fused nothing.
+        """What AdamW holds for a short time (torch/optim/adam.py): its plain loop as `loop_copies` says, foreach a root
+        of all tensors, fused nothing.
 
         Args:
             sizes: elements of each tensor that it steps on this rank.
@@ -67,7 +74,7 @@ class Unsharded:
         elif train.foreach:
             extra = foreach_copies(sum(sizes))
         else:
-            extra = 2 * 4 * max(sizes, default=0)
+            extra = 4 * loop_copies(sizes)
         self.parts["optimizer"] += extra
         yield
         self.parts["optimizer"] -= extra

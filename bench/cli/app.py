@@ -20,11 +20,11 @@ REPORTS = Path("reports")
 COMMANDS = {
     "doctor": ("doctor:doctor", "Check what this machine can run and what is missing"),
     "init": ("init:init", "Write a workload and a matrix to start from"),
-    "plan": ("plan:plan", "Predict memory, the largest batch, bounds and estimates of a step"),
-    "run": ("run:run", "Measure every cell of a matrix; running it again resumes"),
+    "plan": ("plan:plan", "Predict memory, the largest batch and the step time"),
+    "run": ("run:run", "Measure every cell of a matrix, or resume a run"),
     "probe": ("run:probe", "Find the largest batch that fits and the fastest one"),
     "cancel": ("cancel:cancel", "End the jobs of a run on a cluster"),
-    "calibrate": ("calibrate:calibrate", "Learn how much launches of the same attempt differ on this machine"),
+    "calibrate": ("calibrate:calibrate", "Measure how much repeated launches differ on this machine"),
     "report": ("report:report", "Show runs as tables, markdown, a web page or data"),
     "compare": ("compare:compare", "Compare two runs of a matrix and find regressions"),
     "show": ("show:show", "Show everything about one cell"),
@@ -121,7 +121,7 @@ app = typer.Typer(
 )
 
 
-@app.callback(help="Measure how to train: backends, batches and switches compared on the hardware at hand.")
+@app.callback(help="Compare training backends, batch sizes and settings on your own hardware.")
 def root(
     _: Annotated[
         bool, typer.Option("--version", is_eager=True, callback=_print_version, help="Print bench's version.")

@@ -39,7 +39,7 @@ def calibrate(
         ),
     ] = None,
 ) -> None:
-    """Learn how much launches of the same attempt differ on this machine.
+    """Measure how much repeated launches differ on this machine.
 
     Launches each cell of a small matrix several times, in turns, and stores the scatter with the machine and the date
     in a file of the user (BENCH_STATE chooses its folder). `bench run` copies it into the run's folder. Reports use it

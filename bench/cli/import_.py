@@ -35,7 +35,7 @@ def import_(
 ) -> None:
     """Import figures measured elsewhere as a run.
 
-    They stand in the same report as measured ones. What the files do not say is shown as n/a.
+    Reports show them next to measured figures. What the files do not say is shown as n/a.
     """
     from bench import imported
     from bench.store.run_folder import Store

@@ -35,7 +35,7 @@ def plan(
     ranks: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=2**20, help="Devices, one a rank.  [default: 8, or those of this machine]"
+            metavar="N", min=1, max=2**20, help="Devices, one per rank.  [default: 8, or those of this machine]"
         ),
     ] = None,
     devices: Annotated[
@@ -45,7 +45,7 @@ def plan(
         str | None, typer.Option(metavar="SIZE", help="Memory of one device, instead of its own: 40GiB.")
     ] = None,
     price: Annotated[
-        str | None, typer.Option(metavar="PRICE", help="Of one device for an hour, in any currency: 2.5/h.")
+        str | None, typer.Option(metavar="PRICE", help="Per device and hour, in any currency: 2.5/h.")
     ] = None,
     check: Annotated[
         Path | None,
@@ -59,10 +59,10 @@ def plan(
         typer.Option("--format", help="Print data or markdown instead of tables for the terminal."),
     ] = None,
 ) -> None:
-    """Predict memory, the largest batch, bounds and estimates of a step.
+    """Predict memory, the largest batch and the step time.
 
-    Needs none of the devices, and launches nothing. Each cell's model runs once without numbers, to see what its step
-    keeps. Exits with 1 if a cell does not fit, or if a run with --check refutes its plan.
+    Needs none of the devices, and launches nothing. Each cell's model runs once without values, to see what its step
+    keeps. Exits with 1 if a cell does not fit or cannot be planned, or if a run with --check refutes its plan.
     """
     from bench.report.plan import rows
     from bench.report.render import frame
@@ -109,7 +109,7 @@ def plan(
         title, said = f"Plan of {selected.matrix.name}", plan_tables.sentences(cells, spec, number)
         tables = plan_tables.tables(listed, spec, fitted)
         (print_document if format_ is None else _print_markdown)(title, said, tables)
-    if any(row.fits == "no" for row in listed) or any(cell.impossible for cell in cells):
+    if any(row.fits == "no" for row in listed) or any(cell.impossible or cell.unknown for cell in cells):
         raise typer.Exit(1)
 
 
@@ -259,6 +259,7 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec") -> "list[Planned
             plan=one,
             forecast=forecasts.get(one.cell.id),
             reason=reasons[one.cell.id] or why.get(one.cell.id),
+            skipped=reasons[one.cell.id] is not None,
             capacity_bytes=min(spec.memory_bytes, one.cell.memory_limit_bytes or spec.memory_bytes),
         )
         for one in selected.plans

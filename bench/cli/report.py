@@ -158,6 +158,7 @@ def _collect(
     names, stores = merge_runs.run_names(different), [Store(folder) for folder in different]
     results = {name: store.results() for name, store in zip(names, stores, strict=True)}
     probes = {name: store.probes() for name, store in zip(names, stores, strict=True)}
+    forecasts = report_files.forecasts(stores)
     print_unreadable(stores)
     matrices = {name: run_matrix.read(store) for name, store in zip(names, stores, strict=True)}
     absent = [
@@ -184,7 +185,7 @@ def _collect(
         unreadable=report_files.unreadable(stores),
         scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),
         untils=report_files.untils(stores),
-        forecasts=report_files.forecasts(stores),
+        forecasts=forecasts,
         matrices=report_files.matrices(results, [matrix.arguments for matrix in matrices.values()]),
     )
 

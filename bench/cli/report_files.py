@@ -25,7 +25,7 @@ def write_reports(store: "Store") -> None:
     from bench.report.render.formats import FORMATS
     from bench.report.tables.sections import Choices, Report
 
-    results, probes, matrix = store.results(), store.probes(), run_matrix.read(store)
+    results, probes, matrix, plan = store.results(), store.probes(), run_matrix.read(store), forecasts([store])
     report = Report(
         results=results,
         probes=probes,
@@ -35,7 +35,7 @@ def write_reports(store: "Store") -> None:
         unreadable=unreadable([store]),
         scripts=store.has_scripts(results),
         untils=untils([store]),
-        forecasts=forecasts([store]),
+        forecasts=plan,
         matrices=matrices({store.root.name: results}, [matrix.arguments]),
     )
     for name in ("md", "html"):
@@ -49,9 +49,10 @@ def calibrations(stores: "Sequence[Store]") -> "list[Calibration]":
 
 def forecasts(stores: "Sequence[Store]") -> "dict[str, Forecast]":
     """The plans that these runs keep, by the cell's id."""
+    from bench.records.forecast import KeptPlan
     from bench.store import plans
 
-    kept = [plan for store in stores if (plan := plans.read(store.root))]
+    kept = [plan for store in stores if (plan := store.load(plans.file(store.root), KeptPlan))]
     return {one.cell.id: one for plan in kept for one in plan.forecasts}
 
 

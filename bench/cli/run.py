@@ -64,7 +64,7 @@ def run(
     force: selection.Force = False,
     dry_run: selection.DryRun = False,
 ) -> None:
-    """Measure every cell of a matrix; running it again resumes.
+    """Measure every cell of a matrix, or resume a run.
 
     Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
     """
@@ -112,7 +112,9 @@ def probe(
     granularity: Annotated[int | None, typer.Option(metavar="BATCH", help="Try only multiples of this batch.")] = None,
     tolerance: Annotated[
         str | None,
-        typer.Option(metavar="SHARE", help="How far below the true maximum the largest batch may be: 3%."),
+        typer.Option(
+            metavar="SHARE", help="How far below the true maximum the largest batch may be; 0 is exact.  [default: 1%]"
+        ),
     ] = None,
     headroom: Annotated[
         str | None, typer.Option(metavar="SHARE", help="Share of the memory that the safe batch may use: 90%.")

@@ -11,13 +11,19 @@ from bench.cli import run_matrix
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
 from bench.cli.report_files import calibrations, choices_of, matrices, write_reports
 from bench.errors import InputError
+from bench.units import GIB
 
 if TYPE_CHECKING:
     from bench.cli.progress import Progress
     from bench.matrix import Matrix
+    from bench.records.base import Device
     from bench.records.outcome import Result
     from bench.records.plan import CellPlan
     from bench.sweep.sweep import Sweep
+
+
+LONG_BYTES = 2 * GIB
+"""Memory limit from which a search on a CPU may take long: it fills the memory several times."""
 
 
 def begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
@@ -29,7 +35,7 @@ def begin(progress: "Progress", sweep: "Sweep", matrix: "Matrix") -> None:
     notes = [
         *matrix.notes,
         *machine.notes(sweep.machine),
-        *_limits(sweep.plans),
+        *_limits(sweep.plans, sweep.machine.hardware.device),
         *stored_before(sweep),
         *(_disturbances(sweep) if finished < attempts else []),
     ]
@@ -95,15 +101,17 @@ def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went
         forget_stdout()
 
 
-def _limits(plans: "Sequence[CellPlan]") -> list[str]:
+def _limits(plans: "Sequence[CellPlan]", device: "Device") -> list[str]:
     """The memory limits that are enforced, or up to where a search goes."""
     from bench.units import size
 
     each = "rank" if all(plan.cell.script is None for plan in plans) else "process of the script"
     doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
+    shorten = doing == "probing" and device == "cpu"
     limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
     enforced = [
         f"{doing} with a limit of {size(limit)} per {each} (launch.memory_limit), enforced"
+        + ("; a smaller one makes the search shorter" if shorten and limit >= LONG_BYTES else "")
         for limit in limits
         if limit is not None
     ]

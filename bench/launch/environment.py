@@ -14,7 +14,8 @@ RENDEZVOUS = ("RANK", "LOCAL_RANK", "WORLD_SIZE", "LOCAL_WORLD_SIZE", "GROUP_RAN
 def added_environment(
     ranks_per_node: int, hardware: Hardware, user: Mapping[str, str], *, nodes: int = 1
 ) -> dict[str, str]:
-    """Variables that bench adds to a launch. What the user has set is kept, except for the variables of `FOREIGN`.
+    """Variables that bench adds to a launch. What the user has set is kept, except for the variables of `FOREIGN` and,
+    on a CPU, the choice of GPUs.
 
     Args:
         user: the environment that bench itself was started with.
@@ -31,7 +32,9 @@ def added_environment(
         added |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
         if nodes == 1:  # else each node has an interface of its own: see bench/launch/slurm/node.py
             added["GLOO_SOCKET_IFNAME"] = "lo"
-    return {name: value for name, value in added.items() if name not in user or name.startswith(FOREIGN)}
+    # A job of Slurm may name GPUs that ranks on a CPU do not use.
+    ours = (*FOREIGN, "CUDA_VISIBLE_DEVICES")
+    return {name: value for name, value in added.items() if name not in user or name.startswith(ours)}
 
 
 def launch_environment(user: Mapping[str, str], added: Mapping[str, str], tools: Path) -> dict[str, str]:

@@ -34,8 +34,9 @@ class Goal(Frozen):
     """The largest batch to try."""
     granularity: int = 1
     """Only multiples of it are tried."""
-    tolerance: Share = 0.0
-    """How far below the true maximum the result may be, as a share of it; 0 is exact."""
+    tolerance: Share = 0.01
+    """How far below the true maximum the result may be, as a share of it; 0 is exact. Below 1 / share it changes
+    nothing: the next batch is further away."""
     headroom: Share = 0.9
     """Share of capacity that the safe batch may use."""
 

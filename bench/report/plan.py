@@ -28,6 +28,8 @@ class PlannedCell:
     forecast: Forecast | None
     reason: str | None = None
     """Why there is no forecast."""
+    skipped: bool = False
+    """Whether `bench run` would skip the cell, too."""
     capacity_bytes: int
     """Memory of the device, or the limit of the cell."""
 
@@ -43,6 +45,11 @@ class PlannedCell:
             return None
         low, high = (self.forecast.largest(self.capacity_bytes, off=off) for off in (OFF, -OFF))
         return low, high
+
+    @property
+    def unknown(self) -> bool:
+        """Whether the cell would be measured and cannot be planned."""
+        return self.forecast is None and not self.skipped
 
     @property
     def impossible(self) -> bool:

@@ -44,26 +44,36 @@ def uncounted() -> Iterator[None]:
 
 
 def peak_bytes(step: Callable[[], object]) -> int | None:
-    """The most bytes of tensors during one more ``step``; None if this torch does not count them.
+    """The most bytes of tensors during another ``step``, the second of two; None if this torch does not count them.
 
     The allocator must have counted from set-up to the end of the warm-up. A step leaves as many bytes as it found, so
-    the steps in between need no count.
+    the steps in between need no count. But of what outlives a step, such as the next batch and FSDP1's gradients, the
+    allocator neither saw the earlier one freed nor the present one made. The first step frees the present one: the
+    count then is too high by what this step adds to it.
     """
     if _flag() is None:
         return None
-    with counting(True), profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+    with counting(True):
+        first, second = _counts(step), _counts(step)
+    if not first or not second:
+        return None
+    (before, size), (after, _) = first[0], first[-1]
+    return max(total for total, _ in second) - (after - (before - size))
+
+
+def _counts(step: Callable[[], object]) -> list[tuple[int, int]]:
+    """The total after each allocation of a step, in order, and the size of the allocation, negative where it ends."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         step()
     results: Any = profiled.profiler
-    return max(_totals(results.kineto_results.experimental_event_tree()), default=None)
-
-
-def _totals(events: Any) -> Iterator[int]:
-    waiting = list(events)
+    waiting, found = list(results.kineto_results.experimental_event_tree()), list[tuple[int, int, int]]()
     while waiting:
         event = waiting.pop()
         waiting += event.children
         if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
-            yield event.extra_fields.total_allocated
+            it = event.extra_fields
+            found.append((event.start_time_ns, it.total_allocated, it.alloc_size))
+    return [(total, size) for _, total, size in sorted(found, key=lambda one: one[0])]
 
 
 def _flag() -> ctypes.c_bool | None:

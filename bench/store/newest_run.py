@@ -21,8 +21,10 @@ def newest(reports: Path) -> Path:
 
 
 def nearby(folder: Path) -> list[str]:
-    """The runs in ``folder`` or, if there are none, beside it."""
+    """The runs in ``folder`` or, if there are none, beside it; near a file, such as a matrix, also in folders there."""
     runs = list(folder.glob("*/run.json")) or list(folder.parent.glob("*/run.json"))
+    if folder.is_file():
+        runs += folder.parent.glob("*/*/run.json")
     return sorted(str(run.parent) for run in runs)
 
 

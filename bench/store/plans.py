@@ -19,13 +19,13 @@ def keep(root: Path, forecasts: Iterable[Forecast]) -> None:
     if found and (earlier is None or found != earlier.forecasts):
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with suppress(OSError):
-            spool.write(_file(root), KeptPlan(planned_at=now, forecasts=found))
+            spool.write(file(root), KeptPlan(planned_at=now, forecasts=found))
 
 
 def read(root: Path) -> KeptPlan | None:
     """None without a plan, or with one of another version: it can be made again."""
     try:
-        return spool.read(_file(root), KeptPlan)
+        return spool.read(file(root), KeptPlan)
     except (ValidationError, OSError):
         return None
 
@@ -33,8 +33,8 @@ def read(root: Path) -> KeptPlan | None:
 def forget(root: Path) -> None:
     """Of sources that have changed since: it is the plan of another model."""
     with suppress(OSError):
-        _file(root).unlink(missing_ok=True)
+        file(root).unlink(missing_ok=True)
 
 
-def _file(root: Path) -> Path:
+def file(root: Path) -> Path:
     return root / "plan.json"

@@ -123,7 +123,8 @@ class Store:
         """
         run = self._run()
         if run is None:
-            problem = "holds no run" if self.root.is_dir() else "no such folder"
+            problem = "is a file, and a run is a folder" if self.root.is_file() else "no such folder"
+            problem = "holds no run" if self.root.is_dir() else problem
             runs, fix = newest_run.nearby(self.root), "`bench run MATRIX` makes one"
             raise InputError(problem, where=str(self.root), allowed=runs or None, fix=None if runs else fix)
         return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
@@ -160,7 +161,7 @@ class Store:
     def walked(self, cell: Cell) -> list[Walked]:
         """The footprints of a walk, by rank; empty without a walk, or when a rank left none."""
         folder = self.folder(Walk(cell=cell, batches_per_rank=()))
-        ranks = [self._load(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
+        ranks = [self.load(folder / f"walk{rank}.json", Walked) for rank in range(cell.num_processes)]
         return [rank for rank in ranks if rank is not None] if all(ranks) else []
 
     def probe(self, cell: Cell) -> Probe | None:
@@ -178,14 +179,14 @@ class Store:
 
     def until(self) -> Until | None:
         """How the last `bench run --until` ended; None without one."""
-        return self._load(self.root / "until.json", Until)
+        return self.load(self.root / "until.json", Until)
 
     def finish_until(self, until: Until) -> None:
         spool.write(self.root / "until.json", until)
 
     def _probe(self, slug: str) -> Probe | None:
         file = self._probe_file(slug)
-        found = self._load(file, Probe)
+        found = self.load(file, Probe)
         return found if found is None or self._belongs(file, found.cell.slug, slug) else None
 
     def _probe_file(self, slug: str) -> Path:
@@ -225,7 +226,7 @@ class Store:
 
     def calibration(self) -> Calibration | None:
         """What was known of the scatter between launches of this machine."""
-        return self._load(self.root / "calibration.json", Calibration)
+        return self.load(self.root / "calibration.json", Calibration)
 
     def keep_calibration(self, learnt: Calibration) -> None:
         spool.write(self.root / "calibration.json", learnt)
@@ -252,7 +253,7 @@ class Store:
     def _run(self) -> Run | None:
         """None without a run. A run.json that is missing or cannot be read is rebuilt from the results."""
         file = self.root / "run.json"
-        run = self._load(file, Run)
+        run = self.load(file, Run)
         if run is None and self._holds_results() and not file.exists():
             self.unreadable[file] = "it is missing"
         if run is not None or file not in self.unreadable:
@@ -273,7 +274,7 @@ class Store:
         folder = self.root / "attempts" / slug
         for kept in (folder, *reversed(tries.aside(self.root, folder) if folder.is_dir() else [])):
             file = kept / "result.json"
-            found = self._load(file, Result)
+            found = self.load(file, Result)
             if found is not None and self._belongs(file, found.attempt.slug, slug):
                 return found
             if file in self.unreadable:
@@ -286,7 +287,7 @@ class Store:
             self.unreadable[file] = f"it is of another cell or batch, {slug}"
         return slug == expected
 
-    def _load(self, file: Path, kind: type[Model]) -> Model | None:
+    def load(self, file: Path, kind: type[Model]) -> Model | None:
         """The stored record. None, and noted as unreadable, when the file is torn, edited or of another version."""
         self.unreadable.pop(file, None)
         try:

@@ -121,6 +121,7 @@ CASES = [
         HEAD + "matrix:\n  backend: [ddp, fspd]\n  batch: 1\n",
         ("bad.yaml:3: matrix.backend[1]: 'fspd'", "zero3", "did you mean 'fsdp'?"),
     ),
+    Case("a backend in capitals", HEAD + "matrix: {backend: [DDP], batch: 1}\n", ("'DDP'", "did you mean 'ddp'?")),
     Case(
         "backends without brackets",
         HEAD + "matrix:\n  backend: ddp, fsdp2\n  batch: 1\n",

@@ -87,6 +87,7 @@ def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
     assert (listed["backend"], "muon" in listed["reason"]) == ("ddp", True)
     done = plan(matrix, "workload.branch_sync=none", "--select", "backend=ddp", "--device", "H100")
     assert "could not be traced: NotImplementedError" in done.stdout
+    assert done.exit_code == 1
 
 
 @pytest.mark.parametrize(
@@ -133,6 +134,10 @@ def test_a_run_can_be_held_against_its_plan(tmp_path: Path) -> None:
     rows = json.loads(plan("--check", run, "--format", "json").stdout)
     assert (len(rows), rows[0]["confirmed"] in (True, False)) == (9, True)
     assert "Plan and measurement" in bench("report", str(run)).stdout  # the run's folder keeps the plan
+    (run / "plan.json").write_text("{")
+    damaged = bench("report", str(run))
+    assert ("Plan and measurement" in damaged.stdout, "left out: " in damaged.stderr) == (False, True)
+    assert "plan.json" in damaged.stderr
 
 
 def test_memory_that_grows_faster_than_the_batch_has_no_plan(matrix: Path) -> None:
@@ -140,6 +145,7 @@ def test_memory_that_grows_faster_than_the_batch_has_no_plan(matrix: Path) -> No
     matrix.write_text("workload: {name: ./pairs.py:pairs}\nmatrix: {backend: single, batch: probe}\n")
     done = plan(matrix, "--device", "H100")
     assert "does not grow in proportion to the batch: the peak of batch 256" in done.stdout
+    assert done.exit_code == 1
 
 
 def test_counting_tensors_needs_a_second_warm_up_step(matrix: Path) -> None:

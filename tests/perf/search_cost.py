@@ -57,7 +57,7 @@ def plan_of(curve: Curve, off: float) -> Prior:
 
 def ours(attempt: Attempt, prior: Prior | None = None) -> tuple[int, int]:
     """Max, and the attempts made for it: those for best and safe come later and are not counted."""
-    goal, seen, count = Goal(max_batch=CAP), list[Observation](), 0
+    goal, seen, count = Goal(max_batch=CAP, tolerance=0), list[Observation](), 0
     while not (bracket := certified(seen)):
         step, count = next_step(seen, goal, prior=prior), count + 1
         assert isinstance(step, Scout | Try)

@@ -26,6 +26,22 @@ def test_the_peak_has_what_lives_on_and_what_a_step_frees_again() -> None:
     assert uncounted.nbytes + samples.nbytes == 16 * MIB
 
 
+def test_what_outlives_a_step_counts_once_although_steps_before_were_not_counted() -> None:
+    held = [torch.empty(0, dtype=torch.uint8)]
+
+    def replaces() -> None:
+        held[0] = torch.zeros(5 * MIB, dtype=torch.uint8)  # the earlier one is freed when this one exists
+
+    before = tensors.peak_bytes(lambda: torch.ones(3 * MIB, dtype=torch.uint8))
+    with tensors.counting(True):
+        replaces()
+    replaces()
+    after = tensors.peak_bytes(replaces)
+    assert before is not None
+    assert after is not None
+    assert after - before == (10 - 3) * MIB
+
+
 def test_nothing_is_counted_that_is_not_wanted() -> None:
     flag = tensors._flag()
     assert flag is not None

@@ -91,7 +91,7 @@ def steps(world: World, goal: Goal, prior: Prior, known: Sequence[Observation] =
 
 LINE = Prior((Line(0.3, 0.7 / 40.5),))
 """40 fit."""
-GOAL = Goal(max_batch=5000)
+GOAL = Goal(max_batch=5000, tolerance=0)
 
 
 def test_two_attempts_are_enough_where_the_plan_is_right() -> None:

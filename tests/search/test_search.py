@@ -282,16 +282,27 @@ def test_stored_observations_are_evidence() -> None:
 
 
 def test_three_attempts_are_enough_for_max_on_a_plain_curve() -> None:
-    found = search(World(parabola(0.3, 777, 0.2)), Goal(max_batch=5000))
+    found = search(World(parabola(0.3, 777, 0.2)), Goal(max_batch=5000, tolerance=0))
     steps = [found.observations[boundary] for boundary in found.boundaries[:-1]]
     assert [(o.batch, o.fresh) for o in steps[:3]] == [(1, False), (777, True), (778, True)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_large_max_is_known_within_one_percent_and_noise_costs_little(seed: int) -> None:
+    world = World(parabola(0.05, 13_500, 0.0), noise=0.005, dice=random.Random(seed))
+    found = search(world, Goal())
+    check_certificate(found, Goal())
+    assert found.verdict.certificate in ("tolerance", "next_fails")
+    assert sum(o.fresh and not o.full for o in found.observations) <= 6
+    small = search(World(parabola(0.3, 199, 0.0)), Goal()).verdict
+    assert (small.certificate, small.fits, small.fails) == ("next_fails", 199, 200)
 
 
 @pytest.mark.parametrize("leak", [0.9, 1.1, 1.3])
 def test_a_scout_whose_memory_is_off_is_left_for_evidence(leak: float) -> None:
     share = parabola(0.3, 200, 0.1)
     hints = World(lambda batch: leak * share(batch)).scout([1 << i for i in range(13)])
-    found = search(World(share), Goal(max_batch=5000), hints)
+    found = search(World(share), Goal(max_batch=5000, tolerance=0), hints)
     assert found.verdict.max_batch_per_rank == 200
     assert sum(o.fresh and not o.full for o in found.observations) <= 12
 
@@ -310,7 +321,7 @@ def test_another_cells_answer_only_adds_to_the_walk() -> None:
 def test_tolerance_stops_early_and_says_so() -> None:
     world = World(parabola(0.3, 1000, 0.3), noise=0.005)
     found = search(world, Goal(max_batch=5000, tolerance=0.03))
-    assert found.verdict.certificate == "tolerance"
+    assert found.verdict.certificate in ("tolerance", "next_fails")
     assert "tolerance" in found.verdict.why
     assert found.verdict.max_batch_per_rank == pytest.approx(1000, rel=0.03)
 

@@ -319,6 +319,14 @@ def test_a_folder_without_a_run_has_no_results_and_names_the_runs_beside_it(
         Store(tmp_path).results()
 
 
+def test_a_matrix_is_no_run_and_the_message_names_the_runs_near_it(tmp_path: Path) -> None:
+    (tmp_path / "mine.yaml").touch()
+    (tmp_path / "reports" / "mine").mkdir(parents=True)
+    (tmp_path / "reports" / "mine" / "run.json").touch()
+    with pytest.raises(InputError, match=f"is a file, and a run is a folder\n  allowed: {tmp_path}/reports/mine"):
+        Store(tmp_path / "mine.yaml").results()
+
+
 @pytest.mark.parametrize("content", ["", "{}", '{"attempts": []}', "[1"])
 def test_a_run_of_another_version_is_refused(tmp_path: Path, stack: ExitStack, content: str) -> None:
     (tmp_path / "run.json").write_text(content)

@@ -27,7 +27,7 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
     if impossible:
         said.append(f"Cannot fit at any batch: {'; '.join(impossible)}.")
     if any(cell.forecast and cell.forecast.assumed for cell in cells):
-        said.append("The model asks about values of tensors, which a plan lacks: every such question got a yes.")
+        said.append("The model branches on tensor values, which a plan lacks. The plan took each as true.")
     if known := [cell.forecast.apart for cell in cells if cell.forecast]:
         said.append(
             f"At a third batch, traced peaks differ from the linear prediction by at most {percent(max(known))}."
