@@ -226,7 +226,7 @@ def table(trials: Sequence[Trial], arguments: argparse.Namespace) -> str:
         "",
         "The truth of equal cells is 1. That of planted cells is the mean ratio of all their trials: a part of a step"
         " is not the planted work. Steps of one launch alone: the 95 % interval from the steps of the first launch of"
-        " each cell does not contain 1, which is how reports called a winner before launches were repeated.",
+        " each cell does not contain 1. This interval does not know how much launches differ.",
         "",
     ]
     return "\n".join(lines)
