@@ -227,7 +227,8 @@ class Fsdp2(Sharded):
                 self.buffer = 0
             case "backward":
                 if index != self.running:
-                    yield from self.run_ends(self.running)
+                    if self.running != -1:  # the root's gradients are reduced at the end, all at once
+                        yield from self.run_ends(self.running)
                     self.running = index
                 yield from self.gather(index)
                 yield from self.fetch_ahead(index)
@@ -258,8 +259,7 @@ class Fsdp2(Sharded):
             yield from self.collects(target)
 
     def run_ends(self, unit: int) -> Iterator[None]:
-        if self.reshards or not self.left[unit]:
-            self.free(unit)
+        self.free(unit)
         elements = self.pieces[unit]
         if not elements:
             return

@@ -132,8 +132,9 @@ def _learn_from(runs: Sequence[Path]) -> None:
 
     steps, machines, why = list[Step](), list[Machine](), dict[str, str]()
     for folder in runs:
-        summary = summarize(Store(folder).results())
-        forecasts, reasons = forecasts_of_run(summary)
+        store = Store(folder)
+        summary = summarize(store.results())
+        forecasts, reasons = forecasts_of_run(store)
         steps += steps_of(check(summary, forecasts), forecasts)
         machines += summary.machines
         why |= reasons

@@ -5,13 +5,16 @@ from typing import TYPE_CHECKING
 
 import typer
 
+from bench.cli import run_matrix
 from bench.errors import InputError
+from bench.records.sources import differing, named
 
 if TYPE_CHECKING:
     from bench.records.base import Device
     from bench.records.cell import Cell
     from bench.records.forecast import Forecast
-    from bench.report.rows import Summary
+    from bench.records.outcome import Result
+    from bench.store.run_folder import Store
     from bench.sweep.forecasts import Forecasts
 
 PATIENCE_S = 600.0
@@ -34,17 +37,39 @@ def forecasts_of(cells: "Sequence[Cell]", device: "Device", workload: str, folde
     return forecasts.forecasts_of(cells, device, workload, folder, finished, patience_s=PATIENCE_S)
 
 
-def forecasts_of_run(summary: "Summary") -> "Forecasts":
-    """The forecasts of the cells of a run, by the sources as they are now. Shows on stderr what is traced."""
+def forecasts_of_run(store: "Store") -> "Forecasts":
+    """The forecasts of the cells of a run, unless their workload has changed since. Shows on stderr what is traced."""
     from bench.sweep.forecasts import Forecasts
 
     forecasts: dict[str, Forecast] = {}
     why: dict[str, str] = {}
-    for one in summary.cells:
+    folder = run_matrix.read(store).workload_folder
+    by_cell: dict[str, list[Result]] = {}
+    for result in store.results():
+        by_cell.setdefault(result.attempt.cell.id, []).append(result)
+    for results in by_cell.values():
+        cell = results[0].attempt.cell
+        hardware = results[0].machine.hardware
+        if hardware is None:
+            continue
         try:
-            found, reasons = forecasts_of([one.cell], one.rows[0].device, one.cell.workload, None)
+            found, reasons = forecasts_of([cell], hardware.device, cell.workload, folder)
+            if found and (changed := _changed(results, cell.workload)):
+                found, reasons = {}, {cell.id: f"{named(changed)}: changed since the run"}
         except InputError as error:
-            found, reasons = {}, {one.cell.id: str(error)}
+            found, reasons = {}, {cell.id: str(error)}
         forecasts.update(found)
         why.update(reasons)
     return Forecasts(forecasts, why)
+
+
+def _changed(results: "Sequence[Result]", workload: str) -> list[str]:
+    """The files of a workload of the user's that differ from those that made the newest of ``results``."""
+    from bench import workloads
+    from bench.sweep import sources
+    from bench.workloads.huggingface import PREFIX
+
+    if workload.startswith(PREFIX) or workloads.modules_of(workload)[0].startswith("bench."):
+        return []  # they change with bench, of which a plan depends as a whole
+    then, now = results[-1].sources or {}, sources.of(workload)
+    return [file for file in differing(then, now) if not file.startswith("bench/")] if then else []

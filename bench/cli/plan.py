@@ -13,7 +13,9 @@ from bench.errors import InputError, near_miss
 
 if TYPE_CHECKING:
     from bench.records.calibration import Paces
+    from bench.records.cell import Cell
     from bench.records.devices import DeviceSpec
+    from bench.records.forecast import Forecast
     from bench.records.machine import Hardware
     from bench.report.plan import PlannedCell
     from bench.report.tables.table import Table
@@ -100,7 +102,12 @@ def plan(
         raise InputError(
             "a plan needs a workload whose model bench can build, and a script builds its own", field="command"
         )
-    cells = _planned(selected, spec)
+    if hardware.device == "cpu" and memory is None:  # ranks share the host
+        most = max((one.cell.ranks_per_node for one in selected.plans), default=1)
+        spec = spec.model_copy(update={"memory_bytes": hardware.memory_bytes // most})
+    cells = _planned(
+        selected, spec, shared_bytes=hardware.memory_bytes if hardware.device == "cpu" and memory is None else None
+    )
     listed = rows(cells, spec, cost, fitted.paces if fitted else {})
     if format_ in ("json", "csv"):
         typer.echo(frame.text(plan_tables.records(listed, cells), format_), nl=False)
@@ -148,7 +155,7 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
 
     store = Store(folder)
     summary = summarize(store.results())
-    forecasts, why = forecasts_of_run(summary)
+    forecasts, why = forecasts_of_run(store)
     plans.keep(folder, forecasts.values())
     learnt = store.calibration()
     checked = check(summary, forecasts, learnt.rates if learnt else None)
@@ -238,11 +245,15 @@ def _fitted(spec: "DeviceSpec", hardware: "Hardware") -> "Paces | None":
         this = machine.record(machine.detect())
         return next((one for one in known if not one.machine.unlike(this)), None)
     names = ((one, next(iter(one.machine.accelerators), "")) for one in known)
-    return next((one for one, name in names if (found := spec_of(name)) is not None and found.name == spec.name), None)
+    return next((one for one, name in names if spec.name in (name, getattr(spec_of(name), "name", None))), None)
 
 
-def _planned(selected: selection.Selection, spec: "DeviceSpec") -> "list[PlannedCell]":
-    """Every cell with its forecast, from stored programs or from such as are traced now."""
+def _planned(selected: selection.Selection, spec: "DeviceSpec", shared_bytes: int | None) -> "list[PlannedCell]":
+    """Every cell with its forecast, from stored programs or from such as are traced now.
+
+    Args:
+        shared_bytes: of a host whose CPU ranks share it; None if each rank has the memory of ``spec``.
+    """
     from bench.backends import forbids
     from bench.report.plan import PlannedCell
 
@@ -260,7 +271,17 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec") -> "list[Planned
             forecast=forecasts.get(one.cell.id),
             reason=reasons[one.cell.id] or why.get(one.cell.id),
             skipped=reasons[one.cell.id] is not None,
-            capacity_bytes=min(spec.memory_bytes, one.cell.memory_limit_bytes or spec.memory_bytes),
+            capacity_bytes=_capacity_bytes(one.cell, forecasts.get(one.cell.id), spec, shared_bytes),
+            goal=selected.matrix.probe if "probe" in one.batches else None,
         )
         for one in selected.plans
     ]
+
+
+def _capacity_bytes(cell: "Cell", forecast: "Forecast | None", spec: "DeviceSpec", shared_bytes: int | None) -> int:
+    """What one rank may use. On a GPU, a memory limit counts torch's own memory alone."""
+    own = spec.memory_bytes if shared_bytes is None else shared_bytes // cell.ranks_per_node
+    if cell.memory_limit_bytes is None:
+        return own
+    outside = 0 if forecast is None or forecast.device == "cpu" else forecast.allowance_bytes
+    return min(own, cell.memory_limit_bytes + outside)

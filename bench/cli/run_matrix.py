@@ -33,6 +33,8 @@ class RunMatrix(NamedTuple):
     """Axes of which the report picks the best value; empty for the default."""
     arguments: str | None = None
     """See `arguments`."""
+    workload_folder: str | None = None
+    """Where the workload is, if it is not in the current folder."""
 
 
 def read(store: "Store") -> RunMatrix:
@@ -56,7 +58,7 @@ def read(store: "Store") -> RunMatrix:
         message = f"{file} cannot be read ({why}): the report cannot list missing cells or check claims"
         typer.echo(f"bench: {message}", err=True)
         return RunMatrix()
-    return RunMatrix(plans, matrix.claims, matrix.choices, arguments(store, matrix))
+    return RunMatrix(plans, matrix.claims, matrix.choices, arguments(store, matrix), matrix.workload_folder)
 
 
 def arguments(store: "Store", matrix: "Matrix") -> str:

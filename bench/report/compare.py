@@ -9,6 +9,7 @@ from typing import Literal
 from pydantic import JsonValue
 
 from bench.errors import InputError
+from bench.records.base import Device
 from bench.records.cell import Regime, later_defaults
 from bench.records.outcome import Ok, Result
 from bench.records.sources import differing
@@ -189,28 +190,31 @@ def _first(launches: Launches) -> Result:
 
 
 def _space(base: Row, head: Row) -> Space:
-    ours, theirs = (row.measured.peak_allocated_bytes_rank_max if row.measured else None for row in (base, head))
-    if ours is None or theirs is None:
+    """Of the mean peaks of the launches: their largest grows with their number."""
+    peaks = [_peaks(base), _peaks(head)]
+    if not all(peaks):
         return "n/a"
+    ours, theirs = map(statistics.fmean, peaks)
     if abs(theirs - ours) <= max(MEMORY_MARGIN * abs(ours), GRANULE_BYTES):
         return "SAME"
-    if abs(theirs - ours) <= _chance_bytes(base, head):
+    if abs(theirs - ours) <= _chance_bytes(peaks, base.device):
         return "UNCLEAR"
     return "MORE" if theirs > ours else "LESS"
 
 
-def _chance_bytes(base: Row, head: Row) -> float:
+def _peaks(row: Row) -> list[float]:
+    """The peak of each measured launch, of its worst rank."""
+    found = (launch.measured.peak_allocated_bytes_rank_max for launch in row.each if launch.measured)
+    return [float(peak) for peak in found if peak is not None]
+
+
+def _chance_bytes(peaks: Sequence[Sequence[float]], device: Device) -> float:
     """By how much the peaks of two sides may differ although nothing has changed: by the scatter between launches,
     with the confidence of an alarm. Without enough launches: `HEAP_BLOCK_BYTES` on a CPU, and nothing on a GPU, whose
     tensors are counted."""
-    sides = [
-        [launch.measured.peak_allocated_bytes_rank_max for launch in row.each if launch.measured]
-        for row in (base, head)
-    ]
-    peaks = [[float(peak) for peak in side if peak is not None] for side in sides]
     degrees = sum(len(side) - 1 for side in peaks)
     if degrees < ENOUGH_DEGREES:
-        return HEAP_BLOCK_BYTES if base.device == "cpu" else 0.0
+        return HEAP_BLOCK_BYTES if device == "cpu" else 0.0
     squares = sum((peak - statistics.fmean(side)) ** 2 for side in peaks for peak in side)
     error = math.sqrt(squares / degrees * sum(1 / len(side) for side in peaks))
     return student_t(degrees, ALARM_CONFIDENCE) * error

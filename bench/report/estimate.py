@@ -84,7 +84,10 @@ def paces(steps: Sequence[Step]) -> dict[str, Pace]:
 
     most = {kind: max(amounts.get(kind, 0.0) for amounts, _ in known) for kind in kinds}
     shares = [[amounts.get(kind, 0.0) / most[kind] / step_s for kind in kinds] for amounts, step_s in known]
-    seconds, _ = nnls(shares, [1.0] * len(known))
+    try:
+        seconds, _ = nnls(shares, [1.0] * len(known))
+    except RuntimeError:  # it did not converge, as with kinds of work that grow alike (scipy#22884)
+        return {}
     return {
         kind: Pace(
             seconds=float(found) / most[kind],

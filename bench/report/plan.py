@@ -9,6 +9,7 @@ from bench.records.calibration import Pace, Rates
 from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast
 from bench.records.plan import CellPlan
+from bench.records.verdict import Goal
 from bench.report.bounds import Bounds, bounds
 from bench.report.estimate import Step, estimate_s, left_out, work
 from bench.report.naming import row_name
@@ -32,19 +33,24 @@ class PlannedCell:
     """Whether `bench run` would skip the cell, too."""
     capacity_bytes: int
     """Memory of the device, or the limit of the cell."""
+    goal: Goal | None = None
+    """Of the cell's search, which tries only some batches; None if the matrix lists batches."""
 
     @property
     def largest(self) -> int | None:
-        """The largest batch per rank that fits by the forecast; None without one."""
-        return None if self.forecast is None else self.forecast.largest(self.capacity_bytes)
+        """The largest batch per rank that fits by the forecast, of those that may be tried; None without a forecast."""
+        return None if self.forecast is None else self._largest(self.forecast, off=0.0)
 
     @property
     def range(self) -> tuple[int, int] | None:
         """The largest batch if the forecast is off by `OFF`, to either side."""
         if self.forecast is None:
             return None
-        low, high = (self.forecast.largest(self.capacity_bytes, off=off) for off in (OFF, -OFF))
-        return low, high
+        return self._largest(self.forecast, off=OFF), self._largest(self.forecast, off=-OFF)
+
+    def _largest(self, forecast: Forecast, *, off: float) -> int:
+        found = forecast.largest(self.capacity_bytes, off=off)
+        return found if self.goal is None else self.goal.down(min(found, self.goal.cap))
 
     @property
     def unknown(self) -> bool:
@@ -101,7 +107,8 @@ def rows(
     price: float | None = None,
     paces: Mapping[str, Pace] = MappingProxyType({}),
 ) -> list[PlannedRow]:
-    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or batch 1 if none.
+    """A row for each batch that the matrix names; of a search, for the largest batch that fits, or the
+    smallest that it would try.
 
     Args:
         paces: of the device, if runs on it were fitted.
@@ -113,7 +120,8 @@ def _rows(
     cell: PlannedCell, forecast: Forecast, device: DeviceSpec, price: float | None, paces: Mapping[str, Pace]
 ) -> Iterator[PlannedRow]:
     for batch in cell.plan.batches:
-        number = max(1, cell.largest or 0) if batch == "probe" else batch
+        smallest = cell.goal.granularity if cell.goal else 1
+        number = max(smallest, cell.largest or 0) if batch == "probe" else batch
         needed = forecast.needed_bytes(number)
         yield PlannedRow(
             cell=cell,
@@ -201,7 +209,7 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
                     tensors=tensors,
                     when=forecast.line(row.batch_per_rank).when,
                     least_s=bounds(forecast, _device(row, rates), row.batch_per_rank).step_s,
-                    step_s=row.measured.step_time_s_rank_max,
+                    step_s=None if row.short else row.measured.step_time_s_rank_max,
                 )
             )
     return _estimated(found, forecasts)

@@ -75,6 +75,9 @@ class JobFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         spool.write(self.folder / "fate.json", fate)
 
+    def unset_fate(self) -> None:
+        (self.folder / "fate.json").unlink(missing_ok=True)
+
     def is_over(self) -> bool:
         """Whether what is left of it must end."""
         return self.fate() is not None or self.end() is not None

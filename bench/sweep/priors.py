@@ -43,7 +43,7 @@ class Priors:
         found: dict[str, Forecast] = {}
         for workload in dict.fromkeys(cell.workload for cell in self._cells):
             cells = [cell for cell in self._cells if cell.workload == workload]
-            with suppress(InputError):  # of a workload that ranks refuse, too
+            with suppress(InputError, OSError):  # of a workload that ranks refuse, too; of a full /tmp
                 device = self._hardware.device
                 found |= forecasts_of(cells, device, workload, self._folder, patience_s=PATIENCE_S).found
         return found

@@ -125,6 +125,26 @@ def test_fsdp2_reduces_in_fp32_and_ends_with_shards() -> None:
     assert max(gradients) >= 2 * UNIT + 4 * UNIT
 
 
+def test_fsdp2_reduces_the_gradients_of_the_root_at_the_end_and_frees_units_in_backward() -> None:
+    held = list(holdings(cell("fsdp2", train=Train(reshard_after_forward=False)), program()))
+    turn = next(number for number, one in enumerate(held) if one.when == "backward")
+    assert held[turn].parts["gathered"] >= 2 * ALL
+    assert held[-1].parts.get("gathered", 0) < 2 * ALL
+    kept = [one.parts.get("gathered", 0) for one in holdings(cell("fsdp2"), program())]
+    assert min(kept[turn:-6]) >= 2 * ROOT
+
+
+def test_a_rank_of_fsdp1_may_hold_all_of_a_parameter() -> None:
+    one = program("cpu").model_copy(
+        update={"parameters": tuple(Parameter(elements=size, unit=0, trained=True) for size in (600, 300, 300))}
+        | {"moments": tuple(m for m in program().moments if m.index in (None, 0))}
+    )
+    found = max(holding.parts.get("optimizer", 0) for holding in holdings(cell("fsdp"), one))
+    assert found == 4 * 2 * 600  # the first rank has the first parameter and nothing else
+    sharded = max(holding.parts.get("optimizer", 0) for holding in holdings(cell("fsdp2"), one))
+    assert sharded == 4 * 2 * 300
+
+
 def test_zero_fills_a_bucket_no_larger_than_the_model() -> None:
     aligned = 9 * 1024
     assert most("zero1", "buckets") == most("zero2", "buckets") == 2 * aligned + 2 * ALL  # and its flat copy

@@ -79,6 +79,26 @@ def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> N
     assert "this machine" in here.stdout
 
 
+def test_the_memory_of_a_rank_is_its_share_of_the_host_and_a_limit_on_a_gpu_is_torchs_alone(matrix: Path) -> None:
+    def capacities(*arguments: object) -> list[int]:
+        return [row["capacity_bytes"] for row in json.loads(plan(matrix, *arguments, "--format", "json").stdout)]
+
+    host = detect().memory_bytes
+    assert capacities("launch.num_processes=4", "launch.memory_limit=1TiB") == [*[host // 4] * 3, host]
+    assert capacities("launch.num_processes=4", "launch.memory_limit=1TiB", "--memory", "1GiB") == [2**30] * 4
+    limited = capacities("launch.memory_limit=8GiB", "--device", "H100")
+    assert all(8 * 2**30 < found < 10 * 2**30 for found in limited)
+
+
+def test_a_search_is_planned_with_the_batches_that_it_tries(matrix: Path) -> None:
+    options = ("--select", "backend=ddp", "--device", "H100", "--format", "json")
+    (row,) = json.loads(plan(matrix, "probe.max_batch=30", "probe.granularity=8", *options).stdout)
+    assert (row["batch"], row["largest_batch"]) == (24, 24)
+    tight = plan(matrix, "probe.granularity=1024", "probe.max_batch=1024", "--memory", "2GiB", *options)
+    (row,) = json.loads(tight.stdout)
+    assert (row["batch"], row["largest_batch"], row["fits"], tight.exit_code) == (1024, 0, "no", 1)
+
+
 def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
     done = plan(matrix, "train.optimizer=muon", "--select", "backend=ddp", "--device", "H100")
     assert "muon keeps other state than AdamW" in done.stdout

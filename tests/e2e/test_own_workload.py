@@ -65,6 +65,15 @@ def test_each_style_trains_to_the_same_loss_on_each_backend(bench: Bench, beside
     assert bench.results() == before
     assert "cannot be read" not in bench("report", str(beside / "run"), cwd=elsewhere)
 
+    # So does its plan, as long as the workload is the one that was measured.
+    planned = bench("plan", "--check", str(beside / "run"), cwd=elsewhere, expect=1)
+    assert planned.count("CONFIRMED") + planned.count("REFUTED") == 9
+    with (beside / "own_styles.py").open("a") as file:
+        file.write("# edited\n")
+    changed = bench("plan", "--check", str(beside / "run"), cwd=elsewhere, expect=2)
+    assert "no measured peak has a plan" in changed
+    assert "own_styles.py: changed since the run" in changed
+
 
 @pytest.mark.parametrize(
     ("name", "options", "message"),

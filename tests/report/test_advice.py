@@ -260,7 +260,7 @@ def test_two_searches_of_one_cell_say_for_which_headroom() -> None:
     ]
     text = rendered(results, probes)
     assert "| backend | headroom | max |" in text
-    assert "Requested: granularity 1, tolerance 0.0 %, max_batch 65536." in text
+    assert "Requested: granularity 1, tolerance 1.0 %, max_batch 65536." in text
     assert "| headroom |" not in rendered(results, probes[:1])
 
 

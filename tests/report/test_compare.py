@@ -90,6 +90,7 @@ def peaks(*mib: float, machine: Machine = MACHINE) -> list[Record]:
         ([20], [20 + HEAP_BLOCK_BYTES / 2**20 + 1], "MORE", "MORE"),
         ([20, 20.5, 19.5], [40, 40.5, 39.5], "MORE", "MORE"),  # launches show how little they differ by chance
         ([200, 300, 250], [260, 350, 290], "UNCLEAR", "UNCLEAR"),  # or how much
+        ([20, 20, 20, 20], [20, 20, 20, 23.5], "SAME", "SAME"),  # the largest of four says little
         ([2000], [2030], "SAME", "SAME"),  # within 2 %
         ([4000], [4100], "MORE", "MORE"),
     ],
@@ -320,6 +321,18 @@ def test_a_batch_that_a_search_chose_need_not_be_chosen_again(tmp_path: Path) ->
     cut_off = cut_off.model_copy(update={"attempt": cut_off.attempt.model_copy(update={"short": True})})
     assert open_questions(compare_runs(base, [*head, cut_off]), 0.05) == []
     assert open_questions(compare_runs(base, head), 0.05) == ["1 attempt of base not measured in head"]
+
+
+def test_launches_that_fail_now_fail_the_gate() -> None:
+    base = peaks(20, 20, 20)
+    head = [
+        base[0],
+        *(one.model_copy(update={"outcome": Failed(rank=0, phase="bwd", reason="no")}) for one in base[1:]),
+    ]
+    said = regressions(compare_runs(base, head), 0.05)
+    assert len(said) == 1
+    assert said[0].endswith("2 of 3 launches failed, and 0 of 3 in base: rank 0 in bwd: no")
+    assert regressions(compare_runs(head, head), 0.05) == regressions(compare_runs(head, base), 0.05) == []
 
 
 def test_failed_is_no_measurement(tmp_path: Path) -> None:

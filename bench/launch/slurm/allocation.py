@@ -81,7 +81,7 @@ class Allocation:
                 if time.monotonic() > until_s:
                     return False
             else:
-                if seen is not None and seen.state not in ("RUNNING", "SUSPENDED"):
+                if seen is not None and seen.state not in client.MEASURES:
                     return True
                 answers += 1
             time.sleep(BETWEEN_S if answers < LOOKS else 0)

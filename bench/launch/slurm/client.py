@@ -13,7 +13,11 @@ from bench.launch.slurm.script import options_of
 
 TIMEOUT_S = 60.0
 """squeue itself gives up after about 18 s without a controller."""
-LIVING = ("PENDING", "CONFIGURING", "RUNNING", "SUSPENDED", "COMPLETING", "STAGE_OUT", "RESIZING", "SIGNALING")
+MEASURES = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING")
+LIVING = (
+    *("PENDING", "CONFIGURING", *MEASURES, "COMPLETING", "STAGE_OUT"),
+    *("RESV_DEL_HOLD", "REQUEUE_HOLD", "REQUEUED"),
+)
 """States of a job that is not over; a requeued one waits again."""
 NEVER = {
     "PartitionConfig": "the partition has no such nodes, or too few of them",
@@ -49,6 +53,8 @@ NEVER = {
     "ReservationInvalid": "the reservation does not exist, or you may not use it",
 }
 """Reasons with which a job waits for ever, unless somebody changes the job or the cluster."""
+NODES_AWAY = ("PartitionConfig", "PartitionNodeLimit", "BadConstraints")
+"""Those of them with which a job also waits while nodes are down or drained."""
 _MISLEADS = re.compile(
     r"(SQUEUE|SCANCEL|SACCT)_"  # would hide jobs
     r"|SLURM_TIME_FORMAT$"
@@ -100,7 +106,10 @@ def submit(script: Path, output: Path) -> str:
             raise Refused(f"sbatch named no job: {done.stdout.strip()!r}")
         return found[1]
     words = _words(done.stderr)
-    if re.search(r"Unable to contact|Socket timed out|Connection refused|Communication|controller", words):
+    if re.search(
+        r"Unable to contact|timed out|Connection refused|Communication|controller|Message \\w+ failure|Zero Bytes",
+        words,
+    ):
         raise Away(words)
     raise Refused(words)
 
@@ -123,6 +132,15 @@ def look(jobs: Sequence[str]) -> dict[str, Seen]:
     if unknown := [job for job in jobs if job not in found]:
         found |= _from_accounts(unknown)
     return found
+
+
+def nodes_are_away(job: str) -> bool:
+    """Whether nodes of the job's partition are out of service at the moment; False if Slurm does not say."""
+    with suppress(Away, Refused):
+        partition = _run(["squeue", "-a", "-h", "-j", job, "-o", "%P"]).stdout.strip()
+        states = _run(["sinfo", "-a", "-h", "-N", "-p", partition, "-o", "%T"]).stdout.split() if partition else []
+        return any(state.startswith(("down", "drain", "fail", "maint", "reboot", "unk")) for state in states)
+    return False
 
 
 def _from_accounts(jobs: Sequence[str]) -> dict[str, Seen]:

@@ -47,11 +47,16 @@ def end_jobs(root: Path, numbers: list[str]) -> None:
     """Have Slurm end jobs because the user asks for it, and wait until they have ended.
 
     Raises:
-        Away, Refused: see `client.cancel`.
+        Away, Refused: see `client.cancel`. Jobs that Slurm refuses to end go on.
     """
     for number in numbers:
         jobs.of_run(root, number).set_fate(Fate(state="CANCELLED", asked=True))
-    client.cancel(numbers)
+    try:
+        client.cancel(numbers)
+    except client.Refused:
+        for number in numbers:
+            jobs.of_run(root, number).unset_fate()
+        raise
     until_s = time.monotonic() + END_WITHIN_S
     while any(seen.living for seen in client.look(numbers).values()) and time.monotonic() < until_s:
         time.sleep(POLL_S)

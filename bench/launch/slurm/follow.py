@@ -214,7 +214,11 @@ class Following:
             if now.living and now.state != "COMPLETING":
                 self.show.note(in_words(number, now))
         settled = before is not None and before.reason == now.reason  # the first reason may be a provisional one
-        if settled and (reason := never_runs(now)):
+        if (
+            settled
+            and (reason := never_runs(now))
+            and not (now.reason in client.NODES_AWAY and client.nodes_are_away(number))
+        ):
             words = f"job {number} can never run: {reason}"
             if not self._jobs[number].is_of(self.script):
                 self.show.note(f"{words}; it is of another command, which has to end it")

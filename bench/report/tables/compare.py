@@ -47,7 +47,7 @@ def changed_sources(runs: TwoRuns) -> str | None:
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:
     """A sentence for each attempt whose step or tail is longer by more than ``threshold``, or that succeeded before and
-    fails now.
+    fails now, in more of its launches than before.
 
     The whole interval has to lie beyond the threshold, whatever the margin counts as the same. An attempt that head
     lacks counts unless a search may have left it out.
@@ -62,7 +62,13 @@ def regressions(runs: TwoRuns, threshold: float) -> list[str]:
         + ("result of its cell" if attempt.cell_gone else "such batch")
         for attempt in runs.never_measured
     ]
-    return slower + broken + gone
+    unsteady = [
+        f"{pair.name}: {len(pair.head.failures)} of {counted(len(pair.head.each), 'launch')} failed, and"
+        f" {len(pair.base.failures)} of {len(pair.base.each)} in base: {short_reason(pair.head.failures[0].reason)}"
+        for pair in runs.pairs
+        if len(pair.head.failures) > len(pair.base.failures)
+    ]
+    return slower + broken + gone + unsteady
 
 
 def _how_much_longer(pair: Pair, threshold: float) -> str:

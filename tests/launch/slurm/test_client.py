@@ -46,6 +46,22 @@ def test_all_jobs_are_asked_for_at_once_and_accounts_only_for_the_forgotten(path
     assert (path / "calls").read_text() == "call\n"
 
 
+def test_a_stopped_or_held_job_is_not_over_and_one_that_is_signaled_measures() -> None:
+    for state in ("STOPPED", "REQUEUE_HOLD", "RESV_DEL_HOLD"):
+        assert Seen(state).living
+    assert "SIGNALING" in client.MEASURES
+    assert not Seen("NODE_FAIL").living
+
+
+@pytest.mark.parametrize(("states", "away"), [("idle\nmixed", False), ("idle\ndrained*", True), ("down", True)])
+def test_nodes_out_of_service_are_those_of_the_jobs_partition(path: Path, states: str, away: bool) -> None:
+    program(path, "squeue", "echo gpu")
+    program(path, "sinfo", f'[ "$5" = gpu ] && printf "{states}\n"')
+    assert client.nodes_are_away("7") == away
+    (path / "sinfo").unlink()
+    assert not client.nodes_are_away("7")
+
+
 def test_a_silent_controller_says_nothing_of_a_job(path: Path) -> None:
     program(path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
     with pytest.raises(Away, match="Unable to contact"):
@@ -97,9 +113,10 @@ def test_a_refusal_is_told_in_slurms_words(path: Path, tmp_path: Path) -> None:
     program(path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(Refused, match=r"^Invalid account$"):
         client.submit(tmp_path / "x.sh", tmp_path / "x.out")
-    program(path, "sbatch", "echo 'sbatch: error: Unable to contact slurm controller (connect failure)' >&2; exit 1")
-    with pytest.raises(Away):
-        client.submit(tmp_path / "x.sh", tmp_path / "x.out")
+    for words in ("Unable to contact slurm controller (connect failure)", "Zero Bytes were transmitted or received"):
+        program(path, "sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
+        with pytest.raises(Away):
+            client.submit(tmp_path / "x.sh", tmp_path / "x.out")
 
 
 def test_a_cluster_without_accounts_has_forgotten_a_job(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

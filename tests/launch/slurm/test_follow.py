@@ -181,6 +181,39 @@ def test_a_job_that_never_runs_leaves_the_others_alone(cluster: Cluster, tmp_pat
         following(tmp_path)[0].run()
 
 
+def test_a_reason_that_may_pass_is_waited_for_while_nodes_are_away(
+    cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    detached(cluster, "this script", Seen("PENDING", "PartitionNodeLimit"))
+    looks = []
+
+    def away(job: str) -> bool:
+        looks.append(job)
+        if len(looks) == 3:
+            cluster.seen["1"] = Seen("RUNNING")
+        return True
+
+    monkeypatch.setattr(client, "nodes_are_away", away)
+    assert following(tmp_path)[0].run() == []
+    assert looks == ["1"] * 3
+    detached(cluster, "this script", Seen("PENDING", "PartitionNodeLimit"))
+    monkeypatch.setattr(client, "nodes_are_away", lambda _: False)
+    with pytest.raises(NeverRuns):
+        following(tmp_path)[0].run()
+
+
+def test_jobs_that_slurm_does_not_end_go_on(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    number = detached(cluster, "this script")
+
+    def refuses(_: list[str]) -> None:
+        raise Refused("Access/permission denied")
+
+    monkeypatch.setattr(client, "cancel", refuses)
+    with pytest.raises(Refused):
+        ending.end_jobs(tmp_path, [number])
+    assert jobs.of_run(tmp_path, number).fate() is None
+
+
 def test_a_job_that_lives_under_another_name_is_followed(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
