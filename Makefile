@@ -83,6 +83,7 @@ perf-plan: install ## Whether bench plan predicts memory and time, with every ba
 	$(BIN)/bench calibrate
 	for matrix in tests/perf/plans/*.yaml; do run=reports/$$(basename $$matrix .yaml); \
 	  $(BIN)/bench run $$matrix --out $$run --rerun all; $(BIN)/bench plan --check $$run; $(BIN)/bench report $$run; done
+	$(BIN)/python tests/perf/plan_table.py
 
 perf-plan-search: install ## What a plan is worth to a search: ten cells with a memory limit (a quarter of an hour)
 	MALLOC_MMAP_THRESHOLD_=65536 $(BIN)/python tests/perf/plan_search.py --log plan_search.jsonl --table plan_search.md
