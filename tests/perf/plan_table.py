@@ -1,6 +1,5 @@
 """Prints the tables of reports/plan_cpu.md: every row of `make perf-plan`'s runs, planned and measured."""
 
-import sys
 from pathlib import Path
 from statistics import median
 
@@ -54,4 +53,4 @@ def line(row: Checked) -> str:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
