@@ -97,11 +97,12 @@ ELSEWHERE = {
 
 
 def near_miss(value: object, allowed: Iterable[str]) -> str | None:
-    """``did you mean 'fsdp'?`` when ``value`` is close to one of ``allowed``, or begins with it, else None."""
+    """``did you mean 'fsdp'?`` when ``value`` is close to one of ``allowed``, or one begins with the other."""
     known = list(allowed)
     if ELSEWHERE.get(str(value)) in known:
         return f"did you mean {ELSEWHERE[str(value)]!r}?"
     said, names = str(value).lower(), {name.lower(): name for name in known}
-    begun = [name for name in names if len(name) > 3 and said.startswith(name)]
+    begun = [name for name in names if name.startswith(said)] if len(said) > 2 else []
+    begun = begun or [name for name in names if len(name) > 3 and said.startswith(name)]
     close = get_close_matches(said, begun or names, n=1, cutoff=0.3 if begun else 0.6)
     return f"did you mean {names[close[0]]!r}?" if close else None

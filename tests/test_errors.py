@@ -2,7 +2,13 @@
 
 import pytest
 
-from bench.errors import CUT, MORE, InputError, beginning, one_line
+from bench.errors import CUT, MORE, InputError, beginning, near_miss, one_line
+
+
+def test_a_name_that_begins_like_what_was_said_is_meant() -> None:
+    assert "A100-" in (near_miss("A100", ["A10", "A100-40GB", "A100-80GB", "H100"]) or "")
+    assert near_miss("DDP", ["ddp", "fsdp"]) == "did you mean 'ddp'?"
+    assert near_miss("zero", ["ddp", "fsdp"]) is None
 
 
 def test_a_short_text_stays_as_it_is() -> None:

@@ -37,7 +37,7 @@ def plan(
     ranks: Annotated[
         int | None,
         typer.Option(
-            metavar="N", min=1, max=2**20, help="Devices, one per rank.  [default: 8, or those of this machine]"
+            metavar="N", min=1, max=1024, help="Devices, one per rank.  [default: 8, or those of this machine]"
         ),
     ] = None,
     devices: Annotated[
@@ -94,6 +94,8 @@ def plan(
         asked = _asked(matrix, overrides or [], axis or [], hardware)
         hardware = hardware.model_copy(update={"devices": max(hardware.devices, asked)})
     if ranks is not None:
+        if any(one.startswith("launch.num_processes=") for one in overrides or []):
+            raise InputError("launch.num_processes is given, too", where="--ranks", fix="leave out one of them")
         overrides = [f"launch.num_processes={ranks}", *(overrides or [])]
     selected = selection.read(
         matrix, overrides or [], axis=axis, select=select, exclude=exclude, hardware=hardware, launcher="plan"

@@ -74,7 +74,7 @@ class Progress:
 
     def waiting(self, what: str) -> None:
         """Something other than an attempt takes time, such as a build. It does not count in the mean of attempts."""
-        if self._attempt_began_s is None:
+        if self._attempt_began_s is None and self._probe_began_s is None:
             self._start(what)
         else:
             self._leave_out_waiting()
@@ -136,6 +136,7 @@ class Progress:
         """A search takes its next step. Its attempts are shown, but the whole search counts as one."""
         if self._probe_began_s is None:
             self._probe_began_s = self._clock()
+        self._doing, self._at = label, ""
         self._say(f"{self._count()}  {label}  {what}")
 
     def verdict(self, label: str, found: Verdict | Stopped, needs_bytes: int | None = None) -> None:

@@ -111,7 +111,11 @@ def _limits(plans: "Sequence[CellPlan]", device: "Device") -> list[str]:
     limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
     enforced = [
         f"{doing} with a limit of {size(limit)} per {each} (launch.memory_limit), enforced"
-        + ("; a smaller one makes the search shorter" if shorten and limit >= LONG_BYTES else "")
+        + (
+            "; a search may take an hour, and minutes with --memory-limit 1GiB"
+            if shorten and limit >= LONG_BYTES
+            else ""
+        )
         for limit in limits
         if limit is not None
     ]

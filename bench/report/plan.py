@@ -46,10 +46,11 @@ class PlannedCell:
         """The largest batch if the forecast is off by `OFF`, to either side."""
         if self.forecast is None:
             return None
-        return self._largest(self.forecast, off=OFF), self._largest(self.forecast, off=-OFF)
+        spare = _uncertain_bytes(self.forecast)
+        return self._largest(self.forecast, off=OFF), self._largest(self.forecast, off=-OFF, spare=spare)
 
-    def _largest(self, forecast: Forecast, *, off: float) -> int:
-        found = forecast.largest(self.capacity_bytes, off=off)
+    def _largest(self, forecast: Forecast, *, off: float, spare: int = 0) -> int:
+        found = forecast.largest(self.capacity_bytes + spare, off=off)
         return found if self.goal is None else self.goal.down(min(found, self.goal.cap))
 
     @property
@@ -127,7 +128,7 @@ def _rows(
             cell=cell,
             batch=number,
             searched=batch == "probe",
-            fits=_fits(needed, cell.capacity_bytes),
+            fits=_fits(needed, needed - _uncertain_bytes(forecast), cell.capacity_bytes),
             needed_bytes=needed,
             parts=forecast.parts(number),
             when=forecast.line(number).when,
@@ -137,10 +138,15 @@ def _rows(
         )
 
 
-def _fits(needed_bytes: float, capacity_bytes: float) -> Fits:
+def _fits(needed_bytes: float, sure_bytes: float, capacity_bytes: float) -> Fits:
     if needed_bytes * (1 + OFF) <= capacity_bytes:
         return "yes"
-    return "no" if needed_bytes * (1 - OFF) > capacity_bytes else "close"
+    return "no" if sure_bytes * (1 - OFF) > capacity_bytes else "close"
+
+
+def _uncertain_bytes(forecast: Forecast) -> int:
+    """What a rank may not need at all: on a CPU, the allowance for libraries, which differs between models and runs."""
+    return forecast.allowance_bytes if forecast.device == "cpu" else 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,7 +10,8 @@ from bench.search.points import NEAR_TOP, Batches
 from bench.search.rivals import fastest_short, next_finalist
 
 WALK = 6
-"""Number of fresh batches between half of the peak and max after which the exploration of the curve ends."""
+"""Number of batches measured in full between half of the peak and max after which the exploration of the curve ends.
+Short attempts, which may be many near the ceiling, looked for max."""
 ENOUGH = 0.1
 """A batch nearer to the end of the headroom than this share is close enough."""
 WORTH = 0.01
@@ -48,7 +49,7 @@ def _curve_batch(batches: Batches, goal: Goal) -> int | None:
         halved = goal.down(min(points) / 2)
         return halved or (goal.granularity if goal.granularity not in points else None)
     peak = _peak(batches.rates)
-    if sum(peak / 2 <= batch < NEAR_TOP * top for batch in points) >= WALK:
+    if sum(peak / 2 <= batch < NEAR_TOP * top and point.full for batch, point in points.items()) >= WALK:
         return None
     if peak not in points:
         return peak
@@ -103,7 +104,7 @@ def _headroom_batch(batches: Batches, goal: Goal) -> int | None:
     crowded = len(beyond) > 3 * WALK
     batch = goal.down((settled + above) / 2) if crowded else _end_of_headroom(batches, settled, above, goal)
     batch = min(max(batch, goal.granularity), above - goal.granularity)
-    near_enough = batch <= settled + ENOUGH * above or len(batches.points) > WALK + 1
+    near_enough = batch <= settled + ENOUGH * above or sum(point.full for point in batches.points.values()) > WALK + 1
     return None if batches.within and near_enough else batch
 
 

@@ -32,7 +32,11 @@ def _stale(sweep: Sweep) -> list[str]:
         return []
     words = f"{counted(len(stale), 'stored result')} {'was' if len(stale) == 1 else 'were'} made by other sources"
     changed = named({file for files in stale for file in files})
-    then = "kept, and marked in the report" if sweep.keep_stale else "measured again; --keep-stale keeps them"
+    then = (
+        "kept, and marked in the report"
+        if sweep.keep_stale
+        else "measured again; --keep-stale keeps them, and --out measures into another folder, for bench compare"
+    )
     return [f"{words} ({changed} changed): {then}"]
 
 

@@ -117,7 +117,8 @@ def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:
         (("--device", "H100", "--price", "cheap"), ("'cheap' is not a price", "2.5/h")),
         (("--device", "H100", "--memory", "lots"), ("--memory", "is no such quantity")),
         (("--devices", "missing.yaml"), ("missing.yaml",)),
-        (("--device", "H100", "--ranks", "100000000000000000000"), ("--ranks", "1048576")),
+        (("--device", "H100", "--ranks", "100000000000000000000"), ("--ranks", "1024")),
+        (("--ranks", "4", "launch.num_processes=1"), ("--ranks: launch.num_processes is given, too",)),
         (("--check", "reports/cpu-tiny", "--price", "2/h"), ("MATRIX, --price would change them", "leave out")),
     ],
 )

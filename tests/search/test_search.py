@@ -298,6 +298,17 @@ def test_a_large_max_is_known_within_one_percent_and_noise_costs_little(seed: in
     assert (small.certificate, small.fits, small.fails) == ("next_fails", 199, 200)
 
 
+def test_many_attempts_near_the_ceiling_leave_enough_for_safe() -> None:
+    world = World(parabola(0.2, 130, 0.0), rate=lambda batch: 6.0 * batch)
+    known = [
+        world.attempt(batch, fresh=True, full=batch in (8, 128))
+        for batch in (8, 119, 121, 123, 125, 127, 128, 130, 131)
+    ]
+    verdict = search(world, Goal(), known).verdict
+    assert verdict.safe is not None
+    assert 100 <= verdict.safe.batch <= 114  # 90 % of the capacity
+
+
 @pytest.mark.parametrize("leak", [0.9, 1.1, 1.3])
 def test_a_scout_whose_memory_is_off_is_left_for_evidence(leak: float) -> None:
     share = parabola(0.3, 200, 0.1)

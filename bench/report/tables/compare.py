@@ -66,7 +66,7 @@ def regressions(runs: TwoRuns, threshold: float) -> list[str]:
         f"{pair.name}: {len(pair.head.failures)} of {counted(len(pair.head.each), 'launch')} failed, and"
         f" {len(pair.base.failures)} of {len(pair.base.each)} in base: {short_reason(pair.head.failures[0].reason)}"
         for pair in runs.pairs
-        if len(pair.head.failures) > len(pair.base.failures)
+        if len(pair.head.failures) * len(pair.base.each) > len(pair.base.failures) * len(pair.head.each)
     ]
     return slower + broken + gone + unsteady
 
