@@ -1,6 +1,6 @@
 """The forecasts of cells, with what is traced shown on stderr."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -43,6 +43,8 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
 
     forecasts: dict[str, Forecast] = {}
     why: dict[str, str] = {}
+    found: Mapping[str, Forecast]
+    reasons: Mapping[str, str]
     folder = run_matrix.read(store).workload_folder
     by_cell: dict[str, list[Result]] = {}
     for result in store.results():
@@ -53,9 +55,10 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
         if hardware is None:
             continue
         try:
-            found, reasons = forecasts_of([cell], hardware.device, cell.workload, folder)
-            if found and (changed := _changed(results, cell.workload)):
+            if cell.script is None and (changed := _changed(results, cell.workload, folder)):
                 found, reasons = {}, {cell.id: f"{named(changed)}: changed since the run"}
+            else:
+                found, reasons = forecasts_of([cell], hardware.device, cell.workload, folder)
         except InputError as error:
             found, reasons = {}, {cell.id: str(error)}
         forecasts.update(found)
@@ -63,13 +66,19 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
     return Forecasts(forecasts, why)
 
 
-def _changed(results: "Sequence[Result]", workload: str) -> list[str]:
-    """The files of a workload of the user's that differ from those that made the newest of ``results``."""
+def _changed(results: "Sequence[Result]", workload: str, folder: str | None) -> list[str]:
+    """The files of a workload of the user's that differ from those that made the newest of ``results``.
+
+    Raises:
+        InputError: it cannot be loaded.
+    """
     from bench import workloads
     from bench.sweep import sources
     from bench.workloads.huggingface import PREFIX
 
-    if workload.startswith(PREFIX) or workloads.modules_of(workload)[0].startswith("bench."):
-        return []  # they change with bench, of which a plan depends as a whole
-    then, now = results[-1].sources or {}, sources.of(workload)
-    return [file for file in differing(then, now) if not file.startswith("bench/")] if then else []
+    then = results[-1].sources
+    if not then or workload.startswith(PREFIX) or workloads.modules_of(workload)[0].startswith("bench."):
+        return []  # bundled ones change with bench, on which a plan depends as a whole
+    workloads.search(folder)
+    workloads.load(workload)
+    return [file for file in differing(then, sources.of(workload)) if not file.startswith("bench/")]

@@ -15,6 +15,7 @@ _FENCE = re.compile(
 )
 _FILE_NAME = re.compile(r"# ([\w-]+(?:/[\w-]+)*\.\w+)\n")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+_FASTEST = re.compile(r"^(- train with )[a-z_\d]+(?=,)")
 _NUMBER = re.compile(r"(?<![A-Za-z\d])\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
 _ID = re.compile(r"\b[0-9a-f]{10}\b")
 _UNIT = re.compile(r"N (?:[KMG]i?B|ms|s|min|h)\b")
@@ -149,7 +150,9 @@ def _alike(group: list[str], lines: list[str]) -> bool:
 
 
 def _masked(line: str) -> str:
-    """Numbers, ids, units that follow a number, and the widths of columns may differ."""
+    """What is measured may differ: numbers, which setting was the fastest, ids, units that follow a number, and the
+    widths of columns."""
     line = _NUMBER.sub("N", _ID.sub("ID", line))
+    line = _FASTEST.sub(r"\1FASTEST", line)
     line = re.sub(r"-{2,}:?", "--", _UNIT.sub("N UNIT", line))
     return re.sub(r"\s+", " ", line).strip()
