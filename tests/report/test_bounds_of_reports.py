@@ -44,4 +44,4 @@ def test_counted_tensors_are_near_their_plan(name: str) -> None:
     errors = [abs(one.error) for one in compared]
     assert len(errors) == len(Store(REPORTS / name).results()) >= 20
     assert median(errors) <= MEDIAN[name]
-    assert max(errors) <= 0.15
+    assert max(errors) <= 0.05
