@@ -20,7 +20,17 @@ def newest(reports: Path) -> Path:
     return runs[-1].parent
 
 
-def nearby(folder: Path) -> list[str]:
+def no_run(folder: Path) -> InputError:
+    """What is wrong with ``folder``, which holds no run, and which runs are near it."""
+    if folder.is_dir():
+        problem = "holds no run"
+    else:
+        problem = "is a file, and a run is a folder" if folder.is_file() else "no such folder"
+    runs, fix = _nearby(folder), "`bench run MATRIX` makes one"
+    return InputError(problem, where=str(folder), allowed=runs or None, fix=None if runs else fix)
+
+
+def _nearby(folder: Path) -> list[str]:
     """The runs in ``folder`` or, if there are none, beside it; near a file, such as a matrix, also in folders there."""
     runs = list(folder.glob("*/run.json")) or list(folder.parent.glob("*/run.json"))
     if folder.is_file():

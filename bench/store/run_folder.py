@@ -123,10 +123,7 @@ class Store:
         """
         run = self._run()
         if run is None:
-            problem = "is a file, and a run is a folder" if self.root.is_file() else "no such folder"
-            problem = "holds no run" if self.root.is_dir() else problem
-            runs, fix = newest_run.nearby(self.root), "`bench run MATRIX` makes one"
-            raise InputError(problem, where=str(self.root), allowed=runs or None, fix=None if runs else fix)
+            raise newest_run.no_run(self.root)
         return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
 
     def of_cell(self, cell: Cell) -> list[Result]:

@@ -15,7 +15,6 @@ _FENCE = re.compile(
 )
 _FILE_NAME = re.compile(r"# ([\w-]+(?:/[\w-]+)*\.\w+)\n")
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_FASTEST = re.compile(r"^(- train with )[a-z_\d]+(?=,)")
 _NUMBER = re.compile(r"(?<![A-Za-z\d])\d+(?:[.,:]\d+)*(?:e[+-]?\d+)?")
 _ID = re.compile(r"\b[0-9a-f]{10}\b")
 _UNIT = re.compile(r"N (?:[KMG]i?B|ms|s|min|h)\b")
@@ -150,9 +149,7 @@ def _alike(group: list[str], lines: list[str]) -> bool:
 
 
 def _masked(line: str) -> str:
-    """What is measured may differ: numbers, which setting was the fastest, ids, units that follow a number, and the
-    widths of columns."""
+    """Numbers, ids, units that follow a number, and the widths of columns may differ."""
     line = _NUMBER.sub("N", _ID.sub("ID", line))
-    line = _FASTEST.sub(r"\1FASTEST", line)
     line = re.sub(r"-{2,}:?", "--", _UNIT.sub("N UNIT", line))
     return re.sub(r"\s+", " ", line).strip()
