@@ -125,3 +125,12 @@ def test_gloo_reduces_everything_where_ranks_keep_a_part() -> None:
 @pytest.mark.parametrize("missing", [{"moved_bytes": None}, {"operators": None}, {"frozen": True}])
 def test_without_the_work_there_is_no_estimate(missing: dict[str, object]) -> None:
     assert work(forecast(**missing), 1) is None
+
+
+def test_a_fit_that_does_not_converge_gives_no_paces(monkeypatch: pytest.MonkeyPatch) -> None:
+    def gives_up(*_: object) -> None:
+        raise RuntimeError("Maximum number of iterations reached.")
+
+    assert paces(steps())
+    monkeypatch.setattr("scipy.optimize.nnls", gives_up)
+    assert paces(steps()) == {}
