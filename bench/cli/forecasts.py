@@ -1,6 +1,6 @@
 """The forecasts of cells, with what is traced shown on stderr."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import typer
@@ -41,28 +41,34 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
     """The forecasts of the cells of a run, unless their workload has changed since. Shows on stderr what is traced."""
     from bench.sweep.forecasts import Forecasts
 
-    forecasts: dict[str, Forecast] = {}
-    why: dict[str, str] = {}
-    found: Mapping[str, Forecast]
-    reasons: Mapping[str, str]
     folder = run_matrix.read(store).workload_folder
     by_cell: dict[str, list[Result]] = {}
     for result in store.results():
         by_cell.setdefault(result.attempt.cell.id, []).append(result)
+    together: dict[tuple[Device, str], list[Cell]] = {}  # what one process traces
+    forecasts: dict[str, Forecast] = {}
+    why: dict[str, str] = {}
     for results in by_cell.values():
-        cell = results[0].attempt.cell
-        hardware = results[0].machine.hardware
+        cell, hardware = results[0].attempt.cell, results[0].machine.hardware
         if hardware is None:
             continue
         try:
-            if cell.script is None and (changed := _changed(results, cell.workload, folder)):
-                found, reasons = {}, {cell.id: f"{named(changed)}: changed since the run"}
-            else:
-                found, reasons = forecasts_of([cell], hardware.device, cell.workload, folder)
+            changed = [] if cell.script else _changed(results, cell.workload, folder)
         except InputError as error:
-            found, reasons = {}, {cell.id: str(error)}
-        forecasts.update(found)
-        why.update(reasons)
+            why[cell.id] = str(error)
+            continue
+        if changed:
+            why[cell.id] = f"{named(changed)}: changed since the run"
+        else:
+            together.setdefault((hardware.device, cell.workload), []).append(cell)
+    for (device, workload), cells in together.items():
+        try:
+            found = forecasts_of(cells, device, workload, folder)
+        except InputError as error:
+            why.update((cell.id, str(error)) for cell in cells)
+            continue
+        forecasts.update(found.found)
+        why.update(found.why_not)
     return Forecasts(forecasts, why)
 
 

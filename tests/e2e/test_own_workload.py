@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from harness import HERE, Bench
+from harness import FEW_STEPS, HERE, Bench
 
 from bench.records.outcome import Ok
 
@@ -38,8 +38,9 @@ def beside(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_each_style_trains_to_the_same_loss_on_each_backend(bench: Bench, beside: Path) -> None:
     bench.folder = beside
     matrix = bench.matrix(
-        workload={"name": "./own_styles.py:Own"},
+        workload={"name": "./own_styles.py:Own", "width": 128},
         matrix={"backend": ["ddp", "fsdp2", "zero2"], "style": ["pair", "keywords", "batch"], "batch": 2},
+        measure={**FEW_STEPS, "warmup_steps": 3, "count_tensors": True},
     )
     elsewhere = beside / "elsewhere"
     elsewhere.mkdir()
@@ -66,8 +67,8 @@ def test_each_style_trains_to_the_same_loss_on_each_backend(bench: Bench, beside
     assert "cannot be read" not in bench("report", str(beside / "run"), cwd=elsewhere)
 
     # So does its plan, as long as the workload is the one that was measured.
-    planned = bench("plan", "--check", str(beside / "run"), cwd=elsewhere, expect=1)
-    assert planned.count("CONFIRMED") + planned.count("REFUTED") == 9
+    planned = bench("plan", "--check", str(beside / "run"), cwd=elsewhere)
+    assert planned.count("CONFIRMED") == 9
     with (beside / "own_styles.py").open("a") as file:
         file.write("# edited\n")
     changed = bench("plan", "--check", str(beside / "run"), cwd=elsewhere, expect=2)
