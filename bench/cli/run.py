@@ -38,8 +38,8 @@ def run(
         str | None,
         typer.Option(
             metavar="SHARE",
-            help="After measure.launches, launch both sides of wide comparisons again until the 95 % interval"
-            " of each is at most this share to each side: 2%.",
+            help="After measure.launches, launch the compared settings again, the widest interval first, until each"
+            " 95 % interval is at most this share to each side: 2%.",
         ),
     ] = None,
     budget: Annotated[

@@ -93,7 +93,10 @@ def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went
         if (others := len(store.results()) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
         if failed := [result.attempt.cell.slug for result in results if KINDS[result.outcome.kind].fails]:
-            typer.echo(f"{counted(len(failed), 'attempt')} failed or hung: see `bench show {failed[0]} {store.root}`")
+            number = counted(len(failed), "attempt")
+            typer.echo(
+                f"{number} failed or hung: see `bench show {failed[0]} {store.root}` and `bench guide troubleshooting`"
+            )
         if went_on and (until := store.until()) is not None:
             typer.echo(until_words(until))
         typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")

@@ -19,7 +19,7 @@ def show(
         typer.Argument(
             metavar="CELL [RUN]",
             help="The cell: its id, its folder's name, the beginning of either, or settings: backend=fsdp num_cams=4."
-            " Then the run's folder.  [default: the newest run]",
+            " batch=8 selects one batch. Then the run's folder.  [default: the newest run]",
         ),
     ],
 ) -> None:

@@ -87,7 +87,7 @@ def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
         raise InputError(
             f"is not YAML: {error.problem or error.context}",
             where=line_place(mark.line) if mark else place,
-            fix="indent with spaces, not tabs" if "\\t" in str(error.problem) else None,
+            fix=_fix(str(error.problem)),
         ) from error
     except RecursionError as error:
         raise InputError("is nested too deeply", where=place) from error
@@ -97,6 +97,17 @@ def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
         raise InputError(f"is not YAML: {error}", where=place) from error
     places: Places = {(): place}
     return Document(None if node is None else _Values(line_place, places).of(node, (), ()), places)
+
+
+def _fix(problem: str) -> str | None:
+    """What to do about what YAML's parser says, which knows blocks and flows and not what was meant."""
+    if "\\t" in problem:
+        return "indent with spaces, not tabs"
+    if "<block end>" in problem:
+        return "indent all keys of one mapping alike, as the line before"
+    if "expected ',' or" in problem:
+        return "close each [ and {, and put a comma between values"
+    return None
 
 
 class _Values:

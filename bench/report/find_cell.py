@@ -12,16 +12,18 @@ from bench.report.naming import setting
 from bench.report.summary import row_of
 
 MAX_LISTED = 12
+BATCH = "batch="
 
 
 def find_cell(results: Sequence[Result], words: str) -> list[Result]:
     """The results of the one cell that ``words`` name, in their order.
 
     Args:
-        words: a cell's id or folder name, the beginning of either, or settings: ``backend=fsdp num_cams=4``.
+        words: a cell's id or folder name, the beginning of either, or settings: ``backend=fsdp num_cams=4``. With
+            ``batch=8``, only the results of this batch.
 
     Raises:
-        InputError: no cell matches, or more than one.
+        InputError: no cell matches, more than one does, or the cell has no result of the batch.
     """
     by_cell: dict[str, list[Result]] = {}
     for result in results:
@@ -29,14 +31,25 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
     if not by_cell:
         raise InputError("this run holds no results", fix="`bench run` again resumes it")
     cells = {cell_id: group[0] for cell_id, group in by_cell.items()}
-    matching = _by_settings(cells, words.split()) if "=" in words else _by_name(cells, words.strip())
+    settings = [word for word in words.split() if not word.startswith(BATCH)]
+    matching = _by_settings(cells, settings) if "=" in words else _by_name(cells, words.strip())
     if len(matching) > 1:
         raise InputError(
             f"{words!r} matches {len(matching)} cells",
             allowed=_listed([cells[cell_id] for cell_id in matching]),
             fix="name one of these, or add settings that only one of them has",
         )
-    return by_cell[matching[0]]
+    found = by_cell[matching[0]]
+    batches = [word.removeprefix(BATCH) for word in words.split() if word.startswith(BATCH)]
+    return _of_batch(found, batches[-1]) if batches else found
+
+
+def _of_batch(results: Sequence[Result], batch: str) -> list[Result]:
+    found = [result for result in results if str(result.attempt.batch_per_rank) == batch]
+    if not found:
+        measured = sorted({result.attempt.batch_per_rank for result in results})
+        raise InputError(f"the cell has no result of batch={batch}", allowed=list(map(str, measured)))
+    return found
 
 
 def _by_name(cells: Mapping[str, Result], name: str) -> list[str]:

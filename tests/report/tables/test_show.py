@@ -59,6 +59,7 @@ def test_a_cell_is_found_by_id_folder_beginning_and_settings() -> None:
     ):
         assert meant(words) == [f"{cell.slug}/b2", f"{cell.slug}/b4"], words
     assert meant("ddp") == [records()[3].attempt.slug]
+    assert meant("num_cams=4 batch=4") == [f"{cell.slug}/b4"]
 
 
 @pytest.mark.parametrize(
@@ -72,6 +73,8 @@ def test_a_cell_is_found_by_id_folder_beginning_and_settings() -> None:
         ("num_cams=3", "no cell has num_cams=3"),
         ("backend=ddp num_cams=4", "no cell has num_cams=4 among those that match the settings before it"),
         ("backend=ddp fsdp", "'fsdp' is not a setting"),
+        ("batch=4", "'batch=4' matches 3 cells"),
+        ("num_cams=4 batch=3", "the cell has no result of batch=3"),
     ],
 )
 def test_none_or_several_is_said(words: str, message: str) -> None:
