@@ -150,7 +150,6 @@ def _collect(
     from bench.matrix.claims_file import read
     from bench.report import merge_runs
     from bench.report.contract import RUN
-    from bench.report.missing import missing
     from bench.report.tables.sections import Report
     from bench.store.run_folder import Store
 
@@ -163,8 +162,8 @@ def _collect(
     matrices = {name: run_matrix.read(store) for name, store in zip(names, stores, strict=True)}
     absent = [
         replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
-        for name, matrix in matrices.items()
-        for cell in missing(matrix.plans, results[name], probes[name])
+        for (name, matrix), store in zip(matrices.items(), stores, strict=True)
+        for cell in report_files.absent(store, matrix, results[name], probes[name])
     ]
     all_results, all_probes = merge_runs.merge(results, probes)
     expected = (

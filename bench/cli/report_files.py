@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from bench.records.forecast import Forecast
     from bench.records.outcome import Result
     from bench.records.until import Until
+    from bench.records.verdict import Probe
+    from bench.report.missing import Missing
     from bench.report.render.formats import Format
     from bench.report.tables.sections import Report
     from bench.store.run_folder import Store
@@ -21,7 +23,6 @@ if TYPE_CHECKING:
 
 def write_reports(store: "Store") -> None:
     """`report.md` with its plots, and `report.html`, in the run's own folder."""
-    from bench.report.missing import missing
     from bench.report.render.formats import FORMATS
     from bench.report.tables.sections import Choices, Report
 
@@ -30,7 +31,7 @@ def write_reports(store: "Store") -> None:
         results=results,
         probes=probes,
         choices=Choices(claims=claims_of([store], [matrix.claims]), free=choices_of([matrix.choices])),
-        missing=missing(matrix.plans, results, probes),
+        missing=absent(store, matrix, results, probes),
         calibrations=calibrations([store]),
         unreadable=unreadable([store]),
         scripts=store.has_scripts(results),
@@ -40,6 +41,21 @@ def write_reports(store: "Store") -> None:
     )
     for name in ("md", "html"):
         write_report(store.root / f"report.{name}", report, FORMATS[name])
+
+
+def absent(
+    store: "Store", matrix: run_matrix.RunMatrix, results: "Sequence[Result]", probes: "Sequence[Probe]"
+) -> "tuple[Missing, ...]":
+    """What the run's matrix plans and has no result yet, and how far the walks of its searches got."""
+    from bench.report.missing import missing
+
+    walks = {plan.cell.id: store.walked(plan.cell) for plan in matrix.plans if "probe" in plan.batches}
+    reached = {
+        cell: min(max(mark.batch_per_rank for mark in rank.footprints) for rank in ranks)
+        for cell, ranks in walks.items()
+        if ranks and all(rank.footprints for rank in ranks)
+    }
+    return missing(matrix.plans, results, probes, reached)
 
 
 def calibrations(stores: "Sequence[Store]") -> "list[Calibration]":

@@ -22,9 +22,16 @@ class Missing:
     """Per rank, in the order of the plan; ``probe`` stands for a search that has not ended."""
     launches: tuple[int, int] | None = None
     """How many launches these batches have, and how many are planned; None: they have no result at all."""
+    walked_to: int | None = None
+    """The largest batch that the search's walk trained; None without one."""
 
 
-def missing(plans: Iterable[CellPlan], results: Sequence[Result], probes: Sequence[Probe] = ()) -> tuple[Missing, ...]:
+def missing(
+    plans: Iterable[CellPlan],
+    results: Sequence[Result],
+    probes: Sequence[Probe] = (),
+    walked_to: Mapping[str, int] | None = None,
+) -> tuple[Missing, ...]:
     """The planned cells that are not measured completely, in the order of ``plans``.
 
     A cell is listed once for what has no result, and once for each number of launches that is smaller than planned.
@@ -32,6 +39,9 @@ def missing(plans: Iterable[CellPlan], results: Sequence[Result], probes: Sequen
 
     An attempt of a few steps does not count as the result of a planned batch, and single attempts of a search do not
     count as the search. A cell that its backend forbids has one skipped attempt instead of a search.
+
+    Args:
+        walked_to: the largest batch of each walk, by the cell's id.
     """
     measured = {
         (result.attempt.cell.id, result.attempt.batch_per_rank) for result in results if not result.attempt.short
@@ -48,7 +58,8 @@ def missing(plans: Iterable[CellPlan], results: Sequence[Result], probes: Sequen
             if (cell_id not in searched if batch == "probe" else (cell_id, batch) not in measured)
         )
         if batches:
-            cells.append(Missing(cell_id=cell_id, axes=plan.axes, batches=batches))
+            walk = (walked_to or {}).get(cell_id) if "probe" in batches else None
+            cells.append(Missing(cell_id=cell_id, axes=plan.axes, batches=batches, walked_to=walk))
         cells += _too_few(plan, [result for result in results if result.attempt.cell.id == cell_id], probes)
     return tuple(cells)
 

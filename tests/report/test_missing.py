@@ -51,6 +51,11 @@ def test_the_report_of_an_interrupted_run_names_what_is_missing() -> None:
         ("ddp, num_cams 4", "4", "no result yet"),
         ("fsdp, num_cams 4", "search", "no result yet"),
     )
+    walked = missing([plan("ddp", 2, 4), plan("fsdp", "probe")], [result(batch=2)], (), {cell("fsdp").id: 64})
+    assert [row[2] for row in not_measured(walked).rows] == [
+        "no result yet",
+        "no result yet; a walk trained batches up to 64",
+    ]
     text = markdown.render(sections.report([result(batch=2)], missing=found))
     assert "## Not measured" in text
     assert "## Not measured" not in markdown.render(sections.report([result(batch=2)]))

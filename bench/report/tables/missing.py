@@ -41,7 +41,9 @@ def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None 
 
 
 def _why(cell: Missing) -> str:
-    return "no result yet" if cell.launches is None else "{} of {} launches".format(*cell.launches)
+    if cell.launches is not None:
+        return "{} of {} launches".format(*cell.launches)
+    return "no result yet" + (f"; a walk trained batches up to {cell.walked_to}" if cell.walked_to else "")
 
 
 def _batches(cell: Missing) -> str:
