@@ -89,7 +89,8 @@ class Fsdp1(Sharded):
     def ends(self) -> Iterator[None]:
         if self.steps:
             ranks = range(min(self.shards, RANKS_LOOKED_AT))
-            yield from self.temporaries(max(map(self.pieces_on, ranks), key=loop_copies))
+            most = sum if self.cell.train.foreach else loop_copies
+            yield from self.temporaries(max(map(self.pieces_on, ranks), key=most))
 
     def pieces_on(self, rank: int) -> list[int]:
         """Elements of the trained parameters on a rank. A flat parameter is cut into equal parts, wherever that is:

@@ -50,8 +50,6 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
     why: dict[str, str] = {}
     for results in by_cell.values():
         cell, hardware = results[0].attempt.cell, results[0].machine.hardware
-        if hardware is None:
-            continue
         try:
             changed = [] if cell.script else _changed(results, cell.workload, folder)
         except InputError as error:
@@ -73,7 +71,7 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
 
 
 def _changed(results: "Sequence[Result]", workload: str, folder: str | None) -> list[str]:
-    """The files of a workload of the user's that differ from those that made the newest of ``results``.
+    """The files of a workload of the user's that differ from those that made any of ``results``.
 
     Raises:
         InputError: it cannot be loaded.
@@ -82,9 +80,11 @@ def _changed(results: "Sequence[Result]", workload: str, folder: str | None) -> 
     from bench.sweep import sources
     from bench.workloads.huggingface import PREFIX
 
-    then = results[-1].sources
-    if not then or workload.startswith(PREFIX) or workloads.modules_of(workload)[0].startswith("bench."):
+    known = [result.sources for result in results if result.sources]
+    if not known or workload.startswith(PREFIX) or workloads.modules_of(workload)[0].startswith("bench."):
         return []  # bundled ones change with bench, on which a plan depends as a whole
     workloads.search(folder)
     workloads.load(workload)
-    return [file for file in differing(then, sources.of(workload)) if not file.startswith("bench/")]
+    now = sources.of(workload)
+    files = dict.fromkeys(file for then in known for file in differing(then, now))
+    return [file for file in files if not file.startswith("bench/")]

@@ -64,7 +64,8 @@ def plan(
     """Predict memory, the largest batch and the step time.
 
     Needs none of the devices, and launches nothing. Each cell's model runs once without values, to see what its step
-    keeps. Exits with 1 if a cell does not fit or cannot be planned, or if a run with --check refutes its plan.
+    keeps. Exits with 1 if a cell does not fit or cannot be planned, or if a run with --check refutes its plan. Cells
+    that `bench run` skips do not count.
     """
     from bench.report.plan import rows
     from bench.report.render import frame
@@ -104,12 +105,11 @@ def plan(
         raise InputError(
             "a plan needs a workload whose model bench can build, and a script builds its own", field="command"
         )
-    if hardware.device == "cpu" and memory is None:  # ranks share the host
+    shared_bytes = hardware.memory_bytes if hardware.device == "cpu" and memory is None else None
+    if shared_bytes is not None:
         most = max((one.cell.ranks_per_node for one in selected.plans), default=1)
-        spec = spec.model_copy(update={"memory_bytes": hardware.memory_bytes // most})
-    cells = _planned(
-        selected, spec, shared_bytes=hardware.memory_bytes if hardware.device == "cpu" and memory is None else None
-    )
+        spec = spec.model_copy(update={"memory_bytes": shared_bytes // most})
+    cells = _planned(selected, spec, shared_bytes)
     listed = rows(cells, spec, cost, fitted.paces if fitted else {})
     if format_ in ("json", "csv"):
         typer.echo(frame.text(plan_tables.records(listed, cells), format_), nl=False)
@@ -246,8 +246,12 @@ def _fitted(spec: "DeviceSpec", hardware: "Hardware") -> "Paces | None":
     if hardware.device == "cpu":
         this = machine.record(machine.detect())
         return next((one for one in known if not one.machine.unlike(this)), None)
-    names = ((one, next(iter(one.machine.accelerators), "")) for one in known)
-    return next((one for one, name in names if spec.name in (name, getattr(spec_of(name), "name", None))), None)
+    for one in known:
+        name = next(iter(one.machine.accelerators), "")
+        listed = spec_of(name)
+        if spec.name in (name, listed.name if listed else name):
+            return one
+    return None
 
 
 def _planned(selected: selection.Selection, spec: "DeviceSpec", shared_bytes: int | None) -> "list[PlannedCell]":

@@ -158,13 +158,13 @@ def _collect(
     results = {name: store.results() for name, store in zip(names, stores, strict=True)}
     probes = {name: store.probes() for name, store in zip(names, stores, strict=True)}
     forecasts = report_files.forecasts(stores)
-    print_unreadable(stores)
     matrices = {name: run_matrix.read(store) for name, store in zip(names, stores, strict=True)}
     absent = [
         replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
         for (name, matrix), store in zip(matrices.items(), stores, strict=True)
         for cell in report_files.absent(store, matrix, results[name], probes[name])
     ]
+    print_unreadable(stores)
     all_results, all_probes = merge_runs.merge(results, probes)
     expected = (
         read(claims) if claims else report_files.claims_of(stores, [matrix.claims for matrix in matrices.values()])

@@ -115,7 +115,7 @@ def _limits(plans: "Sequence[CellPlan]", device: "Device") -> list[str]:
     enforced = [
         f"{doing} with a limit of {size(limit)} per {each} (launch.memory_limit), enforced"
         + (
-            "; a search may take an hour, and minutes with --memory-limit 1GiB"
+            "; a search may take an hour, and minutes with launch.memory_limit=1GiB"
             if shorten and limit >= LONG_BYTES
             else ""
         )

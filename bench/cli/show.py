@@ -54,9 +54,10 @@ def show(
 
 def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
     """The words that name the cell, and the run's folder. Words with ``=`` are settings of the cell; without these,
-    the first word names the cell. The other word is the folder."""
+    the first word names the cell. The other word is the folder. A batch goes with either."""
     settings, others = [word for word in words if "=" in word], [word for word in words if "=" not in word]
-    cell = " ".join(settings) if settings else others.pop(0)
+    named = all(word.startswith("batch=") for word in settings) and (len(others) > 1 or not settings)
+    cell = " ".join([*([others.pop(0)] if named else []), *settings])
     if len(others) > 1:
         raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]")
     return cell, Path(others[0]) if others else None

@@ -20,7 +20,7 @@ from bench.units import size
 OWN_AXES = ("backend", "batch", "preset", "mixed_precision")
 NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 
-NAME_IN_WORDS = "a letter of a to z or a digit, then letters, digits, '.', '_' or '-': it becomes a folder's name"
+NAME_IN_WORDS = "a letter of A to Z or a digit, then letters, digits, '.', '_' or '-': it becomes a folder's name"
 Values = dict[str, JsonValue]
 
 

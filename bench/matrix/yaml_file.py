@@ -103,10 +103,14 @@ def _fix(problem: str) -> str | None:
     """What to do about what YAML's parser says, which knows blocks and flows and not what was meant."""
     if "\\t" in problem:
         return "indent with spaces, not tabs"
-    if "<block end>" in problem:
+    if "found '<block mapping start>'" in problem or "found '<block sequence start>'" in problem:
         return "indent all keys of one mapping alike, as the line before"
     if "expected ',' or" in problem:
         return "close each [ and {, and put a comma between values"
+    if "found ']'" in problem or "found '}'" in problem:
+        return "this bracket closes nothing: remove it"
+    if "found '<scalar>'" in problem:
+        return "put the whole value into one pair of quotation marks"
     return None
 
 

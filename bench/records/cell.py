@@ -71,7 +71,7 @@ class Measure(Frozen):
     """After the steps, save a checkpoint and load it again: the time of both, the bytes, and whether training goes on
     with the same losses."""
     count_tensors: Annotated[bool, LATER] = False
-    """On a CPU, count the tensors of one more step, after all that is measured: about 2 s. A GPU always does."""
+    """On a CPU, count tensors in two more steps, after all that is measured: about 3 s. A GPU always does."""
 
 
 class Train(Frozen):

@@ -24,7 +24,7 @@ class Memory(Frozen):
     overhead_bytes: Count | None = None
     """CUDA memory outside the caching allocator, such as NCCL's and cuBLAS's. It uses capacity too; null on a CPU."""
     peak_tensor_bytes: Count | None = None
-    """CPU: live tensors at the peak of one more step, with `measure.count_tensors`; null without, and on CUDA."""
+    """CPU: live tensors at the peak of a later step, with `measure.count_tensors`; null without, and on CUDA."""
     alloc_retries: Count = 0
     """Times that the caching allocator had to free its cached blocks and retry an allocation."""
 

@@ -35,8 +35,8 @@ class Goal(Frozen):
     granularity: int = 1
     """Only multiples of it are tried."""
     tolerance: Share = 0.01
-    """How far below the true maximum the result may be, as a share of it; 0 is exact. Below 1 / share it changes
-    nothing: the next batch is further away."""
+    """How far below the true maximum the result may be, as a share of it; 0 is exact. It changes nothing below
+    2 * granularity / share: the next candidates are further away."""
     headroom: Share = 0.9
     """Share of capacity that the safe batch may use."""
 

@@ -31,8 +31,10 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
     if not by_cell:
         raise InputError("this run holds no results", fix="`bench run` again resumes it")
     cells = {cell_id: group[0] for cell_id, group in by_cell.items()}
-    settings = [word for word in words.split() if not word.startswith(BATCH)]
-    matching = _by_settings(cells, settings) if "=" in words else _by_name(cells, words.strip())
+    batches = [word.removeprefix(BATCH) for word in words.split() if word.startswith(BATCH)]
+    others = [word for word in words.split() if not word.startswith(BATCH)]
+    by_name = not any("=" in word for word in others) and (others or not batches)
+    matching = _by_name(cells, " ".join(others)) if by_name else _by_settings(cells, others)
     if len(matching) > 1:
         raise InputError(
             f"{words!r} matches {len(matching)} cells",
@@ -40,7 +42,6 @@ def find_cell(results: Sequence[Result], words: str) -> list[Result]:
             fix="name one of these, or add settings that only one of them has",
         )
     found = by_cell[matching[0]]
-    batches = [word.removeprefix(BATCH) for word in words.split() if word.startswith(BATCH)]
     return _of_batch(found, batches[-1]) if batches else found
 
 

@@ -24,7 +24,7 @@ class Pair:
     """Of the mean steps, head to base, by the model of the report's ratios of throughputs."""
     speed: Speed
     space: Space
-    """By peak allocated memory of the worst rank."""
+    """By the mean of the launches' peaks of allocated memory, of the worst rank of each."""
     unlike: tuple[str, ...]
     """Differences that are no change of the code: machine, environment, regime, threads, isolation."""
     sources: tuple[str, ...] = ()

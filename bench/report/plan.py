@@ -60,8 +60,11 @@ class PlannedCell:
 
     @property
     def impossible(self) -> bool:
-        """Whether no batch can fit, even if less is needed than forecast."""
-        return self.range is not None and self.range[1] < 1
+        """Whether no batch that may be tried can fit, even if less is needed than forecast."""
+        if self.forecast is None:
+            return False
+        most = self.forecast.largest(self.capacity_bytes + _uncertain_bytes(self.forecast), off=-OFF)
+        return most < (self.goal.granularity if self.goal and set(self.plan.batches) == {"probe"} else 1)
 
 
 @dataclass(frozen=True, kw_only=True)

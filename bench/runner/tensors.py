@@ -2,7 +2,7 @@
 
 torch's CPU allocator counts what it hands out when a flag of c10 is set (`ProfiledCPUMemoryReporter` in
 c10/core/CPUAllocator.cpp), in every thread, those of gloo too. Only torch's memory profiler shows the count. It takes
-memory of its own, so it watches a step of its own, after everything that is measured.
+memory of its own, so it watches two steps of its own, after everything that is measured.
 """
 
 import ctypes

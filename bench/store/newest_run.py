@@ -34,7 +34,7 @@ def _nearby(folder: Path) -> list[str]:
     """The runs in ``folder`` or, if there are none, beside it; near a file, such as a matrix, also in folders there."""
     runs = list(folder.glob("*/run.json")) or list(folder.parent.glob("*/run.json"))
     if folder.is_file():
-        runs += folder.parent.glob("*/*/run.json")
+        runs += [*folder.parent.glob("run.json"), *folder.parent.glob("*/*/run.json")]
     return sorted(str(run.parent) for run in runs)
 
 

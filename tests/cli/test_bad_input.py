@@ -64,6 +64,8 @@ CASES = [
     Case("YAML syntax", GOOD + "exclude: [\n", ("bad.yaml:7", "is not YAML")),
     Case("an open bracket", GOOD + "exclude: [{batch: 1}\nname: x\n", ("bad.yaml:7", "close each [ and {")),
     Case("uneven indentation", GOOD + "train:\n   compile: true\n  steps: 1\n", ("indent all keys of one mapping",)),
+    Case("a bracket too many", GOOD + "exclude: []]\n", ("bad.yaml:6", "closes nothing: remove it")),
+    Case("two quoted values", GOOD + "workload_folder: 'a' b\n", ("bad.yaml:6", "one pair of quotation marks")),
     Case("tab as indentation", GOOD + "train:\n\tcompile: true\n", ("bad.yaml:7", "spaces, not tabs")),
     Case("duplicate key", GOOD + "matrix: {}\n", ("bad.yaml:6: matrix", "twice, first at", "bad.yaml:2")),
     Case("two documents", GOOD + "---\na: 1\n", ("bad.yaml:6", "is not YAML")),

@@ -62,7 +62,7 @@ def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> N
 
     tight = plan(matrix, "--device", "A100-80GB", "--memory", "1600MiB", "--format", "md")
     assert tight.exit_code == 1
-    assert "Cannot fit at any batch: ddp" in tight.stdout
+    assert "Cannot fit at any batch that may be tried: ddp" in tight.stdout
 
     own = matrix.with_name("devices.yaml")
     own.write_text("devices: {mine: {memory: 24GiB, bf16_flops_per_s: 1.0e+14}}\n")
@@ -97,6 +97,9 @@ def test_a_search_is_planned_with_the_batches_that_it_tries(matrix: Path) -> Non
     tight = plan(matrix, "probe.granularity=1024", "probe.max_batch=1024", "--memory", "2GiB", *options)
     (row,) = json.loads(tight.stdout)
     assert (row["batch"], row["largest_batch"], row["fits"], tight.exit_code) == (1024, 0, "no", 1)
+    mixed = plan(matrix, "matrix.batch=[1, probe]", "probe.granularity=1024", "probe.max_batch=1024", *options)
+    rows = json.loads(mixed.stdout)
+    assert [(row["batch"], row["fits"]) for row in rows] == [(1, "yes"), (1024, "yes")]
 
 
 def test_what_has_no_program_is_listed_and_not_guessed(matrix: Path) -> None:

@@ -209,7 +209,7 @@ def test_an_unreadable_matrix_does_not_stop_a_report(killed: Store, content: str
     assert done.exit_code == 0
     (line,) = done.stderr.splitlines()
     assert line.startswith(f"bench: run/matrix.yaml cannot be read ({problem}")
-    assert line.endswith("): the report cannot list missing cells or check claims")
+    assert line.endswith("): its missing cells, claims and workload folder are unknown")
     assert "## Raw matrix" in done.stdout
     assert "## Not measured" not in done.stdout
 
@@ -237,7 +237,8 @@ def test_a_copy_without_its_scripts_names_none(killed: Store) -> None:
     (script,) = (folder / "command.sh" for folder in killed.root.glob("attempts/ddp-*/b1"))
     script.write_text("#!/bin/sh\n")
     assert "b&lt;batch&gt;/command.sh measures that row again by hand" in bench("report", "run").stdout
-    assert "command.sh" in bench("show", "ddp", "run").stdout
+    for words in (("ddp", "run"), ("ddp", "batch=1", "run"), ("backend=ddp", "run", "batch=1")):
+        assert "command.sh" in bench("show", *words).stdout
     script.unlink()
     assert "command.sh" not in bench("show", "ddp", "run").stdout
 

@@ -1,5 +1,7 @@
 """What fits, and the bounds of the time, of a forecast made by hand."""
 
+from dataclasses import replace
+
 import pytest
 from examples import cell, ok, regime, result, rss
 
@@ -7,6 +9,7 @@ from bench.records.calibration import Rates
 from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast, Line
 from bench.records.plan import Batch, CellPlan
+from bench.records.verdict import Goal
 from bench.report.bounds import bounds
 from bench.report.plan import Checked, PlannedCell, check, rows
 from bench.report.summary import summarize
@@ -52,6 +55,12 @@ def planned(*batches: Batch, capacity: int = 1200) -> PlannedCell:
 def test_what_fits_for_sure_what_may_and_what_cannot() -> None:
     listed = rows([planned(1, 20, 50)], DEVICE)
     assert [row.fits for row in listed] == ["yes", "close", "no"]
+
+
+def test_a_listed_batch_may_fit_where_no_batch_of_the_search_does() -> None:
+    goal = Goal(granularity=1024, max_batch=1024)
+    assert replace(planned("probe"), goal=goal).impossible
+    assert not replace(planned(4, "probe"), goal=goal).impossible
 
 
 def test_a_search_is_planned_at_its_largest_batch() -> None:
@@ -104,7 +113,7 @@ def test_the_page_says_what_cannot_fit_and_what_is_not_planned() -> None:
     cells = [planned("probe", capacity=500), unplanned]
     said = " ".join(tables.sentences(cells, DEVICE, 2))
     assert "At a third batch, traced peaks differ from the linear prediction by at most 0.0 %." in said
-    assert "Cannot fit at any batch: ddp." in said
+    assert "Cannot fit at any batch that may be tried: ddp." in said
     assert "Not planned: fsdp: muon keeps other state than AdamW." in said
     listed = rows(cells, DEVICE, price=2.0)
     memory, largest, time = tables.tables(listed, DEVICE)

@@ -325,6 +325,9 @@ def test_a_matrix_is_no_run_and_the_message_names_the_runs_near_it(tmp_path: Pat
     (tmp_path / "reports" / "mine" / "run.json").touch()
     with pytest.raises(InputError, match=f"is a file, and a run is a folder\n  allowed: {tmp_path}/reports/mine"):
         Store(tmp_path / "mine.yaml").results()
+    (tmp_path / "reports" / "mine" / "matrix.yaml").touch()
+    with pytest.raises(InputError, match=f"is a file, and a run is a folder\n  allowed: {tmp_path}/reports/mine"):
+        Store(tmp_path / "reports" / "mine" / "matrix.yaml").results()
 
 
 @pytest.mark.parametrize("content", ["", "{}", '{"attempts": []}', "[1"])

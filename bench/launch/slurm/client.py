@@ -14,10 +14,8 @@ from bench.launch.slurm.script import options_of
 TIMEOUT_S = 60.0
 """squeue itself gives up after about 18 s without a controller."""
 MEASURES = ("RUNNING", "SUSPENDED", "STOPPED", "RESIZING", "SIGNALING")
-LIVING = (
-    *("PENDING", "CONFIGURING", *MEASURES, "COMPLETING", "STAGE_OUT"),
-    *("RESV_DEL_HOLD", "REQUEUE_HOLD", "REQUEUED"),
-)
+HELD = ("RESV_DEL_HOLD", "REQUEUE_HOLD", "REQUEUED")
+LIVING = ("PENDING", "CONFIGURING", *MEASURES, "COMPLETING", "STAGE_OUT", *HELD)
 """States of a job that is not over; a requeued one waits again."""
 NEVER = {
     "PartitionConfig": "the partition has no such nodes, or too few of them",
@@ -107,7 +105,7 @@ def submit(script: Path, output: Path) -> str:
         return found[1]
     words = _words(done.stderr)
     if re.search(
-        r"Unable to contact|timed out|Connection refused|Communication|controller|Message \\w+ failure|Zero Bytes",
+        r"Unable to contact|timed out|Connection refused|Communication|controller|Message \w+ failure|Zero Bytes",
         words,
     ):
         raise Away(words)

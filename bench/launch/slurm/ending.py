@@ -47,19 +47,28 @@ def end_jobs(root: Path, numbers: list[str]) -> None:
     """Have Slurm end jobs because the user asks for it, and wait until they have ended.
 
     Raises:
-        Away, Refused: see `client.cancel`. Jobs that Slurm refuses to end go on.
+        Away: no controller answers. The jobs read in the run's folder that they must end.
+        Refused: Slurm refuses to end some of them, which go on. It ends the others.
     """
+    fate, ending, refused = Fate(state="CANCELLED", asked=True), list[str](), list[str]()
     for number in numbers:
-        jobs.of_run(root, number).set_fate(Fate(state="CANCELLED", asked=True))
-    try:
-        client.cancel(numbers)
-    except client.Refused:
-        for number in numbers:
-            jobs.of_run(root, number).unset_fate()
-        raise
+        job = jobs.of_run(root, number)
+        job.set_fate(fate)
+        try:
+            client.cancel([number])
+            ending.append(number)
+        except client.Refused as error:
+            job.unset_fate()
+            refused.append(f"job {number}: {error}")
+        except client.Away:
+            for each in numbers:
+                jobs.of_run(root, each).set_fate(fate)
+            raise
     until_s = time.monotonic() + END_WITHIN_S
-    while any(seen.living for seen in client.look(numbers).values()) and time.monotonic() < until_s:
+    while any(seen.living for seen in client.look(ending).values()) and time.monotonic() < until_s:
         time.sleep(POLL_S)
+    if refused:
+        raise client.Refused("; ".join(refused))
 
 
 def tail(job: JobFolder) -> list[str]:

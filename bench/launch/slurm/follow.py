@@ -39,8 +39,8 @@ class Following:
         self._is_finished = is_finished
         self.root, self.name, self.script, self.wanted, self.show = root, name, script, wanted, show
         self._jobs: dict[str, Followed] = {}
-        self._barren = 0
-        self._asked_s = self._stirred_s = 0.0
+        self._doubted = set[str]()
+        self._barren, self._asked_s, self._stirred_s = 0, 0.0, 0.0
         self._doubtful_s: float | None = None
         """When sbatch had no answer: Slurm may have taken the job."""
         self._away = self._cancelled = False
@@ -90,7 +90,6 @@ class Following:
 
     @property
     def living(self) -> list[str]:
-        """Ids."""
         return list(self._jobs)
 
     def _adopt(self) -> None:
@@ -213,19 +212,20 @@ class Following:
             self._stirred_s = time.monotonic()
             if now.living and now.state != "COMPLETING":
                 self.show.note(in_words(number, now))
-        settled = before is not None and before.reason == now.reason  # the first reason may be a provisional one
-        if (
-            settled
-            and (reason := never_runs(now))
-            and not (now.reason in client.NODES_AWAY and client.nodes_are_away(number))
-        ):
-            words = f"job {number} can never run: {reason}"
-            if not self._jobs[number].is_of(self.script):
-                self.show.note(f"{words}; it is of another command, which has to end it")
-                del self._jobs[number]
-                return
-            if len(self._jobs) == 1:
-                raise NeverRuns(words)
+        if before is None or before.reason != now.reason or (reason := never_runs(now)) is None:
+            return  # the first reason may be a provisional one
+        if now.reason in client.NODES_AWAY and client.nodes_are_away(number):
+            if number not in self._doubted:
+                self._doubted.add(number)
+                self.show.note(f"job {number} may never run: {reason}; nodes of its partition are out of service")
+            return
+        words = f"job {number} can never run: {reason}"
+        if not self._jobs[number].is_of(self.script):
+            self.show.note(f"{words}; it is of another command, which has to end it")
+            del self._jobs[number]
+        elif len(self._jobs) == 1:
+            raise NeverRuns(words)
+        else:
             self._withdraw([number])
             self._make_do(words)
 

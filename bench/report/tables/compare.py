@@ -46,8 +46,8 @@ def changed_sources(runs: TwoRuns) -> str | None:
 
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:
-    """A sentence for each attempt whose step or tail is longer by more than ``threshold``, or that succeeded before and
-    fails now, in more of its launches than before.
+    """A sentence for each attempt whose step or tail is longer by more than ``threshold``, that succeeded before and
+    fails now, or of which a larger share of launches fails.
 
     The whole interval has to lie beyond the threshold, whatever the margin counts as the same. An attempt that head
     lacks counts unless a search may have left it out.
@@ -209,7 +209,8 @@ def _pairs(runs: TwoRuns) -> Table:
             " changes by more than that. UNCLEAR: none of these; measure more launches"
             f" ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
             f"The intervals include the differences between runs of the same code: {noise}",
-            f"GiB: peak allocated of the worst rank. Memory is SAME within {percent(MEMORY_MARGIN)} or"
+            f"GiB: peak allocated of the worst rank; of several launches, the largest. Memory compares the means of the"
+            f" launches' peaks: SAME within {percent(MEMORY_MARGIN)} or"
             f" {size(GRANULE_BYTES)}. UNCLEAR: it differs by more, but launches of one run may differ as much. On a CPU"
             f" that is {size(HEAP_BLOCK_BYTES)}, unless repeated launches show how much they differ.",
         ),

@@ -25,7 +25,7 @@ def sentences(cells: Sequence[PlannedCell], device: DeviceSpec, ranks: int) -> l
     said = [f"{ranks} × {device.name} with {memory_size(device.memory_bytes)} each: {device.source}."]
     impossible = [cell.plan.label for cell in cells if cell.impossible]
     if impossible:
-        said.append(f"Cannot fit at any batch: {'; '.join(impossible)}.")
+        said.append(f"Cannot fit at any batch that may be tried: {'; '.join(impossible)}.")
     if any(cell.forecast and cell.forecast.assumed for cell in cells):
         said.append("The model branches on tensor values, which a plan lacks. The plan took each as true.")
     if known := [cell.forecast.apart for cell in cells if cell.forecast]:
@@ -72,7 +72,8 @@ def _memory(rows: Sequence[PlannedRow]) -> Table:
         notes=(
             "From the program of one step on the meta device and from what each backend adds; nothing was measured."
             " gathered: whole units of sharded weights. outside: an allowance for what is not in tensors."
-            f" close: within {percent(OFF)} of the capacity. The caching allocator may hold more than the peak.",
+            f" close: a peak that is {percent(OFF)} higher does not fit, and one that is {percent(OFF)} lower may. The"
+            " caching allocator may hold more than the peak.",
         ),
     )
 
@@ -96,7 +97,10 @@ def _batches(rows: Sequence[PlannedRow]) -> Table:
             Column[PlannedCell]("largest batch", lambda cell: str(cell.largest), numeric=True),
             Column[PlannedCell]("between", lambda cell: "{} and {}".format(*(cell.range or ())), numeric=True),
         ],
-        notes=(f"between: if the tensors take {percent(OFF)} more, and if they take {percent(OFF)} less.",),
+        notes=(
+            f"between: if the tensors take {percent(OFF)} more, and if they take {percent(OFF)} less. On a CPU, the"
+            " larger batch also leaves out the allowance for libraries.",
+        ),
     )
 
 

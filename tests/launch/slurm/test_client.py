@@ -113,7 +113,11 @@ def test_a_refusal_is_told_in_slurms_words(path: Path, tmp_path: Path) -> None:
     program(path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
     with pytest.raises(Refused, match=r"^Invalid account$"):
         client.submit(tmp_path / "x.sh", tmp_path / "x.out")
-    for words in ("Unable to contact slurm controller (connect failure)", "Zero Bytes were transmitted or received"):
+    for words in (
+        "Unable to contact slurm controller (connect failure)",
+        "Zero Bytes were transmitted or received",
+        "Batch job submission failed: Message receive failure",
+    ):
         program(path, "sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
         with pytest.raises(Away):
             client.submit(tmp_path / "x.sh", tmp_path / "x.out")

@@ -194,8 +194,10 @@ def test_a_reason_that_may_pass_is_waited_for_while_nodes_are_away(
         return True
 
     monkeypatch.setattr(client, "nodes_are_away", away)
-    assert following(tmp_path)[0].run() == []
+    one, notes = following(tmp_path)
+    assert one.run() == []
     assert looks == ["1"] * 3
+    assert len([note for note in notes if "job 1 may never run" in note]) == 1
     detached(cluster, "this script", Seen("PENDING", "PartitionNodeLimit"))
     monkeypatch.setattr(client, "nodes_are_away", lambda _: False)
     with pytest.raises(NeverRuns):
@@ -203,15 +205,26 @@ def test_a_reason_that_may_pass_is_waited_for_while_nodes_are_away(
 
 
 def test_jobs_that_slurm_does_not_end_go_on(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    number = detached(cluster, "this script")
+    theirs, ours = (detached(cluster, "this script", Seen(state)) for state in ("RUNNING", "CANCELLED"))
 
-    def refuses(_: list[str]) -> None:
-        raise Refused("Access/permission denied")
+    def refuses(numbers: list[str]) -> None:
+        if theirs in numbers:
+            raise Refused("Access/permission denied")
 
     monkeypatch.setattr(client, "cancel", refuses)
-    with pytest.raises(Refused):
-        ending.end_jobs(tmp_path, [number])
-    assert jobs.of_run(tmp_path, number).fate() is None
+    with pytest.raises(Refused, match=f"job {theirs}: Access/permission denied"):
+        ending.end_jobs(tmp_path, [theirs, ours])
+    assert jobs.of_run(tmp_path, theirs).fate() is None
+    assert (fate := jobs.of_run(tmp_path, ours).fate()) is not None
+    assert fate.asked
+
+    def no_answer(_: list[str]) -> None:
+        raise Away("Unable to contact slurm controller")
+
+    monkeypatch.setattr(client, "cancel", no_answer)
+    with pytest.raises(Away):
+        ending.end_jobs(tmp_path, [theirs, ours])
+    assert jobs.of_run(tmp_path, theirs).fate() is not None
 
 
 def test_a_job_that_lives_under_another_name_is_followed(

@@ -59,7 +59,8 @@ def test_a_cell_is_found_by_id_folder_beginning_and_settings() -> None:
     ):
         assert meant(words) == [f"{cell.slug}/b2", f"{cell.slug}/b4"], words
     assert meant("ddp") == [records()[3].attempt.slug]
-    assert meant("num_cams=4 batch=4") == [f"{cell.slug}/b4"]
+    for words in ("num_cams=4 batch=4", f"{cell.slug} batch=4", f"batch=4 {cell.id}"):
+        assert meant(words) == [f"{cell.slug}/b4"]
 
 
 @pytest.mark.parametrize(
