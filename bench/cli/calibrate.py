@@ -14,6 +14,7 @@ from bench.errors import InputError
 
 BACKENDS = "ddp,fsdp2"
 """Cells of the built-in matrix."""
+LAUNCHES = 10
 
 
 def calibrate(
@@ -25,7 +26,9 @@ def calibrate(
         ),
     ] = None,
     overrides: selection.Overrides = None,
-    launches: Annotated[int, typer.Option(metavar="N", min=3, max=1000, help="Launches of each cell.")] = 10,
+    launches: Annotated[
+        int | None, typer.Option(metavar="N", min=3, max=1000, help=f"Launches of each cell.  [default: {LAUNCHES}]")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: beside the result]")
     ] = None,
@@ -47,9 +50,9 @@ def calibrate(
     all-reduces, for the lower bounds of `bench plan` and of reports.
     """
     if runs:
-        if matrix is not None or overrides or out is not None:
+        if matrix is not None or overrides or out is not None or launches is not None:
             raise InputError(
-                "cannot be combined with a matrix, overrides or --out: it launches nothing",
+                "cannot be combined with a matrix, overrides, --launches or --out: it launches nothing",
                 where="--from",
                 fix="leave them out, or leave out --from",
             )
@@ -66,11 +69,11 @@ def calibrate(
     check_environment()
     matrix, changes = selection.file_and_overrides(matrix, overrides)
     backend = BACKENDS if matrix is None else None
-    asked = [f"measure.launches={launches}", *changes]
+    asked = [f"measure.launches={launches or LAUNCHES}", *changes]
     selected = selection.read(matrix, asked, backend=backend, batch=1 if matrix is None else None)
     if selected.matrix.command is not None:
         raise InputError("bench calibrate measures with bench's own ranks, and a script has none", field="command")
-    launches = min(plan.launches for plan in selected.plans)  # an override counts
+    number = min(plan.launches for plan in selected.plans)  # an override counts
     if any("probe" in plan.batches for plan in selected.plans):
         raise InputError(
             "a calibration repeats one batch, and does not search", field="batch", fix="name a batch: matrix.batch=8"
@@ -97,7 +100,7 @@ def calibrate(
         typer.echo(f"bench: the rates of the CPU could not be measured: {rates}", err=True)
         rates = None
     scatter = next(iter(summarize(results).scatters), None)
-    if scatter is None or scatter.degrees < launches - 1:
+    if scatter is None or scatter.degrees < number - 1:
         kinds = ", ".join(dict.fromkeys(result.outcome.kind for result in results))
         raise InputError(
             f"too few launches were measured ({kinds})", where=str(run), fix=f"`bench show` says why: see {run}"
@@ -106,7 +109,7 @@ def calibrate(
         machine=sweep.machine,
         measured_at=now,
         cells=len(sweep.plans),
-        launches=launches,
+        launches=number,
         sd=scatter.sd,
         degrees=scatter.degrees,
         rates=rates,

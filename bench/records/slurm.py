@@ -32,6 +32,8 @@ def _directive(line: str) -> str:
     except ValueError as error:
         raise ValueError(f"a quote without an end: {line}") from error
     option = line.partition("=")[0].split()[0] if line.startswith("--") else line[:2]
+    if option in ("-N", "--nodes"):  # else the ranks would be spread over other nodes than the job has
+        raise ValueError(f"the field slurm.nodes sets the nodes: leave out {line}")
     if any(name.startswith(option) for name in _OURS):  # sbatch takes --arr, too, and -a1-4
         raise ValueError(
             f"bench itself sets the name, the output, the cluster and the restarts of its jobs: leave out {line}"

@@ -211,6 +211,8 @@ def test_one_cell_teaches_nothing(matrix: Path) -> None:
     assert "3 measured cells with a plan: too few" in done.stderr
     done = bench("calibrate", str(matrix), "--from", str(ROOT / "reports" / "cpu-tiny"))
     assert (done.exit_code, "it launches nothing" in done.stderr) == (2, True)
+    done = bench("calibrate", "--from", str(ROOT / "reports" / "cpu-tiny"), "--launches", "5")
+    assert (done.exit_code, "--launches" in done.stderr) == (2, True)
 
 
 def test_a_plan_is_of_a_matrix_or_of_a_run() -> None:

@@ -13,6 +13,8 @@ from bench.records.slurm import Slurm
 ROOT = Path("/runs/mine")
 OURS = (
     "--job-name=x",
+    "--nodes=3",
+    "-N3",
     "-Jx",
     "--arr 1-4",
     "-a1",
