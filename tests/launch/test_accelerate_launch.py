@@ -364,9 +364,8 @@ def alive(process: psutil.Process) -> bool:
 def test_a_tree_is_ended_in_whatever_session_its_processes_are(tmp_path: Path) -> None:
     (tmp_path / "tree.py").write_text(TREE)
     with subprocess.Popen([sys.executable, str(tmp_path / "tree.py"), "2"], start_new_session=True) as root:
-        wait_for(lambda: len(processes.tree(root.pid)) == 3)
+        wait_for(lambda: len({os.getsid(process.pid) for process in processes.tree(root.pid)}) == 3)
         tree = processes.tree(root.pid)
-        assert len({os.getsid(process.pid) for process in tree}) == 3
         assert processes.kill(tree) == []
         assert not any(alive(process) for process in tree)
     assert processes.tree(root.pid) == []
