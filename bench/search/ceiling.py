@@ -113,10 +113,10 @@ def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal, plan: Prior | 
 
 
 def _crawls(seen: Sequence[Observation], bracket: Bracket, goal: Goal) -> bool:
-    """Whether many attempts are close to one end of the bracket, or twice as many are anywhere near it."""
+    """Whether many attempts are close to an end of the bracket, or twice as many are anywhere near it."""
     fits, fails = bracket
     close = 2 * PATIENCE * goal.width(fits)
-    crowd = sum(abs(o.batch - end) <= close for o in seen for end in bracket if end)
+    crowd = sum(any(abs(o.batch - end) <= close for end in bracket if end) for o in seen)
     near = sum(o.batch >= fits / 4 and (fails is None or o.batch <= 2 * fails) for o in seen)
     return crowd >= PATIENCE or near >= 2 * PATIENCE
 

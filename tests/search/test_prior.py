@@ -3,7 +3,7 @@
 import random
 from collections.abc import Callable, Sequence
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from test_search import (
     World,
@@ -52,6 +52,7 @@ def test_any_plan_ends_in_the_certified_answer(share: Callable[[int], float], go
 
 
 @many
+@example(0.5, 76, 0.0, Goal(max_batch=8192, granularity=2), Prior((Line(1 / 128, 0.01),)))
 @given(st.floats(0.05, 0.95), st.integers(0, 5000), st.sampled_from([0.0, 0.02, 0.3, 0.9]), goals(), priors)
 def test_a_wrong_plan_costs_at_most_three_attempts(
     static: float, most: int, bend: float, goal: Goal, prior: Prior
