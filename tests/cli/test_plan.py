@@ -35,9 +35,17 @@ def pairs():
 """
 
 
+@pytest.fixture(scope="module")
+def traced(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Models that these tests have traced."""
+    return tmp_path_factory.mktemp("traced")
+
+
 @pytest.fixture
-def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def matrix(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, traced: Path) -> Path:
     monkeypatch.setenv("BENCH_STATE", str(tmp_path / "state"))
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "programs").symlink_to(traced)
     (tmp_path / "m.yaml").write_text(MATRIX)
     return tmp_path / "m.yaml"
 
@@ -47,6 +55,7 @@ def plan(*arguments: object) -> Result:
 
 
 def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> None:
+    (matrix.parent / "state" / "programs").unlink()  # nothing is traced yet
     first = plan(matrix, "--device", "A100-80GB", "--ranks", "8", "--price", "2.5/h")
     assert (first.exit_code, first.stderr.count("traced model")) == (0, 1)
     for words in ("8 × A100-80GB with 80.00 GiB", "Largest batch per rank", "lower bounds", "fsdp2", "compute"):
@@ -147,6 +156,7 @@ def test_a_file_of_devices_is_checked(matrix: Path, text: str, words: tuple[str,
     assert all(word in done.stderr for word in words)
 
 
+@pytest.mark.usefixtures("matrix")
 def test_a_run_can_be_held_against_its_plan(tmp_path: Path) -> None:
     run = tmp_path / "cpu-tiny"
     shutil.copytree(ROOT / "reports" / "cpu-tiny", run)
