@@ -56,7 +56,7 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
             why[cell.id] = str(error)
             continue
         if changed:
-            why[cell.id] = f"{named(changed)}: changed since the run"
+            why[cell.id] = f"{named(changed)}: changed since the run: `bench run` measures it again"
         else:
             together.setdefault((hardware.device, cell.workload), []).append(cell)
     for (device, workload), cells in together.items():

@@ -56,8 +56,10 @@ def _cell_and_run(words: Sequence[str]) -> tuple[str, Path | None]:
     """The words that name the cell, and the run's folder. Words with ``=`` are settings of the cell; without these,
     the first word names the cell. The other word is the folder. A batch goes with either."""
     settings, others = [word for word in words if "=" in word], [word for word in words if "=" not in word]
-    named = all(word.startswith("batch=") for word in settings) and (len(others) > 1 or not settings)
+    alone = len(others) == 1 and settings and Path(others[0]).is_dir()  # the folder of ``batch=8 RUN``
+    named = others and not alone and all(word.startswith("batch=") for word in settings)
     cell = " ".join([*([others.pop(0)] if named else []), *settings])
     if len(others) > 1:
-        raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]")
+        fix = "name the cell by its id or by settings, not by both" if settings else None
+        raise InputError(f"{others[-1]!r} is one argument too many", allowed="CELL [RUN]", fix=fix)
     return cell, Path(others[0]) if others else None

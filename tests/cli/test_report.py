@@ -237,7 +237,7 @@ def test_a_copy_without_its_scripts_names_none(killed: Store) -> None:
     (script,) = (folder / "command.sh" for folder in killed.root.glob("attempts/ddp-*/b1"))
     script.write_text("#!/bin/sh\n")
     assert "b&lt;batch&gt;/command.sh measures that row again by hand" in bench("report", "run").stdout
-    for words in (("ddp", "run"), ("ddp", "batch=1", "run"), ("backend=ddp", "run", "batch=1")):
+    for words in (("ddp", "run"), ("ddp", "batch=1", "run"), ("backend=ddp", "run", "batch=1"), ("batch=1", "run")):
         assert "command.sh" in bench("show", *words).stdout
     script.unlink()
     assert "command.sh" not in bench("show", "ddp", "run").stdout
