@@ -123,16 +123,18 @@ def _candidates(cell: CellRows, probes: Sequence[Probe]) -> list[Row]:
     """The rows that may be named, after the searches of this cell."""
     searches = _verdicts(probes)
     rows = [row for row in cell.sound if not row.short]
-    return [row for row in rows if not searches or any(_may_be_named(row, *search) for search in searches)]
+    measured = {row.batch_per_rank: row for row in rows}
+    return [row for row in rows if not searches or any(_may_be_named(row, *search, measured) for search in searches)]
 
 
 def _verdicts(probes: Sequence[Probe]) -> list[tuple[Goal, Verdict]]:
     return [(probe.goal, probe.found) for probe in probes if isinstance(probe.found, Verdict)]
 
 
-def _may_be_named(row: Row, goal: Goal, verdict: Verdict) -> bool:
+def _may_be_named(row: Row, goal: Goal, verdict: Verdict, measured: Mapping[int, Row]) -> bool:
     """Whether a search leaves ``row`` as a candidate. The search knows which batches fail and which thrash. It names
-    the fastest of the batches that it tried, so a faster one must have been measured later."""
+    the fastest of the batches that it tried, so a faster one must have been measured later, or later launches of its
+    safe batch held more than the headroom."""
     batch = row.batch_per_rank
     if batch in verdict.thrashing or (verdict.fails is not None and batch >= verdict.fails):
         return False
@@ -140,7 +142,10 @@ def _may_be_named(row: Row, goal: Goal, verdict: Verdict) -> bool:
         return True
     held = _held_by(row, verdict)
     answer = verdict.safe if held is not None and held <= goal.headroom else verdict.best
-    return answer is None or row.rate > answer.samples_per_s
+    if answer is None or row.rate > answer.samples_per_s:
+        return True
+    now = measured.get(answer.batch)
+    return answer is verdict.safe and now is not None and (_held_by(now, verdict) or 0.0) > goal.headroom
 
 
 def _held(row: Row, probes: Sequence[Probe], headroom: float) -> float | None:
@@ -161,7 +166,7 @@ def _held_by(row: Row, verdict: Verdict) -> float | None:
         for answer in (verdict.best, verdict.safe)
         if answer and answer.batch == row.batch_per_rank and answer.may_hold is not None
     )
-    return next(of_answers, row.held + (verdict.peak_spread or 0.0))
+    return max(row.held, next(of_answers, row.held + (verdict.peak_spread or 0.0)))
 
 
 def _answers(verdict: Verdict) -> list[int]:

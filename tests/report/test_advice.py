@@ -161,6 +161,17 @@ def test_what_another_launch_may_hold_keeps_a_batch_out_of_the_advice() -> None:
     assert second.startswith("or perhaps faster, but its next launch may exceed the headroom: ddp, batch 8")
 
 
+def test_later_launches_that_hold_more_than_the_headroom_take_a_safe_batch_out_of_the_advice() -> None:
+    results = [measured(8, 0.1, held=0.85), measured(4, 0.06, held=0.5), result(OOM, measure=ASKED, batch=12)]
+    asked = probe(results, granularity=4)
+    assert told(results, asked)[0].startswith("train with ddp, batch 8")
+    later = measured(8, 0.1, held=0.93)
+    later = later.model_copy(update={"attempt": later.attempt.model_copy(update={"launch": 2})})
+    first, second = told([*results, later], asked)
+    assert first.startswith("train with ddp, batch 4")
+    assert "beyond the headroom: ddp, batch 8" in second
+
+
 @given(st.data())
 def test_the_advice_is_what_the_search_calls_safe(data: st.DataObject) -> None:
     """Whatever was measured in full at the batches of the search."""
