@@ -121,10 +121,12 @@ def test_every_matrix_loads(path: Path, tmp_path: Path) -> None:
     document, folder = Document.read(path), copy(tmp_path)
     assert document.unnamed("yaml") == [], "a block of YAML without a file name cannot be tried"
     files = [step for step in document.steps() if isinstance(step, File)]
+    commands = [step for step in document.steps() if isinstance(step, Command) and not (step.long or step.not_run)]
     for file in files:
         (folder / file.name).write_text(file.content)
     for file in files:
-        if file.language == "yaml" and "matrix" in yaml.safe_load(file.content):
+        measured = any(command.text.startswith(f"bench run {file.name}") for command in commands)  # by another test
+        if file.language == "yaml" and not measured and "matrix" in yaml.safe_load(file.content):
             command = Command(text=f"bench run {shlex.quote(file.name)} --dry-run", output=(), line=file.line)
             environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
             assert list(_run(command, folder, environment)) == []
