@@ -12,16 +12,18 @@ from pathlib import Path
 
 import pytest
 from commands import bench, stored
-from examples import MACHINE, MATRIX_YAML, ok, result
+from examples import MACHINE, MATRIX_YAML, ok, result, rss
 from examples import stored as stored_results
 
 from bench import machine
 from bench.cli import selection
 from bench.cli.report_files import write_reports
-from bench.records.cell import Attempt, Train
+from bench.records.cell import Attempt, Train, Walk
 from bench.records.outcome import Scripted
 from bench.report.render.formats import FORMATS
+from bench.store import spool
 from bench.store.run_folder import Store
+from bench.store.spool import Footprint, Walked
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("elsewhere")
@@ -230,6 +232,25 @@ def test_a_torn_result_is_named_in_the_report_and_on_stderr(killed: Store) -> No
 def test_a_run_writes_what_it_did_not_reach_into_its_own_report(killed: Store) -> None:
     write_reports(killed)
     assert len(not_measured((killed.root / "report.md").read_text())) == 2
+
+
+def test_a_stopped_search_says_how_far_its_walk_got(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    file = tmp_path / "mine.yaml"
+    file.write_text("matrix: {backend: ddp, batch: probe}\nworkload: {name: pi07, preset: tiny}\n")
+    matrix, [plan], hardware = selection.read(file, ["launch.num_processes=2"])
+    store = Store(tmp_path / "run")
+    with store.open(machine.record(hardware), [plan.cell], matrix.text()):
+        folder = store.begin(Walk(cell=plan.cell, batches_per_rank=(1, 2, 4)))
+        for rank, batches in enumerate(((1, 2, 4), (1, 2))):  # the other rank was still in its third batch
+            marks = tuple(Footprint(batch_per_rank=batch, memory=rss(1.0), step_time_s=0.1) for batch in batches)
+            spool.write(folder / f"walk{rank}.json", Walked(rank=rank, footprints=marks))
+    write_reports(store)
+    assert not_measured((store.root / "report.md").read_text())[0][1:] == [
+        "search",
+        "no result yet; a walk trained batches up to 2",
+    ]
+    assert "a walk trained batches up to 2" in bench("report", "run").stdout
 
 
 def test_a_copy_without_its_scripts_names_none(killed: Store) -> None:
