@@ -22,9 +22,10 @@ def added_environment(
     """
     added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // ranks_per_node)), "TOKENIZERS_PARALLELISM": "false"}
     added["TORCH_FR_BUFFER_SIZE"] = "2000"  # entries of torch's flight recorder, to explain hangs
+    # torch.cuda.is_available() then asks NVML and leaves CUDA alone, so that a rank server can still fork: also on a
+    # machine without a GPU, where torch may be built for CUDA, and DeepSpeed's import asks.
+    added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     if hardware.device == "cuda":
-        # torch.cuda.is_available() then asks NVML and leaves CUDA uninitialized, so that a rank server can still fork.
-        added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
         added["TORCH_WARM_POOL"] = "0"  # no pool of compilers in each rank before one is needed
         if "PYTORCH_ALLOC_CONF" not in user:
             added["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"

@@ -32,6 +32,7 @@ def test_the_users_allocator_setting_stands_under_either_name(user: dict[str, st
 def test_a_cpu_launch_sees_no_gpu_and_sets_no_allocator() -> None:
     added = added_environment(2, CPU, {})
     assert added["CUDA_VISIBLE_DEVICES"] == ""
+    assert added["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"  # torch may be built for CUDA
     assert added["DS_ACCELERATOR"] == added["ACCELERATE_TORCH_DEVICE"] == "cpu"
     assert not any("ALLOC_CONF" in name for name in added)
 

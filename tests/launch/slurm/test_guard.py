@@ -1,5 +1,6 @@
 """What watches over a job beside bench: it beats whatever Slurm and the file system do. Slurm is made up here."""
 
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -81,3 +82,13 @@ def test_a_file_system_that_is_away_for_a_moment_ends_no_launch(
     monkeypatch.undo()
     job.set_fate(Fate(state="NODE_FAIL"))
     assert node._must_end(tmp_path, job)
+
+
+def test_ranks_on_a_cpu_see_no_gpu_whatever_srun_has_made_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for given in (None, "0,1"):
+        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+        if given:
+            monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
+        monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+        node._leave_gpus_and_name_interface("127.0.0.1")
+        assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["GLOO_SOCKET_IFNAME"]) == ("", "lo")
