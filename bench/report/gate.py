@@ -83,7 +83,7 @@ def sentence(found: Straggler, name: str) -> str:
     return (
         f"{name} is a straggler: the others wait {ms(found.cost_s)} ms a step for it"
         f" ({percent(found.share)} of the step), mostly for its {found.phase}"
-        f" (last in {found.n_late} of {counted(found.n_steps, 'phase step')})."
+        f" (late in {found.n_late} of {counted(found.n_steps, 'phase step')})."
     )
 
 

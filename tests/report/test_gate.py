@@ -43,7 +43,7 @@ def test_the_rank_whose_loader_is_late_gates_not_the_one_that_waits_in_backward(
     (doubt,) = doubts(summarize([late_loader()]))
     assert doubt.reason == (
         "rank 1 is a straggler: the others wait 100 ms a step for it (50.0 % of the step), mostly for its dataload_wait"
-        " (last in 10 of 10 phase steps)."
+        " (late in 10 of 10 phase steps)."
     )
 
 

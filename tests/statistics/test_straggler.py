@@ -60,6 +60,26 @@ def test_a_few_disturbed_steps_name_nobody() -> None:
     assert straggler(alike, [0.1] * STEPS) is None
 
 
+@pytest.mark.parametrize(
+    "excess_percent",
+    [
+        [3.8, 6.7, 15.3, 13.9, 7.2, 5.1, 6.4, 7.7, 11.0, 1.9],
+        [4.1, 8.5, 6.6, 1.6, 13.6, 3.7, 11.7, 2.1, 6.2, 25.7],
+        [1.9, 3.9, 3.7, 12.1, 14.8, 6.7, 7.3, 8.1, 4.9, 7.4],
+        [9.4, 3.1, 2.7, 4.6, 7.1, 5.5, 5.5, 4.5, 3.9, 11.0],
+    ],
+)
+def test_other_work_that_slows_one_rank_a_little_for_all_steps_makes_no_straggler(excess_percent: list[float]) -> None:
+    """Measured on two ranks that were alike, one of them with more own work in each of ten steps."""
+    alike = [{"forward": [0.1] * STEPS}, {"forward": [0.1 * (1 + percent / 100) for percent in excess_percent]}]
+    assert straggler(alike, [0.1] * STEPS) is None
+
+
+def test_a_rank_that_is_late_by_just_the_share_in_each_step_is_named() -> None:
+    assert straggler([{"bwd": [0.1] * STEPS}, {"bwd": [0.1051] * STEPS}], [0.1] * STEPS)
+    assert straggler([{"bwd": [0.1] * STEPS}, {"bwd": [0.1049] * STEPS}], [0.1] * STEPS) is None
+
+
 @pytest.mark.parametrize(("n_ranks", "fewest"), [(2, 8), (4, 5), (8, 4), (64, 3)])
 def test_too_few_steps_name_nobody(n_ranks: int, fewest: int) -> None:
     assert [needed(steps, n_ranks) is None for steps in range(1, fewest + 1)] == [True] * (fewest - 1) + [False]
