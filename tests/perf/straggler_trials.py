@@ -21,7 +21,7 @@ from bench.report.summary import summarize
 from bench.store.run_folder import Store
 
 TESTS = Path(__file__).parents[1]
-MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 10}
+MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 20}
 TOY = {"name": "straggler:Toy", "width": 512}
 PLANTED: dict[str, dict[str, object]] = {
     "100 ms in the loader": {**TOY, "slow": "loader", "slow_s": 0.1, "batch": 4},
