@@ -1,5 +1,6 @@
 """Generated examples are the same in every run, so that a failure is the change's own."""
 
+import gc
 import os
 import signal
 import sys
@@ -19,6 +20,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, lambda *_: None)  # as under nohup; what they start hears it
 
+gc.disable()  # until all modules are imported: see pytest_collection_finish
 
 SLOWEST_FIRST = (
     "guides/test_documents.py",
@@ -54,3 +56,9 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=place)
     if torch := sys.modules.get("torch"):
         torch.set_num_threads(1)  # more would spin while they wait, on cores that other tests use
+
+
+def pytest_collection_finish() -> None:
+    """The collector then never looks at the objects of all these modules again, which takes it longest."""
+    gc.freeze()
+    gc.enable()
