@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
-.PHONY: help install quickstart check test slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-plan perf-plan-search perf-stragglers soak fuzz gpu cuda-dry clean
+.PHONY: help install quickstart check test test-docs slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-plan perf-plan-search perf-stragglers soak fuzz gpu cuda-dry clean
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -30,8 +30,11 @@ check: install ## Format, lint, types, and the arrows between rooms
 
 SIDE_BY_SIDE = -n $(WORKERS) --dist loadscope --no-loadscope-reorder
 
-test: install ## All tests but faults, and those that need a GPU, torch for CUDA or minutes of training; with real launches
-	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not dry and not long and not jobs' $(SIDE_BY_SIDE)
+test: install ## All tests but faults, documents, and those that need a GPU, torch for CUDA or minutes of training
+	$(BIN)/pytest --ignore=tests/faults -m 'not gpu and not dry and not long and not jobs and not docs' $(SIDE_BY_SIDE)
+
+test-docs: install ## Run the commands of README and guides, and compare what they print
+	$(BIN)/pytest tests/guides -m 'docs and not long' -n $(WORKERS) --dist loadgroup
 
 # Without the packages, `make test` skips these tests and says so.
 slurm: ## Get Slurm, for the tests on a cluster of two nodes on this machine (Debian, as root)

@@ -23,7 +23,6 @@ signal.signal(signal.SIGHUP, lambda *_: None)  # as under nohup; what they start
 gc.disable()  # until all modules are imported: see pytest_collection_finish
 
 SLOWEST_FIRST = (
-    "guides/test_documents.py",
     "e2e/test_every_backend.py",
     "e2e/test_optional_parts.py",
     "e2e/test_audit_on_ranks.py",

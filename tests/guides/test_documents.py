@@ -27,6 +27,12 @@ COMMAND_LIMIT_S = 1500
 AFTER_README = "<!-- after: README.md -->"
 """In a guide: its commands need the files that those of README.md have made."""
 
+GROUPED = [
+    pytest.param(path, id=path.stem, marks=pytest.mark.xdist_group("readme" if AFTER_README in text else path.stem))
+    for path, text in ((path, path.read_text()) for path in GUIDES)
+]
+"""One worker of pytest-xdist runs the commands of README.md, and then of the guides that need their files."""
+
 
 def named(path: Path) -> str:
     return path.stem
@@ -88,11 +94,14 @@ def after_readme(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[s
     return folder, play(Document.read(README), folder, long=False)
 
 
+@pytest.mark.docs
+@pytest.mark.xdist_group("readme")
 def test_the_readme_shows_what_its_commands_print(after_readme: tuple[Path, list[str]]) -> None:
     assert not after_readme[1], "\n".join(after_readme[1])
 
 
-@pytest.mark.parametrize("path", GUIDES, ids=named)
+@pytest.mark.docs
+@pytest.mark.parametrize("path", GROUPED)
 def test_a_guide_shows_what_its_commands_print(path: Path, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     document = Document.read(path)
     folder = request.getfixturevalue("after_readme")[0] if AFTER_README in document.text else copy(tmp_path)
