@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
-from bench.statistics.straggler import Straggler, needed, straggler
+from bench.statistics.straggler import Straggler, fewest, needed, straggler
 from bench.units import counted, ms, percent
 
 
@@ -61,7 +61,7 @@ def gate(ranks: Sequence[RankOk]) -> Gate | None:
     if not known:
         unknown = "own work not recorded"
     elif needed(n_steps, len(ranks)) is None:
-        unknown = f"{counted(n_steps, 'phase step')}: too few"
+        unknown = f"needs measure.phase_steps={fewest(len(ranks))}"
     steps_s = [max(times) for times in zip(*(rank.phase_times_s["total"] for rank in ranks), strict=True)]
     found = None if unknown else straggler([{name: rank.own_work_s[name] for name in known} for rank in ranks], steps_s)
     return Gate(

@@ -65,7 +65,7 @@ def test_ranks_that_are_alike_show_no_straggler() -> None:
 def test_too_few_phase_steps_name_nobody_and_say_so(steps_there: int) -> None:
     found = gate_of(late_loader(steps_there))
     assert found.straggler is None
-    assert found.words == f"n/a ({steps_there} phase steps: too few)"
+    assert found.words == "n/a (needs measure.phase_steps=8)"
 
 
 def test_results_of_before_show_the_spread_and_say_what_is_unknown() -> None:

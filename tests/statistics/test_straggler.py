@@ -1,11 +1,12 @@
 """The straggler of a phase window: it is named with its phase and cost, and never from noise or too few steps."""
 
 import random
+from math import ceil
 
 import pytest
 from scipy.stats import binom
 
-from bench.statistics.straggler import CHANCE, needed, straggler
+from bench.statistics.straggler import CHANCE, USUAL, fewest, needed, straggler
 
 STEPS = 10
 
@@ -60,6 +61,27 @@ def test_a_few_disturbed_steps_name_nobody() -> None:
     assert straggler(alike, [0.1] * STEPS) is None
 
 
+def test_half_of_the_steps_name_nobody_among_many_ranks() -> None:
+    """Chance would hardly do this to one of 8 ranks, but other work on the machine lasts for many steps."""
+    alike = ranks(*[{}] * 8, steps=20)
+    for step in range(10):
+        alike[3]["bwd"][step] += 0.03
+    assert straggler(alike, [0.1] * 20) is None
+
+
+def test_the_phase_that_is_late_in_each_step_is_named_before_one_that_is_late_in_some() -> None:
+    slow = ranks({}, {"dataload_wait": 0.01}, noise_s=0)
+    for step in range(STEPS):
+        slow[1]["bwd"][step] += 0.02 if step < 6 else -0.03
+    found = straggler(slow, [0.1] * STEPS)
+    assert found
+    assert (found.phase, found.n_late) == ("dataload_wait", STEPS)
+
+
+def test_ranks_that_do_nothing_name_nobody() -> None:
+    assert straggler([{"bwd": [0.0] * STEPS}] * 2, [0.0] * STEPS) is None
+
+
 @pytest.mark.parametrize(
     "excess_percent",
     [
@@ -80,12 +102,13 @@ def test_a_rank_that_is_late_by_just_the_share_in_each_step_is_named() -> None:
     assert straggler([{"bwd": [0.1] * STEPS}, {"bwd": [0.1049] * STEPS}], [0.1] * STEPS) is None
 
 
-@pytest.mark.parametrize(("n_ranks", "fewest"), [(2, 8), (4, 5), (8, 4), (64, 3)])
-def test_too_few_steps_name_nobody(n_ranks: int, fewest: int) -> None:
-    assert [needed(steps, n_ranks) is None for steps in range(1, fewest + 1)] == [True] * (fewest - 1) + [False]
+@pytest.mark.parametrize(("n_ranks", "least"), [(2, 8), (4, 5), (8, 4), (64, 3)])
+def test_too_few_steps_name_nobody(n_ranks: int, least: int) -> None:
+    assert fewest(n_ranks) == least
+    assert [needed(steps, n_ranks) is None for steps in range(1, least + 1)] == [True] * (least - 1) + [False]
     changes = [{"bwd": 0.05 * (rank == 1)} for rank in range(n_ranks)]
-    assert straggler(ranks(*changes, steps=fewest - 1), [0.15] * (fewest - 1)) is None
-    found = straggler(ranks(*changes, steps=fewest), [0.15] * fewest)
+    assert straggler(ranks(*changes, steps=least - 1), [0.15] * (least - 1)) is None
+    found = straggler(ranks(*changes, steps=least), [0.15] * least)
     assert found
     assert found.rank == 1
 
@@ -103,11 +126,15 @@ def test_noise_of_other_phases_hides_no_straggler() -> None:
 
 @pytest.mark.parametrize("n_ranks", [2, 3, 8])
 @pytest.mark.parametrize("n_steps", [8, 10, 20, 50])
-def test_needed_is_the_binomial_quantile(n_steps: int, n_ranks: int) -> None:
-    enough = needed(n_steps, n_ranks)
-    assert enough is not None
-    tails = [n_ranks * binom.sf(late - 1, n_steps, 1 / n_ranks) for late in (enough - 1, enough)]
-    assert tails[1] <= CHANCE < tails[0]
+def test_needed_is_the_binomial_quantile_and_most_steps(n_steps: int, n_ranks: int) -> None:
+    tails = {late: n_ranks * binom.sf(late - 1, n_steps, 1 / n_ranks) for late in range(1, n_steps + 1)}
+    quantile = min(late for late, tail in tails.items() if tail <= CHANCE)
+    assert needed(n_steps, n_ranks) == max(quantile, ceil(USUAL * n_steps))
+
+
+@pytest.mark.parametrize("n_ranks", [2, 64])
+def test_a_window_may_have_thousands_of_steps(n_ranks: int) -> None:
+    assert needed(3000, n_ranks) == 2250
 
 
 @pytest.mark.parametrize("n_ranks", [2, 8])

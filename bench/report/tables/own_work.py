@@ -7,7 +7,7 @@ from bench.report.gate import RankPhase, Spread
 from bench.report.rows import Row, Sampled, Summary
 from bench.report.tables.raw_matrix import detailed_rows, row_columns
 from bench.report.tables.table import Column, Table, of_part, table_of
-from bench.statistics.straggler import CHANCE, SHARE
+from bench.statistics.straggler import CHANCE, SHARE, USUAL
 from bench.units import UNKNOWN, ms, percent
 
 SHORT = 0.01
@@ -38,8 +38,10 @@ def own_work(summary: Summary) -> Table:
             " largest. own: what a rank works itself, without the time in collectives, in which it waits for others and"
             " for data. A rank that waits for another one has a long phase and little own work. Phases that take less"
             f" than {percent(SHORT)} of the step on every rank are left out.",
-            "A straggler has the most own work in so many steps that chance would cause this with a probability of at"
-            f" most {percent(CHANCE)}, and costs at least {percent(SHARE)} of the step; Rows to doubt names it.",
+            "A rank is late in a step if its own work, in the whole step or in one phase, exceeds that of every other"
+            f" rank by more than {percent(SHARE)} of the step. A straggler is late in at least {percent(USUAL)} of the"
+            f" steps, and in more than chance explains (probability at most {percent(float(CHANCE))}). Rows to doubt"
+            " names it.",
             *left_out,
         ),
     )

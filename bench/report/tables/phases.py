@@ -16,7 +16,7 @@ DEEPSPEED_NOTE = (
     "Under DeepSpeed, the engine runs the optimizer step inside backward: bwd contains optim_step and unscale_clip,"
     " which are near zero themselves. Compare the total between backends."
 )
-WAITING_NOTE = "The times contain waiting for other ranks: Own work of ranks tells the two apart."
+WAITING_NOTE = "The times contain waiting for other ranks: the report's table Own work of ranks tells the two apart."
 P95_NOTE = f"p95 needs {P95_NEEDS} steps"
 
 STATISTICS: dict[Statistic, Callable[[Times], float | None]] = {
