@@ -46,12 +46,13 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
     return config
 
 
-def beside_config(cell: Cell) -> list[str]:
+def beside_config(cell: Cell, device: Device) -> list[str]:
     """Settings of a cell that an accelerate config cannot express; the runner applies them."""
-    if cell.accelerate is not None:
-        return []
     family = backend_of(cell).family
-    settings = ["autocast off"]
+    settings = ["device cpu"] if device == "cpu" and family != "single" else []
+    if cell.accelerate is not None:
+        return settings
+    settings.append("autocast off")
     if cell.train.cpu_affinity:
         settings.append("ranks bound to the cores beside their GPUs")
     if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":

@@ -50,7 +50,7 @@ def _cell(
     limit, per = cell.memory_limit_bytes, "rank" if cell.script is None else "process"
     if cell.script is None:
         command = " ".join(attempt_files.launch_command(["attempt", folder]))
-        beside = [*backends.beside_config(cell), *found]
+        beside = [*backends.beside_config(cell, hardware.device), *found]
     else:
         command, beside = shlex.join(script_command(attempt, folder)), []
     shown = [

@@ -55,7 +55,7 @@ def read(store: "Store") -> RunMatrix:
         plans = [plan for plan in expand(matrix, hardware) if plan.cell.slug in run.cells]
     except InputError as error:
         why = one_line(error.problem, 240)
-        message = f"{file} cannot be read ({why}): its missing cells, claims and workload folder are unknown"
+        message = f"{file} cannot be loaded ({why}): its missing cells, claims and workload folder are unknown"
         typer.echo(f"bench: {message}", err=True)
         return RunMatrix()
     return RunMatrix(plans, matrix.claims, matrix.choices, arguments(store, matrix), matrix.workload_folder)

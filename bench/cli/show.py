@@ -25,7 +25,7 @@ def show(
 ) -> None:
     """Show everything about one cell.
 
-    Settings, results of each batch, what the ranks observed, errors with their stacks, and the end of each log.
+    Results of each batch, what the ranks observed, settings, errors with their stacks, and the end of each log.
     """
     from bench.report import find_cell
     from bench.report.sources import newest_sources

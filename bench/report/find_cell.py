@@ -110,13 +110,31 @@ def _spellings(name: str, value: JsonValue) -> set[str]:
 
 
 def _listed(results: Sequence[Result]) -> str:
-    """Cells by folder and axes, for an error."""
-    cells = [f"{result.attempt.cell.slug} ({_axes(result)})" for result in results[:MAX_LISTED]]
+    """Cells by folder and axes, for an error. Cells that differ in other settings have these, too."""
+    told = list(map(_axes, results))
+    if len(set(told)) < len(told):
+        told = [" ".join(filter(None, pair)) for pair in zip(told, _apart(results), strict=True)]
+    cells = [
+        f"{result.attempt.cell.slug} ({text})" for result, text in list(zip(results, told, strict=True))[:MAX_LISTED]
+    ]
     more = [f"and {len(results) - MAX_LISTED} more"] if len(results) > MAX_LISTED else []
     return "; ".join([*cells, *more])
 
 
 def _axes(result: Result) -> str:
+    return _written(result.axes)
+
+
+def _apart(results: Sequence[Result]) -> list[str]:
+    """For each cell, the settings that are not the same in all, except for axes: ``memory_limit_bytes=335544320``."""
+    axes = {name for result in results for name in result.axes}
+    settings = [flat(result.attempt.cell.model_dump(mode="json")) for result in results]
+    paths = dict.fromkeys(path for of_cell in settings for path in of_cell if path.rpartition(".")[2] not in axes)
+    differing = [path for path in paths if len({json.dumps(of_cell.get(path)) for of_cell in settings}) > 1]
+    return [_written({path: of_cell.get(path) for path in differing}) for of_cell in settings]
+
+
+def _written(settings: Mapping[str, JsonValue]) -> str:
     return " ".join(
-        f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in result.axes.items()
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()
     )

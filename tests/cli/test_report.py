@@ -210,7 +210,7 @@ def test_an_unreadable_matrix_does_not_stop_a_report(killed: Store, content: str
     done = bench("report", "run")
     assert done.exit_code == 0
     (line,) = done.stderr.splitlines()
-    assert line.startswith(f"bench: run/matrix.yaml cannot be read ({problem}")
+    assert line.startswith(f"bench: run/matrix.yaml cannot be loaded ({problem}")
     assert line.endswith("): its missing cells, claims and workload folder are unknown")
     assert "## Raw matrix" in done.stdout
     assert "## Not measured" not in done.stdout

@@ -28,6 +28,7 @@ def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypa
     assert output.count("accelerate.yaml:\n") == output.count("  command of each batch: ") == 4
     assert "mixed_precision: bf16" in output
     assert "fsdp_transformer_layer_cls_to_wrap: InterleavedLayer" in output
+    assert output.count("use_cpu: false") == output.count("set outside the config: device cpu") == 3
 
 
 def test_a_dry_run_says_what_would_be_skipped() -> None:

@@ -14,6 +14,7 @@ import typer.main
 import yaml
 from documents import Command, Document, File, differences
 from typer._click.core import Command as Click
+from typer.testing import CliRunner
 
 from bench.cli.app import COMMANDS, app, load
 from bench.cli.guide import purpose
@@ -182,6 +183,12 @@ def test_a_guide_says_what_it_is_for_in_one_line(path: Path) -> None:
     assert title.startswith("# ")
     assert purpose(path.read_text()) == line
     assert after == ""
+
+
+def test_a_word_that_is_not_a_guide_names_the_guides_that_explain_it() -> None:
+    done = CliRunner().invoke(app, ["guide", "straggler"])
+    assert done.exit_code == 2
+    assert "  'straggler' is explained in: measuring" in done.stderr
 
 
 def test_every_guide_that_is_mentioned_exists() -> None:

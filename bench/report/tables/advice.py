@@ -91,7 +91,7 @@ def _matrix_of(row: Row, matrices: Matrices) -> str:
 
 
 def _against(summary: Summary, advice: Advice) -> str:
-    """``1.20× that of zero2, batch 16 (1.14 to 1.26)``: the chosen row against the next best one."""
+    """``1.20× that of zero2, batch 16 (1.14 to 1.26)``: against the next best row within the headroom."""
     pair = advice.runner_up
     if pair is None:
         return "no other setting to recommend was measured"

@@ -78,7 +78,6 @@ def show(
     attempts = [_Attempt(result, row_of(result, newest=newest)) for result in results]
     measured = [(batch(result), result.conditions) for result in results if result.conditions is not None]
     parts = [
-        _settings(results[0]),
         _attempts(attempts, summary.cells[0]),
         _regimes(attempts),
         _ranks(attempts),
@@ -91,6 +90,7 @@ def show(
         account_of_each(results),
         *([searches([probe])] if probe else []),
         _walk(walked),
+        _settings(results[0]),
         conditions.machine(measured),
         conditions.gpus(measured),
         _files(results, files),

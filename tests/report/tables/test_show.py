@@ -98,6 +98,17 @@ def test_hints() -> None:
     assert f"{cell.slug} (backend=fsdp num_cams=4 grad_ckpt=true)" in said("fsdp")
 
 
+def test_cells_with_the_same_axes_are_told_apart_by_another_setting() -> None:
+    axes = {"num_cams": 1}
+    same = [result(axes=axes, memory_limit_bytes=limit) for limit in (2**28, 2**29, None)]
+    with pytest.raises(InputError) as refusal:
+        find_cell(same, "ddp")
+    assert [
+        f"(backend=ddp num_cams=1 memory_limit_bytes={limit})" in str(refusal.value.allowed)
+        for limit in ("268435456", "536870912", "null")
+    ] == [True, True, True], refusal.value.allowed
+
+
 def test_a_run_without_results() -> None:
     with pytest.raises(InputError, match="holds no results"):
         find_cell([], "fsdp")
@@ -125,6 +136,7 @@ def test_the_time_of_the_host_and_bound_cores_have_columns_once_there_are_any() 
 
 def test_settings_attempts_regime_and_ranks() -> None:
     shown = tables(records()[:2])
+    assert next(iter(shown)) == "Attempts"
     settings = dict(shown["Settings"].rows)
     assert settings["backend"] == "fsdp"
     assert settings["options.num_cams"] == "4"
