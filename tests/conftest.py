@@ -20,7 +20,8 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 signal.signal(signal.SIGQUIT, signal.SIG_DFL)
 signal.signal(signal.SIGHUP, lambda *_: None)  # as under nohup; what they start hears it
 
-gc.disable()  # until all modules are imported: see pytest_collection_finish
+if "PYTEST_XDIST_WORKER" in os.environ:
+    gc.disable()  # until all modules are imported: see pytest_collection_finish
 
 SLOWEST_FIRST = (
     "e2e/test_every_backend.py",

@@ -117,6 +117,7 @@ def calibrate(
     file = calibrations.save(learnt, state)
     typer.echo(f"launches of one attempt differ by {percent(scatter.sd)}: the standard deviation of their mean step,")
     typer.echo(f"with {scatter.degrees} degrees of freedom. Stored in {file}; new runs on this machine use it.")
+    typer.echo("`bench run` of a matrix that is measured already applies it to that run, and launches nothing.")
 
 
 def _learn_from(runs: Sequence[Path]) -> None:

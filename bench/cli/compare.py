@@ -61,7 +61,8 @@ def compare(
     warning = compare_tables.warning(two)
     if warning is not None:
         typer.echo(f"bench: {warning}", err=True)
-    lines = (warning, compare_tables.changed_sources(two), compare_tables.summary_line(two))
+    disturbed = compare_tables.disturbed(two)
+    lines = (warning, compare_tables.changed_sources(two), compare_tables.summary_line(two), disturbed)
     print_document(
         "Head against base",
         [line for line in lines if line is not None],
@@ -70,6 +71,8 @@ def compare(
     regressions = [] if threshold is None else compare_tables.regressions(two, threshold) + _lost(runs[1])
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
+    if regressions and disturbed is not None:
+        typer.echo(disturbed, err=True)
     for question in compare_tables.open_questions(two, threshold) if threshold is not None else ():
         typer.echo(question, err=True)
     if regressions:

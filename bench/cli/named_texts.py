@@ -1,5 +1,6 @@
 """Texts that come with bench, which a command lists or prints by name."""
 
+import re
 from collections.abc import Callable, Mapping
 
 import typer
@@ -7,6 +8,8 @@ import typer
 from bench.errors import InputError, near_miss
 
 MAX_HOLDING = 3
+SHORTEST = 3
+"""Letters of a word to look for in the texts."""
 
 
 def pick(name: str | None, kind: str, texts: Mapping[str, str], purpose: Callable[[str], str]) -> str | None:
@@ -25,7 +28,12 @@ def pick(name: str | None, kind: str, texts: Mapping[str, str], purpose: Callabl
 
 
 def _fix(name: str, texts: Mapping[str, str]) -> str | None:
-    """A text with a similar name; else those that contain the word, the most often first."""
-    times = {known: text.lower().count(name.lower()) for known, text in texts.items()}
-    holding = sorted((known for known in texts if times[known]), key=lambda known: -times[known])[:MAX_HOLDING]
-    return near_miss(name, texts) or (f"{name!r} is explained in: {', '.join(holding)}" if holding else None)
+    """The texts that contain the word, those that define it first; if none does, one with a similar name."""
+    word = rf"\b{re.escape(name)}\b"
+    defined = re.compile(rf"^(#.*|\| `?){word}", re.IGNORECASE | re.MULTILINE)
+    times = {known: len(re.findall(word, text, re.IGNORECASE)) for known, text in texts.items()}
+    holding = sorted(
+        (known for known in texts if len(name) >= SHORTEST and times[known]),
+        key=lambda known: (defined.search(texts[known]) is None, -times[known]),
+    )
+    return f"{name!r} is mentioned in: {', '.join(holding[:MAX_HOLDING])}" if holding else near_miss(name, texts)

@@ -228,8 +228,10 @@ def _measure(
         raise typer.Exit(code)
     if dry_run:
         from bench.cli import dry_run as preview
+        from bench.units import counted
 
         typer.echo("\n".join(preview.lines(matrix, plans, hardware, os.environ)))
+        typer.echo(f"{counted(len(plans), 'cell')}; nothing was launched. Results would be in {folder}")
         return
     if not force:
         refuse_what_cannot_fit(plans, hardware.device, machine.host_bytes())

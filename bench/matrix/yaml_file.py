@@ -34,6 +34,9 @@ class Document:
     places: Places
 
 
+PYTHON = "this is a Python file; give the matrix file, whose workload names it"
+
+
 def read(path: Path) -> Document:
     """Reads a YAML 1.2 file.
 
@@ -87,7 +90,7 @@ def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
         raise InputError(
             f"is not YAML: {error.problem or error.context}",
             where=line_place(mark.line) if mark else place,
-            fix=_fix(str(error.problem)),
+            fix=PYTHON if Path(place).suffix == ".py" else _fix(str(error.problem)),
         ) from error
     except RecursionError as error:
         raise InputError("is nested too deeply", where=place) from error

@@ -29,9 +29,9 @@ class LeftOut:
     """A backend that the advice does not name."""
 
     backend: str
-    cause: Literal["headroom", "searches", "few_steps", "outcomes"]
-    """No measured batch is within the headroom; its searches ended without an answer; it was only measured in a few
-    steps or thrashes; nothing was measured."""
+    cause: Literal["stale", "headroom", "searches", "few_steps", "outcomes"]
+    """Other sources made its results; no measured batch is within the headroom; its searches ended without an answer;
+    it was only measured in a few steps or thrashes; nothing was measured."""
     details: tuple[str, ...] = ()
     """How its searches ended, or its outcomes."""
 
@@ -80,8 +80,8 @@ def advise(
     headrooms: Collection[float] = (),
     choices: frozenset[str] = CHOICES,
 ) -> list[Advice]:
-    """Advice for each task of the run, and for each headroom of its searches. Never chooses rows that thrash, or that
-    were measured in a few steps.
+    """Advice for each task of the run, and for each headroom of its searches. Never chooses rows that thrash, that were
+    measured in a few steps, or that other sources made than the newest ones.
 
     Args:
         headrooms: all headrooms of the report. If there is more than one, each task names its own.
@@ -187,6 +187,8 @@ def _unsearched(rows: Sequence[Row], probes: Sequence[Probe]) -> Mapping[RowId, 
 def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headroom: float) -> Advice:
     searches = [[probe for probe in probes if probe.cell.id == cell.cell.id] for cell in cells]
     candidates = [_candidates(cell, group) for cell, group in zip(cells, searches, strict=True)]
+    if any(not row.stale for rows in candidates for row in rows):
+        candidates = [[row for row in rows if not row.stale] for rows in candidates]
     ranked = sorted((row for rows in candidates for row in rows), key=lambda row: row.rate, reverse=True)
     of_row = {row.id: group for rows, group in zip(candidates, searches, strict=True) for row in rows}
     known = [(held, row) for row in ranked if (held := _held(row, of_row[row.id], headroom)) is not None]
@@ -249,7 +251,8 @@ def _is_alternative(row: Row, chosen: Row) -> bool:
 
 def _other_batches(chosen: Row, cells: Sequence[CellRows], headroom: float) -> list[Row]:
     """Of the chosen row's cell, within the headroom, the fastest first; those that its search has ruled out, too."""
-    rows = [row for row in _cell_of(chosen, cells).sound if row is not chosen and not row.short]
+    sound = _cell_of(chosen, cells).sound
+    rows = [row for row in sound if row is not chosen and not row.short and bool(row.stale) == bool(chosen.stale)]
     within = [row for row in rows if chosen.held is None or (row.held is not None and row.held <= headroom)]
     return sorted(within, key=lambda row: row.rate, reverse=True)
 
@@ -273,8 +276,9 @@ def _larger(
 def _left_out(backend: str, cells: Sequence[CellRows], probes: Sequence[Probe]) -> LeftOut:
     """A backend that failed everywhere, or was measured in a few steps, says nothing of its memory."""
     of_backend = [cell for cell in cells if cell.cell.backend == backend]
-    if any(not row.short for cell in of_backend for row in cell.sound):
-        return LeftOut(backend=backend, cause="headroom")
+    full = [row for cell in of_backend for row in cell.sound if not row.short]
+    if full:
+        return LeftOut(backend=backend, cause="stale" if all(row.stale for row in full) else "headroom")
     if ends := [search_end(probe.found) for probe in probes if probe.cell.backend == backend]:
         return LeftOut(backend=backend, cause="searches", details=tuple(ends))
     rows = [row for cell in of_backend for row in cell.rows]

@@ -180,6 +180,14 @@ def _disturbed(row: Row) -> Iterator[str]:
     yield from _of_each_launch(row, conditions.disturbances)
 
 
+def _straggler(row: Row) -> Iterator[str]:
+    """In any launch: the phases that the report shows are those of one of them."""
+    for launch in row.each:
+        if isinstance(launch.measured, Sampled):
+            number = f"launch {launch.launch}: " if row.launches else ""
+            yield from (number + reason for reason in implausible.straggler(launch.measured))
+
+
 def _short_of_disk(row: Row) -> Iterator[str]:
     yield from _of_each_launch(row, conditions.short_of_disk)
 
@@ -256,7 +264,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("shifts", _each_cell(_shorter_steps)),
     Kind("shifts", _each_measured(implausible.phases_miss)),
     Kind("shifts", _each_measured(implausible.ranks_apart)),
-    Kind("shifts", _each_sampled(implausible.straggler)),
+    Kind("shifts", _each_row(_straggler)),
     Kind("shifts", _each_measured(implausible.starved)),
     Kind("shifts", _each_sampled(implausible.mean_above_median)),
     Kind("shifts", _each_sampled(implausible.windows_disagree)),

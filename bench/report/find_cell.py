@@ -126,12 +126,14 @@ def _axes(result: Result) -> str:
 
 
 def _apart(results: Sequence[Result]) -> list[str]:
-    """For each cell, the settings that are not the same in all, except for axes: ``memory_limit_bytes=335544320``."""
-    axes = {name for result in results for name in result.axes}
+    """For each cell, the settings that are not the same in all, without its axes: ``memory_limit_bytes=335544320``."""
     settings = [flat(result.attempt.cell.model_dump(mode="json")) for result in results]
-    paths = dict.fromkeys(path for of_cell in settings for path in of_cell if path.rpartition(".")[2] not in axes)
+    paths = dict.fromkeys(path for of_cell in settings for path in of_cell)
     differing = [path for path in paths if len({json.dumps(of_cell.get(path)) for of_cell in settings}) > 1]
-    return [_written({path: of_cell.get(path) for path in differing}) for of_cell in settings]
+    return [
+        _written({path: of_cell.get(path) for path in differing if path.rpartition(".")[2] not in result.axes})
+        for result, of_cell in zip(results, settings, strict=True)
+    ]
 
 
 def _written(settings: Mapping[str, JsonValue]) -> str:

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
-from bench.statistics.straggler import Straggler, fewest, needed, straggler
+from bench.statistics.straggler import ENOUGH, Straggler, n_series, needed, straggler
 from bench.units import counted, ms, percent
 
 
@@ -37,6 +37,8 @@ class Gate:
 
     phases: tuple[RankPhase, ...]
     """In the order of PHASE_NAMES, then the total."""
+    known: tuple[str, ...]
+    """Phases whose own work is known on every rank; a straggler in another one is not seen."""
     straggler: Straggler | None
     unknown: str | None
     """Why no rank could be named even if there were a straggler; None if one could."""
@@ -47,7 +49,11 @@ class Gate:
         if self.unknown:
             return f"n/a ({self.unknown})"
         if self.straggler is None:
-            return "no single rank"
+            return (
+                "no single rank"
+                if len(self.known) == len(PHASE_NAMES)
+                else f"no single rank in {', '.join(self.known)}"
+            )
         return f"rank {self.straggler.rank}, by {ms(self.straggler.cost_s)} ms in {self.straggler.phase}"
 
 
@@ -60,8 +66,8 @@ def gate(ranks: Sequence[RankOk]) -> Gate | None:
     unknown = None
     if not known:
         unknown = "own work not recorded"
-    elif needed(n_steps, len(ranks)) is None:
-        unknown = f"needs measure.phase_steps={fewest(len(ranks))}"
+    elif needed(n_steps, len(ranks), n_series(len(known))) is None:
+        unknown = f"needs measure.phase_steps={ENOUGH}"
     steps_s = [max(times) for times in zip(*(rank.phase_times_s["total"] for rank in ranks), strict=True)]
     found = None if unknown else straggler([{name: rank.own_work_s[name] for name in known} for rank in ranks], steps_s)
     return Gate(
@@ -73,16 +79,18 @@ def gate(ranks: Sequence[RankOk]) -> Gate | None:
             )
             for name in (*PHASE_NAMES, "total")
         ),
+        known=tuple(known),
         straggler=found,
         unknown=unknown,
     )
 
 
-def sentence(found: Straggler, name: str) -> str:
+def sentence(gate: Gate, found: Straggler, name: str) -> str:
     """For *Rows to doubt*."""
+    at_most = "" if len(gate.known) == len(PHASE_NAMES) else "at most "  # it may be ahead in another phase
     return (
-        f"{name} is a straggler: the others wait {ms(found.cost_s)} ms a step for it"
-        f" ({percent(found.share)} of the step), mostly for its {found.phase}"
+        f"{name} is a straggler: the others wait {at_most}{ms(found.cost_s)} ms a step for it"
+        f" ({percent(found.share)} of the step), most of all for its {found.phase}"
         f" (late in {found.n_late} of {counted(found.n_steps, 'phase step')})."
     )
 

@@ -28,9 +28,8 @@ def ranks_apart(measured: Measured) -> Iterator[str]:
 
 
 def straggler(measured: Sampled) -> Iterator[str]:
-    if measured.gate and measured.gate.straggler:
-        found = measured.gate.straggler
-        yield sentence(found, measured.ranks[found.rank].name)
+    if measured.gate and (found := measured.gate.straggler):
+        yield sentence(measured.gate, found, measured.ranks[found.rank].name)
 
 
 def phases_miss(measured: Measured) -> Iterator[str]:

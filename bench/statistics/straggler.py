@@ -1,38 +1,42 @@
 """Which rank makes the others wait, by how much, and in which phase. Pure arithmetic on raw samples.
 
 *The rule.* A rank is late in a step if its own work exceeds that of every other rank by more than `SHARE` of the median
-step. A straggler is late in at least `USUAL` of the steps, in the whole step or in one phase, and costs more than
-`SHARE` of the step. If no rank were slower than another, each of R ranks would be late with a probability of at most
-1/R; a straggler is late so often that chance explains it with a probability of at most 1 % for all ranks together
-(binomial tail, Bonferroni). The bound is that of one such series. Seven phases with the same noise, far above `SHARE`,
-are more tries: in simulations of two ranks, they give 5 % with 8 steps and about 1 % with 10. The rule counts steps and
-uses no variance.
+step. Each rank is looked at as a whole and in each phase. A straggler costs more than `SHARE` of the step and is late
+in at least `USUAL` of the steps, in the whole step or in one and the same phase. If no rank were slower than another,
+each of R ranks would be late with a probability of at most 1/R; a straggler is late so often that chance explains it
+with a probability of at most `CHANCE` for all ranks and phases together (binomial tail, Bonferroni). The rule counts
+steps and uses no variance.
 
 *Why a step must be late by a share.* Steps that follow each other are not independent: other work on the machine slows
 the same rank by some percent for many steps. 100 attempts without a straggler, measured on two ranks of a shared
 machine, have 4,120 windows of 10 steps. In 92 of them, the rank that costs more has the most own work in every step;
-in one, it is late in every step. Of their 3,120 windows of 20 steps, no rank is late in the 17 that are needed. Other
-work that shares a core with one rank for the whole window slows this rank, and is reported, too.
+in one, it is late in every step. Of their 3,120 windows of 20 steps, no rank is late in 17. Other work that shares a
+core with one rank for the whole window slows this rank, and is reported, too.
 
-*What it misses.* Two ranks need every one of 10 steps, and 17 of 20. With noise of 2 % on each rank, a rank that is
-10 % slower is named in about half of windows of 10 steps, and in nearly all of 20.
+*What it misses.* Two ranks with seven known phases need all of 11 steps, or 18 of 20. With noise of 2 % on each rank, a
+rank that is 10 % slower is named in about half of windows of 11 steps, in 84 % of 20 and in nearly all of 30
+(simulated). Two ranks that are equally slow hide each other. The more ranks there are, the more their noise hides.
 
-*What it costs.* The median over steps of the straggler's own work minus that of the rank that is next to it.
+*What it costs.* The median over steps of the straggler's own work minus the largest of the other ranks.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import count
+from functools import cache
 from math import ceil, comb
-from statistics import median
+from statistics import fmean, median
 
 SHARE = 0.05
 """Share of a step that a straggler must cost."""
 USUAL = 0.75
 """Share of the steps in which a straggler must be late, however many there are."""
 CHANCE = Fraction(1, 100)
-"""Probability with which ranks that are alike may be late so often."""
+"""Probability with which chance alone may name a rank that is like the others."""
+FEWEST = 10
+"""Steps without which no rank is named, however many ranks there are: other work may slow one rank for a second."""
+ENOUGH = 20
+"""Steps with which a straggler among two ranks may be late in two steps less than all."""
 
 RankWork = Mapping[str, Sequence[float]]
 """One rank's own work: seconds of each step, by phase."""
@@ -44,8 +48,10 @@ class Straggler:
 
     rank: int
     phase: str
-    """Where most of the difference comes from; if the step as a whole is late too rarely, what is late most often."""
+    """Where the largest part of the cost comes from; if the step as a whole is late too rarely, what is late most
+    often."""
     cost_s: float
+    """Of the whole step or, if that is late too rarely, of ``phase``."""
     share: float
     """``cost_s`` as a share of the step."""
     n_late: int
@@ -62,38 +68,58 @@ def straggler(ranks: Sequence[RankWork], steps_s: Sequence[float]) -> Straggler 
     """
     own_s = [[sum(parts) for parts in zip(*work.values(), strict=True)] for work in ranks]
     rank = max(range(len(ranks)), key=lambda rank: median(_excess_s(rank, own_s)))
-    whole_s = _excess_s(rank, own_s)
-    phases_s = {phase: _excess_s(rank, [work[phase] for work in ranks]) for phase in ranks[0]}
-    cost_s, step_s = median(whole_s), median(steps_s)
-    enough = needed(len(steps_s), len(ranks))
+    enough = needed(len(steps_s), len(ranks), n_series(len(ranks[0])))
+    whole_s, step_s = _excess_s(rank, own_s), median(steps_s)
+    cost_s = median(whole_s)
     if enough is None or cost_s <= SHARE * step_s:
         return None
-    medians_s = {phase: median(excess_s) for phase, excess_s in phases_s.items()}
-    n_late = {phase: _late(excess_s, step_s) for phase, excess_s in phases_s.items()}
-    if (late := _late(whole_s, step_s)) >= enough:
-        phase = max(medians_s, key=medians_s.__getitem__)
+    late = _late(whole_s, step_s)
+    if late >= enough:
+        parts_s = _parts_s(rank, ranks, own_s)
+        phase = max(parts_s, key=parts_s.__getitem__)
     else:  # the noise of other phases may hide a phase that is late in nearly every step
-        phase = max(n_late, key=lambda phase: (n_late[phase], medians_s[phase]))
-        late = n_late[phase]
+        phases_s = {phase: _excess_s(rank, [work[phase] for work in ranks]) for phase in ranks[0]}
+        phase = max(phases_s, key=lambda phase: (_late(phases_s[phase], step_s), median(phases_s[phase])))
+        late, cost_s = _late(phases_s[phase], step_s), median(phases_s[phase])
     if late < enough:
         return None
     return Straggler(rank=rank, phase=phase, cost_s=cost_s, share=cost_s / step_s, n_late=late, n_steps=len(steps_s))
 
 
-def needed(n_steps: int, n_ranks: int) -> int | None:
-    """In how many steps a straggler must be late; None if even all are too few."""
+@cache
+def needed(n_steps: int, n_ranks: int, n_series: int) -> int | None:
+    """In how many steps one of at least two ranks must be late; None if even all are too few.
+
+    Args:
+        n_series: how many series of each rank are looked at.
+    """
+    if n_steps < FEWEST:
+        return None
     ways, least = 0, None  # of n_ranks**n_steps; whole numbers, because powers of so many steps fit no float
+    most = CHANCE * n_ranks**n_steps / (n_ranks * n_series)
     for n in range(n_steps, 0, -1):
         ways += comb(n_steps, n) * (n_ranks - 1) ** (n_steps - n)
-        if n_ranks * ways > CHANCE * n_ranks**n_steps:
+        if ways > most:
             break
         least = n
     return None if least is None else max(least, ceil(USUAL * n_steps))
 
 
-def fewest(n_ranks: int) -> int:
-    """With how many steps a straggler can be named."""
-    return next(n_steps for n_steps in count(1) if needed(n_steps, n_ranks) is not None)
+def n_series(n_phases: int) -> int:
+    """Each phase, and the whole step where that is not the only phase."""
+    return n_phases + (n_phases > 1)
+
+
+def _parts_s(rank: int, ranks: Sequence[RankWork], own_s: Sequence[Sequence[float]]) -> dict[str, float]:
+    """By how much the rank's work exceeds that of the rank next to it in the whole step: by phase, means of steps."""
+    others = [number for number in range(len(ranks)) if number != rank]
+    nearest = [max(others, key=lambda number: own_s[number][step]) for step in range(len(own_s[rank]))]
+    return {
+        phase: fmean(
+            work - ranks[other][phase][step] for step, (work, other) in enumerate(zip(works, nearest, strict=True))
+        )
+        for phase, works in ranks[rank].items()
+    }
 
 
 def _late(excess_s: Sequence[float], step_s: float) -> int:

@@ -1,5 +1,10 @@
 """What a sweep finds in its folder before it starts, in sentences."""
 
+import json
+from collections.abc import Iterator
+
+from pydantic import JsonValue
+
 from bench.records.sources import named
 from bench.sweep.reuse import RERUN_KINDS
 from bench.sweep.sweep import Sweep
@@ -7,8 +12,40 @@ from bench.units import counted
 
 
 def stored_before(sweep: Sweep) -> list[str]:
-    """Sentences on stored results that cannot be read, that other sources made, and that failed."""
-    return [*_unreadable(sweep), *_stale(sweep), *_failed(sweep)]
+    """Sentences on stored results that cannot be read, that other sources made, that have other settings, and that
+    failed."""
+    return [*_unreadable(sweep), *_stale(sweep), *_other_settings(sweep), *_failed(sweep)]
+
+
+def _other_settings(sweep: Sweep) -> list[str]:
+    """A sentence on stored results with the axes of these cells and other settings, such as those of a run that was
+    started with ``measure.steps=30``; none if there are none."""
+    planned = {json.dumps(plan.axes): plan.cell for plan in sweep.plans}
+    run, slugs = sweep.store.plan(), {cell.slug for cell in planned.values()}
+    if run is None or slugs.issuperset(run.cells):
+        return []
+    differing, n_results = dict[str, None](), 0
+    for result in sweep.store.results():
+        cell = planned.get(json.dumps(result.axes))
+        if cell is not None and cell.id != result.attempt.cell.id:
+            n_results += 1
+            stored, asked = (one.model_dump(mode="json") for one in (result.attempt.cell, cell))
+            differing |= dict.fromkeys(_differing(stored, asked))
+    if not n_results:
+        return []
+    has, stays, it = ("has", "stays", "it") if n_results == 1 else ("have", "stay", "them")
+    words = f"{counted(n_results, 'stored result')} {has} other settings ({', '.join(differing)})"
+    return [f"{words} and {stays} in the report: the same settings resume {it}"]
+
+
+def _differing(stored: dict[str, JsonValue], asked: dict[str, JsonValue], path: str = "") -> Iterator[str]:
+    """``measure.steps 30, now 5`` for each field that is not the same."""
+    for name, value in stored.items():
+        now = asked.get(name)
+        if isinstance(value, dict) and isinstance(now, dict):
+            yield from _differing(value, now, f"{path}{name}.")
+        elif value != now:
+            yield f"{path}{name} {json.dumps(value)}, now {json.dumps(now)}"
 
 
 def _failed(sweep: Sweep) -> list[str]:

@@ -28,7 +28,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     matrix = bench.matrix(
         workload={"name": "straggler:Toy", "slow_s": 0.1},
         matrix={"backend": list(BACKENDS), "slow": list(PHASE), "width": 256, "batch": 4},
-        measure={"warmup_steps": 1, "steps": 3, "phase_steps": 10},
+        measure={"warmup_steps": 1, "steps": 3, "phase_steps": 16},
     )
     bench("run", matrix, "--out", str(bench.folder / "run"))
     bench.assert_gone()

@@ -188,7 +188,7 @@ def test_a_guide_says_what_it_is_for_in_one_line(path: Path) -> None:
 def test_a_word_that_is_not_a_guide_names_the_guides_that_explain_it() -> None:
     done = CliRunner().invoke(app, ["guide", "straggler"])
     assert done.exit_code == 2
-    assert "  'straggler' is explained in: measuring" in done.stderr
+    assert "  'straggler' is mentioned in: measuring" in done.stderr
 
 
 def test_every_guide_that_is_mentioned_exists() -> None:

@@ -386,7 +386,16 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     assert (gate.exit_code, gate.stderr) == (0, "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there\n")
     assert "head: other processes took 40.0 % of the CPU during the attempt." in gate.stdout
     both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
-    assert bench(both, head, "--fail-on-regression", "5%").exit_code == 1
+    told = bench(both, head, "--fail-on-regression", "5%")
+    assert told.exit_code == 1
+    disturbed = (
+        "Disturbed, which may be why steps differ: 1 of 1 attempt of base, such as: other processes took 40.0 % of the"
+        " CPU during the attempt; 1 of 1 attempt of head, such as: other processes took 40.0 % of the CPU during the"
+        " attempt."
+    )
+    assert told.stderr.splitlines()[-1] == disturbed
+    assert disturbed in told.stdout
+    assert "Disturbed" not in bench(base, base).stdout
 
 
 def test_a_burst_is_not_the_same_and_does_not_fail_the_gate(tmp_path: Path) -> None:

@@ -12,19 +12,19 @@ from bench.report.gate import Gate, gate
 from bench.report.summary import summarize
 from bench.report.tables.own_work import own_work
 from bench.report.tables.steps import steps
-from tests.examples import rank, rendered, result, world
+from tests.examples import launched, rank, rendered, result, world
 
 ALIKE = (0.01, 0.02, 0.04, 0.01, 0.01, 0.005, 0.005)
 
 
-def one(number: int, phases_s: Sequence[float], own_s: Sequence[float], steps: int = 10) -> RankOk:
+def one(number: int, phases_s: Sequence[float], own_s: Sequence[float], steps: int = 20) -> RankOk:
     """A rank with the same phase times in every step of the phase window, and its own work in them."""
     made = rank(number, (sum(phases_s),) * 3, phases_s=phases_s, totals_s=(sum(phases_s),) * steps)
     work = {name: (seconds,) * steps for name, seconds in zip(PHASE_NAMES, own_s, strict=True)}
     return made.model_copy(update={"own_work_s": work})
 
 
-def late_loader(steps: int = 10) -> Result:
+def late_loader(steps: int = 20) -> Result:
     """DDP: rank 1's loader takes 100 ms longer, and rank 0 spends them in the all-reduces of backward."""
     waits = (0.01, 0.02, 0.14, 0.01, 0.01, 0.005, 0.005)
     late = (0.11, 0.02, 0.04, 0.01, 0.01, 0.005, 0.005)
@@ -42,8 +42,8 @@ def test_the_rank_whose_loader_is_late_gates_not_the_one_that_waits_in_backward(
     assert gate_of(late_loader()).words == "rank 1, by 100 ms in dataload_wait"
     (doubt,) = doubts(summarize([late_loader()]))
     assert doubt.reason == (
-        "rank 1 is a straggler: the others wait 100 ms a step for it (50.0 % of the step), mostly for its dataload_wait"
-        " (late in 10 of 10 phase steps)."
+        "rank 1 is a straggler: the others wait 100 ms a step for it (50.0 % of the step), most of all for its"
+        " dataload_wait (late in 20 of 20 phase steps)."
     )
 
 
@@ -61,11 +61,11 @@ def test_ranks_that_are_alike_show_no_straggler() -> None:
     assert not doubts(summarize([alike]))
 
 
-@pytest.mark.parametrize("steps_there", [2, 7])
+@pytest.mark.parametrize("steps_there", [2, 7, 10])
 def test_too_few_phase_steps_name_nobody_and_say_so(steps_there: int) -> None:
     found = gate_of(late_loader(steps_there))
     assert found.straggler is None
-    assert found.words == "n/a (needs measure.phase_steps=8)"
+    assert found.words == "n/a (needs measure.phase_steps=20)"
 
 
 def test_results_of_before_show_the_spread_and_say_what_is_unknown() -> None:
@@ -89,6 +89,22 @@ def test_a_phase_whose_waiting_is_unknown_is_left_out() -> None:
     assert found
     assert found.words == "rank 1, by 100 ms in dataload_wait"
     assert {phase.name for phase in found.phases if phase.own_s} == set(known)
+    (doubt,) = doubts(summarize([stored.model_copy(update={"outcome": world(*ranks)})]))
+    assert "the others wait at most 100 ms a step for it" in doubt.reason  # it may be ahead in backward
+    (loader,) = [
+        gate([each.model_copy(update={"own_work_s": {"forward": each.own_work_s["forward"]}}) for each in ranks])
+    ]
+    assert loader
+    assert loader.words == "no single rank in forward"
+
+
+def test_a_straggler_of_any_launch_is_named_with_the_launch() -> None:
+    """The row shows the phases of its middle launch, here one without a straggler."""
+    alike = result(world(one(0, ALIKE, ALIKE), one(1, ALIKE, ALIKE)))
+    launches = [launched(stored, number) for number, stored in enumerate((alike, late_loader(), alike), 1)]
+    reasons = [doubt.reason for doubt in doubts(summarize(launches)) if "straggler" in doubt.reason]
+    assert len(reasons) == 1
+    assert reasons[0].startswith("launch 2: rank 1 is a straggler")
 
 
 def test_one_rank_waits_for_nobody() -> None:

@@ -4,10 +4,12 @@ from examples import MACHINE, launched, ok, rendered, result
 
 from bench.records.outcome import Failed, Result
 from bench.records.script import Script
+from bench.report.advice import advise
 from bench.report.compare import compare_runs
 from bench.report.contract import RUN
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
+from bench.report.tables.advice import advice_sentences
 from bench.report.tables.compare import changed_sources, warning
 from bench.report.tables.doubts import doubt_sentences
 from bench.report.tables.show import show
@@ -62,6 +64,18 @@ def test_a_stale_row_is_marked_in_its_tables_and_doubted() -> None:
     assert len(rows) > 4
     assert all(("2 (stale)" in line) == ("| ddp " in line) for line in rows), rows
     assert "(stale)" not in rendered([made(OLD, 1), made(OLD, 2, "fsdp")])
+
+
+def test_a_stale_row_is_not_recommended_where_another_one_is_measured() -> None:
+    fast, slow = ([0.1] * 3, [0.1] * 3), ([0.2] * 3, [0.2] * 3)
+    old = made(OLD, 1, "fsdp").model_copy(update={"outcome": ok(*fast, backend="fsdp")})
+    new = made(NEW, 2).model_copy(update={"outcome": ok(*slow)})
+    first, *_, last = advice_sentences(summarize([old, new]), advise(summarize([old, new])))
+    assert first.startswith("train with ddp, batch 2: ")
+    assert "no other setting to recommend was measured" in first
+    assert last == "fsdp: its results are stale: they were made by other sources; `bench run` measures them again."
+    only_old = advice_sentences(summarize([old]), advise(summarize([old])))
+    assert only_old[0].startswith("train with fsdp, batch 2: ")
 
 
 def test_launches_of_mixed_sources_decide_nothing() -> None:

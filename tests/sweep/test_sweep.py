@@ -155,6 +155,22 @@ def test_a_search_that_is_replayed_counts_once_and_launches_nothing(tmp_path: Pa
     assert said[-1].startswith("4/4 zero2, batch 2: ok")
 
 
+def test_results_with_the_same_axes_and_other_settings_are_named(tmp_path: Path) -> None:
+    """A run that is resumed without its ``measure.steps=30`` would begin a second one, and say nothing."""
+    ours, other = plan("ddp", 1), plan("fsdp", 1)
+    measure = ours.cell.measure.model_copy(update={"steps": 30})
+    swept(
+        tmp_path / "run", [ours.model_copy(update={"cell": ours.cell.model_copy(update={"measure": measure})}), other]
+    )
+    _, said = swept(tmp_path / "run", [ours])
+    assert "1 stored result has other settings (measure.steps 30, now 3) and stays in the report" in " ".join(said)
+    _, said = swept(tmp_path / "run", [ours, other])
+    assert "1 stored result has other settings" in " ".join(said)
+    swept(tmp_path / "new", [ours, other])
+    _, said = swept(tmp_path / "new", [ours])
+    assert "other settings" not in " ".join(said)
+
+
 def test_another_headroom_measures_no_finished_attempt_again(tmp_path: Path) -> None:
     plans = [plan("ddp", "probe")]
     swept(tmp_path / "run", plans)

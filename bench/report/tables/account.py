@@ -38,7 +38,7 @@ EACH: Parts = (
     ("collected", (END,)),
 )
 _GATED = "A part lasts until the last rank has left it, so the slowest rank decides."
-_REST = "not accounted for: in no part, such as the last stage of an attempt whose end bench did not see."
+_REST = "not accounted for: in no other column, such as the time after a rank was killed."
 
 
 def account(summary: Summary) -> Table:
@@ -55,7 +55,7 @@ def account(summary: Summary) -> Table:
         [attempts, *_columns(GROUPED, [one for _, one in pairs])],
         "Of all attempts of a cell, also those of a search. launch: until the ranks have imported what they need, and"
         " DeepSpeed has built its extension; the first attempt also waits for the rank servers. measured: both windows."
-        " attempts: 3 of 5 if only three have an account; the seconds are theirs.",
+        " attempts: 3 of 5 if only three recorded these times; the seconds are of these three.",
     )
 
 

@@ -106,6 +106,8 @@ def _against(summary: Summary, advice: Advice) -> str:
 
 def _why_left_out(left_out: LeftOut) -> str:
     match left_out.cause:
+        case "stale":
+            return "its results are stale: they were made by other sources; `bench run` measures them again"
         case "headroom":
             return "no batch within the headroom was measured"
         case "searches":

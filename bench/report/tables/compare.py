@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from bench.errors import one_line
 from bench.records.sources import named
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN
+from bench.report.conditions import disturbances
 from bench.report.naming import short_reason
 from bench.report.pairs import Changed, OnlyInOne, Pair, TwoRuns
 from bench.report.rows import Row
@@ -43,6 +44,16 @@ def warning(runs: TwoRuns) -> str | None:
 def changed_sources(runs: TwoRuns) -> str | None:
     """What the comparison measures; None where no source is known to differ."""
     return f"Sources that differ between base and head: {one_line(named(runs.sources))}." if runs.sources else None
+
+
+def disturbed(runs: TwoRuns) -> str | None:
+    """Which attempts the machine disturbed, of each run; None where it disturbed none."""
+    told = []
+    for name, rows in (("base", [pair.base for pair in runs.pairs]), ("head", [pair.head for pair in runs.pairs])):
+        each = [[words for one in row.each if one.conditions for words in disturbances(one.conditions)] for row in rows]
+        if found := [words[0].rstrip(".") for words in each if words]:
+            told.append(f"{len(found)} of {counted(len(rows), 'attempt')} of {name}, such as: {found[0]}")
+    return f"Disturbed, which may be why steps differ: {'; '.join(told)}." if told else None
 
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:

@@ -35,13 +35,13 @@ def own_work(summary: Summary) -> Table:
         [*of_part(itemgetter(0), row_columns(summary)), *of_part(itemgetter(1), phase_columns)],
         notes=(
             "Means of each phase in the phase window: smallest, median and largest of all ranks, and the rank of the"
-            " largest. own: what a rank works itself, without the time in collectives, in which it waits for others and"
-            " for data. A rank that waits for another one has a long phase and little own work. Phases that take less"
-            f" than {percent(SHORT)} of the step on every rank are left out.",
-            "A rank is late in a step if its own work, in the whole step or in one phase, exceeds that of every other"
-            f" rank by more than {percent(SHARE)} of the step. A straggler is late in at least {percent(USUAL)} of the"
-            f" steps, and in more than chance explains (probability at most {percent(float(CHANCE))}). Rows to doubt"
-            " names it.",
+            " largest. own: without the time in collectives, in which a rank waits for others and for their data."
+            " Waiting for its own samples is own work. A rank that waits for another one has a long phase and little"
+            f" own work. Phases that take less than {percent(SHORT)} of the step on every rank are left out.",
+            f"A straggler costs more than {percent(SHARE)} of the step. In at least {percent(USUAL)} of the steps, its"
+            " own work exceeds that of every other rank by more than this share, in the whole step or in one and the"
+            f" same phase. Chance names a rank in at most {percent(float(CHANCE))} of windows. Rows to doubt names the"
+            " straggler. Two ranks that are equally slow hide each other: look for them in this table.",
             *left_out,
         ),
     )
