@@ -34,9 +34,6 @@ class Document:
     places: Places
 
 
-PYTHON = "this is a Python file; give the matrix file, whose workload names it"
-
-
 def read(path: Path) -> Document:
     """Reads a YAML 1.2 file.
 
@@ -45,6 +42,8 @@ def read(path: Path) -> Document:
             recursion).
     """
     text = read_text(path)
+    if path.suffix == ".py":
+        raise InputError("is a Python file", where=str(path), fix="give the matrix file, whose workload names it")
     return parse(text, lambda line: f"{path}:{line + 1}", str(path))
 
 
@@ -90,7 +89,7 @@ def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
         raise InputError(
             f"is not YAML: {error.problem or error.context}",
             where=line_place(mark.line) if mark else place,
-            fix=PYTHON if Path(place).suffix == ".py" else _fix(str(error.problem)),
+            fix=_fix(str(error.problem)),
         ) from error
     except RecursionError as error:
         raise InputError("is nested too deeply", where=place) from error

@@ -585,6 +585,14 @@ def test_presets_that_are_no_mapping_of_fields_are_one_message(
     )
 
 
+def test_a_python_file_in_place_of_a_matrix_is_told_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_model.py").write_text("import torch\nx = [\n")
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(app, ["run", "my_model.py", "--dry-run"])
+    assert done.exit_code == 2
+    assert done.stderr == "bench: my_model.py: is a Python file\n  give the matrix file, whose workload names it\n"
+
+
 def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() -> None:
     """A class that takes its constructor from one of C's: Python cannot say what it takes."""
 
