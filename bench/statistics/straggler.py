@@ -4,7 +4,8 @@
 step. Each rank is looked at as a whole and in each phase. A straggler costs more than `SHARE` of the step and is late
 in at least `USUAL` of the steps, in the whole step or in one and the same phase. If no rank were slower than another,
 each of R ranks would be late with a probability of at most 1/R; a straggler is late so often that chance explains it
-with a probability of at most `CHANCE` for all ranks and phases together (binomial tail, Bonferroni). The rule counts
+with a probability of at most `CHANCE` for all ranks and phases together (binomial tail, Bonferroni), if steps are
+independent. The rule counts
 steps and uses no variance.
 
 *Why a step must be late by a share.* Steps that follow each other are not independent: other work on the machine slows
@@ -36,7 +37,7 @@ CHANCE = Fraction(1, 100)
 FEWEST = 10
 """Steps without which no rank is named, however many ranks there are: other work may slow one rank for a second."""
 ENOUGH = 20
-"""Steps with which a straggler among two ranks may be late in two steps less than all."""
+"""Steps to ask for: two disturbed ones of these hide no straggler of two ranks."""
 
 RankWork = Mapping[str, Sequence[float]]
 """One rank's own work: seconds of each step, by phase."""

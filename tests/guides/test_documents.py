@@ -189,6 +189,10 @@ def test_a_word_that_is_not_a_guide_names_the_guides_that_explain_it() -> None:
     done = CliRunner().invoke(app, ["guide", "straggler"])
     assert done.exit_code == 2
     assert "  'straggler' is mentioned in: measuring" in done.stderr
+    oom = CliRunner().invoke(app, ["guide", "oom"]).stderr  # which is in headroom, too
+    assert "troubleshooting" in oom.splitlines()[-1]
+    assert "search" not in oom.splitlines()[-1]
+    assert "mentioned" not in CliRunner().invoke(app, ["guide", "to"]).stderr
 
 
 def test_every_guide_that_is_mentioned_exists() -> None:

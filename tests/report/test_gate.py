@@ -91,11 +91,10 @@ def test_a_phase_whose_waiting_is_unknown_is_left_out() -> None:
     assert {phase.name for phase in found.phases if phase.own_s} == set(known)
     (doubt,) = doubts(summarize([stored.model_copy(update={"outcome": world(*ranks)})]))
     assert "the others wait at most 100 ms a step for it" in doubt.reason  # it may be ahead in backward
-    (loader,) = [
-        gate([each.model_copy(update={"own_work_s": {"forward": each.own_work_s["forward"]}}) for each in ranks])
-    ]
-    assert loader
-    assert loader.words == "no single rank in forward"
+    forward = [each.model_copy(update={"own_work_s": {"forward": each.own_work_s["forward"]}}) for each in ranks]
+    alike = gate(forward)
+    assert alike
+    assert alike.words == "no single rank in forward"
 
 
 def test_a_straggler_of_any_launch_is_named_with_the_launch() -> None:

@@ -40,8 +40,8 @@ def own_work(summary: Summary) -> Table:
             f" own work. Phases that take less than {percent(SHORT)} of the step on every rank are left out.",
             f"A straggler costs more than {percent(SHARE)} of the step. In at least {percent(USUAL)} of the steps, its"
             " own work exceeds that of every other rank by more than this share, in the whole step or in one and the"
-            f" same phase. Chance names a rank in at most {percent(float(CHANCE))} of windows. Rows to doubt names the"
-            " straggler. Two ranks that are equally slow hide each other: look for them in this table.",
+            f" same phase. If steps are independent, chance names a rank in at most {percent(float(CHANCE))} of"
+            " windows. Rows to doubt names the straggler. Two slow ranks hide each other: look for them in this table.",
             *left_out,
         ),
     )
