@@ -16,6 +16,8 @@ _PREFIX = re.compile(r"^\[(?:default|rank)\d+\]:\s?", re.MULTILINE)
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Interrupt)\b")
 _LAUNCHERS = re.compile(r"\b(?:ChildFailedError|CalledProcessError)\b")
 """A launcher's own error, after that of its rank."""
+_ABORT = re.compile(r"^(?:terminate called .*(?:\n +what\(\): .*)?|FATAL: .*|Fatal Python error: .*)$", re.MULTILINE)
+"""What libstdc++, glibc and Python say before they abort (SIGABRT)."""
 _UNDER_LIMIT = line(r"could not create a primitive$|can't start new thread$|Resource temporarily unavailable$")
 """What says under a memory limit that memory ran out, and may mean another fault without one."""
 _FAULTS: tuple[tuple[Fault, re.Pattern[str]], ...] = (
@@ -45,8 +47,8 @@ def failure(end: ScriptEnd, no_figures: str, killer: str | None = None) -> Oom |
         return Failed(fault="ended", rank=None, phase=None, reason=no_figures, evidence=said or None)
     fault: Fault = "killed" if end.signal else "error"
     fault = next((name for name, words in _FAULTS if words.search(log)), fault)
-    last = said.splitlines()[-1:]
-    reason = f"{end.how}: {last[0][:500]}" if last and not end.signal else end.how
+    last = _ABORT.findall(log)[:1] if end.signal else said.splitlines()[-1:]
+    reason = f"{end.how}: {' '.join(last[0].split())[:500]}" if last else end.how
     return Failed(fault=fault, rank=end.rank, phase=None, reason=reason, evidence=said or None)
 
 

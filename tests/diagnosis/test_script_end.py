@@ -19,6 +19,10 @@ train.py FAILED
 """
 ALLOCATOR = "[enforce fail at alloc_cpu.cpp:117] . DefaultCPUAllocator: can't allocate memory: you tried 9 bytes"
 ABORT = "terminate called after throwing an instance of 'std::bad_alloc'\n"
+LOST = "epoch 1\nterminate called without an active exception\nE1125 torch/distributed/elastic: failed (exitcode: -6)\n"
+THROWN = (
+    "terminate called after throwing an instance of 'gloo::EnforceNotMet'\n  what():  [enforce fail]\nE1125 failed\n"
+)
 CUDA = "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of"
 
 
@@ -55,6 +59,8 @@ def test_memory_ran_out(ended: ScriptEnd, source: str) -> None:
         (end("OSError: [Errno 28] No space left on device"), "disk", "No space left"),
         (end("RuntimeError: EADDRINUSE, address already in use"), "rendezvous", "EADDRINUSE"),
         (end("x", "killed by SIGKILL", signal="SIGKILL"), "killed", "killed by SIGKILL"),
+        (end(LOST, "killed by SIGABRT", signal="SIGABRT"), "killed", "SIGABRT: terminate called without an active exc"),
+        (end(THROWN, "killed by SIGABRT", signal="SIGABRT"), "killed", "what(): [enforce fail]"),
         (end("", "exit code 3"), "error", "exit code 3"),
         (end("done", None), "ended", "none"),
         (end("the word MemoryError in a sentence, and out of memory"), "error", "exit code 1: the word"),

@@ -34,3 +34,4 @@ if accelerator.is_main_process:
     mean_s = sum(times_s[args.warmup :]) / args.steps
     with open(args.out, "w") as file:
         json.dump({"step": {"mean_s": mean_s}, "world": accelerator.num_processes}, file)
+accelerator.end_training()
