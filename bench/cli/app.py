@@ -81,7 +81,10 @@ def _errors_for_people() -> Iterator[None]:
     except OSError as error:
         where = str(error.filename) if error.filename else None
         _print_error(InputError(error.strerror or str(error), where=where))
+        from bench.cli.printing import flush_stdout
         from bench.store import jobs
+
+        flush_stdout()
 
         raise typer.Exit(2 if jobs.this_job() is None else 1) from error  # the node's fault, not that of the matrix
     except Exception as error:

@@ -41,6 +41,14 @@ def forget_stdout() -> None:
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
+def flush_stdout() -> None:
+    """Write what is printed and not yet written, or drop it where it cannot be: Python would say so as it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        forget_stdout()
+
+
 def print_report(report: "Report", to: "Console") -> None:
     """Print the main tables: aligned on a terminal, as markdown elsewhere."""
     from bench.report.render import markdown, terminal

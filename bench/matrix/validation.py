@@ -130,8 +130,14 @@ def _model_in(annotation: Any) -> type[BaseModel] | None:
     return next((model for inner in get_args(annotation) if (model := _model_in(inner))), None)
 
 
-def check_names(given: Mapping[str, object], key: Key, allowed: Sequence[str], places: Places) -> None:
-    """Raises InputError for the first name that is not allowed."""
+def check_names(
+    given: Mapping[str, object],
+    key: Key,
+    allowed: Sequence[str],
+    places: Places,
+    hint: Callable[[str], str | None] = lambda _: None,
+) -> None:
+    """Raises InputError for the first name that is not allowed. ``hint`` may suggest a fix for it."""
     for name in given:
         if name not in allowed:
             raise InputError(
@@ -139,5 +145,5 @@ def check_names(given: Mapping[str, object], key: Key, allowed: Sequence[str], p
                 where=place_of(places, (*key, name)),
                 field=dotted((*key, name)),
                 allowed=allowed,
-                fix=near_miss(name, allowed),
+                fix=hint(name) or near_miss(name, allowed),
             )

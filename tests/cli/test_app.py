@@ -110,11 +110,12 @@ def test_a_group_without_a_command_prints_its_help_in_lines() -> None:
     assert "\nCommands:\n  collectives" in done.output
 
 
-def test_a_full_disk_behind_stdout_is_one_message(tmp_path: Path) -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_full_disk_behind_stdout_is_one_message(tmp_path: Path, unbuffered: str) -> None:
     with open("/dev/full", "w") as full:
         for arguments in (["--help"], ["--version"], ["run", "--help"]):
             command = [sys.executable, "-m", "bench.cli", *arguments]
-            environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+            environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": unbuffered}
             done = subprocess.run(
                 command, cwd=tmp_path, env=environment, stdout=full, stderr=subprocess.PIPE, text=True, check=False
             )

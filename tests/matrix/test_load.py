@@ -129,6 +129,13 @@ def test_aliases_are_read(load_text: Callable[..., Matrix]) -> None:
     assert len(expand(matrix, CPU)) == 2
 
 
+def test_a_setting_of_the_run_is_no_axis(load_text: Callable[..., Matrix]) -> None:
+    with pytest.raises(InputError) as refusal:
+        load_text("matrix: {backend: ddp, num_processes: [1, 2]}\n")
+    assert refusal.value.fix is not None
+    assert refusal.value.fix.startswith("set it under `launch:`")
+
+
 def test_choices_are_axes_of_the_file(load_text: Callable[..., Matrix]) -> None:
     text = "matrix: {backend: [ddp, fsdp], batch: [1, 2]}\ninclude: [{backend: ddp, preset: tiny}]\n"
     matrix = load_text(text + "choices: [backend, preset]\n")

@@ -36,6 +36,7 @@ def test_a_child_has_nvml_opened_anew(driver: Driver, tmp_path: Path, monkeypatc
 
 def test_a_server_whose_child_torch_would_refuse_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a slice of a GPU, torch asks CUDA and not NVML whether there is a device, as soon as accelerate asks it."""
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)  # an earlier test may have had torch ask CUDA
     assert _unforkable(started_threads=False) is None
     server = os.getpid()
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: os.getpid() != server)
@@ -43,5 +44,6 @@ def test_a_server_whose_child_torch_would_refuse_does_not_fork(monkeypatch: pyte
 
 
 def test_a_server_in_which_another_library_uses_cuda_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
     monkeypatch.setattr("bench.runner.server.gpus.initialized", lambda: True)
     assert "other than torch initializes CUDA" in str(_unforkable(started_threads=False))
