@@ -92,7 +92,7 @@ perf-plan-search: install ## What a plan is worth to a search: ten cells with a 
 	MALLOC_MMAP_THRESHOLD_=65536 $(BIN)/python tests/perf/plan_search.py --log plan_search.jsonl --table plan_search.md
 
 perf-stragglers: install ## Whether bench names planted stragglers on this machine, and no others
-	$(BIN)/python tests/perf/straggler_trials.py
+	$(BIN)/python tests/perf/straggler_trials.py --table reports/straggler_trials.md
 
 soak: install ## Whether a thousand attempts on one pair of rank servers leave them as they were (half an hour)
 	$(BIN)/python tests/perf/soak.py

@@ -37,6 +37,7 @@ def main() -> None:
     parser.add_argument("--clean", type=int, default=20, help="runs without a straggler")
     parser.add_argument("--planted", type=int, default=3, help="runs of each planted straggler")
     parser.add_argument("--backends", default="ddp,fsdp,zero2")
+    parser.add_argument("--table", type=Path, help="Markdown file to write, such as reports/straggler_trials.md.")
     arguments = parser.parse_args()
     backends = arguments.backends.split(",")
     counts: Counter[tuple[str, str, str]] = Counter()
@@ -47,9 +48,25 @@ def main() -> None:
         for backend, named in trial(workload, backends):
             print(f"  {backend:8} {named}", flush=True)
             counts[plant, backend, AMOUNT.sub("", named)] += 1
-    print("\nplanted in rank 1, backend: gated by, times")
-    for (plant, backend, named), times in sorted(counts.items()):
-        print(f"{plant}, {backend}: {named}, {times}")
+    text = table(counts)
+    print(f"\n{text}")
+    if arguments.table:
+        arguments.table.write_text(text)
+
+
+def table(counts: Counter[tuple[str, str, str]]) -> str:
+    lines = [
+        "# Are stragglers named, and no others?",
+        "",
+        "Made by `make perf-stragglers` (tests/perf/straggler_trials.py) on two ranks that share two cores. Each run"
+        f" has new ranks and {MEASURE['phase_steps']} phase steps. Nothing is planted into the bundled policy `tiny`;"
+        " the rest is planted into rank 1 of a small workload.",
+        "",
+        "| planted | backend | gated by | runs |",
+        "| --- | --- | --- | ---: |",
+        *(f"| {plant} | {backend} | {named} | {times} |" for (plant, backend, named), times in sorted(counts.items())),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def trial(workload: dict[str, object], backends: list[str]) -> Iterator[tuple[str, str]]:

@@ -11,11 +11,18 @@ from bench.units import ms
 def ranks(summary: Summary) -> Table:
     """One row per result that bench measured, with one value a rank in each column."""
     columns = [
-        Column[Sampled]("slowest", lambda measured: measured.slowest.name),
         Column[Sampled]("step ms", lambda measured: ", ".join(map(ms, measured.step_time_s_per_rank))),
         *(Column[Sampled](header, partial(_peaks, kind)) for kind, header in memory_kinds(summary).items()),
     ]
-    return details_of(summary, "Ranks", columns, notes=("One value for each rank, rank 0 first.",))
+    return details_of(
+        summary,
+        "Ranks",
+        columns,
+        notes=(
+            "One value for each rank, rank 0 first. Ranks wait for each other in every step, so their step times"
+            ' do not show a straggler: "Steps" names the rank that gates the step.',
+        ),
+    )
 
 
 def _peaks(kind: MemoryKind, measured: Sampled) -> str:
