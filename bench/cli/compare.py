@@ -71,7 +71,7 @@ def compare(
     regressions = [] if threshold is None else compare_tables.regressions(two, threshold) + _lost(runs[1])
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
-    if regressions and disturbed is not None:
+    if threshold is not None and two.slower(threshold) and disturbed is not None:
         typer.echo(disturbed, err=True)
     for question in compare_tables.open_questions(two, threshold) if threshold is not None else ():
         typer.echo(question, err=True)
