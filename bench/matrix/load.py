@@ -162,8 +162,8 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     workload = workload_choice.workload_of(file, places)
     check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
     names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
-    check_names(file.matrix, ("matrix",), names, places, file.section_of)
-    check_names(file.defaults, ("defaults",), names, places, file.section_of)
+    check_names(file.matrix, ("matrix",), names, places, file.fix_for_axis)
+    check_names(file.defaults, ("defaults",), names, places, file.fix_for_axis)
     for section, entries in (("exclude", file.exclude), ("include", file.include)):
         for index, entry in enumerate(entries):
             check_names(entry, (section, index), names, places)

@@ -144,11 +144,11 @@ class MatrixFile(Frozen):
         return [batch for batch in self.values_of("batch") if batch != "probe"]
 
     @classmethod
-    def section_of(cls, name: str) -> str | None:
+    def fix_for_axis(cls, name: str) -> str | None:
         """A fix for an axis that is a setting of the whole run, such as ``num_processes``."""
         for section, field in cls.model_fields.items():
             if name in getattr(field.annotation, "model_fields", ()):
-                return f"set it under `{section}:`; for several values, make a run of each, and `bench compare` them"
+                return f"set it under `{section}:`; for several values, make a run of each, and `bench report` them all"
         return None
 
     def values_of(self, axis: str) -> list[JsonValue]:
