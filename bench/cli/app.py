@@ -85,7 +85,6 @@ def _errors_for_people() -> Iterator[None]:
         from bench.store import jobs
 
         flush_stdout()
-
         raise typer.Exit(2 if jobs.this_job() is None else 1) from error  # the node's fault, not that of the matrix
     except Exception as error:
         # typer's own message about an option; without a subcommand, the message is the whole help
