@@ -285,9 +285,8 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec", shared_bytes: in
 
 
 def _capacity_bytes(cell: "Cell", forecast: "Forecast | None", spec: "DeviceSpec", shared_bytes: int | None) -> int:
-    """What one rank may use. On a GPU, a memory limit counts torch's own memory alone."""
+    """What one rank may use."""
     own = spec.memory_bytes if shared_bytes is None else shared_bytes // cell.ranks_per_node
     if cell.memory_limit_bytes is None:
         return own
-    outside = 0 if forecast is None or forecast.device == "cpu" else forecast.allowance_bytes
-    return min(own, cell.memory_limit_bytes + outside)
+    return min(own, cell.memory_limit_bytes + (forecast.beside_limit_bytes if forecast else 0))

@@ -77,6 +77,11 @@ class Forecast(Frozen):
     operators: Count | None = None
     """Their calls."""
 
+    @property
+    def beside_limit_bytes(self) -> int:
+        """Of the allowance, what a memory limit does not count: on a GPU, it counts torch's own memory alone."""
+        return 0 if self.device == "cpu" else self.allowance_bytes
+
     def line(self, batch: int) -> Line:
         """The moment of the peak."""
         return max(self.lines, key=lambda line: line.at(batch))

@@ -11,10 +11,11 @@ from pydantic import JsonValue
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Regime, later_defaults
+from bench.records.leaves import differing_keys
 from bench.records.outcome import Ok, Result
 from bench.records.sources import differing
-from bench.report.conditions import disturbances
-from bench.report.differences import Cells, differing_keys
+from bench.report.conditions import disturbances_of
+from bench.report.differences import Cells
 from bench.report.launches import merged
 from bench.report.naming import row_name
 from bench.report.pairs import Changed, OnlyInOne, Pair, Space, TwoRuns
@@ -177,10 +178,7 @@ def _sources_apart(base: Launches, head: Launches) -> tuple[str, ...]:
 
 def _disturbed(one: Launches, other: Launches) -> str:
     """What disturbed ``one``, if nothing disturbed ``other``: a sentence without its subject, or nothing."""
-    ours, theirs = (
-        [words for run in launches if run.conditions for words in disturbances(run.conditions)]
-        for launches in (one, other)
-    )
+    ours, theirs = (disturbances_of(run.conditions for run in launches) for launches in (one, other))
     return ours[0] if ours and not theirs else ""
 
 

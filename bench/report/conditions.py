@@ -1,6 +1,6 @@
 """What disturbed an attempt: other processes, swapping, a throttled GPU; and a full disk. Sentences. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from bench.records.conditions import Conditions, GpuConditions
 from bench.units import GIB, gib, percent
@@ -28,6 +28,11 @@ def disturbances(conditions: Conditions) -> Iterator[str]:
         yield f"{gib(conditions.swapped_bytes)} GiB were swapped during the attempt."
     for index, gpu in enumerate(conditions.gpus):
         yield from (f"GPU {index} {disturbance}" for disturbance in _of_gpu(gpu))
+
+
+def disturbances_of(launches: Iterable[Conditions | None]) -> list[str]:
+    """Those of all launches, in their order."""
+    return [words for conditions in launches if conditions for words in disturbances(conditions)]
 
 
 def short_of_disk(conditions: Conditions) -> Iterator[str]:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.records.cell import Cell
+from bench.records.leaves import same
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
@@ -104,17 +105,6 @@ def fields_in_words(fields: Sequence[str], one: Mapping[str, JsonValue], other: 
     return ", ".join(
         name if (name in one) == (name in other) else f"{name} (known of one side alone)" for name in fields
     )
-
-
-def same(one: JsonValue, other: JsonValue) -> bool:
-    """Whether two values are equal as JSON: in Python ``1 == True``."""
-    if type(one) is not type(other):
-        return False
-    if isinstance(one, dict) and isinstance(other, dict):
-        return one.keys() == other.keys() and all(same(value, other[name]) for name, value in one.items())
-    if isinstance(one, list) and isinstance(other, list):
-        return len(one) == len(other) and all(map(same, one, other))
-    return one == other
 
 
 def contract_key(contract: Mapping[str, JsonValue], *, without: frozenset[str] = frozenset()) -> str:

@@ -1,12 +1,10 @@
-"""The fields in which two cells differ. Pure."""
+"""How a cell differs from the most similar one of others. Pure."""
 
 import json
 from collections.abc import Iterable
 
-from pydantic import JsonValue
-
 from bench.records.cell import Cell
-from bench.report.contract import same
+from bench.records.leaves import differing_keys, flat
 
 
 class Cells:
@@ -25,23 +23,3 @@ class Cells:
             f"{field} {json.dumps(after.get(field))} instead of {json.dumps(before.get(field))}"
             for field in differing_keys(before, after)
         )
-
-
-def flat(content: JsonValue, path: str = "") -> dict[str, JsonValue]:
-    """Leaves of nested objects by their dotted path."""
-    if not isinstance(content, dict) or not content:
-        return {path: content}
-    return {
-        name: leaf
-        for key, value in content.items()
-        for name, leaf in flat(value, f"{path}.{key}" if path else key).items()
-    }
-
-
-def differing_keys(one: dict[str, JsonValue], other: dict[str, JsonValue]) -> list[str]:
-    """Keys whose values are not the same. A missing value is not the same as null."""
-    return [
-        key
-        for key in dict.fromkeys([*one, *other])
-        if (key in one) != (key in other) or not same(one.get(key), other.get(key))
-    ]

@@ -5,8 +5,9 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from bench.records.leaves import same
 from bench.records.outcome import Result
-from bench.report.contract import same, train_of
+from bench.report.contract import train_of
 from bench.report.rows import CellRows
 
 

@@ -10,7 +10,8 @@ from itertools import islice
 
 from pydantic import JsonValue
 
-from bench.report.contract import OBSERVED, contract_key, same, unlike_fields
+from bench.records.leaves import same
+from bench.report.contract import OBSERVED, contract_key, unlike_fields
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.statistics.launches import Reach, mean_reach
 from bench.statistics.verdict import RateRatio, rate_ratio

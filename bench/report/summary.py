@@ -211,7 +211,8 @@ def _reason(result: Result) -> str | None:
         case _:
             reason = outcome.reason
     if isinstance(outcome, Failed) and outcome.fault != "error":
-        reason = f"{outcome.fault.replace('_', ' ')}: {reason}"
+        fault = outcome.fault.replace("_", " ")
+        reason = reason if outcome.reason.startswith(fault) else f"{fault}: {reason}"
     return reason if result.retried is None else f"second try, {reason} (first try: {result.retried})"
 
 

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from pydantic import JsonValue
 
 from bench.records.cell import Attempt
+from bench.records.leaves import same
 from bench.records.outcome import KINDS, Result
 from bench.records.until import Width
-from bench.report.contract import same
 from bench.report.speedup import SpeedUp, compare_axis
 from bench.report.summary import summarize
 

@@ -56,9 +56,9 @@ def off(prior: Prior, seen: Iterable[Observation]) -> float | None:
 
 
 def prior_of(forecast: Forecast, hardware: Hardware) -> Prior:
-    """Shares of what a rank may use. On a GPU, a memory limit counts torch's own memory alone."""
+    """Shares of what a rank may use."""
     limit_bytes = forecast.cell.memory_limit_bytes
-    outside_bytes = 0 if limit_bytes and forecast.device == "cuda" else forecast.allowance_bytes
+    outside_bytes = forecast.allowance_bytes - (forecast.beside_limit_bytes if limit_bytes else 0)
     capacity_bytes = limit_bytes or hardware.memory_bytes
     return Prior(
         tuple(

@@ -1,10 +1,8 @@
 """What a sweep finds in its folder before it starts, in sentences."""
 
 import json
-from collections.abc import Iterator
 
-from pydantic import JsonValue
-
+from bench.records.leaves import differing_keys, flat
 from bench.records.sources import named
 from bench.sweep.reuse import RERUN_KINDS
 from bench.sweep.sweep import Sweep
@@ -29,23 +27,16 @@ def _other_settings(sweep: Sweep) -> list[str]:
         cell = planned.get(json.dumps(result.axes))
         if cell is not None and cell.id != result.attempt.cell.id:
             n_results += 1
-            stored, asked = (one.model_dump(mode="json") for one in (result.attempt.cell, cell))
-            differing |= dict.fromkeys(_differing(stored, asked))
+            stored, now = (flat(one.model_dump(mode="json")) for one in (result.attempt.cell, cell))
+            differing |= dict.fromkeys(
+                f"{name} {json.dumps(stored.get(name))}, now {json.dumps(now.get(name))}"
+                for name in differing_keys(stored, now)
+            )
     if not n_results:
         return []
     has, stays, it = ("has", "stays", "it") if n_results == 1 else ("have", "stay", "them")
     words = f"{counted(n_results, 'stored result')} {has} other settings ({', '.join(differing)})"
     return [f"{words} and {stays} in the report: the same settings resume {it}"]
-
-
-def _differing(stored: dict[str, JsonValue], asked: dict[str, JsonValue], path: str = "") -> Iterator[str]:
-    """``measure.steps 30, now 5`` for each field that is not the same."""
-    for name, value in stored.items():
-        now = asked.get(name)
-        if isinstance(value, dict) and isinstance(now, dict):
-            yield from _differing(value, now, f"{path}{name}.")
-        elif value != now:
-            yield f"{path}{name} {json.dumps(value)}, now {json.dumps(now)}"
 
 
 def _failed(sweep: Sweep) -> list[str]:

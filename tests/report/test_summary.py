@@ -87,6 +87,12 @@ def test_memory_is_unknown_when_one_ranks_is() -> None:
     assert found.capacity_share_rank_max is None
 
 
+def test_ranks_of_several_nodes_name_their_nodes() -> None:
+    on_nodes = [one.model_copy(update={"node": f"n{number}"}) for number, one in enumerate((rank(0), rank(1)), 1)]
+    assert "| n1, n2 |" in rendered([result(world(*on_nodes))])
+    assert "| node |" not in rendered([result(world(rank(0), rank(1)))])
+
+
 def test_phases_are_those_of_the_slowest_rank_of_the_phase_window() -> None:
     slow = (0.01, 0.02, 0.06, 0.01, 0.01, 0.005, 0.005)
     found = measured(world(rank(0, (0.2, 0.2), totals_s=(0.1, 0.1)), rank(1, (0.1, 0.1), phases_s=slow)))
@@ -220,6 +226,13 @@ def test_a_rank_that_nobody_knows_is_not_named() -> None:
         "nan loss: in measure: the loss is nan",
         "in bwd: out of memory",
     ]
+
+
+def test_a_fault_is_not_said_twice() -> None:
+    killed = result(Failed(fault="killed", rank=1, phase=None, reason="killed by SIGABRT in collate (train.py:8)"))
+    lost = result(Failed(fault="ended", rank=1, phase=None, reason="rank 1 left neither a result nor an error"))
+    assert summarize([killed]).rows[0].reason == "killed by SIGABRT in collate (train.py:8)"
+    assert summarize([lost]).rows[0].reason == "ended: rank 1 left neither a result nor an error"
 
 
 def test_of_many_rows_the_details_are_those_of_each_cells_peak() -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from bench.errors import one_line
 from bench.records.sources import named
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN
-from bench.report.conditions import disturbances
+from bench.report.conditions import disturbances_of
 from bench.report.naming import short_reason
 from bench.report.pairs import Changed, OnlyInOne, Pair, TwoRuns
 from bench.report.rows import Row
@@ -50,7 +50,7 @@ def disturbed(runs: TwoRuns) -> str | None:
     """Which attempts the machine disturbed, of each run; None where it disturbed none."""
     told = []
     for name, rows in (("base", [pair.base for pair in runs.pairs]), ("head", [pair.head for pair in runs.pairs])):
-        each = [[words for one in row.each if one.conditions for words in disturbances(one.conditions)] for row in rows]
+        each = [disturbances_of(one.conditions for one in row.each) for row in rows]
         if found := [words[0].rstrip(".") for words in each if words]:
             told.append(f"{len(found)} of {counted(len(rows), 'attempt')} of {name}, such as: {found[0]}")
     return f"Disturbed, which may be why steps differ: {'; '.join(told)}." if told else None

@@ -1,16 +1,18 @@
-"""Mean step and peak memory of every rank."""
+"""Node, mean step and peak memory of every rank."""
 
 from functools import partial
 
 from bench.report.rows import Sampled, Summary
 from bench.report.tables.raw_matrix import MemoryKind, details_of, memory_kinds, peak_of_rank
 from bench.report.tables.table import Column, Table
-from bench.units import ms
+from bench.units import UNKNOWN, ms
 
 
 def ranks(summary: Summary) -> Table:
     """One row per result that bench measured, with one value a rank in each column."""
+    measured = [row.measured for row in summary.rows if isinstance(row.measured, Sampled)]
     columns = [
+        *([Column[Sampled]("node", _nodes)] if any(rank.node for one in measured for rank in one.ranks) else []),
         Column[Sampled]("step ms", lambda measured: ", ".join(map(ms, measured.step_time_s_per_rank))),
         *(Column[Sampled](header, partial(_peaks, kind)) for kind, header in memory_kinds(summary).items()),
     ]
@@ -23,6 +25,10 @@ def ranks(summary: Summary) -> Table:
             ' do not show a straggler: "Steps" names the rank that gates the step.',
         ),
     )
+
+
+def _nodes(measured: Sampled) -> str:
+    return ", ".join(rank.node or UNKNOWN for rank in measured.ranks)
 
 
 def _peaks(kind: MemoryKind, measured: Sampled) -> str:

@@ -9,10 +9,10 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from bench.records.cell import Regime
+from bench.records.leaves import flat
 from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import RankOk
 from bench.records.verdict import Probe
-from bench.report.differences import flat
 from bench.report.naming import batch_of, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Rank, Row, Sampled
 from bench.report.sources import Newest, newest_sources
