@@ -50,7 +50,7 @@ NEVER = {
     "ReservationDeleted": "the reservation does not exist any more",
     "ReservationInvalid": "the reservation does not exist, or you may not use it",
 }
-"""Reasons with which a job waits for ever, unless somebody changes the job or the cluster."""
+"""Reasons with which a job waits forever, unless somebody changes the job or the cluster."""
 NODES_AWAY = ("PartitionConfig", "PartitionNodeLimit", "BadConstraints")
 """Those of them with which a job also waits while nodes are down or drained."""
 _MISLEADS = re.compile(
