@@ -186,6 +186,7 @@ def _collect(
         untils=report_files.untils(stores),
         forecasts=forecasts,
         matrices=report_files.matrices(results, [matrix.arguments for matrix in matrices.values()]),
+        last=report_files.last_commands(dict(zip(names, stores, strict=True))),
     )
 
 

@@ -145,9 +145,9 @@ class MatrixFile(Frozen):
 
     @classmethod
     def fix_for_axis(cls, name: str) -> str | None:
-        """A fix for an axis that is a setting of the whole run, such as ``num_processes``."""
+        """A fix for an axis that is a setting of the whole run: ``num_processes``, or ``launch.num_processes``."""
         for section, field in cls.model_fields.items():
-            if name in getattr(field.annotation, "model_fields", ()):
+            if name.removeprefix(f"{section}.") in getattr(field.annotation, "model_fields", ()):
                 return f"set it under `{section}:`; for several values, make a run of each, and `bench report` them all"
         return None
 

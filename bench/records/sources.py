@@ -2,8 +2,22 @@
 
 from collections.abc import Iterable, Mapping
 
+from bench.records.base import Frozen
+
 Sources = dict[str, str]
 """Twelve hex digits of the content's SHA-256, by path below the folder that Python imports from."""
+
+
+class LastCommand(Frozen):
+    """The last command that measured in a run's folder; also one that kept all results of earlier sources."""
+
+    at: str
+    """ISO 8601, UTC."""
+    workload: str
+    command: tuple[str, ...] = ()
+    """Of a script."""
+    sources: Sources
+    """What its ranks ran, or would have run."""
 
 
 def differing(one: Mapping[str, str], other: Mapping[str, str]) -> tuple[str, ...]:

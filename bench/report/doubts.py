@@ -103,7 +103,7 @@ def _second_try(row: Row) -> Iterator[str]:
 
 def _stale(row: Row) -> Iterator[str]:
     if row.stale:
-        yield f"made by other sources than the newest result of its workload: {short_reason(named(row.stale))}."
+        yield f"made by other sources than the newest of its workload: {short_reason(named(row.stale))}."
 
 
 def _failed_launches(row: Row) -> Iterator[str]:

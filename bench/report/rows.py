@@ -214,7 +214,7 @@ class Row:
     accelerators: tuple[str, ...] = ()
     """Name of each GPU of the machine."""
     stale: tuple[str, ...] = ()
-    """Source files that differ from those of the newest result of its workload."""
+    """Source files that differ from the newest of its workload."""
     launch: int = 1
     """Its number, of the row of a single launch."""
     launches: tuple["Row", ...] = ()

@@ -5,6 +5,7 @@ import signal
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from datetime import UTC, datetime
 from importlib.machinery import PathFinder
 from pathlib import Path
 
@@ -25,6 +26,7 @@ from bench.records.base import Device
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
+from bench.records.sources import LastCommand, Sources
 from bench.records.verdict import Goal
 from bench.store import calibrations
 from bench.store import plans as kept
@@ -75,8 +77,15 @@ def opened(
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
-    text = None if keep_matrix else matrix.text()
-    with store.open(record, [plan.cell for plan in plans], text, shared=share is not None):
+    text, of_ranks = None if keep_matrix else matrix.text(), _sources(matrix)
+    script = plans[0].cell.script
+    last = LastCommand(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        workload=plans[0].cell.workload,
+        command=script.command if script else (),
+        sources=of_ranks,
+    )
+    with store.open(record, [plan.cell for plan in plans], text, shared=share is not None, last=last):
         if learnt := calibrations.newest(record, calibrations.folder()):
             store.keep_calibration(learnt)
         context = Context(
@@ -91,7 +100,9 @@ def opened(
         )
         with closing(LAUNCHERS["script" if scripted else isolation](context)) as executor:
             priors = Priors(plans, hardware, matrix.workload_folder, progress.waiting)
-            sweep = _sweep(matrix, plans, record, store, executor, progress, rerun, keep_stale, limits, share, priors)
+            sweep = _sweep(
+                matrix, plans, of_ranks, record, store, executor, progress, rerun, keep_stale, limits, share, priors
+            )
             if any(sweep.reuse.is_stale(result) for plan in plans for result in store.of_cell(plan.cell)):
                 kept.forget(folder)
             yield sweep
@@ -113,7 +124,7 @@ def stored(
     hardware = run.machine.hardware
     assert isinstance(hardware, Hardware)
     executor = OwnLaunch(hardware)  # starts nothing by itself
-    return _sweep(matrix, plans, run.machine, store, executor, progress, None, keep_stale)
+    return _sweep(matrix, plans, _sources(matrix), run.machine, store, executor, progress, None, keep_stale)
 
 
 def is_finished(sweep: Sweep) -> bool:
@@ -130,6 +141,7 @@ def _has_other_goals(store: Store, plans: Sequence[CellPlan], goal: Goal) -> boo
 def _sweep(
     matrix: Matrix,
     plans: Sequence[CellPlan],
+    of_ranks: Sources,
     record: Machine,
     store: Store,
     executor: Executor,
@@ -140,14 +152,13 @@ def _sweep(
     share: Share | None = None,
     priors: Priors | None = None,
 ) -> Sweep:
-    script = matrix.command
     return Sweep(
         plans=plans,
         goal=matrix.probe,
         units=workload_of(matrix).units,
         workload_folder=matrix.workload_folder,
         workload_place=place_of(matrix.places, ("workload", "name")),
-        sources=sources.of(matrix.workload.name) if script is None else sources.of_script(Path(matrix.folder), script),
+        sources=of_ranks,
         machine=record,
         limits=limits or Limits(matrix.launch.attempt_timeout_s, matrix.launch.hang_after_s),
         rerun=rerun,
@@ -159,6 +170,11 @@ def _sweep(
         progress=progress,
         beside=Sampler(store.root),
     )
+
+
+def _sources(matrix: Matrix) -> Sources:
+    script = matrix.command
+    return sources.of(matrix.workload.name) if script is None else sources.of_script(Path(matrix.folder), script)
 
 
 def _check_not_hidden(folder: Path) -> None:

@@ -43,8 +43,12 @@ def test_an_edited_workload_is_measured_again(bench: Bench) -> None:
     assert bench.results() == first
     base = folder / "toy_base.py"
     base.write_text(base.read_text().replace("torch.tanh", "torch.sigmoid"))
-    assert "2 stored results were made by other sources (toy_base.py changed): kept" in run("--keep-stale")
+    kept = run("--keep-stale")
+    assert "2 stored results were made by other sources (toy_base.py changed): kept, and marked in the report" in kept
     assert bench.results() == first
+    written = (bench.folder / "run" / "report.md").read_text()
+    for shown in (kept, written, bench("show", "num_cams=1", bench.folder / "run")):
+        assert "2 (stale)" in shown
     one = run("--select", "num_cams=1")
     assert "1 stored result was made by other sources (toy_base.py changed): measured again; --keep-stale keeps" in one
     by_cams = {result.axes["num_cams"]: result for result in bench.results()}

@@ -129,9 +129,10 @@ def test_aliases_are_read(load_text: Callable[..., Matrix]) -> None:
     assert len(expand(matrix, CPU)) == 2
 
 
-def test_a_setting_of_the_run_is_no_axis(load_text: Callable[..., Matrix]) -> None:
+@pytest.mark.parametrize("name", ["num_processes", "launch.num_processes"])
+def test_a_setting_of_the_run_is_no_axis(load_text: Callable[..., Matrix], name: str) -> None:
     with pytest.raises(InputError) as refusal:
-        load_text("matrix: {backend: ddp, num_processes: [1, 2]}\n")
+        load_text(f"matrix: {{backend: ddp, {name}: [1, 2]}}\n")
     assert refusal.value.fix is not None
     assert refusal.value.fix.startswith("set it under `launch:`")
 

@@ -4,9 +4,11 @@ from examples import MACHINE, launched, ok, rendered, result
 
 from bench.records.outcome import Failed, Result
 from bench.records.script import Script
+from bench.records.sources import LastCommand
 from bench.report.advice import advise
 from bench.report.compare import compare_runs
 from bench.report.contract import RUN
+from bench.report.sources import newest_sources
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_sentences
@@ -35,6 +37,17 @@ def test_a_row_is_stale_when_the_newest_of_its_workload_has_other_sources() -> N
     assert stale(made(OLD, 1, run="a"), made(NEW, 2, "fsdp", run="b")) == []
 
 
+def test_a_later_command_that_kept_everything_makes_it_stale() -> None:
+    def stale_after(hour: int, workload: str = "pi07", *, run: str = "") -> list[str]:
+        last = LastCommand(at=f"2026-01-01T{hour:02}:00:00+00:00", workload=workload, sources=NEW)
+        results = [made(OLD, 2, run=run), made(OLD, 2, "fsdp", run=run)]
+        rows = summarize(results, newest=newest_sources(results, {"a": last})).rows
+        return [str(row.settings["backend"]) for row in rows if row.stale]
+
+    assert stale_after(3) == stale_after(3, run="a") == ["ddp", "fsdp"]
+    assert stale_after(1) == stale_after(3, "mine:Mine") == stale_after(3, run="b") == []
+
+
 def test_scripts_with_different_commands_do_not_make_each_other_stale() -> None:
     def scripts(*folders: str) -> list[Result]:
         return [
@@ -56,9 +69,7 @@ def test_a_row_that_does_not_know_its_sources_is_not_stale() -> None:
 def test_a_stale_row_is_marked_in_its_tables_and_doubted() -> None:
     results = [made(OLD, 1), made(NEW, 2, "fsdp")]
     [doubt] = doubt_sentences(summarize(results))
-    assert doubt == (
-        "ddp, batch 2 (stale): made by other sources than the newest result of its workload: model/policy.py."
-    )
+    assert doubt == ("ddp, batch 2 (stale): made by other sources than the newest of its workload: model/policy.py.")
     tables = [part for part in rendered(results).split("\n\n") if part.startswith("|") and "batch per rank" in part]
     rows = [line for table in tables for line in table.splitlines()[2:]]
     assert len(rows) > 4

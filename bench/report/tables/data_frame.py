@@ -9,6 +9,7 @@ from pydantic import JsonValue
 
 from bench.report.merge_runs import merge, run_names
 from bench.report.rows import Summary
+from bench.report.sources import newest_sources
 from bench.report.summary import summarize
 from bench.report.tables.export import records
 from bench.store.run_folder import Store
@@ -36,7 +37,8 @@ def summary_of(folders: Sequence[Path]) -> Summary:
         for file, why in store.unreadable.items():
             warnings.warn(f"{file} is left out: {why}", stacklevel=4)
     calibrations = [known for store in stores.values() if (known := store.calibration())]
-    return summarize(merged, calibrations)
+    last = {name: command for name, store in stores.items() if (command := store.last_command())}
+    return summarize(merged, calibrations, newest_sources(merged, last))
 
 
 def frame(rows: Sequence[Mapping[str, JsonValue]]) -> "pd.DataFrame":

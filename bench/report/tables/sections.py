@@ -11,6 +11,7 @@ from bench.records.calibration import Calibration
 from bench.records.claim import Claim
 from bench.records.forecast import Forecast
 from bench.records.outcome import Result
+from bench.records.sources import LastCommand
 from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.report.advice import CHOICES, advise_by_run
@@ -18,6 +19,7 @@ from bench.report.claims import judge_claims
 from bench.report.missing import Missing
 from bench.report.plan import Checked, check
 from bench.report.rows import Summary
+from bench.report.sources import newest_sources
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.account import account
@@ -88,9 +90,12 @@ class Report:
     matrices: Matrices = field(default_factory=dict)
     """The matrices that these runs keep, for the commands of the advice."""
 
+    last: Mapping[str, LastCommand] = field(default_factory=dict)
+    """The last command of each run, by the run's name."""
+
     @cached_property
     def summary(self) -> Summary:
-        return summarize(self.results, self.calibrations)
+        return summarize(self.results, self.calibrations, newest_sources(self.results, self.last))
 
     @cached_property
     def charts(self) -> Sequence[Chart]:
