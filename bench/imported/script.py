@@ -33,7 +33,7 @@ def read_result(file: Path, attempt: Attempt, hardware: Hardware) -> Read | str:
     try:
         return _read(file, attempt, hardware)
     except InputError as error:
-        return " ".join(str(error).split())
+        return "; ".join(line.strip() for line in str(error).splitlines())
 
 
 def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
