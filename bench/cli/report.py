@@ -151,6 +151,7 @@ def _collect(
     from bench.report import merge_runs
     from bench.report.contract import RUN
     from bench.report.tables.sections import Report
+    from bench.store import last_command
     from bench.store.run_folder import Store
 
     different = list({folder.resolve(): folder for folder in folders}.values())
@@ -158,6 +159,7 @@ def _collect(
     results = {name: store.results() for name, store in zip(names, stores, strict=True)}
     probes = {name: store.probes() for name, store in zip(names, stores, strict=True)}
     forecasts = report_files.forecasts(stores)
+    last = last_command.of_runs(dict(zip(names, stores, strict=True)))
     matrices = {name: run_matrix.read(store) for name, store in zip(names, stores, strict=True)}
     absent = [
         replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
@@ -186,7 +188,7 @@ def _collect(
         untils=report_files.untils(stores),
         forecasts=forecasts,
         matrices=report_files.matrices(results, [matrix.arguments for matrix in matrices.values()]),
-        last=report_files.last_commands(dict(zip(names, stores, strict=True))),
+        last=last,
     )
 
 

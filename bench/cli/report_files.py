@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from bench.records.claim import Claim
     from bench.records.forecast import Forecast
     from bench.records.outcome import Result
-    from bench.records.sources import LastCommand
     from bench.records.until import Until
     from bench.records.verdict import Probe
     from bench.report.missing import Missing
@@ -26,7 +25,9 @@ def write_reports(store: "Store") -> None:
     """`report.md` with its plots, and `report.html`, in the run's own folder."""
     from bench.report.render.formats import FORMATS
     from bench.report.tables.sections import Choices, Report
+    from bench.store import last_command
 
+    last = last_command.of_runs({store.root.name: store})
     results, probes, matrix, plan = store.results(), store.probes(), run_matrix.read(store), forecasts([store])
     report = Report(
         results=results,
@@ -39,7 +40,7 @@ def write_reports(store: "Store") -> None:
         untils=untils([store]),
         forecasts=plan,
         matrices=matrices({store.root.name: results}, [matrix.arguments]),
-        last=last_commands({store.root.name: store}),
+        last=last,
     )
     for name in ("md", "html"):
         write_report(store.root / f"report.{name}", report, FORMATS[name])
@@ -114,11 +115,6 @@ def choices_of(in_matrix: "Sequence[Sequence[str]]") -> frozenset[str]:
     from bench.report.advice import CHOICES
 
     return frozenset[str]().union(*(choices or CHOICES for choices in in_matrix))
-
-
-def last_commands(stores: "Mapping[str, Store]") -> "dict[str, LastCommand]":
-    """The last command of each of these runs, by the run's name."""
-    return {name: last for name, store in stores.items() if (last := store.last_command()) is not None}
 
 
 def untils(stores: "Sequence[Store]") -> "list[Until]":

@@ -9,7 +9,7 @@ import typer
 
 from bench.cli import run_matrix
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
-from bench.cli.report_files import calibrations, choices_of, last_commands, matrices, write_reports
+from bench.cli.report_files import calibrations, choices_of, matrices, write_reports
 from bench.errors import InputError
 from bench.units import GIB
 
@@ -74,6 +74,7 @@ def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went
     from bench.records.outcome import KINDS
     from bench.report.tables.header import until_words
     from bench.report.tables.sections import Choices, Report
+    from bench.store import last_command
     from bench.units import counted
 
     store = sweep.store
@@ -87,7 +88,7 @@ def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went
             choices=Choices(free=choices_of([matrix.choices])),
             calibrations=calibrations([store]),
             matrices=matrices({store.root.name: results}, [run_matrix.arguments(store, matrix)]),
-            last=last_commands({store.root.name: store}),
+            last=last_command.of_runs({store.root.name: store}),
         )
         print_report(report, console())
         print_unreadable([store])

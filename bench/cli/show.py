@@ -27,11 +27,11 @@ def show(
 
     Results of each batch, what the ranks observed, settings, errors with their stacks, and the end of each log.
     """
-    from bench.cli.report_files import last_commands
     from bench.report import find_cell
     from bench.report.sources import newest_sources
     from bench.report.tables import show as show_
     from bench.report.tables.verbatim import Files
+    from bench.store import last_command
     from bench.store.newest_run import newest
     from bench.store.run_folder import Store
 
@@ -49,7 +49,7 @@ def show(
         )
         for result in results
     }
-    last = last_commands({store.root.name: store})
+    last = last_command.of_runs({store.root.name: store})
     parts = show_.show(results, files, store.probe(cell), store.walked(cell), newest_sources(found, last))
     print_document(show_.title(results), [f"From the run {store.root}"], parts)
 

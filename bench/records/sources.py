@@ -9,13 +9,13 @@ Sources = dict[str, str]
 
 
 class LastCommand(Frozen):
-    """The last command that measured in a run's folder; also one that kept all results of earlier sources."""
+    """The last `bench run` or `bench probe` in a run's folder; also one that kept all results of earlier sources."""
 
     at: str
     """ISO 8601, UTC."""
     workload: str
-    command: tuple[str, ...] = ()
-    """Of a script."""
+    script: tuple[str, ...] = ()
+    """The command of a script; empty without one."""
     sources: Sources
     """What its ranks ran, or would have run."""
 

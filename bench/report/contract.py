@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.records.cell import Cell
-from bench.records.leaves import same
+from bench.records.leaves import differing_keys
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
@@ -95,8 +95,8 @@ def unlike_fields(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], 
     """
     return tuple(
         name
-        for name in dict.fromkeys([*one, *other])
-        if name != but and (not same(one[name], other[name]) if name in one and name in other else name not in OBSERVED)
+        for name in differing_keys(one, other)
+        if name != but and (name not in OBSERVED or (name in one and name in other))
     )
 
 

@@ -20,7 +20,7 @@ def newest_sources(results: Sequence[Result], last: Mapping[str, LastCommand] | 
     """
     made = [(result.started_at, _workload(result), result.sources) for result in results if result.sources is not None]
     made += [
-        (command.at, (command.workload, command.command, run), command.sources)
+        (command.at, (command.workload, command.script, run), command.sources)
         for name, command in (last or {}).items()
         for run in ("", name)
     ]

@@ -1,7 +1,7 @@
 """The run folder: one class knows every file name. No file is ever half written, no measurement overwritten.
 
 reports/<name>/
-    run.json                          the machine, the order in which the report shows the attempts, the last sources
+    run.json                          the machine, and the order in which the report shows the attempts
     matrix.yaml                       the matrix, with the changes from the command line
     attempts/<backend>-<id>/b<batch>/ one attempt: see bench/store/spool.py, and
         launch.log, command.sh        the output of its own launch; the command that runs it again by hand
@@ -11,6 +11,7 @@ reports/<name>/
     servers/                          logs of the rank servers
     imported/                         the files that imported figures come from
     until.json                        how `bench run --until` ended
+    last_command.json                 the sources of the last command: see bench/store/last_command.py
     slurm/, claims/                   jobs, and what each measures: see bench/store/jobs.py and claims.py
     .room                             reserved disk space while a run uses the folder: see bench/machine/disk.py
 """
@@ -33,7 +34,6 @@ from bench.records.calibration import Calibration
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.machine import Machine
 from bench.records.outcome import Result
-from bench.records.sources import LastCommand
 from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.store import newest_run, run_lock, spool, tries
@@ -51,8 +51,6 @@ class Run(Frozen):
     machine: Machine
     cells: tuple[Annotated[str, Field(pattern=SLUG)], ...]
     """Slugs, in the order of the matrix."""
-    last: LastCommand | None = None
-    """None: stored before this field existed, or only audited or imported."""
 
 
 class Store:
@@ -65,13 +63,7 @@ class Store:
 
     @contextmanager
     def open(
-        self,
-        machine: Machine,
-        cells: Sequence[Cell],
-        matrix_text: str | None,
-        *,
-        shared: bool = False,
-        last: LastCommand | None = None,
+        self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None, *, shared: bool = False
     ) -> Iterator[None]:
         """Lock the folder for one run, creating it where needed; ``shared`` with others that claim each of their cells.
         Imported figures have no matrix.
@@ -90,12 +82,10 @@ class Store:
         except OSError as error:
             raise disk.refused(self.root, error) from error
         with run_lock.held(self.root, shared=shared), disk.said_once(self.root):
-            self._prepare(machine, cells, matrix_text, last)
+            self._prepare(machine, cells, matrix_text)
             yield
 
-    def _prepare(
-        self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None, last: LastCommand | None
-    ) -> None:
+    def _prepare(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
         earlier, file = self._run(), self.root / "run.json"
         if earlier is not None and (differences := earlier.machine.unlike(machine)):
             raise InputError(
@@ -110,7 +100,7 @@ class Store:
             if slugs != before:
                 self._add(earlier.model_copy(update={"cells": slugs}))
             return
-        spool.write(file, Run(machine=machine, cells=slugs, last=last))
+        spool.write(file, Run(machine=machine, cells=slugs))
         newest_run.become(file)
         if matrix_text is not None:
             spool.write_text(self.root / "matrix.yaml", matrix_text)
@@ -158,11 +148,6 @@ class Store:
     def plan(self) -> Run | None:
         """What the folder was opened for: the machine and the cells; None when it holds no run."""
         return self._run()
-
-    def last_command(self) -> LastCommand | None:
-        """The last command that measured here; None where that is not known."""
-        run = self._run()
-        return run.last if run else None
 
     def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
         """The last ``lines`` of each log that is not blank, without the user's secrets."""

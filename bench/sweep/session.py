@@ -23,12 +23,13 @@ from bench.matrix import Matrix
 from bench.matrix.script import check_program, workload_of
 from bench.matrix.yaml_file import place_of
 from bench.records.base import Device
+from bench.records.cell import Cell
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
 from bench.records.sources import LastCommand, Sources
 from bench.records.verdict import Goal
-from bench.store import calibrations
+from bench.store import calibrations, last_command
 from bench.store import plans as kept
 from bench.store.run_folder import Store
 from bench.sweep import sources
@@ -78,14 +79,9 @@ def opened(
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
     text, of_ranks = None if keep_matrix else matrix.text(), _sources(matrix)
-    script = plans[0].cell.script
-    last = LastCommand(
-        at=datetime.now(UTC).isoformat(timespec="seconds"),
-        workload=plans[0].cell.workload,
-        command=script.command if script else (),
-        sources=of_ranks,
-    )
-    with store.open(record, [plan.cell for plan in plans], text, shared=share is not None, last=last):
+    with store.open(record, [plan.cell for plan in plans], text, shared=share is not None):
+        if not keep_matrix:
+            last_command.keep(folder, _command(plans[0].cell, of_ranks))
         if learnt := calibrations.newest(record, calibrations.folder()):
             store.keep_calibration(learnt)
         context = Context(
@@ -169,6 +165,16 @@ def _sweep(
         executor=executor,
         progress=progress,
         beside=Sampler(store.root),
+    )
+
+
+def _command(cell: Cell, of_ranks: Sources) -> LastCommand:
+    """This command. All its cells have the workload of ``cell``."""
+    return LastCommand(
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+        workload=cell.workload,
+        script=cell.script.command if cell.script else (),
+        sources=of_ranks,
     )
 
 

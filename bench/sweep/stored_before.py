@@ -36,7 +36,7 @@ def _other_settings(sweep: Sweep) -> list[str]:
         return []
     has, stays, it = ("has", "stays", "it") if n_results == 1 else ("have", "stay", "them")
     words = f"{counted(n_results, 'stored result')} {has} other settings ({', '.join(differing)})"
-    return [f"{words} and {stays} in the report: the same settings resume {it}"]
+    return [f"{words} and {stays} in the report; give those settings again to resume {it}"]
 
 
 def _failed(sweep: Sweep) -> list[str]:

@@ -12,6 +12,7 @@ from bench.report.rows import Summary
 from bench.report.sources import newest_sources
 from bench.report.summary import summarize
 from bench.report.tables.export import records
+from bench.store import last_command
 from bench.store.run_folder import Store
 
 if TYPE_CHECKING:
@@ -37,8 +38,7 @@ def summary_of(folders: Sequence[Path]) -> Summary:
         for file, why in store.unreadable.items():
             warnings.warn(f"{file} is left out: {why}", stacklevel=4)
     calibrations = [known for store in stores.values() if (known := store.calibration())]
-    last = {name: command for name, store in stores.items() if (command := store.last_command())}
-    return summarize(merged, calibrations, newest_sources(merged, last))
+    return summarize(merged, calibrations, newest_sources(merged, last_command.of_runs(stores)))
 
 
 def frame(rows: Sequence[Mapping[str, JsonValue]]) -> "pd.DataFrame":
