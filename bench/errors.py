@@ -1,6 +1,6 @@
 """The error for bad input: the place, the field, the wrong value, what is allowed, and what to do."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
 
 CUT = " … "
@@ -44,6 +44,34 @@ class InputError(Exception):
         if self.fix:
             lines.append(f"  {one_line(self.fix, 480)}")
         return "\n".join(lines)
+
+
+class InputErrors(InputError):
+    """Everything that is wrong with an input, told at once. Errors that differ only in their place are told once."""
+
+    MOST = 20
+
+    def __init__(self, errors: Sequence[InputError]) -> None:
+        self.errors = errors
+        first = errors[0]
+        super().__init__(first.problem, where=first.where, field=first.field, allowed=first.allowed, fix=first.fix)
+
+    def __str__(self) -> str:
+        alike: dict[tuple[str | None, ...], list[InputError]] = {}
+        for error in self.errors:
+            alike.setdefault((error.field, error.problem, error.allowed, error.fix), []).append(error)
+        told = [
+            InputError(
+                first.problem + (f" (and in {len(more)} more places)" if more else ""),
+                where=first.where,
+                field=first.field,
+                allowed=first.allowed,
+                fix=first.fix,
+            )
+            for first, *more in alike.values()
+        ]
+        left = [f"and {len(told) - self.MOST} more problems"] if len(told) > self.MOST else []
+        return "\n".join([*map(str, told[: self.MOST]), *left])
 
 
 class WorkloadError(InputError):

@@ -15,7 +15,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     """
     backend = backend_of(cell)
     family = FAMILIES[backend.family]
-    low = {"bf16": "bfloat16", "no": "float32"}[cell.mixed_precision]
+    low = "bfloat16" if cell.mixed_precision == "bf16" else "float32"
     alone = cell.num_processes == 1
     master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
     on_cpu = family.distributed_type_on_cpu if device == "cpu" else None

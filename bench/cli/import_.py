@@ -11,13 +11,16 @@ from bench.cli.report_files import write_reports
 from bench.errors import InputError, one_line
 from bench.units import counted
 
+MOST_NAMED = 12
+"""Notes that are named."""
+
 
 def import_(
     sources: Annotated[
         list[str],
         typer.Argument(
             metavar="FILE... [KEY=VALUE]",
-            help="CSV tables or JSON files of step profilers, and settings that hold for every row: num_processes=8.",
+            help="Tables (csv, tsv, Markdown, HTML) or JSON, and settings that hold for every row: num_processes=8.",
         ),
     ],
     mapping: Annotated[
@@ -26,6 +29,12 @@ def import_(
             "--map",
             metavar="FIELD=NAME",
             help="Read a field from a column or key of another name: step_time_s=timing.step. May be repeated.",
+        ),
+    ] = None,
+    table: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Which table of a Markdown or HTML file, from 1.  [default: the only one]"
         ),
     ] = None,
     out: Annotated[
@@ -43,13 +52,19 @@ def import_(
     settings = [source for source in sources if "=" in source and not Path(source).exists()]
     files = [Path(source) for source in sources if source not in settings]
     if not files:
-        raise InputError("nothing to import", fix="name a CSV or JSON file")
-    figures = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"), mapping or [])
+        raise InputError("nothing to import", fix="name a file: csv, tsv, md, html or json")
+    figures = imported.read_all(files, settings, datetime.now(UTC).isoformat(timespec="seconds"), mapping or [], table)
     store = Store(out or REPORTS / files[0].stem)
     imported.save(figures.results, files, store)
     write_reports(store)
     if figures.not_read:
         keys = ", ".join(one_line(key, 100) for key in figures.not_read)
         typer.echo(f"not read: {keys}; --map FIELD=NAME reads them", err=True)
+    for sentence in figures.told:
+        typer.echo(sentence, err=True)
+    if figures.notes:
+        shown = [one_line(name, 60) for name in figures.notes[:MOST_NAMED]]
+        more = f" and {len(figures.notes) - MOST_NAMED} more" if len(figures.notes) > MOST_NAMED else ""
+        typer.echo(f"kept as notes: {', '.join(shown)}{more}; --map FIELD=NAME reads one as a figure", err=True)
     cells = len({result.attempt.cell.id for result in figures.results})
     typer.echo(f"imported {counted(len(figures.results), 'row')} in {counted(cells, 'cell')}: {store.root}")

@@ -1,8 +1,10 @@
-"""Imported figures -> results: published tables as CSV, and the JSON of step profilers.
+"""Imported figures -> results: tables as they are published, and the JSON of profilers and trainers.
 
 files.py           a file -> its rows, with the place of every value
-names.py           the names of profilers and of bench itself -> fields
+tables.py          csv, tsv, Markdown and HTML -> lines of cells
+names.py           the names of tables, profilers and bench itself -> fields
 fields.py          the fields of a row, their units, and how each is parsed
+meanings.py        rows -> settings and notes, batches, samples/s from tokens/s
 results.py         a row -> a Result; what the row does not say stays unknown
 script.py          what a script of a matrix has written -> its figures
 contradictions.py  figures of a row that contradict each other
@@ -12,11 +14,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.errors import InputError
-from bench.imported.files import given_on_the_command_line, mapped, read, text_of
+from bench.errors import InputError, InputErrors
+from bench.imported.files import Given, Table, given_on_the_command_line, mapped, read, text_of
+from bench.imported.meanings import understood
 from bench.imported.results import results_of
 from bench.records.outcome import Result
 from bench.store.run_folder import Store
+from bench.units import counted
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,38 +29,74 @@ class Imported:
 
     results: tuple[Result, ...]
     not_read: tuple[str, ...]
-    """Keys in profilers' JSON, and columns of bench's own tables, that an import has no place for."""
+    """Columns of bench's own tables that follow from others."""
+    notes: tuple[str, ...]
+    """Columns and keys that are kept as they were written."""
+    told: tuple[str, ...]
+    """Sentences about settings among the columns, and about rows or figures that could not be used."""
 
 
-def read_all(paths: Sequence[Path], settings: Sequence[str], at: str, mappings: Sequence[str] = ()) -> Imported:
-    """The results in ``paths``: CSV tables, and profilers' JSON where a name ends in ``.json``.
+def read_all(
+    paths: Sequence[Path],
+    settings: Sequence[str],
+    at: str,
+    mappings: Sequence[str] = (),
+    number: int | None = None,
+) -> Imported:
+    """The results in ``paths``: tables in csv, tsv, Markdown and HTML, and JSON, by the ends of their names.
 
-    A CSV file has a line of column names and one row per measurement. A name ends with its unit: ``step_time_ms``,
-    ``peak_allocated_gb`` (1e9 bytes), ``peak_reserved_gib`` (2**30). Values common to all rows may be in lines
-    ``# name: value`` above the column names. Required: backend, workload, num_processes, batch (per rank), source,
-    and for a measured row a step time or a throughput. An empty value is unknown.
+    A table has a line of column names and one row per measurement. Values common to all rows may be in ``settings``, or
+    in lines ``# name: value`` above the column names of a csv file. Required: backend, workload, num_processes, and the
+    batch of a rank or the global one. An empty value is unknown. Unknown columns are kept as notes.
 
-    The csv and json of `bench report` can be read, too. Their rows need no source.
+    The csv and json of `bench report` can be read, too.
 
     Args:
         settings: ``num_processes=8``: values for all rows that do not set them.
         at: the time of the import, ISO 8601, UTC.
         mappings: ``step_time_s=timing.step``: fields, and the columns or keys of other names that hold them.
+        number: which table of a file with several, from 1.
 
     Raises:
-        InputError: an error in a file, with its line.
+        InputErrors: all errors in the files, with their lines.
     """
     common, fields_of = given_on_the_command_line(settings), mapped(mappings)
-    tables = [read(path, common, fields_of) for path in paths]
+    tables: list[Table] = []
+    errors: list[InputError] = []
+    for path in paths:
+        try:
+            tables.append(read(path, common, fields_of, number))
+        except InputError as error:
+            errors.append(error)
+    if errors:
+        raise InputErrors(errors)
+    rows = [row for table in tables for row in table.rows]
     for theirs, field in fields_of.items():
-        if not any(
-            row.places.get(field) != "command line" and field in row.values for table in tables for row in table.rows
-        ):
+        if not any(theirs in row.notes or _gives(row, field) for row in rows):
             raise InputError(f"no file has a value called {theirs!r}", where=f"--map {field}={theirs}")
-    return Imported(
-        results=tuple(results_of([row for table in tables for row in table.rows], at)),
-        not_read=tuple(dict.fromkeys(key for table in tables for key in table.not_read)),
+    understood_rows, told = understood(rows)
+    if not understood_rows:
+        raise InputError(
+            "no row has a figure",
+            where=", ".join(map(str, paths)),
+            fix="give a column such as step_time_ms, samples_per_s or tokens_per_s, or an outcome such as oom; --map"
+            " FIELD=NAME says what a column holds",
+        )
+    results = results_of(understood_rows, at)
+    repeated = sum(result.attempt.launch > 1 for result in results)
+    again = (
+        [f"{counted(repeated, 'row')} repeat the settings and batch of others: further launches"] if repeated else []
     )
+    return Imported(
+        results=tuple(results),
+        not_read=tuple(dict.fromkeys(key for table in tables for key in table.not_read)),
+        notes=tuple(dict.fromkeys(name for row in understood_rows for name in row.notes)),
+        told=(*told, *again),
+    )
+
+
+def _gives(row: Given, field: str) -> bool:
+    return row.places.get(field) != "command line" and field in row.values
 
 
 def save(results: Sequence[Result], sources: Sequence[Path], store: Store) -> None:

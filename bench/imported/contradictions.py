@@ -21,16 +21,21 @@ MOST_LONGER = 2.0
 
 def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: float) -> None:
     """Checks the throughput against the step time."""
-    expected = attempt.batch_per_rank * attempt.cell.num_processes / step_s
+    expected = attempt.batch_global / step_s
     if abs(samples_per_s / expected - 1) > ROUNDING:
         raise InputError(
             f"{rate(samples_per_s)} samples/s is impossible: batch {attempt.batch_per_rank} on"
-            f" {attempt.cell.num_processes} ranks in {step_s:g} s gives {rate(expected)}",
+            f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} in {step_s:g} s gives {rate(expected)}",
             where=row.place("samples_per_s"),
             field="samples_per_s",
-            fix="batch is the number of samples of one rank in one optimizer step; if the source contradicts itself,"
-            " leave one of the two out",
+            fix="batch is the number of samples of one rank in one forward. If several of them make one optimizer step,"
+            " say so: gradient_accumulation_steps. If the source contradicts itself, leave one of the two out",
         )
+
+
+def _accumulated(attempt: Attempt) -> str:
+    several = attempt.cell.gradient_accumulation_steps
+    return f", accumulated {several} times," if several > 1 else ""
 
 
 def of_memory(row: Given, name: str, peak: int | None, capacity: int | None, share: float | None) -> None:

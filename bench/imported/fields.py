@@ -2,6 +2,8 @@
 
 import math
 import re
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from pydantic import JsonValue
 
@@ -13,7 +15,12 @@ from bench.records.cell import Measure, Train
 
 TEXTS = ("backend", "workload", "outcome", "reason", "source", "device", "accelerator", "driver", "cpu", "git_commit")
 TEXTS_OF_MACHINE = (*LIBRARIES, "allocator", "python")
-COUNTS = ("batch", "num_processes", "devices")
+NOTE = "note"
+"""For `--map note=NAME`: keep a column, and take it neither for a setting nor for a figure."""
+ACCUMULATION = "gradient_accumulation_steps"
+RATES = ("samples_per_s_per_gpu", "tokens_per_s", "tokens_per_s_per_gpu", "steps_per_s")
+"""What samples/s or a step time follow from."""
+COUNTS = ("batch", "global_batch", ACCUMULATION, "num_processes", "devices", "seq_len")
 OF_CELL = ("mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
 OPTION = r"workload\.[A-Za-z_]\w*"
 """Any other setting of the source's workload."""
@@ -24,6 +31,7 @@ UNITS_IN_WORDS = ", ".join(
         *COUNTS,
         "step_time_ms (or _s)",
         "samples_per_s",
+        *RATES,
         "forward_ms, bwd_ms and the other phases",
         "peak_allocated_gb, peak_reserved_gb, peak_gb, capacity_gb (or _gib, _bytes)",
         "capacity_share",
@@ -45,6 +53,7 @@ FIELDS = (
     *TEXTS_OF_MACHINE,
     *COUNTS,
     *stated.FIGURES,
+    *RATES,
     *OF_CELL,
     *OPTIONS,
 )
@@ -66,30 +75,94 @@ def text(value: JsonValue) -> str:
 
 def count(value: JsonValue) -> int:
     """A whole number from 1 to a million."""
-    if isinstance(value, str) and re.fullmatch(r"\d{1,7}", value, re.ASCII):
-        value = int(value)
-    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= 1_000_000:
+    number = amount(value)
+    if number is None or number.unit or number.value % 1 or not 1 <= number.value <= 1_000_000:
         raise Expected("a whole number, at least 1")
-    return value
+    return int(number.value)
 
 
-def quantity(value: JsonValue, scale: float, *, zero: bool = False) -> float:
-    """A number in base units, multiplied by ``scale``."""
-    number = _number(value)
-    words = ("a number, at least 0" if zero else "a number above 0") + ", without a unit: the field's name gives it"
-    if number is None or not (SMALLEST <= number * scale <= LARGEST or (zero and number == 0)):
+def quantity(value: JsonValue, scale: float, *, units: Mapping[str, float] | None = None, zero: bool = False) -> float:
+    """A number in base units: with the unit that it names, one of ``units``; else multiplied by ``scale``."""
+    number, scales = amount(value), {"": scale, **(units or {})}
+    words = "a number, at least 0" if zero else "a number above 0"
+    words += f", alone or with a unit: {', '.join(units)}" if units else ", without a unit"
+    if number is None or number.unit not in scales:
         raise Expected(words)
-    return number * scale
+    size = number.value * scales[number.unit]
+    if not (SMALLEST <= size <= LARGEST or (zero and size == 0)):
+        raise Expected(words)
+    return size
 
 
 def share(value: JsonValue) -> float:
     """``0.79`` or ``79%``."""
-    percent = isinstance(value, str) and value.endswith("%")
-    number = _number(value[:-1].strip() if percent and isinstance(value, str) else value)
-    number = number / 100 if number is not None and percent else number
-    if number is None or not 0 < number <= MOST_HELD:
+    number = amount(value)
+    size = None if number is None else number.value / 100 if number.unit == "%" else number.value
+    if number is None or number.unit not in ("", "%") or size is None or not 0 < size <= MOST_HELD:
         raise Expected("a share such as 0.79 or 79%")
-    return number
+    return size
+
+
+class Amount(NamedTuple):
+    """A number as a table shows it."""
+
+    value: float
+    unit: str
+    """In lower case; empty without one."""
+    bare: bool
+    """Whether the text is the number alone: without a unit, ``~`` or a scatter."""
+    step: float
+    """What one more in its last digit adds; 0 for a number that is no text."""
+
+
+_DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d{1,3})?"
+_AMOUNT = re.compile(rf"[~≈]?\s*([-+]?{_DIGITS})(?:\s*(?:±|\+/-|\+-)\s*{_DIGITS})?\s*([A-Za-zµ%][\w/ .%]*)?", re.ASCII)
+
+
+def amount(value: JsonValue) -> Amount | None:
+    """``5,762``, ``45.3 GiB``, ``~3.2 s`` or ``812 ± 9 ms``; None for what is no number.
+
+    A comma separates thousands.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        return None
+    if isinstance(value, str):
+        match = _AMOUNT.fullmatch(value.strip())
+        if match is None or not re.search(r"\d", match[1]) or len(value) > 100:
+            return None
+        digits = match[1].replace(",", "")
+        mantissa, _, power = digits.lower().partition("e")
+        step = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+        number, unit, bare = float(digits), " ".join((match[2] or "").lower().split()), match[1] == value.strip()
+    else:
+        number, unit, bare, step = _finite(value), "", True, 0.0
+    return Amount(number, unit, bare, step) if math.isfinite(number) else None
+
+
+def _finite(value: float) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+DECIMAL_COMMA = r"[-+]?(\d{1,3}(\.\d{3})+,\d+|0,\d+|\d+,(\d{1,2}|\d{4,}))"
+"""A number in which a comma can only stand before decimals: ``3,25`` or ``1.234,5``."""
+
+
+PRECISIONS = {
+    "bf16": ("bfloat16", "bf16-true", "bf16-mixed", "amp_bf16", "torch.bfloat16"),
+    "no": ("fp32", "float32", "float", "32", "32-true", "full", "torch.float32"),
+    "fp16": ("float16", "half", "16", "16-true", "16-mixed", "amp_fp16", "torch.float16"),
+    "fp8": ("float8", "amp_fp8"),
+}
+"""What tables call the values of `mixed_precision`."""
+
+
+def precision(value: JsonValue) -> str:
+    """A matrix's name for a precision where it has one; else the source's own word, such as fp8."""
+    said = text(value if isinstance(value, str) else str(value))
+    return next((name for name, words in PRECISIONS.items() if said.lower() in (name, *words)), said)
 
 
 def scalar(value: JsonValue) -> JsonValue:
@@ -106,13 +179,16 @@ def scalar(value: JsonValue) -> JsonValue:
         return None
     if re.fullmatch(r"[-+]?\d{1,18}", value, re.ASCII):
         return int(value)
-    number = _number(value)
-    return text(value) if number is None else number
+    number = amount(value)
+    return text(value) if number is None or not number.bare or "," in value else number.value
 
 
 def option(name: str, value: JsonValue) -> JsonValue:
     """A setting of the workload. If the bundled workload has a field of this name, the type must match."""
     setting = scalar(value)
+    if name == "grad_ckpt":  # also 'selective' and 'full'
+        switched = {"yes": True, "on": True, "no": False, "off": False}
+        return switched.get(str(setting).lower(), setting)
     match OPTIONS.get(name):
         case kind if kind is bool and not isinstance(setting, bool):
             raise Expected("true or false")
@@ -123,15 +199,3 @@ def option(name: str, value: JsonValue) -> JsonValue:
         case kind if kind is str:
             return text(value)
     return setting
-
-
-def _number(value: JsonValue) -> float | None:
-    if isinstance(value, str) and re.fullmatch(r"[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?", value, re.ASCII):
-        value = float(value)
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    try:
-        number = float(value)
-    except OverflowError:
-        return None
-    return number if math.isfinite(number) else None

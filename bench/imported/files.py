@@ -1,30 +1,36 @@
 """A file -> its rows, with the place of every value. Pure, except for reading the file."""
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
 
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
-from bench.imported.fields import FIELDS, OPTION, UNITS_IN_WORDS
-from bench.imported.names import fields_of, is_own
+from bench.imported import fields, tables
+from bench.imported.fields import FIELDS, NOTE, OPTION, UNITS_IN_WORDS, Expected
+from bench.imported.names import GPUS, RATE, Meaning, backend_of, fields_of, is_own, meaning, rate_of
+from bench.imported.tables import Grid
 from bench.matrix.yaml_file import read_text, show
 from bench.records.phases import STORED_PHASES
+from bench.records.stated import FIGURES
 from bench.units import UNKNOWN
 
 Values = dict[str, JsonValue]
-UNSAID = ("", UNKNOWN, "-")
-"""Table cells that mean unknown."""
+UNSAID = ("", UNKNOWN, "na", "-", "\u2013", "\u2014", "?")
+"""Table cells that mean unknown, in lower case."""
 MAX_BYTES = 2**26
 """Largest size of a file. Profilers may write every step."""
+LONGEST_NOTE = 200
 
+OOM = r"(cuda |gpu )?(oom|out[ -]of[ -]memory)( error)?|x|✗|❌"
+FAILED = r"(?i)\b(error|fail(ed|s|ure)?|crash(ed|es)?)\b"
+"""What stands in the place of a figure where there is none."""
 
+_NONE: Values = {}
 Names = Mapping[str, str]
 """Fields by the names that a file has for them: its columns, or keys with a dot for each inner object."""
 NO_NAMES: Names = MappingProxyType({})
@@ -40,6 +46,12 @@ class Given:
     """The place of the row."""
     own: bool = False
     """Whether bench measured and wrote it: its figures need no check against each other."""
+    unknown: Values = field(default_factory=dict)
+    """Values of columns whose meaning bench does not know."""
+    notes: Values = field(default_factory=dict)
+    """What is kept as it was written: figures that bench has no place for, and numbers that are not exact."""
+    of_table: bool = False
+    """Whether somebody chose its columns. A JSON file holds whatever its program had."""
 
     def place(self, name: str) -> str:
         """Where a value was written; the place of the row if the value is missing."""
@@ -52,23 +64,38 @@ class Table:
 
     rows: tuple[Given, ...]
     not_read: tuple[str, ...] = ()
-    """Keys and columns that an import has no place for."""
+    """Columns of bench's own tables that follow from others."""
 
 
-def read(path: Path, common: Given, renamed: Names = NO_NAMES) -> Table:
-    """The rows of a CSV file, or of a JSON file whose name ends in ``.json``.
+def read(path: Path, common: Given, renamed: Names = NO_NAMES, number: int | None = None) -> Table:
+    """The rows of a file: of a table in csv, tsv, Markdown or HTML, or of JSON.
 
     Args:
         common: values for all rows that do not set them.
         renamed: names that the user has mapped to fields.
+        number: which of the file's tables, from 1; None for the only one with figures.
 
     Raises:
-        InputError: the file cannot be read, is not in the format of its name, has no rows, or has an unknown column.
+        InputError: the file cannot be read, is not in the format of its name, or has no rows.
     """
-    text = text_of(path)
-    if path.suffix.lower() == ".json":
-        return _read_json(text, str(path), common, renamed)
-    return _read_csv(text, str(path), common, renamed)
+    ending = path.suffix.lower()
+    if ending in (".xlsx", ".xls", ".ods", ".numbers"):
+        raise InputError("is a spreadsheet", where=str(path), fix="save the sheet as csv, and import that file")
+    text, where = text_of(path).removeprefix("\ufeff"), str(path)
+    if ending in (".json", ".jsonl", ".ndjson"):
+        return _of_json(text, where, common, renamed)
+    if ending in (".html", ".htm"):
+        return _of_grid(_chosen(tables.html(text, where), where, number, renamed), common, renamed)
+    if ending in (".md", ".markdown", ".mdx", ".rst", ".txt"):
+        grids = tables.markdown(text, where) or tables.html(text, where)
+        return _of_grid(_chosen(grids, where, number, renamed), common, renamed)
+    lines = text.splitlines(keepends=True)
+    skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
+    common = _with(common, *_comments(lines[:skipped], where))
+    grids = tables.separated(text, where, skipped)
+    if not grids:
+        raise InputError("is empty", where=where)
+    return _of_grid(grids[0], common, renamed)
 
 
 def text_of(path: Path) -> str:
@@ -96,56 +123,16 @@ def mapped(mappings: Sequence[str]) -> Names:
     """``step_time_s=timing.step``: a field, and the name that files have for it."""
     names: dict[str, str] = {}
     for mapping in mappings:
-        field, equals, theirs = (part.strip() for part in mapping.partition("="))
+        name, equals, theirs = (part.strip() for part in mapping.partition("="))
         where = f"--map {mapping}"
-        if not equals or not field or not theirs:
+        if not equals or not name or not theirs:
             raise InputError(f"{mapping!r} has no field or no name", where=where, allowed="FIELD=NAME")
-        _check_name(field, where)
+        if name != NOTE:
+            _check_name(name, where)
         if theirs in names:
             raise InputError(f"{theirs!r} is mapped twice", where=where)
-        names[theirs] = field
+        names[theirs] = name
     return names
-
-
-def _read_csv(text: str, where: str, common: Given, renamed: Names) -> Table:
-    """Lines ``# name: value`` at the top apply to all rows. They are followed by the line of column names."""
-    lines = io.StringIO(text, newline="").readlines()
-    skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
-    common = _with(common, *_comments(lines[:skipped], where))
-    reader = csv.reader(lines[skipped:], strict=True)
-    header: list[str | None] | None = None
-    rows: list[Given] = []
-    not_read: list[str] = []
-    begun, own = skipped, False
-    try:
-        for cells in reader:
-            place = f"{where}:{begun + 1}"
-            begun = skipped + reader.line_num
-            if not any(cell.strip() for cell in cells):
-                continue
-            if header is None:
-                columns = [cell.strip() for cell in cells]
-                fields, own = {**fields_of(columns), **renamed}, is_own(columns)
-                header = _header([fields[column] for column in columns], place)
-                not_read = [column for column in columns if fields[column] is None]
-                continue
-            if len(cells) != len(header):
-                raise InputError(
-                    f"has {len(cells)} values, but there are {len(header)} columns",
-                    where=place,
-                    fix="leave an unknown value empty; quote a value that contains a comma",
-                )
-            values: Values = {
-                name: cell.strip()
-                for name, cell in zip(header, cells, strict=True)
-                if name is not None and cell.strip() not in UNSAID
-            }
-            rows.append(_with(common, values, dict.fromkeys(values, place), place, own=own))
-    except csv.Error as error:
-        raise InputError(f"is not CSV: {error}", where=f"{where}:{begun + 1}") from error
-    if not rows:
-        raise InputError("is empty" if header is None else "has columns but no rows", where=where)
-    return Table(rows=tuple(rows), not_read=tuple(not_read))
 
 
 def _comments(lines: Sequence[str], where: str) -> tuple[Values, dict[str, str]]:
@@ -161,22 +148,8 @@ def _comments(lines: Sequence[str], where: str) -> tuple[Values, dict[str, str]]
     return values, places
 
 
-def _header(names: list[str | None], place: str) -> list[str | None]:
-    if len(names) == 1 and re.search(r"[;\t]", names[0] or ""):
-        raise InputError("the columns are not separated by commas", where=place, allowed="a comma between columns")
-    for number, name in enumerate(names):
-        if name is None:
-            continue
-        if not name:
-            raise InputError(f"column {number + 1} has no name", where=place)
-        _check_name(name, place)
-        if name in names[:number]:
-            raise InputError(f"the column {name!r} is given twice", where=place)
-    return names
-
-
 def _check_name(name: str, place: str) -> None:
-    if name not in FIELDS and not re.fullmatch(OPTION, name):
+    if not _is_field(name):
         raise InputError(
             f"unknown field {name[:100]!r}",
             where=place,
@@ -185,32 +158,269 @@ def _check_name(name: str, place: str) -> None:
         )
 
 
-def _with(
-    common: Given, values: Values, places: Mapping[str, str], where: str | None = None, *, own: bool = False
-) -> Given:
-    if own and "source" not in {**common.values, **values}:
-        values = {**values, "source": "bench report"}
+def _is_field(name: str) -> bool:
+    return name in FIELDS or re.fullmatch(OPTION, name) is not None
+
+
+def _with(common: Given, values: Values, places: Mapping[str, str]) -> Given:
     return Given(
         values={**values, **{name: value for name, value in common.values.items() if name not in values}},
         places={**common.places, **places},
-        where=where or common.where,
-        own=own,
+        where=common.where,
     )
 
 
-def _read_json(text: str, where: str, common: Given, renamed: Names) -> Table:
+# Tables
+
+
+def _chosen(grids: Sequence[Grid], where: str, number: int | None, renamed: Names) -> Grid:
+    """The table that ``number`` names, or the only one with figures."""
+    if not grids:
+        raise InputError("has no table", where=where)
+    with_figures = [grid for grid in grids if any(_gives_figures(column, renamed) for column in grid.columns)]
+    found = grids if number is not None or not with_figures else with_figures
+    if number is None and len(found) == 1:
+        return found[0]
+    if number is not None and 1 <= number <= len(grids):
+        return grids[number - 1]
+    listed = [f"{grids.index(grid) + 1} ({grid.place}: {', '.join(grid.columns)[:80]})" for grid in found]
+    said = f"has no table {number}" if number else f"has {len(found)} tables{' of figures' if with_figures else ''}"
+    raise InputError(said, where=where, allowed=listed[:12], fix="choose one with --table N")
+
+
+def _gives_figures(column: str, renamed: Names) -> bool:
+    name = renamed.get(column) or fields_of([column])[column]
+    known = meaning(column)
+    return name in _MEASURED or bool(known and (known.field in _MEASURED or known.field == RATE))
+
+
+_MEASURED = {*FIGURES, *fields.RATES} - {name for name in FIGURES if name.startswith("capacity")}
+_NUMBERS = {*_MEASURED, *fields.COUNTS, RATE, GPUS}
+"""Fields in whose values a comma can only belong to a number."""
+
+
+def _of_grid(grid: Grid, common: Given, renamed: Names) -> Table:
+    columns, own = grid.columns, is_own(grid.columns)
+    for index, column in enumerate(columns):
+        if not column:
+            raise InputError(f"column {index + 1} has no name", where=grid.place)
+        if column in columns[:index]:
+            raise InputError(f"the column {column!r} is given twice", where=grid.place)
+    exact = {**fields_of(columns), **renamed}
+    lines = _with_points(grid, [column for column in columns if _is_number(column, exact[column])])
+    rows = []
+    for place, cells in lines:
+        entry: Values = {
+            column: cell for column, cell in zip(columns, cells, strict=True) if cell.lower() not in UNSAID
+        }
+        rows.append(_row(entry, exact, common, place, own=own, of_table=not own))
+    if not rows:
+        raise InputError("has columns but no rows", where=grid.place)
+    return Table(rows=tuple(rows), not_read=tuple(column for column in columns if exact[column] is None))
+
+
+def _is_number(column: str, exact: str | None) -> bool:
+    known = meaning(column)
+    return exact in _NUMBERS or bool(known and known.field in _NUMBERS)
+
+
+def _with_points(grid: Grid, columns: Sequence[str]) -> Sequence[tuple[str, Sequence[str]]]:
+    """The lines with a point before decimals.
+
+    Raises:
+        InputError: some numbers have a comma there, and of another one it is not clear.
+    """
+    indices = [grid.columns.index(column) for column in columns]
+    unit = r"\s*[^\d\s.,].*|"
+    numbers = [(place, cells[index]) for place, cells in grid.lines for index in indices]
+    commas = [(place, cell) for place, cell in numbers if re.fullmatch(rf"{fields.DECIMAL_COMMA}({unit})", cell)]
+    points = [cell for _, cell in numbers if re.fullmatch(rf"[~≈]?\s*[\d,]*\.(\d{{1,2}}|\d{{4,}})({unit})", cell)]
+    unclear = [pair for pair in numbers if re.fullmatch(rf"[1-9]\d{{0,2}}[.,]\d{{3}}({unit})", pair[1])]
+    if points and not commas:
+        return grid.lines
+    wrong = commas if points else unclear if commas else []
+    if grid.decimal_comma and not wrong:
+        wrong = [pair for pair in unclear if "," in pair[1]]
+    if wrong:
+        place, cell = wrong[0]
+        raise InputError(
+            f"{cell!r} is ambiguous: its comma or point may stand before thousands or before decimals",
+            where=place,
+            fix="write all numbers of the table with a decimal point, and without separators of thousands",
+        )
+    if not commas:
+        return grid.lines
+
+    def pointed(index: int, cell: str) -> str:
+        return cell.replace(".", "").replace(",", ".") if index in indices else cell
+
+    return [(place, [pointed(index, cell) for index, cell in enumerate(cells)]) for place, cells in grid.lines]
+
+
+# One row
+
+
+def _row(
+    entry: Values,
+    exact: Mapping[str, str | None],
+    common: Given,
+    where: str,
+    *,
+    own: bool = False,
+    of_table: bool = False,
+    start: Values = _NONE,
+) -> Given:
+    """The fields, notes and unknown values of one row.
+
+    Args:
+        entry: its values by the names of columns, or of keys with dots.
+        exact: the fields of names that need no interpretation; None for what is not read.
+        start: fields that were read in another way.
+    """
+    names = {name: said for name in entry if (said := exact.get(name, name)) is not None}
+    notes = {name: entry[name] for name, said in names.items() if said == NOTE}
+    values = _exact(entry, {name: said for name, said in names.items() if _is_field(said)}, where, start)
+    unknown: Values = {}
+    for name in (name for name, said in names.items() if said != NOTE and not _is_field(said)):
+        if (known := meaning(name if of_table else name.rpartition(".")[2])) is None:
+            unknown[name] = entry[name]
+            continue
+        found, kept = _found(entry[name], known, where, name)
+        fresh = {field: value for field, value in found.items() if not _taken(field, values)}
+        values |= fresh
+        if kept or fresh.keys() < found.keys():
+            notes[name] = entry[name]
+    if values.get("outcome") in ("oom", "failed") and "outcome" not in names.values():
+        values = {name: value for name, value in values.items() if name not in _MEASURED}
+        notes |= {name: value for name, value in entry.items() if names.get(name) in _MEASURED and not _ended(value)}
+    if own and "source" not in {**common.values, **values}:
+        values["source"] = "bench report"
+    return Given(
+        values={**values, **{name: value for name, value in common.values.items() if name not in values}},
+        places={**common.places, **dict.fromkeys(values, where)},
+        where=where,
+        own=own,
+        unknown=unknown,
+        notes=notes,
+        of_table=of_table,
+    )
+
+
+def _exact(entry: Values, names: Mapping[str, str], where: str, start: Values) -> Values:
+    """The values of columns that have the name of a field."""
+    values = dict(start)
+    for name, said in names.items():
+        if said in values:
+            raise InputError(f"{said!r} is given twice", where=where, field=name)
+        outcome = _ended(entry[name]) if said in _MEASURED and "outcome" not in names.values() else None
+        values |= outcome or {said: entry[name]}
+    return values
+
+
+def _taken(name: str, values: Values) -> bool:
+    """Whether a row has this figure already, perhaps in another unit."""
+    stems = [each.rpartition("_")[0] for each in values if each in FIGURES]
+    return name in values or (name in FIGURES and name.rpartition("_")[0] in stems)
+
+
+def _ended(value: JsonValue) -> Values | None:
+    """The outcome that a text in the place of a figure states."""
+    if not isinstance(value, str):
+        return None
+    if re.fullmatch(OOM, value.strip().lower()):
+        return {"outcome": "oom"}
+    return {"outcome": "failed", "reason": value} if re.search(FAILED, value) else None
+
+
+def _found(value: JsonValue, known: Meaning, where: str, name: str) -> tuple[Values, bool]:
+    """The fields that a value of a published table gives, and whether its own words must be kept beside them."""
+    if outcome := _ended(value) if known.field in _MEASURED or known.field == RATE else None:
+        return outcome, False
+    try:
+        if known.field == GPUS:
+            return _gpus(value), False
+        if known.field == "backend":
+            backend = backend_of(fields.text(value))
+            return {"backend": backend}, backend != str(value).lower()
+        if known.field in (RATE, "samples_per_s", *fields.RATES):
+            return _rate(value, known.field), True
+        if known.units is not None:
+            return _quantity(value, known, known.units)
+    except Expected as error:
+        raise InputError(f"{show(value)} cannot be used", where=where, field=name, allowed=str(error)) from error
+    return {known.field: value}, False
+
+
+def _gpus(value: JsonValue) -> Values:
+    """``8``, ``A100``, or ``2 x A100``."""
+    several = re.fullmatch(r"(\d+)(?:\s*[x×*]\s*(\S.*))?", str(value).strip())
+    if several is None:
+        return {"accelerator": fields.text(value)}
+    return {"num_processes": int(several[1]), **({"accelerator": several[2]} if several[2] else {})}
+
+
+def _rate(value: JsonValue, field: str) -> Values:
+    """The unit of the value counts, if it has one."""
+    number = fields.amount(value)
+    named = rate_of(number.unit) if number and number.unit else field
+    if number is None or named is None:
+        raise Expected("a number, alone or with a unit such as tokens/s or tokens/s/GPU")
+    return {named: value if number.bare else number.value} if number.value and named != RATE else {}
+
+
+def _quantity(value: JsonValue, known: Meaning, units: Mapping[str, float]) -> tuple[Values, bool]:
+    number = fields.amount(value)
+    if number and not number.unit and known.scale is None:
+        in_bytes = known.field.endswith("_bytes") and isinstance(value, int) and value >= 2**20
+        return ({known.field: value} if in_bytes else {}), True
+    size = fields.quantity(value, known.scale or 1.0, units=units)
+    exact = number is not None and number.bare and known.field != "peak_bytes"
+    return {known.field: size}, not exact
+
+
+# JSON
+
+
+def _of_json(text: str, where: str, common: Given, renamed: Names) -> Table:
+    rows, not_read = [], list[str]()
+    for entry, place in _records(text, where):
+        exact, leaves, start = _profile(entry, place, renamed)
+        unread = [key for key in leaves if exact[key] is None]
+        not_read += unread
+        kept = {key: value for key, value in leaves.items() if key not in unread}
+        rows.append(_row(kept, exact, common, place, own=is_own(list(entry)), start=start))
+    return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
+
+
+def _records(text: str, where: str) -> list[tuple[Values, str]]:
+    """The objects of a JSON text, each with its place: a list of them, one a line, or a table as pandas writes it."""
+    lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
+    if len(lines) > 1 and all(line.lstrip()[0] == "{" and line.rstrip()[-1] == "}" for _, line in lines):
+        return [(object_in(line, f"{where}:{number}"), f"{where}:{number}") for number, line in lines]
     data = _json(text, where)
-    entries = data if isinstance(data, list) else [data]
+    entries = data if isinstance(data, list) else _of_columns(data) if isinstance(data, dict) else None
+    if entries is None and isinstance(data, dict) and data:
+        return [(data, where)]
     if not entries or not all(isinstance(entry, dict) and entry for entry in entries):
         raise InputError(f"holds {show(data)}", where=where, allowed="an object of figures, or a list of such objects")
-    places = [where if entry is data else f"{where}[{index}]" for index, entry in enumerate(entries)]
-    rows, not_read = [], []
-    for entry, place in zip(entries, places, strict=True):
-        assert isinstance(entry, dict)
-        values, unread = profile(entry, place, renamed)
-        not_read += unread
-        rows.append(_with(common, values, dict.fromkeys(values, place), place, own=is_own(list(entry))))
-    return Table(rows=tuple(rows), not_read=tuple(dict.fromkeys(not_read)))
+    return [(entry, f"{where}[{index}]") for index, entry in enumerate(entries) if isinstance(entry, dict)]
+
+
+def _of_columns(data: Values) -> list[JsonValue] | None:
+    """The records of a table that is written by columns, or by the names of its rows; None for a single record."""
+    columns, rows = data.get("columns"), data.get("data")
+    if isinstance(columns, list) and isinstance(rows, list):
+        return [dict(zip(map(str, columns), row, strict=False)) for row in rows if isinstance(row, list)]
+    lists = [value for value in data.values() if isinstance(value, list)]
+    if len(data) > 1 and len(lists) == len(data) and len({len(value) for value in lists}) == 1:
+        return [{name: value[index] for name, value in zip(data, lists, strict=True)} for index in range(len(lists[0]))]
+    inner = [value for value in data.values() if isinstance(value, dict)]
+    if len(inner) < 2 or len(inner) < len(data) or len({tuple(value) for value in inner}) != 1:
+        return None
+    keys = list(inner[0])
+    if all(key.isdigit() for key in keys):
+        return [{name: value[key] for name, value in zip(data, inner, strict=True)} for key in keys]
+    return [{"name": name, **value} for name, value in zip(data, inner, strict=True)]
 
 
 def object_in(text: str, where: str) -> Values:
@@ -229,7 +439,8 @@ def _json(text: str, where: str) -> JsonValue:
     try:
         data: JsonValue = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once)
     except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error.msg}", where=f"{where}:{error.lineno}") from error
+        at = where if re.search(r":\d+$", where) else f"{where}:{error.lineno}"
+        raise InputError(f"is not JSON: {error.msg}", where=at) from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON that can be used: {error}", where=where) from error
     return data
@@ -248,37 +459,49 @@ def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
     return values
 
 
-def profile(entry: Values, place: str, renamed: Names = NO_NAMES) -> tuple[Values, list[str]]:
-    """The fields in a profiler's object, and the keys that are not fields."""
-    values: Values = {}
-    unread: list[str] = []
+def profiled(entry: Values, place: str) -> Given:
+    """The figures in an object that a program has written, by the names of bench, profilers, Trainer and others."""
+    exact, leaves, start = _profile(entry, place, NO_NAMES)
+    return _row(leaves, exact, Given(values={}, places={}, where=place), place, start=start)
+
+
+def _profile(entry: Values, place: str, renamed: Names) -> tuple[dict[str, str | None], Values, Values]:
+    """The fields of an object's keys, its leaves, and the fields that are not leaves."""
+    start: Values = {}
+    inner = entry
     means_s = entry.get("phase_means_s")
-    if means_s is not None:
+    if means_s is not None and "phase_means_s" not in renamed:
         if not isinstance(means_s, dict):
             raise InputError(
                 f"{show(means_s)} cannot be used", where=place, field="phase_means_s", allowed="seconds by phase"
             )
-        values |= {f"{name}_s": mean_s for name, mean_s in means_s.items() if name in STORED_PHASES}
-        unread += [f"phase_means_s.{name}" for name in means_s if name not in STORED_PHASES]
-    leaves = entry if is_own(list(entry)) else dict(_leaves(entry, renamed))
-    fields = {**fields_of(list(leaves)), **renamed}
-    for key, value in leaves.items():
-        if value is None:
-            continue
-        name = fields[key]
-        if name is None or (name not in FIELDS and not re.fullmatch(OPTION, name)):
-            unread.append(key)
-        elif name in values:
-            raise InputError(f"{name!r} is given twice", where=place, field=key)
-        else:
-            values[name] = value
-    return values, unread
+        start |= {f"{name}_s": mean_s for name, mean_s in means_s.items() if name in STORED_PHASES}
+        others: Values = {name: mean_s for name, mean_s in means_s.items() if name not in STORED_PHASES}
+        inner = {**entry, "phase_means_s": others}
+    start |= _history(entry)
+    leaves = entry if is_own(list(entry)) else dict(_leaves(inner, renamed))
+    leaves = {key: value for key, value in leaves.items() if value is not None}
+    return {**fields_of(list(leaves)), **renamed}, leaves, start
+
+
+def _history(entry: Values) -> Values:
+    """samples/s of PEFT's comparison: of each interval the time in training, and the samples until its end. Its
+    `train_time` is no such time, as it includes the evaluations."""
+    info = entry.get("train_info")
+    metrics = info.get("metrics") if isinstance(info, dict) else None
+    entries = metrics if isinstance(metrics, list) else []
+    steps = [each for each in entries if isinstance(each, dict) and "train time" in each]
+    times = [number.value for each in steps if (number := fields.amount(each["train time"]))]
+    samples = [number.value for each in steps if (number := fields.amount(each.get("train samples")))]
+    if not times or len(times) != len(samples) or samples != sorted(samples) or sum(times) <= 0:
+        return {}
+    return {"samples_per_s": samples[-1] / sum(times)}
 
 
 def _leaves(entry: Values, renamed: Names) -> Iterator[tuple[str, JsonValue]]:
     """Keys and values without null; those of inner objects with a dot, ``timing.step_s``."""
     for key, value in entry.items():
-        if value is None or (key == "phase_means_s" and key not in renamed):
+        if value is None:
             continue
         if isinstance(value, dict) and key not in renamed and key not in FIELDS:
             yield from _leaves({f"{key}.{inner}": each for inner, each in value.items()}, renamed)

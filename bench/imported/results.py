@@ -3,19 +3,20 @@
 import re
 from collections.abc import Callable, Sequence
 from functools import partial
+from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from pydantic import JsonValue
 
-from bench.errors import InputError
-from bench.imported import contradictions, fields
+from bench.errors import InputError, InputErrors, near_miss
+from bench.imported import contradictions, fields, names
 from bench.imported.files import Given
 from bench.machine.hardware import LIBRARIES
 from bench.matrix.matrix_file import NAME, NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.records.base import Device, Frozen
-from bench.records.cell import Attempt, Cell, Measure, MixedPrecision, Train
+from bench.records.cell import Attempt, Cell, Measure, Train
 from bench.records.machine import Machine, StatedHardware
 from bench.records.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
 from bench.records.phases import STORED_PHASES
@@ -39,38 +40,59 @@ FIGURES = {
 class _OfCell(Frozen):
     """The settings of a cell that do not belong to the workload, validated like those of a matrix."""
 
-    mixed_precision: MixedPrecision = "bf16"
     memory_limit_bytes: int | None = None
     train: Train = Train()
     measure: Measure = Measure()
 
 
 def results_of(rows: Sequence[Given], at: str) -> list[Result]:
-    """One result per row, in the same order.
+    """One result per row, in the same order. Rows with the same settings and batch are launches of one attempt.
 
     Args:
         at: the time of the import, ISO 8601, UTC.
 
     Raises:
-        InputError: a value is invalid or missing, figures contradict each other, or two rows have the same settings and
-            batch.
+        InputErrors: values are invalid or missing, figures contradict each other, or a row is given twice.
     """
-    by_attempt: dict[str, tuple[Result, str]] = {}
+    launches: dict[str, list[tuple[Result, str]]] = {}
+    results: list[Result] = []
+    errors: list[InputError] = []
     # Rows with 4 and with 8 processes come from one machine, unless they say otherwise.
-    devices = max((_read(row, "num_processes", fields.count) or 1 for row in rows), default=1)
+    devices = max((_count(row, "num_processes") or 1 for row in rows), default=1)
     for row in rows:
-        result = _result(row, at, devices)
-        _, earlier = by_attempt.setdefault(result.attempt.slug, (result, row.where))
-        if by_attempt[result.attempt.slug][0] is not result:
-            raise InputError(
-                f"has the same settings and batch as {earlier}",
-                where=row.where,
-                fix="add a column for the setting that differs, such as workload.image_px",
-            )
-    return [result for result, _ in by_attempt.values()]
+        try:
+            result = _result(row, at, devices)
+            earlier = launches.setdefault(result.attempt.slug, [])
+            if where := next((where for one, where in earlier if _same(one, result)), None):
+                raise InputError(f"says the same as {where}", where=row.where, fix="leave one of the two out")
+        except InputErrors as found:
+            errors += found.errors
+        except InputError as error:
+            errors.append(error)
+        else:
+            earlier.append((result, row.where))
+            attempt = result.attempt.model_copy(update={"launch": len(earlier)})
+            results.append(result.model_copy(update={"attempt": attempt}))
+    if errors:
+        raise InputErrors(errors)
+    return results
+
+
+def _same(one: Result, other: Result) -> bool:
+    return one.outcome == other.outcome and one.notes == other.notes
+
+
+def _count(row: Given, name: str) -> int | None:
+    try:
+        return _read(row, name, fields.count)
+    except InputError:
+        return None  # its row says so
 
 
 def _result(row: Given, at: str, devices: int) -> Result:
+    errors = [error for name in REQUIRED if (error := _missing(row, name))]
+    if errors:
+        raise InputErrors(errors)
     options = {
         name.removeprefix("workload."): _read(row, name, partial(fields.option, name))
         for name in row.values
@@ -82,19 +104,24 @@ def _result(row: Given, at: str, devices: int) -> Result:
             where=row.place(f"workload.{reserved[0]}"),
             fix=f"name the column {reserved[0]}",
         )
+    if (length := _read(row, "seq_len", fields.count)) is not None:
+        options["seq_len"] = length
     of_cell = _of_cell(row)
     cell = Cell(
         backend=_required(row, "backend", _backend),
         workload=_required(row, "workload", fields.text),
         options=options,
         num_processes=_required(row, "num_processes", fields.count),
-        mixed_precision=of_cell.mixed_precision,
+        gradient_accumulation_steps=_read(row, fields.ACCUMULATION, fields.count) or 1,
+        mixed_precision=_read(row, "mixed_precision", fields.precision),
         memory_limit_bytes=of_cell.memory_limit_bytes,
         train=of_cell.train,
         measure=of_cell.measure,
     )
     attempt = Attempt(cell=cell, batch_per_rank=_required(row, "batch", fields.count))
-    stated = {name: fields.scalar(row.values[name]) for name in fields.OF_CELL if name in row.values}
+    settings = {**cell.model_dump(mode="json"), **cell.train.model_dump(mode="json")}
+    settings |= cell.measure.model_dump(mode="json")
+    stated = {name: settings[name] for name in (*fields.OF_CELL, fields.ACCUMULATION) if name in row.values}
     return Result(
         attempt=attempt,
         axes={"backend": cell.backend, **options, **stated},
@@ -104,7 +131,23 @@ def _result(row: Given, at: str, devices: int) -> Result:
         started_at=at,
         wall_s=0.0,
         stated=tuple(stated),
+        notes=row.notes,
     )
+
+
+REQUIRED = ("backend", "workload", "num_processes", "batch")
+
+
+def _missing(row: Given, name: str) -> InputError | None:
+    if name in row.values:
+        return None
+    fix = (
+        f"add a column; if it is the same for all rows, add {name}=... to the command line, or a line '# {name}: ...'"
+        " above the column names of a csv file"
+    )
+    if name == "batch" and "num_processes" in row.values:
+        fix += "; global_batch does as well"
+    return InputError("is required", where=row.where, field=name, fix=near_miss(name, row.notes) or fix)
 
 
 def _backend(value: JsonValue) -> str:
@@ -120,8 +163,6 @@ def _of_cell(row: Given) -> _OfCell:
         section: {name: _read(row, name, fields.scalar) for name in model.model_fields if name in row.values}
         for section, model in sections.items()
     }
-    if "mixed_precision" in row.values:
-        data["mixed_precision"] = row.values["mixed_precision"]
     data["memory_limit_bytes"] = _read(row, "memory_limit_bytes", lambda value: round(fields.quantity(value, 1.0)))
     return validate(_OfCell, data, lambda key: (key[-1:], row.place(str(key[-1]))))
 
@@ -149,7 +190,7 @@ def _machine(row: Given, most_processes: int) -> Machine:
 
 def _outcome(row: Given, attempt: Attempt) -> Outcome:
     kind = cast(Kind, _read(row, "outcome", _one_of(get_args(Kind))) or "ok")
-    source = _required(row, "source", fields.text)
+    source = _read(row, "source", fields.text) or Path(re.sub(r"[:\[]\d+\]?$", "", row.where)).name
     figures = [name for name in row.values if name.rpartition("_")[0] in FIGURES or name in FIGURES]
     if kind not in ("ok", "reported", "scripted") and (
         wrong := [name for name in figures if row.places[name] == row.where]
@@ -172,29 +213,23 @@ def stated_figures(row: Given, attempt: Attempt) -> dict[str, Any]:
     """The fields of `Stated`, checked against each other.
 
     Raises:
-        InputError: there is neither a step time nor a throughput, or figures contradict each other.
+        InputError: figures contradict each other.
     """
     step_times_s = _steps(row, attempt.cell.num_processes)
     samples_per_s = _read(row, "samples_per_s", lambda value: fields.quantity(value, 1.0))
-    if not step_times_s and samples_per_s is None:
-        raise InputError(
-            "has neither a step time nor a throughput",
-            where=row.where,
-            fix="give step_time_ms or samples_per_s, or an outcome such as oom",
-        )
-    batch_global = attempt.batch_per_rank * attempt.cell.num_processes
-    step_s = max(step_times_s, default=None)
+    step_s = max(step_times_s, default=None) or (attempt.batch_global / samples_per_s if samples_per_s else None)
     capacity, peak = _bytes(row, "capacity"), _bytes(row, "peak")
     share = _read(row, "capacity_share", fields.share)
     phases_s = {
         name: mean_s for name in STORED_PHASES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
     }
     if not row.own:
-        if step_s and samples_per_s:
-            contradictions.of_throughput(row, attempt, step_s, samples_per_s)
+        if step_times_s and samples_per_s:
+            contradictions.of_throughput(row, attempt, max(step_times_s), samples_per_s)
         for name in ("peak_allocated", "peak_reserved", "peak"):
             contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
-        contradictions.of_phases(row, phases_s, step_s or batch_global / (samples_per_s or 1))
+        if step_s:
+            contradictions.of_phases(row, phases_s, step_s)
     return {
         "step_time_s_per_rank": step_times_s,
         "samples_per_s_global": samples_per_s,
@@ -244,7 +279,8 @@ def _in_base_units(row: Given, name: str, units: dict[str, float], *, zero: bool
     if not written:
         return None
     scale = units[written[0]]
-    return _read(row, f"{name}_{written[0]}", lambda value: fields.quantity(value, scale, zero=zero))
+    named = names.SECONDS if units is SECONDS else names.BYTES
+    return _read(row, f"{name}_{written[0]}", lambda value: fields.quantity(value, scale, units=named, zero=zero))
 
 
 def _one_of(allowed: Sequence[str]) -> Callable[[JsonValue], str]:
@@ -270,12 +306,5 @@ def _read(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value | 
 
 def _required(row: Given, name: str, read: Callable[[JsonValue], Value]) -> Value:
     value = _read(row, name, read)
-    if value is None:
-        raise InputError(
-            "is required",
-            where=row.where,
-            field=name,
-            fix=f"add a column; if it is the same for all rows, add a line '# {name}: ...' at the top, or {name}=... on"
-            " the command line",
-        )
+    assert value is not None, name  # see REQUIRED
     return value

@@ -7,7 +7,8 @@ from pathlib import Path
 from pydantic import JsonValue
 
 from bench.errors import InputError
-from bench.imported.files import Given, object_in, profile, value_at
+from bench.imported.files import Given, object_in, profiled, value_at
+from bench.imported.meanings import of_script
 from bench.imported.results import stated_figures
 from bench.matrix.yaml_file import canonical, show
 from bench.records.cell import Attempt
@@ -27,8 +28,8 @@ class Read:
 def read_result(file: Path, attempt: Attempt, hardware: Hardware) -> Read | str:
     """The figures in the JSON object that the script of ``attempt`` has written, or why there are none.
 
-    `step_time_...` is the mean time of one step, in which each process takes the batch; `samples_per_s` counts the
-    samples of all processes.
+    `step_time_...` is the mean time of one optimizer step, in which each process takes the batch, as many times as the
+    script accumulates; `samples_per_s` counts the samples of all processes.
     """
     try:
         return _read(file, attempt, hardware)
@@ -45,7 +46,7 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
     script = attempt.cell.script
     assert script is not None
     if not file.is_file():
-        raise InputError("the script wrote no result to {out}")
+        raise InputError(f"the script wrote no {file.name} to {{{'out' if script.uses('out') else 'output_dir'}}}")
     text = file.read_text(errors="replace")
     entry = object_in(text, file.name)
     own: dict[str, JsonValue] = {}
@@ -54,15 +55,23 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
         values: dict[str, JsonValue] = {name: value for name, value in stated.items() if value is not None}
         not_read: list[str] = []
     else:
-        values, unknown = profile(entry, file.name)
+        given = profiled(entry, file.name)
+        values = dict(given.values)
         own = {name: entry[name] for name in attempt.cell.options if name in entry}
-        not_read = [name for name in unknown if name not in own]
+        not_read = [name for name in given.unknown if name not in own]
     _check_asked({**own, **values}, attempt)
+    length = {"seq_len": attempt.cell.options["seq_len"]} if "seq_len" in attempt.cell.options else {}
+    values = of_script({"num_processes": attempt.cell.num_processes, **length, **values}, file.name)
     values["device"] = hardware.device
     if not any(name.startswith("capacity_") for name in values):
         values["capacity_bytes"] = attempt.cell.memory_limit_bytes or _share_of_device(attempt, hardware)
     row = Given(values=values, places=dict.fromkeys(values, file.name), where=file.name)
-    return Read(figures=Scripted(**stated_figures(row, attempt)), not_read=tuple(not_read))
+    figures = Scripted(**stated_figures(row, attempt))
+    if not figures.step_time_s_per_rank and figures.samples_per_s_global is None:
+        raise InputError(
+            "has neither a step time nor a throughput", where=file.name, fix="give step_time_ms or samples_per_s"
+        )
+    return Read(figures=figures, not_read=tuple(not_read))
 
 
 def _check_asked(values: Mapping[str, JsonValue], attempt: Attempt) -> None:

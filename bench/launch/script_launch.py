@@ -110,7 +110,7 @@ def script_command(attempt: Attempt, folder: Path | str, out: str | None = None)
             **attempt.measure.model_dump(),
             "backend": cell.backend,
             "batch": attempt.batch_per_rank,
-            "batch_global": attempt.batch_per_rank * cell.num_processes,
+            "batch_global": attempt.batch_global,
             "mixed_precision": cell.mixed_precision,
             "num_processes": cell.num_processes,
             "accelerate_config": f"{folder}/accelerate.yaml",

@@ -132,7 +132,10 @@ class Cell(Frozen):
     """Ranks, on all nodes together."""
     num_nodes: Annotated[int, Field(ge=1), LATER] = 1
     """Nodes over which the ranks are spread evenly."""
-    mixed_precision: MixedPrecision
+    mixed_precision: str | None
+    """bf16 or no. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
+    gradient_accumulation_steps: Annotated[AtLeastOne, LATER] = 1
+    """Batches of a rank whose gradients add up to one optimizer step: of a script, or of imported figures."""
     memory_limit_bytes: Annotated[int, Field(ge=1)] | None = None
     """Enforced per rank; null allows all of the device's memory."""
     train: Train = Train()
@@ -145,6 +148,10 @@ class Cell(Frozen):
         if self.num_processes % self.num_nodes:
             raise ValueError(f"{self.num_processes} ranks cannot be spread evenly over {self.num_nodes} nodes")
         return self
+
+    def global_batch(self, batch_per_rank: int) -> int:
+        """Samples of one optimizer step."""
+        return batch_per_rank * self.num_processes * self.gradient_accumulation_steps
 
     @property
     def ranks_per_node(self) -> int:
@@ -233,6 +240,11 @@ class Attempt(Frozen):
         if self.short and self.launch > 1:
             raise ValueError(f"launch {self.launch} of a short attempt, which is launched once")
         return self
+
+    @property
+    def batch_global(self) -> int:
+        """Samples of one optimizer step."""
+        return self.cell.global_batch(self.batch_per_rank)
 
     @property
     def measure(self) -> Measure:

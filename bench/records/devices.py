@@ -161,7 +161,7 @@ def spec_of(name: str) -> DeviceSpec | None:
     return None
 
 
-def peak_rate(device: str, mixed_precision: str) -> float | None:
+def peak_rate(device: str, mixed_precision: str | None) -> float | None:
     """Floating-point operations a second of one ``device``, or None where its peak is not known.
 
     Args:
@@ -170,5 +170,5 @@ def peak_rate(device: str, mixed_precision: str) -> float | None:
     """
     for gpu in GPUS.values():
         if re.fullmatch(gpu.name, device):
-            return gpu.bf16 if mixed_precision == "bf16" else gpu.fp32
+            return {"bf16": gpu.bf16, "no": gpu.fp32}.get(mixed_precision or "")
     return None

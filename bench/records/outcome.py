@@ -208,7 +208,14 @@ THRASHING = KindTraits(word="thrashing", verb="thrashed", tone="warning")
 """How reports show a measured batch that fits and must not be recommended."""
 
 
-SETTINGS = ("num_nodes", "mixed_precision", "memory_limit_bytes", *Train.model_fields, *Measure.model_fields)
+SETTINGS = (
+    "num_nodes",
+    "mixed_precision",
+    "gradient_accumulation_steps",
+    "memory_limit_bytes",
+    *Train.model_fields,
+    *Measure.model_fields,
+)
 """Fields of a cell that hold a default where the source of imported figures does not give a value."""
 
 Isolation = Literal["fork", "launch", "script"]
@@ -244,6 +251,8 @@ class Result(Frozen):
     """For imported figures, the settings that their source gives; for a script, those that it gets. In the cell, the
     others of `SETTINGS` hold defaults that mean nothing. null: bench measured it, so all settings are real."""
 
+    notes: Settings = Field(default_factory=dict)
+    """For imported figures, what bench has no place for, by the names of the source: MFU, tokens/s, remarks."""
     sources: Sources | None = None
     """What its ranks ran: bench's runner and the workload's modules. null: not known, or nothing was launched."""
 

@@ -53,16 +53,16 @@ def measured(result: Result, scatter: Scatter | None) -> Measured | None:
 
 def _step_s(outcome: Stated, attempt: Attempt) -> float:
     """The mean step that a script states, or that follows from its throughput."""
-    batch_global = attempt.batch_per_rank * attempt.cell.num_processes
-    return max(outcome.step_time_s_per_rank, default=0.0) or batch_global / (outcome.samples_per_s_global or math.inf)
+    rate = outcome.samples_per_s_global or math.inf
+    return max(outcome.step_time_s_per_rank, default=0.0) or attempt.batch_global / rate
 
 
 def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | None:
     """Figures that a file states; what it does not give stays None."""
-    batch_global = attempt.batch_per_rank * attempt.cell.num_processes
-    step_s = max(outcome.step_time_s_per_rank, default=None)
+    step_s, samples_per_s = max(outcome.step_time_s_per_rank, default=None), outcome.samples_per_s_global
     # A published throughput is often rounded more than its step time.
-    samples_per_s = outcome.samples_per_s_global if step_s is None else batch_global / step_s
+    if step_s and (samples_per_s is None or isinstance(outcome, Reported)):
+        samples_per_s = attempt.batch_global / step_s
     if samples_per_s is None:
         return None
     held, capacity, share = outcome.held_bytes(device), outcome.capacity_bytes, outcome.capacity_share

@@ -90,12 +90,12 @@ class PlannedRow:
     def samples_per_s_at_most(self) -> float | None:
         """Over all ranks."""
         step_s = self.bounds.step_s
-        return self.batch * self.cell.plan.cell.num_processes / step_s if step_s else None
+        return self.cell.plan.cell.global_batch(self.batch) / step_s if step_s else None
 
     @property
     def samples_per_s(self) -> float | None:
         """The estimate, over all ranks."""
-        return self.batch * self.cell.plan.cell.num_processes / self.estimate_s if self.estimate_s else None
+        return self.cell.plan.cell.global_batch(self.batch) / self.estimate_s if self.estimate_s else None
 
     @property
     def samples_per_unit_at_most(self) -> float | None:

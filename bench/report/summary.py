@@ -112,7 +112,7 @@ def row_of(
         id=row_id or RowId((attempt.cell.id,), attempt.batch_per_rank, attempt.short),
         settings=settings or settings_of(result),
         batch_per_rank=attempt.batch_per_rank,
-        batch_global=attempt.batch_per_rank * attempt.cell.num_processes,
+        batch_global=attempt.batch_global,
         world_size=attempt.cell.num_processes,
         outcome=outcome.kind,
         reason=_reason(result),

@@ -223,9 +223,7 @@ def _stated(outcome: Scripted, attempt: Attempt, device: Device) -> Observation:
         fresh=True,
         peak_bytes=held and (outcome.peak_allocated_bytes or held),
         capacity_bytes=capacity or 1,
-        samples_per_s=attempt.batch_per_rank * attempt.cell.num_processes / step_s
-        if step_s
-        else outcome.samples_per_s_global,
+        samples_per_s=outcome.samples_per_s_global or (attempt.batch_global / step_s if step_s else None),
         reserved_bytes=held,
         full=not attempt.short,
     )

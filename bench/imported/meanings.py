@@ -1,0 +1,230 @@
+"""What the rows of a published table mean together: settings among unknown columns, batches, and rates. Pure."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from pydantic import JsonValue
+
+from bench.errors import InputError, one_line
+from bench.imported import fields
+from bench.imported.contradictions import ROUNDING
+from bench.imported.fields import ACCUMULATION, Amount
+from bench.imported.files import LONGEST_NOTE, Given, Values
+from bench.imported.names import is_figure, setting_of
+from bench.matrix.yaml_file import canonical
+from bench.records.stated import FIGURES
+from bench.units import counted, rate
+
+MOST_NOTES = 200
+"""Notes of a row. A program may write thousands of values into its JSON."""
+WHOLE = 0.02
+"""How far from a whole number a batch may be that follows from two rounded rates, relatively."""
+
+
+def understood(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
+    """The rows with what follows from their values, and sentences about what could not be used.
+
+    Rows without any figure or outcome are left out.
+    """
+    rows, named = _settings(rows)
+    said: dict[str, int] = {}
+    found = []
+    for row in rows:
+        if _is_empty(row):
+            said["left out: no figure"] = said.get("left out: no figure", 0) + 1
+            continue
+        derived, why = _with_rate(_with_batch(row))
+        found.append(derived)
+        if why:
+            said[f"no samples/s: {why}"] = said.get(f"no samples/s: {why}", 0) + 1
+    return found, [*named, *(f"{counted(n, 'row')} {reason}" for reason, n in said.items())]
+
+
+def _is_empty(row: Given) -> bool:
+    return row.of_table and "outcome" not in row.values and not any(map(_is_figure, row.values)) and not row.notes
+
+
+def _is_figure(name: str) -> bool:
+    return name in (*FIGURES, *fields.RATES) and not name.startswith("capacity_b")
+
+
+# Settings and notes
+
+
+def _settings(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
+    """Unknown columns as settings of the workload or as notes.
+
+    In a table, words that differ between rows are a setting: rows that differ in it must not be compared as equals.
+    Other columns become settings where rows would otherwise be equal. All else is kept as a note.
+    """
+    columns = dict.fromkeys(name for row in rows for name in row.unknown)
+    told: dict[str, list[Given]] = {name: [row for row in rows if name in row.unknown] for name in columns}
+    chosen = [
+        name for name, having in told.items() if all(row.of_table for row in having) and _is_setting(name, having)
+    ]
+    candidates = [name for name in columns if name not in chosen and not is_figure(name)]
+    while len(_equals(rows, chosen)) < len(rows):
+        before = len(_equals(rows, chosen))
+        counts = {name: len(_equals(rows, [*chosen, name])) for name in candidates if _may_separate(rows, name)}
+        best = max(counts, key=counts.__getitem__, default=None)
+        if best is None or counts[best] == before:
+            break
+        chosen.append(best)
+        candidates.remove(best)
+    as_settings = {name: setting_of(name) for name in chosen}
+    result = []
+    for row in rows:
+        settings: Values = {as_settings[name]: value for name, value in row.unknown.items() if name in as_settings}
+        others = {name: value for name, value in row.unknown.items() if name not in as_settings}
+        notes = {name: note for name, value in {**others, **row.notes}.items() if (note := _note(value)) is not None}
+        values, places = {**settings, **row.values}, {**dict.fromkeys(settings, row.where), **row.places}
+        result.append(
+            replace(row, values=values, places=places, unknown={}, notes=dict(list(notes.items())[:MOST_NOTES]))
+        )
+    names = [f"{one_line(name, 100)} ({setting})" for name, setting in as_settings.items()]
+    return result, [f"taken for settings of the workload: {', '.join(names)}"] if names else []
+
+
+def _is_setting(name: str, rows: Sequence[Given]) -> bool:
+    values = [str(row.unknown[name]) for row in rows]
+    words = [value for value in values if fields.amount(value) is None or not fields.amount(value).bare]  # type: ignore[union-attr]
+    return len(set(values)) > 1 and len(words) > len(values) / 2 and not is_figure(name) and not _links(values)
+
+
+def _links(values: Sequence[str]) -> bool:
+    return any(re.search(r"https?://|^\d{4}-\d\d-\d\d", value) for value in values)
+
+
+def _may_separate(rows: Sequence[Given], name: str) -> bool:
+    values = [row.unknown.get(name) for row in rows]
+    plain = all(not isinstance(value, list | dict | float) for value in values)
+    return plain and len({canonical(value) for value in values}) > 1 and not _links([str(value) for value in values])
+
+
+def _equals(rows: Sequence[Given], chosen: Sequence[str]) -> dict[str, int]:
+    """How many rows have the same settings, and the same values of ``chosen``."""
+    groups: dict[str, int] = {}
+    for row in rows:
+        settings = {name: value for name, value in row.values.items() if not _is_result(name)}
+        key = canonical({**settings, **{f"?{name}": row.unknown.get(name) for name in chosen}})
+        groups[key] = groups.get(key, 0) + 1
+    return groups
+
+
+def _is_result(name: str) -> bool:
+    return _is_figure(name) or name in ("outcome", "reason")
+
+
+def _note(value: JsonValue) -> JsonValue:
+    """A value as a note: short, and on one line. None where it is too long to be one."""
+    if isinstance(value, str):
+        return one_line(value, LONGEST_NOTE)
+    return None if isinstance(value, list | dict) else value
+
+
+# Batches and rates
+
+
+def _number(row: Given, name: str) -> Amount | None:
+    number = fields.amount(row.values.get(name))
+    return number if number and number.value > 0 else None
+
+
+def _whole(row: Given, name: str) -> int | None:
+    number = _number(row, name)
+    return int(number.value) if number and not number.unit and number.value % 1 == 0 else None
+
+
+def _with_batch(row: Given) -> Given:
+    """The batch of a rank in one forward, from the samples of a step: global / ranks / accumulation.
+
+    Raises:
+        InputError: the batch, the ranks, the accumulation and the global batch contradict each other.
+    """
+    batch, ranks, several = (_whole(row, name) for name in ("batch", "num_processes", ACCUMULATION))
+    total, place = _whole(row, "global_batch"), row.place("global_batch")
+    values = {name: value for name, value in row.values.items() if name != "global_batch"}
+    if total is None and batch is None:
+        total, place = _from_rates(row, (ranks or 1) * (several or 1)), row.where
+    if total and ranks:
+        if batch and total % (batch * ranks) == 0:
+            several = several or total // (batch * ranks)
+        each = total / ranks / (several or 1)
+        if each % 1 or (batch and batch != each):
+            raise InputError(
+                f"{total} samples a step are impossible: {f'batch {batch} on ' if batch else ''}{ranks} ranks"
+                f"{f', accumulated {several} times,' if several else ''} "
+                + (f"give {batch * ranks * (several or 1)}" if batch else "cannot share them evenly"),
+                where=place,
+                field="global_batch",
+                fix="batch is the number of samples of one rank in one forward; leave one of the two out",
+            )
+        values |= {"batch": int(each)} | ({ACCUMULATION: several} if several and several > 1 else {})
+    elif total and not batch:
+        values["global_batch"] = total  # for the message that the ranks are missing
+    return replace(row, values=values)
+
+
+def _from_rates(row: Given, shares: int) -> int | None:
+    """The samples of a step from samples/s and steps/s, if the two are exact enough for a whole batch in each share."""
+    samples, steps = _number(row, "samples_per_s"), _number(row, "steps_per_s")
+    if samples is None or steps is None:
+        return None
+    total = round(samples.value / steps.value / shares) * shares
+    apart = abs(samples.value / steps.value - total) / total if total else 1.0
+    return total if apart <= WHOLE and total * WHOLE < shares else None
+
+
+def _with_rate(row: Given) -> tuple[Given, str | None]:
+    """Global samples/s, from whatever rate the row gives; or what is missing for it."""
+    ranks, length = _whole(row, "num_processes"), _whole(row, "seq_len")
+    values = {name: value for name, value in row.values.items() if name not in fields.RATES}
+    samples, missing = _number(row, "samples_per_s"), list[str]()
+    if each := _number(row, "samples_per_s_per_gpu"):
+        samples = samples or (_scaled(each, ranks) if ranks else None)
+        missing += [] if ranks else ["num_processes"]
+    tokens = _number(row, "tokens_per_s")
+    if tokens is None and (each := _number(row, "tokens_per_s_per_gpu")):
+        tokens = _scaled(each, ranks) if ranks else None
+        missing += [] if ranks else ["num_processes"]
+    if tokens or "tokens_per_s_per_gpu" in row.values:
+        missing += [] if length else ["seq_len"]
+    if tokens and length:
+        from_tokens = _scaled(tokens, 1 / length)
+        _agree(row, samples, from_tokens)
+        samples = from_tokens  # tables round samples/s to whole numbers, even to 0
+    steps = _number(row, "steps_per_s")
+    timed = any(name.startswith("step_time_") for name in values)
+    if samples is None and steps and not timed:
+        values["step_time_s"] = 1 / steps.value
+    if samples is not None:
+        values["samples_per_s"] = samples.value
+    if samples is not None or steps or timed or not missing:
+        return replace(row, values=values), None
+    why = f"give {' and '.join(dict.fromkeys(missing))}, as a column, or as {missing[-1]}=... on the command line"
+    return replace(row, values=values), why
+
+
+def _scaled(number: Amount, factor: float) -> Amount:
+    return number._replace(value=number.value * factor, step=number.step * factor)
+
+
+def _agree(row: Given, samples: Amount | None, from_tokens: Amount) -> None:
+    if samples is None:
+        return
+    apart = abs(samples.value - from_tokens.value)
+    if apart > ROUNDING * from_tokens.value + samples.step + from_tokens.step:
+        raise InputError(
+            f"{rate(samples.value)} samples/s are impossible: its tokens/s and its sequence length give"
+            f" {rate(from_tokens.value)}",
+            where=row.place("samples_per_s"),
+            field="samples_per_s",
+            fix="if the source contradicts itself, leave one of the two out",
+        )
+
+
+def of_script(values: Mapping[str, JsonValue], where: str) -> Values:
+    """The same for what a script has written."""
+    row, _ = _with_rate(Given(values=dict(values), places={}, where=where))
+    return row.values
