@@ -132,7 +132,7 @@ def amount(value: JsonValue) -> Amount | None:
             return None
         digits = match[1].replace(",", "")
         mantissa, _, power = digits.lower().partition("e")
-        step = 10.0 ** (int(power or 0) - len(mantissa.partition(".")[2]))
+        step = 10.0 ** min(int(power or 0) - len(mantissa.partition(".")[2]), 300)
         number, unit, bare = float(digits), " ".join((match[2] or "").lower().split()), match[1] == value.strip()
     else:
         number, unit, bare, step = _finite(value), "", True, 0.0

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from pydantic import JsonValue
 
-from bench.errors import InputError, one_line
+from bench.errors import InputError, InputErrors, one_line
 from bench.imported import fields
 from bench.imported.contradictions import ROUNDING
 from bench.imported.fields import ACCUMULATION, Amount
 from bench.imported.files import LONGEST_NOTE, Given, Values
-from bench.imported.names import is_figure, setting_of
+from bench.imported.names import is_figure, plain, setting_of
 from bench.matrix.yaml_file import canonical
 from bench.records.stated import FIGURES
 from bench.units import counted, rate
@@ -27,22 +27,28 @@ def understood(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
 
     Rows without any figure or outcome are left out.
     """
-    rows, named = _settings(rows)
+    full, named = _settings([row for row in rows if not _is_empty(row)])
     said: dict[str, int] = {}
-    found = []
-    for row in rows:
-        if _is_empty(row):
-            said["left out: no figure"] = said.get("left out: no figure", 0) + 1
+    found, errors = [], list[InputError]()
+    for row in full:
+        try:
+            derived, why = _with_rate(_with_batch(row))
+        except InputError as error:
+            errors.append(error)
             continue
-        derived, why = _with_rate(_with_batch(row))
         found.append(derived)
         if why:
-            said[f"no samples/s: {why}"] = said.get(f"no samples/s: {why}", 0) + 1
-    return found, [*named, *(f"{counted(n, 'row')} {reason}" for reason, n in said.items())]
+            said[why] = said.get(why, 0) + 1
+    if errors:
+        raise InputErrors(errors)
+    left = [f"left out without any figure: {counted(len(rows) - len(full), 'row')}"] if len(full) < len(rows) else []
+    return found, [*named, *left, *(f"samples/s is n/a in {counted(n, 'row')}: {why}" for why, n in said.items())]
 
 
 def _is_empty(row: Given) -> bool:
-    return row.of_table and "outcome" not in row.values and not any(map(_is_figure, row.values)) and not row.notes
+    """Whether nothing was measured in a row, not even the use of the device."""
+    uses = (name for name in row.unknown if re.search(r"\b([mh]fu|[tgp]?flops?)\b", plain(name)))
+    return row.of_table and not any((*map(_is_result, row.values), *uses, row.notes))
 
 
 def _is_figure(name: str) -> bool:

@@ -95,7 +95,8 @@ _STEP = r"(mean |avg |average )?(step|iter|iteration) (time|latency|duration)|ti
 _SEVERAL = r"(?:time )?(?:for |of |/)?(\d+) ?(k)? (?:iter(?:ation)?s?|steps?)"
 _FIGURE = (
     r"\b(mfu|hfu|[tgp]?flops?|accuracy|loss|perplexity|ppl|epochs?|runtime|time|speed ?up|scaling|throughput|tokens|tps"
-    r"|seconds?|latency|memory|mem|params|parameters|eval|samples|utili[sz]ation|cost|power|energy|flos)\b"
+    r"|seconds?|latency|memory|mem|params|parameters|eval|samples|utili[sz]ation|cost|power|energy|flos"
+    r"|trace|link|url|logs?|comments?|notes?|remarks?|commit|date)\b"
 )
 
 
@@ -150,7 +151,7 @@ def _first(units: Sequence[str], scales: Mapping[str, float]) -> float | None:
 
 
 def is_figure(column: str) -> bool:
-    """Whether an unknown column holds a result, and no setting."""
+    """Whether an unknown column holds a result or a remark, and no setting."""
     return re.search(_FIGURE, plain(column)) is not None
 
 

@@ -2,13 +2,14 @@
 
 import re
 from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast, get_args
 
 from pydantic import JsonValue
 
-from bench.errors import InputError, InputErrors, near_miss
+from bench.errors import InputError, InputErrors
 from bench.imported import contradictions, fields, names
 from bench.imported.files import Given
 from bench.machine.hardware import LIBRARIES
@@ -147,7 +148,9 @@ def _missing(row: Given, name: str) -> InputError | None:
     )
     if name == "batch" and "num_processes" in row.values:
         fix += "; global_batch does as well"
-    return InputError("is required", where=row.where, field=name, fix=near_miss(name, row.notes) or fix)
+    if close := get_close_matches(name, row.notes, n=1):
+        fix = f"if {close[0]!r} is this column, add --map {name}={close[0]}"
+    return InputError("is required", where=row.where, field=name, fix=fix)
 
 
 def _backend(value: JsonValue) -> str:

@@ -36,6 +36,7 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         "num_processes": cell.num_processes,
         "num_nodes": cell.num_nodes,
         "mixed_precision": cell.mixed_precision,
+        **_accumulated(cell),
         "memory_limit_bytes": cell.memory_limit_bytes,
         **train_of(cell),
         **cell.measure.model_dump(mode="json"),
@@ -44,6 +45,12 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         **({RUN: result.axes[RUN]} if RUN in result.axes else {}),
     }
     return result.known(fields)
+
+
+def _accumulated(cell: Cell) -> dict[str, JsonValue]:
+    """How often gradients accumulate, where they do. A script has an option for it."""
+    several = cell.gradient_accumulation_steps
+    return {"gradient_accumulation_steps": several} if several > 1 and cell.script is None else {}
 
 
 def train_of(cell: Cell) -> dict[str, JsonValue]:

@@ -7,7 +7,7 @@ from typing import TypeVar
 
 from bench.report.rows import Measured, Row, Sampled, Times
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import mean_reach, mean_step_s
+from bench.statistics.launches import launch_of, mean_reach, mean_step_s
 from bench.units import counted
 
 Number = TypeVar("Number", int, float)
@@ -20,6 +20,7 @@ def merged(launches: Sequence[Row]) -> Row:
     """
     if len(launches) == 1:
         return launches[0]
+    launches = [_of_source(row) for row in launches]
     measured = [(row.measured, row) for row in launches if row.measured and row.measured.launches]
     if not measured:
         return replace(launches[0], launches=tuple(launches))
@@ -33,6 +34,14 @@ def merged(launches: Sequence[Row]) -> Row:
         stale=tuple(sorted({file for launch in launches for file in launch.stale})),
         launches=tuple(launches),
     )
+
+
+def _of_source(row: Row) -> Row:
+    """A row of imported figures that its source repeats: each of them is a launch."""
+    if row.measured is None or row.measured.source is None:
+        return row
+    launch = launch_of((row.batch_global / row.rate,), row.launch)
+    return replace(row, measured=replace(row.measured, launches=(launch,)))
 
 
 def _failures(failed: Sequence[Row], n_launches: int) -> str | None:

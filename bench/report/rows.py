@@ -3,7 +3,7 @@
 import math
 import statistics
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from pydantic import JsonValue
@@ -215,6 +215,8 @@ class Row:
     """Name of each GPU of the machine."""
     stale: tuple[str, ...] = ()
     """Source files that differ from the newest of its workload."""
+    notes: Mapping[str, JsonValue] = field(default_factory=dict)
+    """Of imported figures: what their source says beside them."""
     launch: int = 1
     """Its number, of the row of a single launch."""
     launches: tuple["Row", ...] = ()

@@ -124,6 +124,7 @@ def row_of(
         conditions=result.conditions,
         device=result.machine.hardware.device,
         accelerators=result.machine.accelerators,
+        notes=result.notes,
         launch=attempt.launch,
         stale=stale_files(result, newest) if newest else (),
     )

@@ -22,7 +22,7 @@ def test_a_key_of_another_name_is_read_and_each_other_one_is_named(tmp_path: Pat
     assert result.attempt.batch_per_rank == 4
     assert result.outcome.model_dump()["step_time_s_per_rank"] == (0.5,)
     assert result.outcome.model_dump()["peak_allocated_bytes"] == 10_000_000_000
-    assert read.not_read == ("timing.eval", "timing.inner.deep", "note")
+    assert result.notes == {"timing.eval": 1.0, "timing.inner.deep": 3, "note": "x"}
 
 
 def test_a_column_of_another_name_is_read(tmp_path: Path) -> None:

@@ -16,6 +16,8 @@ from bench.units import counted, percent, rate
 NO_MATRIX = "MATRIX"
 """Stands in a command for the matrix of a run that keeps none."""
 MAX_EVEN = 5
+MOST_IMPORTED = 5
+"""Tasks of imported figures that are answered. A published table may have hundreds of rows, each a task."""
 ENOUGH_LAUNCHES = 5
 """What a user adds to `bench run` for a surer answer: several launches show what differs between them."""
 
@@ -35,7 +37,28 @@ def advice_sentences(summary: Summary, advice: Sequence[Advice], matrices: Matri
         matrices: for the commands.
     """
     doubted = doubted_rows(summary)
-    return [line for each in advice for line in _sentences(summary, each, doubted, matrices or {})]
+    shown = _worth_showing(advice)
+    lines = [line for each in shown for line in _sentences(summary, each, doubted, matrices or {})]
+    if left := len(advice) - len(shown):
+        lines.append(
+            f"{counted(left, 'more task')} of imported figures, {sum(map(_is_alone, advice)) or 'none'} with a single"
+            f' setting and nothing to compare: see "Raw matrix".'
+        )
+    return lines
+
+
+def _worth_showing(advice: Sequence[Advice]) -> list[Advice]:
+    """All that was measured. Of many tasks of imported figures, the first few in which there is something to choose."""
+    imported = [each for each in advice if each.chosen and each.chosen.measured and each.chosen.measured.source]
+    if len(imported) <= MOST_IMPORTED:
+        return list(advice)
+    kept = [each for each in imported if not _is_alone(each)] or imported
+    left = {id(each) for each in imported} - {id(each) for each in kept[:MOST_IMPORTED]}
+    return [each for each in advice if id(each) not in left]
+
+
+def _is_alone(advice: Advice) -> bool:
+    return advice.runner_up is None and not advice.alternatives
 
 
 def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices) -> Iterator[str]:
@@ -67,7 +90,7 @@ def _answer(summary: Summary, advice: Advice, chosen: Row, matrices: Matrices) -
         f"train with {_choice(summary, advice, chosen)}: {rate(chosen.rate)} samples/s, {_against(summary, advice)}"
     ]
     commands = []
-    if chosen.measured and chosen.measured.launches:  # figures from elsewhere have no matrix to run
+    if chosen.measured and not chosen.measured.source:  # figures from elsewhere have no matrix to run
         matrix = _matrix_of(chosen, matrices)
         match advice.larger:
             case "not_tried":

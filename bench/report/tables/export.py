@@ -52,6 +52,7 @@ def _record(cell: CellRows, row: Row) -> Record:
         "loss_last": sampled.losses[-1] if sampled else None,
         "source": _text(measured.source) if measured else None,
         "reason": _text(row.reason),
+        **({"notes": json.dumps(row.notes, ensure_ascii=False)} if row.notes else {}),
     }
     settings = {
         _free(one_line(name), figures): json.dumps(value) if isinstance(value, list | dict) else _text(value)

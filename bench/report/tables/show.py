@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
+from bench.errors import one_line
 from bench.records.cell import Regime
 from bench.records.leaves import flat
 from bench.records.outcome import Ok, Result
@@ -82,6 +83,7 @@ def show(
         _regimes(attempts),
         _ranks(attempts),
         _imported(attempts),
+        _notes(attempts),
         phases(summary, "mean"),
         phases(summary, "share"),
         steps(summary),
@@ -244,6 +246,16 @@ def _imported(attempts: Sequence[_Attempt]) -> Table:
         [batch, *of_part(_figures, IMPORTED_COLUMNS)],
         notes=("Means without samples, as a script or another source gives them.",),
     )
+
+
+def _notes(attempts: Sequence[_Attempt]) -> Table:
+    notes = [(batch_of(row), name, str(value)) for _, row in attempts for name, value in row.notes.items()]
+    columns = [
+        Column[tuple[str, str, str]]("batch per rank", itemgetter(0), numeric=True),
+        Column[tuple[str, str, str]]("name", lambda note: one_line(note[1])),
+        Column[tuple[str, str, str]]("value", lambda note: one_line(note[2])),
+    ]
+    return table_of("Notes of the source", notes, columns, notes=("As written; bench compares none of them.",))
 
 
 def _figures(pair: tuple[str, Measured]) -> Measured:
