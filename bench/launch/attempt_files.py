@@ -69,7 +69,11 @@ def files(
     script = attempt.cell.script
     if script is not None and not script.uses("accelerate_config"):
         return written
-    config = backends.accelerate_config(attempt.cell, units, device)
+    own = attempt.cell.accelerate if script is not None else None
+    if own is not None:  # a script's config stays as it is, but for its ranks
+        config: dict[str, Any] = {**own, "num_processes": attempt.cell.num_processes}
+    else:
+        config = backends.accelerate_config(attempt.cell, units, device)
     if script is not None:
         port = {"main_process_port": 0} if attempt.cell.num_processes > 1 else {}  # accelerate chooses a free one
         return written | _config_files({**config, **port}, folder)

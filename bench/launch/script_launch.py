@@ -15,7 +15,7 @@ from bench.launch.watch import FIRST_STEP_S, Limits, OnBeat, Watch, exit_codes
 from bench.records.cell import Attempt, Cell
 from bench.records.machine import Hardware
 from bench.records.phases import Stage
-from bench.records.script import ScriptEnd
+from bench.records.script import Script, ScriptEnd
 from bench.store import spool
 from bench.store.beats import Beat
 from bench.store.spool import Spec
@@ -23,6 +23,10 @@ from bench.store.spool import Spec
 LOG = "script.log"
 RESULT = "script.json"
 """What ``{out}`` names, in the attempt's folder."""
+OUTPUT = "output"
+"""What ``{output_dir}`` names, in the attempt's folder."""
+OF_TRAINER = "train_results.json"
+"""What a Trainer's `save_metrics` writes into its ``--output_dir``."""
 TAIL_BYTES = 32_000
 """How much of the log's end is searched for the cause: the summary of a launcher alone may have thousands."""
 
@@ -88,6 +92,11 @@ class Silence(Watch):
         return self.limits.hang_after_s or FIRST_STEP_S
 
 
+def result_file(script: Script, folder: Path) -> Path:
+    """Where a script leaves its figures."""
+    return folder / RESULT if script.uses("out") else folder / OUTPUT / OF_TRAINER
+
+
 def script_environment(cell: Cell, hardware: Hardware) -> dict[str, str]:
     """The variables that bench adds to a script's environment."""
     added = added_environment(cell.ranks_per_node, hardware, os.environ)
@@ -95,12 +104,13 @@ def script_environment(cell: Cell, hardware: Hardware) -> dict[str, str]:
     return {**added, "ACCELERATE_USE_CPU": "true"} if hardware.device == "cpu" else added
 
 
-def script_command(attempt: Attempt, folder: Path | str, out: str | None = None) -> list[str]:
+def script_command(attempt: Attempt, folder: Path | str, out: str = RESULT, output_dir: str = OUTPUT) -> list[str]:
     """The command of an attempt, each placeholder replaced.
 
     Args:
         folder: of the attempt's files.
-        out: where the script writes its result; by default, into that folder.
+        out: the file in it that the script writes its result to.
+        output_dir: the folder in it for files that the script names itself.
     """
     cell = attempt.cell
     assert cell.script is not None
@@ -114,7 +124,8 @@ def script_command(attempt: Attempt, folder: Path | str, out: str | None = None)
             "mixed_precision": cell.mixed_precision,
             "num_processes": cell.num_processes,
             "accelerate_config": f"{folder}/accelerate.yaml",
-            "out": out or f"{folder}/{RESULT}",
+            "out": f"{folder}/{out}",
+            "output_dir": f"{folder}/{output_dir}",
         }
     )
 
@@ -126,7 +137,7 @@ def _by_hand(attempt: Attempt, folder: Path, added: Mapping[str, str], runs_in: 
         "set -eu",
         f"cd {shlex.quote(runs_in)}",
         *(f"export {name}={shlex.quote(value)}" for name, value in added.items()),
-        "exec " + shlex.join(script_command(attempt, folder, f"{folder}/by_hand.json")),
+        "exec " + shlex.join(script_command(attempt, folder, "by_hand.json", "by_hand")),
     ]
     return "\n".join(lines) + "\n"
 

@@ -19,12 +19,13 @@ _CKPT = "leave it out; set grad_ckpt: true in the matrix, if the workload has th
 Content = dict[str, JsonValue]
 
 
-def read(path: Path, where: str | None) -> Content:
+def read(path: Path, where: str | None, *, of_script: bool = False) -> Content:
     """The config's content. If it names a DeepSpeed JSON file, the content of that file replaces the path.
 
     Args:
         path: a YAML or JSON file as ``accelerate config`` writes it.
         where: the place that names this file; part of the error when the file does not exist.
+        of_script: a script trains as the config says. bench only has to know how many ranks there are.
 
     Raises:
         InputError: the file is unreadable, is not a mapping, or has settings that bench does not measure.
@@ -36,7 +37,8 @@ def read(path: Path, where: str | None) -> Content:
     _one_of(document, ("compute_environment",), ("LOCAL_MACHINE",), "LOCAL_MACHINE")
     several = "leave it out; `bench run MATRIX --launcher slurm --nodes 2` spreads the ranks over machines"
     _one_of(document, ("num_machines",), (1,), 1, several)
-    _one_of(document, ("mixed_precision",), ("bf16", "no"), "no")
+    if not of_script:
+        _one_of(document, ("mixed_precision",), ("bf16", "no"), "no")
     if content.get("distributed_type") == "MULTI_CPU":
         raise InputError(
             "'MULTI_CPU' silently starts only one process on a single machine",
@@ -44,6 +46,8 @@ def read(path: Path, where: str | None) -> Content:
             field="distributed_type",
             fix="use MULTI_GPU: bench runs it on the CPU when there is no GPU",
         )
+    if of_script:
+        return _as_written(content, path.parent, where)
     _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, "NO")
     _refuse_accumulation(document, (ACCUMULATION,))
     if content.get("parallelism_config"):
@@ -76,6 +80,21 @@ def read(path: Path, where: str | None) -> Content:
     return content
 
 
+def _as_written(content: Content, folder: Path, where: str | None) -> Content:
+    """The config of a script, with the content of a DeepSpeed file in the place of its path."""
+    engine = content.get("deepspeed_config")
+    if isinstance(engine, dict) and isinstance(engine.get("deepspeed_config_file"), str):
+        engine["deepspeed_config_file"] = _mapping(
+            _read_document(_deepspeed_path(engine["deepspeed_config_file"], folder, where)), ()
+        )
+    return content
+
+
+def written_precision(content: Content) -> str:
+    """The precision that a script's config names, whatever it is."""
+    return str(content.get("mixed_precision", mixed_precision(content)))
+
+
 def mixed_precision(content: Content) -> MixedPrecision:
     """The config's precision. A DeepSpeed JSON that enables bf16 takes precedence over accelerate's own field."""
     engine: Any = content.get("deepspeed_config", {})
@@ -86,12 +105,7 @@ def mixed_precision(content: Content) -> MixedPrecision:
 
 
 def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content:
-    field = "deepspeed_config.deepspeed_config_file"
-    if not isinstance(file, str):
-        raise InputError(f"{show(file)} cannot be used", where=place, field=field, allowed="the path of a JSON file")
-    path = next((path for path in (folder / file, Path(file)) if path.is_file()), None)
-    if path is None:
-        raise InputError(f"the DeepSpeed config {file!r} does not exist", where=place, field=field)
+    path = _deepspeed_path(file, folder, place)
     document = _read_document(path)
     content = _mapping(document, ())
     _refuse_accumulation(document, (ACCUMULATION,))
@@ -107,6 +121,16 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
         what = "autocast is refused: it hides the dtype of the arithmetic"
         _refuse(document, ("torch_autocast", "enabled"), what, _FALSE, "mixed_precision: bf16, or bf16.enabled here")
     return content
+
+
+def _deepspeed_path(file: JsonValue, folder: Path, place: str | None) -> Path:
+    field = "deepspeed_config.deepspeed_config_file"
+    if not isinstance(file, str):
+        raise InputError(f"{show(file)} cannot be used", where=place, field=field, allowed="the path of a JSON file")
+    path = next((path for path in (folder / file, Path(file)) if path.is_file()), None)
+    if path is None:
+        raise InputError(f"the DeepSpeed config {file!r} does not exist", where=place, field=field)
+    return path
 
 
 def _read_document(path: Path) -> Document:

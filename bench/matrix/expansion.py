@@ -135,17 +135,21 @@ def _cell(
     accelerate = matrix.configs.get(backend)
     launch = {name: Value(value, ("launch", name)) for name, value in matrix.launch.model_dump(mode="json").items()}
     launch |= {name: value for name, value in combination.items() if name == "mixed_precision"}
-    precision = _validate(matrix, Launch, launch, "launch").mixed_precision
-    if accelerate is not None:
+    precision: str = _validate(matrix, Launch, launch, "launch").mixed_precision
+    if accelerate is not None and matrix.command is not None:
+        precision = accelerate_file.written_precision(accelerate)
+    elif accelerate is not None:
         precision = _config_precision(matrix, backend, accelerate, combination)
+    stored = _json(matrix, config, options)
     cell = Cell(
         backend=backend,
         accelerate=accelerate,
         workload=script.name_of(matrix),
-        options=_json(matrix, config, options),
+        options=stored,
         num_processes=(ranks := _ranks(matrix, backend, hardware)),
         num_nodes=matrix.slurm.nodes if ranks > 1 else 1,
         mixed_precision=precision,
+        gradient_accumulation_steps=script.accumulation_of(matrix, stored, options),
         memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
         train=_validate(matrix, Train, train, "train"),
         measure=measure,
@@ -195,6 +199,8 @@ def _ranks(matrix: Matrix, backend: str, hardware: Hardware) -> int:
     if backend == NO_BACKEND:
         return num_processes(matrix.launch, hardware, matrix.slurm.nodes)
     config = matrix.configs.get(backend)
+    if matrix.command is not None and config is not None and config.get("distributed_type", "NO") != "NO":
+        return num_processes(matrix.launch, hardware, matrix.slurm.nodes)
     chosen = BACKENDS[backend] if config is None else backends.from_accelerate_config(config)
     return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware, matrix.slurm.nodes)
 

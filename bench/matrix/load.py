@@ -62,7 +62,8 @@ def load(
     changed = {_override(data, places, text) for text in overrides}
     changed |= {_override(data, places, text, axis=True) for text in axes}
     workload_choice.open_config(data, places)
-    _refuse_accumulation(data, places, ())
+    if "command" not in data:  # a script accumulates by itself
+        _refuse_accumulation(data, places, ())
     data.setdefault("name", path.stem if path else None)
     places.setdefault(("name",), where)
     measure = data.get("measure", {})
@@ -174,15 +175,18 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
             check_names(given, ("claims", index, side), settings, places)
     configs: dict[str, _UserConfig] = {}
 
+    def backend(value: JsonValue, key: Key) -> str:
+        return _backend(value, key, folder, configs, places, of_script=file.command is not None)
+
     def resolved(entry: Values, key: Key) -> Values:
         if "backend" not in entry:
             return entry
-        return {**entry, "backend": _backend(entry["backend"], (*key, "backend"), folder, configs, places)}
+        return {**entry, "backend": backend(entry["backend"], (*key, "backend"))}
 
     axes = dict(file.matrix)
     if "backend" in axes:
         key = ("matrix", "backend")
-        axes["backend"] = [_backend(v, (*key, i), folder, configs, places) for i, v in enumerate(axes["backend"])]
+        axes["backend"] = [backend(v, (*key, i)) for i, v in enumerate(axes["backend"])]
     for name, values in axes.items():
         _unique(values, ("matrix", name), places)
     matrix = Matrix(
@@ -250,7 +254,9 @@ def _as_list(value: JsonValue) -> str | None:
     return f"write a list: [{value}]" if isinstance(value, str) and "," in value else None
 
 
-def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserConfig], places: Places) -> str:
+def _backend(
+    value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserConfig], places: Places, *, of_script: bool
+) -> str:
     """The backend's name. A user's config is read into ``configs``."""
     where = place_of(places, key)
     if isinstance(value, str) and (value in BACKENDS or value in configs):
@@ -273,7 +279,7 @@ def _backend(value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserC
             allowed="letters, digits, '.', '_' and '-', and not the name of a built-in backend",
         )
     path = folder / config_file
-    content = accelerate_file.read(path, where)
+    content = accelerate_file.read(path, where, of_script=of_script)
     if configs.setdefault(name, _UserConfig(content, str(path.absolute()))).content != content:
         raise InputError(f"{name!r} names two different configs", where=where, field=dotted((*key, "name")))
     return name
@@ -292,6 +298,14 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
                 notes.append(f"{name}: distributed_type NO runs one process and ignores launch.num_processes {ranks}")
         elif content.get("num_processes", ranks) != ranks:
             notes.append(f"{name}: launch.num_processes {ranks} replaces its own {content['num_processes']}")
+        if matrix.command is not None:
+            own = content.get(ACCUMULATION, 1)
+            if own not in (1, "1", "auto") and not script.accumulates(matrix):
+                notes.append(
+                    f"{name}: its own {ACCUMULATION} {own} does not count in samples/s: if the script accumulates so,"
+                    f" hand it over as {{{ACCUMULATION}}}"
+                )
+            continue
         requested, precision = matrix.launch.mixed_precision, accelerate_file.mixed_precision(content)
         if "mixed_precision" in matrix.launch.model_fields_set and requested != precision:
             notes.append(f"{name}: its own mixed_precision {precision} overrides launch.mixed_precision {requested}")

@@ -4,6 +4,7 @@ import re
 import shutil
 import sys
 import warnings
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path, PurePath
 from typing import Any
@@ -30,7 +31,7 @@ OF_BENCH: dict[str, tuple[str, ...]] = {
     **{name: (name,) for name in Measure.model_fields},
 }
 """The settings that bench has a value for, and the placeholders that hand each of them to a script."""
-PROVIDED = (CONFIG, "batch_global", "out", *OF_BENCH)
+PROVIDED = (CONFIG, "batch_global", "out", "output_dir", *OF_BENCH)
 """Every placeholder that is no axis of the user's own."""
 _TAKEN = re.compile(rf"_|(?:{'|'.join(name for name in dir(BaseModel) if name.startswith('model_'))})$")
 """Names that no field of a pydantic model can have."""
@@ -145,6 +146,35 @@ def check_values(matrix: Matrix, given: Combination) -> None:
         )
 
 
+def accumulates(file: MatrixFile) -> bool:
+    """Whether the command says how many batches make one optimizer step."""
+    script = script_of(file)
+    return script is not None and script.accumulation(dict.fromkeys(script.placeholders)) is not None
+
+
+def accumulation_of(matrix: Matrix, options: Mapping[str, JsonValue], given: Combination) -> int:
+    """Batches that make one optimizer step of the script, as far as the matrix says; 1 for a workload.
+
+    Raises:
+        InputError: the value is no number of batches.
+    """
+    script = script_of(matrix)
+    said = script and script.accumulation(options)
+    if not said:
+        return 1
+    name, steps = said
+    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
+        key = given[name].key if name in given else ("command",)
+        raise _error(
+            f"{show(steps)} cannot be used: a command's {name} is how many batches make one optimizer step",
+            matrix.places,
+            key,
+            allowed="a whole number, at least 1",
+            fix="give the axis another name if it means something else",
+        )
+    return steps
+
+
 def check_program(matrix: Matrix, path: str) -> None:
     """Raises InputError if the folder of a script, or the program that runs it, does not exist on this machine.
 
@@ -180,10 +210,16 @@ def _check_words(script: Script, places: Places) -> None:
         raise _error("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
     if taken := sorted(filter(_TAKEN.match, script.placeholders)):
         raise _error(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))
-    for use, why in ((("out",), "its result, as JSON, goes to the file {out}"), (OF_BENCH["batch"], "the batch")):
-        if not script.uses(*use):
-            named = " or ".join(f"{{{name}}}" for name in use)
-            raise _error(f"{named} is missing from the command: {why}", places, ("command",))
+    if not script.uses("out", "output_dir"):
+        raise _error(
+            "{out} is missing from the command: its result, as JSON, goes to the file {out}",
+            places,
+            ("command",),
+            fix="for a script of transformers' Trainer, which writes train_results.json by itself, --output_dir"
+            " {output_dir} does as well",
+        )
+    if not script.uses(*OF_BENCH["batch"]):
+        raise _error("{batch} or {batch_global} is missing from the command: the batch", places, ("command",))
 
 
 def _check_result(script: Script, places: Places) -> None:

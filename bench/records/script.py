@@ -4,11 +4,18 @@ import json
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from pydantic import Field, JsonValue
 
 from bench.records.base import Frozen
 
+ACCUMULATIONS = frozenset(
+    {"gradient_accumulation_steps", "gradient_accumulation", "grad_accumulation_steps", "grad_accumulation"}
+    | {"grad_accum_steps", "grad_accum", "accumulation_steps", "accum_steps", "accumulate_grad_batches"}
+    | {"accumulation", "accum", "accumulate", "gas"}
+)
+"""What scripts call the number of batches whose gradients add up to one optimizer step."""
 NO_BACKEND = "script"
 """The backend of a script that is handed none: it chooses for itself."""
 
@@ -26,6 +33,17 @@ class Script(Frozen):
     def uses(self, *names: str) -> bool:
         """Whether any of these placeholders is in the command."""
         return not self.placeholders.isdisjoint(names)
+
+    def accumulation(self, options: Mapping[str, JsonValue]) -> tuple[str, JsonValue] | None:
+        """How many batches make one optimizer step: the placeholder or the option of the command that says it, and its
+        value. None where nothing does: the script's own default is not known."""
+        if named := next((name for name in options if name.lower() in ACCUMULATIONS), None):
+            return named, options[named]
+        words = [part for word in self.command for part in word.split("=", 1)]
+        for word, value in pairwise(words):
+            if word.lstrip("-").replace("-", "_").lower() in ACCUMULATIONS and value.isdigit():
+                return word, int(value)
+        return None
 
     @property
     def placeholders(self) -> frozenset[str]:

@@ -9,7 +9,7 @@ from bench.diagnosis.host_memory import told_apart
 from bench.diagnosis.script_end import failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
-from bench.launch.script_launch import RESULT
+from bench.launch.script_launch import result_file
 from bench.machine import has_own_memory, oom_kill
 from bench.matrix.script import OF_BENCH
 from bench.records.cell import Attempt, Cell
@@ -92,7 +92,8 @@ def script_outcome(
         note: receives what the user should know.
     """
     assert isinstance(machine.hardware, Hardware)  # bench runs on it
-    read = read_result(folder / RESULT, attempt, machine.hardware)
+    assert attempt.cell.script is not None
+    read = read_result(result_file(attempt.cell.script, folder), attempt, machine.hardware)
     if isinstance(read, str):
         return told_apart(failure(end, read, killer), apart=has_own_memory(machine.hardware))
     if not end.finished:
