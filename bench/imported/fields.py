@@ -112,7 +112,7 @@ class Amount(NamedTuple):
     bare: bool
     """Whether the text is the number alone: without a unit, ``~`` or a scatter."""
     step: float
-    """What one more in its last digit adds; 0 for a number that is no text."""
+    """What one more in its last digit adds."""
 
 
 _DIGITS = r"(?:\d{1,3}(?:,\d{3})+|\d+)?(?:\.\d*)?(?:[eE][-+]?\d{1,3})?"
@@ -135,7 +135,9 @@ def amount(value: JsonValue) -> Amount | None:
         step = 10.0 ** min(int(power or 0) - len(mantissa.partition(".")[2]), 300)
         number, unit, bare = float(digits), " ".join((match[2] or "").lower().split()), match[1] == value.strip()
     else:
-        number, unit, bare, step = _finite(value), "", True, 0.0
+        decimals = repr(value).partition(".")[2] if isinstance(value, float) else ""
+        number, unit, bare = _finite(value), "", True
+        step = 10.0 ** -len(decimals) if decimals.isdigit() else 0.0
     return Amount(number, unit, bare, step) if math.isfinite(number) else None
 
 

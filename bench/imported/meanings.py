@@ -18,7 +18,7 @@ from bench.units import counted, rate
 
 MOST_NOTES = 200
 """Notes of a row. A program may write thousands of values into its JSON."""
-WHOLE = 0.02
+WHOLE = 0.005
 """How far from a whole number a batch may be that follows from two rounded rates, relatively."""
 
 
@@ -178,8 +178,9 @@ def _from_rates(row: Given, shares: int) -> int | None:
     if samples is None or steps is None:
         return None
     total = round(samples.value / steps.value / shares) * shares
-    apart = abs(samples.value / steps.value - total) / total if total else 1.0
-    return total if apart <= WHOLE and total * WHOLE < shares else None
+    off = WHOLE + samples.step / samples.value / 2 + steps.step / steps.value / 2
+    exact = total > 0 and abs(samples.value / steps.value / total - 1) <= off and total * off < shares / 2
+    return total if exact else None
 
 
 def _with_rate(row: Given) -> tuple[Given, str | None]:
