@@ -46,7 +46,8 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
     script = attempt.cell.script
     assert script is not None
     if not file.is_file():
-        raise InputError(f"the script wrote no {file.name} to {{{'out' if script.uses('out') else 'output_dir'}}}")
+        in_it = f"{{output_dir}}: there is no {file.name} in it"
+        raise InputError(f"the script wrote no result to {'{out}' if script.uses('out') else in_it}")
     text = file.read_text(errors="replace")
     entry = object_in(text, file.name)
     own: dict[str, JsonValue] = {}

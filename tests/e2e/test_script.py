@@ -88,6 +88,29 @@ def test_the_search_finds_where_the_memory_of_a_script_ends(bench: Bench, tmp_pa
     assert bench.results() == before
 
 
+TRAINER = """\
+import json, sys
+folder, batch, steps = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+import os
+os.makedirs(folder)
+figures = {"train_runtime": 5.0, "train_samples_per_second": 2.0 * batch * steps, "train_steps_per_second": 2.0}
+with open(os.path.join(folder, "train_results.json"), "w") as file:
+    json.dump(figures, file)
+"""
+
+
+def test_a_script_that_names_its_own_files_as_a_trainer_does_and_accumulates(bench: Bench, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(TRAINER)
+    command = ["python", "train.py", "{output_dir}", "{batch}", "{gradient_accumulation_steps}"]
+    axes = {"gradient_accumulation_steps": [1, 4], "batch": 8}
+    file = matrix(tmp_path, command=command, result={}, folder=".", matrix=axes)
+    shown = bench("run", file, "--out", str(tmp_path / "run"))
+    rates = [one.outcome.samples_per_s_global for one in bench.results() if isinstance(one.outcome, Scripted)]
+    assert sorted(rates, key=lambda rate: rate or 0) == [16.0, 64.0]
+    assert sorted(result.attempt.batch_global for result in bench.results()) == [8, 32]
+    assert "gradient_accumulation_steps=4, batch 8: ok, 64" in shown
+
+
 @pytest.mark.parametrize(
     ("wrong", "says"),
     [

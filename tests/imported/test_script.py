@@ -17,11 +17,13 @@ GPU = Hardware(device="cuda", devices=2, cores=4, memory_bytes=2**36)
 TOLD = ("{num_processes}",)
 
 
-def read(folder: Path, content: object, *words: str, hardware: Hardware = CPU, **result: str) -> Read | str:
+def read(
+    folder: Path, content: object, *words: str, hardware: Hardware = CPU, accumulation: int = 1, **result: str
+) -> Read | str:
     script = Script(command=("train", "{batch}", "{out}", *words), result=result)
     file = folder / "script.json"
     file.write_text(content if isinstance(content, str) else json.dumps(content))
-    of = cell("ddp", script=script, options={"num_cams": 2, "width": 64})
+    of = cell("ddp", script=script, options={"num_cams": 2, "width": 64}, gradient_accumulation_steps=accumulation)
     return read_result(file, Attempt(cell=of, batch_per_rank=4), hardware)
 
 
@@ -72,6 +74,21 @@ def test_a_result_that_cannot_be_used(
     assert isinstance(why, str)
     assert problem in why
     assert "\n" not in why
+
+
+def test_the_names_of_a_trainer(tmp_path: Path) -> None:
+    trainer = {"train_loss": 1.5, "train_runtime": 60.0, "train_samples_per_second": 8.0, "train_steps_per_second": 1.0}
+    found = figures(tmp_path, trainer)
+    assert found.figures.samples_per_s_global == 8.0
+    assert found.not_read == ("train_loss", "train_runtime")
+
+
+def test_the_accumulation_of_a_script_counts_in_its_samples(tmp_path: Path) -> None:
+    """A step time of one optimizer step, in which two ranks take 4 samples 8 times."""
+    assert figures(tmp_path, {"step_time_s": 2, "samples_per_s": 32}, *TOLD, accumulation=8)
+    why = read(tmp_path, {"step_time_s": 2, "samples_per_s": 4}, *TOLD, accumulation=8)
+    assert isinstance(why, str)
+    assert "4 samples/s is impossible: batch 4 on 2 ranks, accumulated 8 times, in 2 s gives 32" in why
 
 
 def test_null_means_unknown(tmp_path: Path) -> None:

@@ -1,12 +1,17 @@
 """A command in the place of a workload: what it is handed, and what is refused before anything is launched."""
 
+import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
+import yaml
 from toy_matrices import CPU, GPUS
 
 from bench.errors import InputError
+from bench.launch import attempt_files
 from bench.matrix import Matrix, expand
+from bench.records.cell import Attempt
 
 COMMAND = 'command: [python, train.py, -b, "{batch}", -c, "{num_cams}", -o, "{out}"{more}]\n'
 AXES = "matrix: {batch: [1, 2], num_cams: [1, 4]}\n"
@@ -69,7 +74,8 @@ def test_double_braces_are_braces(load_text: LoadText) -> None:
         (text(', "{preset}"'), ("{preset} cannot be a placeholder",)),
         (text(', "{model_config}"'), ("{model_config} cannot be a placeholder",)),
         (text(', "{_x}"'), ("{_x} cannot be a placeholder",)),
-        (text().replace('"{out}"', "x"), ("command: {out} is missing",)),
+        (text().replace('"{out}"', "x"), ("command: {out} is missing", "train_results.json", "{output_dir}")),
+        (text(', "{accum}"', AXES.replace("4]", "4], accum: [1, x]")), ("3: matrix.accum[1]: 'x' cannot be",)),
         (text().replace('"{batch}"', "many"), ("command: {batch} or {batch_global} is missing",)),
         (text(rest="workload: {name: pi07}\n"), ("given.yaml:4: workload: ", "not both")),
         (text(rest="train: {compile: true}\n"), ("given.yaml:4: train: ",)),
@@ -84,6 +90,54 @@ def test_what_would_have_no_effect_is_refused(content: str, expected: tuple[str,
     with pytest.raises(InputError) as error:
         expand(load_text(content), CPU)
     assert [part for part in expected if part not in str(error.value)] == [], str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("more", "axes", "steps"),
+    [
+        (', "{gradient_accumulation_steps}"', "gradient_accumulation_steps: [1, 4]", [1, 4]),
+        (', "{accum}"', "accum: [2]", [2]),
+        (', --gradient-accumulation-steps, "8"', "", [8]),
+        (", --grad_accum=8", "", [8]),
+        (', "{width}"', "width: [7]", [1]),
+    ],
+)
+def test_the_accumulation_of_a_script_counts_in_its_global_batch(
+    more: str, axes: str, steps: list[int], load_text: LoadText
+) -> None:
+    plans = expand(load_text(text(more, f"matrix: {{batch: 2, num_cams: 1, {axes}}}\n")), CPU)
+    attempts = [Attempt(cell=plan.cell, batch_per_rank=2) for plan in plans]
+    assert [attempt.cell.gradient_accumulation_steps for attempt in attempts] == steps
+    assert [attempt.batch_global for attempt in attempts] == [2 * count for count in steps]
+
+
+def test_accumulation_of_a_workload_stays_refused(load_text: LoadText) -> None:
+    with pytest.raises(InputError, match="gradient accumulation is refused"):
+        load_text("matrix: {backend: ddp, batch: 1, gradient_accumulation_steps: 2}\n")
+
+
+def test_a_scripts_own_config_is_handed_over_as_it_is_written(load_text: LoadText, tmp_path: Path) -> None:
+    """bench would not measure a workload so: it accumulates, computes in fp16, compiles and splits sequences."""
+    own = {
+        "distributed_type": "DEEPSPEED", "mixed_precision": "fp16", "gradient_accumulation_steps": 4,
+        "dynamo_config": {"dynamo_backend": "INDUCTOR"}, "parallelism_config": {"parallelism_config_cp_size": 2},
+        "num_processes": 8, "deepspeed_config": {"deepspeed_config_file": "ds.json"},
+    }  # fmt: skip
+    engine = {"fp16": {"enabled": "auto"}, "zero_optimization": {"stage": "auto"}}
+    (tmp_path / "ds.json").write_text(json.dumps(engine))
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
+    axes = "matrix: {backend: {name: mine, config_file: own.yaml}, batch: 1, num_cams: 1}\n"
+    matrix = load_text(text(LAUNCH, axes), GPUS)
+    (plan,) = expand(matrix, GPUS)
+    assert (plan.cell.num_processes, plan.cell.mixed_precision) == (GPUS.devices, "fp16")
+    written = attempt_files.files(Attempt(cell=plan.cell, batch_per_rank=1), None, "cuda", {}, "/there")
+    config = yaml.safe_load(written["accelerate.yaml"])
+    changed = {"num_processes": GPUS.devices, "main_process_port": 0}
+    assert config == {**own, **changed, "deepspeed_config": {"deepspeed_config_file": "/there/deepspeed.json"}}
+    assert json.loads(written["deepspeed.json"]) == engine
+    assert "gradient_accumulation_steps 4 does not count in samples/s" in " ".join(matrix.notes)
+    with pytest.raises(InputError, match="fp16"):
+        load_text(axes, GPUS)  # without a command
 
 
 def test_gpu_memory_of_a_script_has_no_limit(load_text: LoadText) -> None:

@@ -53,6 +53,16 @@ def test_an_axis_of_a_script_may_have_the_name_of_a_setting_of_training() -> Non
     assert [one.rows[0].settings["compile"] for one in summary.cells] == [True, False]
 
 
+def test_an_optimizer_step_has_all_the_batches_that_a_script_accumulates() -> None:
+    results = []
+    for one in scripted("ddp")[:1]:
+        of = one.attempt.cell.model_copy(update={"gradient_accumulation_steps": 4, "options": {"accum": 4}})
+        results.append(one.model_copy(update={"attempt": one.attempt.model_copy(update={"cell": of})}))
+    (row,) = summarize(results).rows
+    assert row.batch_global == 8 * 2 * 4
+    assert round(row.rate, 6) == 8 * 2 * 4 / MEANS_S[0]
+
+
 def test_what_a_script_does_not_state_is_unknown() -> None:
     text = rendered(scripted("ddp", peak_allocated_bytes=2**30, capacity_bytes=2**32))
     assert "A script measures itself" in text
