@@ -78,6 +78,10 @@ class WorkloadError(InputError):
     """A workload that does not keep to its protocol: every attempt would fail in the same way."""
 
 
+class SamplesError(WorkloadError):
+    """Samples that cannot become a batch. A batch of one sample always can, so an attempt with it proves nothing."""
+
+
 def one_line(text: str, limit: int | None = None) -> str:
     """``text`` on one line, with control characters escaped: a terminal would obey them.
 

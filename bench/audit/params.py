@@ -7,7 +7,8 @@ from bench.audit import unfinished_in_words
 from bench.backends import Family
 from bench.records.base import Frozen
 from bench.records.outcome import Failed, Hang, Oom
-from bench.units import amount, counted
+from bench.records.rank_outcome import MUCH
+from bench.units import amount, counted, percent
 
 State = Literal["UNUSED", "ZERO-GRAD", "FROZEN", "USED"]
 
@@ -64,13 +65,19 @@ class ParamsVerdict(Frozen):
 
 
 def judge(
-    looked: Looked | None, family: Family, *, find_unused: bool, ended: Oom | Hang | Failed | None
+    looked: Looked | None,
+    family: Family,
+    *,
+    find_unused: bool,
+    allow_unused: bool,
+    ended: Oom | Hang | Failed | None,
 ) -> ParamsVerdict:
-    """Whether `find_unused_parameters` can be off.
+    """Whether `find_unused_parameters` can be off, and whether a row of the cell would be invalid.
 
     Args:
         family: of the cell's backend. Only DDP uses the setting.
         find_unused: whether the cell has it on.
+        allow_unused: the same.
         ended: the outcome of the audit if it did not finish.
     """
     if looked is None or ended is not None:
@@ -86,7 +93,7 @@ def judge(
         return ParamsVerdict(good=True, says=says, batches=looked.batches, groups=tuple(groups))
     fails = family == "ddp" and not find_unused
     if family != "ddp":
-        do = "this does not matter here, but ddp needs find_unused_parameters on"
+        do = "they are not trained, and ddp needs find_unused_parameters on"
         if any(g.batches < looked.batches for g in unused):
             do = (
                 "ranks with different samples may issue different collectives (check with bench audit collectives);"
@@ -96,8 +103,14 @@ def judge(
         do = "find_unused_parameters must stay on"
     else:
         do = "DDP will fail or hang: freeze them, leave them out of the model, or set train.find_unused_parameters=true"
+    never = sum(g.elements for g in unused if g.batches == looked.batches)
+    share = never / sum(one.elements for one in looked.parameters if one.requires_grad)
+    invalid = share > MUCH and not allow_unused
+    if share > MUCH:
+        but = "would be invalid without train.allow_unused" if allow_unused else "are invalid"
+        do = f"{percent(share)} of the trained parameters get no gradient, so rows of this cell {but}; {do}"
     says = f"backward does not reach {_sum(unused)} {_when(unused, looked.batches)}: {do}"
-    return ParamsVerdict(good=not fails, says=says, batches=looked.batches, groups=tuple(groups))
+    return ParamsVerdict(good=not fails and not invalid, says=says, batches=looked.batches, groups=tuple(groups))
 
 
 def _sum(groups: Sequence[Group]) -> str:

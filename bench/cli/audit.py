@@ -137,6 +137,7 @@ def params(
             next(iter(read_audits(done.folder, 1, judging.Looked)), None),
             backend_of(plan.cell).family,
             find_unused=plan.cell.train.find_unused_parameters,
+            allow_unused=plan.cell.train.allow_unused,
             ended=done.ended,
         )
         return Finding(verdict.good, verdict.says, [audits.params(done.label, verdict, zero_grad=zero_grad)])

@@ -13,12 +13,13 @@ from rich.table import Table
 from rich.text import Text
 
 from bench.errors import one_line
-from bench.records.outcome import KINDS, Result
+from bench.records.outcome import INVALID, KINDS, Result
 from bench.records.verdict import Stopped, Verdict
+from bench.report.doubts import doubts
 from bench.report.naming import REASON_LIMIT, search_end
 from bench.report.render.terminal import COLORS
 from bench.report.rows import Sampled
-from bench.report.summary import row_of
+from bench.report.summary import summarize
 from bench.units import counted, duration, memory_size, rate
 
 PLAIN_INTERVAL_S = 30.0
@@ -122,14 +123,18 @@ class Progress:
             if self._attempt_began_s is not None:
                 self._add_wall(self._attempt_began_s)
         self._attempt_began_s, self._doing, self._at = None, "", ""
-        row = row_of(result)
+        summarized = summarize([result])
+        [row] = summarized.rows
         summary = row.reason or ""
         if isinstance(row.measured, Sampled):
             summary = f"{_headline(row.measured)}, {duration(result.wall_s)}"
         elif row.measured:
             summary = f"{rate(row.rate)} samples/s, {duration(result.wall_s)}"
         where = one_line(f"{self._count()} {label}, {_at_batch(row.batch_per_rank, result.attempt.launch)}:")
-        outcome = (KINDS[row.outcome].word, COLORS[KINDS[row.outcome].tone])
+        wrong = [doubt.reason for doubt in doubts(summarized) if doubt.grade == "spoils"]
+        traits = INVALID if wrong else KINDS[row.outcome]
+        outcome = (traits.word, COLORS[traits.tone])
+        summary = "; ".join([*wrong[:1], summary])
         self._say(Text.assemble(f"{where} ", outcome, f", {one_line(summary, REASON_LIMIT)}"))
 
     def probing(self, label: str, what: str) -> None:

@@ -27,7 +27,7 @@ STARTING = (Stage.START, Stage.JOIN, Stage.SETUP)
 """Stages in which the ranks connect to each other."""
 _FAULTS: tuple[tuple[Fault, tuple[Stage, ...] | None, re.Pattern[str]], ...] = (
     ("regime", None, re.compile(r"^RegimeMismatch\b")),
-    ("workload", None, re.compile(r"^WorkloadError\b")),
+    ("workload", None, re.compile(r"^(Workload|Samples)Error\b")),
     ("missing_package", None, re.compile(r"^(ModuleNotFound|Import|PackageNotFound)Error\b")),
     (
         "disk",

@@ -109,6 +109,9 @@ class Train(Frozen):
     and false for ZeRO-1 and ZeRO-2."""
     cpu_affinity: Annotated[bool, LATER] = False
     """Bind each rank to the cores of its GPU's NUMA node, as accelerate's ``enable_cpu_affinity`` does."""
+    allow_unused: Annotated[bool, LATER] = False
+    """Accept rows of which more than a tenth of the trained parameters get no gradient, or of all parameters are in
+    modules that do not run. Without it, such rows are invalid: see *Rows to doubt*."""
 
     @model_validator(mode="after")
     def _one_implementation(self) -> Self:

@@ -206,6 +206,8 @@ KINDS: dict[OutcomeKind, KindTraits] = {
 what leads to it in bench/diagnosis/classify.py. Every command, table and picture reads this table."""
 THRASHING = KindTraits(word="thrashing", verb="thrashed", tone="warning")
 """How reports show a measured batch that fits and must not be recommended."""
+INVALID = KindTraits(word="invalid", verb="was measured, but its figures are wrong", tone="bad", measured=True)
+"""How reports show a measured row whose figures are wrong, or those of something else."""
 
 
 SETTINGS = (

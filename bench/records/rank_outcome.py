@@ -76,6 +76,42 @@ class Work(Frozen):
         return self
 
 
+MUCH = 0.10
+"""Share of the trained parameters without a gradient, or of all parameters in modules that do not run, above which a
+step is no longer that of the model."""
+
+
+class Coverage(Frozen):
+    """What the steps of the warm-up used of the model and of its samples, on all ranks together. Names are those of the
+    largest modules, or of single parameters, at most a few."""
+
+    parameters: AtLeastOne
+    """Scalars in the whole model, as in `Regime`."""
+    trainable_parameters: Count
+    """Those of them that require a gradient."""
+    without_gradient: Count | None = None
+    """Those of the trainable ones that got no gradient, not even zero. null: not observed, as under torch.compile."""
+    without_gradient_names: tuple[str, ...] = ()
+    not_run: Count | None = None
+    """Scalars in modules whose forward never ran, frozen ones, too."""
+    not_run_names: tuple[str, ...] = ()
+    not_routed: Count = 0
+    """Scalars in modules that no sample reached, such as experts: others like them ran in some steps only. They are in
+    none of the counts above."""
+    dropped_keys: dict[str, str] = Field(default_factory=dict)
+    """Keys of the samples that neither forward nor a loss received, with the dtype or the type of their values."""
+
+    @property
+    def without_gradient_share(self) -> float:
+        """Of the trainable parameters."""
+        return (self.without_gradient or 0) / max(self.trainable_parameters, 1)
+
+    @property
+    def not_run_share(self) -> float:
+        """Of all parameters."""
+        return (self.not_run or 0) / self.parameters
+
+
 class Compilation(Frozen):
     """What torch.compile did in one rank, up to the end of warm-up."""
 
@@ -155,6 +191,8 @@ class RankOk(Frozen):
     unit_parameters: dict[Count, Count] | None = None
     """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. The rest of
     the model is in no unit. null where units are compiled, or run a different number of times in each step."""
+    coverage: Coverage | None = None
+    """null: from before bench stored it."""
     work: Work | None = None
     compilation: Compilation | None = None
     """null if nothing is compiled."""

@@ -29,9 +29,9 @@ class LeftOut:
     """A backend that the advice does not name."""
 
     backend: str
-    cause: Literal["stale", "headroom", "searches", "few_steps", "outcomes"]
-    """Other sources made its results; no measured batch is within the headroom; its searches ended without an answer;
-    it was only measured in a few steps or thrashes; nothing was measured."""
+    cause: Literal["stale", "headroom", "invalid", "searches", "few_steps", "outcomes"]
+    """Other sources made its results; no measured batch is within the headroom; its rows are invalid; its searches
+    ended without an answer; it was only measured in a few steps or thrashes; nothing was measured."""
     details: tuple[str, ...] = ()
     """How its searches ended, or its outcomes."""
 
@@ -61,6 +61,8 @@ class Advice:
     was measured after the search."""
     search_ends: tuple[str, ...] = ()
     """How the searches ended, where nothing at all was measured in full."""
+    invalid: bool = False
+    """Whether rows were measured, and none is left because their figures are wrong."""
     remedy: str = ""
     """The option of a new search that helps when nothing is within the headroom."""
     choices: frozenset[str] = CHOICES
@@ -80,8 +82,8 @@ def advise(
     headrooms: Collection[float] = (),
     choices: frozenset[str] = CHOICES,
 ) -> list[Advice]:
-    """Advice for each task of the run, and for each headroom of its searches. Never chooses rows that thrash, that were
-    measured in a few steps, or that other sources made than the newest ones.
+    """Advice for each task of the run, and for each headroom of its searches. Never chooses rows that thrash, that are
+    invalid, that were measured in a few steps, or that other sources made than the newest ones.
 
     Args:
         headrooms: all headrooms of the report. If there is more than one, each task names its own.
@@ -106,7 +108,7 @@ def advise(
             with_headroom = [probe for probe in group if probe.goal.headroom == headroom]
             one = _advise(cells, with_headroom, ", ".join(parts), headroom)
             advice.append(replace(one, choices=choices))
-    return [each for each in advice if each.chosen or each.alternatives or each.search_ends]
+    return [each for each in advice if each.chosen or each.alternatives or each.search_ends or each.invalid]
 
 
 def advise_by_run(summary: Summary, probes: Sequence[Probe] = (), choices: frozenset[str] = CHOICES) -> list[Advice]:
@@ -229,6 +231,7 @@ def _advise(cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headr
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),
+        invalid=not ranked and any(row.id in cell.invalid for cell in cells for row in cell.rows),
         remedy=probes[0].goal.remedy if probes else "",
         runner_up=next((_pair(row, chosen, n) for row in rivals if chosen), None),
         larger=_larger(chosen, cells, probes) if chosen else "tried",
@@ -279,6 +282,8 @@ def _left_out(backend: str, cells: Sequence[CellRows], probes: Sequence[Probe]) 
     full = [row for cell in of_backend for row in cell.sound if not row.short]
     if full:
         return LeftOut(backend=backend, cause="stale" if all(row.stale for row in full) else "headroom")
+    if any(row.id in cell.invalid for cell in of_backend for row in cell.rows):
+        return LeftOut(backend=backend, cause="invalid")
     if ends := [search_end(probe.found) for probe in probes if probe.cell.backend == backend]:
         return LeftOut(backend=backend, cause="searches", details=tuple(ends))
     rows = [row for cell in of_backend for row in cell.rows]

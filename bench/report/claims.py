@@ -205,6 +205,9 @@ def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Ite
     else:
         sides = [Side(cell, row) for cell in cells for row in cell.rows if batch in (None, row.batch_per_rank)]
     measured = [side for side in sides if side.row.measured and not side.row.short]
+    if measured and all(side.row.id in side.cell.invalid for side in measured):
+        raise NotTestedError(f"{settings_name(wanted, wanted)}: what was measured there is invalid")
+    measured = [side for side in measured if side.row.id not in side.cell.invalid]
     if not measured and any(side.row.measured for side in sides):
         raise NotTestedError(f"{settings_name(wanted, wanted)}: only a few steps were measured there")
     if not measured:

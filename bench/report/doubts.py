@@ -5,7 +5,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import permutations
 from statistics import median
 from typing import Literal, get_args
@@ -14,7 +14,7 @@ from bench.errors import one_line
 from bench.records.conditions import Conditions
 from bench.records.outcome import KINDS
 from bench.records.sources import named
-from bench.report import conditions, implausible
+from bench.report import conditions, coverage, implausible
 from bench.report.contract import OBSERVED, RUN, contract_key
 from bench.report.naming import short_reason
 from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
@@ -25,7 +25,7 @@ LOSSES_APART = 0.02
 SAME_LOSS = frozenset(
     {"backend", "num_processes", "num_nodes", "attention", "grad_ckpt", "compile", "fused", "foreach", "branch_sync"}
     | {"find_unused_parameters", "reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
-    | {"cpu_affinity", "memory_limit_bytes", RUN, *OBSERVED}
+    | {"cpu_affinity", "memory_limit_bytes", "allow_unused", RUN, *OBSERVED}
 )
 """Fields that change how a step is computed, and not its result."""
 
@@ -65,6 +65,12 @@ def doubted_rows(summary: Summary) -> frozenset[RowId]:
     return frozenset(doubt.row.id for doubt in doubts(summary) if doubt.row and doubt.grade != "note")
 
 
+def spoiled_rows(summary: Summary) -> frozenset[RowId]:
+    """The rows whose figures are wrong, or those of something else. Nothing is decided by them."""
+    spoils = (kind for kind in DOUBT_KINDS if kind.grade == "spoils")
+    return frozenset(row.id for kind in spoils for row, _ in kind.find(summary) if row)
+
+
 @lru_cache(maxsize=1)
 def doubts(summary: Summary) -> tuple[Doubt, ...]:
     """All doubts, by grade, then row by row. Computed once for all parts of a report."""
@@ -94,6 +100,14 @@ def _repeated(cell: CellRows) -> Found:
     batches = [row.batch_per_rank for row in cell.rows]
     words = "is in more than one of these runs, with a row for each: `bench compare` compares two runs."
     return [(row, words) for row in cell.rows if batches.count(row.batch_per_rank) > 1]
+
+
+def _left_out(cell: CellRows, *, much: bool) -> Found:
+    """Rows of a model that is not all trained or run; too ``much`` of it, unless the cell allows that."""
+    for row in cell.rows:
+        if isinstance(row.measured, Sampled):
+            invalid = coverage.is_invalid(row.measured) and not cell.cell.train.allow_unused
+            yield from ((row, reason) for reason in coverage.left_out(row.measured) if invalid == much)
 
 
 def _second_try(row: Row) -> Iterator[str]:
@@ -257,6 +271,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("spoils", _unlike_losses),
     Kind("spoils", _each_sampled(implausible.loss_not_finite)),
     Kind("spoils", _each_measured(implausible.reserved_below_allocated)),
+    Kind("spoils", _each_cell(partial(_left_out, much=True))),
     Kind("shifts", _unlike_machines),
     Kind("shifts", _unlike_launches),
     Kind("shifts", _contradicted),
@@ -274,6 +289,9 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("shifts", _each_row(_disturbed)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),
+    Kind("note", _each_cell(partial(_left_out, much=False))),
+    Kind("note", _each_sampled(coverage.not_routed)),
+    Kind("note", _each_sampled(coverage.dropped_keys)),
     Kind("note", _each_sampled(implausible.not_resumed)),
     Kind("note", _each_row(_second_try)),
     Kind("note", _each_row(_short_of_disk)),

@@ -99,6 +99,7 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
             work=rank.work,
             compilation=rank.compilation,
             checkpoint=rank.checkpoint,
+            coverage=rank.coverage,
             node=rank.node,
             unaccounted_share=_share_left(rank, PHASE_NAMES),
             dataload_share=_share_of(rank, ("dataload_wait",)),

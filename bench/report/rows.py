@@ -12,9 +12,9 @@ from bench.records.base import Device
 from bench.records.cell import Cell, Regime
 from bench.records.conditions import Conditions
 from bench.records.machine import Machine
-from bench.records.outcome import Fault, OutcomeKind
+from bench.records.outcome import INVALID, KINDS, THRASHING, Fault, KindTraits, OutcomeKind
 from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import Checkpoint, Compilation, Memory, Traffic, Work
+from bench.records.rank_outcome import Checkpoint, Compilation, Coverage, Memory, Traffic, Work
 from bench.report.account import Spent
 from bench.report.gate import Gate
 from bench.statistics.intervals import Interval
@@ -95,8 +95,9 @@ class Rank:
     work: Work | None = None
     compilation: Compilation | None = None
     checkpoint: Checkpoint | None = None
+    coverage: Coverage | None = None
     node: str | None = None
-    """These six as in `RankOk`."""
+    """These seven as in `RankOk`."""
     dataload_share: float | None
     """Share of `total` that it waits for data; None without a phase window."""
 
@@ -261,18 +262,29 @@ class CellRows:
     rows: tuple[Row, ...]
     spent: Spent
     """Of all its attempts, also of short ones without a row."""
-    best: Row | None
-    """The sound row with the highest throughput; None when nothing was measured."""
     thrashing: frozenset[int]
     """Batches that fit only because the allocator frees its blocks and asks for them again."""
+    invalid: frozenset[RowId] = frozenset()
+    """Rows with a doubt that spoils them: see `doubts`."""
 
     def thrashes(self, row: Row) -> bool:
         return row.batch_per_rank in self.thrashing
 
+    def traits(self, row: Row) -> KindTraits:
+        """How reports show the outcome of ``row``."""
+        if row.id in self.invalid:
+            return INVALID
+        return THRASHING if self.thrashes(row) else KINDS[row.outcome]
+
     @property
     def sound(self) -> tuple[Row, ...]:
-        """The rows that were measured and do not thrash."""
-        return tuple(row for row in self.rows if row.measured and not self.thrashes(row))
+        """The rows that were measured, are not invalid and do not thrash."""
+        return tuple(row for row in self.rows if row.measured and row.id not in self.invalid and not self.thrashes(row))
+
+    @property
+    def best(self) -> Row | None:
+        """The sound row with the highest throughput; None when nothing was measured in full."""
+        return max((row for row in self.sound if not row.short), key=lambda row: row.rate, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

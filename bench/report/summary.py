@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple, TypeVar
 
 from pydantic import JsonValue
@@ -10,6 +11,7 @@ from bench.records.calibration import Calibration
 from bench.records.outcome import KINDS, Failed, Ok, Oom, Reported, Result, Scripted
 from bench.report.account import spent
 from bench.report.contract import RUN, contract_of, machine_names
+from bench.report.doubts import spoiled_rows
 from bench.report.figures import launch_in, measured
 from bench.report.launches import merged
 from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
@@ -53,7 +55,7 @@ def summarize(
         cells = cells_with((*named, *more))
         columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
     shared = cells[0].rows[0].settings if cells else {}
-    return Summary(
+    summary = Summary(
         cells=cells,
         columns=columns,
         shared={name: value for name, value in shared.items() if name not in (*columns, "cell")},
@@ -64,6 +66,8 @@ def summarize(
         wall_s=sum(result.wall_s for result in results),
         scatters=tuple(scatters.values()),
     )
+    invalid = spoiled_rows(summary)
+    return replace(summary, cells=tuple(replace(cell, invalid=invalid) for cell in cells)) if invalid else summary
 
 
 def _scatters(
@@ -156,20 +160,13 @@ def _cell_rows(
         launches.setdefault(row_id, []).append(row_of(result, of_row, row_id, scatter, newest))
     rows = [merged(group) for group in launches.values()]
     rows.sort(key=lambda row: row.batch_per_rank)
-    thrashing = _thrashing(rows)
-    sound = [
-        (row.measured.samples_per_s_global, row)
-        for row in rows
-        if row.measured and not row.short and row.batch_per_rank not in thrashing
-    ]
     knows_most = max(results, key=lambda result: (isinstance(result.outcome, Ok), len(result.stated or ())))
     return CellRows(
         cell=first.attempt.cell,
         contract=contract_of(knows_most),
         rows=tuple(rows),
         spent=spent(results),
-        best=max(sound, key=lambda pair: pair[0])[1] if sound else None,
-        thrashing=thrashing,
+        thrashing=_thrashing(rows),
     )
 
 

@@ -99,7 +99,8 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         return RankWalked(rank=here.rank)
     with tensors.counting(_counts(spec.attempt, spec.device)):
         job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check, enter=here.beat)
-    return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start)
+    with job.used.explained():
+        return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start)
 
 
 def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: float) -> RankOk:
@@ -107,9 +108,11 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
     of_units = job.units.counted(batches) if job.units else contextlib.nullcontext(batches)
+    of_model = job.used.watched if attempt.cell.train.compile == "none" else contextlib.nullcontext
     counts = _counts(attempt, device)
-    with of_units as counted, tensors.counting(counts):
-        warmup, computed = _warm_up(attempt, job, counted, here)
+    with of_units as counted, of_model(counted) as watched, tensors.counting(counts):
+        warmup, computed = _warm_up(attempt, job, watched, here)
+    coverage = job.used.coverage(job.accelerator, job.forward.dropped)
     observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
     if measure.checkpoint:
@@ -150,6 +153,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         units=job.unit_names,
         unit_parameters=job.units.parameters_by_runs() if job.units else None,
+        coverage=coverage,
         work=job.work,
         compilation=compiled,
         checkpoint=saved,

@@ -1,7 +1,7 @@
 """Runs a workload's model on a batch: what its forward is given, in which dtype, and where its loss is."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -14,8 +14,8 @@ from bench.workloads import Workload
 
 METRICS = ("loss", "mse", "ce", "l1", "accuracy")
 
-Batch = dict[str, Tensor] | list[Tensor] | Tensor
-"""As torch's ``default_collate`` makes it of dicts, of tuples, or of tensors."""
+Batch = Any
+"""As the workload's ``collate`` makes it, or torch's ``default_collate`` of dicts, of tuples, or of tensors."""
 
 
 class Forward:
@@ -23,9 +23,12 @@ class Forward:
 
     ``forward`` receives, by the kind of a sample:
 
-    - dict: the keys that ``forward`` names as parameters, as keywords; the whole dict if it names none of them.
-    - tuple: its parts; without the last one, the target, if the workload has a ``loss``.
+    - dict, or any other mapping: its keys as keywords. A ``forward`` with ``**kwargs`` gets all of them, else those
+      that it names as parameters. It gets the whole dict as one argument if it names none of them.
+    - tuple or list: its parts; without the last one, the target, if the workload has a ``loss``.
     - tensor: the tensor.
+
+    Values may be anything that the samples hold, nested, too.
 
     ``loss(output, target)`` receives the output in fp32 and the target: a tuple's last part, else the whole batch.
     """
@@ -38,11 +41,14 @@ class Forward:
         self._dtype = _dtype(model) if getattr(task, "cast_inputs", True) else None
         self._signature = inspect.signature(model.forward)
         self._fits = False
+        self.dropped: dict[str, str] = {}
+        """The keys of samples that neither forward nor a loss got, with the dtype or type of their values."""
         parameters = self._signature.parameters.values()
         self._names = {
             one.name for one in parameters if one.kind in (Parameter.POSITIONAL_OR_KEYWORD, Parameter.KEYWORD_ONLY)
         }
-        self._takes_any = not self._names and any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
+        self._required = {one.name for one in parameters if one.name in self._names and one.default is Parameter.empty}
+        self._takes_any = any(one.kind is Parameter.VAR_KEYWORD for one in parameters)
 
     def __call__(self, model: Callable[..., Any], batch: Batch) -> dict[str, Tensor]:
         """One pass of ``model``, the same as before or sharded since.
@@ -67,16 +73,29 @@ class Forward:
             case Tensor():
                 return [batch], {}, batch
             case list() | tuple() if len(batch) > 1 and self._loss is not None:
-                return list(batch[:-1]), {}, batch[-1]
-            case list() | tuple() if all(isinstance(part, Tensor) for part in batch):
+                inputs, target = batch[:-1], batch[-1]
+                if len(inputs) == 1 and isinstance(inputs[0], Mapping):
+                    return *self._named(inputs[0]), target
+                return list(inputs), {}, target
+            case list() | tuple() if _holds_tensor(batch):
                 return list(batch), {}, batch
             case Mapping():
-                named = {key: value for key, value in batch.items() if self._takes_any or key in self._names}
-                return ([], named, batch) if named else ([batch], {}, batch)
+                return *self._named(batch), batch
         raise WorkloadError(
-            f"a batch of the workload's dataset is a {type(batch).__name__}",
-            allowed="samples that are dicts of tensors, tuples of tensors, or tensors",
+            f"a batch of the workload's dataset is a {type(batch).__name__} without a tensor",
+            allowed="samples that are dicts or tuples with tensors, or tensors",
         )
+
+    def _named(self, batch: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments and the keywords of forward."""
+        names = self._names & batch.keys()
+        if not names and (self._required or not self._takes_any):
+            return [batch], {}
+        if self._takes_any:
+            return [], dict(batch)
+        if self._loss is None:
+            self.dropped |= {key: _kind(batch[key]) for key in batch if key not in names | self.dropped.keys()}
+        return [], {key: batch[key] for key in batch if key in names}
 
     def _check_fits(self, arguments: list[Any], keywords: dict[str, Any]) -> None:
         """Once: the samples of a dataset are alike."""
@@ -98,6 +117,16 @@ class Forward:
 def _dtype(model: nn.Module) -> torch.dtype | None:
     """The dtype of the first floating parameter, in which forward computes. FSDP casts once more, to its own."""
     return next((parameter.dtype for parameter in model.parameters() if parameter.is_floating_point()), None)
+
+
+def _holds_tensor(parts: Sequence[Any]) -> bool:
+    found: list[Tensor] = []
+    recursively_apply(found.append, list(parts))
+    return bool(found)
+
+
+def _kind(value: object) -> str:
+    return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else type(value).__name__
 
 
 def _is_floating(value: object) -> bool:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
-from torch.utils.data import default_collate
 from torch.utils.flop_counter import flop_registry
 
 from bench import workloads
@@ -21,7 +20,7 @@ from bench.records.cell import Cell
 from bench.records.program import Event, Moment, Parameter, Program
 from bench.runner.forward import Batch, Forward
 from bench.runner.kernels import Kernels
-from bench.runner.samples import samples_of
+from bench.runner.samples import samples_of, stacked
 from bench.runner.setup import task_of
 from bench.runner.unit_names import unit_names
 
@@ -101,10 +100,12 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
         model = task.build().to(dtype).train()
     forward = Forward(task, model)
     units, parameters = _units(model, unit_names(model, workloads.load(cell.workload).units))
-    sample = default_collate([samples_of(cell, task)[0]])
+    samples = samples_of(cell, task)
+    sample = samples.dataset[0]
+    sample = _meta(sample) if samples.collate is stacked else sample  # a collate of the user may need values
     traces, lives = [], []
     for size in batches:
-        done, live = _step(model, forward, _batch(sample, size), units, device)
+        done, live = _step(model, forward, _meta(samples.collate([sample] * size)), units, device)
         traces.append(done)
         lives.append(live)
     first = traces[0]
@@ -126,7 +127,7 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
             )
             for at, (event, index) in enumerate(first.events)
         ),
-        input_bytes=_bytes(tree_leaves(sample)),
+        input_bytes=_bytes(_tensors(samples.collate([sample]))),
         flops={name: tuple(live.flops[name] for live in lives) for name in lives[0].flops},
         moved_bytes=tuple(live.moved for live in lives),
         operators=lives[0].operators,
@@ -195,12 +196,9 @@ def _units(model: nn.Module, names: tuple[str, ...]) -> tuple[list[nn.Module], l
     ]
 
 
-def _batch(sample: Any, size: int) -> Any:
-    """A batch of samples like the one in ``sample``, without values."""
-    return tree_map(
-        lambda part: part.new_empty((size, *part.shape[1:]), device="meta") if isinstance(part, Tensor) else part,
-        sample,
-    )
+def _meta(batch: Batch) -> Any:
+    """The batch without values."""
+    return tree_map(lambda part: part.to("meta") if isinstance(part, Tensor) else part, batch)
 
 
 def _tensors(tree: Any) -> list[Tensor]:

@@ -21,6 +21,7 @@ from bench.records.phases import Stage
 from bench.records.rank_outcome import Work
 from bench.runner import sharding, tensors
 from bench.runner.compiled import compile_as_requested
+from bench.runner.coverage import Used
 from bench.runner.device import Shim
 from bench.runner.forward import Batch, Forward
 from bench.runner.master_weights import MasterWeights
@@ -54,6 +55,8 @@ class Job:
     """Classes of the modules that are sharded or compiled, each as one."""
     units: Units | None
     """None where they are compiled."""
+    used: Used
+    """What steps use of the model, once they are watched."""
     work: Work | None
 
     def clip(self) -> None:
@@ -103,6 +106,7 @@ def set_up(
     with tensors.uncounted():
         samples = samples_of(cell, task)
     forward = Forward(task, model, accelerator.device)
+    used = Used(model)
     units = Units(model, names) if cell.train.compile == "none" else None
     placed = undrawn.placed(accelerator, backend_of(cell)) if undrawn else contextlib.nullcontext()
     with sharding.meshed(accelerator, cell), placed:
@@ -123,6 +127,7 @@ def set_up(
         forward=forward,
         unit_names=names,
         units=units,
+        used=used,
         work=work,
     )
 

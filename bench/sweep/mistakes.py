@@ -3,7 +3,8 @@
 from bench.errors import InputError
 from bench.records.outcome import Failed, Ok, Outcome
 
-_RAISED = "WorkloadError: "
+_OF_SAMPLES = "SamplesError: "
+_RAISED = ("WorkloadError: ", _OF_SAMPLES)
 _ALLOWED = "allowed: "
 
 
@@ -15,10 +16,16 @@ def mistake_in(outcome: Outcome, where: str | None) -> InputError | None:
     """
     if not (isinstance(outcome, Failed) and outcome.fault == "workload"):
         return None
-    problem, *more = (line.strip() for line in outcome.reason.removeprefix(_RAISED).splitlines())
+    problem, *more = (line.strip() for line in outcome.reason.splitlines())
+    problem = next((problem.removeprefix(word) for word in _RAISED if problem.startswith(word)), problem)
     allowed = next((line.removeprefix(_ALLOWED) for line in more if line.startswith(_ALLOWED)), None)
     fix = next((line for line in more if not line.startswith(_ALLOWED)), None)
     return InputError(problem, where=where, field="workload.name", allowed=allowed, fix=fix)
+
+
+def is_of_samples(outcome: Outcome) -> bool:
+    """Whether samples could not become a batch. Another batch may have succeeded before: one sample always does."""
+    return isinstance(outcome, Failed) and outcome.reason.startswith(_OF_SAMPLES)
 
 
 def found_units(outcome: Outcome) -> str | None:

@@ -244,7 +244,8 @@ class Sweep:
     def _check_workload(self, result: Result) -> None:
         """A workload that does not keep to its protocol ends the run here; this attempt stays unfinished."""
         ranks = result.attempt.cell.num_processes
-        if (mistake := mistakes.mistake_in(result.outcome, self.workload_place)) and not self._succeeded(ranks):
+        mistake = mistakes.mistake_in(result.outcome, self.workload_place)
+        if mistake and (mistakes.is_of_samples(result.outcome) or not self._succeeded(ranks)):
             raise mistake
         if result.outcome.kind == "ok":
             if self.units is None and not self.proven and (found := mistakes.found_units(result.outcome)):

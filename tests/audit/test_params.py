@@ -54,10 +54,10 @@ def test_parameters_are_grouped_by_the_largest_module_that_is_alike() -> None:
     [
         (0, "ddp", False, True, "every parameter in 4 batches: find_unused_parameters can stay off"),
         (0, "ddp", True, True, "find_unused_parameters can be turned off, which saves a search"),
-        (4, "ddp", False, False, "1 tensor (10 parameters) in any of 4 batches: DDP will fail or hang"),
+        (4, "ddp", False, False, "; DDP will fail or hang"),
         (1, "ddp", False, False, "in some of 4 batches: DDP will fail or hang"),
         (1, "ddp", True, True, "find_unused_parameters must stay on"),
-        (4, "fsdp", False, True, "this does not matter here, but ddp needs find_unused_parameters on"),
+        (4, "fsdp", False, True, "; they are not trained, and ddp needs find_unused_parameters on"),
         (
             1,
             "deepspeed",
@@ -65,21 +65,34 @@ def test_parameters_are_grouped_by_the_largest_module_that_is_alike() -> None:
             True,
             "ranks with different samples may issue different collectives (check with bench audit collectives)",
         ),
-        (4, "single", False, True, "this does not matter here"),
+        (4, "single", False, True, "50.0 % of the trained parameters get no gradient"),
     ],
 )
 def test_unused_parameters_fail_where_ddp_does_not_look_for_them(
     unused: int, family: Family, find: bool, good: bool, says: str
 ) -> None:
     seen = looked(parameter("body.weight"), parameter("head.weight", unused=unused))
-    verdict = params.judge(seen, family, find_unused=find, ended=None)
+    verdict = params.judge(seen, family, find_unused=find, allow_unused=True, ended=None)
     assert verdict.good == good
     assert says in verdict.says
 
 
+@pytest.mark.parametrize(
+    ("others", "unused", "allowed", "good"),
+    [(8, 4, False, False), (8, 4, True, True), (9, 4, False, True), (1, 2, False, True)],
+)
+def test_a_model_of_which_more_than_a_tenth_is_never_trained_is_not_good(
+    others: int, unused: int, allowed: bool, good: bool
+) -> None:
+    seen = looked(*(parameter(f"body.{n}") for n in range(others)), parameter("head", unused=unused))
+    verdict = params.judge(seen, "fsdp", find_unused=False, allow_unused=allowed, ended=None)
+    assert verdict.good == good
+    assert ("rows of this cell are invalid" in verdict.says) == (not good)
+
+
 def test_a_look_that_did_not_end_is_no_verdict() -> None:
     for seen, ended in ((None, None), (None, OOM), (looked(parameter("weight")), OOM)):
-        verdict = params.judge(seen, "fsdp", find_unused=False, ended=ended)
+        verdict = params.judge(seen, "fsdp", find_unused=False, allow_unused=False, ended=ended)
         assert not verdict.good
         assert "did not finish" in verdict.says
         assert verdict.groups == ()
@@ -87,7 +100,7 @@ def test_a_look_that_did_not_end_is_no_verdict() -> None:
 
 def test_gradients_of_zero_are_listed_when_asked_for() -> None:
     seen = looked(parameter("a", frozen=True), parameter("b.x", zero=4), parameter("b.y", zero=4), parameter("c"))
-    verdict = params.judge(seen, "ddp", find_unused=False, ended=None)
+    verdict = params.judge(seen, "ddp", find_unused=False, allow_unused=False, ended=None)
     assert verdict.good
     asked, not_asked = (audits.params("ddp", verdict, zero_grad=zero_grad) for zero_grad in (True, False))
     assert [row[:4] for row in asked.rows] == [("ZERO-GRAD", "b.*", "2", "20"), ("FROZEN", "a", "1", "10")]

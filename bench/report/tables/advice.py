@@ -63,7 +63,9 @@ def _is_alone(advice: Advice) -> bool:
 
 def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices) -> Iterator[str]:
     task, headroom = f"For {advice.task}: " if advice.task else "", advice.headroom
-    if advice.search_ends:
+    if advice.invalid:
+        yield f'{task}no row to recommend: the measured ones are invalid, see "{DOUBTS}".'
+    elif advice.search_ends:
         yield f"{task}no batch to recommend: {listed(advice.search_ends)}."
     elif advice.chosen is None:
         remedy = f": search with {advice.remedy}" if advice.remedy else ""
@@ -133,6 +135,8 @@ def _why_left_out(left_out: LeftOut) -> str:
             return "its results are stale: they were made by other sources; `bench run` measures them again"
         case "headroom":
             return "no batch within the headroom was measured"
+        case "invalid":
+            return f'its rows are invalid, see "{DOUBTS}"'
         case "searches":
             return f"no batch to recommend: {listed(left_out.details)}"
         case "few_steps":

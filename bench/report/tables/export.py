@@ -33,6 +33,7 @@ def _record(cell: CellRows, row: Row) -> Record:
         "launches_failed": len(row.failures),
         "stale": bool(row.stale),
         "thrashing": cell.thrashes(row),
+        "invalid": row.id in cell.invalid,
         "samples_per_s_global": measured.samples_per_s_global if measured else None,
         "samples_per_s_global_low": interval[0] if interval else None,
         "samples_per_s_global_high": interval[1] if interval else None,

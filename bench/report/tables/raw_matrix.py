@@ -5,7 +5,7 @@ from functools import partial
 from operator import itemgetter
 from typing import Literal, TypeVar
 
-from bench.records.outcome import KINDS, THRASHING, KindTraits
+from bench.records.outcome import KindTraits
 from bench.records.rank_outcome import Memory
 from bench.report.naming import batch_of, caption, row_name, short_reason, value_of
 from bench.report.rows import Measured, Row, Sampled, Summary
@@ -21,7 +21,7 @@ MAX_DETAILED = 300
 def matrix(summary: Summary) -> Table:
     """Every result, with the peak throughput of each cell in bold."""
     best = {cell.best.id for cell in summary.cells if cell.best}
-    thrashing = {row.id for cell in summary.cells for row in cell.rows if cell.thrashes(row)}
+    traits = {row.id: cell.traits(row) for cell in summary.cells for row in cell.rows}
 
     def measured(value: Callable[[Measured], str]) -> Callable[[Row], str]:
         return lambda row: value(row.measured) if row.measured else ""
@@ -41,7 +41,7 @@ def matrix(summary: Summary) -> Table:
             for kind, header in memory_kinds(summary).items()
         ),
         Column[Row]("of capacity", measured(lambda figures: percent(figures.capacity_share_rank_max)), numeric=True),
-        outcome_column(lambda row: row, lambda row: row.id in thrashing),
+        outcome_column(lambda row: row, lambda row: traits[row.id]),
     ]
     if any(row.launches for row in summary.rows):
         columns.insert(len(summary.columns) + 2, Column[Row]("launches", launches_in_words, numeric=True))
@@ -72,16 +72,12 @@ def row_columns(summary: Summary) -> list[Column[Row]]:
     return [*settings, Column("batch per rank", batch_of, numeric=True)]
 
 
-def outcome_column(row_of: Callable[[Item], Row], thrashes: Callable[[Item], bool]) -> Column[Item]:
+def outcome_column(row_of: Callable[[Item], Row], traits: Callable[[Item], KindTraits]) -> Column[Item]:
     """A row's outcome in words, colored."""
-
-    def style(item: Item) -> KindTraits:
-        return THRASHING if thrashes(item) else KINDS[row_of(item).outcome]
-
     return Column(
         "outcome",
-        lambda item: style(item).word + few_steps(row_of(item).short),
-        tone=lambda item: style(item).tone,
+        lambda item: traits(item).word + few_steps(row_of(item).short),
+        tone=lambda item: traits(item).tone,
     )
 
 

@@ -124,7 +124,7 @@ def _attempts(attempts: Sequence[_Attempt], cell: CellRows) -> Table:
 
     columns = [
         Column[_Attempt]("batch per rank", lambda attempt: batch_of(attempt.row), numeric=True),
-        outcome_column(lambda attempt: attempt.row, lambda attempt: cell.thrashes(attempt.row)),
+        outcome_column(lambda attempt: attempt.row, lambda attempt: cell.traits(attempt.row)),
         Column[_Attempt]("samples/s", measured(lambda figures: rate(figures.samples_per_s_global)), numeric=True),
         Column[_Attempt]("95 % interval", measured(_interval), numeric=True),
         Column[_Attempt]("step ms", measured(lambda figures: ms(figures.step_time_s_rank_max)), numeric=True),
