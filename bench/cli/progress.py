@@ -134,7 +134,7 @@ class Progress:
         wrong = [doubt.reason for doubt in doubts(summarized) if doubt.grade == "spoils"]
         traits = INVALID if wrong else KINDS[row.outcome]
         outcome = (traits.word, COLORS[traits.tone])
-        summary = "; ".join([*wrong[:1], summary])
+        summary = "; ".join([*(reason.rstrip(".") for reason in wrong[:1]), summary])
         self._say(Text.assemble(f"{where} ", outcome, f", {one_line(summary, REASON_LIMIT)}"))
 
     def probing(self, label: str, what: str) -> None:

@@ -69,9 +69,12 @@ def stacked(samples: Sequence[Any]) -> Batch:
     plain = [_plain(sample) for sample in samples]
     try:
         return collate(plain, collate_fn_map={**default_collate_fn_map, type(None): _nothing})
-    except (RuntimeError, TypeError, KeyError, ValueError) as error:
+    except (RuntimeError, TypeError, KeyError, AttributeError) as error:
+        why = _why_not(plain) or (one_line(str(error), 200) if isinstance(error, TypeError) else None)
+        if why is None:  # such as memory that ran out
+            raise
         raise SamplesError(
-            f"samples of the workload cannot be stacked to a batch: {_why_not(plain) or one_line(str(error), 200)}",
+            f"samples of the workload cannot be stacked to a batch: {why}",
             allowed="dicts, tuples or tensors, whose tensors have the same shapes in all samples",
             fix=f"or give the workload a collate: {COLLATE}",
         ) from error
@@ -102,7 +105,7 @@ def _why_not(parts: Sequence[Any], key: str = "") -> str | None:
     elif isinstance(first, list | tuple):
         inner = [(f"{key}[{index}]", [part[index] for part in parts]) for index in range(len(first))]
     elif not (isinstance(first, str | bytes | int | float | None) or hasattr(first, "shape")):
-        return f"{name} is a {shapes[0]}, which torch cannot stack"
+        return f"{name} is {shapes[0]}, which torch cannot stack"
     return next((why for name, values in inner if (why := _why_not(values, name))), None)
 
 
@@ -116,12 +119,9 @@ def _shape(value: Any) -> str:
         case _ if hasattr(value, "shape"):
             return str(tuple(value.shape))
         case _:
-            return _type(value)
-
-
-def _type(value: object) -> str:
-    kind = type(value)
-    return kind.__name__ if kind.__module__ in ("builtins", "torch") else f"{kind.__module__}.{kind.__name__}"
+            kind = type(value)
+            name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+            return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def _or_error(collate: Collate, samples: list[Any]) -> Batch | SamplesError:

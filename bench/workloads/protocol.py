@@ -47,6 +47,9 @@ class Workload(Protocol):
     computation. Without it, `bench.runner.unit_names` finds them in the model."""
     loss: Callable[[Any, Any], Any]
     """Optional: the loss from what ``forward`` returned and the target; see `bench.runner.forward`."""
+    collate: Callable[[list[Any]], Any]
+    """Optional: a batch of a list of samples, as a DataLoader's ``collate_fn`` makes it: pads, or nests what it likes.
+    Without it counts a ``collate_fn`` of the samples that ``dataset`` returns, else torch's ``default_collate``."""
     cast_inputs: ClassVar[bool]
     """Optional: False if ``forward`` itself casts samples to the dtype of the weights. By default bench does."""
     flops_per_sample: Callable[[], Flops | None]
@@ -72,7 +75,8 @@ class Workload(Protocol):
     def dataset(self, seed: int) -> "Dataset[Any]":
         """A map-style dataset whose sample ``i`` depends on ``seed`` and ``i`` alone; ``seed`` may be left out.
 
-        A sample is a dict of tensors, a tuple of tensors, or a tensor. After the last sample comes the first again.
+        A sample is a dict or a tuple of tensors, or a tensor; with ``collate``, anything. After the last sample comes
+        the first again. Of a DataLoader count its dataset and its ``collate_fn``.
         """
         ...
 

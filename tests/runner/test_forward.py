@@ -1,5 +1,7 @@
 """What a model's forward is given, in which dtype, and where its loss is found."""
 
+import functools
+from collections import UserDict
 from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
@@ -8,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.utils.data import default_collate
+from transformers import BatchEncoding, BatchFeature
 from transformers.utils import ModelOutput
 
 from bench.errors import InputError
@@ -37,6 +40,42 @@ class OfBatch(Model):
 class OfParts(Model):
     def forward(self, x: Any, y: Any = None) -> Any:
         return self.take(x, y)
+
+
+class OfSome(Model):
+    def forward(self, x: Any, y: Any = None, **more: Any) -> Any:
+        return self.take(x, y, more)
+
+
+class OfOptional(Model):
+    def forward(self, x: Any = None, **more: Any) -> Any:
+        return self.take(x, more)
+
+
+class OfBatchAndMore(Model):
+    def forward(self, batch: Any, **more: Any) -> Any:
+        return self.take(batch, more)
+
+
+def handing_on(function: Any) -> Any:
+    @functools.wraps(function)
+    def wrapper(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return function(self, *args, **kwargs)
+
+    return wrapper
+
+
+class Decorated(Model):
+    @handing_on
+    def forward(self, x: Any, y: Any = None) -> Any:
+        return self.take(x, y)
+
+
+class Delegating(Model):
+    """As an adapter's model hands on everything to the model in it."""
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        return self.take(args, kwargs)
 
 
 class OfKeywords(Model):
@@ -70,6 +109,76 @@ def equal(one: Any, other: Any) -> bool:
 def test_forward_gets_the_parts_of_a_sample(model: Model, samples: list[Any], given: tuple[Any, ...]) -> None:
     run(model, samples)
     assert all(equal(one, other) for one, other in zip(model.given, given, strict=True)), model.given
+
+
+MORE = [{**sample, "num_items_in_batch": 4, "text": "a"} for sample in DICTS]
+
+
+@pytest.mark.parametrize("model", [OfSome(), Delegating(), OfOptional()])
+def test_forward_gets_every_key_if_it_takes_any(model: Model) -> None:
+    """Keys that it does not name are read from its ``**kwargs``, or handed on to the model that it wraps."""
+    forward = Forward(SimpleNamespace(), model)  # type: ignore[arg-type]
+    forward(model, default_collate(MORE))
+    *_, more = model.given
+    assert more["num_items_in_batch"].tolist() == [4, 4]
+    assert more["text"] == ["a", "a"]
+    assert forward.dropped == {}
+
+
+@pytest.mark.parametrize("model", [OfParts(), Decorated()])
+def test_keys_that_forward_cannot_take_are_known(model: Model) -> None:
+    forward = Forward(SimpleNamespace(), model)  # type: ignore[arg-type]
+    forward(model, default_collate(MORE))
+    assert torch.equal(model.given[1], Y)
+    assert forward.dropped == {"num_items_in_batch": "int64", "text": "list"}
+
+
+def test_keys_that_a_loss_gets_are_not_dropped() -> None:
+    model = OfParts(torch.ones(2))
+    forward = Forward(SimpleNamespace(loss=lambda output, batch: (output * batch["z"]).sum()), model)  # type: ignore
+    assert forward(model, {"x": X, "z": Y})["loss"] == 1
+    assert forward.dropped == {}
+
+
+def test_a_whole_dict_goes_to_a_forward_that_names_none_of_its_keys_and_needs_one() -> None:
+    model = OfBatchAndMore()
+    run(model, DICTS)
+    assert torch.equal(model.given[0]["x"], X)
+    optional = OfOptional()
+    run(optional, [{"y": y} for y in Y])
+    assert torch.equal(optional.given[1]["y"], Y)
+
+
+@pytest.mark.parametrize("mapping", [BatchEncoding, BatchFeature, UserDict, lambda given: Found(**given)])
+def test_any_mapping_is_a_batch(mapping: Any) -> None:
+    model = OfOptional()
+    Forward(SimpleNamespace(), model)(model, mapping({"loss": X}))  # type: ignore[arg-type]
+    assert torch.equal(model.given[1]["loss"], X)
+
+
+def test_a_pair_of_a_dict_and_a_target_gives_forward_the_dict() -> None:
+    model, seen = OfParts(torch.ones(2)), []
+
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        seen.append(target)
+        return output.mean()
+
+    run(model, [({"x": x, "y": y}, y) for x, y in PAIRS], loss=loss)
+    assert torch.equal(model.given[1], Y)
+    assert torch.equal(seen[0], Y)
+
+
+def test_nested_values_are_handed_over_and_only_real_floats_are_cast() -> None:
+    model = OfParts().bfloat16()
+    boxes, turns = torch.ones(2, 4), torch.ones(2, dtype=torch.complex64)
+    labels = [{"boxes": boxes, "class_labels": Y}, {"boxes": boxes[:1], "class_labels": Y[:1]}]
+    batch = {"x": [X, None, turns, X > 1], "y": labels}
+    Forward(SimpleNamespace(), model)(model, batch)  # type: ignore[arg-type]
+    (floats, nothing, complex_, bools), given = model.given
+    assert nothing is None
+    assert [one.dtype for one in (floats, complex_, bools)] == [torch.bfloat16, torch.complex64, torch.bool]
+    assert [one["boxes"].shape for one in given] == [(2, 4), (1, 4)]
+    assert given[1]["class_labels"].dtype == torch.int64
 
 
 @pytest.mark.parametrize("kind", [OfBatch, OfKeywords])
@@ -160,7 +269,7 @@ def test_a_forward_without_a_loss_is_said(output: Any, words: str) -> None:
         run(OfBatch(output), DICTS)
 
 
-@pytest.mark.parametrize("samples", [["text"], [("text", 1)], [({"x": 1}, 2)]])
+@pytest.mark.parametrize("samples", [["text"], [("text", "more")]])
 def test_samples_of_another_kind_are_said(samples: list[Any]) -> None:
     with pytest.raises(InputError, match="a batch of the workload's dataset is a list"):
         run(OfBatch(), samples)

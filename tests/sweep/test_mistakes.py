@@ -92,6 +92,19 @@ def test_a_mistake_after_a_success_is_of_its_cell_alone(tmp_path: Path) -> None:
     assert outcomes["failed"].fault == "workload"
 
 
+def test_samples_that_make_no_batch_end_the_run_even_after_a_success(tmp_path: Path) -> None:
+    """A batch of one sample always succeeds, and every other backend would say the same once more."""
+    says = InputError(
+        "samples of the workload cannot be stacked to a batch: ids is (3,)", allowed="dicts", fix="collate"
+    )
+    unstacked = MISTAKE.model_copy(update={"error": f"SamplesError: {says}"})
+    with pytest.raises(InputError) as raised:
+        sweep_with(tmp_path / "run", Ranks(WELL, [unstacked, rank(1)]))
+    assert raised.value.problem == "samples of the workload cannot be stacked to a batch: ids is (3,)"
+    assert (raised.value.allowed, raised.value.fix) == ("dicts", "collate")
+    assert [result.outcome.kind for result in Store(tmp_path / "run").results()] == ["ok"]
+
+
 def test_a_success_of_other_sources_proves_nothing(tmp_path: Path) -> None:
     sweep_with(tmp_path / "run", Ranks(WELL, WELL), {"mine.py": "before"})
     with pytest.raises(InputError, match="units name Blok"):
