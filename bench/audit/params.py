@@ -3,6 +3,8 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Literal
 
+from pydantic import Field
+
 from bench.audit import unfinished_in_words
 from bench.backends import Family
 from bench.records.base import Frozen
@@ -31,6 +33,8 @@ class Looked(Frozen):
     rank: int
     batches: int
     parameters: tuple[Parameter, ...]
+    dropped_keys: dict[str, str] = Field(default_factory=dict)
+    """As in `Coverage`."""
 
     def state(self, parameter: Parameter) -> State:
         if not parameter.requires_grad:
@@ -109,6 +113,8 @@ def judge(
     if share > MUCH:
         but = "would be invalid without train.allow_unused" if allow_unused else "are invalid"
         do = f"{percent(share)} of the trained parameters get no gradient, so rows of this cell {but}; {do}"
+    if looked.dropped_keys:
+        do += f"; forward takes no {', '.join(looked.dropped_keys)}, which the samples hold"
     says = f"backward does not reach {_sum(unused)} {_when(unused, looked.batches)}: {do}"
     return ParamsVerdict(good=not fails and not invalid, says=says, batches=looked.batches, groups=tuple(groups))
 

@@ -140,7 +140,8 @@ def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) ->
         )
         for name, parameter in named.items()
     )
-    spool.write(spool.audit_file(out, rank), Looked(rank=rank, batches=audit.steps, parameters=tuple(found)))
+    looked = Looked(rank=rank, batches=audit.steps, parameters=tuple(found), dropped_keys=forward.dropped)
+    spool.write(spool.audit_file(out, rank), looked)
 
 
 def _on_gradient(parameter: nn.Parameter, name: str, reached: set[str]) -> object:

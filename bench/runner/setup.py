@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LambdaLR
 
 from bench import workloads
 from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
-from bench.errors import WorkloadError
+from bench.errors import InputError, WorkloadError
 from bench.records.cell import Cell
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Work
@@ -100,6 +100,8 @@ def set_up(
     if check:
         check_same_build(model, undrawn)
     names = unit_names(model, workloads.load(cell.workload).units)
+    if family == "deepspeed":
+        check_broadcast(model)
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
         work = work_of(task)
@@ -151,6 +153,26 @@ def work_of(task: workloads.Workload) -> Work | None:
             f" {str(error).splitlines()[0]}",
             allowed=["flops_per_sample() with integers step and recomputed < step", "tokens_per_sample(): an integer"],
         ) from error
+
+
+def check_broadcast(model: nn.Module) -> None:
+    """DeepSpeed begins with a broadcast of each parameter's bytes, `param.data.view(torch.uint8)`.
+
+    Raises:
+        InputError: a parameter has no such view. It is right on other backends, so it is no mistake of the workload.
+    """
+    for name, parameter in model.named_parameters():
+        try:
+            parameter.data.view(torch.uint8)
+        except RuntimeError as error:
+            shape = tuple(parameter.shape)
+            what = f"its shape {shape} is not contiguous" if shape else "it has no dimension"
+            raise InputError(
+                f"DeepSpeed cannot broadcast the parameter {name}: {what}",
+                fix="call `.contiguous()` on its values before they become an `nn.Parameter`"
+                if shape
+                else "give it one dimension, such as `nn.Parameter(torch.ones(1))`",
+            ) from error
 
 
 def _refuse_accumulation(accelerator: Accelerator) -> None:

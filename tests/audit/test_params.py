@@ -85,9 +85,11 @@ def test_a_model_of_which_more_than_a_tenth_is_never_trained_is_not_good(
     others: int, unused: int, allowed: bool, good: bool
 ) -> None:
     seen = looked(*(parameter(f"body.{n}") for n in range(others)), parameter("head", unused=unused))
+    seen = seen.model_copy(update={"dropped_keys": {"pixel_values": "float32"}})
     verdict = params.judge(seen, "fsdp", find_unused=False, allow_unused=allowed, ended=None)
     assert verdict.good == good
     assert ("rows of this cell are invalid" in verdict.says) == (not good)
+    assert "forward takes no pixel_values, which the samples hold" in verdict.says
 
 
 def test_a_look_that_did_not_end_is_no_verdict() -> None:

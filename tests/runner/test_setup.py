@@ -1,0 +1,37 @@
+"""What is checked before a model is handed to a sharding library."""
+
+import pytest
+import torch
+from torch import nn
+
+from bench.errors import InputError
+from bench.runner.setup import check_broadcast
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (torch.ones(()), "the parameter odd: it has no dimension"),
+        (torch.ones(16, 8).t(), "the parameter odd: its shape (8, 16) is not contiguous"),
+        (torch.ones(4, 3, 2, 2).to(memory_format=torch.channels_last), "its shape (4, 3, 2, 2) is not contiguous"),
+    ],
+)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
+def test_a_parameter_that_deepspeed_cannot_broadcast_is_named(
+    values: torch.Tensor, dtype: torch.dtype, words: str
+) -> None:
+    model = nn.Linear(2, 2)
+    model.odd = nn.Parameter(values)
+    model = model.to(dtype)
+    with pytest.raises(RuntimeError, match="to view"):
+        model.odd.data.view(torch.uint8)  # as DeepSpeed does
+    with pytest.raises(InputError) as raised:
+        check_broadcast(model)
+    assert words in raised.value.problem
+
+
+def test_other_parameters_pass() -> None:
+    model = nn.Linear(2, 2)
+    model.rows = nn.Parameter(torch.ones(8, 16)[:, :8])
+    model.none = nn.Parameter(torch.ones(0, 2), requires_grad=False)
+    check_broadcast(model.bfloat16())
