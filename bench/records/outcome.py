@@ -20,7 +20,7 @@ SCHEMA_VERSION: Literal[3] = 3
 and the conditions on the machine. 3: a rank stores its own work, traffic, units, unit parameters, work of a sample and
 matmul shares, an attempt its launch, a result its sources and the environment. Beside it, a search stores the spread
 of peaks, what the next launch may hold, and which batches are even. Added to 3 with defaults: the kernels of attention,
-the fault host_memory, the account of a result."""
+the fault host_memory, the account of a result, what a step covers of the model."""
 
 
 class Ok(Frozen):

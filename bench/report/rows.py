@@ -270,6 +270,9 @@ class CellRows:
     def thrashes(self, row: Row) -> bool:
         return row.batch_per_rank in self.thrashing
 
+    def is_sound(self, row: Row) -> bool:
+        return row.id not in self.invalid and not self.thrashes(row)
+
     def traits(self, row: Row) -> KindTraits:
         """How reports show the outcome of ``row``."""
         if row.id in self.invalid:
@@ -279,7 +282,7 @@ class CellRows:
     @property
     def sound(self) -> tuple[Row, ...]:
         """The rows that were measured, are not invalid and do not thrash."""
-        return tuple(row for row in self.rows if row.measured and row.id not in self.invalid and not self.thrashes(row))
+        return tuple(row for row in self.rows if row.measured and self.is_sound(row))
 
     @property
     def best(self) -> Row | None:

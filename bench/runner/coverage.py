@@ -44,6 +44,7 @@ class Used:
         self._elements = [one.numel() for one in parameters.values()]
         self._trained = [one.requires_grad for one in parameters.values()]
         self._reached = [False] * len(self._names)
+        self._left = sum(self._trained)
         self._modules = list(model.modules())
         self._parents = {child: parent for parent in self._modules for child in parent.children()}
         self._slots = {
@@ -80,6 +81,8 @@ class Used:
     def _enter(self, module: nn.Module, _inputs: object) -> None:
         if torch._C._current_graph_task_id() == -1:  # else backward is recomputing
             self._steps[-1].add(module)
+        if not self._left:
+            return
         for inner in module.modules():
             for slot in self._slots.get(inner, ()):
                 if self._trained[slot.parameter] and not self._reached[slot.parameter]:
@@ -96,8 +99,9 @@ class Used:
             self._handles.append(handle)
 
     def _reach(self, parameter: int, gradient: Tensor | None) -> None:
-        if gradient is not None:
+        if gradient is not None and not self._reached[parameter]:
             self._reached[parameter] = True
+            self._left -= 1
 
     def coverage(self, accelerator: Accelerator, dropped: dict[str, str]) -> Coverage:
         """What the watched steps of all ranks used. A collective: every rank calls it."""

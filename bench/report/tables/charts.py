@@ -42,7 +42,7 @@ def throughput(summary: Summary) -> LineChart:
         for title, cells in groups
     )
     intervals = any(point.interval for panel in panels for line in panel.lines for point in line.points)
-    thrashing = any(point.hollow for panel in panels for line in panel.lines for point in line.points)
+    hollow = any(point.hollow for panel in panels for line in panel.lines for point in line.points)
     return LineChart(
         name="throughput",
         title="Throughput against batch",
@@ -59,7 +59,7 @@ def throughput(summary: Summary) -> LineChart:
                 if intervals
                 else []
             ),
-            *(["Hollow: thrashing; fits, but must not be recommended."] if thrashing else []),
+            *(["Hollow: thrashing or invalid; must not be recommended."] if hollow else []),
             *(["Crosses: out of memory."] if any(panel.misses for panel in panels) else []),
             *notes,
         ),
@@ -149,14 +149,13 @@ def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
             continue
         interval = measured.interval
         within = f", {rate(interval[0])} to {rate(interval[1])} with 95 % confidence" if interval else ""
-        thrashes = cell.thrashes(row)
-        remarks = ", thrashing" * thrashes + ", a few steps" * row.short
+        remarks = f", {cell.traits(row).word}" * (not cell.is_sound(row)) + ", a few steps" * row.short
         yield Point(
             x=row.batch_per_rank,
             y=measured.samples_per_s_global,
             interval=interval,
             words=f"{row_name(summary, row)}: {rate(measured.samples_per_s_global)} samples/s{within}{remarks}",
-            hollow=thrashes,
+            hollow=not cell.is_sound(row),
         )
 
 
@@ -181,7 +180,7 @@ def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
                 x=row.batch_per_rank,
                 y=value,
                 words=f"{row_name(summary, row)}: {gib(value)} GiB {kind}, {_share(figures)}",
-                hollow=cell.thrashes(row),
+                hollow=not cell.is_sound(row),
             )
             for (row, figures), value in zip(measured, values, strict=True)
             if value is not None

@@ -13,7 +13,7 @@ class Point:
     words: str
     """Shown when a reader points at it."""
     hollow: bool = False
-    """Not to be recommended: the batch thrashes."""
+    """Not to be recommended: the batch thrashes, or the row is invalid."""
 
 
 @dataclass(frozen=True, kw_only=True)
