@@ -2,6 +2,7 @@
 
 from bench.backends.accelerate_config import accelerate_config, beside_config
 from bench.backends.model_state import UNSHARDED_BYTES, bytes_per_parameter
+from bench.backends.precision import autocasts, fp32_weights
 from bench.backends.refusals import accumulation_refused, forbids
 from bench.backends.regimes import expected_regime, shards_parameters
 from bench.backends.registry import (
@@ -25,11 +26,13 @@ __all__ = [
     "Family",
     "accelerate_config",
     "accumulation_refused",
+    "autocasts",
     "backend_of",
     "beside_config",
     "bytes_per_parameter",
     "expected_regime",
     "forbids",
+    "fp32_weights",
     "from_accelerate_config",
     "mesh",
     "preloads",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from bench.backends.precision import autocasts
 from bench.backends.registry import FAMILIES, backend_of
 from bench.backends.sharding import beside_sharding, sharding_config
 from bench.records.base import Device
@@ -52,7 +53,8 @@ def beside_config(cell: Cell, device: Device) -> list[str]:
     settings = ["device cpu"] if device == "cpu" and family != "single" else []
     if cell.accelerate is not None:
         return settings
-    settings.append("autocast off")
+    if not autocasts(cell):
+        settings.append("autocast off")
     if cell.train.cpu_affinity:
         settings.append("ranks bound to the cores beside their GPUs")
     if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":

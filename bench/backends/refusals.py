@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
+from bench.backends.precision import autocasts
 from bench.backends.registry import FAMILIES, NOT_SHARDED, Family, backend_of, section
 from bench.backends.sharding import forbids_option
 from bench.errors import InputError
@@ -35,6 +36,8 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
         return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
     if traits.keeps_masters and cell.mixed_precision == "bf16" and not train.master_weights:
         return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
+    if autocasts(cell) and not train.master_weights:
+        return f"the optimizer of {cell.backend} updates its fp32 weights, of which there are no copies: weights: bf16"
     if train.optimizer == "muon" and traits.flattens_weights:
         return (
             f"Muon orthogonalizes whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"

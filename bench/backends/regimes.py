@@ -1,5 +1,6 @@
 """The regime that a cell requests: what its ranks must observe."""
 
+from bench.backends.precision import autocasts, fp32_weights
 from bench.backends.registry import FAMILIES, NOT_SHARDED, backend_of
 from bench.backends.sharding import expected_sharding
 from bench.records.base import Device
@@ -9,15 +10,16 @@ from bench.records.cell import Cell
 def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     """The regime that the cell requests, as attributes of `Regime`. One that is absent is not checked.
 
-    ddp and single keep weights in bf16, and the optimizer updates fp32 copies of them; DeepSpeed does the same inside
-    its engine. FSDP's fp32 shards are the master weights, and its mixed precision computes in bf16 (torch FSDP
-    MixedPrecision, DeepSpeed bf16).
+    ddp and single keep fp32 weights and compute under autocast; with ``weights: bf16``, they keep weights in bf16, and
+    the optimizer updates fp32 copies of them. DeepSpeed does the latter inside its engine. FSDP's fp32 shards are the
+    master weights, and its mixed precision computes in bf16 (torch FSDP MixedPrecision, DeepSpeed bf16).
     """
     backend = backend_of(cell)
     family = FAMILIES[backend.family]
     low = "bfloat16" if cell.mixed_precision == "bf16" else "float32"
     alone = cell.num_processes == 1
-    master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
+    whole = fp32_weights(cell)
+    master = None if cell.train.optimizer == "none" else "float32" if whole or cell.train.master_weights else low
     on_cpu = family.distributed_type_on_cpu if device == "cpu" else None
     regime: dict[str, object] = {
         "world_size": cell.num_processes,
@@ -25,7 +27,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
         "distributed_type": on_cpu or family.distributed_type,
         # With one rank, torch's FSDP1 replaces its strategy by NO_SHARD.
         "sharding": "NO_SHARD" if alone and backend.family == "fsdp" else backend.sharding,
-        "weights_dtype": "float32" if family.fp32_weights else low,
+        "weights_dtype": "float32" if whole else low,
         "masters_dtype": master,
         "optimizer_dtype": master,
         "matmul_dtype": low,
@@ -33,7 +35,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     if ":" in cell.train.optimizer:  # the user's own may keep its state as it likes
         del regime["optimizer_dtype"]
     if cell.accelerate is None:
-        reduction = "float32" if family.reduces_in_fp32 else low
+        reduction = "float32" if family.reduces_in_fp32 or autocasts(cell) else low
         regime["reduction_dtype"] = None if alone else reduction
         regime |= expected_sharding(cell)
     return regime

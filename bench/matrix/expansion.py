@@ -155,8 +155,10 @@ def _cell(
         measure=measure,
         script=script.script_of(matrix),
     )
+    if not cell.chooses_weights:  # cells that would do the same are one
+        cell = cell.model_copy(update={"train": cell.train.model_copy(update={"weights": Train().weights})})
     others = {"preset": preset, "mixed_precision": precision, "backend": backend}
-    return cell, {**cell.train.model_dump(mode="json"), **cell.options, **others}
+    return cell, {**cell.train_settings, **cell.options, **others}
 
 
 def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from bench import workloads
-from bench.backends import FAMILIES, backend_of, shards_parameters
+from bench.backends import fp32_weights, shards_parameters
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -44,5 +44,4 @@ def _bytes_per_parameter(cell: Cell, device: Device) -> float:
     if workloads.load(cell.workload).draws:
         shares = cell.num_processes // cell.train.dp_replicate_size if shards_parameters(cell) else 1
         return 0 if device == "cuda" else 4 / shares
-    in_bf16 = cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights
-    return 2 if in_bf16 and device == "cuda" else 4
+    return 2 if device == "cuda" and not fp32_weights(cell) else 4

@@ -76,4 +76,4 @@ def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> 
 def _settings(plan: CellPlan, batch: Batch) -> Values:
     cell = plan.cell
     top = cell.model_dump(mode="json", include={"backend", "num_processes", "num_nodes", "mixed_precision"})
-    return {**cell.train.model_dump(mode="json"), **cell.options, **plan.axes, **top, "batch": batch}
+    return {**cell.train_settings, **cell.options, **plan.axes, **top, "batch": batch}

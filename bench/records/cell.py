@@ -13,6 +13,7 @@ from bench.records.script import Script
 
 MixedPrecision = Literal["bf16", "no"]
 Offload = Literal["none", "optimizer", "params"]
+Weights = Literal["fp32", "bf16"]
 
 LATER = "later"
 """Marks a field that earlier results do not have. At its default, a cell's id leaves it out, so that theirs hold."""
@@ -80,6 +81,10 @@ class Train(Frozen):
     optimizer: Optimizer = "adamw"
     """``adamw``; ``muon``: torch's Muon for the matrices of hidden layers and AdamW for the rest; ``none``: forward and
     backward only; or your own, as ``package.module:Class``."""
+    weights: Annotated[Weights, LATER] = "bf16"
+    """single and ddp in bf16: ``fp32``, autocast over fp32 weights, which the optimizer updates, as accelerate does;
+    or ``bf16``, without autocast, as earlier results have it. Other backends hold weights in their own way: their cells
+    keep the default."""
     master_weights: bool = True
     """Keep fp32 copies of bf16 weights for the optimizer to update. Without them, Adam's moments are bf16 too: a
     control, not a way to train. FSDP and DeepSpeed always keep their own."""
@@ -118,6 +123,11 @@ class Train(Frozen):
         if self.fused and self.foreach:
             raise ValueError("fused and foreach are two implementations of AdamW: choose one")
         return self
+
+
+HOLD_WHOLE_WEIGHTS = ("single", "ddp")
+"""Backends, and their families, whose weights `Train.weights` decides in bf16: the others shard or cast them their own
+way."""
 
 
 class Cell(Frozen):
@@ -159,6 +169,17 @@ class Cell(Frozen):
     @property
     def ranks_per_node(self) -> int:
         return self.num_processes // self.num_nodes
+
+    @property
+    def chooses_weights(self) -> bool:
+        """Whether ``train.weights`` applies."""
+        bf16 = self.mixed_precision == "bf16" and self.accelerate is None and self.script is None
+        return bf16 and self.backend in HOLD_WHOLE_WEIGHTS
+
+    @property
+    def train_settings(self) -> dict[str, JsonValue]:
+        """``train`` without what does not apply."""
+        return self.train.model_dump(mode="json", exclude=set() if self.chooses_weights else {"weights"})
 
     @property
     def id(self) -> str:

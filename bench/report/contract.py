@@ -13,6 +13,8 @@ from bench.units import UNKNOWN
 
 OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
 """Known only of measured rows: a cell that ran out of memory has none."""
+PARTIAL = OBSERVED | {"weights"}
+"""Fields that one side alone may know: `train.weights` does not apply to every backend."""
 RUN = "run"
 """The axis, and the contract's field, that `merge_runs` adds where two runs hold the same cell."""
 
@@ -54,8 +56,8 @@ def _accumulated(cell: Cell) -> dict[str, JsonValue]:
 
 
 def train_of(cell: Cell) -> dict[str, JsonValue]:
-    """The settings of training. An option of the same name stands in their place, as in a matrix."""
-    return {name: value for name, value in cell.train.model_dump(mode="json").items() if name not in cell.options}
+    """The settings of training that apply. An option of the same name stands in their place, as in a matrix."""
+    return {name: value for name, value in cell.train_settings.items() if name not in cell.options}
 
 
 def _of_machine(machine: Machine) -> dict[str, JsonValue]:
@@ -98,12 +100,12 @@ def machine_names(machines: Sequence[Machine]) -> list[str | None]:
 def unlike_fields(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:
     """The fields in which two contracts differ, except ``but``, the one that is compared.
 
-    A field that only one contract knows counts as different, unless it is `OBSERVED`.
+    A field that only one contract knows counts as different, unless it is `PARTIAL`.
     """
     return tuple(
         name
         for name in differing_keys(one, other)
-        if name != but and (name not in OBSERVED or (name in one and name in other))
+        if name != but and (name not in PARTIAL or (name in one and name in other))
     )
 
 

@@ -25,7 +25,7 @@ LOSSES_APART = 0.02
 SAME_LOSS = frozenset(
     {"backend", "num_processes", "num_nodes", "attention", "grad_ckpt", "compile", "fused", "foreach", "branch_sync"}
     | {"find_unused_parameters", "reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
-    | {"cpu_affinity", "memory_limit_bytes", "allow_unused", RUN, *OBSERVED}
+    | {"weights", "cpu_affinity", "memory_limit_bytes", "allow_unused", RUN, *OBSERVED}
 )
 """Fields that change how a step is computed, and not its result."""
 

@@ -7,7 +7,7 @@ from pydantic import JsonValue
 
 from bench.records.leaves import same
 from bench.records.outcome import Result
-from bench.report.contract import train_of
+from bench.report.contract import PARTIAL, train_of
 from bench.report.rows import CellRows
 
 
@@ -62,8 +62,9 @@ def options_without_axis(cells: Sequence[CellRows], columns: Sequence[str]) -> t
 
 
 def _varies(settings: Sequence[dict[str, JsonValue]], name: str) -> bool:
-    """A missing value is not the same as null."""
-    first = settings[0]
+    """A missing value is not the same as null. Where a setting does not apply, it does not vary."""
+    settings = [one for one in settings if name in one or name not in PARTIAL]
+    first = settings[0] if settings else {}
     return any((name in one) != (name in first) or not same(one.get(name), first.get(name)) for one in settings)
 
 

@@ -11,7 +11,7 @@ from itertools import islice
 from pydantic import JsonValue
 
 from bench.records.leaves import same
-from bench.report.contract import OBSERVED, contract_key, unlike_fields
+from bench.report.contract import PARTIAL, contract_key, unlike_fields
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.statistics.launches import Reach, mean_reach
 from bench.statistics.verdict import RateRatio, rate_ratio
@@ -107,7 +107,7 @@ def compare_axis(
         reference: the value of ``axis`` to compare the others with; by default the first one of each group.
         allowed: fields that may differ, too; every figure that depends on this says so.
     """
-    except_for = frozenset({axis, *allowed}) | OBSERVED  # checked pair by pair
+    except_for = frozenset({axis, *allowed}) | PARTIAL  # checked pair by pair
     groups: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
         groups.setdefault(contract_key(cell.contract, without=except_for), []).append(cell)

@@ -40,8 +40,13 @@ class Shim(Protocol):
     """One rank's device. ``open`` comes first, at most after ``bind_to_cores``, then ``limit_memory``; ``reset_peaks``
     and ``memory`` enclose what is measured."""
 
-    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
-        """Join the process group and return the accelerator that the environment asks for."""
+    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
+        """Join the process group and return the accelerator that the environment asks for.
+
+        Args:
+            autocast: whether accelerate runs forward under autocast in bf16. Without it, forward computes in the dtype
+                of the weights.
+        """
         ...
 
     def bind_to_cores(self) -> None:
@@ -89,10 +94,9 @@ class Shim(Protocol):
         ...
 
 
-def _handlers(find_unused_parameters: bool) -> list[KwargsHandler]:
-    # No autocast: all backends compute in the dtype of the weights, so that they can be compared.
+def _handlers(find_unused_parameters: bool, autocast: bool) -> list[KwargsHandler]:
     return [
-        AutocastKwargs(enabled=False),
+        AutocastKwargs(enabled=autocast),
         DistributedDataParallelKwargs(find_unused_parameters=find_unused_parameters),
     ]
 
@@ -112,13 +116,13 @@ class Accelerated:
     def _torch(self) -> Any:
         return getattr(torch, self.kind)
 
-    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
+    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
         if family != "deepspeed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             # accelerate has no field for the device; DeepSpeed names it. Without it, NCCL starts at the first
             # collective, on a device that torch guesses, and every new group exchanges its addresses anew.
             PartialState(timeout=PATIENCE, device_id=torch.device(self.kind, _local_rank()))
         group = InitProcessGroupKwargs(timeout=PATIENCE)
-        accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters), group])
+        accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters, autocast), group])
         # At the latest, NCCL starts here, and not in the warm-up, whose failures are the workload's.
         accelerator.wait_for_everyone()
         return accelerator
@@ -188,10 +192,10 @@ class Cuda(Accelerated):
 
     kind = "cuda"
 
-    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
+    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
         # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
         state.check_cuda_p2p_ib_support = lambda: True
-        return super().open(family, find_unused_parameters=find_unused_parameters)
+        return super().open(family, find_unused_parameters=find_unused_parameters, autocast=autocast)
 
 
 def _local_rank() -> int:
@@ -210,8 +214,8 @@ class Cpu:
 
     _before_bytes: int | None = None
 
-    def open(self, family: Family, *, find_unused_parameters: bool) -> Accelerator:
-        handlers = _handlers(find_unused_parameters)
+    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
+        handlers = _handlers(find_unused_parameters, autocast)
         if family == "deepspeed":
             # Its engine reads DS_ACCELERATOR; with cpu=True it would assume a world of one process.
             return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo", timeout=PATIENCE)])

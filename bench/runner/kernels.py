@@ -10,6 +10,7 @@ from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from bench.records.base import Device
+from bench.runner.autocast import cast
 
 ATEN = torch.ops.aten
 _DEVICE_OF = Tensor.device.__get__
@@ -31,6 +32,8 @@ class Kernels(TorchFunctionMode):
             asks = sys._getframe(1).f_globals.get("__name__", "")
             return func(*args) if asks.startswith("torch.") else self._device  # checkpointing must see what is
         if func is functional.scaled_dot_product_attention:
+            if torch.is_autocast_enabled("cpu"):
+                args, kwargs = cast("scaled_dot_product_attention", args, kwargs)
             return _attention(self._device.type, *args, **kwargs)
         if func is functional.rms_norm and self._device.type == "cuda":
             return _rms_norm(*args, **kwargs)

@@ -4,10 +4,11 @@ import time
 import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
+from accelerate.utils import convert_outputs_to_fp32
 from torch import Tensor, nn
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -15,9 +16,11 @@ from torch.utils._pytree import tree_leaves, tree_map
 from torch.utils.flop_counter import flop_registry
 
 from bench import workloads
+from bench.backends import autocasts
 from bench.records.base import Device
 from bench.records.cell import Cell
 from bench.records.program import Event, Moment, Parameter, Program
+from bench.runner.autocast import autocast_on_meta, forget_copies
 from bench.runner.forward import Batch, Forward
 from bench.runner.kernels import Kernels
 from bench.runner.samples import samples_of, stacked
@@ -95,9 +98,12 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     """
     start = time.perf_counter()
     task = task_of(cell)
-    dtype = torch.bfloat16 if cell.mixed_precision == "bf16" else torch.float32
+    autocast = autocasts(cell)
+    low = cell.mixed_precision == "bf16" and not autocast
     with torch.device("meta"):
-        model = task.build().to(dtype).train()
+        model = task.build().train()
+    if low:
+        model = model.bfloat16()
     forward = Forward(task, model)
     units, parameters = _units(model, unit_names(model, workloads.load(cell.workload).units))
     samples = samples_of(cell, task)
@@ -105,7 +111,8 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     sample = _meta(sample) if samples.collate is stacked else sample  # a collate of the user may need values
     traces, lives = [], []
     for size in batches:
-        done, live = _step(model, forward, _meta(samples.collate([sample] * size)), units, device)
+        batch = _meta(samples.collate([sample] * size))
+        done, live = _step(model, forward, batch, units, device, autocast=autocast)
         traces.append(done)
         lives.append(live)
     first = traces[0]
@@ -115,7 +122,7 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
         device=device,
         batches=batches,
         parameters=tuple(parameters),
-        weights_bytes=4 if dtype == torch.float32 else 2,
+        weights_bytes=2 if low else 4,
         buffers_bytes=_bytes(model.buffers()),
         units=len(units),
         moments=tuple(
@@ -137,18 +144,30 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
 
 
 def _step(
-    model: nn.Module, forward: Forward, batch: Batch, units: list[nn.Module], device: Device
+    model: nn.Module, forward: Forward, batch: Batch, units: list[nn.Module], device: Device, *, autocast: bool
 ) -> tuple[_Trace, Live]:
     """Forward and backward once, watched."""
+    casts = autocast_on_meta(device) if autocast else nullcontext()
+    run = convert_outputs_to_fp32(_under_autocast(model)) if autocast else model
     live = Live(device, [*model.parameters(), *model.buffers(), *_tensors(batch)])
     trace = _Trace(live)
-    with _marked(model, units, trace.mark), Kernels(device) as kernels, live:
-        loss = forward(model, batch)["loss"]
+    with _marked(model, units, trace.mark), casts, Kernels(device) as kernels, live:
+        loss = forward(run, batch)["loss"]
         trace.mark("turn")
         _backward(loss)
         trace.mark("end")
     trace.assumed = kernels.assumed
     return trace, live
+
+
+def _under_autocast(model: nn.Module) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            output = model(*args, **kwargs)
+        forget_copies()
+        return output
+
+    return run
 
 
 def _backward(loss: Tensor) -> None:

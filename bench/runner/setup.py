@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from bench import workloads
-from bench.backends import FAMILIES, Family, accumulation_refused, backend_of
+from bench.backends import FAMILIES, Family, accumulation_refused, autocasts, backend_of, fp32_weights
 from bench.errors import InputError, WorkloadError
 from bench.records.cell import Cell
 from bench.records.phases import Stage
@@ -89,7 +89,9 @@ def set_up(
     enter(Stage.JOIN)
     if cell.train.cpu_affinity:
         shim.bind_to_cores()
-    accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters)
+    accelerator = shim.open(
+        family, find_unused_parameters=cell.train.find_unused_parameters, autocast=autocasts(cell)
+    )
     _refuse_accumulation(accelerator)
     _keep_only_the_wrapper()
     # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.
@@ -222,7 +224,7 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
     model = accelerator.prepare(model)
     optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
     masters = None
-    if not FAMILIES[family].keeps_masters and cell.mixed_precision == "bf16" and cell.train.master_weights:
+    if not fp32_weights(cell) and cell.train.master_weights:
         optimizer = masters = MasterWeights(optimizer)
     prepared, scheduler = accelerator.prepare(optimizer, _constant(optimizer))
     return _Prepared(model, prepared, scheduler, masters)
@@ -247,8 +249,8 @@ def build(cell: Cell, task: workloads.Workload) -> tuple[nn.Module, Undrawn | No
     draws = workloads.load(cell.workload).draws
     with whole_tensors(cell), torch.device("meta") if draws else contextlib.nullcontext():
         model = task.build()
-    if cell.mixed_precision == "bf16" and not FAMILIES[backend_of(cell).family].fp32_weights:
-        model = model.to(torch.bfloat16)
+    if not fp32_weights(cell):
+        model = model.bfloat16()  # as DeepSpeed does; `to` would discard the imaginary parts of complex tensors
     return model, Undrawn(model, task.draw, cell.measure.seed) if draws else None
 
 

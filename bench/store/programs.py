@@ -44,9 +44,11 @@ class NotTraced(Frozen):
 def request_of(
     cell: Cell, device: Device, batches: tuple[int, ...], sources: Sources, libraries: Mapping[str, str]
 ) -> ProgramRequest:
-    """The request for a cell. Cells that differ only in their backend have the same key."""
+    """The request for a cell. Cells that differ only in their backend have the same key, if they hold
+    their weights in the same dtype while they compute."""
     model = (cell.workload, cell.options, cell.mixed_precision, cell.measure.seed)  # samples may depend on the seed
-    decides = (*model, device, batches, sources, dict(libraries))
+    fp32_weights = cell.train_settings.get("weights") == "fp32"
+    decides = (*model, fp32_weights, device, batches, sources, dict(libraries))
     text = json.dumps(decides, sort_keys=True)
     return ProgramRequest(key=hashlib.sha256(text.encode()).hexdigest()[:16], cell=cell, device=device, batches=batches)
 
