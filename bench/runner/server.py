@@ -5,10 +5,12 @@ import gc
 import importlib
 import os
 import signal
+import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import psutil
 import torch
 from accelerate.commands.launch import _validate_launch_command, launch_command_parser
 from accelerate.utils.launch import (
@@ -37,6 +39,12 @@ GRACE_S = 1.5
 """How long a rank may run on after another one failed: time to report its own error."""
 
 
+HUNG_LOOKS = 40
+"""So often in a row, IDLE_POLL_S apart, a forked child that hangs is found asleep."""
+HUNG_BUSY_S = 10.0
+"""CPU time of one that waits busily."""
+
+
 class Server:
     """Runs one rank of every attempt requested in a spool folder, until its parent ends it."""
 
@@ -52,12 +60,8 @@ class Server:
         """Import ``preloads`` and the workload's ``modules``; then serve until the parent ends."""
         processes.adopt_orphans()
         preload(preloads)
-        threads = _threads()
         workloads.search(workload_folder)
-        for module in modules:
-            with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
-                importlib.import_module(module)
-        self._unforkable = _unforkable(started_threads=_threads() > threads)
+        self._unforkable = _unforkable(started_threads=_imports(modules))
         gc.freeze()  # a child's collector then does not copy the shared pages; to collect first frees almost nothing
         gc.enable()
         self._write_state()
@@ -178,37 +182,70 @@ class Server:
         return None, None
 
 
+def _imports(modules: Sequence[str]) -> bool:
+    """Import ``modules``. Returns whether they have started threads of Python, which a forked child would lack."""
+    before = len(sys._current_frames())
+    for module in modules:
+        with contextlib.suppress(Exception, SystemExit):  # the attempt reports what is wrong with it
+            importlib.import_module(module)
+    return len(sys._current_frames()) > before
+
+
 def _unforkable(*, started_threads: bool) -> str | None:
-    """Why a forked child of this process could not train; None if it can."""
+    """Why a forked child of this process could not train; None if it can.
+
+    Native threads are no reason: BLAS libraries start theirs when they are loaded, and again in a child.
+
+    Args:
+        started_threads: see `_imports`.
+    """
     if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return "a module of the workload initializes CUDA when it is imported"
-    if _refused_in_a_child():
+    if _in_a_child(torch.cuda._is_in_bad_fork):  # torch decides that in the child, at the fork
         return "an import had torch ask CUDA for its devices, as it does where they are slices (MIG)"
     if gpus.initialized():
         return "a module other than torch initializes CUDA when it is imported"
     if started_threads:
-        return "a module of the workload computes or starts threads when it is imported"
+        return "a module of the workload starts a thread when it is imported"
+    if not _in_a_child(_computes):
+        return "a module of the workload computes when it is imported"
     return None
 
 
-def _refused_in_a_child() -> bool:
-    """Whether torch would refuse CUDA to a forked child. It decides that in the child, at the fork."""
+def _computes() -> bool:
+    """Compute in parallel. libgomp waits forever in a child if its parent had computed in parallel."""
+    x = torch.ones(512, 512, requires_grad=True)
+    (x @ x).relu().sum().backward()  # type: ignore[no-untyped-call]
+    return x.grad is not None
+
+
+def _in_a_child(check: Callable[[], object]) -> bool:
+    """Whether ``check`` is true in a forked child. False if it hangs there: asleep for 2 s, or busy for 10 s."""
     child = os.fork()
     if child == 0:
-        os._exit(int(torch.cuda._is_in_bad_fork()))
-    return os.waitpid(child, 0)[1] != 0
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(1)
+    process, looks, before = psutil.Process(child), 0, 0.0
+    while looks < HUNG_LOOKS:
+        done, status = os.waitpid(child, os.WNOHANG)
+        if done:
+            return status == 0
+        time.sleep(IDLE_POLL_S)
+        spent = sum(process.cpu_times()[:2])
+        asleep = process.status() == psutil.STATUS_SLEEPING and spent == before
+        looks, before = looks + 1 if asleep else 0, spent
+        if spent > HUNG_BUSY_S:
+            break
+    os.kill(child, signal.SIGKILL)
+    os.waitpid(child, 0)
+    return False
 
 
 def _limited(folder: Path) -> bool:
     spec = spool.read(folder / "spec.json", Spec)
     return spec is not None and spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
-
-
-def _threads() -> int:
-    try:
-        return len(os.listdir("/proc/self/task"))
-    except OSError:
-        return 0
 
 
 def _failed(folder: Path, ranks: list[int]) -> bool:

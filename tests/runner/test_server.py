@@ -1,6 +1,9 @@
 """A rank server and its forks, in this process."""
 
 import os
+import threading
+from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import NoReturn
 
@@ -10,7 +13,8 @@ import torch
 from fake_nvml import Driver
 
 from bench.records.rank_outcome import RankError
-from bench.runner.server import Server, _unforkable
+from bench.runner import server as rank_server
+from bench.runner.server import Server, _imports, _in_a_child, _unforkable
 from bench.store import spool
 from bench.store.spool import Request
 
@@ -47,3 +51,30 @@ def test_a_server_in_which_another_library_uses_cuda_does_not_fork(monkeypatch: 
     monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
     monkeypatch.setattr("bench.runner.server.gpus.initialized", lambda: True)
     assert "other than torch initializes CUDA" in str(_unforkable(started_threads=False))
+
+
+def test_a_thread_of_python_is_a_reason_not_to_fork(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "_is_in_bad_fork", lambda: False)
+    monkeypatch.syspath_prepend(tmp_path)
+    (tmp_path / "plain_module.py").write_text("import threading\nthreading.Thread(target=int).start()\n")
+    (tmp_path / "threading_module.py").write_text(
+        "import threading\nend = threading.Event()\nthreading.Thread(target=end.wait, daemon=True).start()\n"
+    )
+    assert not _imports(["plain_module", "no_such_module"]), "its thread has ended"
+    started = _imports(["threading_module"])
+    assert started
+    assert "starts a thread when it is imported" in str(_unforkable(started_threads=started))
+
+
+def spin() -> None:
+    for _ in count():
+        pass
+
+
+@pytest.mark.parametrize("hangs", [threading.Event().wait, spin])
+def test_a_child_that_hangs_is_found_and_ended(hangs: Callable[[], object], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank_server, "HUNG_BUSY_S", 0.3)
+    assert not _in_a_child(hangs)
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+    assert _in_a_child(rank_server._computes)
