@@ -1,9 +1,11 @@
 """FLOPs of one sample of a model of transformers, counted by torch on a model without data."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
@@ -26,14 +28,14 @@ class Flops:
 
 
 def flops_per_sample(description: Description, options: Options) -> Flops | None:
-    """The FLOPs of forward, backward and recomputation; None if torch cannot run the model without data, or runs an
-    operation for which it has no formula."""
+    """The FLOPs of forward, backward and recomputation, of experts for the tokens that are routed to them.
+
+    None where torch cannot run the model without data, or runs an operation for which it has no formula.
+    """
     try:
         step = _count(description, options)
         once = _count(description, options.model_copy(update={"grad_ckpt": False})) if options.grad_ckpt else step
-    # torch has no narrower class: values that only data decides (wav2vec2's lengths) raise a subclass of RuntimeError,
-    # and an operator that refuses a dtype without data (Mixtral's grouped products in fp32) raises RuntimeError itself.
-    except RuntimeError:
+    except Exception:  # values that only data decides, or kernels that refuse tensors without data: any class of error
         return None
     return None if step is None or once is None else Flops(step, step - once)
 
@@ -56,7 +58,22 @@ def _count(description: Description, options: Options) -> int | None:
     # transformers reads no values of fake tensors; on the device meta, attention becomes plain products.
     with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True), torch.device("meta"):
         model = bare(description, options)
+        model.set_experts_implementation("batched_mm")  # a product for each token and each of its experts
         batch = {name: torch.empty(1, *x.shape, dtype=x.dtype) for name, x in sample.items()}
         with _Unknown() as unknown, FlopCounterMode(display=False) as counter:
             model(**batch).loss.backward()
-    return None if unknown.seen else int(counter.get_total_flops())
+    return None if unknown.seen else int(counter.get_total_flops()) - _idle(model, counter.get_flop_counts())
+
+
+def _idle(model: nn.Module, counts: Mapping[str, Mapping[Any, int]]) -> int:
+    """What experts compute for tokens that are not routed to them, where a model has no other implementation of its
+    experts than products with all of them, such as Llama 4."""
+    idle = 0
+    for name, layer in model.named_modules():
+        experts = getattr(layer, "experts", None)
+        weights = [*experts.parameters(recurse=False)] if isinstance(experts, nn.Module) else []
+        if not weights or hasattr(experts, "_is_expert_parallel") or any(one.ndim != 3 for one in weights):
+            continue
+        counted = sum(counts[f"{type(model).__name__}.{name}.experts"].values())
+        idle += counted - counted * layer.top_k // len(weights[0])
+    return idle
