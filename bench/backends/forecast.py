@@ -51,7 +51,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         apart=min(1.0, max((_apart(lines, held, batch, index) for batch, index in third), default=0.0)),
         assumed=program.assumed,
         regime=_regime(cell, program),
-        unit_parameters=_by_runs(program),
+        unit_parameters=_by_runs(program, grouped=backend_of(cell).family == "fsdp2"),
         frozen=not all(one.trained for one in program.parameters),
         flops={name: _straight(counts, first, second) for name, counts in program.flops.items()},
         kept_bytes=_straight(turn.live_bytes, first, second),
@@ -101,8 +101,8 @@ def _meet(one: Line, other: Line) -> float:
     return (one.at_zero - other.at_zero) / (other.sample_bytes - one.sample_bytes)
 
 
-def _by_runs(program: Program) -> dict[int, int]:
-    """Parameters of the units by how often forward runs them."""
+def _by_runs(program: Program, *, grouped: bool) -> dict[int, int]:
+    """Parameters of the units by how often forward runs them; with FSDP2's other groups that free their weights."""
     runs = Counter[int]()
     for moment in program.moments:
         if moment.event == "turn":
@@ -111,8 +111,9 @@ def _by_runs(program: Program) -> dict[int, int]:
             runs[moment.index] += 1
     parameters = Counter[int]()
     for one in program.parameters:
-        if one.unit is not None:
-            parameters[runs[one.unit]] += one.elements
+        owner = one.group if grouped and one.unit is None and one.group not in program.kept else one.unit
+        if owner is not None:
+            parameters[runs[owner]] += one.elements
     return dict(parameters)
 
 

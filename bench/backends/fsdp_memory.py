@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from bench.backends.rank_memory import Unsharded, loop_copies
 from bench.backends.registry import backend_of
-from bench.records.program import Moment
+from bench.records.program import Moment, Parameter
 
 RANKS_LOOKED_AT = 64
 """Of which parts are compared; with more ranks, parts are small."""
@@ -18,8 +18,8 @@ class Sharded(Unsharded):
         self.units = Counter[int]()  # elements by unit; the root is -1
         self.left = Counter[int]()  # trained parameters of a unit whose gradients are to come
         for one in self.program.parameters:
-            self.units[self.unit_of(one.unit)] += one.elements
-            self.left[self.unit_of(one.unit)] += one.trained
+            self.units[self.owner(one)] += one.elements
+            self.left[self.owner(one)] += one.trained
         share = 4 * -(-self.all // self.shards)
         self.parts["weights"] = share
         self.parts["moments"] = 2 * 4 * -(-self.stepped // self.shards) if self.steps else 0
@@ -31,6 +31,9 @@ class Sharded(Unsharded):
     @staticmethod
     def unit_of(index: int | None) -> int:
         return -1 if index is None else index
+
+    def owner(self, parameter: Parameter) -> int:
+        return self.unit_of(parameter.unit)
 
     @property
     def shards(self) -> int:
@@ -97,7 +100,7 @@ class Fsdp1(Sharded):
         one rank may hold all of a parameter."""
         found, ends = list[int](), Counter[int]()
         for one in self.program.parameters:
-            unit = self.unit_of(one.unit)
+            unit = self.owner(one)
             part, begin = -(-self.units[unit] // self.shards), ends[unit]
             ends[unit] += one.elements
             inside = min(ends[unit], (rank + 1) * part) - max(begin, rank * part)
@@ -149,7 +152,7 @@ class Fsdp1(Sharded):
             yield from self.gather(self.order[before])
 
     def takes(self, parameter: int) -> Iterator[None]:
-        owner = self.unit_of(self.program.parameters[parameter].unit)
+        owner = self.owner(self.program.parameters[parameter])
         self.pieces[owner] += self.width * self.sizes[parameter]
         self.parts["gradients"] += self.width * self.sizes[parameter]
         self.left[owner] -= 1
@@ -187,6 +190,11 @@ class Fsdp2(Sharded):
     of the reduction lives until the next one.
     """
 
+    grouped = True
+
+    def owner(self, parameter: Parameter) -> int:
+        return self.unit_of(parameter.group if parameter.unit is None else parameter.unit)
+
     def begin(self) -> None:
         super().begin()
         self.buffer = self.reduced = 0
@@ -220,7 +228,7 @@ class Fsdp2(Sharded):
         match moment.event:
             case "leave" if self.forward:
                 self.order.append(index)
-                if self.reshards:
+                if self.reshards and index not in self.program.kept:
                     self.free(index)
             case "turn":
                 self.forward = False
@@ -234,7 +242,7 @@ class Fsdp2(Sharded):
                 yield from self.gather(index)
                 yield from self.fetch_ahead(index)
             case "gradient" if moment.index is not None:
-                owner = self.unit_of(self.program.parameters[moment.index].unit)
+                owner = self.owner(self.program.parameters[moment.index])
                 self.pieces[owner] += self.sizes[moment.index]
                 self.parts["gradients"] += self.width * self.sizes[moment.index]
             case "end":

@@ -48,7 +48,8 @@ def holdings(cell: Cell, program: Program) -> Iterator[Holding]:
         yield Holding(when, dict(rank.parts), moment.peak_bytes)
         if moment.event == "turn":
             when = "backward"
-        for _ in rank.meets(moment):
+        other = moment.event != "gradient" and moment.index is not None and moment.index >= program.units
+        for _ in () if other and not rank.grouped else rank.meets(moment):
             yield Holding(when, dict(rank.parts), moment.live_bytes)
     for _ in rank.ends():
         yield Holding("optimizer", dict(rank.parts), last)

@@ -23,6 +23,9 @@ class Unsharded:
     accelerate leaves `gradient_as_bucket_view` off. MasterWeights copies gradients to fp32 when it clips them.
     """
 
+    grouped = False
+    """Whether it shards the program's other groups, too."""
+
     def __init__(self, cell: Cell, program: Program, device: Device) -> None:
         self.cell, self.program, self.device = cell, program, device
         self.ranks, self.width = cell.num_processes, program.weights_bytes

@@ -18,6 +18,8 @@ class Parameter(Frozen):
     unit: Count | None
     """The unit that owns it; null: none does."""
     trained: bool
+    group: Count | None = None
+    """Where no unit owns it, the group that FSDP2 makes of it: embeddings, or last norm and head. null: the root."""
 
 
 class Moment(Frozen):
@@ -25,7 +27,7 @@ class Moment(Frozen):
 
     event: Event
     index: Count | None
-    """Of the unit, or of the parameter of a ``gradient``."""
+    """Of the unit, or of the parameter of a ``gradient``. After the units, FSDP2's other groups have theirs."""
     peak_bytes: tuple[Count, ...]
     """The largest sum of live tensors since the event before, for each of the program's batches."""
     live_bytes: tuple[Count, ...]
@@ -44,6 +46,8 @@ class Program(Frozen):
     """Of one weight while it computes."""
     buffers_bytes: Count
     units: Count
+    kept: tuple[Count, ...] = ()
+    """FSDP2's groups that do not free their weights after forward, by index."""
     moments: tuple[Moment, ...]
     input_bytes: Count
     """Of one sample."""

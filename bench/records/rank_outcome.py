@@ -189,8 +189,9 @@ class RankOk(Frozen):
     """Class names of the modules that are sharded or compiled, each as one; empty if the model is one unit. null: from
     before bench stored them."""
     unit_parameters: dict[Count, Count] | None = None
-    """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. The rest of
-    the model is in no unit. null where units are compiled, or run a different number of times in each step."""
+    """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. Under FSDP2,
+    also of other groups that free their weights after forward. The rest of the model is in no unit. null where units
+    are compiled, or run a different number of times in each step."""
     coverage: Coverage | None = None
     """null: from before bench stored it."""
     work: Work | None = None

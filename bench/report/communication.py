@@ -30,7 +30,7 @@ def gathered(sharding: str, parameters: int, units: Mapping[int, int], *, reshar
     - fully_shard, if it reshards after forward, gathers a unit for each of its forwards and again for each backward of
       these, else everything once. What is in no unit stays gathered after forward: accelerate leaves the root to torch,
       which keeps it (accelerate/utils/fsdp_utils.py, `fsdp2_prepare_model`). That function also makes the embedding of
-      a model with `get_input_embeddings` a unit; this formula does not count its second gather.
+      a model with `get_input_embeddings` a unit.
     - ZeRO-3 keeps a parameter that is needed again within `stage3_max_reuse_distance` parameters, and those of up to
       `stage3_param_persistence_threshold` for the whole step (deepspeed/runtime/zero/partitioned_param_coordinator.py,
       `__params_to_release`). If the whole step passes fewer, it gathers once; otherwise this is an upper bound, one

@@ -22,6 +22,7 @@ from bench.records.cell import Cell
 from bench.records.program import Event, Moment, Parameter, Program
 from bench.runner.autocast import autocast_on_meta, forget_copies
 from bench.runner.forward import Batch, Forward
+from bench.runner.groups import EMBEDDINGS, Group, groups, plugin_for, shareable
 from bench.runner.kernels import Kernels
 from bench.runner.samples import samples_of, stacked
 from bench.runner.setup import task_of
@@ -105,14 +106,17 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     if low:
         model = model.bfloat16()
     forward = Forward(task, model)
-    units, parameters = _units(model, unit_names(model, workloads.load(cell.workload).units))
+    names = unit_names(model, workloads.load(cell.workload).units)
+    units = [module for module in model.modules() if type(module).__name__ in names]
+    others = _others(model, names, units)
+    made = [*(Group((unit,), True) for unit in units), *others]
     samples = samples_of(cell, task)
     sample = samples.dataset[0]
     sample = _meta(sample) if samples.collate is stacked else sample  # a collate of the user may need values
     traces, lives = [], []
     for size in batches:
         batch = _meta(samples.collate([sample] * size))
-        done, live = _step(model, forward, batch, units, device, autocast=autocast)
+        done, live = _step(model, forward, batch, made, device, autocast=autocast)
         traces.append(done)
         lives.append(live)
     first = traces[0]
@@ -121,10 +125,11 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     return Program(
         device=device,
         batches=batches,
-        parameters=tuple(parameters),
+        parameters=tuple(_parameters(model, units, others)),
         weights_bytes=2 if low else 4,
         buffers_bytes=_bytes(model.buffers()),
         units=len(units),
+        kept=tuple(index for index, one in enumerate(others, len(units)) if not one.reshards),
         moments=tuple(
             Moment(
                 event=event,
@@ -144,14 +149,14 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
 
 
 def _step(
-    model: nn.Module, forward: Forward, batch: Batch, units: list[nn.Module], device: Device, *, autocast: bool
+    model: nn.Module, forward: Forward, batch: Batch, made: list[Group], device: Device, *, autocast: bool
 ) -> tuple[_Trace, Live]:
     """Forward and backward once, watched."""
     casts = autocast_on_meta(device) if autocast else nullcontext()
     run = convert_outputs_to_fp32(_under_autocast(model)) if autocast else model
     live = Live(device, [*model.parameters(), *model.buffers(), *_tensors(batch)])
     trace = _Trace(live)
-    with _marked(model, units, trace.mark), casts, Kernels(device) as kernels, live:
+    with _marked(model, made, trace.mark), casts, Kernels(device) as kernels, live:
         loss = forward(run, batch)["loss"]
         trace.mark("turn")
         _backward(loss)
@@ -177,10 +182,15 @@ def _backward(loss: Tensor) -> None:
 
 
 @contextmanager
-def _marked(model: nn.Module, units: list[nn.Module], mark: Callable[[Event, int | None], None]) -> Iterator[None]:
-    """While the model has hooks that report its units and gradients."""
+def _marked(model: nn.Module, made: list[Group], mark: Callable[[Event, int | None], None]) -> Iterator[None]:
+    """While the model has hooks that report its units, other groups and gradients."""
+    to_run = [set(group.modules) for group in made]
 
-    def leaves(index: int, output: Any) -> None:
+    def leaves(index: int, module: nn.Module, output: Any) -> None:
+        to_run[index].discard(module)
+        if to_run[index]:
+            return
+        to_run[index].update(made[index].modules)
         mark("leave", index)
         if torch._C._current_graph_task_id() == -1:  # else backward repeats the forward
             for tensor in _tensors(output):
@@ -192,9 +202,9 @@ def _marked(model: nn.Module, units: list[nn.Module], mark: Callable[[Event, int
         mark("gradient", index)
 
     hooks: list[Any] = []
-    for index, unit in enumerate(units):
+    for index, unit in ((index, unit) for index, group in enumerate(made) for unit in group.modules):
         hooks.append(unit.register_forward_pre_hook(lambda *_, index=index: mark("enter", index)))
-        hooks.append(unit.register_forward_hook(lambda *given, index=index: leaves(index, given[-1])))
+        hooks.append(unit.register_forward_hook(lambda *given, index=index: leaves(index, given[0], given[-1])))
     for index, parameter in enumerate(model.parameters()):
         if parameter.requires_grad:
             accumulated: Any = parameter.register_post_accumulate_grad_hook
@@ -206,12 +216,29 @@ def _marked(model: nn.Module, units: list[nn.Module], mark: Callable[[Event, int
             hook.remove()
 
 
-def _units(model: nn.Module, names: tuple[str, ...]) -> tuple[list[nn.Module], list[Parameter]]:
-    """The units, and the parameters of the model with the innermost unit of each."""
-    units = [module for module in model.modules() if type(module).__name__ in names]
-    owner = {parameter: index for index, unit in enumerate(units) for parameter in unit.parameters()}
-    return units, [
-        Parameter(elements=one.numel(), unit=owner.get(one), trained=one.requires_grad) for one in model.parameters()
+def _others(model: nn.Module, names: tuple[str, ...], units: list[nn.Module]) -> list[Group]:
+    """FSDP2's groups besides the units. One with the input's embedding and the head is left to the root: like that, it
+    is gathered first, and reduced at the end of backward."""
+    plugin = plugin_for(names)
+    with shareable(model, plugin):
+        made = groups(model, plugin)
+        embedding = getattr(model, EMBEDDINGS[0], lambda: None)()
+    return [one for one in made if not {*one.modules} & {*units} and (embedding not in one.modules[1:])]
+
+
+def _parameters(model: nn.Module, units: list[nn.Module], others: list[Group]) -> list[Parameter]:
+    """The parameters of the model, with the innermost unit of each, or the group that it is in."""
+    unit = {parameter: index for index, unit in enumerate(units) for parameter in unit.parameters()}
+    group = {
+        parameter: index
+        for index, other in enumerate(others, len(units))
+        for module in other.modules
+        for parameter in module.parameters()
+        if parameter not in unit
+    }
+    return [
+        Parameter(elements=one.numel(), unit=unit.get(one), group=group.get(one), trained=one.requires_grad)
+        for one in model.parameters()
     ]
 
 

@@ -24,6 +24,7 @@ from bench.runner.compiled import compile_as_requested
 from bench.runner.coverage import Used
 from bench.runner.device import Shim
 from bench.runner.forward import Batch, Forward
+from bench.runner.groups import shareable
 from bench.runner.master_weights import MasterWeights
 from bench.runner.optimizers import optimizer_of
 from bench.runner.same_build import check_same_build
@@ -115,6 +116,8 @@ def set_up(
     placed = undrawn.placed(accelerator, backend_of(cell)) if undrawn else contextlib.nullcontext()
     with sharding.meshed(accelerator, cell), placed:
         prepared = _prepare(accelerator, cell, model, names)
+    if units:
+        units.add(sharding.resharded(prepared.model))
     shim.give_back()
     prepared.model.train()
     compile_as_requested(cell.train, prepared.model, names)
@@ -220,7 +223,8 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
         optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
-        return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
+        with shareable(model, accelerator.state.fsdp_plugin) if family == "fsdp2" else contextlib.nullcontext():
+            return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
     model = accelerator.prepare(model)
     optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
     masters = None

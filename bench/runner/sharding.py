@@ -80,6 +80,18 @@ def observed(model: nn.Module, units: tuple[str, ...]) -> dict[str, Any]:
     return {}
 
 
+def resharded(model: nn.Module) -> dict[nn.Module, int]:
+    """Parameters of each group that FSDP2 frees after its forward, by the first of its modules; of a prepared model."""
+    found = {}
+    for module in model.modules():
+        if module is not model and isinstance(module, FSDPModule):
+            state = module._get_fsdp_state()
+            group = state._fsdp_param_group
+            if group is not None and group.post_forward_mesh_info is not None:
+                found[state._modules[0]] = sum(one._orig_size.numel() for one in group.fsdp_params)
+    return found
+
+
 def _root(part: DeviceMesh) -> DeviceMesh:
     """The whole mesh of which FSDP2 was given a part."""
     if hasattr(part, "_get_root_mesh"):

@@ -2,7 +2,7 @@
 
 import contextlib
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Mapping
 from typing import TypeVar
 
 import torch
@@ -28,6 +28,10 @@ class Units:
             own = set(module.parameters()) - taken
             taken |= own
             self._parameters[module] = sum(parameter.numel() for parameter in own)
+
+    def add(self, parameters: Mapping[nn.Module, int]) -> None:
+        """Count these modules too, with so many parameters each."""
+        self._parameters = {**parameters, **self._parameters}
 
     @contextlib.contextmanager
     def counted(self, batches: Iterator[T]) -> Iterator[Iterator[T]]:

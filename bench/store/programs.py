@@ -48,7 +48,7 @@ def request_of(
     their weights in the same dtype while they compute."""
     model = (cell.workload, cell.options, cell.mixed_precision, cell.measure.seed)  # samples may depend on the seed
     fp32_weights = cell.train_settings.get("weights") == "fp32"
-    decides = (*model, fp32_weights, device, batches, sources, dict(libraries))
+    decides = (*model, fp32_weights, device, batches, sources, dict(libraries), "with groups")
     text = json.dumps(decides, sort_keys=True)
     return ProgramRequest(key=hashlib.sha256(text.encode()).hexdigest()[:16], cell=cell, device=device, batches=batches)
 

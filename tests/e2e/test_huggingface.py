@@ -14,12 +14,12 @@ from bench.store.run_folder import Store
 SHARDED = ("fsdp", "fsdp_grad_op", "fsdp2", "zero3")
 
 
-def run(bench: Bench, model_type: str, matrix: dict[str, object]) -> dict[tuple[str, bool], Result]:
+def run(bench: Bench, model_type: str, matrix: dict[str, object], **environment: str) -> dict[tuple[str, bool], Result]:
     """The results by backend and checkpointing."""
     file = bench.folder / f"{model_type}.yaml"
     measure = {"warmup_steps": 1, "steps": 4, "phase_steps": 1}
     file.write_text(yaml.safe_dump({"workload": workload(model_type), **matrix, "measure": measure}))
-    bench("run", str(file), "--out", str(bench.folder / "run"))
+    bench("run", str(file), "--out", str(bench.folder / "run"), **environment)
     results = Store(bench.folder / "run").results()
     return {(one.attempt.cell.backend, one.attempt.cell.options["grad_ckpt"]): one for one in results}
 
@@ -39,9 +39,14 @@ def check(results: dict[tuple[str, bool], Result]) -> None:
 
 
 @pytest.mark.parametrize("model_type", ["t5"])  # tests/guides runs gpt2
-def test_ddp_and_zero3_with_checkpointing(bench: Bench, model_type: str) -> None:
-    results = run(bench, model_type, {"matrix": {"backend": ["ddp", "zero3"], "grad_ckpt": True, "batch": 2}})
-    assert len(results) == 2
+def test_sharded_or_not_with_checkpointing(bench: Bench, model_type: str) -> None:
+    """Each rank has two threads, for which transformers' imports start one of OpenBLAS."""
+    axes = {"backend": ["ddp", "fsdp2", "zero3"], "grad_ckpt": True, "batch": 2}
+    results = run(bench, model_type, {"matrix": axes}, OMP_NUM_THREADS="2")
+    assert [(one.isolation, one.outcome.kind) for one in results.values()] == [("fork", "ok")] * 3
+    assert all(
+        rank.threads == 2 for one in results.values() if isinstance(one.outcome, Ok) for rank in one.outcome.ranks
+    )
     check(results)
     cell = results["zero3", True].attempt.cell
     assert cell.workload == f"hf:{model_type}"

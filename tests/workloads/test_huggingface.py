@@ -13,6 +13,8 @@ from pydantic import ValidationError
 
 from bench import workloads
 from bench.errors import InputError
+from bench.records.rank_outcome import Work
+from bench.runner.setup import work_of
 from bench.workloads.huggingface.description import describe, read
 
 KEYS = {
@@ -36,7 +38,7 @@ def loss_of(task: Any, indices: tuple[int, ...] = (0, 1)) -> torch.Tensor:
     torch.manual_seed(0)
     model, samples = task.build(), task.dataset(seed=1)
     batch = torch.utils.data.default_collate([samples[index] for index in indices])
-    loss: torch.Tensor = model(batch)["loss"]
+    loss: torch.Tensor = model(**batch).loss
     loss.backward()
     assert all(p.grad is not None for p in model.parameters() if p.requires_grad), "DDP would miss a gradient"
     return loss.detach()
@@ -73,7 +75,7 @@ def test_same_seed_same_weights_and_attention_as_asked() -> None:
     weights = []
     for attention in ("eager", "sdpa"):
         torch.manual_seed(7)
-        model = made("gpt2", attention=attention).build().model
+        model = made("gpt2", attention=attention).build()
         assert model.config._attn_implementation == attention
         assert not model.config.use_cache
         weights.append(torch.cat([parameter.flatten() for parameter in model.parameters()]))
@@ -85,9 +87,9 @@ def test_same_seed_same_weights_and_attention_as_asked() -> None:
 def test_forward_that_draws_random_numbers_is_refused() -> None:
     task = made("gpt2")
     model, sample = task.build(), task.dataset(seed=1)[0]
-    model.model.transformer.drop.p = 0.5
+    model.transformer.drop.p = 0.5
     with pytest.raises(InputError, match="forward drew random numbers"):
-        model(torch.utils.data.default_collate([sample]))
+        model(**torch.utils.data.default_collate([sample]))
 
 
 def test_flops_are_those_of_the_formula_or_not_known() -> None:
@@ -100,9 +102,71 @@ def test_flops_are_those_of_the_formula_or_not_known() -> None:
     )
     assert (plain.step, plain.recomputed) == (3 * forward, 0)
     assert (reentrant.step, reentrant.recomputed) == (3 * forward + layers * layer, layers * layer)
-    assert made("mixtral").flops_per_sample() is None, "torch has no formula for grouped products"
     assert made("gpt2").tokens_per_sample() == 16
     assert made("vit").tokens_per_sample() is None
+
+
+TOKENS, WIDTH, VOCABULARY, INNER = 16, 32, 96, 64
+SHARED = {
+    **{"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2},
+    **{"num_key_value_heads": 1, "intermediate_size": INNER, "seq_len": TOKENS},
+}
+HEAD = {"head_dim": 16}
+LATENT = {"kv_lora_rank": 8, "q_lora_rank": 12, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
+GATED = 3 * WIDTH
+"""Weights of a gated layer, for each inner unit."""
+GROUPED_HEADS = WIDTH * (2 * 32 + 2 * 16)
+"""Weights of attention with two heads of 16 and one for keys and values."""
+LATENT_HEADS = WIDTH * 12 + 12 * 2 * 16 + WIDTH * 16 + 8 * 2 * 24 + 2 * 16 * WIDTH
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "weights"),
+    [
+        ("mixtral", {"num_local_experts": 4, "num_experts_per_tok": 2}, [4 * WIDTH + 2 * GATED * INNER] * 2),
+        ("gpt_oss", {**HEAD, "num_local_experts": 4, "num_experts_per_tok": 1}, [4 * WIDTH + GATED * INNER] * 2),
+        (
+            "llama4_text",  # computes all experts
+            {**HEAD, "num_local_experts": 4, "num_experts_per_tok": 1, "intermediate_size_mlp": 48, "pad_token_id": 0},
+            [4 * WIDTH + 2 * GATED * INNER] * 2,
+        ),
+        (
+            "qwen3_moe",
+            {"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "mlp_only_layers": [0]},
+            [GATED * INNER, 8 * WIDTH + 3 * GATED * 24],
+        ),
+        (
+            "deepseek_v3",
+            {**LATENT, "num_key_value_heads": 2, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 2}
+            | {"topk_group": 1, "n_shared_experts": 1, "first_k_dense_replace": 1, "moe_intermediate_size": 24},
+            [GATED * INNER, 8 * WIDTH + (2 + 1) * GATED * 24],
+        ),
+    ],
+)
+def test_flops_of_experts_are_those_of_the_tokens_that_they_get(
+    model_type: str, fields: dict[str, Any], weights: list[int]
+) -> None:
+    """By hand: a multiply-add for each weight that a token meets, and attention's products of all pairs of tokens."""
+    kind = workloads.load(f"hf:{model_type}")
+    task: Any = kind.create(kind.Config.model_validate({**SHARED, **fields}))
+    heads = LATENT_HEADS if model_type == "deepseek_v3" else GROUPED_HEADS
+    met = WIDTH * VOCABULARY + sum(weights) + 2 * heads
+    assert task.flops_per_sample().step == 3 * (2 * TOKENS * met + 2 * 2 * 2 * TOKENS**2 * 2 * 16)
+
+
+def test_flops_of_experts_that_only_data_can_tell_are_not_known() -> None:
+    kind = workloads.load("hf:jetmoe")
+    fields = {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 1, "intermediate_size": 64, "kv_channels": 16}
+    task: Any = kind.create(kind.Config.model_validate({**fields, "num_key_value_heads": 1, "seq_len": 16}))
+    assert task.build()
+    assert task.flops_per_sample() is None
+
+
+def test_a_model_whose_flops_cannot_be_counted_is_measured_all_the_same() -> None:
+    task = made("llama", attention="flex_attention")
+    assert work_of(task) == Work(tokens_per_sample=16)
+    with pytest.raises(NotImplementedError, match="FlexAttention does not support backward on CPU"):
+        loss_of(task)
 
 
 @pytest.mark.parametrize(
@@ -132,7 +196,7 @@ def test_a_folder_gives_defaults_and_its_architecture_the_task(tmp_path: Path, m
     config = definition.Config()
     assert (config.task, config.hidden_size, config.hidden_dropout_prob) == ("CausalLM", 32, 0)
     torch.manual_seed(0)
-    assert type(definition.create(config).build().model).__name__ == "BertLMHeadModel"
+    assert type(definition.create(config).build()).__name__ == "BertLMHeadModel"
     assert describe("bert").tasks[0] == "MaskedLM"
 
 

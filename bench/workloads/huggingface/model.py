@@ -56,42 +56,40 @@ def bare(description: Description, options: Options) -> Any:
     return model.train()
 
 
-class Trained(nn.Module):
-    """The model inside a module of its own, so that accelerate shards it like any other.
+def trained(description: Description, options: Options) -> nn.Module:
+    """The model, whose first forward is checked: it draws no random numbers, and its loss is finite.
 
-    It would make a unit of a transformers model's embeddings under FSDP2, which fails where encoder and decoder share
-    them (accelerate 1.15 with torch 2.13).
+    The loss is the model's own, a mean over labels, of which each sample has as many.
+
+    Raises:
+        InputError: of the first forward.
     """
+    model: nn.Module = bare(description, options)
+    before: list[Tensor] = []
 
-    def __init__(self, description: Description, options: Options) -> None:
-        super().__init__()
-        self.model = bare(description, options)
-        self._checked = False
-
-    def forward(self, batch: dict[str, Tensor]) -> dict[str, Tensor]:
-        """The model's own loss, a mean over labels, of which each sample has as many.
-
-        Raises:
-            InputError: the first forward drew random numbers, or its loss is not finite.
-        """
+    def starts(_module: nn.Module, _inputs: object, batch: dict[str, Tensor]) -> None:
         # On the meta device, where a plan traces the model, there are no numbers to check.
-        planned = next(iter(batch.values())).is_meta
-        before = None if self._checked or planned else _random_state()
-        loss: Tensor = self.model(**batch).loss.float()
-        if before is not None:
-            _check(before, loss)
-            self._checked = True
-        return {"loss": loss}
+        if not next(iter(batch.values())).is_meta:
+            before.append(_random_state())
+
+    def ends(_module: nn.Module, _inputs: object, output: Any) -> None:
+        if before:
+            for hook in hooks:
+                hook.remove()
+            _check(before.pop(), output.loss)
+
+    hooks = [model.register_forward_pre_hook(starts, with_kwargs=True), model.register_forward_hook(ends)]
+    return model
 
 
-def _check(before: Tensor, loss: Tensor) -> None:
+def _check(before: Tensor, loss: Tensor | None) -> None:
     if not torch.equal(before, _random_state()):
         raise InputError(
             "forward drew random numbers: losses would differ between backends",
             field="workload",
             fix="set all random settings of the model's config to 0, also in nested configs",
         )
-    if not loss.isfinite():
+    if loss is not None and not loss.isfinite():
         raise InputError(
             f"the first loss is {loss.item()}",
             field="workload",

@@ -80,9 +80,9 @@ class HuggingFace:
 
     def build(self) -> "nn.Module":
         """The model in fp32, the same weights for the same ``torch.manual_seed``."""
-        from bench.workloads.huggingface.model import Trained
+        from bench.workloads.huggingface.model import trained
 
-        return Trained(self._described, self._options)
+        return trained(self._described, self._options)
 
     def dataset(self, seed: int) -> "Dataset[dict[str, Tensor]]":
         """Samples that depend only on ``seed`` and their index."""
