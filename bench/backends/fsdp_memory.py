@@ -187,7 +187,7 @@ class Fsdp2(Sharded):
 
     All-gather fills a buffer, from which weights are copied out. In forward, the buffer lives until the next unit's. In
     backward the next unit's is filled ahead. Gradients are reduced at the end of each run of a unit, in fp32: the input
-    of the reduction lives until the next one.
+    of the reduction lives until the next one. While it runs, a variable of `foreach_reduce` has the last gradient.
     """
 
     grouped = True
@@ -197,6 +197,10 @@ class Fsdp2(Sharded):
 
     def begin(self) -> None:
         super().begin()
+        self.last = Counter[int]()  # elements of a unit's last parameter; the largest of another group
+        for one in self.program.parameters:
+            if one.trained and (one.group is None or one.elements > self.last[self.owner(one)]):
+                self.last[self.owner(one)] = one.elements
         self.buffer = self.reduced = 0
         self.ahead: int | None = None
 
@@ -275,6 +279,7 @@ class Fsdp2(Sharded):
         reduced = (4 if self.width == 2 else self.width) * elements
         yield from self.within("gradients", reduced)
         self.parts["gradients"] += reduced - self.width * elements - self.reduced
-        yield from self.sends(reduced, "gradients", 4 * elements // self.shards)
+        held = self.width * self.last[unit] if self.width == 2 else 0
+        yield from self.sends(reduced, "gradients", 4 * elements // self.shards + held)
         self.parts["gradients"] += 4 * elements // self.shards
         self.reduced, self.pieces[unit] = reduced, 0

@@ -23,6 +23,8 @@ class Group(NamedTuple):
     modules: tuple[nn.Module, ...]
     reshards: bool
     """Whether it frees the weights after forward."""
+    late: bool = False
+    """Whether its gradients are reduced after all of backward: its first module gets token ids, which have none."""
 
 
 def plugin_for(units: Collection[str]) -> Any:
@@ -37,7 +39,7 @@ def plugin_for(units: Collection[str]) -> Any:
 
 
 def groups(model: nn.Module, plugin: Any) -> list[Group]:
-    """The groups that accelerate makes of ``model``, without the root's. Its own code says which; nothing is sharded."""
+    """The groups that accelerate makes of ``model``, without the root's: it is asked, and shards nothing."""
     made: list[Group] = []
 
     def record(module: nn.Module | list[nn.Module], reshard_after_forward: object = True, **_: object) -> None:
@@ -46,10 +48,11 @@ def groups(model: nn.Module, plugin: Any) -> list[Group]:
         if left := tuple(one for one in modules if one not in taken):
             made.append(Group(left, reshard_after_forward is not False))
 
-    asked = SimpleNamespace(fsdp_plugin=copy.copy(plugin))
-    asked.fsdp_plugin.cpu_ram_efficient_loading = False
+    asked = copy.copy(plugin)
+    asked.cpu_ram_efficient_loading, asked.ignored_modules = False, None  # for these it would move the model
+    state = SimpleNamespace(fsdp_plugin=asked)
     with patch.object(torch.distributed.fsdp, "fully_shard", record):
-        fsdp2_prepare_model(SimpleNamespace(state=asked, mixed_precision="no", is_main_process=False), model)
+        fsdp2_prepare_model(SimpleNamespace(state=state, mixed_precision="no", is_main_process=False), model)
     return made[:-1]
 
 

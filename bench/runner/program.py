@@ -188,7 +188,7 @@ def _marked(model: nn.Module, made: list[Group], mark: Callable[[Event, int | No
 
     def leaves(index: int, module: nn.Module, output: Any) -> None:
         to_run[index].discard(module)
-        if to_run[index]:
+        if to_run[index] or made[index].late:
             return
         to_run[index].update(made[index].modules)
         mark("leave", index)
@@ -217,13 +217,16 @@ def _marked(model: nn.Module, made: list[Group], mark: Callable[[Event, int | No
 
 
 def _others(model: nn.Module, names: tuple[str, ...], units: list[nn.Module]) -> list[Group]:
-    """FSDP2's groups besides the units. One with the input's embedding and the head is left to the root: like that, it
-    is gathered first, and reduced at the end of backward."""
+    """FSDP2's groups besides the units."""
     plugin = plugin_for(names)
     with shareable(model, plugin):
         made = groups(model, plugin)
         embedding = getattr(model, EMBEDDINGS[0], lambda: None)()
-    return [one for one in made if not {*one.modules} & {*units} and (embedding not in one.modules[1:])]
+    return [
+        one._replace(late=len(one.modules) > 1 and embedding in one.modules)
+        for one in made
+        if not {*one.modules} & {*units}
+    ]
 
 
 def _parameters(model: nn.Module, units: list[nn.Module], others: list[Group]) -> list[Parameter]:

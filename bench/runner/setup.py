@@ -114,7 +114,9 @@ def set_up(
     used = Used(model)
     units = Units(model, names) if cell.train.compile == "none" else None
     placed = undrawn.placed(accelerator, backend_of(cell)) if undrawn else contextlib.nullcontext()
-    with sharding.meshed(accelerator, cell), placed:
+    plugin = getattr(accelerator.state, "fsdp_plugin", None)  # None where accelerate silently runs something else
+    shared = shareable(model, plugin) if plugin and family == "fsdp2" else contextlib.nullcontext()
+    with sharding.meshed(accelerator, cell), placed, shared:
         prepared = _prepare(accelerator, cell, model, names)
     if units:
         units.add(sharding.resharded(prepared.model))
@@ -223,8 +225,7 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
         optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
-        with shareable(model, accelerator.state.fsdp_plugin) if family == "fsdp2" else contextlib.nullcontext():
-            return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
+        return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
     model = accelerator.prepare(model)
     optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
     masters = None

@@ -7,6 +7,8 @@ is how a process happens to lie in memory, some 3 %. Forks of one server lie ali
 and it starts the three in another order, in case the first is the slower for it. Against the loop as a user writes it
 (bare.py), every other step is bench's own, in one process. What noise allows: each mean's 95 % interval over rounds,
 and the ratio of the two forks, which is 1 but for it.
+
+`--workload hf:gpt2 --backends single,ddp` takes only the fixed costs: `single` has a thread for each core.
 """
 
 import argparse
@@ -47,6 +49,11 @@ ORDERS = list(permutations(range(3)))
 HERE = str(Path(__file__).parent)
 PAIRS = 3  # of attempts whose fixed cost is taken
 BARES = 6
+OPTIONS: dict[str, dict[str, object]] = {
+    "pi07": {"preset": "tiny"},
+    "hf:gpt2": {"n_layer": 2, "n_embd": 64, "n_head": 2, "vocab_size": 96, "seq_len": 32},
+}
+"""By workload."""
 
 
 def main() -> None:
@@ -54,6 +61,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--steps", type=int, default=12)
     parser.add_argument("--backends", default=",".join(backends.BACKENDS))
+    parser.add_argument("--workload", default="pi07", choices=OPTIONS)
     arguments = parser.parse_args()
     os.environ["PYTHONPATH"] = os.pathsep.join([HERE, *filter(None, [os.environ.get("PYTHONPATH")])])
     hardware, rounds = machine.detect(), arguments.rounds
@@ -63,8 +71,12 @@ def main() -> None:
     print(f"backend          fork s  launch s   ratio   {'forks/launch':<34}{'fork/fork':<34}bench/bare", flush=True)
     with tempfile.TemporaryDirectory() as scratch:
         for backend in track(arguments.backends.split(","), "attempt cost", console=Console(stderr=True)):
-            trial = Trial(backend, Path(scratch), hardware, arguments.steps)
-            costs, found = trial.fixed_costs(), [trial.round(order) for order in islice(cycle(ORDERS), rounds)]
+            trial = Trial(backend, Path(scratch), hardware, arguments.steps, arguments.workload)
+            costs = trial.fixed_costs()
+            if arguments.workload != "pi07":
+                print(costs_of(backend, costs), flush=True)
+                continue
+            found = [trial.round(order) for order in islice(cycle(ORDERS), rounds)]
             show(backend, costs, found, [trial.bare() for _ in range(BARES)])
 
 
@@ -85,14 +97,14 @@ class Round(NamedTuple):
 class Trial:
     """One backend's measurements."""
 
-    def __init__(self, backend: str, scratch: Path, hardware: Hardware, steps: int) -> None:
+    def __init__(self, backend: str, scratch: Path, hardware: Hardware, steps: int, workload: str = "pi07") -> None:
         self.backend, self.scratch, self.hardware = backend, scratch, hardware
-        self.kind = workloads.load("pi07")
+        self.kind = workloads.load(workload)
         self.ranks = 1 if backend == "single" else hardware.devices or 2
         self.cell = Cell(
             backend=backend,
-            workload="pi07",
-            options=self.kind.Config(preset="tiny").model_dump(mode="json"),
+            workload=workload,
+            options=self.kind.Config.model_validate(OPTIONS[workload]).model_dump(mode="json"),
             num_processes=self.ranks,
             mixed_precision="bf16",
             measure=Measure(warmup_steps=3, steps=steps, phase_steps=0),
@@ -120,7 +132,7 @@ class Trial:
                 hardware=self.hardware,
                 new_folder=self.new("servers"),
                 preloads={self.ranks: backends.preloads(self.cell)},
-                modules=["bench.model.workload"],
+                modules=workloads.modules_of(self.cell.workload),
                 waiting=lambda _: None,
                 note=print,
             )
@@ -228,10 +240,14 @@ def let_go_on(processes: Sequence[int]) -> None:
 
 
 def show(backend: str, costs: FixedCosts, rounds: Sequence[Round], bench_to_bare: Sequence[float]) -> None:
-    fork_s, launch_s = median(costs.fork_s), median(costs.launch_s)
     ratios = [*zip(*rounds, strict=True), bench_to_bare]
     columns = " ".join(f"{spread(column):<34}" for column in ratios).rstrip()
-    print(f"{backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}   {columns}", flush=True)
+    print(f"{costs_of(backend, costs)}   {columns}", flush=True)
+
+
+def costs_of(backend: str, costs: FixedCosts) -> str:
+    fork_s, launch_s = median(costs.fork_s), median(costs.launch_s)
+    return f"{backend:<15} {fork_s:>7.2f} {launch_s:>9.2f} {fork_s / launch_s:>7.2f}"
 
 
 def spread(values: Sequence[float]) -> str:

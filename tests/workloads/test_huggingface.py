@@ -108,8 +108,13 @@ def test_flops_are_those_of_the_formula_or_not_known() -> None:
 
 TOKENS, WIDTH, VOCABULARY, INNER = 16, 32, 96, 64
 SHARED = {
-    **{"vocab_size": VOCABULARY, "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 2},
-    **{"num_key_value_heads": 1, "intermediate_size": INNER, "seq_len": TOKENS},
+    "vocab_size": VOCABULARY,
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "intermediate_size": INNER,
+    "seq_len": TOKENS,
 }
 HEAD = {"head_dim": 16}
 LATENT = {"kv_lora_rank": 8, "q_lora_rank": 12, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8, "v_head_dim": 16}
