@@ -65,7 +65,7 @@ def shareable(model: nn.Module, plugin: Any) -> Iterator[None]:
     raise where accelerate asks for it; their root has all that is in no unit.
 
     Raises:
-        ValueError: modules inside and outside of a unit share a parameter.
+        ValueError: modules that are not all in one unit share a parameter of it.
     """
     try:
         splits = bool(_shared(model, groups(model, plugin)))
@@ -80,8 +80,8 @@ def shareable(model: nn.Module, plugin: Any) -> Iterator[None]:
                 hidden.enter_context(patch.object(model, name, lambda: None))
         if names := _shared(model, groups(model, plugin)):
             raise ValueError(
-                f"the parameter {names[0]} is shared by modules of several units, and FSDP2 shards each parameter with"
-                " one unit: name a larger module in the workload's units, or none, as in `units = ()`"
+                f"the parameter {names[0]} is shared by modules that are not all in one unit, and FSDP2 shards each"
+                " parameter with one unit: name a larger module in the workload's units, or none, as in `units = ()`"
             )
         yield
 

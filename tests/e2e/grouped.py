@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-VOCABULARY, WIDTH, TOKENS = 512, 64, 16
+VOCABULARY, WIDTH, TOKENS = 4096, 64, 16
 CONFIG = {"vocab_size": VOCABULARY, "hidden_size": WIDTH, "intermediate_size": 2 * WIDTH, "num_hidden_layers": 2}
 HEADS = {"num_attention_heads": 2, "num_key_value_heads": 1}
 
