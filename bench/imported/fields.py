@@ -153,12 +153,12 @@ DECIMAL_COMMA = r"[-+]?(\d{1,3}(\.\d{3})+,\d+|0,\d+|\d+,(\d{1,2}|\d{4,}))"
 
 
 PRECISIONS = {
-    "bf16": ("bfloat16", "bf16-true", "bf16-mixed", "amp_bf16", "torch.bfloat16"),
+    "bf16": ("bfloat16", "bf16-mixed", "amp_bf16", "torch.bfloat16"),
     "no": ("fp32", "float32", "float", "32", "32-true", "full", "torch.float32"),
-    "fp16": ("float16", "half", "16", "16-true", "16-mixed", "amp_fp16", "torch.float16"),
+    "fp16": ("float16", "half", "16", "16-mixed", "amp_fp16", "torch.float16"),
     "fp8": ("float8", "amp_fp8"),
 }
-"""What tables call the values of `mixed_precision`."""
+"""What tables call the values of `mixed_precision`. `bf16-true`, without fp32 weights, stays what it is."""
 
 
 def precision(value: JsonValue) -> str:

@@ -50,6 +50,8 @@ class Given:
     """Values of columns whose meaning bench does not know."""
     notes: Values = field(default_factory=dict)
     """What is kept as it was written: figures that bench has no place for, and numbers that are not exact."""
+    named: Mapping[str, str] = field(default_factory=dict)
+    """The fields of columns that have other names, by these names."""
     of_table: bool = False
     """Whether somebody chose its columns. A JSON file holds whatever its program had."""
 
@@ -281,6 +283,7 @@ def _row(
     notes = {name: entry[name] for name, said in names.items() if said == NOTE}
     values = _exact(entry, {name: said for name, said in names.items() if _is_field(said)}, where, start)
     unknown: Values = {}
+    named: dict[str, str] = {}
     for name in (name for name, said in names.items() if said != NOTE and not _is_field(said)):
         if (known := meaning(name if of_table else name.rpartition(".")[2])) is None:
             unknown[name] = entry[name]
@@ -288,6 +291,8 @@ def _row(
         found, kept = _found(entry[name], known, where, name)
         fresh = {field: value for field, value in found.items() if not _taken(field, values)}
         values |= fresh
+        if read := [field for field in fresh if field not in (name, "outcome", "reason")]:
+            named[name] = " and ".join(read)
         if kept or fresh.keys() < found.keys():
             notes[name] = entry[name]
     if values.get("outcome") in ("oom", "failed") and "outcome" not in names.values():
@@ -302,6 +307,7 @@ def _row(
         own=own,
         unknown=unknown,
         notes=notes,
+        named=named,
         of_table=of_table,
     )
 

@@ -42,7 +42,15 @@ def understood(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
     if errors:
         raise InputErrors(errors)
     left = [f"left out without any figure: {counted(len(rows) - len(full), 'row')}"] if len(full) < len(rows) else []
-    return found, [*named, *left, *(f"samples/s is n/a in {counted(n, 'row')}: {why}" for why, n in said.items())]
+    read = {column: field for row in rows for column, field in row.named.items()}
+    names = ", ".join(f"{one_line(column, 60)} as {field}" for column, field in read.items())
+    read_as = [f"read: {names}; --map FIELD=NAME reads one otherwise"] if names else []
+    return found, [
+        *read_as,
+        *named,
+        *left,
+        *(f"samples/s is n/a in {counted(n, 'row')}: {why}" for why, n in said.items()),
+    ]
 
 
 def _is_empty(row: Given) -> bool:
@@ -192,14 +200,18 @@ def _with_rate(row: Given) -> tuple[Given, str | None]:
         samples = samples or (_scaled(each, ranks) if ranks else None)
         missing += [] if ranks else ["num_processes"]
     tokens = _number(row, "tokens_per_s")
-    if tokens is None and (each := _number(row, "tokens_per_s_per_gpu")):
+    each = _number(row, "tokens_per_s_per_gpu")
+    if each and tokens is None:
         tokens = _scaled(each, ranks) if ranks else None
         missing += [] if ranks else ["num_processes"]
+    elif each and tokens and ranks:
+        _agree(row, "tokens_per_s", tokens, _scaled(each, ranks))
     if tokens or "tokens_per_s_per_gpu" in row.values:
         missing += [] if length else ["seq_len"]
     if tokens and length:
         from_tokens = _scaled(tokens, 1 / length)
-        _agree(row, samples, from_tokens)
+        if samples:
+            _agree(row, "samples_per_s", samples, from_tokens)
         samples = from_tokens  # tables round samples/s to whole numbers, even to 0
     steps = _number(row, "steps_per_s")
     timed = any(name.startswith("step_time_") for name in values)
@@ -207,8 +219,12 @@ def _with_rate(row: Given) -> tuple[Given, str | None]:
         values["step_time_s"] = 1 / steps.value
     if samples is not None:
         values["samples_per_s"] = samples.value
-    if samples is not None or steps or timed or not missing:
+    if samples is not None or steps or timed or values.get("outcome") not in (None, "ok", "reported", "scripted"):
         return replace(row, values=values), None
+    if not missing:
+        return replace(
+            row, values=values
+        ), "no column gives a rate or a time with its unit; --map step_time_ms=NAME reads one"
     why = f"give {' and '.join(dict.fromkeys(missing))}, as a column, or as {missing[-1]}=... on the command line"
     return replace(row, values=values), why
 
@@ -217,18 +233,15 @@ def _scaled(number: Amount, factor: float) -> Amount:
     return number._replace(value=number.value * factor, step=number.step * factor)
 
 
-def _agree(row: Given, samples: Amount | None, from_tokens: Amount) -> None:
-    if samples is None:
+def _agree(row: Given, name: str, number: Amount, expected: Amount) -> None:
+    if abs(number.value - expected.value) <= ROUNDING * expected.value + number.step + expected.step:
         return
-    apart = abs(samples.value - from_tokens.value)
-    if apart > ROUNDING * from_tokens.value + samples.step + from_tokens.step:
-        raise InputError(
-            f"{rate(samples.value)} samples/s are impossible: its tokens/s and its sequence length give"
-            f" {rate(from_tokens.value)}",
-            where=row.place("samples_per_s"),
-            field="samples_per_s",
-            fix="if the source contradicts itself, leave one of the two out",
-        )
+    raise InputError(
+        f"{rate(number.value)} is impossible: the tokens/s beside it give {rate(expected.value)}",
+        where=row.place(name),
+        field=name,
+        fix="if the source contradicts itself, leave one of the two out",
+    )
 
 
 def of_script(values: Mapping[str, JsonValue], where: str) -> Values:

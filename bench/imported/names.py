@@ -69,7 +69,7 @@ class Meaning(NamedTuple):
 
 
 RATE = "rate"
-"""The field of a column *Throughput*: each of its values names its unit."""
+"""The field of a column *Throughput* or *TPS*: the values must name their unit."""
 GPUS = "gpus"
 """The field of a column *GPU*: a number of them, their name, or both as ``2 x A100``."""
 
@@ -116,7 +116,8 @@ def meaning(column: str) -> Meaning | None:
         name, units = match[1], [match[2]]
     rate = next((rate for unit in (*units, name) if (rate := rate_of(unit))), None)
     if rate or re.fullmatch(r"throughput|speed", name):
-        return Meaning(rate or RATE)
+        of_whom = not units and re.fullmatch(r"[tw]ps", name)  # torchtitan logs those of one GPU
+        return Meaning(RATE if rate is None or of_whom else rate)
     if found := _time(name, units) or _memory(name, units):
         return found
     field = next((field for pattern, field in _PATTERNS.items() if re.fullmatch(pattern, name)), None)

@@ -245,7 +245,7 @@ def test_everything_that_is_wrong_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(InputErrors) as error:
         imported(tmp_path, "t.csv", text, "workload=w")
     assert "t.csv:3: global_batch: 100 samples a step are impossible" in str(error.value)
-    assert "t.csv:4: samples_per_s: 80 samples/s are impossible" in str(error.value)
+    assert "t.csv:4: samples_per_s: 80 is impossible: the tokens/s beside it give 8" in str(error.value)
     with pytest.raises(InputErrors) as error:
         imported(tmp_path, "t.csv", "step_time_ms\n5\n6\n")
     said = str(error.value)
@@ -283,6 +283,26 @@ def test_words_that_differ_between_rows_are_settings_and_figures_are_not(tmp_pat
     )
     mapped = imported(tmp_path, "t.csv", text, *SETTINGS, maps=("note=variant",))
     assert mapped.results[0].notes["variant"] == "a"
+
+
+@pytest.mark.parametrize("column", ["TPS", "Throughput", "Step time"])
+def test_a_rate_of_unknown_unit_is_not_used(tmp_path: Path, column: str) -> None:
+    """TPS may be of one GPU or of all; a step time may be in seconds or milliseconds."""
+    read = imported(tmp_path, "t.csv", f"backend,batch,{column},seq_len\nddp,4,9000,512\n", *SETTINGS)
+    found = figures(read.results[0])
+    assert (found.samples_per_s_global, found.step_time_s_per_rank) == (None, ())
+    assert read.results[0].notes == {column: "9000"}
+    assert "samples/s is n/a in 1 row: no column gives a rate or a time with its unit" in " ".join(read.told)
+
+
+@pytest.mark.parametrize(
+    ("said", "kept"),
+    [("amp_bf16", "bf16"), ("float32", "no"), ("fp8", "fp8"), ("bf16-true", "bf16-true"), ("", None)],
+)
+def test_precision_is_what_the_source_says(tmp_path: Path, said: str, kept: str | None) -> None:
+    (result,) = imported(tmp_path, "t.csv", f"backend,batch,step_time_s,Precision\nddp,4,1,{said}\n", *SETTINGS).results
+    assert result.attempt.cell.mixed_precision == kept
+    assert summarize([result]).rows[0].settings.get("mixed_precision") == kept
 
 
 def test_a_spreadsheet_is_to_be_saved_as_csv(tmp_path: Path) -> None:
