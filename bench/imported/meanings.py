@@ -102,7 +102,7 @@ def _settings(rows: Sequence[Given]) -> tuple[list[Given], list[str]]:
 
 def _is_setting(name: str, rows: Sequence[Given]) -> bool:
     values = [str(row.unknown[name]) for row in rows]
-    words = [value for value in values if fields.amount(value) is None or not fields.amount(value).bare]  # type: ignore[union-attr]
+    words = [value for value in values if not ((number := fields.amount(value)) and number.bare)]
     return len(set(values)) > 1 and len(words) > len(values) / 2 and not is_figure(name) and not _links(values)
 
 
@@ -112,7 +112,7 @@ def _links(values: Sequence[str]) -> bool:
 
 def _may_separate(rows: Sequence[Given], name: str) -> bool:
     values = [row.unknown.get(name) for row in rows]
-    plain = all(not isinstance(value, list | dict | float) for value in values)
+    plain = all(not isinstance(value, list | dict | float) and len(str(value)) <= LONGEST_NOTE for value in values)
     return plain and len({canonical(value) for value in values}) > 1 and not _links([str(value) for value in values])
 
 

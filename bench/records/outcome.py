@@ -20,7 +20,8 @@ SCHEMA_VERSION: Literal[3] = 3
 and the conditions on the machine. 3: a rank stores its own work, traffic, units, unit parameters, work of a sample and
 matmul shares, an attempt its launch, a result its sources and the environment. Beside it, a search stores the spread
 of peaks, what the next launch may hold, and which batches are even. Added to 3 with defaults: the kernels of attention,
-the fault host_memory, the account of a result, what a step covers of the model."""
+the fault host_memory, the account and the notes of a result, what a step covers of the model, a cell's accumulation; an
+imported cell without a known precision."""
 
 
 class Ok(Frozen):
