@@ -15,13 +15,21 @@ def foreach_copies(elements: int) -> int:
 
 
 def bytes_per_parameter(
-    backend: Backend, ranks: int, *, replicas: int = 1, foreach: bool = False, keeps_whole: bool = False
+    backend: Backend,
+    ranks: int,
+    *,
+    replicas: int = 1,
+    foreach: bool = False,
+    keeps_whole: bool = False,
+    fp32_weights: bool = False,
 ) -> float:
     """Bytes that a rank holds of each parameter in a step of bf16 training with AdamW.
 
     Args:
         replicas: of the sharded state, with FSDP's hybrid sharding.
         foreach: AdamW's foreach implementation copies the masters during its step.
+        fp32_weights: `single` and DDP run under autocast over fp32 weights. Its bf16 copies are gone when all gradients
+            are there.
         keeps_whole: FSDP keeps gathered weights until backward, as SHARD_GRAD_OP always does.
     """
     optimizer = 16 + (foreach_copies(1) if foreach else 0)  # fp32: a gradient, a master, two moments
@@ -34,5 +42,7 @@ def bytes_per_parameter(
             weight = 2 / (ranks if backend.sharding == "zero3" else 1)
             gradient = 2 / (ranks if backend.sharding in ("zero2", "zero3") else 1)
             return weight + gradient + optimizer / shares
-    buckets = 2 if backend.family == "ddp" and ranks > 1 else 0
-    return 2 + 2 + buckets + optimizer
+    buckets = backend.family == "ddp" and ranks > 1
+    if fp32_weights:
+        return optimizer + 4 * buckets  # the master is the weight
+    return 2 + 2 + 2 * buckets + optimizer

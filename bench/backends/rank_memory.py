@@ -20,7 +20,8 @@ class Unsharded:
     """A rank that holds the whole model: `single` and DDP.
 
     DDP's buckets hold a second copy of all gradients (torch/csrc/distributed/c10d/reducer.cpp, `initialize_buckets`):
-    accelerate leaves `gradient_as_bucket_view` off. MasterWeights copies gradients to fp32 when it clips them.
+    accelerate leaves `gradient_as_bucket_view` off. MasterWeights copies gradients to fp32 when it clips them. What
+    autocast makes of fp32 weights is in the program, with the activations.
     """
 
     grouped = False

@@ -55,7 +55,7 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
     demanding backend of the matrix."""
     memory_bytes = memory_per_rank(matrix, hardware)
     known = {**BACKENDS, **{name: from_accelerate_config(config) for name, config in matrix.configs.items()}}
-    used = [known[name] for name in map(str, matrix.values_of("backend")) if name in known]
+    used = {name: known[name] for name in map(str, matrix.values_of("backend")) if name in known}
     if hardware.device == "cpu" or not used:
         return memory_bytes
     foreach = True in (matrix.train.foreach, *matrix.values_of("foreach"))
@@ -63,8 +63,17 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
     sizes = [matrix.train.dp_replicate_size, *matrix.values_of("dp_replicate_size")]
     replicas = max(size for size in sizes if isinstance(size, int))
     ranks = num_processes(matrix.launch, hardware, matrix.slurm.nodes)
+    bf16_weights = "bf16" in (matrix.train.weights, *matrix.values_of("weights"))
     held = (
-        bytes_per_parameter(one, ranks, replicas=replicas, foreach=foreach, keeps_whole=keeps_whole) for one in used
+        bytes_per_parameter(
+            backend,
+            ranks,
+            replicas=replicas,
+            foreach=foreach,
+            keeps_whole=keeps_whole,
+            fp32_weights=name in matrix.configs or not bf16_weights,
+        )
+        for name, backend in used.items()
     )
     return round(memory_bytes * UNSHARDED_BYTES / max(held))
 

@@ -29,7 +29,9 @@ MEASURE: dict[Device, dict[str, int]] = {
 """Defaults of `measure` that depend on the device."""
 
 NO_FILE = "{name: probe}"
-"""The matrix of `bench probe --backend fsdp`: the default workload; the options set the rest."""
+"""The matrix of `bench probe --backend fsdp`; the options set the rest."""
+BUNDLED_TRAIN = {"weights": "bf16"}
+"""Of a matrix without a file, for the bundled policy: how it is trained."""
 
 
 def load(
@@ -61,6 +63,8 @@ def load(
         )
     changed = {_override(data, places, text) for text in overrides}
     changed |= {_override(data, places, text, axis=True) for text in axes}
+    if path is None and "name" not in data.get("workload", {}):
+        data["train"] = {**BUNDLED_TRAIN, **data.get("train", {})}
     workload_choice.open_config(data, places)
     if "command" not in data:  # a script accumulates by itself
         _refuse_accumulation(data, places, ())

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from bench.records.verdict import Goal, Probe, Verdict
-from bench.report.contract import OBSERVED, RUN, contract_key
+from bench.report.contract import PARTIAL, RUN, contract_key
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import SpeedUp
@@ -90,8 +90,9 @@ def advise(
         choices: settings of which to pick the best value.
     """
     tasks: dict[str, list[CellRows]] = {}
+    free = choices | PARTIAL.difference(summary.columns)
     for cell in summary.cells:
-        tasks.setdefault(contract_key(cell.contract, without=choices | OBSERVED), []).append(cell)
+        tasks.setdefault(contract_key(cell.contract, without=free), []).append(cell)
     one_backend = len({cell.cell.backend for cell in summary.cells}) == 1
     without = choices | ({"backend", "cell"} if one_backend else {"cell"})
     columns = [name for name in summary.columns if name not in without]

@@ -42,6 +42,7 @@ def state(regime: Regime) -> State:
     sharding       weights   gradients buckets masters   moments
     ============== ========= ========= ======= ========= ========
     none           2P        2P        2P      4P        8P
+    none, autocast 4P        4P        4P      0         8P
     zero1          2P        2P        0       4P/n      8P/n
     zero2          2P        2P/n      0       4P/n      8P/n
     zero3          2P/n      2P/n      0       4P/n      8P/n
@@ -52,7 +53,7 @@ def state(regime: Regime) -> State:
     "Native Mixed Precision"); SHARD_GRAD_OP shards the same and only keeps units gathered for longer. DDP's buckets
     last as long as the model and hold one more copy of all gradients: accelerate leaves `gradient_as_bucket_view` off
     (docs of DistributedDataParallel). Not included is memory that a step holds for a short time: gathered units,
-    ZeRO's buckets, gradients while they are cast to fp32, activations.
+    ZeRO's buckets, gradients while they are cast to fp32, the bf16 copies that autocast makes of weights, activations.
 
     With hybrid sharding, n is the number of ranks that share one model.
     """
