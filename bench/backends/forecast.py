@@ -37,11 +37,15 @@ def not_planned(cell: Cell) -> str | None:
 
 def forecast(cell: Cell, program: Program) -> Forecast:
     """The forecast of ``cell``, for which `not_planned` is None."""
+    if backend_of(cell).family == "fsdp" and program.flat is not None:
+        program = program.flat
     first, second, *more = program.batches
     held = list(holdings(cell, program))
     lines = upper([_line(one, first, second) for one in held])
     third = [(batch, index) for index, batch in enumerate(more, start=2)]
     turn = next(moment for moment in program.moments if moment.event == "turn")
+    grouped = backend_of(cell).family == "fsdp2"
+    runs = _runs(program, grouped=grouped)
     return Forecast(
         cell=cell,
         device=program.device,
@@ -51,8 +55,8 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         apart=min(1.0, max((_apart(lines, held, batch, index) for batch, index in third), default=0.0)),
         assumed=program.assumed,
         regime=_regime(cell, program),
-        unit_parameters=_by_runs(program, grouped=backend_of(cell).family == "fsdp2"),
-        frozen=not all(one.trained for one in program.parameters),
+        unit_parameters=_by_number(program, Counter(unit for unit, _ in runs), grouped=grouped),
+        regathered=_by_number(program, _regathered(runs), grouped=grouped),
         flops={name: _straight(counts, first, second) for name, counts in program.flops.items()},
         kept_bytes=_straight(turn.live_bytes, first, second),
         moved_bytes=_straight(program.moved_bytes, first, second),
@@ -101,23 +105,52 @@ def _meet(one: Line, other: Line) -> float:
     return (one.at_zero - other.at_zero) / (other.sample_bytes - one.sample_bytes)
 
 
-def _by_runs(program: Program, *, grouped: bool) -> dict[int, int]:
-    """Parameters of the units by how often forward runs them; with FSDP2's other groups that free their weights."""
-    runs = Counter[int]()
-    for moment in program.moments:
-        if moment.event == "turn":
-            break
-        if moment.event == "enter" and moment.index is not None:
-            runs[moment.index] += 1
+def _runs(program: Program, *, grouped: bool) -> list[tuple[int, bool]]:
+    """The units in the order in which forward leaves them, and whether backward passes that run.
+
+    Args:
+        grouped: with FSDP2's other groups that free their weights after forward.
+    """
+    turn = next(at for at, moment in enumerate(program.moments) if moment.event == "turn")
+    left = [
+        it.index
+        for it in program.moments[:turn]
+        if it.event == "leave" and it.index is not None
+        if it.index < program.units or (grouped and it.index not in program.kept)
+    ]
+    passed = Counter(it.index for it in program.moments[turn:] if it.event == "backward" and it.index is not None)
+    runs = list[tuple[int, bool]]()
+    for unit in reversed(left):
+        runs.append((unit, passed[unit] > 0))
+        passed[unit] -= 1
+    return runs[::-1]
+
+
+def _regathered(runs: Sequence[tuple[int, bool]]) -> Counter[int]:
+    """As `bench.runner.units.Units.parameters_regathered`."""
+    follows = [*(passed for _, passed in runs[1:]), *([True] if runs else [])]
+    return Counter(unit for (unit, passed), follower in zip(runs, follows, strict=True) if passed or follower)
+
+
+def _by_number(program: Program, numbers: Counter[int], *, grouped: bool) -> dict[int, int]:
+    """Parameters of the units by a number of each unit; with FSDP2's other groups that free their weights."""
     parameters = Counter[int]()
     for one in program.parameters:
         owner = one.group if grouped and one.unit is None and one.group not in program.kept else one.unit
         if owner is not None:
-            parameters[runs[owner]] += one.elements
+            parameters[numbers[owner]] += one.elements
     return dict(parameters)
 
 
 def _regime(cell: Cell, program: Program) -> Regime:
     fields = {name: it for name, it in expected_regime(cell, program.device).items() if name in Regime.model_fields}
     given = {"optimizer_dtype": None, "reduction_dtype": None, "sharded_parameters": 0, **fields}
-    return Regime.model_validate({**given, "parameters": sum(one.elements for one in program.parameters)})
+    parameters = program.parameters
+    trained = {one.unit for one in parameters if one.trained}
+    flat = backend_of(cell).family == "fsdp"
+    counts = {
+        "parameters": sum(one.elements for one in parameters),
+        "trained_parameters": sum(one.elements for one in parameters if one.trained),
+        "gradient_parameters": sum(one.elements for one in parameters if one.trained or (flat and one.unit in trained)),
+    }
+    return Regime.model_validate(given | counts)

@@ -20,6 +20,7 @@ class Sharded(Unsharded):
         for one in self.program.parameters:
             self.units[self.owner(one)] += one.elements
             self.left[self.owner(one)] += one.trained
+        self.trains = set(+self.left)  # the other units get no gradient
         share = 4 * -(-self.all // self.shards)
         self.parts["weights"] = share
         self.parts["moments"] = 2 * 4 * -(-self.stepped // self.shards) if self.steps else 0
@@ -110,6 +111,10 @@ class Fsdp1(Sharded):
 
     def begin(self) -> None:
         super().begin()
+        for one in self.program.parameters:  # all pieces of a flat parameter get gradients together
+            self.left[self.unit_of(one.unit)] += not one.trained and self.unit_of(one.unit) in self.trains
+        ranks = range(min(self.shards, RANKS_LOOKED_AT))
+        self.parts["moments"] = 8 * max(sum(self.pieces_on(rank)) for rank in ranks) if self.steps else 0
         self.whole: set[int] = set()  # units with a flat gradient of an earlier run
 
     def gather(self, unit: int) -> Iterator[None]:
@@ -169,6 +174,8 @@ class Fsdp1(Sharded):
         self.whole.add(unit)
 
     def run_ends(self, unit: int) -> Iterator[None]:
+        if unit not in self.trains and unit != -1:
+            self.free(unit)
         if self.pieces[unit] > (self.weight_bytes(unit) if unit in self.whole else 0):
             yield from self.flatten(unit)
 

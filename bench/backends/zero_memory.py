@@ -8,9 +8,13 @@ from bench.backends.registry import backend_of
 from bench.records.program import Moment
 
 MAX_BUCKET = 500_000_000
-"""Elements: DeepSpeed's default for its buckets. bench makes none larger than the model."""
+"""Elements: DeepSpeed's default for its buckets. bench makes none larger than what is trained."""
 REUSE_DISTANCE = 1_000_000_000
 """Elements: DeepSpeed's default for `stage3_max_reuse_distance`."""
+PERSISTENT = 100_000
+"""Elements: smaller parameters are fetched after each step, by default of `stage3_param_persistence_threshold`."""
+PREFETCHED = 50_000_000
+"""Elements: DeepSpeed's default for `stage3_prefetch_bucket_size`. bench makes it no larger than the model."""
 
 
 class Zero12(Unsharded):
@@ -26,7 +30,7 @@ class Zero12(Unsharded):
         self.share = -(-self.stepped // self.ranks)
         self.parts["masters"] = 4 * self.share
         self.parts["moments"] = 2 * 4 * self.share
-        self.bucket = min(-(-self.all // 1024) * 1024, MAX_BUCKET)
+        self.bucket = min(-(-self.stepped // 1024) * 1024, MAX_BUCKET)
         self.filled = 0
         self.partition = False
 
@@ -74,14 +78,16 @@ class Zero12(Unsharded):
         yield from self.temporaries([self.share])
         self.parts["gradients"] = 0
         if self.gloo:
-            yield from self.within("transport", self.width * min(self.all, self.bucket))
+            yield from self.within("transport", self.width * min(self.stepped, self.bucket))
 
 
 class Zero3(Zero12):
-    """DeepSpeed ZeRO-3 (deepspeed/runtime/zero/stage3.py, partitioned_param_coordinator.py).
+    """DeepSpeed ZeRO-3 (deepspeed/runtime/zero/stage3.py, partitioned_param_coordinator.py, partition_parameters.py).
 
-    Its bucket and its partition of the gradients live as long as the engine. A weight stays gathered while its next use
-    is nearer than `stage3_max_reuse_distance`; this counts whole units.
+    Its bucket and its partition of the gradients live as long as the engine. The first module of forward fetches the
+    others ahead into one buffer, from which `AllGatherCoalescedHandle.wait` copies the weights out; the buffer lives
+    until the last of them is used. A weight stays gathered while its next use is nearer than
+    `stage3_max_reuse_distance`, and is freed after its last; this counts whole units.
     """
 
     def begin(self) -> None:
@@ -89,25 +95,56 @@ class Zero3(Zero12):
         self.parts["weights"] = self.width * -(-self.all // self.ranks)
         self.parts["gradients"] = self.width * self.share
         self.parts["buckets"] = self.width * self.bucket
-        self.gathered = Counter[int]()
         self.units = Counter[int]()
         for one in self.program.parameters:
             self.units[-1 if one.unit is None else one.unit] += one.elements
+        self.gathered = Counter[int]()
+        self.runs_left = Counter[int]()  # forwards whose backward is to come
+        self.running: int | None = None
+        turn = [moment.event for moment in self.program.moments].index("turn")
+        self.leaves = sum(moment.event == "leave" for moment in self.program.moments[:turn])
+        if not self.leaves:  # the model is one unit
+            self.gathered = self.units.copy()
+            self.hold()
+
+    @property
+    def fetched_ahead(self) -> int:
+        """Bytes of the buffer. The first weight, if it is in no unit, comes alone."""
+        fetched = [one for one in self.program.parameters if one.elements > PERSISTENT]
+        rest = fetched[1:] if fetched and fetched[0].unit is None else fetched
+        return self.width * min(sum(one.elements for one in rest), PREFETCHED) if len(rest) > 1 else 0
+
+    def hold(self, buffer: int = 0) -> None:
+        kept = min(self.gathered.total(), REUSE_DISTANCE + max(self.units.values(), default=0))
+        self.parts["gathered"] = self.width * kept + buffer
 
     def meets(self, moment: Moment) -> Iterator[None]:
-        if moment.event == "enter":
-            for unit in (-1, moment.index):
-                if unit is not None and unit not in self.gathered:
-                    self.gathered[unit] = self.units[unit]
-                    size = self.width * self.units[unit]
-                    self.parts["gathered"] = self.width * min(self.gathered.total(), REUSE_DISTANCE + self.units[unit])
-                    yield from self.within("transport", size if self.gloo else 0)
-        if moment.event == "gradient" and moment.index is not None:
-            yield from self.add(self.sizes[moment.index])
-        if moment.event == "end":
-            yield from self.reduce()
-            self.gathered.clear()
-            self.parts["gathered"] = 0
+        match moment.event:
+            case "enter" if self.leaves:
+                self.gathered = self.units.copy()
+                self.hold(self.fetched_ahead)
+            case "leave" if self.leaves and moment.index is not None:
+                self.runs_left[moment.index] += 1
+                self.leaves -= 1
+                if not self.leaves:
+                    self.hold()
+            case "backward" if moment.index != self.running:
+                self.run_ends()
+                self.running = moment.index
+            case "gradient" if moment.index is not None:
+                yield from self.add(self.sizes[moment.index])
+            case "end":
+                yield from self.reduce()
+                self.gathered.clear()
+                self.hold()
+
+    def run_ends(self) -> None:
+        """Free the unit whose backward is over, if it was the last."""
+        if self.running is not None:
+            self.runs_left[self.running] -= 1
+            if not self.runs_left[self.running]:
+                del self.gathered[self.running]
+                self.hold()
 
     def reduce(self) -> Iterator[None]:
         yield from self.within("buckets", self.width * self.filled)

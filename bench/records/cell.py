@@ -206,9 +206,21 @@ class Regime(Frozen):
     """none, NO_SHARD, FULL_SHARD, SHARD_GRAD_OP, fully_shard, zero1, zero2, zero3."""
     parameters: AtLeastOne
     """Scalars in the whole model."""
+    trained_parameters: Annotated[Count | None, LATER] = None
+    """Scalars of the parameters that require a gradient. null: stored before this field existed, as are the next three
+    and ``frozen_dtype``; read `trained`."""
+    gradient_parameters: Annotated[Count | None, LATER] = None
+    """Scalars for which backward makes gradients: the trained ones. Under FSDP1, all of each flat parameter that holds
+    one of these: its views require gradients together."""
+    trained_on_rank: Annotated[Count | None, LATER] = None
+    """Of the trained scalars, those that this rank holds. FSDP1 may cut flat parameters so that it holds none."""
     sharded_parameters: Count
     """Scalars in parameters of which this rank holds only a part."""
     weights_dtype: str
+    """Dtype of the trained weights; of all, if none is trained."""
+    frozen_dtype: Annotated[str | None, LATER] = None
+    """Dtype of the weights that are not trained, as the workload left them or the backend cast them; null: there are
+    none."""
     masters_dtype: str | None
     """Dtype of the weights that the optimizer updates; null without an optimizer."""
     optimizer_dtype: str | None
@@ -238,6 +250,16 @@ class Regime(Frozen):
         return max(self.matmul_shares, key=self.matmul_shares.__getitem__) if self.matmul_shares else None
 
     @property
+    def trained(self) -> int:
+        """Trained scalars of the whole model; all where the result does not say."""
+        return self.parameters if self.trained_parameters is None else self.trained_parameters
+
+    @property
+    def with_gradient(self) -> int:
+        """Scalars of the whole model for which backward makes gradients."""
+        return self.trained if self.gradient_parameters is None else self.gradient_parameters
+
+    @property
     def replicas(self) -> int:
         """Groups of ranks that each hold the whole model, sharded among them."""
         return (self.mesh or {}).get("dp_replicate", 1)
@@ -246,6 +268,10 @@ class Regime(Frozen):
     def _parts_of_the_whole(self) -> Self:
         if self.sharded_parameters > self.parameters:
             raise ValueError(f"{self.sharded_parameters} of {self.parameters} parameters are sharded")
+        if not self.trained <= self.with_gradient <= self.parameters:
+            raise ValueError(
+                f"{self.trained} of {self.parameters} parameters are trained, and {self.with_gradient} get gradients"
+            )
         return self
 
 

@@ -65,8 +65,8 @@ class Forecast(Frozen):
     """That the cell asks for; nothing was observed."""
     unit_parameters: dict[int, Count]
     """Parameters of the units by how often a step runs their forward."""
-    frozen: bool = False
-    """Some parameters are not trained. Formulas of traffic count all of them, and do not apply then."""
+    regathered: dict[int, Count] | None = None
+    """Parameters of the units by how often FSDP gathers them for backward: see `RankOk.regathered`."""
     flops: dict[str, tuple[float, float]]
     """Operations of a step by dtype: at batch 0, and for each sample."""
     kept_bytes: tuple[float, float]

@@ -59,5 +59,8 @@ class Program(Frozen):
     """Calls of operators in forward and backward."""
     assumed: Count = 0
     """Questions about values that were answered with yes, as there are no values."""
+    flat: "Program | None" = None
+    """The same step where all parameters of a unit get a gradient if one does, as in FSDP1's flat parameters; null
+    where that is no other step."""
     seconds: float
     """That tracing took."""

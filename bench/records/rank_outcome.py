@@ -192,6 +192,10 @@ class RankOk(Frozen):
     """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. Under FSDP2,
     also of other groups that free their weights after forward. The rest of the model is in no unit. null where units
     are compiled, or run a different number of times in each step."""
+    regathered: dict[Count, Count] | None = None
+    """Parameters of these units by how often FSDP gathers a unit for backward: for each of its runs that backward
+    passes, and for that which precedes such a run, as it is fetched ahead. null as ``unit_parameters``, and stored
+    before this field existed."""
     coverage: Coverage | None = None
     """null: from before bench stored it."""
     work: Work | None = None

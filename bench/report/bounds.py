@@ -49,10 +49,8 @@ def bounds(forecast: Forecast, device: DeviceSpec, batch: int) -> Bounds:
     regime = forecast.regime
     return Bounds(
         compute_s=_compute_s(forecast, device, batch),
-        memory_s=None
-        if forecast.frozen
-        else _over(_moved_bytes(forecast, regime, batch), device.bandwidth_bytes_per_s),
-        communication_s=None if forecast.frozen else _over(_sent_bytes(forecast, regime), device.link_bytes_per_s),
+        memory_s=_over(_moved_bytes(forecast, regime, batch), device.bandwidth_bytes_per_s),
+        communication_s=_over(_sent_bytes(forecast, regime), device.link_bytes_per_s),
     )
 
 
@@ -71,12 +69,13 @@ def _compute_s(forecast: Forecast, device: DeviceSpec, batch: int) -> float | No
 
 
 def _moved_bytes(forecast: Forecast, regime: Regime, batch: int) -> float:
-    """What must at least pass between the memory and the processors: weights are read in forward and in backward, the
-    optimizer reads and writes masters and moments, and what forward keeps is written and read once."""
+    """What must at least pass between the memory and the processors: weights are read in forward, and trained ones in
+    backward too, the optimizer reads and writes masters and moments, and what forward keeps is written and read
+    once."""
     model, (fixed, each) = state(regime), forecast.kept_bytes
-    computed = (computed_in_bytes(forecast.cell) or 0) * regime.parameters
-    stepped = (model.masters or model.weights) + model.moments if regime.optimizer_dtype else 0.0
-    return 2 * computed + 2 * stepped + 2 * max(0.0, fixed + each * batch)
+    computed = (computed_in_bytes(forecast.cell) or 0) * (regime.parameters + regime.trained)
+    stepped = model.stepped + model.moments if regime.optimizer_dtype else 0.0
+    return computed + 2 * stepped + 2 * max(0.0, fixed + each * batch)
 
 
 def _sent_bytes(forecast: Forecast, regime: Regime) -> float | None:
@@ -84,8 +83,10 @@ def _sent_bytes(forecast: Forecast, regime: Regime) -> float | None:
     if regime.world_size == 1 or regime.sharding == "zero3":
         return None
     width = computed_in_bytes(forecast.cell)
-    payload = payload_bytes(regime, forecast.unit_parameters, computed_in_bytes=width) if width else None
-    if payload is None:
+    if width is None:
+        return None
+    units, again = forecast.unit_parameters, forecast.regathered
+    if (payload := payload_bytes(regime, units, again=again, computed_in_bytes=width)) is None:
         return None
     sent = [(operation, sent_bytes(operation, size, regime.world_size)) for operation, size in payload.items()]
     # A switch may reduce on the way (NVLink SHARP): an all-reduce then sends half of what a ring does.

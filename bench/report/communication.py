@@ -17,7 +17,14 @@ reduce-scatter and an all-gather (arXiv:1910.02054, section 7.1)."""
 NEGLIGIBLE = 0.01
 
 
-def gathered(sharding: str, parameters: int, units: Mapping[int, int], *, reshards: bool = True) -> int:
+def gathered(
+    sharding: str,
+    parameters: int,
+    units: Mapping[int, int],
+    *,
+    again: Mapping[int, int] | None = None,
+    reshards: bool = True,
+) -> int:
     """Parameters that one step gathers, each as often as it is gathered.
 
     Counted by torch's flight recorder on two ranks, with torch 2.13, accelerate 1.15 and DeepSpeed 0.19. What backward
@@ -39,50 +46,59 @@ def gathered(sharding: str, parameters: int, units: Mapping[int, int], *, reshar
     Args:
         parameters: of the whole model.
         units: parameters of its units by how often a step runs their forward.
+        again: parameters of its units by how often FSDP gathers them for backward, which ends before what is frozen
+            and comes first. By default, for each forward.
         reshards: whether fully_shard frees the weights of a unit after its forward.
     """
     used = {runs: number for runs, number in units.items() if runs}
+    back = used if again is None else {runs: number for runs, number in again.items() if runs}
     rest = parameters - sum(units.values())
     everything = rest + sum(used.values())
     for_each_run = rest + sum(runs * number for runs, number in used.items())
     match sharding:
         case "FULL_SHARD" | "HYBRID_SHARD":
-            return for_each_run + sum(used.values())
+            return for_each_run + sum(back.values())
         case "fully_shard" if reshards:
-            return 2 * for_each_run - rest
+            return for_each_run + sum(runs * number for runs, number in back.items())
         case "zero3":
             return everything if 2 * for_each_run <= REUSE_DISTANCE else 2 * for_each_run
     return everything
 
 
 def payload_bytes(
-    regime: Regime, units: Mapping[int, int] | None, *, computed_in_bytes: int
+    regime: Regime,
+    units: Mapping[int, int] | None,
+    *,
+    again: Mapping[int, int] | None = None,
+    computed_in_bytes: int,
 ) -> dict[str, float] | None:
-    """Payload of one step by operation, with all parameters trained. None where it takes ``units`` and has none.
+    """Payload of one step by operation. None where it takes ``units`` and has none.
 
     Where nothing is sharded, gradients are all-reduced. ZeRO-1 and ZeRO-2 could reduce-scatter them
     (arXiv:1910.02054, section 7.2.1), but DeepSpeed 0.19 all-reduces them and each rank keeps its part
     (deepspeed/runtime/zero/stage_1_and_2.py, `allreduce_and_scatter`); then it gathers the stepped weights. A sharded
-    model reduce-scatters its gradients and gathers its weights (section 7.2.2), see `gathered`.
+    model reduce-scatters its gradients and gathers its weights (section 7.2.2), see `gathered`: those that are frozen,
+    too.
 
-    There is no formula for hybrid sharding, nor for weights that are resharded to smaller groups.
+    There is no formula for hybrid sharding, nor for weights that are resharded to smaller groups, nor for sharded
+    weights of several dtypes.
 
     Args:
-        units: see `gathered`.
+        units, again: see `gathered`.
         computed_in_bytes: size of one gathered weight.
     """
     if regime.world_size == 1:
         return {}
-    kind, parameters = regime.sharding, regime.parameters
-    reduced = float(ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * parameters)
+    kind = regime.sharding
+    reduced = float(ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.with_gradient)
     if kind in ("none", "NO_SHARD", "zero0"):
         return {"all_reduce": reduced}
     if kind in ("zero1", "zero2"):
-        return {"all_reduce": reduced, "all_gather": float(ITEM_BYTES[regime.weights_dtype] * parameters)}
-    reshards = regime.reshard_after_forward
-    if units is None or regime.replicas > 1 or reshards not in (None, True, False):
+        return {"all_reduce": reduced, "all_gather": float(ITEM_BYTES[regime.weights_dtype] * regime.trained)}
+    reshards, mixed = regime.reshard_after_forward, regime.frozen_dtype not in (None, regime.weights_dtype)
+    if units is None or regime.replicas > 1 or reshards not in (None, True, False) or mixed:
         return None
-    weights = gathered(kind, parameters, units, reshards=reshards is not False)
+    weights = gathered(kind, regime.parameters, units, again=again, reshards=reshards is not False)
     return {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * weights)}
 
 
@@ -123,9 +139,11 @@ def communication(cell: CellRows) -> list[Sent]:
         return []
     ranks = [row.measured.slowest for row in cell.rows if isinstance(row.measured, Sampled)]
     recorded = next((rank.traffic for rank in ranks if rank.traffic is not None), None)
-    units = next((rank.unit_parameters for rank in ranks if rank.unit_parameters is not None), None)
+    units, again = next(
+        ((rank.unit_parameters, rank.regathered) for rank in ranks if rank.unit_parameters is not None), (None, None)
+    )
     computed_in = computed_in_bytes(cell.cell)
-    formula = payload_bytes(regime, units, computed_in_bytes=computed_in) if computed_in else None
+    formula = payload_bytes(regime, units, again=again, computed_in_bytes=computed_in) if computed_in else None
     if formula and recorded and any(one.library == "gloo" for one in recorded):
         formula["all_reduce"] = formula.get("all_reduce", 0) + formula.pop("reduce_scatter", 0)
     if formula and cell.cell.train.optimizer == "muon":

@@ -28,7 +28,8 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
     cell, machine = result.attempt.cell, result.machine
     observed: dict[str, JsonValue] = {}
     if isinstance(result.outcome, Ok):
-        regime = result.outcome.ranks[0].regime
+        regimes = [rank.regime for rank in result.outcome.ranks]
+        regime = max(regimes, key=lambda regime: regime.trained_on_rank or 0)  # a rank may have nothing to step
         observed = {"masters_dtype": regime.masters_dtype, "optimizer_dtype": regime.optimizer_dtype}
     fields = {
         "backend": cell.backend,

@@ -38,7 +38,7 @@ def work(forecast: Forecast, batch: int) -> Work | None:
     On a CPU, the ranks of a node share its cores, but each calls its operators by itself. ZeRO-3 counts as if it
     gathered each unit whenever it is used.
     """
-    if forecast.moved_bytes is None or forecast.operators is None or forecast.frozen:
+    if forecast.moved_bytes is None or forecast.operators is None:
         return None
     sent = _sent_bytes(forecast)
     if sent is None:
@@ -59,14 +59,16 @@ def _stepped_bytes(forecast: Forecast) -> float:
     if forecast.regime.optimizer_dtype is None:
         return 0.0
     model = state(forecast.regime)
-    return 2 * ((model.masters or model.weights) + model.moments + model.gradients)
+    return 2 * (model.stepped + model.moments + model.gradients)
 
 
 def _sent_bytes(forecast: Forecast) -> float | None:
     """Of one rank. gloo has no reduce-scatter: torch runs an all-reduce for it."""
     regime, width = forecast.regime, computed_in_bytes(forecast.cell)
-    payload = payload_bytes(regime, forecast.unit_parameters, computed_in_bytes=width) if width else None
-    if payload is None:
+    if width is None:
+        return None
+    units, again = forecast.unit_parameters, forecast.regathered
+    if (payload := payload_bytes(regime, units, again=again, computed_in_bytes=width)) is None:
         return None
     if forecast.device == "cpu" and "reduce_scatter" in payload:
         payload = {**payload, "all_reduce": payload.get("all_reduce", 0.0) + payload["reduce_scatter"]}

@@ -96,6 +96,7 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
             sharded_share=rank.regime.sharded_parameters / rank.regime.parameters,
             traffic=rank.traffic,
             unit_parameters=rank.unit_parameters,
+            regathered=rank.regathered,
             work=rank.work,
             compilation=rank.compilation,
             checkpoint=rank.checkpoint,

@@ -92,6 +92,7 @@ class Rank:
     """Share of `total` that none of its phases accounts for; None without a phase window."""
     traffic: tuple[Traffic, ...] | None = None
     unit_parameters: Mapping[int, int] | None = None
+    regathered: Mapping[int, int] | None = None
     work: Work | None = None
     compilation: Compilation | None = None
     checkpoint: Checkpoint | None = None

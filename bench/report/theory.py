@@ -13,6 +13,8 @@ from bench.report.rows import CellRows, Sampled
 from bench.report.utilization import recomputed_share
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
+FROZEN_BYTES = {**ITEM_BYTES, "int8": 1, "uint8": 1}
+"""Frozen weights may be quantized."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +22,8 @@ class State:
     """Bytes of model state on one rank, throughout a step with AdamW or without an optimizer."""
 
     weights: float
+    trained_weights: float
+    """Of these."""
     gradients: float
     buckets: float
     """DDP's copy of the gradients that it all-reduces."""
@@ -32,43 +36,54 @@ class State:
     def total(self) -> float:
         return self.weights + self.gradients + self.buckets + self.masters + self.moments
 
+    @property
+    def stepped(self) -> float:
+        """What the optimizer updates with the moments: masters, or the trained weights themselves."""
+        return self.masters or self.trained_weights
+
 
 def state(regime: Regime) -> State:
-    """Model state on one rank, for P parameters on n ranks, all of them trained.
+    """Model state on one rank, for P parameters on n ranks, of which T are trained.
 
-    With bf16 weights and fp32 masters, in bytes (arXiv:1910.02054, section 3.1 and figure 1, there with K = 12):
+    With bf16 weights and fp32 masters, in bytes (arXiv:1910.02054, section 3.1 and figure 1, there with T = P and
+    K = 12):
 
     ============== ========= ========= ======= ========= ========
     sharding       weights   gradients buckets masters   moments
     ============== ========= ========= ======= ========= ========
-    none           2P        2P        2P      4P        8P
-    none, autocast 4P        4P        4P      0         8P
-    zero1          2P        2P        0       4P/n      8P/n
-    zero2          2P        2P/n      0       4P/n      8P/n
-    zero3          2P/n      2P/n      0       4P/n      8P/n
-    FSDP, any      4P/n      4P/n      0       0         8P/n
+    none           2P        2T        2T      4T        8T
+    none, autocast 4P        4T        4T      0         8T
+    zero1          2P        2T        0       4T/n      8T/n
+    zero2          2P        2T/n      0       4T/n      8T/n
+    zero3          2P/n      2T/n      0       4T/n      8T/n
+    FSDP1          4P/n      4G/n      0       0         8T/n
+    FSDP2          4P/n      4T/n      0       0         8T/n
     ============== ========= ========= ======= ========= ========
 
     FSDP's fp32 shards are the masters, and reduced gradients are cast back to their precision (arXiv:2304.11277,
-    "Native Mixed Precision"); SHARD_GRAD_OP shards the same and only keeps units gathered for longer. DDP's buckets
-    last as long as the model and hold one more copy of all gradients: accelerate leaves `gradient_as_bucket_view` off
-    (docs of DistributedDataParallel). Not included is memory that a step holds for a short time: gathered units,
-    ZeRO's buckets, gradients while they are cast to fp32, the bf16 copies that autocast makes of weights, activations.
+    "Native Mixed Precision"); SHARD_GRAD_OP shards the same and only keeps units gathered for longer. G are the
+    parameters of the flat ones that hold a trained one: FSDP1 keeps a gradient of all of these. It also cuts flat
+    parameters wherever the ranks' equal parts end; of the trained ones, the rank holds what it was seen to hold. DDP's
+    buckets last as long as the model and hold one more copy of all gradients: accelerate leaves
+    `gradient_as_bucket_view` off (docs of DistributedDataParallel). Not included is memory that a step holds for a
+    short time: gathered units, ZeRO's buckets, gradients while they are cast to fp32, the bf16 copies that autocast
+    makes of weights, activations.
 
     With hybrid sharding, n is the number of ranks that share one model.
     """
-    n, parameters = regime.world_size // regime.replicas, regime.parameters
-    kind = regime.sharding
-    whole = kind in ("none", "NO_SHARD", "zero0")
+    n, kind = regime.world_size // regime.replicas, regime.sharding
+    whole, zero = kind in ("none", "NO_SHARD", "zero0"), kind.startswith("zero")
     weight = ITEM_BYTES[regime.weights_dtype]
+    frozen = FROZEN_BYTES[regime.frozen_dtype or regime.weights_dtype]
     # DeepSpeed keeps separate masters even for fp32 weights.
-    own_masters = regime.masters_dtype is not None and (
-        kind.startswith("zero") or regime.masters_dtype != regime.weights_dtype
-    )
-    stepped = parameters / (1 if whole else n)
-    gradients = weight * parameters / (1 if whole or kind == "zero1" else n)
+    own_masters = regime.masters_dtype is not None and (zero or regime.masters_dtype != regime.weights_dtype)
+    here = None if zero or whole else regime.trained_on_rank
+    stepped = here if here is not None else regime.trained / (1 if whole else n)
+    gradients = weight * regime.with_gradient / (1 if whole or kind == "zero1" else n)
+    shares, trained = 1 if whole or kind in ("zero1", "zero2") else n, weight * regime.trained
     return State(
-        weights=weight * parameters / (1 if whole or kind in ("zero1", "zero2") else n),
+        weights=(trained + frozen * (regime.parameters - regime.trained)) / shares,
+        trained_weights=trained / shares,
         gradients=gradients,
         buckets=gradients if kind == "none" and n > 1 else 0.0,
         masters=ITEM_BYTES[regime.masters_dtype] * stepped if own_masters and regime.masters_dtype else 0.0,
@@ -107,7 +122,7 @@ class Theory:
     """The prediction for one cell, with the measured peak."""
 
     regime: Regime | None
-    """As observed; None where bench measured nothing, or where a dtype is not in `ITEM_BYTES`."""
+    """See `observed_regime`."""
     state: State | None
     """None without a regime, where a part of it is on the host, and for other optimizers than AdamW."""
     peak: Peak | None
@@ -139,9 +154,14 @@ def _is_known(cell: Cell, regime: Regime) -> bool:
 
 
 def observed_regime(cell: CellRows) -> Regime | None:
-    """The regime that ran; None where bench measured nothing, or where a dtype is not in `ITEM_BYTES`."""
-    regime = next((row.measured.slowest.regime for row in cell.rows if isinstance(row.measured, Sampled)), None)
+    """The regime that ran, of the rank that holds most of what is trained.
+
+    None where bench measured nothing, or where the size of a dtype is not known.
+    """
+    ranks = next((row.measured.ranks for row in cell.rows if isinstance(row.measured, Sampled)), ())
+    regime = max((rank.regime for rank in ranks), key=lambda regime: regime.trained_on_rank or 0, default=None)
     if regime is None:
         return None
     dtypes = (regime.weights_dtype, regime.masters_dtype, regime.optimizer_dtype, regime.reduction_dtype)
-    return regime if all(dtype is None or dtype in ITEM_BYTES for dtype in dtypes) else None
+    known = all(dtype is None or dtype in ITEM_BYTES for dtype in dtypes)
+    return regime if known and (regime.frozen_dtype or regime.weights_dtype) in FROZEN_BYTES else None

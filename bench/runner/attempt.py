@@ -153,6 +153,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
         units=job.unit_names,
         unit_parameters=job.units.parameters_by_runs() if job.units else None,
+        regathered=job.units.parameters_regathered() if job.units else None,
         coverage=coverage,
         work=job.work,
         compilation=compiled,

@@ -5,7 +5,8 @@ import weakref
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from accelerate.utils import convert_outputs_to_fp32
@@ -105,17 +106,55 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
         model = task.build().train()
     if low:
         model = model.bfloat16()
-    forward = Forward(task, model)
     names = unit_names(model, workloads.load(cell.workload).units)
     units = [module for module in model.modules() if type(module).__name__ in names]
     others = _others(model, names, units)
-    made = [*(Group((unit,), True) for unit in units), *others]
+    parameters = _parameters(model, units, others)
     samples = samples_of(cell, task)
     sample = samples.dataset[0]
     sample = _meta(sample) if samples.collate is stacked else sample  # a collate of the user may need values
+    of_model = partial(
+        _trace_model,
+        model,
+        Forward(task, model),
+        lambda size: samples.collate([sample] * size),
+        units=units,
+        others=others,
+        parameters=parameters,
+        batches=batches,
+        device=device,
+        weights_bytes=2 if low else 4,
+        autocast=autocast,
+    )
+    program, trained = of_model(), {one.unit for one in parameters if one.trained}
+    flattened = [
+        parameter
+        for parameter, one in zip(model.parameters(), parameters, strict=True)
+        if not one.trained and one.unit in trained and parameter.is_floating_point()
+    ]
+    for parameter in flattened:
+        parameter.requires_grad_(True)
+    flat = of_model() if flattened else None
+    return program.model_copy(update={"flat": flat, "seconds": time.perf_counter() - start})
+
+
+def _trace_model(
+    model: nn.Module,
+    forward: Forward,
+    batch_of: Callable[[int], Batch],
+    *,
+    units: list[nn.Module],
+    others: list[Group],
+    parameters: list[Parameter],
+    batches: tuple[int, ...],
+    device: Device,
+    weights_bytes: Literal[2, 4],
+    autocast: bool,
+) -> Program:
+    made = [*(Group((unit,), True) for unit in units), *others]
     traces, lives = [], []
     for size in batches:
-        batch = _meta(samples.collate([sample] * size))
+        batch = _meta(batch_of(size))
         done, live = _step(model, forward, batch, made, device, autocast=autocast)
         traces.append(done)
         lives.append(live)
@@ -125,8 +164,8 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     return Program(
         device=device,
         batches=batches,
-        parameters=tuple(_parameters(model, units, others)),
-        weights_bytes=2 if low else 4,
+        parameters=tuple(parameters),
+        weights_bytes=weights_bytes,
         buffers_bytes=_bytes(model.buffers()),
         units=len(units),
         kept=tuple(index for index, one in enumerate(others, len(units)) if not one.reshards),
@@ -139,12 +178,12 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
             )
             for at, (event, index) in enumerate(first.events)
         ),
-        input_bytes=_bytes(_tensors(samples.collate([sample]))),
+        input_bytes=_bytes(_tensors(batch_of(1))),
         flops={name: tuple(live.flops[name] for live in lives) for name in lives[0].flops},
         moved_bytes=tuple(live.moved for live in lives),
         operators=lives[0].operators,
         assumed=first.assumed,
-        seconds=time.perf_counter() - start,
+        seconds=0.0,
     )
 
 

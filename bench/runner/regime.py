@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import torch
@@ -30,17 +31,18 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
         step: what one step computed. Without it, the reduction's dtype is that which the wrappers are configured for.
     """
     step = step or Computed()
-    parameters, sharded = _count(job.model)
+    trained = [parameter for parameter in job.model.parameters() if parameter.requires_grad]
+    frozen = [parameter for parameter in job.model.parameters() if not parameter.requires_grad]
     stepped, states = stepped_by(job.optimizer) if job.optimizer is not None else ((), ())
-    moments = (t for state in states for t in state.values() if isinstance(t, Tensor) and t.numel() > 1)
+    moments = (t for state in states for name, t in state.items() if isinstance(t, Tensor) and _is_moment(name, t))
     return Regime(
         world_size=job.accelerator.num_processes,
         ranks_per_node=int(os.environ.get("LOCAL_WORLD_SIZE", "1")),  # set by torch's agent on each node
         distributed_type=job.accelerator.distributed_type.value,
         sharding=_sharding(job.model),
-        parameters=parameters,
-        sharded_parameters=sharded,
-        weights_dtype=_dtypes(job.model.parameters()) or "none",
+        **asdict(_count(job.model)),
+        weights_dtype=_dtypes(trained) or _dtypes(frozen) or "none",
+        frozen_dtype=_dtypes(frozen),
         masters_dtype=_dtypes(stepped),
         optimizer_dtype=_dtypes(moments),
         reduction_dtype=(step.reduction_dtype or _reduction(job.model)) if job.accelerator.num_processes > 1 else None,
@@ -56,6 +58,8 @@ def check(cell: Cell, device: Device, regime: Regime) -> None:
     unknown = {
         "matmul_dtype" if regime.matmul_shares is None else None,
         "reshard_after_forward" if regime.reshard_after_forward is None else None,  # no unit could show it
+        # What a rank does not hold, it does not step.
+        "optimizer_dtype" if (regime.optimizer_dtype, regime.trained_on_rank) == (None, 0) else None,
     }
     differences = [
         f"{name}: requested {wanted}, observed {getattr(regime, name)}"
@@ -79,18 +83,33 @@ def _sharding(model: nn.Module) -> str:
     return "fully_shard" if isinstance(model, FSDPModule) else "none"
 
 
-def _count(model: nn.Module) -> tuple[int, int]:
-    """The number of scalars of all parameters, and of the parameters of which this rank holds only a part."""
-    total = sharded = 0
+@dataclass
+class _Counts:
+    """Scalars; see the fields of `Regime`."""
+
+    parameters: int = 0
+    trained_parameters: int = 0
+    gradient_parameters: int = 0
+    trained_on_rank: int = 0
+    sharded_parameters: int = 0
+
+    def add(self, whole: int, here: int, *, trained: bool) -> None:
+        """A parameter of which this rank holds ``here`` scalars."""
+        self.parameters += whole
+        self.sharded_parameters += whole if here < whole else 0
+        if trained:
+            self.trained_parameters += whole
+            self.gradient_parameters += whole
+            self.trained_on_rank += here
+
+
+def _count(model: nn.Module) -> _Counts:
+    counts = _Counts()
     if isinstance(model, FSDP):
-        for handle in FSDP.fsdp_modules(model):
-            flat = handle._handle
-            if flat is None:
-                continue
-            whole = flat.flat_param._unpadded_unsharded_size.numel()
-            total += whole
-            sharded += whole if flat.uses_sharded_strategy and handle.world_size > 1 else 0
-        return total, sharded
+        for wrapped in FSDP.fsdp_modules(model):
+            if wrapped._handle is not None:
+                _add_flat(counts, wrapped)
+        return counts
     for parameter in model.parameters():
         whole, here = parameter.numel(), parameter.numel()
         if isinstance(parameter, DTensor):
@@ -98,9 +117,28 @@ def _count(model: nn.Module) -> tuple[int, int]:
         elif hasattr(parameter, "ds_numel"):  # ZeRO-3 leaves an empty tensor while a parameter is partitioned
             partitioned: Any = parameter
             whole, here = partitioned.ds_numel, partitioned.ds_tensor.numel()
-        total += whole
-        sharded += whole if here < whole else 0
-    return total, sharded
+        counts.add(whole, here, trained=parameter.requires_grad)
+    return counts
+
+
+def _add_flat(counts: _Counts, wrapped: FSDP) -> None:
+    """FSDP1's flat parameter, in which parameters may be trained or not if they are kept as such."""
+    handle: Any = wrapped._handle
+    flat, is_cut = handle.flat_param, handle.uses_sharded_strategy and wrapped.world_size > 1
+    wholes: tuple[int, ...] = flat._numels  # without what aligns them
+    parts: list[nn.Parameter] | None = flat._params
+    trained = [part.requires_grad for part in parts] if parts is not None else [flat.requires_grad] * len(wholes)
+    counts.parameters += sum(wholes)
+    counts.sharded_parameters += sum(wholes) if is_cut else 0
+    counts.trained_parameters += sum(whole for whole, one in zip(wholes, trained, strict=True) if one)
+    counts.gradient_parameters += sum(wholes) if flat.requires_grad else 0
+    held = parts if parts is not None else [flat]
+    counts.trained_on_rank += sum(part.numel() for part in held if part.requires_grad)
+
+
+def _is_moment(name: str, tensor: Tensor) -> bool:
+    """Whether a tensor of an optimizer's state has the size of a parameter, which may be one scalar; no step count."""
+    return tensor.numel() > 1 or name.startswith("exp_avg")
 
 
 def stepped_by(optimizer: Any) -> tuple[list[Tensor], list[dict[str, Any]]]:

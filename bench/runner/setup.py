@@ -202,7 +202,7 @@ def _configure(
     if cell.accelerate is not None:
         return  # the user's own config stays as it is
     if family == "deepspeed":
-        _fit_buckets(accelerator, sum(parameter.numel() for parameter in model.parameters()))
+        _fit_buckets(accelerator, model)
     if family == "fsdp2" and cell.mixed_precision == "bf16":
         _reduce_in_fp32(accelerator)
     sharding.configure(accelerator, cell)
@@ -299,9 +299,15 @@ def _reduce_in_fp32(accelerator: Accelerator) -> None:
     )
 
 
-def _fit_buckets(accelerator: Accelerator, parameters: int) -> None:
-    """Make no bucket larger than the model: DeepSpeed would allocate all 5e8 elements of one that it never fills."""
-    aligned = -(-parameters // 1024) * 1024  # DeepSpeed needs a multiple of twice the ranks
+def _fit_buckets(accelerator: Accelerator, model: nn.Module) -> None:
+    """Make no bucket larger than what it is for: DeepSpeed would allocate all 5e8 elements of one that it never fills.
+
+    Gradients that are reduced and weights that were stepped are of trained parameters; ZeRO-3 fetches all ahead.
+    """
+    parameters = list(model.parameters())
+    everything, trained = sum(it.numel() for it in parameters), sum(it.numel() for it in parameters if it.requires_grad)
+    sizes = {"reduce": (trained, 500_000_000), "allgather": (trained, 500_000_000)}
     zero = accelerator.state.deepspeed_plugin.deepspeed_config["zero_optimization"]
-    for name, default in (("reduce", 500_000_000), ("allgather", 500_000_000), ("stage3_prefetch", 50_000_000)):
-        zero[f"{name}_bucket_size"] = min(aligned, default)
+    for name, (elements, default) in {**sizes, "stage3_prefetch": (everything, 50_000_000)}.items():
+        # DeepSpeed needs a multiple of twice the ranks.
+        zero[f"{name}_bucket_size"] = min(-(-max(1, elements) // 1024) * 1024, default)

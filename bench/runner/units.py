@@ -3,12 +3,21 @@
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import torch
 from torch import nn
+from torch.utils._pytree import tree_leaves
 
 T = TypeVar("T")
+
+
+class Run(NamedTuple):
+    """One forward of a unit."""
+
+    unit: nn.Module
+    grad: bool
+    """Whether backward will pass it."""
 
 
 class Units:
@@ -21,7 +30,7 @@ class Units:
             names: their classes.
         """
         self._parameters: dict[nn.Module, int] = {}
-        self._steps: list[Counter[nn.Module]] = []
+        self._steps: list[list[Run]] = []
         taken: set[nn.Parameter] = set()
         # Inner units first: an outer unit is gathered without them.
         for module in reversed([module for module in model.modules() if type(module).__name__ in names]):
@@ -39,7 +48,7 @@ class Units:
 
         Not for compiled units: a hook would become part of their graphs.
         """
-        hooks = [module.register_forward_pre_hook(self._count) for module in self._parameters]
+        hooks = [module.register_forward_hook(self._ran) for module in self._parameters]
         try:
             yield self._stepped(batches)
         finally:
@@ -48,18 +57,40 @@ class Units:
 
     def _stepped(self, batches: Iterator[T]) -> Iterator[T]:
         for batch in batches:
-            self._steps.append(Counter())
+            self._steps.append([])
             yield batch
 
-    def _count(self, unit: nn.Module, _inputs: object) -> None:
+    def _ran(self, unit: nn.Module, _inputs: object, output: object) -> None:
         if torch._C._current_graph_task_id() == -1:  # else backward is recomputing, and has gathered the unit
-            self._steps[-1][unit] += 1
+            grad = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
+            self._steps[-1].append(Run(unit, grad))
 
     def parameters_by_runs(self) -> dict[int, int] | None:
         """Parameters of the units by their runs in one step; None where these are not the same in each step."""
-        if not self._steps or any(runs != self._steps[0] for runs in self._steps):
+        return self._by_number([Counter(run.unit for run in step) for step in self._steps])
+
+    def parameters_regathered(self) -> dict[int, int] | None:
+        """Parameters of the units by how often FSDP gathers them for backward, which passes a run whose output
+        requires a gradient, and fetches the run before it ahead (torch/distributed/fsdp/_fully_shard,
+        `_backward_prefetch`). What is in no unit comes last, and backward begins there.
+
+        None where that is not the same in each step.
+        """
+        return self._by_number(
+            [
+                Counter(
+                    run.unit
+                    for run, after in zip(step, [*step[1:], None], strict=True)
+                    if run.grad or not after or after.grad
+                )
+                for step in self._steps
+            ]
+        )
+
+    def _by_number(self, steps: list[Counter[nn.Module]]) -> dict[int, int] | None:
+        if not steps or any(step != steps[0] for step in steps):
             return None
         parameters = Counter[int]()
         for unit, number in self._parameters.items():
-            parameters[self._steps[0][unit]] += number
+            parameters[steps[0][unit]] += number
         return dict(parameters)

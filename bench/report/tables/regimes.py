@@ -14,16 +14,32 @@ def _world(regime: Regime) -> str:
     return str(regime.world_size) if each == regime.world_size else f"{regime.world_size // each} × {each}"
 
 
+def parameters_of(regime: Regime) -> str:
+    """``2,657,280 (40,960 trained)``; without the parenthesis where all are."""
+    trained = f" ({regime.trained:,} trained)" if regime.trained < regime.parameters else ""
+    return f"{regime.parameters:,}{trained}"
+
+
+def _weights(regime: Regime) -> str:
+    """Frozen weights are mentioned where they have another dtype."""
+    other = regime.frozen_dtype not in (None, regime.weights_dtype)
+    return f"{regime.weights_dtype}, frozen {regime.frozen_dtype}" if other else regime.weights_dtype
+
+
+def _optimizer(regime: Regime) -> str:
+    return regime.optimizer_dtype or ("no trained part here" if regime.trained_on_rank == 0 else "none")
+
+
 REGIME_COLUMNS: list[Column[Regime]] = [
     Column("type", lambda regime: regime.distributed_type),
     Column("sharding", lambda regime: regime.sharding),
     Column("world size", _world, numeric=True),
-    Column("parameters", lambda regime: f"{regime.parameters:,}", numeric=True),
+    Column("parameters", parameters_of, numeric=True),
 ]
 DTYPE_COLUMNS: list[Column[Regime]] = [
-    Column("weights", lambda regime: regime.weights_dtype),
+    Column("weights", _weights),
     Column("masters", lambda regime: regime.masters_dtype or "none"),
-    Column("optimizer", lambda regime: regime.optimizer_dtype or "none"),
+    Column("optimizer", _optimizer),
     Column("reduction", lambda regime: regime.reduction_dtype or "none"),
 ]
 

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from bench.report.naming import cell_name
 from bench.report.rows import CellRows, Summary
+from bench.report.tables.regimes import parameters_of
 from bench.report.tables.table import Column, Table, table_of
 from bench.report.theory import State, Theory, theory_of
 from bench.units import UNKNOWN, percent, size
@@ -26,7 +27,7 @@ def theory(summary: Summary) -> Table:
         Column[_Line]("cell", lambda line: cell_name(summary, line.cell.rows[0])),
         Column[_Line](
             "parameters",
-            lambda line: f"{line.theory.regime.parameters:,}" if line.theory.regime else UNKNOWN,
+            lambda line: parameters_of(line.theory.regime) if line.theory.regime else UNKNOWN,
             numeric=True,
         ),
         Column[_Line]("weights", _of_state(lambda state: state.weights), numeric=True),
@@ -50,8 +51,9 @@ def theory(summary: Summary) -> Table:
         lines if any(line.theory.regime for line in lines) else (),
         columns,
         notes=(
-            "weights to predicted: bytes of model state on each rank after arXiv:1910.02054, with all parameters"
-            " trained; n/a for optimizers other than AdamW."
+            "weights to predicted: bytes of model state on each rank after arXiv:1910.02054. Frozen"
+            " weights have no gradients, masters or moments, except under FSDP1: a flat parameter with a trained part"
+            " has a gradient of the whole. n/a for optimizers other than AdamW."
             " measured: peak allocated without the part that grows with the batch, extrapolated from two"
             " batches; with only one batch, its full peak. buckets: DDP's copy of the gradients. rest: memory that a"
             " step holds for a short time, such as gathered units and fp32 gradients in the optimizer step."
