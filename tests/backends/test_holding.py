@@ -151,8 +151,60 @@ def test_zero_fills_a_bucket_no_larger_than_the_model() -> None:
     assert most("zero2", "gradients") < 2 * ALL + 4 * ALL
 
 
+def adapted(*frozen: int) -> Program:
+    """Unit 1 has adapters, of a thousandth of its size; of the parameters with these indices, none is trained."""
+    sizes = ((ROOT, None), (UNIT, 0), (UNIT - UNIT // 1000, 1), (UNIT // 1000, 1))
+    parameters = tuple(
+        Parameter(elements=elements, unit=unit, trained=index not in frozen)
+        for index, (elements, unit) in enumerate(sizes)
+    )
+    gradients = [index for index in (3, 2, 1, 0) if index not in frozen]
+    moments = [moment for moment in program().moments if moment.event not in ("gradient", "end")]
+    end = moments[-1].model_copy(update={"event": "end", "index": None})
+    made = [end.model_copy(update={"event": "gradient", "index": index}) for index in gradients]
+    return program().model_copy(update={"parameters": parameters, "moments": (*moments, *made, end)})
+
+
+def test_frozen_weights_are_held_without_state() -> None:
+    lean, trained = adapted(0, 1, 2), UNIT // 1000
+    held = {backend: [it.parts for it in holdings(cell(backend), lean)] for backend in ("ddp", "fsdp2", "zero2")}
+    for backend, weights, masters in (("ddp", 2 * ALL, 4), ("fsdp2", 4 * ALL // 2, 0), ("zero2", 2 * ALL, 4 // 2)):
+        shares = 1 if backend == "ddp" else 2
+        assert {parts["weights"] for parts in held[backend]} == {weights}
+        assert {parts.get("masters", 0) for parts in held[backend]} == {masters * trained}
+        assert {parts["moments"] for parts in held[backend]} == {8 * trained // shares}
+    assert max(parts.get("buckets", 0) for parts in held["zero2"]) == 2 * 1024 + 2 * trained  # made for what is trained
+
+
+def test_fsdp1_makes_gradients_of_what_is_frozen_in_a_flat_parameter_with_a_trained_one() -> None:
+    """Its views require gradients together, so it runs another step than the others, which is traced by itself."""
+    lean = adapted(0, 1, 2)
+    flat = adapted(0, 1).model_copy(update={"parameters": lean.parameters})  # unit 1 alone gets gradients
+    both = lean.model_copy(update={"flat": flat})
+    held = [it.parts for it in holdings(cell("fsdp"), flat)]
+    assert held[-1]["gradients"] == 4 * UNIT // 2
+    assert held[-1]["moments"] == 8 * UNIT // 1000  # the second half of the unit has all adapters
+    regime = forecast(cell("fsdp"), both).regime
+    assert (regime.trained_parameters, regime.gradient_parameters) == (UNIT // 1000, UNIT)
+    assert forecast(cell("fsdp"), both).lines == forecast(cell("fsdp"), flat).lines
+    assert forecast(cell("fsdp2"), both).lines == forecast(cell("fsdp2"), lean).lines
+
+
+def test_zero3_fetches_large_weights_into_one_buffer_and_frees_units_in_backward() -> None:
+    large = tuple(Parameter(elements=elements, unit=unit, trained=True) for elements, unit in ((10**6, 0), (10**6, 1)))
+    moments = tuple(moment for moment in program().moments if moment.event != "gradient")
+    held = list(holdings(cell("zero3"), program().model_copy(update={"parameters": large, "moments": moments})))
+    gathered = {
+        when: [it.parts.get("gathered", 0) for it in held if it.when == when] for when in ("forward", "backward")
+    }
+    assert max(gathered["forward"]) == 2 * (2 + 2) * 10**6  # with the buffer
+    assert max(gathered["backward"]) == 2 * 2 * 10**6
+    assert 2 * 10**6 in gathered["backward"]
+    assert most("zero3", "gathered") == 2 * ALL  # small weights are there before
+
+
 def test_only_gloo_copies_what_it_sends() -> None:
-    for backend in ("fsdp", "fsdp2", "zero2", "zero3"):
+    for backend in ("fsdp", "fsdp2", "zero2"):
         assert most(backend, "transport") == 0
         assert most(backend, "transport", device="cpu") > 0
 

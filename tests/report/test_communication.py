@@ -39,6 +39,19 @@ def test_zero3_frees_what_it_needs_again_only_after_the_reuse_distance() -> None
     assert gathered("zero3", 10**9, million) == 2 * (100 + 200 + 1400) * 10**6
 
 
+@pytest.mark.parametrize(
+    ("sharding", "parameters"),
+    [
+        ("FULL_SHARD", 100 + 200 + 2 * 700 + 300 + 100),  # each once more that backward passes
+        ("fully_shard", 100 + 200 + 2 * 700 + 300 + 2 * 100),
+        ("SHARD_GRAD_OP", 1000),
+        ("zero3", 1000),
+    ],
+)
+def test_backward_ends_before_a_frozen_tower(sharding: str, parameters: int) -> None:
+    assert gathered(sharding, 1000, UNITS, again={0: 500, 1: 300, 2: 100}) == parameters
+
+
 def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
     fields = {"sharding": sharding, "world_size": ranks, "parameters": 1000}
     return regime().model_copy(update=fields | changes)
@@ -59,6 +72,25 @@ def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
 )
 def test_payload(sharding: str, changes: dict[str, Any], payload: dict[str, float] | None) -> None:
     assert payload_bytes(world(sharding, **changes), UNITS, computed_in_bytes=2) == payload
+
+
+@pytest.mark.parametrize(
+    ("sharding", "changes", "payload"),
+    [
+        ("none", {}, {"all_reduce": 80}),
+        ("zero1", {}, {"all_reduce": 80, "all_gather": 80}),
+        ("FULL_SHARD", {"gradient_parameters": 700}, {"reduce_scatter": 1400, "all_gather": 2 * 2600}),
+        ("fully_shard", {}, {"reduce_scatter": 80, "all_gather": 2 * 3300}),
+        ("zero3", {}, {"reduce_scatter": 80, "all_gather": 2 * 1000}),
+        ("fully_shard", {"frozen_dtype": "uint8"}, None),
+    ],
+)
+def test_gradients_are_those_of_what_is_trained(
+    sharding: str, changes: dict[str, Any], payload: dict[str, float] | None
+) -> None:
+    """40 of 1000 parameters, in bf16. Sharded weights are gathered whether they are trained or not."""
+    regime = world(sharding, trained_parameters=40, **changes)
+    assert payload_bytes(regime, UNITS, computed_in_bytes=2) == payload
 
 
 def test_zero2_sends_three_volumes() -> None:

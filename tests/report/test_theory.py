@@ -81,6 +81,54 @@ def test_deepspeed_keeps_masters_of_fp32_weights_too() -> None:
     assert parts_of(found) == (32 * GB, 4 * GB, 0, 4 * GB, 8 * GB)
 
 
+FLAT, UNEVEN = {"gradient_parameters": 6 * GB, "trained_on_rank": GB}, {"trained_on_rank": GB // 2}
+
+
+@pytest.mark.parametrize(
+    ("sharding", "changes", "parts"),
+    [
+        ("none", {}, (16, 4, 4, 8, 16)),  # 2 P, 2 T, 2 T, 4 T, 8 T of P = 8 and T = 2 billion
+        ("zero1", {}, (16, 4, 0, 1, 2)),
+        ("zero2", {}, (16, 0.5, 0, 1, 2)),
+        ("zero3", {}, (2, 0.5, 0, 1, 2)),
+        ("FULL_SHARD", FLAT, (4, 3, 0, 0, 8)),  # gradients of whole flat parameters; one rank holds half of what trains
+        ("fully_shard", {}, (4, 1, 0, 0, 2)),
+        ("fully_shard", UNEVEN, (4, 1, 0, 0, 4)),
+        ("zero2", {"frozen_dtype": "uint8"}, (10, 0.5, 0, 1, 2)),  # a byte for each of 6 billion quantized weights
+        ("none", {"weights_dtype": "float32", "frozen_dtype": "bfloat16"}, (20, 8, 8, 0, 16)),
+    ],
+)
+def test_frozen_weights_have_no_state(sharding: str, changes: dict[str, Any], parts: tuple[float, ...]) -> None:
+    found = state(world(sharding, trained_parameters=2 * GB, **changes))
+    assert parts_of(found) == tuple(part * GB for part in parts)
+
+
+def test_the_optimizer_passes_only_what_is_trained() -> None:
+    regime = world("none", trained_parameters=2 * GB)
+    assert state(regime).stepped == 8 * GB  # masters
+    assert state(regime.model_copy(update={"weights_dtype": "float32"})).stepped == 8 * GB  # of 32 GB of weights
+
+
+def test_the_rank_that_holds_most_of_what_is_trained_is_shown() -> None:
+    """FSDP1 may cut flat parameters so that a rank has nothing to step."""
+    parts = {"trained_parameters": 100, "gradient_parameters": 600}
+    none, some = {"trained_on_rank": 0, "optimizer_dtype": None}, {"trained_on_rank": 100}
+    ranks = tuple(
+        one.model_copy(update={"regime": one.regime.model_copy(update={**parts, **here})})
+        for one, here in zip(ok(backend="fsdp").ranks, (none, some), strict=True)
+    )
+    table = theory_table(summarize([result(Ok(ranks=ranks), backend="fsdp")]))
+    assert table.rows[0][1:8] == ("1,000 (100 trained)", "1.95 KiB", "1.17 KiB", "0 B", "0 B", "800 B", "3.91 KiB")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16+float32", "int4"])
+def test_frozen_weights_of_unknown_size_have_no_theory(dtype: str) -> None:
+    ranks = tuple(
+        one.model_copy(update={"regime": one.regime.model_copy(update={"frozen_dtype": dtype})}) for one in ok().ranks
+    )
+    assert theory_table(summarize([result(Ok(ranks=ranks))])).rows == ()
+
+
 def test_a_peak_that_shrinks_as_the_batch_grows_says_nothing_of_the_state() -> None:
     results = [result(ok(memory=vram(peak, 60)), batch=batch) for batch, peak in ((1, 17.0), (2, 16.3))]
     (cell,) = summarize(results).cells
