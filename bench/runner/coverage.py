@@ -145,7 +145,7 @@ class Used:
             )
             raise RuntimeError(
                 f"DDP waits for the gradients of parameters that a step does not use: {', '.join(names) or 'n/a'}; set"
-                " train.find_unused_parameters=true, freeze them, or leave them out of the model"
+                f" train.find_unused_parameters=true, freeze them, or leave them out of the model\n{error}"
             ) from error
 
     def _may_run(self, ran: dict[nn.Module, int], module: nn.Module) -> bool:

@@ -43,7 +43,7 @@ def samples_of(cell: Cell, task: Workload) -> Samples:
     torch.manual_seed(cell.measure.seed)
     takes_seed = bool(inspect.signature(task.dataset).parameters)
     samples: Any = task.dataset(cell.measure.seed) if takes_seed else task.dataset()  # type: ignore[call-arg]
-    own = getattr(task, "collate", None) or getattr(samples, "collate_fn", None)
+    own = _unbound(getattr(task, "collate", None) or getattr(samples, "collate_fn", None))
     if isinstance(samples, DataLoader):
         own = None if own in (default_collate, default_convert) else own
         samples = samples.dataset
@@ -58,6 +58,15 @@ def samples_of(cell: Cell, task: Workload) -> Samples:
             "the workload's dataset is empty", allowed="at least one sample; they are repeated as needed"
         )
     return Samples(samples, own or stacked)
+
+
+def _unbound(collate: Any) -> Any:
+    """A function of the samples alone that stands in a class, where Python takes it for a method."""
+    try:
+        inspect.signature(collate).bind([])
+    except (TypeError, ValueError):
+        return getattr(collate, "__func__", collate)
+    return collate
 
 
 def stacked(samples: Sequence[Any]) -> Batch:

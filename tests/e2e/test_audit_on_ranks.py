@@ -101,7 +101,7 @@ def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None
     found = said(output)
     sharded = [says for label, says in found.items() if not label.startswith("ddp")]
     assert len(sharded) == 4
-    assert all("this does not matter here, but ddp needs find_unused_parameters on" in says for says in sharded)
+    assert all("they are not trained, and ddp needs find_unused_parameters on" in says for says in sharded)
     on_ddp = {label: says for label, says in found.items() if label.startswith("ddp")}
     assert len(on_ddp) == len(bench.results()) == 5
     for (label, says), result in zip(on_ddp.items(), bench.results(), strict=True):

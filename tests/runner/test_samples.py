@@ -89,6 +89,18 @@ def padded(samples: list[Any]) -> dict[str, Any]:
     }
 
 
+class Method:
+    def dataset(self) -> Any:
+        return LENGTHS
+
+    def collate(self, samples: list[Any]) -> dict[str, Any]:
+        return padded(samples)
+
+
+class Attribute(Method):
+    collate = padded
+
+
 class WithCollate(list[Any]):
     collate_fn = staticmethod(padded)
 
@@ -102,11 +114,13 @@ def batch_of(task: Any, batch: int = 2, **measure: Any) -> Any:
     "task",
     [
         SimpleNamespace(dataset=lambda: LENGTHS, collate=padded),
+        Method(),
+        Attribute(),
         SimpleNamespace(dataset=lambda: WithCollate(LENGTHS)),
         SimpleNamespace(dataset=lambda: DataLoader(LENGTHS, batch_size=1, collate_fn=padded)),  # type: ignore[arg-type]
         SimpleNamespace(dataset=lambda: WithCollate(LENGTHS), collate=padded),
     ],
-    ids=["method", "of samples", "loader", "both"],
+    ids=["function", "method", "attribute", "of samples", "loader", "both"],
 )
 @pytest.mark.parametrize("workers", [0, 1])
 def test_a_workload_may_collate_samples_of_many_lengths(task: Any, workers: int) -> None:
