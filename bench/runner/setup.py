@@ -103,8 +103,7 @@ def set_up(
     if check:
         check_same_build(model, undrawn)
     names = unit_names(model, workloads.load(cell.workload).units)
-    if family == "deepspeed":
-        check_broadcast(model)
+    check_layout(model, family)
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
         work = work_of(task)
@@ -162,24 +161,34 @@ def work_of(task: workloads.Workload) -> Work | None:
         ) from error
 
 
-def check_broadcast(model: nn.Module) -> None:
-    """DeepSpeed begins with a broadcast of each parameter's bytes, `param.data.view(torch.uint8)`.
+def check_layout(model: nn.Module, family: Family) -> None:
+    """Name a parameter that the backend cannot take. It is right elsewhere, so it is no mistake of the workload.
+
+    DeepSpeed begins with a broadcast of each parameter's bytes, `param.data.view(torch.uint8)`. fully_shard takes
+    contiguous parameters alone, and names none.
 
     Raises:
-        InputError: a parameter has no such view. It is right on other backends, so it is no mistake of the workload.
+        InputError: there is one.
     """
     for name, parameter in model.named_parameters():
-        try:
-            parameter.data.view(torch.uint8)
-        except RuntimeError as error:
-            shape = tuple(parameter.shape)
-            what = f"its shape {shape} is not contiguous" if shape else "it has no dimension"
-            raise InputError(
-                f"DeepSpeed cannot broadcast the parameter {name}: {what}",
-                fix="call `.contiguous()` on its values before they become an `nn.Parameter`"
-                if shape
-                else "give it one dimension, such as `nn.Parameter(torch.ones(1))`",
-            ) from error
+        shape = tuple(parameter.shape)
+        if family == "deepspeed" and not shape:
+            why = "has no dimension; give it one, such as `nn.Parameter(torch.ones(1))`"
+        elif not parameter.is_contiguous() and (
+            family == "fsdp2" or (family == "deepspeed" and not _has_bytes(parameter))
+        ):
+            why = f"is not contiguous, with the shape {shape}; call `.contiguous()` on its values before `nn.Parameter`"
+        else:
+            continue
+        raise InputError(f"{family} cannot take the parameter {name}: it {why}")
+
+
+def _has_bytes(parameter: nn.Parameter) -> bool:
+    try:
+        parameter.data.view(torch.uint8)
+    except RuntimeError:
+        return False
+    return True
 
 
 def _refuse_accumulation(accelerator: Accelerator) -> None:
