@@ -75,25 +75,29 @@ class Forward:
             case list() | tuple() if len(batch) > 1 and self._loss is not None:
                 inputs, target = batch[:-1], batch[-1]
                 if len(inputs) == 1 and isinstance(inputs[0], Mapping):
-                    return *self._named(inputs[0]), target
+                    return *self._named(inputs[0], for_loss=False), target
                 return list(inputs), {}, target
             case list() | tuple() if _holds_tensor(batch):
                 return list(batch), {}, batch
             case Mapping():
-                return *self._named(batch), batch
+                return *self._named(batch, for_loss=self._loss is not None), batch
         raise WorkloadError(
             f"a batch of the workload's dataset is a {type(batch).__name__} without a tensor",
             allowed="samples that are dicts or tuples with tensors, or tensors",
         )
 
-    def _named(self, batch: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-        """The arguments and the keywords of forward."""
+    def _named(self, batch: Mapping[str, Any], *, for_loss: bool) -> tuple[list[Any], dict[str, Any]]:
+        """The arguments and the keywords of forward.
+
+        Args:
+            for_loss: the loss gets the batch, too, and may use what forward does not take.
+        """
         names = self._names & batch.keys()
         if not names and (self._required or not self._takes_any):
             return [batch], {}
         if self._takes_any:
             return [], dict(batch)
-        if self._loss is None:
+        if not for_loss:
             self.dropped |= {key: _kind(batch[key]) for key in batch if key not in names | self.dropped.keys()}
         return [], {key: batch[key] for key in batch if key in names}
 

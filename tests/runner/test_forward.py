@@ -163,8 +163,10 @@ def test_a_pair_of_a_dict_and_a_target_gives_forward_the_dict() -> None:
         seen.append(target)
         return output.mean()
 
-    run(model, [({"x": x, "y": y}, y) for x, y in PAIRS], loss=loss)
+    forward = Forward(SimpleNamespace(loss=loss), model)  # type: ignore[arg-type]
+    forward(model, default_collate([({"x": x, "y": y, "z": y}, y) for x, y in PAIRS]))
     assert torch.equal(model.given[1], Y)
+    assert forward.dropped == {"z": "int64"}
     assert torch.equal(seen[0], Y)
 
 
