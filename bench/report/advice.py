@@ -17,7 +17,17 @@ from bench.statistics.verdict import EVEN, UNDECIDED
 from bench.units import percent
 
 CHOICES = frozenset(
-    {"backend", "attention", "grad_ckpt", "branch_sync", "compile", "weights", "fused", "foreach", "find_unused_parameters"}
+    {
+        "backend",
+        "attention",
+        "grad_ckpt",
+        "branch_sync",
+        "compile",
+        "weights",
+        "fused",
+        "foreach",
+        "find_unused_parameters",
+    }
     | {"reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm", "cpu_affinity"}
 )
 """Settings that are free to choose for a task, unless the matrix declares its own. All other settings belong to the

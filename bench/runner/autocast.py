@@ -18,19 +18,67 @@ from bench.records.base import Device
 
 _KEY = "AutocastIPU"
 _LOW = frozenset(
-    "_addmm_activation _convolution _native_multi_head_attention _scaled_dot_product_flash_attention"
-    " _thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d conv3d"
-    " conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution einsum gru_cell linalg_multi_dot"
-    " linalg_vecdot linear lstm_cell matmul mkldnn_rnn_layer mm mv prelu rnn_relu_cell rnn_tanh_cell"
-    " scaled_dot_product_attention".split()
+    [
+        "_addmm_activation",
+        "_convolution",
+        "_native_multi_head_attention",
+        "_scaled_dot_product_flash_attention",
+        "_thnn_fused_gru_cell",
+        "_thnn_fused_lstm_cell",
+        "addbmm",
+        "addmm",
+        "addmv",
+        "addr",
+        "baddbmm",
+        "bmm",
+        "chain_matmul",
+        "conv1d",
+        "conv2d",
+        "conv3d",
+        "conv_tbc",
+        "conv_transpose1d",
+        "conv_transpose2d",
+        "conv_transpose3d",
+        "convolution",
+        "einsum",
+        "gru_cell",
+        "linalg_multi_dot",
+        "linalg_vecdot",
+        "linear",
+        "lstm_cell",
+        "matmul",
+        "mkldnn_rnn_layer",
+        "mm",
+        "mv",
+        "prelu",
+        "rnn_relu_cell",
+        "rnn_tanh_cell",
+        "scaled_dot_product_attention",
+    ]
 )
 _WIDEST = frozenset(
-    "addcdiv addcmul atan2 bilinear cat cross dot grid_sampler index_copy index_put scatter_add stack tensordot"
-    " vdot".split()
+    [
+        "addcdiv",
+        "addcmul",
+        "atan2",
+        "bilinear",
+        "cat",
+        "cross",
+        "dot",
+        "grid_sampler",
+        "index_copy",
+        "index_put",
+        "scatter_add",
+        "stack",
+        "tensordot",
+        "vdot",
+    ]
 )
 _ON_CPU_TOO = frozenset({"grid_sampler"})
 """Of these, a CPU casts to fp32."""
-_OUTPUT = frozenset("cumprod cumsum linalg_matrix_norm linalg_vector_norm log_softmax prod softmax sum".split())
+_OUTPUT = frozenset(
+    ["cumprod", "cumsum", "linalg_matrix_norm", "linalg_vector_norm", "log_softmax", "prod", "softmax", "sum"]
+)
 """On CUDA, fp32 is the dtype of the output alone."""
 
 
@@ -68,7 +116,7 @@ def _cast_by(device: str) -> frozenset[str]:
 
 @cache
 def _register() -> list[Library]:
-    rest, kernels = Library("_", "IMPL"), Library("aten", "IMPL")  # noqa: TOR901
+    rest, kernels = Library("_", "IMPL"), Library("aten", "IMPL")
     rest.fallback(torch.library.fallthrough_kernel, _KEY)
     for name in _cast_by("cpu") | _cast_by("cuda"):
         packet, _, overload = name.partition(".")

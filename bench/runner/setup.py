@@ -90,9 +90,7 @@ def set_up(
     enter(Stage.JOIN)
     if cell.train.cpu_affinity:
         shim.bind_to_cores()
-    accelerator = shim.open(
-        family, find_unused_parameters=cell.train.find_unused_parameters, autocast=autocasts(cell)
-    )
+    accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters, autocast=autocasts(cell))
     _refuse_accumulation(accelerator)
     _keep_only_the_wrapper()
     # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.

@@ -27,6 +27,11 @@ def test_foreach_copies_the_masters() -> None:
     assert bytes_per_parameter(BACKENDS["ddp"], 8, foreach=True) == 26
 
 
+@pytest.mark.parametrize(("backend", "ranks", "held"), [("single", 1, 16), ("ddp", 8, 20), ("ddp", 1, 16)])
+def test_fp32_weights_are_their_own_masters(backend: str, ranks: int, held: float) -> None:
+    assert bytes_per_parameter(BACKENDS[backend], ranks, fp32_weights=True) == held
+
+
 def test_weights_that_stay_gathered_count_whole() -> None:
     assert bytes_per_parameter(BACKENDS["fsdp2"], 8, keeps_whole=True) == 4
 

@@ -82,6 +82,7 @@ def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[Key, Outcome]:
     matrix = bench.matrix(
         workload={"name": "sabotage:Sabotage"},
         matrix={},
+        train={"weights": "bf16"},
         include=[
             {"backend": own.get(backend, backend), "mixed_precision": precision, "sabotage": sabotage, "batch": 2}
             for precision, backend, sabotage in cells

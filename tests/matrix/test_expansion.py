@@ -44,6 +44,25 @@ def test_train_fields_may_be_axes() -> None:
     assert [p.cell.train.fused for p in plans] == [None, True]
 
 
+def test_weights_make_no_two_cells_that_do_the_same() -> None:
+    """FSDP and ZeRO hold weights in their own way, and in fp32 there is nothing to choose."""
+    plans = plans_of(matrix={"backend": ["ddp", "fsdp2"], "weights": ["fp32", "bf16"], "batch": [1]})
+    assert [(p.cell.backend, p.axes.get("weights")) for p in plans] == [
+        ("ddp", "fp32"),
+        ("ddp", "bf16"),
+        ("fsdp2", None),
+    ]
+    given = plans_of(matrix={"backend": ["ddp", "fsdp2"], "batch": [1]}, train={"weights": "bf16"})
+    assert [p.cell.id for p in given] == [plans[1].cell.id, plans[2].cell.id]
+    full = plans_of(matrix={"backend": ["ddp"], "mixed_precision": ["no"], "weights": ["fp32", "bf16"], "batch": [1]})
+    assert len(full) == 1
+
+
+def test_weights_are_fp32_by_default_as_accelerate_has_them() -> None:
+    (plan,) = plans_of(matrix={"backend": ["ddp"], "batch": [1]})
+    assert plan.cell.train.weights == "fp32"
+
+
 def test_options_hold_every_field_of_the_workload() -> None:
     (plan,) = plans_of(matrix={"backend": ["ddp"], "layers": [[3, 4]], "batch": [1]})
     expected = {"num_cams": 1, "attention": "sdpa", "grad_ckpt": False, "width": 8, "scale": 1.0, "layers": [3, 4]}

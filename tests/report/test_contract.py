@@ -45,6 +45,23 @@ def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) 
     assert field in found.refused[0].fields
 
 
+def test_weights_are_held_where_both_sides_have_them() -> None:
+    fp32 = cell().train.model_copy(update={"weights": "fp32"})
+    ddp, cast, fsdp = (
+        result(backend="ddp", train=fp32),
+        result(backend="ddp"),
+        result(ok(backend="fsdp"), backend="fsdp"),
+    )
+    assert unlike_fields(contract_of(ddp), contract_of(cast), but="backend") == ("weights",)
+    assert len(compare_axis(summarize([ddp, cast]), "weights").speed_ups) == 2
+    for one in (ddp, cast):
+        assert unlike_fields(contract_of(one), contract_of(fsdp), but="backend") == ()
+        summary = summarize([one, fsdp])
+        assert len(compare_axis(summary).speed_ups) == 2
+        assert "weights" not in summary.columns
+    assert "weights" in summarize([ddp, cast, fsdp]).columns
+
+
 def test_what_the_kernel_keeps_of_the_memory_is_no_other_machine() -> None:
     updated = with_hardware(memory_bytes=int(15.6 * 2**30))
     summary = summarize([result(), result(ok(backend="fsdp"), backend="fsdp", machine=updated)])

@@ -38,6 +38,12 @@ def test_with_hybrid_sharding_fewer_ranks_share_a_model() -> None:
     assert state(world("fully_shard", 8, **hybrid)) == state(world("fully_shard", 4))
 
 
+@pytest.mark.parametrize(("ranks", "bytes_each"), [(1, 16), (8, 20)])
+def test_under_autocast_the_weights_are_the_masters(ranks: int, bytes_each: int) -> None:
+    found = state(world("none", ranks, GB, weights_dtype="float32", reduction_dtype="float32"))
+    assert (found.total, found.masters) == (bytes_each * GB, 0)
+
+
 def test_ddp_keeps_one_more_copy_of_its_gradients() -> None:
     assert state(world("none")).buckets == state(world("none")).gradients == 16 * GB
     assert state(world("none", ranks=1)).buckets == 0  # one process has no DDP

@@ -10,7 +10,7 @@ from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
 from bench import workloads
-from bench.records.cell import Cell, Measure
+from bench.records.cell import Cell, Measure, Train
 from bench.records.program import Program
 from bench.runner.program import Live, trace
 
@@ -29,11 +29,16 @@ def peak(program: Program, index: int = 0) -> int:
     return max(moment.peak_bytes[index] for moment in program.moments)
 
 
+def autocast(cell: Cell) -> Cell:
+    return cell.model_copy(update={"train": Train(weights="fp32")})
+
+
 def real_peak(cell: Cell, batch: int) -> int:
     """The same accounting of a step that really computes."""
+    low = cell.train.weights == "bf16"
     kind = workloads.load(cell.workload)
     task = kind.create(kind.Config.model_validate(cell.options))
-    model = task.build().to(torch.bfloat16).train()
+    model = task.build().to(torch.bfloat16 if low else torch.float32).train()
     samples = task.dataset(1)
     inputs = default_collate([samples[index] for index in range(batch)])
     live = Live("cpu", [*model.parameters(), *model.buffers(), *tree_leaves(inputs)])
@@ -43,7 +48,9 @@ def real_peak(cell: Cell, batch: int) -> int:
     ]
     gc.collect()
     with live:
-        torch.autograd.backward(model(inputs)["loss"])
+        with torch.autocast("cpu", torch.bfloat16, enabled=not low):
+            loss = model(inputs)["loss"]
+        torch.autograd.backward(loss)
     assert len(hooks) == len(list(model.parameters()))
     return live.peak
 
@@ -53,6 +60,16 @@ def real_peak(cell: Cell, batch: int) -> int:
 def test_on_meta_a_step_keeps_what_it_keeps_with_numbers(attention: str, grad_ckpt: bool) -> None:
     cell = cell_of(attention=attention, grad_ckpt=grad_ckpt)
     assert peak(trace(cell, "cpu", (4, 8))) == pytest.approx(real_peak(cell, 4), rel=0.005)
+
+
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("grad_ckpt", [False, True])
+def test_under_autocast_the_copies_of_weights_count(attention: str, grad_ckpt: bool) -> None:
+    cell = autocast(cell_of(attention=attention, grad_ckpt=grad_ckpt))
+    program = trace(cell, "cpu", (4, 8))
+    assert program.weights_bytes == 4
+    assert peak(program) == pytest.approx(real_peak(cell, 4), rel=0.01)
+    assert max(program.flops, key=lambda name: program.flops[name]) == "bfloat16"
 
 
 def test_memory_is_a_straight_line_over_the_batch() -> None:
