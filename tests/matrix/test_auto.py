@@ -22,10 +22,14 @@ def gpus(devices: int, gib: int) -> Hardware:
         ("backend: [fsdp2, zero3]", 8, 23, "pi07"),
         ("backend: zero1", 8, 23, "small"),
         ("backend: [fsdp, ddp]", 8, 79, "small"),  # the same preset for all backends
-        ("backend: ddp", 2, 160, "pi07"),
-        ("backend: ddp", 2, 150, "small"),
-        ("backend: ddp, foreach: [true]", 2, 160, "small"),
-        ("backend: single", 1, 139, "pi07"),
+        ("backend: ddp, weights: bf16", 2, 160, "pi07"),
+        ("backend: ddp, weights: [bf16, fp32]", 2, 150, "small"),
+        ("backend: ddp, weights: bf16, foreach: [true]", 2, 160, "small"),
+        ("backend: single, weights: bf16", 1, 139, "pi07"),
+        ("backend: ddp", 2, 139, "pi07"),  # fp32 weights need no masters
+        ("backend: ddp", 2, 136, "small"),
+        ("backend: single", 1, 112, "pi07"),
+        ("backend: single", 1, 109, "small"),
     ],
 )
 def test_the_largest_preset_that_every_backend_can_hold(
