@@ -22,6 +22,7 @@ class Pi07:
     # Small, so that a batch search reaches the limit in seconds.
     cpu_memory_limits: ClassVar[Mapping[str, int]] = {"tiny": 320 * 2**20}
     cast_inputs: ClassVar[bool] = False  # the policy keeps its targets in fp32
+    equal_samples: ClassVar[bool] = True
     units: ClassVar[tuple[str, ...]] = ("InterleavedLayer", "VisionLayer", "PatchEmbedding")
 
     def __init__(self, config: Pi07Config) -> None:

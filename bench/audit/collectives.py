@@ -1,4 +1,4 @@
-"""`bench audit collectives`: whether all ranks issue the same collectives, and from where.
+"""`bench audit collectives`: whether all ranks issue the same collectives, for the same modules, and from where.
 
 Ranks that issue different collectives wait for each other forever, or exchange wrong data. On gloo, an audit shows
 this in seconds. Point-to-point operations (send, recv) are ignored: ranks may differ in them.
@@ -6,15 +6,37 @@ this in seconds. Point-to-point operations (send, recv) are ignored: ranks may d
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from itertools import zip_longest
 from typing import Literal
 
 from bench.audit import unfinished_in_words
 from bench.diagnosis.collectives import Difference, first_difference
-from bench.diagnosis.hang import differ, ranks_in_words
+from bench.diagnosis.hang import differ, grouped, ranks_in_words
 from bench.records.base import Frozen
 from bench.records.hang import Collective
 from bench.records.outcome import Failed, Hang, Oom
+
+
+Purpose = Literal["forward", "backward", "gradient"]
+"""Why a rank communicates for a module or a parameter: to gather its weights, or to reduce its gradient."""
+_VERBS: dict[Purpose, str] = {
+    "forward": "gathers {} for its forward",
+    "backward": "gathers {} for its backward",
+    "gradient": "reduces the gradient of {}",
+}
+
+
+class Use(Frozen):
+    """One use of a module or a parameter for which the backend communicates."""
+
+    step: int
+    purpose: Purpose
+    name: str
+    """Qualified, in the workload's model."""
+
+    def __str__(self) -> str:
+        return _VERBS[self.purpose].format(self.name)
 
 
 class Issued(Frozen):
@@ -24,6 +46,8 @@ class Issued(Frozen):
     collectives: tuple[Collective, ...]
     failed_in: str | None = None
     """Where a step raised an exception, if one did."""
+    uses: tuple[Use, ...] = ()
+    """What they were for, in order; empty where the backend's collectives do not depend on it."""
 
 
 class SiteCount(Frozen):
@@ -61,26 +85,47 @@ def _judge(
     issued: Sequence[Issued], world_size: int, ended: Oom | Hang | Failed | None
 ) -> tuple[Literal["SAME", "DIFFERENT", "NOT SEEN"], str]:
     record = {one.rank: one.collectives for one in issued}
+    parted = _parted({one.rank: one.uses for one in issued}, whole=ended is None)
     difference = first_difference(record) if len(record) > 1 else None
+    found = ""
     if difference is not None and not _stopped_early(difference, ended):
         failed_in = {one.rank: one.failed_in for one in issued if one.failed_in}
-        return "DIFFERENT", f"ranks issue different collectives: {'; '.join(differ(difference, failed_in))}"
-    if refused := _refused(issued, ended):
-        return "DIFFERENT", f"ranks issue different collectives: {refused}"
+        found = "; ".join(differ(difference, failed_in))
+    elif refused := _refused(issued, ended):
+        found = refused
+    if found:
+        return "DIFFERENT", f"ranks issue different collectives: {'; '.join(filter(None, [found, parted]))}"
+    if parted:
+        return "DIFFERENT", f"ranks issue equal collectives for different modules, and mix these: {parted}"
     if ended is not None:
         return "NOT SEEN", f"the steps did not finish: {unfinished_in_words(ended)}"
     if len(record) < world_size:
         missing = sorted(set(range(world_size)) - set(record))
         return "NOT SEEN", f"{ranks_in_words(missing)} left no record"
-    return _alike(len(issued[0].collectives), world_size)
+    return _alike(len(issued[0].collectives), world_size, by_name=bool(issued[0].uses))
 
 
-def _alike(total: int, world_size: int) -> tuple[Literal["SAME", "NOT SEEN"], str]:
+def _parted(uses: Mapping[int, Sequence[Use]], *, whole: bool) -> str:
+    """The first place where ranks use different modules or parameters, in words; empty where they never do.
+
+    Args:
+        whole: every rank finished; otherwise one may have used less only because it stopped earlier.
+    """
+    for used in zip_longest(*uses.values()) if whole else zip(*uses.values(), strict=False):
+        if len(set(used)) > 1:
+            step = min(use.step for use in used if use is not None)
+            here = {rank: str(use or "needs nothing more") for rank, use in zip(uses, used, strict=True)}
+            return "; ".join([f"in step {step}", *grouped(here)])
+    return ""
+
+
+def _alike(total: int, world_size: int, *, by_name: bool) -> tuple[Literal["SAME", "NOT SEEN"], str]:
     if world_size == 1:
         return "SAME", f"one rank, {total} collectives: nothing to compare"
     if not total:
         return "NOT SEEN", "torch's flight recorder recorded no collective of this process group"
-    return "SAME", f"all {world_size} ranks issue the same {total} collectives"
+    named = ", for the same modules" if by_name else ""
+    return "SAME", f"all {world_size} ranks issue the same {total} collectives{named}"
 
 
 def _stopped_early(difference: Difference, ended: Oom | Hang | Failed | None) -> bool:

@@ -33,6 +33,22 @@ MatrixArgument = Annotated[
     Path | None,
     typer.Argument(metavar="MATRIX", help="The matrix file whose cells to audit. Without one, the bundled policy."),
 ]
+Steps = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="COUNT",
+        help="Steps, or batches, to look at: what a model does may depend on the samples.  [default: measure.steps]",
+    ),
+]
+Batch = Annotated[
+    int | None,
+    typer.Option(
+        min=1,
+        metavar="COUNT",
+        help="Samples per rank.  [default: the cell's fastest stored batch, else the smallest of the matrix, else 1]",
+    ),
+]
 
 
 @audit.command()
@@ -42,8 +58,8 @@ def collectives(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Training steps to watch.")] = 5,
-    batch: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Samples per rank and step.")] = 1,
+    steps: Steps = None,
+    batch: Batch = None,
     out: selection.Out = None,
 ) -> None:
     """Check that all ranks issue the same collectives.
@@ -53,11 +69,12 @@ def collectives(
     from bench.audit import collectives as judging
     from bench.report.tables import audits
     from bench.store.spool import read_audits
+    from bench.units import counted
 
     def judge(_: "Sweep", plan: "CellPlan", done: "Audited") -> Finding:
         issued = read_audits(done.folder, plan.cell.num_processes, judging.Issued)
         verdict = judging.judge(issued, plan.cell.num_processes, done.ended)
-        says = f"{verdict.word}, {verdict.says}"
+        says = f"{verdict.word}, {verdict.says} (batch {done.batch_per_rank}, {counted(done.steps, 'step')})"
         return Finding(verdict.word == "SAME", says, [audits.collectives(done.label, verdict)])
 
     options = Options(matrix, overrides, backend, axis, select, steps, batch, out)
@@ -71,15 +88,8 @@ def dataloader(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Batches to time on each rank.")] = 50,
-    batch: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="COUNT",
-            help="Samples per rank.  [default: the cell's fastest stored batch, else the smallest of the matrix]",
-        ),
-    ] = None,
+    steps: Steps = None,
+    batch: Batch = None,
     out: selection.Out = None,
 ) -> None:
     """Check that the data loader keeps up with training.
@@ -116,10 +126,8 @@ def params(
     backend: selection.Backend = None,
     axis: selection.Axis = None,
     select: selection.Select = None,
-    steps: Annotated[
-        int, typer.Option(min=1, metavar="COUNT", help="Batches to look at: a branch may depend on the samples.")
-    ] = 10,
-    batch: Annotated[int, typer.Option(min=1, metavar="COUNT", help="Samples per batch.")] = 1,
+    steps: Steps = None,
+    batch: Batch = None,
     zero_grad: Annotated[bool, typer.Option("--zero-grad", help="Also list gradients that are exactly zero.")] = False,
     out: selection.Out = None,
 ) -> None:
@@ -153,7 +161,8 @@ class Options(NamedTuple):
     backend: str | None
     axis: list[str] | None
     select: list[str] | None
-    steps: int
+    steps: int | None
+    """None: as many as the cell measures."""
     batch: int | None
     """None: the batch at which the cell was trained."""
     out: Path | None
@@ -210,7 +219,7 @@ def _audit_cells(
         progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=str(folder), notes=matrix.notes)
         for plan in plans:
             batch = options.batch or batch_to_audit(sweep.store.of_cell(plan.cell), plan.batches)
-            audited = audit_cell(sweep, plan, kind, batch, options.steps)
+            audited = audit_cell(sweep, plan, kind, batch, options.steps or plan.cell.measure.steps)
             finding = findings[audited.label] = judge(sweep, plan, audited)
             progress.audited(audited.label, finding.good, finding.says)
     return findings, folder

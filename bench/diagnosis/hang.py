@@ -15,7 +15,7 @@ def explain(ranks: Sequence[Stuck], world_size: int, measured: Sequence[int] = (
     silent = sorted(set(range(world_size)) - {one.rank for one in ranks} - set(measured))
     difference = first_difference({one.rank: one.collectives for one in ranks}) if len(ranks) > 1 else None
     parts = differ(difference) if difference is not None and None not in difference.issued.values() else []
-    parts += _grouped({one.rank: _position(one) for one in ranks})
+    parts += grouped({one.rank: _position(one) for one in ranks})
     if measured:
         parts.append(f"{ranks_in_words(sorted(measured))} had finished")
     if silent:
@@ -30,7 +30,7 @@ def differ(difference: Difference, failed_in: Mapping[int, str] | None = None) -
         failed_in: by rank, the place where it raised. A collective that was refused is not in its recorder.
     """
     places = failed_in or {}
-    issued = _grouped(
+    issued = grouped(
         {
             rank: f"issued {one}"
             if one
@@ -53,7 +53,7 @@ def _position(one: Stuck) -> str:
     return f"waits at collective {one.waits_at.number}, {one.waits_at}"
 
 
-def _grouped(words: Mapping[int, str]) -> list[str]:
+def grouped(words: Mapping[int, str]) -> list[str]:
     """One phrase for all ranks with the same words."""
     ranks: dict[str, list[int]] = {}
     for rank in sorted(words):

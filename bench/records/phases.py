@@ -23,6 +23,8 @@ class Stage(StrEnum):
     WARMUP = "warmup"
     MEASURE = "measure"
     """The throughput window."""
+    LARGEST = "largest"
+    """A step with the largest samples, where samples differ in size."""
     PHASES = "phases"
     """The phase window."""
     CHECKPOINT = "checkpoint"

@@ -43,6 +43,23 @@ class Memory(Frozen):
         return self.peak_reserved_bytes + (self.overhead_bytes or 0)
 
 
+class SampleSizes(Frozen):
+    """How many values, in all their tensors, samples and batches hold. Where samples differ in size, a step with the
+    largest ones follows the throughput window, and memory peaks include it."""
+
+    samples: AtLeastOne
+    """In the data set."""
+    scanned: AtLeastOne
+    """Of these, looked at within some seconds."""
+    smallest: Count
+    largest: Count
+    """Values of a sample."""
+    largest_batch: Count | None = None
+    """Values of the batch of the largest samples; null if all samples have one shape."""
+    largest_measured_batch: Count | None = None
+    """Most values of a batch in the throughput window; null in the same case."""
+
+
 class Traffic(Frozen):
     """The collectives of one kind that one rank issued in one step, from torch's flight recorder."""
 
@@ -199,6 +216,8 @@ class RankOk(Frozen):
     coverage: Coverage | None = None
     """null: from before bench stored it."""
     work: Work | None = None
+    sizes: SampleSizes | None = None
+    """null if the workload says that its samples have one size, or from before bench stored this."""
     compilation: Compilation | None = None
     """null if nothing is compiled."""
     checkpoint: Checkpoint | None = None

@@ -9,7 +9,7 @@ from bench.records.account import Account
 from bench.records.outcome import Result
 from bench.records.phases import Stage
 
-MEASURED = (Stage.MEASURE, Stage.PHASES)
+MEASURED = (Stage.MEASURE, Stage.LARGEST, Stage.PHASES)
 """The parts that are measured steps: the throughput window and the phase window."""
 
 

@@ -17,13 +17,14 @@ from bench.machine import disk
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
-from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked
+from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked, SampleSizes
 from bench.runner import audits, checkpoint, log, oom, recorder, regime, tensors
 from bench.runner.compiled import compilation
 from bench.runner.computed import Computed, watching
 from bench.runner.device import SHIMS, Shim
-from bench.runner.forward import METRICS
+from bench.runner.forward import METRICS, Batch
 from bench.runner.heartbeat import pulse
+from bench.runner.largest_samples import values_in
 from bench.runner.preload import build_extensions, preload
 from bench.runner.setup import Job, set_up
 from bench.runner.steps import Batches, Window, no_lap, phase_window, step, throughput_window
@@ -120,7 +121,9 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     compiled = compilation() if attempt.cell.train.compile != "none" else None
     here.device.reset_peaks()
     measure_start = time.perf_counter()
-    throughput = throughput_window(job, batches, measure.steps, here.device, here.beat, Stage.MEASURE)
+    seen = Seen(batches) if job.largest else batches
+    throughput = throughput_window(job, seen, measure.steps, here.device, here.beat, Stage.MEASURE)
+    sizes = _step_on_largest(attempt, job, seen, here)
     memory = here.device.memory(job.capacity_bytes)
     phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
     if compiled:
@@ -156,10 +159,43 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
         regathered=job.units.parameters_regathered() if job.units else None,
         coverage=coverage,
         work=job.work,
+        sizes=sizes,
         compilation=compiled,
         checkpoint=saved,
         traffic=recorder.traffic(phases.last_step_collectives),
     )
+
+
+class Seen:
+    """Batches, and the most values that one of them held."""
+
+    def __init__(self, batches: Batches) -> None:
+        self._batches, self.most_values = batches, 0
+
+    def __iter__(self) -> "Seen":
+        return self
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches)
+        self.most_values = max(self.most_values, values_in(batch))
+        return batch
+
+
+def _step_on_largest(attempt: Attempt, job: Job, measured: Batches, here: Here) -> SampleSizes | None:
+    """Where samples differ in size, one step on a batch of the largest, for the memory peaks: a later step of a
+    training takes such samples, too."""
+    if job.sizes is None:
+        return None
+    sizes = SampleSizes(
+        samples=job.sizes.samples, scanned=job.sizes.scanned, smallest=job.sizes.smallest, largest=job.sizes.largest
+    )
+    if job.largest is None or not isinstance(measured, Seen):
+        return sizes
+    here.beat(Stage.LARGEST)
+    batch = Seen(iter(job.largest(attempt.batch_per_rank)))
+    step(job, batch, no_lap)
+    here.device.synchronize()
+    return sizes.model_copy(update={"largest_batch": batch.most_values, "largest_measured_batch": measured.most_values})
 
 
 def _counts(attempt: Attempt, device: Device) -> bool:

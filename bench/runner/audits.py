@@ -20,6 +20,7 @@ from bench.records.phases import Stage
 from bench.runner import recorder
 from bench.runner.device import Shim
 from bench.runner.forward import Forward
+from bench.runner.order import Order, watched
 from bench.runner.samples import loader_of, samples_of
 from bench.runner.setup import build, set_up, task_of
 from bench.runner.steps import no_lap, step
@@ -40,19 +41,22 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
         levels: Any = dist
         levels.set_debug_level(levels.DebugLevel.DETAIL)
     failed_in: str | None = None
+    used = Order()
     try:
         job = set_up(audit.cell, device, audit.batch_per_rank)
         batches = iter(job.loader(audit.batch_per_rank))
-        for index in range(audit.steps):
-            beat(Stage.AUDIT, index, audit.steps)
-            step(job, batches, no_lap)
-            device.synchronize()  # ranks whose collectives differ then wait here, with their index
+        with watched(job, used):
+            for index in range(audit.steps):
+                beat(Stage.AUDIT, index, audit.steps)
+                used.next_step()
+                step(job, batches, no_lap)
+                device.synchronize()  # ranks whose collectives differ then wait here, with their index
     except BaseException as error:
         # The recorder does not hold a refused collective.
         failed_in = recorder.site_of(error)
         raise
     finally:
-        issued = Issued(rank=rank, collectives=recorder.collectives(), failed_in=failed_in)
+        issued = Issued(rank=rank, collectives=recorder.collectives(), failed_in=failed_in, uses=tuple(used.uses))
         spool.write(spool.audit_file(out, rank), issued)
 
 

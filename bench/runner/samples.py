@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
-from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, default_collate, default_convert
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, Subset, default_collate, default_convert
 from torch.utils.data._utils.collate import collate, default_collate_fn_map
 
 from bench import processes
@@ -198,6 +198,15 @@ def loader_of(
     )
     prepared: Iterable[Batch] = accelerator.prepare_data_loader(plain, device_placement=None if on_device else False)
     return _Raising(prepared)
+
+
+def largest_of(
+    cell: Cell, samples: Samples, accelerator: Accelerator, indices: Sequence[int], batch_per_rank: int
+) -> Iterable[Batch]:
+    """Batches of the samples at ``indices``, the same on every rank, without processes that prepare them."""
+    here = cell.model_copy(update={"measure": cell.measure.model_copy(update={"dataloader_workers": 0})})
+    repeated = list(itertools.islice(itertools.cycle(indices), batch_per_rank))
+    return loader_of(here, samples._replace(dataset=Subset(samples.dataset, repeated)), accelerator, batch_per_rank)
 
 
 def _end_with_rank(_worker: int) -> None:

@@ -25,10 +25,11 @@ from bench.runner.coverage import Used
 from bench.runner.device import Shim
 from bench.runner.forward import Batch, Forward
 from bench.runner.groups import shareable
+from bench.runner.largest_samples import Sizes, sizes_of
 from bench.runner.master_weights import MasterWeights
 from bench.runner.optimizers import optimizer_of
 from bench.runner.same_build import check_same_build
-from bench.runner.samples import loader_of, samples_of
+from bench.runner.samples import largest_of, loader_of, samples_of
 from bench.runner.unit_names import unit_names
 from bench.runner.units import Units
 from bench.runner.weights import Undrawn
@@ -47,6 +48,10 @@ class Job:
     scheduler: Any
     loader: Callable[[int], Iterable[Batch]]
     """This rank's batches of so many samples, prepared. Every call starts at the first sample."""
+    sizes: Sizes | None
+    """Of the samples; None if the workload says that all have one."""
+    largest: Callable[[int], Iterable[Batch]] | None
+    """Batches of so many of the largest samples; None if all have one size."""
     masters: MasterWeights | None
     max_grad_norm: float
     family: Family
@@ -107,6 +112,7 @@ def set_up(
         work = work_of(task)
     with tensors.uncounted():
         samples = samples_of(cell, task)
+        sizes = None if getattr(task, "equal_samples", False) else sizes_of(samples.dataset, accelerator)
     forward = Forward(task, model, accelerator.device)
     used = Used(model)
     units = Units(model, names) if cell.train.compile == "none" else None
@@ -127,6 +133,8 @@ def set_up(
         optimizer=prepared.optimizer,
         scheduler=prepared.scheduler,
         loader=partial(loader_of, cell, samples, accelerator),
+        sizes=sizes,
+        largest=partial(largest_of, cell, samples, accelerator, sizes.indices) if sizes and sizes.indices else None,
         masters=prepared.masters,
         max_grad_norm=cell.train.max_grad_norm,
         family=family,

@@ -65,10 +65,12 @@ def next_step(
     final = certificate != "contradicted"
     measured = final and any(point.rate for point in batches.points.values())
     attempt = further(batches, goal, full_only=sorted_evidence.full_only) if measured else None
-    return attempt or _verdict(bracket, certificate, choose(batches, final=final), goal)
+    return attempt or _verdict(bracket, certificate, choose(batches, final=final), goal, sorted_evidence.seen)
 
 
-def _verdict(bracket: Bracket, certificate: Certificate, answers: Answers, goal: Goal) -> Verdict:
+def _verdict(
+    bracket: Bracket, certificate: Certificate, answers: Answers, goal: Goal, seen: Sequence[Observation]
+) -> Verdict:
     return Verdict(
         max_batch_per_rank=bracket.fits or None,
         certificate=certificate,
@@ -80,7 +82,13 @@ def _verdict(bracket: Bracket, certificate: Certificate, answers: Answers, goal:
         thrashing=answers.thrashing,
         peak_spread=answers.peak_spread,
         why="; ".join(
-            part for part in (_max_in_words(bracket, certificate, goal), *_answers_in_words(answers, goal)) if part
+            part
+            for part in (
+                _max_in_words(bracket, certificate, goal),
+                *_answers_in_words(answers, goal),
+                *_samples_in_words(seen, answers.safe or answers.best),
+            )
+            if part
         ),
     )
 
@@ -122,6 +130,25 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
     if thrashing:
         listed = ", ".join(map(str, thrashing))
         yield f"{listed} fits but thrashes" if len(thrashing) == 1 else f"{listed} fit but thrash"
+
+
+def _samples_in_words(seen: Sequence[Observation], answer: Answer | None) -> Iterator[str]:
+    """What the answer's memory was seen with, where samples differ in size, and what was not looked at."""
+    of_answer = [o for o in seen if answer and o.batch == answer.batch and o.sizes and o.outcome == "ok"]
+    if not of_answer or (sizes := of_answer[-1].sizes) is None:
+        return
+    alike = sizes.largest_batch is None
+    if not alike:
+        yield (
+            f"samples hold {sizes.smallest:,} to {sizes.largest:,} values: a batch of the largest, {sizes.largest_batch:,}"
+            f" values, fits; in {counted(of_answer[-1].steps or 0, 'measured step')}, batches held up to"
+            f" {sizes.largest_measured_batch:,}"
+        )
+    if sizes.scanned < sizes.samples:
+        yield (
+            f"bench looked at {sizes.scanned:,} of {sizes.samples:,} samples{', all of one size' if alike else ''}:"
+            " with larger ones, the batch may not fit"
+        )
 
 
 def _within_noise(answer: Answer) -> str:

@@ -5,6 +5,7 @@ from statistics import fmean
 from typing import Literal, NamedTuple
 
 from bench.records.base import Frozen
+from bench.records.rank_outcome import SampleSizes
 from bench.records.verdict import Goal, Verdict
 from bench.statistics.intervals import block_means, standard_error
 
@@ -30,6 +31,10 @@ class Observation(Frozen):
     """Times that the caching allocator had to free its cached blocks and retry an allocation."""
     full: bool = False
     """Measured at the full step count."""
+    sizes: SampleSizes | None = None
+    """Of the samples, where bench looked at them."""
+    steps: int | None = None
+    """Measured, with these samples."""
 
     @property
     def peak(self) -> float | None:

@@ -18,6 +18,7 @@ class Audited:
     label: str
     folder: Path
     batch_per_rank: int
+    steps: int
     ended: Oom | Hang | Failed | None
     """The outcome, if a rank could not finish its part."""
 
@@ -33,7 +34,7 @@ def audit(sweep: Sweep, plan: CellPlan, kind: AuditKind, batch_per_rank: int, st
     if not all(isinstance(rank, RankAudited) for rank in launched.ranks) or len(launched.ranks) < cell.num_processes:
         outcome = outcome_of(launched, cell, sweep.machine.hardware)
     assert not isinstance(outcome, Ok | Reported | Scripted | Skipped)
-    return Audited(label=plan.label, folder=folder, batch_per_rank=batch_per_rank, ended=outcome)
+    return Audited(label=plan.label, folder=folder, batch_per_rank=batch_per_rank, steps=steps, ended=outcome)
 
 
 def _unlimited(cell: Cell) -> Cell:

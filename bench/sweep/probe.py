@@ -195,7 +195,7 @@ def observation(result: Result) -> Observation | None:
             fresh=True,
             full=not attempt.short,
             error=rate_error(max(outcome.ranks, key=_step_s).step_times_s),
-        )
+        ).model_copy(update={"sizes": outcome.ranks[0].sizes, "steps": len(outcome.ranks[0].step_times_s)})
     if isinstance(outcome, Oom):
         hardware = result.machine.hardware
         assert isinstance(hardware, Hardware)  # bench ran it

@@ -52,6 +52,9 @@ class Workload(Protocol):
     Without it counts a ``collate_fn`` of the samples that ``dataset`` returns, else torch's ``default_collate``."""
     cast_inputs: ClassVar[bool]
     """Optional: False if ``forward`` itself casts samples to the dtype of the weights. By default bench does."""
+    equal_samples: ClassVar[bool]
+    """Optional: True if all samples have the same shapes. By default bench looks at them, for a fraction of a second,
+    because the largest ones decide whether a batch fits."""
     flops_per_sample: Callable[[], Flops | None]
     """Optional: from it the report computes MFU, HFU and the recomputed share. None: not known."""
     tokens_per_sample: Callable[[], int | None]

@@ -41,6 +41,40 @@ def test_collectives_part_where_each_rank_decides_for_itself(bench: Bench, backe
     bench.assert_gone()
 
 
+def test_equal_collectives_for_different_experts_are_found_by_their_names(bench: Bench) -> None:
+    """The batches and steps are the matrix's. DDP, and FSDP1 in its units, reduce all experts, whichever were used."""
+    matrix = bench.matrix(
+        workload={"name": "routed:Routed"},
+        matrix={"backend": ["ddp", "fsdp2", "zero2", "zero3"], "route": ["together", "apart"], "batch": 1},
+        include=[{"backend": backend, "route": "turned", "batch": 2} for backend in ("ddp", "fsdp2", "zero1", "zero2")],
+        measure={"steps": 2},
+        train={"find_unused_parameters": True},
+    )
+    found = said(bench("audit", "collectives", matrix, "--out", str(bench.folder / "run"), expect=1))
+    assert len(found) == 12
+    gathers, reduces = "gathers layer.experts.{} for its forward", "reduces the gradient of layer.experts.{}.inner.bias"
+    for label, says in found.items():
+        backend, _, route = label.partition(" route=")
+        batch = 2 if route == "turned" else 1
+        assert f"(batch {batch}, 2 steps)" in says
+        if route == "together" or backend in ("ddp", "zero1"):  # which sorts what it reduces
+            assert says.startswith("SAME, all 2 ranks"), label
+            continue
+        assert says.startswith("DIFFERENT, "), label
+        named = gathers if backend in ("fsdp2", "zero3") else reduces
+        first, other = (1, 0) if backend == "zero2" and route == "turned" else (0, 1)  # backward turns the order
+        assert f"in step 0; rank 0 {named.format(first)}" in says, label
+        assert f"rank 1 {named.format(other)}" in says, label
+    matrix = bench.matrix(
+        workload={"name": "routed:RoutedLayers"},
+        matrix={"backend": ["fsdp", "fsdp2"], "route": "apart", "batch": 1},
+        measure={"steps": 2},
+    )
+    fsdp, fsdp2 = said(bench("audit", "collectives", matrix, "--out", str(bench.folder / "units"), expect=1)).values()
+    assert fsdp.startswith("SAME, all 2 ranks")
+    assert "in step 0; rank 0 reduces the gradient of layer.experts.0.inner.weight; rank 1" in fsdp2
+
+
 def test_a_loader_that_keeps_training_waiting_is_told_from_one_that_does_not(bench: Bench) -> None:
     """Steps and samples sleep for so long that other tests, which use the cores meanwhile, change no verdict."""
     matrix = bench.matrix(

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import uneven
 from harness import ROOT, Bench, wait_for
 
 from bench.records.verdict import Verdict
@@ -103,3 +104,32 @@ def test_a_limit_too_small_for_the_model_is_said(bench: Bench) -> None:
     assert probe.needs_bytes > limit_bytes  # how much depends on the CPU: without bf16 instructions, kernels take less
     assert f"not even 1 fits; 1 takes {memory_needed(probe.needs_bytes)} a rank" in output
     assert "no batch to recommend: not even 1 fits." in output
+
+
+def test_an_answer_holds_for_the_largest_samples_of_the_data_set(bench: Bench) -> None:
+    """A batch of short samples alone would fit at max_batch; one long sample, late, pads its whole batch."""
+    settings = {"workload": {"name": "uneven:Uneven"}, "launch": {"num_processes": 1, "memory_limit": LIMIT}}
+    search = {"max_batch": 64, "granularity": 8}
+    matrix = bench.matrix(matrix={"backend": "single", "batch": "probe"}, probe=search, measure=MEASURE, **settings)
+    output = bench("run", matrix, "--out", str(bench.folder / "run"))
+    [probe] = Store(bench.folder / "run").probes()
+    assert isinstance(probe.found, Verdict)
+    assert probe.found.max_batch_per_rank is not None
+    assert probe.found.fails is not None  # as 64 long samples alone hold as much as the limit
+    assert probe.found.safe is not None
+    batch = probe.found.safe.batch
+    assert f"samples hold 32 to 1,024 values: a batch of the largest, {batch * 1024:,} values, fits;" in output
+    assert f"in 3 measured steps, batches held up to {batch * 32:,}" in output
+    for number, expected in ((batch, "ok"), (probe.found.fails, "oom")):
+        [rank] = whole_training(bench, settings, number, f"whole{number}")
+        assert rank == expected
+
+
+def whole_training(bench: Bench, settings: dict[str, object], batch: int, name: str) -> list[str]:
+    """The outcome of a training that takes every sample, in as many steps."""
+    steps = -(-uneven.SAMPLES // batch)
+    matrix = bench.matrix(
+        name, matrix={"backend": "single", "batch": batch}, measure={**MEASURE, "steps": steps}, **settings
+    )
+    bench("run", matrix, "--out", str(bench.folder / name))
+    return [result.outcome.kind for result in bench.results(name)]

@@ -29,6 +29,7 @@ class Toy:
     Config: ClassVar = ToyConfig
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     units: ClassVar[tuple[str, ...]] = ("Block",)
+    equal_samples: ClassVar[bool] = True
 
     def __init__(self, config: ToyConfig) -> None:
         self.config = config

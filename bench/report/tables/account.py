@@ -31,7 +31,7 @@ EACH: Parts = (
     ("imports", (Stage.START,)),
     ("extension", (Stage.COMPILE,)),
     *STEPS,
-    ("measured", (Stage.MEASURE,)),
+    ("measured", (Stage.MEASURE, Stage.LARGEST)),
     ("phases", (Stage.PHASES,)),
     ("checkpoint", (Stage.CHECKPOINT,)),
     ("teardown", (Stage.DONE,)),

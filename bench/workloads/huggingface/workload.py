@@ -65,6 +65,8 @@ class Options(BaseModel):
 class HuggingFace:
     """A model of transformers with random weights, and random samples of its own inputs."""
 
+    equal_samples = True
+
     def __init__(self, description: Description, options: Options) -> None:
         self._described, self._options = description, options
 
