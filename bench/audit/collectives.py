@@ -17,7 +17,6 @@ from bench.records.base import Frozen
 from bench.records.hang import Collective
 from bench.records.outcome import Failed, Hang, Oom
 
-
 Purpose = Literal["forward", "backward", "gradient"]
 """Why a rank communicates for a module or a parameter: to gather its weights, or to reduce its gradient."""
 _VERBS: dict[Purpose, str] = {

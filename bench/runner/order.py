@@ -57,14 +57,16 @@ def watched(job: Job, order: Order) -> Iterator[None]:
     """Record in ``order`` what the steps of ``job`` use."""
     hooks: list[Any] = []
     # ZeRO-1 and ZeRO-3 sort them.
-    as_they_arrive = job.family != "deepspeed" or job.model.zero_optimization_stage() == 2
+    engine: Any = job.model
+    as_they_arrive = job.family != "deepspeed" or engine.zero_optimization_stage() == 2
     for name, module in _gathered(job.model) if job.units is not None else ():  # a hook would split a compiled graph
         hooks.append(module.register_forward_pre_hook(lambda *_, name=name: order.add("forward", name)))
         hooks.append(module.register_forward_hook(lambda *given, name=name: _on_backward(order, name, given[-1])))
     for name, parameter in job.model.named_parameters() if job.family in ("fsdp2", "deepspeed") else ():
         if parameter.requires_grad:
             hook = _on_gradient(order, _plain(name), in_order=as_they_arrive)
-            hooks.append(parameter.register_post_accumulate_grad_hook(hook))
+            accumulated: Any = parameter.register_post_accumulate_grad_hook
+            hooks.append(accumulated(hook))
     try:
         yield
     finally:

@@ -139,10 +139,10 @@ def _samples_in_words(seen: Sequence[Observation], answer: Answer | None) -> Ite
         return
     alike = sizes.largest_batch is None
     if not alike:
+        steps = counted(of_answer[-1].steps or 0, "measured step")
         yield (
-            f"samples hold {sizes.smallest:,} to {sizes.largest:,} values: a batch of the largest, {sizes.largest_batch:,}"
-            f" values, fits; in {counted(of_answer[-1].steps or 0, 'measured step')}, batches held up to"
-            f" {sizes.largest_measured_batch:,}"
+            f"samples hold {sizes.smallest:,} to {sizes.largest:,} values: a batch of the largest,"
+            f" {sizes.largest_batch:,} values, fits; in {steps}, batches held up to {sizes.largest_measured_batch:,}"
         )
     if sizes.scanned < sizes.samples:
         yield (
