@@ -19,16 +19,40 @@ from pydantic import BaseModel, JsonValue, PydanticUserError, TypeAdapter
 from bench.errors import InputError, near_miss
 
 TASKS = {
-    "SpeechSeq2Seq": "SPEECH_SEQ_2_SEQ",
-    "Seq2SeqLM": "SEQ_TO_SEQ_CAUSAL_LM",
-    "CTC": "CTC",
-    "AudioClassification": "AUDIO_CLASSIFICATION",
-    "ImageClassification": "IMAGE_CLASSIFICATION",
-    "MaskedLM": "MASKED_LM",
-    "CausalLM": "CAUSAL_LM",
+    "ImageTextToText": "FOR_IMAGE_TEXT_TO_TEXT",
+    "SpeechSeq2Seq": "FOR_SPEECH_SEQ_2_SEQ",
+    "MultimodalLM": "FOR_MULTIMODAL_LM",
+    "Seq2SeqLM": "FOR_SEQ_TO_SEQ_CAUSAL_LM",
+    "TextToSpectrogram": "FOR_TEXT_TO_SPECTROGRAM",
+    "TextToWaveform": "FOR_TEXT_TO_WAVEFORM",
+    "CTC": "FOR_CTC",
+    "RNNT": "FOR_RNNT",
+    "TDT": "FOR_TDT",
+    "AudioClassification": "FOR_AUDIO_CLASSIFICATION",
+    "ZeroShotImageClassification": "FOR_ZERO_SHOT_IMAGE_CLASSIFICATION",
+    "ImageClassification": "FOR_IMAGE_CLASSIFICATION",
+    "VideoClassification": "FOR_VIDEO_CLASSIFICATION",
+    "ZeroShotObjectDetection": "FOR_ZERO_SHOT_OBJECT_DETECTION",
+    "ObjectDetection": "FOR_OBJECT_DETECTION",
+    "UniversalSegmentation": "FOR_UNIVERSAL_SEGMENTATION",
+    "SemanticSegmentation": "FOR_SEMANTIC_SEGMENTATION",
+    "DepthEstimation": "FOR_DEPTH_ESTIMATION",
+    "ImageMatting": "FOR_IMAGE_MATTING",
+    "ImageToImage": "FOR_IMAGE_TO_IMAGE",
+    "MaskedLM": "FOR_MASKED_LM",
+    "CausalLM": "FOR_CAUSAL_LM",
+    "TimeSeriesPrediction": "FOR_TIME_SERIES_PREDICTION",
+    "TokenClassification": "FOR_TOKEN_CLASSIFICATION",
+    "SequenceClassification": "FOR_SEQUENCE_CLASSIFICATION",
+    "QuestionAnswering": "FOR_QUESTION_ANSWERING",
+    "VisualQuestionAnswering": "FOR_VISUAL_QUESTION_ANSWERING",
+    "MaskedImageModeling": "FOR_MASKED_IMAGE_MODELING",
+    "PreTraining": "FOR_PRETRAINING",
+    "Model": "",
 }
-"""``X`` of each ``AutoModelForX`` that bench has samples for, and what transformers calls its mapping. A model type
-with several is trained at the first of them: transformers can make a decoder of nearly any encoder."""
+"""``X`` of each ``AutoModelForX`` that bench has samples for (``Model``: ``AutoModel`` itself), and what transformers
+calls its mapping. A model type with several is trained at the first of them: transformers can make a decoder of nearly
+any encoder."""
 
 _NOT_FIELDS = frozenset(
     {"architectures", "auto_map", "dtype", "id2label", "label2id", "model_type", "output_attentions", "problem_type"}
@@ -39,7 +63,7 @@ LABELS = 2
 """Classes of a classifier that says nothing of them, as in transformers."""
 _FOR_TRAINING = {"ctc_loss_reduction": "mean"}
 """Defaults for which each sample has the same weight in the loss."""
-_RANDOM = ("dropout", "pdrop", "layerdrop", "drop_path", "drop_rate", "jitter", "mask_time_prob", "mask_feature_prob")
+_RANDOM = ("dropout", "pdrop", "layerdrop", "drop_path", "drop_rate", "drop_prob", "jitter", "mask_time_prob", "mask_feature_prob")
 
 
 class ConfigField(BaseModel, frozen=True):
@@ -62,9 +86,21 @@ class Description(BaseModel, frozen=True):
     fields: dict[str, ConfigField]
 
 
+def mapping_of(task: str) -> str:
+    """What transformers calls the mapping from model types to their classes for ``task``."""
+    return "_".join(("MODEL", TASKS[task], "MAPPING")) if TASKS[task] else "MODEL_MAPPING"
+
+
 def is_random(field: str) -> bool:
     """Whether ``field`` of a config is the probability or strength of something that forward draws."""
     return any(part in field for part in _RANDOM)
+
+
+def still(strength: Any) -> Any:
+    """What stands for ``strength`` if nothing may be drawn: 0 for a number, a list of them for a list."""
+    if isinstance(strength, (list, tuple)):
+        return [type(part)(still(part)) for part in strength]
+    return False if isinstance(strength, bool) else 0 if isinstance(strength, int | float) else strength
 
 
 @functools.cache
@@ -102,20 +138,21 @@ def read(source: str) -> Description:
             fix=near_miss(model_type, known),
         )
     classes: dict[str, tuple[str, ...]] = {}
-    for task, name in TASKS.items():
-        found = getattr(modeling_auto, f"MODEL_FOR_{name}_MAPPING_NAMES").get(model_type, ())
+    for task in TASKS:
+        found = getattr(modeling_auto, mapping_of(task) + "_NAMES").get(model_type, ())
         if found:
             classes[task] = (found,) if isinstance(found, str) else tuple(found)
+    package = configuration_auto.model_type_to_module_name(model_type)
     if not classes:
+        others = [name for name in known if configuration_auto.model_type_to_module_name(name) == package]
         raise InputError(
-            f"transformers has no class of {model_type!r} for a task that bench has samples for",
+            f"transformers has no model of {model_type!r} to train: it is a part of others",
             field="workload.name",
-            allowed=[f"AutoModelFor{task}" for task in TASKS],
+            allowed=[f"hf:{name}" for name in others if name != model_type] or None,
         )
     architectures = written.get("architectures") or []
     assert isinstance(architectures, list)
     tasks = sorted(classes, key=lambda task: not set(classes[task]) & set(architectures))
-    package = configuration_auto.model_type_to_module_name(model_type)
     return Description(
         model_type=model_type,
         tasks=tuple(tasks),
@@ -159,7 +196,7 @@ def _fields(kind: Any, written: Mapping[str, JsonValue]) -> dict[str, ConfigFiel
     labels = written.get("id2label")
     values = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS, **defaults, **written}
     values |= {name: value for name, value in _FOR_TRAINING.items() if name in defaults}
-    values |= {name: 0 for name, value in values.items() if is_random(name) and value is not None}
+    values |= {name: still(value) for name, value in values.items() if is_random(name)}
     return {
         name: ConfigField(default=value, kinds=kinds.get(name, ()))
         for name, value in values.items()
@@ -168,13 +205,13 @@ def _fields(kind: Any, written: Mapping[str, JsonValue]) -> dict[str, ConfigFiel
 
 
 def defaults_of(kind: Any) -> dict[str, JsonValue]:
-    """The defaults of a config class; null for one that JSON cannot express, such as a config inside the config."""
+    """The defaults of a config class; null for one that JSON cannot express: a config inside the config, infinity."""
     defaults: dict[str, JsonValue] = {}
     for field in dataclasses.fields(kind):
         default = field.default if field.default_factory is dataclasses.MISSING else field.default_factory()
         try:
-            defaults[field.name] = json.loads(json.dumps(default))
-        except TypeError:
+            defaults[field.name] = json.loads(json.dumps(default, allow_nan=False))
+        except (TypeError, ValueError):
             defaults[field.name] = None
     return defaults
 

@@ -1,12 +1,22 @@
 """A model of transformers as bench trains it: random weights, no cache, its own checkpointing, nothing random."""
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from bench.errors import InputError
-from bench.workloads.huggingface.description import LABELS, TASKS, Description, defaults_of
+from bench.workloads.huggingface.description import (
+    LABELS,
+    Description,
+    defaults_of,
+    is_random,
+    mapping_of,
+    still,
+)
 from bench.workloads.huggingface.workload import Options
 
 
@@ -22,38 +32,111 @@ def config_of(description: Description, options: Options) -> Any:
     defaults: dict[str, Any] = {"num_labels": LABELS, **defaults_of(kind)}
     chosen = {name: value for name, value in options.model_dump(mode="json").items() if name in description.fields}
     given = {name: value for name, value in chosen.items() if name not in defaults or value != defaults[name]}
-    try:
+    with saying(f"{kind.__name__} refuses these values"):
         config = kind(**given)
-    except Exception as error:  # a config class may raise anything
-        why = (str(error).strip() or type(error).__name__).splitlines()[-1]
-        raise InputError(f"{kind.__name__} refuses these values: {why}", field="workload") from error
-    config.use_cache = False
+    for part in parts(config):
+        part.use_cache = False
+        for name in filter(is_random, vars(part)):
+            setattr(part, name, still(getattr(part, name)))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
-        config.decoder_start_token_id = config.pad_token_id  # as T5 does
+        config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as T5 does
     config.dtype = None
     return config
 
 
+def parts(config: Any) -> Iterator[Any]:
+    """A config and those in it, the outer ones first."""
+    level = [config]
+    while level:
+        yield from level
+        level = [value for part in level for value in vars(part).values() if hasattr(value, "model_type")]
+
+
+@contextmanager
+def saying(what: str) -> Iterator[None]:
+    """Any exception of transformers as a sentence; it may raise anything at a config that does not fit together."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception as error:
+        why = (str(error).strip() or "no message").splitlines()[-1]
+        raise InputError(f"{what}: {type(error).__name__}: {why}", field="workload") from error
+
+
 def model_class(task: str, config: Any) -> Any:
-    """The class of transformers that is trained."""
+    """The class of transformers that is trained.
+
+    Raises:
+        InputError: its forward computes no loss.
+    """
     from transformers.models.auto import modeling_auto
 
-    kind = getattr(modeling_auto, f"MODEL_FOR_{TASKS[task]}_MAPPING")[type(config)]
-    return kind[0] if isinstance(kind, tuple) else kind
+    with saying(f"transformers cannot import {config.model_type}"):
+        found = getattr(modeling_auto, mapping_of(task))[type(config)]
+    kind = found[0] if isinstance(found, tuple) else found
+    if task != "Model" and not any(map(is_target, inspect.signature(kind.forward).parameters)):
+        raise InputError(
+            f"{kind.__name__} of transformers computes no loss, so it cannot be trained alone",
+            field="workload.task",
+            fix="task: Model trains its last hidden state",
+        )
+    return kind
+
+
+def is_target(parameter: str) -> bool:
+    """Whether a forward with this parameter computes a loss."""
+    return "label" in parameter or parameter in ("return_loss", "start_positions", "future_values", "target_values")
 
 
 def bare(description: Description, options: Options) -> Any:
-    """The model alone, in fp32 on the default device, with the attention and checkpointing of the options."""
+    """The model alone, in fp32 on the default device, with the attention and checkpointing of the options.
+
+    Raises:
+        InputError: transformers cannot build it so.
+    """
     config = config_of(description, options)
-    model = model_class(options.task, config)._from_config(config, attn_implementation=options.attention)
+    kind = model_class(options.task, config)
+    with saying(f"transformers cannot build {kind.__name__}"):
+        model = kind._from_config(config, attn_implementation=options.attention)
     if options.attention is not None and model.config._attn_implementation != options.attention:
         raise InputError(
             f"asked for attention {options.attention}, and transformers took {model.config._attn_implementation}",
             field="workload.attention",
         )
     if options.grad_ckpt:
-        model.gradient_checkpointing_enable({"use_reentrant": options.use_reentrant})
+        with saying(f"{kind.__name__} has no gradient checkpointing: set grad_ckpt: false"):
+            model.gradient_checkpointing_enable({"use_reentrant": options.use_reentrant})
+    _calm(model)
+    _give_loss(model)
     return model.train()
+
+
+def _calm(model: Any) -> None:
+    """Stop what draws random numbers at a strength that no config sets."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.dropout._DropoutNd):
+            module.p = 0.0
+        for name in filter(is_random, vars(module)):
+            setattr(module, name, still(getattr(module, name)))
+
+
+def _give_loss(model: Any) -> None:
+    """Let a model without labels return a loss: that of its pairs, or the mean square of its last hidden state."""
+    parameters = inspect.signature(model.forward).parameters
+    if "return_loss" in parameters:
+        model.register_forward_pre_hook(
+            lambda _, args, kwargs: (args, {**kwargs, "return_loss": True}), with_kwargs=True
+        )
+    if not any(map(is_target, parameters)):
+        model.register_forward_hook(_mean_square)
+
+
+def _mean_square(_: Any, __: Any, output: Any) -> Any:
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
+    hidden = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
+    return SequenceClassifierOutput(loss=hidden.float().square().mean())
 
 
 def trained(description: Description, options: Options) -> nn.Module:

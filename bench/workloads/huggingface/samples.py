@@ -1,90 +1,169 @@
-"""Random samples of what a model of transformers reads, with the labels that its loss needs.
+"""Random samples of a model of transformers: what it reads, and the labels that its loss needs.
 
-Shapes of one sample: T tokens, F frames, M mel bins.
+Shapes of one sample: T tokens, L classes, N objects, H and W of a picture.
 """
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, default_collate
 
-from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
-from bench.workloads.huggingface.model import config_of, model_class
+from bench.workloads.huggingface.inputs import Inputs, Sample
+from bench.workloads.huggingface.model import saying
 from bench.workloads.huggingface.workload import Options
 
 LENGTH = 2**30
 """Samples of a dataset: more than any run takes."""
 MASKED_SHARE = 0.15
-"""Of the tokens of a sample for a masked language model, as BERT was trained."""
+"""Of the tokens or patches of a sample that the model restores, as BERT was trained."""
 IGNORED = -100
 """The label of a token that does not count in the loss."""
+OBJECTS = 4
+"""Objects of a picture."""
 
 
-class Samples(Dataset[dict[str, Tensor]]):
+class Samples(Dataset[Sample]):
     """Each sample depends on the seed and its index alone, and has as many counted labels as any other."""
 
     def __init__(self, description: Description, options: Options, seed: int) -> None:
-        self._task, self._seq_len, self._seed = options.task, options.seq_len, seed
-        self._audio_samples = options.audio_samples
-        self._config = config_of(description, options)
-        self._input = model_class(options.task, self._config).main_input_name
-        self[0]  # raises what there is to raise
+        self._seed, self._task = seed, options.task
+        self._inputs = Inputs(description, options)
+        with saying(f"bench cannot make a sample of {description.model_type} for {options.task}"):
+            self[0]
 
     def __len__(self) -> int:
         return LENGTH
 
-    def __getitem__(self, index: int) -> dict[str, Tensor]:
+    def __getitem__(self, index: int) -> Sample:
         random = Generator().manual_seed(self._seed * LENGTH + index)
-        match self._task:
-            case "CausalLM":
-                ids_T = self._tokens(random)
-                return {"input_ids": ids_T, "labels": ids_T}
-            case "MaskedLM":
-                return self._masked(random)
-            case "Seq2SeqLM":
-                return {"input_ids": self._tokens(random), "labels": self._tokens(random)}
-            case "SpeechSeq2Seq" | "CTC":
-                return {self._input: self._sound(random), "labels": self._tokens(random)}
-            case "AudioClassification":
-                return {self._input: self._sound(random), "labels": self._label(random)}
-            case "ImageClassification":
-                return {"pixel_values": self._picture(random), "labels": self._label(random)}
-            case _:
-                raise AssertionError(self._task)
+        sample = self._inputs.draw(random)
+        return sample | LABELS[self._task](self._inputs, sample, random)
 
-    def _tokens(self, random: Generator) -> Tensor:
-        """Ids of the vocabulary, without padding: some models give padding no position, or count it for CTC's blank."""
-        vocabulary, padding = self._config.get_text_config().vocab_size, self._config.get_text_config().pad_token_id
-        ids_T = torch.randint(vocabulary, (self._seq_len,), generator=random)
-        return ids_T if padding is None else torch.where(ids_T == padding, (padding + 1) % vocabulary, ids_T)
 
-    def _masked(self, random: Generator) -> dict[str, Tensor]:
-        ids_T = self._tokens(random)
-        masked = torch.randperm(self._seq_len, generator=random)[: max(1, round(MASKED_SHARE * self._seq_len))]
-        labels_T = torch.full_like(ids_T, IGNORED)
-        labels_T[masked] = ids_T[masked]
-        ids_T[masked] = self._tokens(random)[masked]
-        return {"input_ids": ids_T, "labels": labels_T}
+def collate(samples: list[Sample]) -> Sample:
+    """A batch: tensors stacked, patches of all pictures in one row, and a list of what is a dict for each sample."""
+    batch: Sample = {}
+    for name, first in samples[0].items():
+        values = [sample[name] for sample in samples]
+        patches = name == "pixel_values" and "image_grid_thw" in samples[0]
+        batch[name] = torch.cat(values) if patches else values if isinstance(first, dict) else default_collate(values)
+    return batch
 
-    def _label(self, random: Generator) -> Tensor:
-        return torch.randint(self._config.num_labels, (), generator=random)
 
-    def _picture(self, random: Generator) -> Tensor:
-        config = getattr(self._config, "vision_config", self._config)  # CLIP has one for pictures and one for text
-        size: Any = getattr(config, "image_size", 224)
-        height, width = (size, size) if isinstance(size, int) else size
-        return torch.randn(config.num_channels, height, width, generator=random)
+Labels = Callable[[Inputs, Sample, Generator], Sample]
 
-    def _sound(self, random: Generator) -> Tensor:
-        config = self._config
-        if self._input == "input_values" and not hasattr(config, "num_mel_bins"):
-            return torch.randn(self._audio_samples, generator=random)
-        if self._input == "input_features" and hasattr(config, "max_source_positions"):
-            return torch.randn(config.num_mel_bins, 2 * config.max_source_positions, generator=random)  # M F
-        raise InputError(
-            f"bench has no samples for the {self._input} of {config.model_type}",
-            field="workload.name",
-            allowed="models that read a waveform, and those that read a spectrum as Whisper does",
-        )
+
+def _text(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    """The text itself; of an encoder-decoder, one that its decoder writes."""
+    if inputs.config.is_encoder_decoder or "input_ids" not in sample:
+        return _written(inputs, sample, random)
+    ids_T = sample["input_ids"]
+    return {"labels": ids_T.masked_fill(inputs.is_placeholder(ids_T), IGNORED)}
+
+
+def _written(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    return {"labels": inputs.ids(random)}
+
+
+def _masked(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    ids_T = sample["input_ids"].clone()
+    text = (~inputs.is_placeholder(ids_T)).nonzero().flatten()
+    masked = text[torch.randperm(len(text), generator=random)[: max(1, round(MASKED_SHARE * len(text)))]]
+    labels_T = torch.full_like(ids_T, IGNORED)
+    labels_T[masked] = ids_T[masked]
+    ids_T[masked] = inputs.ids(random, len(masked))
+    return {"input_ids": ids_T, "labels": labels_T}
+
+
+def _class(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    return {"labels": torch.randint(inputs.config.num_labels, (), generator=random)}
+
+
+def _class_of_tokens(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    return {"labels": torch.randint(inputs.config.num_labels, sample["input_ids"].shape, generator=random)}
+
+
+def _classes(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    return {"labels": torch.rand(inputs.config.num_labels, generator=random)}
+
+
+def _answer(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    start, end = torch.randint(len(sample["input_ids"]), (2,), generator=random).sort().values
+    return {"start_positions": start, "end_positions": end}
+
+
+def _objects(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    """Boxes as their middle, width and height, in parts of the picture, none of which leaves it."""
+    classes_N = torch.randint(inputs.config.num_labels, (OBJECTS,), generator=random)
+    middles, sizes = torch.rand(2, OBJECTS, 2, generator=random)
+    boxes_N4 = torch.cat([0.25 + 0.5 * middles, 0.1 + 0.3 * sizes], dim=1)
+    return {"labels": {"class_labels": classes_N, "boxes": boxes_N4}}
+
+
+def _segments(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    """A mask for each object, and its class."""
+    classes_N = torch.randint(inputs.config.num_labels, (OBJECTS,), generator=random)
+    owners_HW = inputs.mask(random, OBJECTS)
+    masks_NHW = (owners_HW == torch.arange(OBJECTS)[:, None, None]).float()
+    return {"mask_labels": masks_NHW, "class_labels": classes_N}
+
+
+def _map(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    return {"labels": inputs.mask(random, inputs.config.num_labels)}
+
+
+def _depth(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    return {"labels": 0.1 + torch.rand(inputs.size(), generator=random)}
+
+
+def _patches(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    """Which patches the model has to restore."""
+    height, width = inputs.size()
+    patches = (height // inputs.patch()) * (width // inputs.patch())
+    if "bool_masked_pos" not in inputs.taken:
+        return {"noise": torch.rand(patches, generator=random)}
+    masked = torch.zeros(patches, dtype=torch.bool)
+    masked[torch.randperm(patches, generator=random)[: max(1, round(MASKED_SHARE * patches))]] = True
+    return {"bool_masked_pos": masked}
+
+
+def _nothing(*_: Any) -> Sample:
+    return {}
+
+
+LABELS: dict[str, Labels] = {
+    "CausalLM": _text,
+    "ImageTextToText": _text,
+    "MultimodalLM": _text,
+    "MaskedLM": _masked,
+    "Seq2SeqLM": _written,
+    "SpeechSeq2Seq": _written,
+    "CTC": _written,
+    "RNNT": _written,
+    "TDT": _written,
+    "AudioClassification": _class,
+    "ImageClassification": _class,
+    "VideoClassification": _class,
+    "SequenceClassification": _class,
+    "TokenClassification": _class_of_tokens,
+    "QuestionAnswering": _answer,
+    "VisualQuestionAnswering": _classes,
+    "ObjectDetection": _objects,
+    "ZeroShotObjectDetection": _objects,
+    "UniversalSegmentation": _segments,
+    "SemanticSegmentation": _map,
+    "DepthEstimation": _depth,
+    "MaskedImageModeling": _patches,
+    "PreTraining": _patches,
+    "ZeroShotImageClassification": _nothing,
+    "TimeSeriesPrediction": _nothing,
+    "Model": _nothing,
+    "TextToWaveform": _text,
+    "TextToSpectrogram": _text,
+    "ImageToImage": _nothing,
+    "ImageMatting": _nothing,
+}
+"""The labels of each task; they may replace a part of the sample."""

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Union
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
 
-from bench.workloads.huggingface.description import Description, describe, is_random
+from bench.workloads.huggingface.description import Description, describe, is_random, still
 from bench.workloads.protocol import Definition
 
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Options(BaseModel):
     """Tokens of a sample. An encoder-decoder reads so many and writes so many."""
     audio_samples: int = Field(160_000, ge=1)
     """Length of a sample of sound, for models that read the waveform: 10 s at 16 kHz."""
+    picture_size: int | None = Field(None, ge=1)
+    """Height and width of a picture; null: the ``image_size`` of the config, or 224."""
     attention: str | None = None
     """transformers' ``attn_implementation``, such as eager, sdpa or flash_attention_2; null: transformers chooses."""
     grad_ckpt: bool = False
@@ -49,7 +51,7 @@ class Options(BaseModel):
     @model_validator(mode="after")
     def _nothing_random(self) -> Self:
         for name in type(self).model_fields:
-            if is_random(name) and getattr(self, name) not in (0, None):
+            if is_random(name) and (value := getattr(self, name)) != still(value):
                 raise ValueError(f"{name} must be 0: with random numbers in forward, backends could not be compared")
         return self
 
@@ -86,6 +88,12 @@ class HuggingFace:
 
         return trained(self._described, self._options)
 
+    def collate(self, samples: "list[dict[str, Any]]") -> "dict[str, Any]":
+        """A batch of samples, as the model's own processor lays it out."""
+        from bench.workloads.huggingface.samples import collate
+
+        return collate(samples)
+
     def dataset(self, seed: int) -> "Dataset[dict[str, Tensor]]":
         """Samples that depend only on ``seed`` and their index."""
         from bench.workloads.huggingface.samples import Samples
@@ -115,7 +123,8 @@ def _config(described: Description) -> type[Options]:
     fields: dict[str, Any] = {"task": (Literal[described.tasks], described.tasks[0])}
     for name, field in described.fields.items():
         if name not in Options.model_fields:
-            fields[name] = (_annotation(field.kinds), field.default)
+            kinds = (*field.kinds, "null") if field.kinds and field.default is None else field.kinds
+            fields[name] = (_annotation(tuple(dict.fromkeys(kinds))), field.default)
     return create_model("Config", __base__=Options, **fields)
 
 

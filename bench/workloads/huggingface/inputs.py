@@ -1,0 +1,321 @@
+"""What a model of transformers reads, drawn at random from its config alone: text, pictures, sound, series.
+
+A sample holds what the forward of the model's class takes, under the names of forward's parameters: `INPUTS` says what
+each is. There is no tokenizer and no processor: tokens that stand for a picture or a sound are as many as the model's
+own tower makes of it.
+
+Shapes of one sample: T tokens, C channels, H and W of a picture, P patches, F frames, M mel bins.
+"""
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Generator, Tensor
+
+from bench.errors import InputError
+from bench.workloads.huggingface.description import Description
+from bench.workloads.huggingface.model import bare, config_of, model_class, parts
+from bench.workloads.huggingface.workload import Options
+
+PICTURE = 224
+"""Height and width of a picture where neither config nor options say it."""
+FRAMES = 8
+"""Pictures of a video where the config does not say it."""
+HOP = 160
+"""Samples of sound for each frame of a spectrum: 10 ms at 16 kHz."""
+PLACEHOLDERS = {
+    "image": ("image_token_id", "image_token_index"),
+    "video": ("video_token_id", "video_token_index"),
+    "audio": ("audio_token_id", "audio_token_index"),
+}
+"""What configs call the token that stands for a part of a picture, a video or a sound."""
+LANGUAGE = ("language_model", "text_model", "lm_head")
+"""What multimodal models call their parts that see text alone."""
+SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
+"""Types whose samples have a list of pictures."""
+
+Sample = dict[str, Any]
+
+
+class Inputs:
+    """What one model reads, drawn at random."""
+
+    def __init__(self, description: Description, options: Options) -> None:
+        self.options = options
+        self.config = config_of(description, options)
+        self.kind = model_class(options.task, self.config)
+        self.taken = inspect.signature(self.kind.forward).parameters
+        self.text = _section(self.config, "text_config", "text_encoder", "decoder", "thinker_config")
+        self.vision = _section(self.config, "vision_config", "vision_encoder", "backbone_config", "encoder")
+        self.audio = _section(self.config, "audio_config", "audio_encoder", "encoder_config", "encoder")
+        names = [name for name in INPUTS if name in self.taken and name not in self._left_out()]
+        self._names = sorted(names, key=lambda name: name == "input_ids")
+        self._placeholders: dict[int, int] = {}
+        if "input_ids" in names and len(names) > 1:
+            self._placeholders = self._count_placeholders(description)
+
+    def draw(self, random: Generator) -> Sample:
+        """One sample without its labels."""
+        sample: Sample = {}
+        for name in self._names:
+            value = INPUTS[name](self, random)
+            sample |= value if isinstance(value, dict) else {name: value}
+        return sample
+
+    def _count_placeholders(self, description: Description) -> dict[int, int]:
+        """The token that stands for a part of a picture or sound, and how many of them stand for those of a sample."""
+        counts: dict[int, int] = {}
+        model, random = None, Generator().manual_seed(0)
+        for modality, fields in PLACEHOLDERS.items():
+            token = self.find(*fields)
+            if token is None or not hasattr(self.kind, f"get_{modality}_features"):
+                continue
+            if model is None:
+                with torch.device("meta"):
+                    model = bare(description, self.options)
+                sample = {name: value for name, value in self.draw(random).items() if name not in TEXTS}
+            counts[token] = _features(model, modality, {name: value[None] for name, value in sample.items()})
+        return {token: count for token, count in counts.items() if count}
+
+    def _left_out(self) -> set[str]:
+        """Inputs that stand for others of the same sample."""
+        names = {"pixel_values_videos"} if "pixel_values" in self.taken else set()
+        return names | ({"input_ids"} if self.options.task in ("SpeechSeq2Seq", "RNNT", "TDT") and len({"input_features", "input_values", "inputs"} & set(self.taken)) else set())
+
+    def find(self, *names: str, among: Any = None, default: Any = None) -> Any:
+        """The first of these fields that the config has, or one in it."""
+        for part in parts(self.config if among is None else among):
+            for name in names:
+                if (value := getattr(part, name, None)) is not None:
+                    return value
+        if among is not None:
+            return self.find(*names, default=default)
+        return default
+
+    # Text.
+
+    def vocabulary(self) -> int:
+        return int(self.find("vocab_size", "text_vocab_size", among=self.text))
+
+    def ids(self, random: Generator, length: int | None = None) -> Tensor:
+        """Ids of the vocabulary without special ones: some models give padding no position, or count it as CTC's blank."""
+        length = self.options.seq_len if length is None else length
+        vocabulary, special = self.vocabulary(), self._special()
+        ids_T = torch.randint(vocabulary, (length,), generator=random)
+        other = next(token for token in range(vocabulary) if token not in special)
+        return torch.where(torch.isin(ids_T, torch.tensor(sorted(special), dtype=torch.long)), other, ids_T)
+
+    def _special(self) -> frozenset[int]:
+        fields = {name: value for part in parts(self.config) for name, value in vars(part).items()}
+        return frozenset(
+            value
+            for name, value in fields.items()
+            if ("token_id" in name or "token_index" in name) and isinstance(value, int)
+            and not name.startswith(("bos", "eos", "decoder_start"))
+        )
+
+    def input_ids(self, random: Generator) -> Tensor:
+        """Text, with the tokens that stand for pictures and sounds after its first one."""
+        ids_T = self.ids(random)
+        middle = [torch.full((count,), token) for token, count in self._placeholders.items()]
+        return torch.cat([ids_T[:1], *middle, ids_T[1:]])
+
+    def is_placeholder(self, ids_T: Tensor) -> Tensor:
+        return torch.isin(ids_T, torch.tensor(list(self._placeholders), dtype=torch.long))
+
+    def mm_token_type_ids(self, random: Generator) -> Tensor:
+        return self.is_placeholder(self.input_ids(random)).long()
+
+    # Pictures.
+
+    def size(self) -> tuple[int, int]:
+        size = self.options.picture_size or self.find("image_size", "img_size", among=self.vision, default=PICTURE)
+        height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"]) if isinstance(size, dict) else size
+        return height, width
+
+    def channels(self) -> int:
+        return int(self.find("num_channels", "in_channels", "in_chans", among=self.vision, default=3))
+
+    def patch(self) -> int:
+        size = self.find("patch_size", among=self.vision, default=16)
+        return size if isinstance(size, int) else size[0]
+
+    def picture(self, random: Generator) -> Tensor:
+        return torch.randn(self.channels(), *self.size(), generator=random)
+
+    def pixel_values(self, random: Generator) -> Any:
+        if {"image_grid_thw", "image_position_ids", "target_sizes"} & set(self.taken):
+            return self._patches(random)
+        if "spatial_shapes" in self.taken:
+            return self._padded_patches(random)
+        picture = self.picture(random)
+        if "aspect_ratio_ids" in self.taken:
+            return self._tiles(picture)
+        if hasattr(self.config, "image_grid_pinpoints"):
+            tiles = self._tile_count(picture.shape[1])
+            size = torch.tensor(picture.shape[1:])
+            return {"pixel_values": picture.expand(tiles, -1, -1, -1).clone(), "image_sizes": size}
+        if "image_sizes" in self.taken and self.find("vision_feature_layer") is None or self.vision.model_type == "pixtral":
+            return {"pixel_values": picture, "image_sizes": torch.tensor(picture.shape[1:])}
+        if "pixel_attention_mask" in self.taken or self.config.model_type in SEVERAL_PICTURES:
+            return picture[None]
+        if self.options.task == "VideoClassification":
+            return self.video(random)
+        return picture
+
+    def _tile_count(self, height: int) -> int:
+        from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
+
+        return int(image_size_to_num_patches((height, height), self.config.image_grid_pinpoints, self.size()[0]))
+
+    def _patches(self, random: Generator) -> Sample:
+        """A picture cut into patches, and where they lie."""
+        patch = self.patch()
+        merge = self.find("spatial_merge_size", "merge_size", "pooling_kernel_size", among=self.vision, default=2)
+        time = self.find("temporal_patch_size", among=self.vision, default=1)
+        height, width = (max(1, side // (patch * merge)) * merge for side in self.size())
+        pixels = torch.randn(height * width, self.channels() * time * patch**2, generator=random)
+        if "image_position_ids" in self.taken:
+            rows, columns = torch.arange(height), torch.arange(width)
+            return {"pixel_values": pixels, "image_position_ids": torch.cartesian_prod(rows, columns).flip(1)}
+        if "target_sizes" in self.taken:
+            return {"pixel_values": pixels, "target_sizes": torch.tensor([height, width])}
+        sample = {"pixel_values": pixels, "image_grid_thw": torch.tensor([1, height, width])}
+        return sample | ({"image_merge_sizes": torch.tensor(merge)} if "image_merge_sizes" in self.taken else {})
+
+    def _padded_patches(self, random: Generator) -> Sample:
+        patch = self.patch()
+        side = int(self.find("num_patches", among=self.vision, default=(PICTURE // patch) ** 2) ** 0.5)
+        pixels = torch.randn(side * side, self.channels() * patch**2, generator=random)
+        mask = torch.ones(side * side, dtype=torch.long)
+        return {"pixel_values": pixels, "spatial_shapes": torch.tensor([side, side]), "pixel_attention_mask": mask}
+
+    def _tiles(self, picture: Tensor) -> Sample:
+        tiles = self.find("max_num_tiles", among=self.vision, default=4)
+        return {
+            "pixel_values": picture.expand(1, tiles, -1, -1, -1).clone(),
+            "aspect_ratio_ids": torch.tensor([1]),
+            "aspect_ratio_mask": torch.ones(1, tiles, dtype=torch.long),
+            "cross_attention_mask": torch.ones(self.options.seq_len, 1, tiles, dtype=torch.long),
+        }
+
+    def video(self, random: Generator) -> Tensor:
+        frames = self.find("num_frames", "frames_per_clip", "num_image_with_embedding", default=FRAMES)
+        return torch.stack([self.picture(random) for _ in range(frames)])
+
+    def flattened_patches(self, random: Generator) -> Tensor:
+        """As Pix2Struct reads them: each patch behind its row and column."""
+        patch = self.patch()
+        rows, columns = (side // patch for side in self.size())
+        places = torch.cartesian_prod(torch.arange(1, rows + 1), torch.arange(1, columns + 1)).float()
+        return torch.cat([places, torch.randn(rows * columns, self.channels() * patch**2, generator=random)], dim=1)
+
+    def mask(self, random: Generator, classes: int, scale: int = 1) -> Tensor:
+        """A class for each pixel."""
+        return torch.randint(classes, tuple(side // scale for side in self.size()), generator=random)
+
+    # Sound.
+
+    def wave(self, random: Generator) -> Tensor:
+        return torch.randn(self.options.audio_samples, generator=random)
+
+    def mels(self) -> int:
+        names = ("num_mel_bins", "feature_size", "n_mels", "input_feat_per_channel", "feature_projection_input_dim")
+        return int(self.find(*names, "input_feat_size", "input_dim", "num_mel_bin", among=self.audio, default=80))
+
+    def spectrum(self, random: Generator) -> Any:
+        """(M, F) as Whisper reads it, or (F, M) as others do."""
+        positions = self.find("max_source_positions", among=self.audio)
+        if positions is not None and self.config.model_type != "speech_to_text":
+            spectrum = torch.randn(self.mels(), 2 * positions, generator=random)
+            frames = 2 * positions
+        else:
+            frames = max(1, self.options.audio_samples // HOP)
+            spectrum = torch.randn(frames, self.mels(), generator=random)
+        masks = [name for name in ("input_features_mask", "feature_attention_mask") if name in self.taken]
+        return {"input_features": spectrum, **{name: torch.ones(frames, dtype=torch.long) for name in masks}}
+
+    def input_values(self, random: Generator) -> Tensor:
+        if self.config.model_type == "audio-spectrogram-transformer":
+            return torch.randn(self.config.max_length, self.config.num_mel_bins, generator=random)
+        return self.wave(random)
+
+    # Series.
+
+    def series(self, random: Generator) -> Sample:
+        """The past and the future of a series, with the features that belong to each of their times."""
+        config = self.config
+        if "past_time_features" not in self.taken:
+            channels = self.find("num_input_channels", "input_size", default=1)
+            past = torch.randn(self.find("context_length"), channels, generator=random)
+            future = torch.randn(self.find("prediction_length", "horizon_length"), channels, generator=random)
+            return {"past_values": past, "future_values": future}
+        length = config.context_length + max(config.lags_sequence)
+        several = () if config.input_size == 1 else (config.input_size,)
+        features = config.num_time_features
+        sample = {
+            "past_values": torch.randn(length, *several, generator=random),
+            "past_time_features": torch.randn(length, features, generator=random),
+            "past_observed_mask": torch.ones(length, *several),
+            "future_values": torch.randn(config.prediction_length, *several, generator=random),
+            "future_time_features": torch.randn(config.prediction_length, features, generator=random),
+        }
+        if config.num_static_categorical_features:
+            sample["static_categorical_features"] = torch.zeros(config.num_static_categorical_features, dtype=torch.long)
+        if config.num_static_real_features:
+            sample["static_real_features"] = torch.randn(config.num_static_real_features, generator=random)
+        return sample
+
+    def boxes(self, random: Generator, length: int) -> Tensor:
+        """Two corners of each token's box on a page of 1000 by 1000."""
+        corners = torch.randint(500, (length, 2), generator=random)
+        return torch.cat([corners, corners + torch.randint(1, 500, (length, 2), generator=random)], dim=1)
+
+
+def _section(config: Any, *names: str) -> Any:
+    found = (getattr(config, name, None) for name in names)
+    return next((part for part in found if hasattr(part, "model_type")), config)
+
+
+INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
+    "input_ids": Inputs.input_ids,
+    "mm_token_type_ids": Inputs.mm_token_type_ids,
+    "bbox": lambda inputs, random: inputs.boxes(random, inputs.options.seq_len),
+    "pixel_values": Inputs.pixel_values,
+    "pixel_values_videos": Inputs.video,
+    "flattened_patches": Inputs.flattened_patches,
+    "input_features": Inputs.spectrum,
+    "input_values": Inputs.input_values,
+    "past_values": Inputs.series,
+}
+"""What forward's parameters are, by name; a dict has some that belong together."""
+TEXTS = ("input_ids", "mm_token_type_ids", "bbox")
+SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
+"""Types whose samples have a list of pictures."""
+
+
+def _features(model: Any, modality: str, batch: Sample) -> int:
+    """How many tokens stand for the pictures or sounds of a batch of one sample.
+
+    The model's tower runs on the device meta; on the CPU if it reads values.
+    """
+    base = model.model if hasattr(getattr(model, "model", None), f"get_{modality}_features") else model
+    function = getattr(base, f"get_{modality}_features")
+    taken = inspect.signature(function).parameters
+    given = {name: value for name, value in batch.items() if name in taken}
+    if not any(value.is_floating_point() for value in given.values()):
+        return 0
+    on_meta = {name: value.to("meta") if value.is_floating_point() else value for name, value in given.items()}
+    with torch.no_grad():
+        try:
+            output = function(**on_meta, return_dict=True)
+        except Exception:  # whatever an operator says that has no values to read
+            for name, part in base.named_children():
+                if name not in LANGUAGE:
+                    part.to_empty(device="cpu").apply(model._init_weights)
+            output = function(**given, return_dict=True)
+    features = getattr(output, "pooler_output", output)
+    rows = [features] if isinstance(features, Tensor) else list(features)
+    return sum(row.numel() // row.shape[-1] for row in rows)

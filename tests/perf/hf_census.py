@@ -1,0 +1,315 @@
+"""Which model types of transformers `hf:` trains: one small model of each, one step on one batch of bench's own samples.
+
+``python tests/perf/hf_census.py --out FOLDER`` writes ``hf_census.json`` and ``hf_census.md``; about 15 minutes on two
+cores. ``--only llava,detr`` runs these types alone.
+
+A type counts if transformers has a class of it whose forward computes a loss. Outcomes:
+
+- ok: a finite loss, and a finite gradient for each trainable parameter.
+- told: the same, but backward does not reach some parameters. Their share is given; bench tells it in its reports.
+- unreached: the same, and they are more than a tenth of the parameters.
+- refused: bench says in a sentence why not.
+- error: any other exception, which a user would see as a traceback.
+
+A small model has the type's defaults with two layers, a small vocabulary and small pictures. Its widths and heads are
+divided by a common factor of the heads. A type that this breaks is tried with its own widths.
+"""
+
+import argparse
+import dataclasses
+import inspect
+import json
+import math
+import multiprocessing
+import os
+import re
+import resource
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+from transformers.models.auto import configuration_auto, modeling_auto
+
+from bench import workloads
+from bench.errors import InputError
+from bench.workloads.huggingface import samples as _  # noqa: F401  # so that no child imports it
+from bench.workloads.huggingface.model import bare
+
+VOCABULARY = 512
+TIME_LIMIT_S = 90
+MEMORY_LIMIT = 3 * 2**30
+SEQ_LEN = 32
+LOSSES = ("return_loss", "start_positions", "future_values", "target_values")
+"""Parameters of a forward that computes a loss, beside those with `label` in their name."""
+LAYERS = re.compile(r"(^|_)layers?$|^(depth|n_layers?|num_blocks|encoder_depth|decoder_depth)$")
+WIDTHS = re.compile(
+    r"(^|_)(hidden_size|d_model|n_embd|embed_dim|hidden_dim|intermediate_size|ffn_dim|d_ff|dim|d_inner|emb_dim|"
+    r"encoder_hidden_size|embedding_size|out_dim|n_inner|projection_dim|out_hidden_size|attention_hidden_size|feedforward_dim|lru_width)$"
+)
+HEADS = re.compile(r"(^|_)(heads|n_head|num_key_value_heads|n_heads|num_kv_heads)$")
+RESNET = {"model_type": "resnet", "hidden_sizes": [32, 32, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]}
+OWN: dict[str, dict[str, Any]] = {
+    **dict.fromkeys(
+        ("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer"),
+        {"use_timm_backbone": False, "backbone": None, "backbone_config": {**RESNET, "out_features": ["stage4"]}},
+    ),
+    "mllama": {"text_config": {"model_type": "mllama_text_model", "cross_attention_layers": [1]}},
+    "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
+    "vision-encoder-decoder": {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
+    "speech-encoder-decoder": {"encoder": {"model_type": "wav2vec2"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
+    "vision-text-dual-encoder": {"vision_config": {"model_type": "vit"}, "text_config": {"model_type": "bert"}},
+}
+"""Types whose small model follows from no rule."""
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=Path("reports"))
+    parser.add_argument("--only", default="")
+    parser.add_argument("--workers", type=int, default=2)
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    os.environ["HF_HUB_OFFLINE"] = "1"
+    types = [name for name in arguments.only.split(",") if name] or list(configuration_auto.CONFIG_MAPPING_NAMES)
+    arguments.out.mkdir(exist_ok=True, parents=True)
+    found = dict(sorted(run(types, arguments.workers)))
+    (arguments.out / "hf_census.json").write_text(json.dumps(found, indent=1) + "\n")
+    (arguments.out / "hf_census.md").write_text(table(found))
+    print(table(found).split("\n\n")[1])
+
+
+def run(types: list[str], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Each type in a process of its own, forked with torch and transformers imported."""
+    context, waiting, running = multiprocessing.get_context("fork"), list(types), {}
+    while waiting or running:
+        while waiting and len(running) < workers:
+            name = waiting.pop(0)
+            ours, theirs = context.Pipe(duplex=False)
+            child = context.Process(target=_in_child, args=(name, theirs))
+            child.start()
+            theirs.close()
+            running[name] = (child, ours, time.monotonic())
+        for name, (child, pipe, started) in list(running.items()):
+            late = time.monotonic() - started > TIME_LIMIT_S
+            if not (pipe.poll(0.02) or late or not child.is_alive()):
+                continue
+            try:
+                record = pipe.recv() if pipe.poll(0) else {"outcome": "error", "why": f"over {TIME_LIMIT_S} s"}
+            except EOFError:
+                child.join()
+                record = {"outcome": "error", "why": f"the process ended with {child.exitcode}"}
+            if child.is_alive():
+                child.kill()
+            child.join()
+            del running[name]
+            record["seconds"] = round(time.monotonic() - started, 1)
+            print(f"{name}: {record['outcome']} {record.get('task', '')} {record.get('why', '')[:600]}", flush=True)
+            yield name, record
+
+
+def _in_child(model_type: str, pipe: Any) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (MEMORY_LIMIT, MEMORY_LIMIT))
+    devnull = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(devnull, 2)
+    try:
+        pipe.send(census(model_type))
+    except BaseException as error:  # whatever it is, it is what a user would get
+        pipe.send({"outcome": "error", "why": _words(error)})
+    pipe.close()
+    os._exit(0)
+
+
+def census(model_type: str) -> dict[str, Any]:
+    """The best outcome over the ways to make it small."""
+    record: dict[str, Any] = {"classes": losses(model_type)}
+    tried: list[dict[str, Any]] = []
+    for scaled in (True, False):
+        try:
+            fields = small(model_type, scaled)
+        except Exception as error:  # the config class has no defaults
+            fields = OWN.get(model_type, {})
+            tried.append({"outcome": "error", "why": "shrinking: " + _words(error)} if not fields else {"outcome": "-"})
+        try:
+            tried.append(step(model_type, fields))
+        except InputError as error:
+            tried.append({"outcome": "refused", "why": str(error)})
+        except Exception as error:
+            tried.append({"outcome": "error", "why": _words(error)})
+        tried[-1]["scaled"] = scaled
+        if tried[-1]["outcome"] in ("ok", "told") or "no class of" in tried[-1].get("why", ""):
+            break
+    order = ("ok", "told", "unreached", "refused", "error", "-")
+    best = min(tried, key=lambda one: order.index(one["outcome"]))
+    whys = [one["why"] for one in tried if "why" in one]
+    return record | best | ({"why": " // ".join(whys)} if best["outcome"] in ("refused", "error") else {})
+
+
+def losses(model_type: str) -> list[str]:
+    """Classes of this type that compute a loss."""
+    names: dict[str, None] = {}
+    for mapping in dir(modeling_auto):
+        if mapping.endswith("_MAPPING_NAMES") and mapping != "CONFIG_MAPPING_NAMES":
+            found = getattr(modeling_auto, mapping).get(model_type, ())
+            names |= dict.fromkeys((found,) if isinstance(found, str) else found)
+    return [name for name in names if _has_loss(name)]
+
+
+def _has_loss(name: str) -> bool:
+    try:
+        parameters = inspect.signature(getattr(transformers, name).forward).parameters
+    except (ImportError, AttributeError):  # needs a package that is not here, or is named and not there
+        return False
+    return any("label" in parameter or parameter in LOSSES for parameter in parameters)
+
+
+def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
+    """One step as bench does it."""
+    definition = workloads.load(f"hf:{model_type}")
+    options = definition.Config.model_validate({"seq_len": SEQ_LEN, "audio_samples": 16000, **fields})
+    task = definition.create(options)
+    torch.manual_seed(0)
+    model = bare(task._described, task._options)
+    samples = task.dataset(seed=0)
+    collate = getattr(task, "collate", None) or torch.utils.data.default_collate
+    batch = collate([samples[0], samples[1]])
+    before = torch.get_rng_state()
+    loss = model(**batch).loss
+    random = not torch.equal(before, torch.get_rng_state())
+    loss.backward()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    total = sum(p.numel() for p in trained.values())
+    missing = [name for name, p in trained.items() if p.grad is None]
+    share = sum(trained[name].numel() for name in missing) / total
+    record: dict[str, Any] = {"task": options.task, "class": type(model).__name__, "parameters": total}
+    record |= {"missing": share, "names": _prefixes(missing), "loss": float(loss)}
+    record["checkpointing"] = bool(model.supports_gradient_checkpointing)
+    record["batchnorm"] = any("BatchNorm" in type(module).__name__ for module in model.modules())
+    finite = loss.isfinite() and all(p.grad.isfinite().all() for p in trained.values() if p.grad is not None)
+    if random or not finite:
+        return {**record, "outcome": "error", "why": "forward draws random numbers" if random else "not finite"}
+    return record | {"outcome": "ok" if not missing else "told" if share <= 0.1 else "unreached"}
+
+
+def _prefixes(names: list[str]) -> list[str]:
+    return list(dict.fromkeys(re.sub(r"\.\d+\..*", "", ".".join(name.split(".")[:3])) for name in names))[:6]
+
+
+def small(model_type: str, scaled: bool) -> dict[str, Any]:
+    """The fields of a small model of this type, as a matrix would set them."""
+    config = configuration_auto.CONFIG_MAPPING[model_type](**OWN.get(model_type, {}))
+    factor = common_factor(config) if scaled else 1
+    fields = {**OWN.get(model_type, {}), **shrink(config, factor, {})}
+    vision, text = getattr(config, "vision_config", None), getattr(config, "text_config", None)
+    if hasattr(vision, "out_hidden_size") and hasattr(text, "hidden_size"):
+        width = shrunk("hidden_size", text.hidden_size, factor, None, {})
+        fields["vision_config"] = {**fields.get("vision_config", {}), "out_hidden_size": width}
+    return fields
+
+
+def common_factor(config: Any) -> int:
+    """The largest number up to 16 that divides the heads of the config and of those in it."""
+    heads = [value for part in nested(config) for name, value in part.to_dict().items() if HEADS.search(name) and isinstance(value, int) and value > 1]
+    common = math.gcd(*heads) if heads else 16
+    return max(factor for factor in range(1, 17) if common % factor == 0)
+
+
+def nested(config: Any) -> Iterator[Any]:
+    yield config
+    for value in vars(config).values():
+        if isinstance(value, transformers.PreTrainedConfig):
+            yield from nested(value)
+
+
+def shrink(config: Any, factor: int, ids: dict[int, int]) -> dict[str, Any]:
+    """What to change in a config, with those in it."""
+    changed: dict[str, Any] = {}
+    patch = getattr(config, "patch_size", None)
+    for field in dataclasses.fields(config):
+        name, value = field.name, getattr(config, field.name, None)
+        if isinstance(value, transformers.PreTrainedConfig):
+            changed[name] = {"model_type": value.model_type, **shrink(value, factor, ids)}
+        elif name == "cross_attention_layers":
+            changed[name] = [1]
+        elif isinstance(value, bool) or name.startswith("_"):
+            continue
+        elif isinstance(value, int):
+            new = shrunk(name, value, factor, patch, ids)
+            if new != value:
+                changed[name] = new
+        elif name == "image_size" and isinstance(value, (list, tuple)) and len(value) == 2:
+            changed[name] = [picture(patch)] * 2
+        elif name == "depths" and isinstance(value, (list, tuple)):
+            changed[name] = [min(1, v) for v in value]
+        elif isinstance(value, (list, tuple)) and value and re.search(r"(indexes|indices|layer_ids|index)$", name):
+            if all(isinstance(v, int) for v in value) and max(value) > 1:
+                changed[name] = [min(1, v) for v in value]
+    return changed
+
+
+def picture(patch: Any) -> int:
+    if not isinstance(patch, int):
+        return 64
+    side = 4 * patch
+    return side if side >= 56 else side * math.ceil(64 / side)
+
+
+def shrunk(name: str, value: int, factor: int, patch: Any, ids: dict[int, int]) -> int:
+    if re.search(r"(token_id|token_index|token|_id)$", name) and value >= VOCABULARY - 64:
+        return ids.setdefault(value, VOCABULARY - 64 + len(ids))
+    if name.endswith("vocab_size"):
+        return min(value, VOCABULARY)
+    if name == "image_size":
+        return picture(patch)
+    if name == "mm_tokens_per_image":
+        return 4
+    if name == "max_source_positions":
+        return min(value, 100)
+    if LAYERS.search(name):
+        return min(value, 2)
+    if re.fullmatch(r"(num_(local_|routed_)?experts|n_routed_experts|moe_num_experts)", name):
+        return min(value, 8)
+    if name in ("n_group", "topk_group", "first_k_dense_replace"):
+        return min(value, 1)
+    if (WIDTHS.search(name) or (HEADS.search(name) and value > 1)) and value % factor == 0:
+        return value // factor
+    return value
+
+
+def table(found: dict[str, dict[str, Any]]) -> str:
+    """Markdown: counts, then a row for each type that counts and is not ok."""
+    counted = {name: one for name, one in found.items() if one.get("classes")}
+    counts = Counter(one["outcome"] for one in counted.values())
+    right = counts["ok"] + counts["told"]
+    lines = [f"# Types of transformers {transformers.__version__} that `hf:` trains", ""]
+    lines += [
+        f"{len(found)} types, {len(counted)} with a class that has a loss: {right} ok or told "
+        f"({right / max(1, len(counted)):.1%}); {', '.join(f'{n} {outcome}' for outcome, n in counts.most_common())}.",
+        "",
+    ]
+    others = Counter(one["outcome"] for one in found.values() if not one.get("classes"))
+    lines += [f"Without a class that has a loss: {dict(others)}", ""]
+    lines += ["| type | outcome | task | parameters | without gradient | what |", "| --- | --- | --- | ---: | ---: | --- |"]
+    for name, one in found.items():
+        what = one.get("why") or ", ".join(one.get("names", []))
+        what = what.replace("|", "/").replace("\n", " ")[:300]
+        lines.append(
+            f"| {name} | {one['outcome']} | {one.get('task', '')} | {one.get('parameters', ''):} | "
+            + (f"{one['missing']:.1%}" if one.get("missing") else "")
+            + f" | {what} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def _words(error: BaseException) -> str:
+    last = traceback.extract_tb(error.__traceback__)[-2:]
+    where = " < ".join(f"{Path(f.filename).name}:{f.lineno}" for f in reversed(last))
+    return f"{type(error).__name__}: {str(error).strip()[:400]} ({where})"
+
+
+if __name__ == "__main__":
+    main()
