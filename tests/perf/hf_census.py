@@ -38,30 +38,46 @@ from transformers.models.auto import configuration_auto, modeling_auto
 from bench import workloads
 from bench.errors import InputError
 from bench.workloads.huggingface import samples as _  # noqa: F401  # so that no child imports it
-from bench.workloads.huggingface.model import bare
+from bench.workloads.huggingface.model import bare, computes_loss
 
 VOCABULARY = 512
 TIME_LIMIT_S = 90
 MEMORY_LIMIT = 3 * 2**30
 SEQ_LEN = 32
-LOSSES = ("return_loss", "start_positions", "future_values", "target_values")
-"""Parameters of a forward that computes a loss, beside those with `label` in their name."""
 LAYERS = re.compile(r"(^|_)layers?$|^(depth|n_layers?|num_blocks|encoder_depth|decoder_depth)$")
 WIDTHS = re.compile(
-    r"(^|_)(hidden_size|d_model|n_embd|embed_dim|hidden_dim|intermediate_size|ffn_dim|d_ff|dim|d_inner|emb_dim|"
+    r"(^|_)(hidden_size|d_model|n_embd|embed_dim|hidden_dim|intermediate_size|ffn_dim|d_ff|(?<!head_)(?<!rope_)dim|d_inner|emb_dim|"
     r"encoder_hidden_size|embedding_size|out_dim|n_inner|projection_dim|out_hidden_size|attention_hidden_size|feedforward_dim|lru_width)$"
 )
 HEADS = re.compile(r"(^|_)(heads|n_head|num_key_value_heads|n_heads|num_kv_heads)$")
 RESNET = {"model_type": "resnet", "hidden_sizes": [32, 32, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]}
+START = {"pad_token_id": 0, "decoder_start_token_id": 1}
 OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(
         ("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer"),
-        {"use_timm_backbone": False, "backbone": None, "backbone_config": {**RESNET, "out_features": ["stage4"]}},
+        {"backbone_config": {**RESNET, "out_features": ["stage4"]}},
     ),
+    **dict.fromkeys(("autoformer", "informer", "time_series_transformer"), {"prediction_length": 8, "context_length": 16}),
+    "aria": {"projector_patch_to_query_dict": {"16": 4}},
+    "emu3": {
+        "vocabulary_map": {"<image>": 5, **{f"<|visual token {code:06d}|>": 100 + code for code in range(16)}},
+        "vq_config": {"codebook_size": 16},
+    },
+    **dict.fromkeys(("big_bird", "bigbird_pegasus"), {"attention_type": "original_full"}),
+    "blip-2": {"image_token_index": 5},
+    "chameleon": {
+        "vocabulary_map": {"<image>": 5, **{f"IMGIMG{chr(65 + code)}Z": 100 + code for code in range(16)}},
+        "vq_config": {"num_embeddings": 16},
+    },
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8},
+    "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1},
+    "falcon": {"num_attention_heads": 8, "hidden_size": 256},
+    "codegen": {"n_head": 4, "n_embd": 64, "rotary_dim": 8},
+    **dict.fromkeys(("cohere_compass_text", "cohere_compass"), {"num_hidden_layers": 4}),
     "mllama": {"text_config": {"model_type": "mllama_text_model", "cross_attention_layers": [1]}},
-    "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
-    "vision-encoder-decoder": {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
-    "speech-encoder-decoder": {"encoder": {"model_type": "wav2vec2"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}},
+    "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
+    "vision-encoder-decoder": {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
+    "speech-encoder-decoder": {"encoder": {"model_type": "wav2vec2"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
     "vision-text-dual-encoder": {"vision_config": {"model_type": "vit"}, "text_config": {"model_type": "bert"}},
 }
 """Types whose small model follows from no rule."""
@@ -161,10 +177,9 @@ def losses(model_type: str) -> list[str]:
 
 def _has_loss(name: str) -> bool:
     try:
-        parameters = inspect.signature(getattr(transformers, name).forward).parameters
+        return computes_loss(getattr(transformers, name))
     except (ImportError, AttributeError):  # needs a package that is not here, or is named and not there
         return False
-    return any("label" in parameter or parameter in LOSSES for parameter in parameters)
 
 
 def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -203,7 +218,9 @@ def small(model_type: str, scaled: bool) -> dict[str, Any]:
     """The fields of a small model of this type, as a matrix would set them."""
     config = configuration_auto.CONFIG_MAPPING[model_type](**OWN.get(model_type, {}))
     factor = common_factor(config) if scaled else 1
-    fields = {**OWN.get(model_type, {}), **shrink(config, factor, {})}
+    own = OWN.get(model_type, {})
+    fields = {**own, **shrink(config, factor, {})}
+    fields |= {name: value for name, value in own.items() if not isinstance(value, dict)}
     vision, text = getattr(config, "vision_config", None), getattr(config, "text_config", None)
     if hasattr(vision, "out_hidden_size") and hasattr(text, "hidden_size"):
         width = shrunk("hidden_size", text.hidden_size, factor, None, {})
@@ -228,27 +245,53 @@ def nested(config: Any) -> Iterator[Any]:
 def shrink(config: Any, factor: int, ids: dict[int, int]) -> dict[str, Any]:
     """What to change in a config, with those in it."""
     changed: dict[str, Any] = {}
-    patch = getattr(config, "patch_size", None)
+    patch = 56 if "window_size" in vars(config) else vars(config).get("patch_size")
+    taken = [max(value) for name, value in vars(config).items() if name.endswith("out_indices") and value]
     for field in dataclasses.fields(config):
-        name, value = field.name, getattr(config, field.name, None)
+        name, value = field.name, value_of(config, field.name)
         if isinstance(value, transformers.PreTrainedConfig):
-            changed[name] = {"model_type": value.model_type, **shrink(value, factor, ids)}
+            changed[name] = {**special(value), "model_type": value.model_type, **shrink(value, factor, ids)}
         elif name == "cross_attention_layers":
             changed[name] = [1]
         elif isinstance(value, bool) or name.startswith("_"):
             continue
         elif isinstance(value, int):
             new = shrunk(name, value, factor, patch, ids)
+            if "_heterogeneity_spec" in vars(config) and LAYERS.search(name):
+                continue
+            if LAYERS.search(name) and taken:
+                new = min(value, max(2, taken[0] + 1))
             if new != value:
                 changed[name] = new
         elif name == "image_size" and isinstance(value, (list, tuple)) and len(value) == 2:
             changed[name] = [picture(patch)] * 2
         elif name == "depths" and isinstance(value, (list, tuple)):
             changed[name] = [min(1, v) for v in value]
-        elif isinstance(value, (list, tuple)) and value and re.search(r"(indexes|indices|layer_ids|index)$", name):
+        elif isinstance(value, (list, tuple)) and value and re.search(r"(indexes|(?<!out_)indices|layer_ids|index)$", name):
             if all(isinstance(v, int) for v in value) and max(value) > 1:
                 changed[name] = [min(1, v) for v in value]
     return changed
+
+
+def special(config: Any) -> dict[str, Any]:
+    """What a config inside another has other than its own class, but for what follows from its number of layers."""
+    try:
+        plain = type(config)()
+    except Exception:  # the class has no defaults
+        return {}
+    values = {field.name: value_of(config, field.name) for field in dataclasses.fields(config)}
+    layers = [value for name, value in values.items() if LAYERS.search(name) and isinstance(value, int)]
+    return {
+        name: value
+        for name, value in values.items()
+        if isinstance(value, bool | int | float | str | list | tuple | dict) and value != value_of(plain, name)
+        and not name.startswith(("_", "id2label", "label2id")) and not (isinstance(value, list | tuple) and len(value) in layers)
+    }
+
+
+def value_of(config: Any, name: str) -> Any:
+    """A field under its own name, also where a config has another for it, or one value a layer."""
+    return vars(config).get(name) if name in vars(config) else getattr(config, name, None)
 
 
 def picture(patch: Any) -> int:
@@ -261,7 +304,7 @@ def picture(patch: Any) -> int:
 def shrunk(name: str, value: int, factor: int, patch: Any, ids: dict[int, int]) -> int:
     if re.search(r"(token_id|token_index|token|_id)$", name) and value >= VOCABULARY - 64:
         return ids.setdefault(value, VOCABULARY - 64 + len(ids))
-    if name.endswith("vocab_size"):
+    if "vocab_size" in name:
         return min(value, VOCABULARY)
     if name == "image_size":
         return picture(patch)

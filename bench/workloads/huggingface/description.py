@@ -42,6 +42,7 @@ TASKS = {
     "MaskedLM": "FOR_MASKED_LM",
     "CausalLM": "FOR_CAUSAL_LM",
     "TimeSeriesPrediction": "FOR_TIME_SERIES_PREDICTION",
+    "TimeSeriesClassification": "FOR_TIME_SERIES_CLASSIFICATION",
     "TokenClassification": "FOR_TOKEN_CLASSIFICATION",
     "SequenceClassification": "FOR_SEQUENCE_CLASSIFICATION",
     "QuestionAnswering": "FOR_QUESTION_ANSWERING",
@@ -56,7 +57,7 @@ any encoder."""
 
 _NOT_FIELDS = frozenset(
     {"architectures", "auto_map", "dtype", "id2label", "label2id", "model_type", "output_attentions", "problem_type"}
-    | {"output_hidden_states", "return_dict", "torch_dtype", "transformers_version", "use_cache"}
+    | {"model_config", "output_hidden_states", "return_dict", "torch_dtype", "transformers_version", "use_cache"}
 )
 """Fields that bench sets, or that have nothing to do with training."""
 LABELS = 2
@@ -83,6 +84,8 @@ class Description(BaseModel, frozen=True):
     """The first is the default."""
     module: str
     """The module of its classes."""
+    checkpoints: bool = True
+    """Whether transformers can checkpoint any class of it."""
     fields: dict[str, ConfigField]
 
 
@@ -97,10 +100,10 @@ def is_random(field: str) -> bool:
 
 
 def still(strength: Any) -> Any:
-    """What stands for ``strength`` if nothing may be drawn: 0 for a number, a list of them for a list."""
+    """What stands for ``strength`` if nothing may be drawn: 0 for a number, zeros for a list."""
     if isinstance(strength, (list, tuple)):
-        return [type(part)(still(part)) for part in strength]
-    return False if isinstance(strength, bool) else 0 if isinstance(strength, int | float) else strength
+        return [still(part) for part in strength]
+    return type(strength)(0) if isinstance(strength, int | float) else strength
 
 
 @functools.cache
@@ -157,8 +160,15 @@ def read(source: str) -> Description:
         model_type=model_type,
         tasks=tuple(tasks),
         module=f"transformers.models.{package}.modeling_{package}",
+        checkpoints=_checkpoints(package),
         fields=_fields(configuration_auto.CONFIG_MAPPING[model_type], written),
     )
+
+
+def _checkpoints(package: str) -> bool:
+    """Read from the source: importing it would take seconds."""
+    folder = Path(str(import_module("transformers").__file__)).parent / "models" / package
+    return any(b"supports_gradient_checkpointing = True" in file.read_bytes() for file in folder.glob("modeling_*.py"))
 
 
 def _names_folder(source: str) -> bool:
@@ -196,7 +206,7 @@ def _fields(kind: Any, written: Mapping[str, JsonValue]) -> dict[str, ConfigFiel
     labels = written.get("id2label")
     values = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS, **defaults, **written}
     values |= {name: value for name, value in _FOR_TRAINING.items() if name in defaults}
-    values |= {name: still(value) for name, value in values.items() if is_random(name)}
+    values |= {name: still(value) or 0 for name, value in values.items() if is_random(name) and value is not None}
     return {
         name: ConfigField(default=value, kinds=kinds.get(name, ()))
         for name, value in values.items()

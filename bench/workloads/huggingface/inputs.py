@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
+from torch.utils.data import default_collate
 
 from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
@@ -23,6 +24,10 @@ PICTURE = 224
 """Height and width of a picture where neither config nor options say it."""
 FRAMES = 8
 """Pictures of a video where the config does not say it."""
+REGIONS = 36
+"""Regions of a picture that a detector has found, for models that read those."""
+CHARACTERS = 256
+"""The vocabulary of a model that reads characters."""
 HOP = 160
 """Samples of sound for each frame of a spectrum: 10 ms at 16 kHz."""
 PLACEHOLDERS = {
@@ -39,6 +44,16 @@ SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
 Sample = dict[str, Any]
 
 
+def collate(samples: list[Sample]) -> Sample:
+    """A batch: tensors stacked, patches of all pictures in one row, and a list of what is a dict for each sample."""
+    batch: Sample = {}
+    for name, first in samples[0].items():
+        values = [sample[name] for sample in samples]
+        patches = name == "pixel_values" and "image_grid_thw" in samples[0]
+        batch[name] = torch.cat(values) if patches else values if isinstance(first, dict) else default_collate(values)
+    return batch
+
+
 class Inputs:
     """What one model reads, drawn at random."""
 
@@ -53,7 +68,7 @@ class Inputs:
         names = [name for name in INPUTS if name in self.taken and name not in self._left_out()]
         self._names = sorted(names, key=lambda name: name == "input_ids")
         self._placeholders: dict[int, int] = {}
-        if "input_ids" in names and len(names) > 1:
+        if "input_ids" in names and len(names) > 1 and "return_loss" not in self.taken:
             self._placeholders = self._count_placeholders(description)
 
     def draw(self, random: Generator) -> Sample:
@@ -67,22 +82,30 @@ class Inputs:
     def _count_placeholders(self, description: Description) -> dict[int, int]:
         """The token that stands for a part of a picture or sound, and how many of them stand for those of a sample."""
         counts: dict[int, int] = {}
-        model, random = None, Generator().manual_seed(0)
-        for modality, fields in PLACEHOLDERS.items():
-            token = self.find(*fields)
-            if token is None or not hasattr(self.kind, f"get_{modality}_features"):
-                continue
-            if model is None:
-                with torch.device("meta"):
-                    model = bare(description, self.options)
-                sample = {name: value for name, value in self.draw(random).items() if name not in TEXTS}
-            counts[token] = _features(model, modality, {name: value[None] for name, value in sample.items()})
+        if "image_embeds_position_mask" in self.taken:
+            return {1: self.config.latent_query_num}
+        tokens = {modality: self.find(*fields) for modality, fields in PLACEHOLDERS.items()}
+        with torch.device("meta"):
+            model = bare(description, self.options)
+        sample = self.draw(Generator().manual_seed(0))
+        batch = collate([{name: value for name, value in sample.items() if name not in TEXTS}])
+        for modality, token in tokens.items():
+            count = _features(model, modality, batch)
+            if count and token is None:
+                raise InputError(
+                    f"the config of {self.config.model_type} does not say which token stands for a part of the {modality}",
+                    field="workload.config",
+                    fix=f"set {PLACEHOLDERS[modality][0]}",
+                )
+            counts[token] = count
         return {token: count for token, count in counts.items() if count}
 
     def _left_out(self) -> set[str]:
         """Inputs that stand for others of the same sample."""
         names = {"pixel_values_videos"} if "pixel_values" in self.taken else set()
-        return names | ({"input_ids"} if self.options.task in ("SpeechSeq2Seq", "RNNT", "TDT") and len({"input_features", "input_values", "inputs"} & set(self.taken)) else set())
+        if self.config.model_type not in SEVERAL_PICTURES:
+            names |= {"image_attention_mask"}
+        return names
 
     def find(self, *names: str, among: Any = None, default: Any = None) -> Any:
         """The first of these fields that the config has, or one in it."""
@@ -94,10 +117,21 @@ class Inputs:
             return self.find(*names, default=default)
         return default
 
+    def check(self, sample: Sample) -> None:
+        """Raise an `InputError` if forward cannot run without something that no sample holds."""
+        kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+        needed = [name for name, one in self.taken.items() if one.default is one.empty and one.kind in kinds]
+        if missing := [name for name in needed if name not in sample and name != "self"]:
+            raise InputError(
+                f"bench has no samples for {', '.join(missing)}, which the forward of {self.kind.__name__} needs",
+                field="workload.name",
+                fix="train the model type that it is a part of",
+            )
+
     # Text.
 
     def vocabulary(self) -> int:
-        return int(self.find("vocab_size", "text_vocab_size", among=self.text))
+        return int(self.find("vocab_size", "text_vocab_size", among=self.text, default=CHARACTERS))
 
     def ids(self, random: Generator, length: int | None = None) -> Tensor:
         """Ids of the vocabulary without special ones: some models give padding no position, or count it as CTC's blank."""
@@ -125,13 +159,28 @@ class Inputs:
     def is_placeholder(self, ids_T: Tensor) -> Tensor:
         return torch.isin(ids_T, torch.tensor(list(self._placeholders), dtype=torch.long))
 
-    def mm_token_type_ids(self, random: Generator) -> Tensor:
+    def placeholder_mask(self, random: Generator) -> Tensor:
+        """1 for each token that stands for a part of a picture or sound; always at the same places."""
         return self.is_placeholder(self.input_ids(random)).long()
+
+    def boxes(self, random: Generator) -> Tensor:
+        """Two corners of each token's box on a page of 1000 by 1000; Bros takes all four."""
+        length = self.options.seq_len
+        corners = torch.randint(500, (length, 2), generator=random)
+        opposite = corners + torch.randint(1, 500, (length, 2), generator=random)
+        boxes = torch.cat([corners, opposite], dim=1)
+        return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]] / 1000 if self.config.model_type == "bros" else boxes
+
+    def paths(self, random: Generator, limit: str) -> Tensor:
+        """The way from a page's root to each token."""
+        length, depth = self.options.seq_len, self.config.max_depth
+        return torch.randint(getattr(self.config, limit), (length, depth), generator=random)
 
     # Pictures.
 
-    def size(self) -> tuple[int, int]:
-        size = self.options.picture_size or self.find("image_size", "img_size", among=self.vision, default=PICTURE)
+    def size(self, vision: Any = None) -> tuple[int, int]:
+        size = self.options.picture_size
+        size = size or self.find("image_size", "img_size", among=vision or self.vision, default=PICTURE)
         height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"]) if isinstance(size, dict) else size
         return height, width
 
@@ -142,8 +191,8 @@ class Inputs:
         size = self.find("patch_size", among=self.vision, default=16)
         return size if isinstance(size, int) else size[0]
 
-    def picture(self, random: Generator) -> Tensor:
-        return torch.randn(self.channels(), *self.size(), generator=random)
+    def picture(self, random: Generator, vision: Any = None) -> Tensor:
+        return torch.randn(self.channels(), *self.size(vision), generator=random)
 
     def pixel_values(self, random: Generator) -> Any:
         if {"image_grid_thw", "image_position_ids", "target_sizes"} & set(self.taken):
@@ -228,7 +277,12 @@ class Inputs:
     def spectrum(self, random: Generator) -> Any:
         """(M, F) as Whisper reads it, or (F, M) as others do."""
         positions = self.find("max_source_positions", among=self.audio)
-        if positions is not None and self.config.model_type != "speech_to_text":
+        if self.config.model_type == "clap":
+            spectrum = torch.randn(1, 1024, self.mels(), generator=random)
+            return {"input_features": spectrum, "is_longer": torch.ones(1, dtype=torch.bool)}
+        if self.config.model_type == "clvp":
+            return torch.randn(self.mels(), self.options.audio_samples // HOP, generator=random)
+        if positions is not None and self.find("input_feat_per_channel") is None:
             spectrum = torch.randn(self.mels(), 2 * positions, generator=random)
             frames = 2 * positions
         else:
@@ -268,11 +322,6 @@ class Inputs:
             sample["static_real_features"] = torch.randn(config.num_static_real_features, generator=random)
         return sample
 
-    def boxes(self, random: Generator, length: int) -> Tensor:
-        """Two corners of each token's box on a page of 1000 by 1000."""
-        corners = torch.randint(500, (length, 2), generator=random)
-        return torch.cat([corners, corners + torch.randint(1, 500, (length, 2), generator=random)], dim=1)
-
 
 def _section(config: Any, *names: str) -> Any:
     found = (getattr(config, name, None) for name in names)
@@ -281,19 +330,26 @@ def _section(config: Any, *names: str) -> Any:
 
 INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "input_ids": Inputs.input_ids,
-    "mm_token_type_ids": Inputs.mm_token_type_ids,
-    "bbox": lambda inputs, random: inputs.boxes(random, inputs.options.seq_len),
+    "mm_token_type_ids": Inputs.placeholder_mask,
+    "image_embeds_position_mask": Inputs.placeholder_mask,
+    "bbox": Inputs.boxes,
+    "xpath_tags_seq": lambda inputs, random: inputs.paths(random, "max_xpath_tag_unit_embeddings"),
+    "xpath_subs_seq": lambda inputs, random: inputs.paths(random, "max_xpath_subs_unit_embeddings"),
+    "image_attention_mask": lambda inputs, _: torch.ones(inputs.options.seq_len, 1, dtype=torch.long),
     "pixel_values": Inputs.pixel_values,
+    "high_res_pixel_values": lambda inputs, random: inputs.picture(random, inputs.config.high_res_vision_config),
     "pixel_values_videos": Inputs.video,
     "flattened_patches": Inputs.flattened_patches,
+    "visual_feats": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_feat_dim, generator=random),
+    "visual_pos": lambda inputs, random: torch.rand(REGIONS, 4, generator=random),
+    "visual_embeds": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_embedding_dim, generator=random),
     "input_features": Inputs.spectrum,
     "input_values": Inputs.input_values,
     "past_values": Inputs.series,
 }
 """What forward's parameters are, by name; a dict has some that belong together."""
-TEXTS = ("input_ids", "mm_token_type_ids", "bbox")
-SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
-"""Types whose samples have a list of pictures."""
+TEXTS = ("input_ids", "mm_token_type_ids", "image_embeds_position_mask", "bbox")
+"""Those that depend on how many tokens stand for pictures and sounds."""
 
 
 def _features(model: Any, modality: str, batch: Sample) -> int:
@@ -302,7 +358,9 @@ def _features(model: Any, modality: str, batch: Sample) -> int:
     The model's tower runs on the device meta; on the CPU if it reads values.
     """
     base = model.model if hasattr(getattr(model, "model", None), f"get_{modality}_features") else model
-    function = getattr(base, f"get_{modality}_features")
+    function = getattr(base, f"get_{modality}_features", None)
+    if function is None:
+        return 0
     taken = inspect.signature(function).parameters
     given = {name: value for name, value in batch.items() if name in taken}
     if not any(value.is_floating_point() for value in given.values()):
@@ -312,6 +370,7 @@ def _features(model: Any, modality: str, batch: Sample) -> int:
         try:
             output = function(**on_meta, return_dict=True)
         except Exception:  # whatever an operator says that has no values to read
+            base.to_empty(device="cpu", recurse=False)
             for name, part in base.named_children():
                 if name not in LANGUAGE:
                     part.to_empty(device="cpu").apply(model._init_weights)

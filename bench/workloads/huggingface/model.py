@@ -1,6 +1,7 @@
 """A model of transformers as bench trains it: random weights, no cache, its own checkpointing, nothing random."""
 
 import inspect
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,6 +21,11 @@ from bench.workloads.huggingface.description import (
 from bench.workloads.huggingface.workload import Options
 
 
+DRAWS = ("phimoe", "eomt", "eomt_dinov3", "mask2former", "maskformer", "oneformer", "videomt")
+"""Types whose forward draws by design: phimoe which experts to train, the others which points of a mask count."""
+_REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*([Tt]raining|not trainable)')
+
+
 def config_of(description: Description, options: Options) -> Any:
     """The config with what the options change. What they leave at its default, the config class may derive.
 
@@ -37,7 +43,7 @@ def config_of(description: Description, options: Options) -> Any:
     for part in parts(config):
         part.use_cache = False
         for name in filter(is_random, vars(part)):
-            setattr(part, name, still(getattr(part, name)))
+            setattr(part, name, still(vars(part)[name]))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as T5 does
     config.dtype = None
@@ -75,7 +81,7 @@ def model_class(task: str, config: Any) -> Any:
     with saying(f"transformers cannot import {config.model_type}"):
         found = getattr(modeling_auto, mapping_of(task))[type(config)]
     kind = found[0] if isinstance(found, tuple) else found
-    if task != "Model" and not any(map(is_target, inspect.signature(kind.forward).parameters)):
+    if task != "Model" and not computes_loss(kind):
         raise InputError(
             f"{kind.__name__} of transformers computes no loss, so it cannot be trained alone",
             field="workload.task",
@@ -86,7 +92,13 @@ def model_class(task: str, config: Any) -> Any:
 
 def is_target(parameter: str) -> bool:
     """Whether a forward with this parameter computes a loss."""
-    return "label" in parameter or parameter in ("return_loss", "start_positions", "future_values", "target_values")
+    return ("label" in parameter and not parameter.startswith("input")) or parameter in ("return_loss", "start_positions", "future_values", "target_values")
+
+
+def computes_loss(kind: Any) -> bool:
+    """Whether the forward of this class computes a loss. Some take labels only to say that they cannot."""
+    takes = any(map(is_target, inspect.signature(kind.forward).parameters))
+    return takes and not _REFUSES_LABELS.search(inspect.getsource(kind.forward))
 
 
 def bare(description: Description, options: Options) -> Any:
@@ -108,7 +120,9 @@ def bare(description: Description, options: Options) -> Any:
         with saying(f"{kind.__name__} has no gradient checkpointing: set grad_ckpt: false"):
             model.gradient_checkpointing_enable({"use_reentrant": options.use_reentrant})
     _calm(model)
-    _give_loss(model)
+    _give_loss(model, options.task)
+    if description.model_type in DRAWS:
+        _draw_alike(model)
     return model.train()
 
 
@@ -121,20 +135,39 @@ def _calm(model: Any) -> None:
             setattr(module, name, still(getattr(module, name)))
 
 
-def _give_loss(model: Any) -> None:
+def _draw_alike(model: Any) -> None:
+    """Let each forward draw the same numbers: for models that draw some by design, which nothing can stop."""
+    forks: list[Any] = []
+
+    def enter(*_: Any) -> None:
+        devices = [torch.cuda.current_device()] if torch.cuda.is_initialized() else []  # type: ignore[no-untyped-call]
+        forks.append(torch.random.fork_rng(devices=devices))
+        forks[-1].__enter__()
+        torch.manual_seed(0)
+
+    def leave(*_: Any) -> None:
+        forks.pop().__exit__(None, None, None)
+
+    model.register_forward_pre_hook(enter)
+    model.register_forward_hook(leave)
+
+
+def _give_loss(model: Any, task: str) -> None:
     """Let a model without labels return a loss: that of its pairs, or the mean square of its last hidden state."""
     parameters = inspect.signature(model.forward).parameters
     if "return_loss" in parameters:
         model.register_forward_pre_hook(
             lambda _, args, kwargs: (args, {**kwargs, "return_loss": True}), with_kwargs=True
         )
-    if not any(map(is_target, parameters)):
+    if task == "Model":
         model.register_forward_hook(_mean_square)
 
 
 def _mean_square(_: Any, __: Any, output: Any) -> Any:
     from transformers.modeling_outputs import SequenceClassifierOutput
 
+    if getattr(output, "loss", None) is not None:
+        return output
     hidden = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
     return SequenceClassifierOutput(loss=hidden.float().square().mean())
 

@@ -8,12 +8,14 @@ from typing import Any
 
 import torch
 from torch import Generator, Tensor
-from torch.utils.data import Dataset, default_collate
+from torch.utils.data import Dataset
 
 from bench.workloads.huggingface.description import Description
-from bench.workloads.huggingface.inputs import Inputs, Sample
+from bench.workloads.huggingface.inputs import Inputs, Sample, collate
 from bench.workloads.huggingface.model import saying
 from bench.workloads.huggingface.workload import Options
+
+__all__ = ["Samples", "collate"]
 
 LENGTH = 2**30
 """Samples of a dataset: more than any run takes."""
@@ -32,7 +34,7 @@ class Samples(Dataset[Sample]):
         self._seed, self._task = seed, options.task
         self._inputs = Inputs(description, options)
         with saying(f"bench cannot make a sample of {description.model_type} for {options.task}"):
-            self[0]
+            self._inputs.check(self[0])
 
     def __len__(self) -> int:
         return LENGTH
@@ -41,16 +43,6 @@ class Samples(Dataset[Sample]):
         random = Generator().manual_seed(self._seed * LENGTH + index)
         sample = self._inputs.draw(random)
         return sample | LABELS[self._task](self._inputs, sample, random)
-
-
-def collate(samples: list[Sample]) -> Sample:
-    """A batch: tensors stacked, patches of all pictures in one row, and a list of what is a dict for each sample."""
-    batch: Sample = {}
-    for name, first in samples[0].items():
-        values = [sample[name] for sample in samples]
-        patches = name == "pixel_values" and "image_grid_thw" in samples[0]
-        batch[name] = torch.cat(values) if patches else values if isinstance(first, dict) else default_collate(values)
-    return batch
 
 
 Labels = Callable[[Inputs, Sample, Generator], Sample]
@@ -139,8 +131,8 @@ LABELS: dict[str, Labels] = {
     "ImageTextToText": _text,
     "MultimodalLM": _text,
     "MaskedLM": _masked,
-    "Seq2SeqLM": _written,
-    "SpeechSeq2Seq": _written,
+    "Seq2SeqLM": _text,
+    "SpeechSeq2Seq": _text,
     "CTC": _written,
     "RNNT": _written,
     "TDT": _written,
@@ -160,6 +152,7 @@ LABELS: dict[str, Labels] = {
     "PreTraining": _patches,
     "ZeroShotImageClassification": _nothing,
     "TimeSeriesPrediction": _nothing,
+    "TimeSeriesClassification": lambda *these: {"target_values": _class(*these)["labels"]},
     "Model": _nothing,
     "TextToWaveform": _text,
     "TextToSpectrogram": _text,

@@ -1,7 +1,7 @@
 """A model of transformers as a workload. torch is imported only when something is built."""
 
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Self, Union
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Union
 
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
 
@@ -33,6 +33,9 @@ class Options(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
+    checkpoints: ClassVar[bool] = True
+    """Whether the model type has gradient checkpointing."""
+
     task: str
     """``X`` of the ``AutoModelForX`` that is trained."""
     seq_len: int = Field(128, ge=2)
@@ -56,6 +59,12 @@ class Options(BaseModel):
         return self
 
     @model_validator(mode="after")
+    def _can_checkpoint(self) -> Self:
+        if self.grad_ckpt and not self.checkpoints:
+            raise ValueError("grad_ckpt must be false: transformers has no gradient checkpointing for this model type")
+        return self
+
+    @model_validator(mode="after")
     def _within_positions(self) -> Self:
         for name in LENGTHS:
             limit = getattr(self, name, None)
@@ -73,8 +82,15 @@ class HuggingFace:
         self._described, self._options = description, options
 
     def tokens_per_sample(self) -> int | None:
-        """None where a sample is not one text."""
-        return self._options.seq_len if self._options.task in ("CausalLM", "MaskedLM") else None
+        """The length of a sample's text, with the tokens that stand for pictures; None where it is not one text."""
+        match self._options.task:
+            case "CausalLM" | "MaskedLM":
+                return self._options.seq_len
+            case "ImageTextToText":
+                ids = self.dataset(0)[0].get("input_ids")
+                return None if ids is None else len(ids)
+            case _:
+                return None
 
     def flops_per_sample(self) -> "Flops | None":
         """Counted by torch on a model without data; None where torch cannot count all of it."""
@@ -125,7 +141,9 @@ def _config(described: Description) -> type[Options]:
         if name not in Options.model_fields:
             kinds = (*field.kinds, "null") if field.kinds and field.default is None else field.kinds
             fields[name] = (_annotation(tuple(dict.fromkeys(kinds))), field.default)
-    return create_model("Config", __base__=Options, **fields)
+    kind = create_model("Config", __base__=Options, **fields)
+    kind.checkpoints = described.checkpoints
+    return kind
 
 
 def _annotation(kinds: tuple[str, ...]) -> Any:

@@ -1,0 +1,176 @@
+"""Model types of each kind as `hf:` trains them: their samples, the first step, and what is refused."""
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+import torch
+from pydantic import ValidationError
+
+from bench import workloads
+from bench.errors import InputError
+from bench.workloads.huggingface.model import bare
+
+ENCODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+DECODER = {**ENCODER, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "pad_token_id": 0}
+PICTURE = {**ENCODER, "image_size": 32, "patch_size": 8}
+PAIR = {"text_config": {**ENCODER, "vocab_size": 96, "eos_token_id": 2}, "vision_config": PICTURE, "projection_dim": 16}
+TINY_RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1, 1, 1, 1]}
+GRID = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 2, "d_model": 16}
+LAYERS = {"encoder_layers": 1, "decoder_layers": 1}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "llava": {
+        "text_config": {**DECODER, "model_type": "llama"},
+        "vision_config": {**PICTURE, "model_type": "clip_vision_model"},
+        "image_token_index": 90,
+    },
+    "llava_next": {
+        "text_config": {**DECODER, "model_type": "llama"},
+        "vision_config": {**PICTURE, "model_type": "clip_vision_model"},
+        "image_token_index": 90,
+        "image_grid_pinpoints": [[32, 64], [64, 32]],
+    },
+    "paligemma": {
+        "text_config": {**DECODER, "model_type": "gemma"},
+        "vision_config": {**PICTURE, "model_type": "siglip_vision_model", "vision_use_head": False},
+        "image_token_index": 90,
+        "projection_dim": 32,
+    },
+    "gemma3": {
+        "text_config": DECODER,
+        "vision_config": {**PICTURE, "vision_use_head": False},
+        "image_token_index": 90,
+        "mm_tokens_per_image": 4,
+    },
+    "qwen2_vl": {
+        "text_config": {**DECODER, "rope_parameters": ROPE},
+        "vision_config": {**GRID, "embed_dim": 32, "hidden_size": 32},
+        "image_token_id": 90,
+        "video_token_id": 91,
+    },
+    "qwen3_vl": {
+        "text_config": {**DECODER, "rope_parameters": ROPE},
+        "vision_config": {**GRID, **ENCODER, "out_hidden_size": 32, "deepstack_visual_indexes": [0]},
+        "image_token_id": 90,
+        "video_token_id": 91,
+    },
+    "idefics3": {
+        "text_config": {**DECODER, "model_type": "llama"},
+        "vision_config": PICTURE,
+        "image_token_id": 90,
+        "scale_factor": 2,
+    },
+    "clip": PAIR,
+    "siglip": {name: PAIR[name] for name in ("text_config", "vision_config")},
+    "detr": {
+        "backbone_config": {**TINY_RESNET, "out_features": ["stage4"]},
+        **LAYERS, "d_model": 32, "num_queries": 6, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    },
+    "mobilevit": {"task": "SemanticSegmentation", "image_size": 64},
+    "time_series_transformer": {**SERIES, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, **LAYERS},
+    "audio-spectrogram-transformer": {**ENCODER, "max_length": 64, "num_mel_bins": 32},
+    "layoutlm": {**ENCODER, "vocab_size": 96},
+    "videomae": {**PICTURE, "num_frames": 4},
+    "clip_vision_model": PICTURE,
+}
+"""Small fields of types, one or more for each kind of sample."""
+WITHOUT_GRADIENT = {"llava": 0.2, "llava_next": 0.2, "clip_vision_model": 0.01, "layoutlm": 0.01}
+"""The share of parameters, at most, that models of these types have and do not use: a tower's last layer, poolers."""
+
+
+def create(model_type: str, **fields: Any) -> Any:
+    definition = workloads.load(f"hf:{model_type}")
+    values = {"seq_len": 16, "audio_samples": 4000, "picture_size": None, **fields}
+    return definition.create(definition.Config.model_validate(values))
+
+
+def model_of(task: Any) -> Any:
+    torch.manual_seed(0)
+    return bare(task._described, task._options)
+
+
+@pytest.mark.parametrize("model_type", KINDS)
+def test_a_first_step_reaches_the_parameters(model_type: str) -> None:
+    task = create(model_type, **KINDS[model_type])
+    model, samples = model_of(task), task.dataset(seed=1)
+    batch = task.collate([samples[0], samples[1]])
+    state = torch.get_rng_state()
+    loss = model(**batch).loss
+    loss.backward()
+    assert loss.isfinite()
+    assert torch.equal(torch.get_rng_state(), state), "nothing is drawn"
+    assert torch.equal(model(**batch).loss, loss)
+    sizes = {name: p.numel() for name, p in model.named_parameters() if p.requires_grad}
+    missing = [name for name, p in model.named_parameters() if p.requires_grad and p.grad is None]
+    share = sum(sizes[name] for name in missing) / sum(sizes.values())
+    assert share <= WITHOUT_GRADIENT.get(model_type, 0), missing
+    again, other = task.dataset(seed=1), task.dataset(seed=2)
+    for name, value in samples[3].items():
+        if isinstance(value, torch.Tensor):
+            assert torch.equal(value, again[3][name])
+    assert any(isinstance(v, torch.Tensor) and not torch.equal(v, other[3][k]) for k, v in samples[3].items())
+
+
+@pytest.mark.parametrize(
+    ("model_type", "tokens"), [("llava", 16), ("gemma3", 4), ("qwen2_vl", 28 * 28), ("idefics3", 4), ("paligemma", 16)]
+)
+def test_tokens_that_stand_for_a_picture_are_as_many_as_the_tower_makes(model_type: str, tokens: int) -> None:
+    """(32/8)^2 patches, four of which idefics3 and gemma3 join; qwen2_vl joins four of (224/4)^2."""
+    task = create(model_type, **KINDS[model_type])
+    sample = task.dataset(seed=1)[0]
+    placeholders = sample["input_ids"] == 90
+    assert placeholders.sum() == tokens
+    assert len(sample["input_ids"]) == 16 + tokens == task.tokens_per_sample()
+    assert torch.equal(sample["labels"] == -100, placeholders), "what stands for a picture is no label"
+
+
+def test_dropout_is_off_also_in_configs_inside_the_config() -> None:
+    text = {**PAIR["text_config"], "attention_dropout": 0.5}
+    task = create("clip", **{**PAIR, "text_config": text})
+    assert model_of(task).text_model.config.attention_dropout == 0
+
+
+@pytest.mark.parametrize("model_type", ["mamba2", "bamba", "rwkv", "cvt", "gemma4_text", "codegen", "fastspeech2_conformer_with_hifigan"])
+def test_the_defaults_of_a_type_are_taken(model_type: str) -> None:
+    """Infinity among them, lists of drop rates, no token for padding, and fields that vary by layer."""
+    child = subprocess.run(
+        [sys.executable, "-m", "bench.workloads.huggingface", model_type], capture_output=True, text=True, check=True
+    )
+    described = json.loads(child.stdout.splitlines()[-1])
+    from bench.workloads.huggingface.description import Description
+    from bench.workloads.huggingface.model import config_of
+
+    description = Description.model_validate(described)
+    options = workloads.load(f"hf:{model_type}").Config()
+    stored = type(options).model_validate(json.loads(options.model_dump_json()))
+    assert stored == options
+    assert config_of(description, stored).model_type == model_type
+
+
+@pytest.mark.parametrize(
+    ("model_type", "fields", "message"),
+    [
+        ("sam_mask_decoder", {}, "it is a part of others"),
+        ("sam_mask_decoder", {}, "hf:sam"),
+        ("depth_anything", {}, "computes no loss"),
+        ("qwen2_5_vl_vision", {}, "bench has no samples for hidden_states, grid_thw"),
+        ("blip-2", {}, "does not say which token stands for a part of the image"),
+        ("llama", {"num_attention_heads": 3}, "LlamaConfig refuses these values"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_in_a_sentence(model_type: str, fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError) as error:
+        create(model_type, **fields).dataset(seed=1)
+    assert message in str(error.value)
+
+
+def test_checkpointing_is_refused_where_transformers_has_none() -> None:
+    assert workloads.load("hf:vit").Config(grad_ckpt=True).grad_ckpt
+    with pytest.raises(ValidationError, match="has no gradient checkpointing"):
+        workloads.load("hf:resnet").Config(grad_ckpt=True)
