@@ -25,7 +25,94 @@ FAMILIES: dict[str, dict[str, Any]] = {
 """Fields of the config by model type."""
 
 
+DECODER = {**ENCODER, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "pad_token_id": 0}
+PICTURE = {**ENCODER, "image_size": 32, "patch_size": 8}
+PAIR = {"text_config": {**ENCODER, "vocab_size": 96, "eos_token_id": 2}, "vision_config": PICTURE, "projection_dim": 16}
+TINY_RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1, 1, 1, 1]}
+GRID = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 2, "d_model": 16}
+LAYERS = {"encoder_layers": 1, "decoder_layers": 1}
+
+KINDS: dict[str, dict[str, Any]] = {
+    "llava": {
+        "text_config": {**DECODER, "model_type": "llama"},
+        "vision_config": {**PICTURE, "model_type": "clip_vision_model"},
+        "image_token_index": 90,
+    },
+    "llava_next": {
+        "text_config": {**DECODER, "model_type": "llama"},
+        "vision_config": {**PICTURE, "model_type": "clip_vision_model"},
+        "image_token_index": 90,
+        "image_grid_pinpoints": [[32, 64], [64, 32]],
+    },
+    "paligemma": {
+        "text_config": {**DECODER, "model_type": "gemma"},
+        "vision_config": {**PICTURE, "model_type": "siglip_vision_model", "vision_use_head": False},
+        "image_token_index": 90,
+        "projection_dim": 32,
+    },
+    "gemma3": {
+        "text_config": DECODER,
+        "vision_config": {**PICTURE, "vision_use_head": False},
+        "image_token_index": 90,
+        "mm_tokens_per_image": 4,
+    },
+    "qwen2_vl": {
+        "text_config": {**DECODER, "rope_parameters": ROPE},
+        "vision_config": {**GRID, "embed_dim": 32, "hidden_size": 32},
+        "image_token_id": 90,
+        "video_token_id": 91,
+    },
+    "qwen3_vl": {
+        "text_config": {**DECODER, "rope_parameters": ROPE},
+        "vision_config": {**GRID, **ENCODER, "out_hidden_size": 32, "deepstack_visual_indexes": [0]},
+        "image_token_id": 90,
+        "video_token_id": 91,
+    },
+    "idefics3": {
+        "text_config": {**DECODER, "model_type": "llama"},
+        "vision_config": PICTURE,
+        "image_token_id": 90,
+        "scale_factor": 2,
+    },
+    "clip": PAIR,
+    "siglip": {name: PAIR[name] for name in ("text_config", "vision_config")},
+    "detr": {
+        "backbone_config": {**TINY_RESNET, "out_features": ["stage4"]},
+        **LAYERS, "d_model": 32, "num_queries": 6, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
+        "encoder_attention_heads": 2, "decoder_attention_heads": 2,
+    },
+    "mobilevit": {"image_size": 64},
+    "segformer": {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "decoder_hidden_size": 16, "image_size": 64},
+    "time_series_transformer": {**SERIES, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, **LAYERS},
+    "audio-spectrogram-transformer": {**ENCODER, "max_length": 64, "num_mel_bins": 32},
+    "layoutlm": {**ENCODER, "vocab_size": 96},
+    "videomae": {**PICTURE, "num_frames": 4},
+    "clip_vision_model": PICTURE,
+}
+"""Small fields of types, one or more for each kind of sample."""
+
+MORE: dict[str, dict[str, Any]] = {
+    "roberta": TEXT,
+    "deberta-v2": TEXT,
+    "modernbert": TEXT,
+    "opt": {**TEXT, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "gpt_neox": TEXT,
+    "gemma2": DECODER,
+    "qwen3": DECODER,
+    "phi3": GROUPED,
+    "olmo2": GROUPED,
+    "qwen3_moe": {**DECODER, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "mamba2": {"vocab_size": 96, "hidden_size": 32, "num_hidden_layers": 2, "num_heads": 4, "head_dim": 16, "n_groups": 1},
+    "swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "image_size": 32, "window_size": 4},
+    "hubert": {**TEXT, **CONVOLUTIONS, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2},
+}
+"""Small fields of more types that people train."""
+
+
 def workload(model_type: str, **options: Any) -> dict[str, Any]:
     """The matrix's ``workload`` for one of the families."""
-    lengths = {"seq_len": 16, **({"audio_samples": 4000} if model_type == "wav2vec2" else {})}
-    return {"name": f"hf:{model_type}", "config": FAMILIES[model_type], **lengths, **options}
+    lengths = {"seq_len": 16, "audio_samples": 4000}
+    fields = {**FAMILIES, **KINDS, **MORE}[model_type]
+    return {"name": f"hf:{model_type}", **lengths, "config": fields, **options}

@@ -4,9 +4,10 @@ from statistics import median
 
 import pytest
 import yaml
-from families import FAMILIES, workload
+from families import FAMILIES, KINDS, MORE, workload
 from harness import Bench
 
+from bench import workloads
 from bench.backends import BACKENDS
 from bench.records.outcome import Ok, Result
 from bench.store.run_folder import Store
@@ -62,4 +63,16 @@ def test_all_backends_with_and_without_checkpointing(bench: Bench, model_type: s
     axes = {"backend": list(BACKENDS), "grad_ckpt": [False, True], "use_reentrant": False}
     results = run(bench, model_type, {"matrix": axes, "include": batches})
     assert len(results) == 2 * len(BACKENDS)
+    check(results)
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("model_type", {**KINDS, **MORE})
+def test_more_types_with_checkpointing(bench: Bench, model_type: str) -> None:
+    """Those whose losses meet other samples of the batch, too: all backends give each rank the same samples."""
+    grad_ckpt = getattr(workloads.load(f"hf:{model_type}").Config, "checkpoints")  # noqa: B009  # of hf: alone
+    train = {"find_unused_parameters": True}
+    axes = {"backend": ["ddp", "fsdp2", "zero3"], "grad_ckpt": grad_ckpt, "use_reentrant": False, "batch": 2}
+    results = run(bench, model_type, {"matrix": axes, "train": train})
+    assert len(results) == 3
     check(results)

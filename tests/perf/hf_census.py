@@ -50,6 +50,8 @@ WIDTHS = re.compile(
     r"encoder_hidden_size|embedding_size|out_dim|n_inner|projection_dim|out_hidden_size|attention_hidden_size|feedforward_dim|lru_width)$"
 )
 HEADS = re.compile(r"(^|_)(heads|n_head|num_key_value_heads|n_heads|num_kv_heads)$")
+LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
+"""How Chameleon writes the codes of a picture."""
 RESNET = {"model_type": "resnet", "hidden_sizes": [32, 32, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]}
 START = {"pad_token_id": 0, "decoder_start_token_id": 1}
 OWN: dict[str, dict[str, Any]] = {
@@ -66,14 +68,16 @@ OWN: dict[str, dict[str, Any]] = {
     **dict.fromkeys(("big_bird", "bigbird_pegasus"), {"attention_type": "original_full"}),
     "blip-2": {"image_token_index": 5},
     "chameleon": {
-        "vocabulary_map": {"<image>": 5, **{f"IMGIMG{chr(65 + code)}Z": 100 + code for code in range(16)}},
+        "vocabulary_map": {"<image>": 5, **{f"IMGIMG{code // 10:d}{code % 10:d}Z".translate(LETTERS): 100 + code for code in range(16)}},
         "vq_config": {"num_embeddings": 16},
     },
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1},
+    **dict.fromkeys(("grounding-dino", "mm-grounding-dino"), {"num_queries": 10}),
     "falcon": {"num_attention_heads": 8, "hidden_size": 256},
     "codegen": {"n_head": 4, "n_embd": 64, "rotary_dim": 8},
-    **dict.fromkeys(("cohere_compass_text", "cohere_compass"), {"num_hidden_layers": 4}),
+    "cohere_compass_text": {"num_hidden_layers": 4},
+    "cohere_compass": {"text_config": {"num_hidden_layers": 4}},
     "mllama": {"text_config": {"model_type": "mllama_text_model", "cross_attention_layers": [1]}},
     "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
     "vision-encoder-decoder": {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
@@ -194,6 +198,8 @@ def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
     batch = collate([samples[0], samples[1]])
     before = torch.get_rng_state()
     loss = model(**batch).loss
+    if loss is None:
+        raise InputError(f"{type(model).__name__} returned no loss", field="workload.task")
     random = not torch.equal(before, torch.get_rng_state())
     loss.backward()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
@@ -220,7 +226,9 @@ def small(model_type: str, scaled: bool) -> dict[str, Any]:
     factor = common_factor(config) if scaled else 1
     own = OWN.get(model_type, {})
     fields = {**own, **shrink(config, factor, {})}
-    fields |= {name: value for name, value in own.items() if not isinstance(value, dict)}
+    for name, value in own.items():
+        nested_too = isinstance(value, dict) and isinstance(fields[name], dict)
+        fields[name] = {**fields[name], **value} if nested_too and "hidden_sizes" not in value else value
     vision, text = getattr(config, "vision_config", None), getattr(config, "text_config", None)
     if hasattr(vision, "out_hidden_size") and hasattr(text, "hidden_size"):
         width = shrunk("hidden_size", text.hidden_size, factor, None, {})
@@ -280,8 +288,9 @@ def special(config: Any) -> dict[str, Any]:
     except Exception:  # the class has no defaults
         return {}
     values = {field.name: value_of(config, field.name) for field in dataclasses.fields(config)}
+    taken = {"out_indices": list(config.out_indices)} if vars(config).get("_out_indices") else {}
     layers = [value for name, value in values.items() if LAYERS.search(name) and isinstance(value, int)]
-    return {
+    return taken | {
         name: value
         for name, value in values.items()
         if isinstance(value, bool | int | float | str | list | tuple | dict) and value != value_of(plain, name)

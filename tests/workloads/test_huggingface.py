@@ -80,7 +80,7 @@ def test_same_seed_same_weights_and_attention_as_asked() -> None:
         assert not model.config.use_cache
         weights.append(torch.cat([parameter.flatten() for parameter in model.parameters()]))
     assert torch.equal(*weights)
-    with pytest.raises(ValueError, match="no_such"):
+    with pytest.raises(InputError, match="no_such"):
         made("gpt2", attention="no_such").build()
 
 
@@ -210,7 +210,7 @@ def test_a_folder_gives_defaults_and_its_architecture_the_task(tmp_path: Path, m
     [
         ("hf:gpt22", "did you mean 'gpt2'"),
         ("hf:openai-community/gpt2", "nothing comes from the hub"),
-        ("hf:sam", "no class of 'sam'"),
+        ("hf:sam_mask_decoder", "it is a part of others"),
         ("hf:./nowhere", "cannot read the model's config"),
     ],
 )

@@ -1,85 +1,23 @@
 """Model types of each kind as `hf:` trains them: their samples, the first step, and what is refused."""
 
 import json
-import subprocess
-import sys
 from typing import Any
 
 import pytest
 import torch
+from families import ENCODER, KINDS, PAIR, PICTURE
 from pydantic import ValidationError
 
 from bench import workloads
 from bench.errors import InputError
-from bench.workloads.huggingface.model import bare
+from bench.workloads.huggingface.description import Description, read
+from bench.workloads.huggingface.model import bare, config_of
 
-ENCODER = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
-DECODER = {**ENCODER, "num_key_value_heads": 2, "head_dim": 16, "vocab_size": 96, "pad_token_id": 0}
-PICTURE = {**ENCODER, "image_size": 32, "patch_size": 8}
-PAIR = {"text_config": {**ENCODER, "vocab_size": 96, "eos_token_id": 2}, "vision_config": PICTURE, "projection_dim": 16}
-TINY_RESNET = {"model_type": "resnet", "embedding_size": 8, "hidden_sizes": [8, 8, 8, 16], "depths": [1, 1, 1, 1]}
-GRID = {"depth": 2, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2, "temporal_patch_size": 2}
-ROPE = {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
-SERIES = {"prediction_length": 4, "context_length": 8, "lags_sequence": [1, 2], "num_time_features": 2, "d_model": 16}
-LAYERS = {"encoder_layers": 1, "decoder_layers": 1}
-
-KINDS: dict[str, dict[str, Any]] = {
-    "llava": {
-        "text_config": {**DECODER, "model_type": "llama"},
-        "vision_config": {**PICTURE, "model_type": "clip_vision_model"},
-        "image_token_index": 90,
-    },
-    "llava_next": {
-        "text_config": {**DECODER, "model_type": "llama"},
-        "vision_config": {**PICTURE, "model_type": "clip_vision_model"},
-        "image_token_index": 90,
-        "image_grid_pinpoints": [[32, 64], [64, 32]],
-    },
-    "paligemma": {
-        "text_config": {**DECODER, "model_type": "gemma"},
-        "vision_config": {**PICTURE, "model_type": "siglip_vision_model", "vision_use_head": False},
-        "image_token_index": 90,
-        "projection_dim": 32,
-    },
-    "gemma3": {
-        "text_config": DECODER,
-        "vision_config": {**PICTURE, "vision_use_head": False},
-        "image_token_index": 90,
-        "mm_tokens_per_image": 4,
-    },
-    "qwen2_vl": {
-        "text_config": {**DECODER, "rope_parameters": ROPE},
-        "vision_config": {**GRID, "embed_dim": 32, "hidden_size": 32},
-        "image_token_id": 90,
-        "video_token_id": 91,
-    },
-    "qwen3_vl": {
-        "text_config": {**DECODER, "rope_parameters": ROPE},
-        "vision_config": {**GRID, **ENCODER, "out_hidden_size": 32, "deepstack_visual_indexes": [0]},
-        "image_token_id": 90,
-        "video_token_id": 91,
-    },
-    "idefics3": {
-        "text_config": {**DECODER, "model_type": "llama"},
-        "vision_config": PICTURE,
-        "image_token_id": 90,
-        "scale_factor": 2,
-    },
-    "clip": PAIR,
-    "siglip": {name: PAIR[name] for name in ("text_config", "vision_config")},
-    "detr": {
-        "backbone_config": {**TINY_RESNET, "out_features": ["stage4"]},
-        **LAYERS, "d_model": 32, "num_queries": 6, "encoder_ffn_dim": 32, "decoder_ffn_dim": 32,
-        "encoder_attention_heads": 2, "decoder_attention_heads": 2,
-    },
-    "mobilevit": {"task": "SemanticSegmentation", "image_size": 64},
-    "time_series_transformer": {**SERIES, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, **LAYERS},
-    "audio-spectrogram-transformer": {**ENCODER, "max_length": 64, "num_mel_bins": 32},
-    "layoutlm": {**ENCODER, "vocab_size": 96},
-    "videomae": {**PICTURE, "num_frames": 4},
-    "clip_vision_model": PICTURE,
+BLIP = {
+    "text_config": {"model_type": "opt", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 32},
+    "vision_config": PICTURE,
+    "qformer_config": {**ENCODER, "vocab_size": 96, "encoder_hidden_size": 32},
 }
-"""Small fields of types, one or more for each kind of sample."""
 WITHOUT_GRADIENT = {"llava": 0.2, "llava_next": 0.2, "clip_vision_model": 0.01, "layoutlm": 0.01}
 """The share of parameters, at most, that models of these types have and do not use: a tower's last layer, poolers."""
 
@@ -139,14 +77,7 @@ def test_dropout_is_off_also_in_configs_inside_the_config() -> None:
 @pytest.mark.parametrize("model_type", ["mamba2", "bamba", "rwkv", "cvt", "gemma4_text", "codegen", "fastspeech2_conformer_with_hifigan"])
 def test_the_defaults_of_a_type_are_taken(model_type: str) -> None:
     """Infinity among them, lists of drop rates, no token for padding, and fields that vary by layer."""
-    child = subprocess.run(
-        [sys.executable, "-m", "bench.workloads.huggingface", model_type], capture_output=True, text=True, check=True
-    )
-    described = json.loads(child.stdout.splitlines()[-1])
-    from bench.workloads.huggingface.description import Description
-    from bench.workloads.huggingface.model import config_of
-
-    description = Description.model_validate(described)
+    description = Description.model_validate_json(read(model_type).model_dump_json())
     options = workloads.load(f"hf:{model_type}").Config()
     stored = type(options).model_validate(json.loads(options.model_dump_json()))
     assert stored == options
@@ -160,7 +91,7 @@ def test_the_defaults_of_a_type_are_taken(model_type: str) -> None:
         ("sam_mask_decoder", {}, "hf:sam"),
         ("depth_anything", {}, "computes no loss"),
         ("qwen2_5_vl_vision", {}, "bench has no samples for hidden_states, grid_thw"),
-        ("blip-2", {}, "does not say which token stands for a part of the image"),
+        ("blip-2", BLIP, "does not say which token stands for a part of the image"),
         ("llama", {"num_attention_heads": 3}, "LlamaConfig refuses these values"),
     ],
 )

@@ -67,6 +67,9 @@ class Inputs:
         self.audio = _section(self.config, "audio_config", "audio_encoder", "encoder_config", "encoder")
         names = [name for name in INPUTS if name in self.taken and name not in self._left_out()]
         self._names = sorted(names, key=lambda name: name == "input_ids")
+        special = self._special_ids()
+        self._special = torch.tensor(sorted(special), dtype=torch.long)
+        self._plain = next(token for token in range(len(special) + 1) if token not in special)
         self._placeholders: dict[int, int] = {}
         if "input_ids" in names and len(names) > 1 and "return_loss" not in self.taken:
             self._placeholders = self._count_placeholders(description)
@@ -135,20 +138,14 @@ class Inputs:
 
     def ids(self, random: Generator, length: int | None = None) -> Tensor:
         """Ids of the vocabulary without special ones: some models give padding no position, or count it as CTC's blank."""
-        length = self.options.seq_len if length is None else length
-        vocabulary, special = self.vocabulary(), self._special()
-        ids_T = torch.randint(vocabulary, (length,), generator=random)
-        other = next(token for token in range(vocabulary) if token not in special)
-        return torch.where(torch.isin(ids_T, torch.tensor(sorted(special), dtype=torch.long)), other, ids_T)
+        ids_T = torch.randint(self.vocabulary(), (length or self.options.seq_len,), generator=random)
+        return torch.where(torch.isin(ids_T, self._special), self._plain, ids_T)
 
-    def _special(self) -> frozenset[int]:
-        fields = {name: value for part in parts(self.config) for name, value in vars(part).items()}
-        return frozenset(
-            value
-            for name, value in fields.items()
-            if ("token_id" in name or "token_index" in name) and isinstance(value, int)
-            and not name.startswith(("bos", "eos", "decoder_start"))
-        )
+    def _special_ids(self) -> set[int]:
+        fields = [field for part in parts(self.config) for field in vars(part).items()]
+        named = [(name, value) for name, value in fields if "token_id" in name or "token_index" in name]
+        common = ("bos", "eos", "decoder_start")
+        return {value for name, value in named if isinstance(value, int) and not name.startswith(common)}
 
     def input_ids(self, random: Generator) -> Tensor:
         """Text, with the tokens that stand for pictures and sounds after its first one."""
@@ -181,8 +178,9 @@ class Inputs:
     def size(self, vision: Any = None) -> tuple[int, int]:
         size = self.options.picture_size
         size = size or self.find("image_size", "img_size", among=vision or self.vision, default=PICTURE)
-        height, width = (size, size) if isinstance(size, int) else (size["height"], size["width"]) if isinstance(size, dict) else size
-        return height, width
+        if isinstance(size, dict):
+            size = (size["height"], size["width"])
+        return (size, size) if isinstance(size, int) else tuple(size)[-2:]
 
     def channels(self) -> int:
         return int(self.find("num_channels", "in_channels", "in_chans", among=self.vision, default=3))
@@ -261,9 +259,9 @@ class Inputs:
         places = torch.cartesian_prod(torch.arange(1, rows + 1), torch.arange(1, columns + 1)).float()
         return torch.cat([places, torch.randn(rows * columns, self.channels() * patch**2, generator=random)], dim=1)
 
-    def mask(self, random: Generator, classes: int, scale: int = 1) -> Tensor:
+    def mask(self, random: Generator, classes: int) -> Tensor:
         """A class for each pixel."""
-        return torch.randint(classes, tuple(side // scale for side in self.size()), generator=random)
+        return torch.randint(classes, self.size(), generator=random)
 
     # Sound.
 
@@ -288,7 +286,9 @@ class Inputs:
         else:
             frames = max(1, self.options.audio_samples // HOP)
             spectrum = torch.randn(frames, self.mels(), generator=random)
-        masks = [name for name in ("input_features_mask", "feature_attention_mask") if name in self.taken]
+        masks = ["input_features_mask", "feature_attention_mask"]
+        masks += ["attention_mask"] if positions is None and "input_ids" not in self.taken else []
+        masks = [name for name in masks if name in self.taken]
         return {"input_features": spectrum, **{name: torch.ones(frames, dtype=torch.long) for name in masks}}
 
     def input_values(self, random: Generator) -> Tensor:

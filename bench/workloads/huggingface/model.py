@@ -21,9 +21,9 @@ from bench.workloads.huggingface.description import (
 from bench.workloads.huggingface.workload import Options
 
 
-DRAWS = ("phimoe", "eomt", "eomt_dinov3", "mask2former", "maskformer", "oneformer", "videomt")
-"""Types whose forward draws by design: phimoe which experts to train, the others which points of a mask count."""
-_REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*([Tt]raining|not trainable)')
+DRAWS = ("phimoe", "groupvit", "informer", "eomt", "eomt_dinov3", "mask2former", "maskformer", "oneformer", "videomt")
+"""Types whose forward draws by design: phimoe and groupvit a route, informer queries, the others points of a mask."""
+_REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*(raining (of \w+ )?is not|not support training|is not trainable)')
 
 
 def config_of(description: Description, options: Options) -> Any:
