@@ -1,4 +1,4 @@
-"""Which model types of transformers `hf:` trains: one small model of each, one step on one batch of bench's own samples.
+"""Which model types of transformers `hf:` trains: a small model of each takes a step on bench's own samples.
 
 ``python tests/perf/hf_census.py --out FOLDER`` writes ``hf_census.json`` and ``hf_census.md``; about 15 minutes on two
 cores. ``--only llava,detr`` runs these types alone.
@@ -17,7 +17,6 @@ divided by a common factor of the heads. A type that this breaks is tried with i
 
 import argparse
 import dataclasses
-import inspect
 import json
 import math
 import multiprocessing
@@ -55,33 +54,65 @@ LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
 RESNET = {"model_type": "resnet", "hidden_sizes": [32, 32, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]}
 START = {"pad_token_id": 0, "decoder_start_token_id": 1}
 OWN: dict[str, dict[str, Any]] = {
-    **dict.fromkeys(
-        ("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer"),
-        {"backbone_config": {**RESNET, "out_features": ["stage4"]}},
-    ),
-    **dict.fromkeys(("autoformer", "informer", "time_series_transformer"), {"prediction_length": 8, "context_length": 16}),
+    **{
+        key: {"backbone_config": {**RESNET, "out_features": ["stage4"]}}
+        for key in ("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer")
+    },
+    **{
+        key: {"prediction_length": 8, "context_length": 16}
+        for key in ("autoformer", "informer", "time_series_transformer")
+    },
     "aria": {"projector_patch_to_query_dict": {"16": 4}},
     "emu3": {
         "vocabulary_map": {"<image>": 5, **{f"<|visual token {code:06d}|>": 100 + code for code in range(16)}},
         "vq_config": {"codebook_size": 16},
     },
-    **dict.fromkeys(("big_bird", "bigbird_pegasus"), {"attention_type": "original_full"}),
+    **{key: {"attention_type": "original_full"} for key in ("big_bird", "bigbird_pegasus")},
     "blip-2": {"image_token_index": 5},
     "chameleon": {
-        "vocabulary_map": {"<image>": 5, **{f"IMGIMG{code // 10:d}{code % 10:d}Z".translate(LETTERS): 100 + code for code in range(16)}},
+        "vocabulary_map": {
+            "<image>": 5,
+            **{f"IMGIMG{code // 10:d}{code % 10:d}Z".translate(LETTERS): 100 + code for code in range(16)},
+        },
         "vq_config": {"num_embeddings": 16},
     },
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1},
-    **dict.fromkeys(("grounding-dino", "mm-grounding-dino"), {"num_queries": 10}),
+    **{key: {"num_queries": 10} for key in ("grounding-dino", "mm-grounding-dino")},
+    "llama4": {"vision_config": {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}},
+    "ovis2": {
+        "hidden_size": 64,
+        "text_config": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 64},
+    },
+    **{
+        key: {"image_grid_pinpoints": [[56, 112], [112, 56]]}
+        for key in ("llava_onevision", "llava_next_video", "granite4_vision")
+    },
+    "voxtral": {"audio_token_id": 5},
+    "janus": {
+        "vision_config": {"projection_dim": 64},
+        "text_config": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4},
+    },
     "falcon": {"num_attention_heads": 8, "hidden_size": 256},
     "codegen": {"n_head": 4, "n_embd": 64, "rotary_dim": 8},
     "cohere_compass_text": {"num_hidden_layers": 4},
     "cohere_compass": {"text_config": {"num_hidden_layers": 4}},
     "mllama": {"text_config": {"model_type": "mllama_text_model", "cross_attention_layers": [1]}},
-    "encoder-decoder": {"encoder": {"model_type": "bert"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
-    "vision-encoder-decoder": {"encoder": {"model_type": "vit"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
-    "speech-encoder-decoder": {"encoder": {"model_type": "wav2vec2"}, "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True}, **START},
+    "encoder-decoder": {
+        "encoder": {"model_type": "bert"},
+        "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+        **START,
+    },
+    "vision-encoder-decoder": {
+        "encoder": {"model_type": "vit"},
+        "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+        **START,
+    },
+    "speech-encoder-decoder": {
+        "encoder": {"model_type": "wav2vec2"},
+        "decoder": {"model_type": "bert", "is_decoder": True, "add_cross_attention": True},
+        **START,
+    },
     "vision-text-dual-encoder": {"vision_config": {"model_type": "vit"}, "text_config": {"model_type": "bert"}},
 }
 """Types whose small model follows from no rule."""
@@ -238,7 +269,12 @@ def small(model_type: str, scaled: bool) -> dict[str, Any]:
 
 def common_factor(config: Any) -> int:
     """The largest number up to 16 that divides the heads of the config and of those in it."""
-    heads = [value for part in nested(config) for name, value in part.to_dict().items() if HEADS.search(name) and isinstance(value, int) and value > 1]
+    heads = [
+        value
+        for part in nested(config)
+        for name, value in part.to_dict().items()
+        if HEADS.search(name) and isinstance(value, int) and value > 1
+    ]
     common = math.gcd(*heads) if heads else 16
     return max(factor for factor in range(1, 17) if common % factor == 0)
 
@@ -273,12 +309,15 @@ def shrink(config: Any, factor: int, ids: dict[int, int]) -> dict[str, Any]:
                 changed[name] = new
         elif name == "image_size" and isinstance(value, (list, tuple)) and len(value) == 2:
             changed[name] = [picture(patch)] * 2
-        elif name == "depths" and isinstance(value, (list, tuple)):
+        elif (name == "depths" and isinstance(value, (list, tuple))) or (
+            re.search(r"(indexes|(?<!out_)indices|layer_ids|index)$", name) and _indices(value)
+        ):
             changed[name] = [min(1, v) for v in value]
-        elif isinstance(value, (list, tuple)) and value and re.search(r"(indexes|(?<!out_)indices|layer_ids|index)$", name):
-            if all(isinstance(v, int) for v in value) and max(value) > 1:
-                changed[name] = [min(1, v) for v in value]
     return changed
+
+
+def _indices(value: Any) -> bool:
+    return isinstance(value, list | tuple) and all(isinstance(v, int) for v in value) and max(value, default=0) > 1
 
 
 def special(config: Any) -> dict[str, Any]:
@@ -293,8 +332,10 @@ def special(config: Any) -> dict[str, Any]:
     return taken | {
         name: value
         for name, value in values.items()
-        if isinstance(value, bool | int | float | str | list | tuple | dict) and value != value_of(plain, name)
-        and not name.startswith(("_", "id2label", "label2id")) and not (isinstance(value, list | tuple) and len(value) in layers)
+        if isinstance(value, bool | int | float | str | list | tuple | dict)
+        and value != value_of(plain, name)
+        and not name.startswith(("_", "id2label", "label2id"))
+        and not (isinstance(value, list | tuple) and len(value) in layers)
     }
 
 
@@ -345,7 +386,10 @@ def table(found: dict[str, dict[str, Any]]) -> str:
     ]
     others = Counter(one["outcome"] for one in found.values() if not one.get("classes"))
     lines += [f"Without a class that has a loss: {dict(others)}", ""]
-    lines += ["| type | outcome | task | parameters | without gradient | what |", "| --- | --- | --- | ---: | ---: | --- |"]
+    lines += [
+        "| type | outcome | task | parameters | without gradient | what |",
+        "| --- | --- | --- | ---: | ---: | --- |",
+    ]
     for name, one in found.items():
         what = one.get("why") or ", ".join(one.get("names", []))
         what = what.replace("|", "/").replace("\n", " ")[:300]

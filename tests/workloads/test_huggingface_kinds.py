@@ -14,7 +14,13 @@ from bench.workloads.huggingface.description import Description, read
 from bench.workloads.huggingface.model import bare, config_of
 
 BLIP = {
-    "text_config": {"model_type": "opt", "hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2, "ffn_dim": 32},
+    "text_config": {
+        "model_type": "opt",
+        "hidden_size": 32,
+        "num_hidden_layers": 1,
+        "num_attention_heads": 2,
+        "ffn_dim": 32,
+    },
     "vision_config": PICTURE,
     "qformer_config": {**ENCODER, "vocab_size": 96, "encoder_hidden_size": 32},
 }
@@ -74,7 +80,9 @@ def test_dropout_is_off_also_in_configs_inside_the_config() -> None:
     assert model_of(task).text_model.config.attention_dropout == 0
 
 
-@pytest.mark.parametrize("model_type", ["mamba2", "bamba", "rwkv", "cvt", "gemma4_text", "codegen", "fastspeech2_conformer_with_hifigan"])
+@pytest.mark.parametrize(
+    "model_type", ["mamba2", "bamba", "rwkv", "cvt", "gemma4_text", "codegen", "fastspeech2_conformer_with_hifigan"]
+)
 def test_the_defaults_of_a_type_are_taken(model_type: str) -> None:
     """Infinity among them, lists of drop rates, no token for padding, and fields that vary by layer."""
     description = Description.model_validate_json(read(model_type).model_dump_json())

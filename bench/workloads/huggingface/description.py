@@ -64,7 +64,17 @@ LABELS = 2
 """Classes of a classifier that says nothing of them, as in transformers."""
 _FOR_TRAINING = {"ctc_loss_reduction": "mean"}
 """Defaults for which each sample has the same weight in the loss."""
-_RANDOM = ("dropout", "pdrop", "layerdrop", "drop_path", "drop_rate", "drop_prob", "jitter", "mask_time_prob", "mask_feature_prob")
+_RANDOM = (
+    "dropout",
+    "pdrop",
+    "layerdrop",
+    "drop_path",
+    "drop_rate",
+    "drop_prob",
+    "jitter",
+    "mask_time_prob",
+    "mask_feature_prob",
+)
 
 
 class ConfigField(BaseModel, frozen=True):

@@ -38,6 +38,8 @@ PLACEHOLDERS = {
 """What configs call the token that stands for a part of a picture, a video or a sound."""
 LANGUAGE = ("language_model", "text_model", "lm_head")
 """What multimodal models call their parts that see text alone."""
+GRIDS = {"image_grid_thw", "image_position_ids", "target_sizes"}
+"""Parameters of a forward that reads a picture as patches of any number, and says where they lie."""
 SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
 """Types whose samples have a list of pictures."""
 
@@ -87,6 +89,8 @@ class Inputs:
         counts: dict[int, int] = {}
         if "image_embeds_position_mask" in self.taken:
             return {1: self.config.latent_query_num}
+        if self.config.model_type == "qwen2_audio":  # its tower is not apart
+            return {self.config.audio_token_index: self.config.audio_config.max_source_positions // 2}
         tokens = {modality: self.find(*fields) for modality, fields in PLACEHOLDERS.items()}
         with torch.device("meta"):
             model = bare(description, self.options)
@@ -96,7 +100,7 @@ class Inputs:
             count = _features(model, modality, batch)
             if count and token is None:
                 raise InputError(
-                    f"the config of {self.config.model_type} does not say which token stands for a part of the {modality}",
+                    f"{self.config.model_type}'s config does not say which token stands for a part of the {modality}",
                     field="workload.config",
                     fix=f"set {PLACEHOLDERS[modality][0]}",
                 )
@@ -137,7 +141,7 @@ class Inputs:
         return int(self.find("vocab_size", "text_vocab_size", among=self.text, default=CHARACTERS))
 
     def ids(self, random: Generator, length: int | None = None) -> Tensor:
-        """Ids of the vocabulary without special ones: some models give padding no position, or count it as CTC's blank."""
+        """Ids without special ones: some models give padding no position, or count it as CTC's blank."""
         ids_T = torch.randint(self.vocabulary(), (length or self.options.seq_len,), generator=random)
         return torch.where(torch.isin(ids_T, self._special), self._plain, ids_T)
 
@@ -153,8 +157,8 @@ class Inputs:
         middle = [torch.full((count,), token) for token, count in self._placeholders.items()]
         return torch.cat([ids_T[:1], *middle, ids_T[1:]])
 
-    def is_placeholder(self, ids_T: Tensor) -> Tensor:
-        return torch.isin(ids_T, torch.tensor(list(self._placeholders), dtype=torch.long))
+    def is_placeholder(self, ids: Tensor) -> Tensor:
+        return torch.isin(ids, torch.tensor(list(self._placeholders), dtype=torch.long))
 
     def placeholder_mask(self, random: Generator) -> Tensor:
         """1 for each token that stands for a part of a picture or sound; always at the same places."""
@@ -193,31 +197,33 @@ class Inputs:
         return torch.randn(self.channels(), *self.size(vision), generator=random)
 
     def pixel_values(self, random: Generator) -> Any:
-        if {"image_grid_thw", "image_position_ids", "target_sizes"} & set(self.taken):
-            return self._patches(random)
-        if "spatial_shapes" in self.taken:
-            return self._padded_patches(random)
+        """A picture, laid out as the processor of the model does it."""
+        return next(layout for applies, layout in LAYOUTS if applies(self))(self, random)
+
+    def crops(self, random: Generator) -> Sample:
+        """A picture as a whole, and cut into pieces of the size that the tower reads."""
         picture = self.picture(random)
-        if "aspect_ratio_ids" in self.taken:
-            return self._tiles(picture)
-        if hasattr(self.config, "image_grid_pinpoints"):
-            tiles = self._tile_count(picture.shape[1])
-            size = torch.tensor(picture.shape[1:])
-            return {"pixel_values": picture.expand(tiles, -1, -1, -1).clone(), "image_sizes": size}
-        if "image_sizes" in self.taken and self.find("vision_feature_layer") is None or self.vision.model_type == "pixtral":
-            return {"pixel_values": picture, "image_sizes": torch.tensor(picture.shape[1:])}
-        if "pixel_attention_mask" in self.taken or self.config.model_type in SEVERAL_PICTURES:
-            return picture[None]
-        if self.options.task == "VideoClassification":
-            return self.video(random)
-        return picture
+        tiles = self._tile_count(picture.shape[1])
+        return {
+            "pixel_values": picture.expand(tiles, -1, -1, -1).clone(),
+            "image_sizes": torch.tensor(picture.shape[1:]),
+        }
+
+    def sized(self, random: Generator) -> Sample:
+        picture = self.picture(random)
+        return {"pixel_values": picture, "image_sizes": torch.tensor(picture.shape[1:])}
+
+    def has_sizes(self) -> bool:
+        """Llava and those after it take sizes for the towers that read pictures of any size."""
+        chosen = self.find("vision_feature_layer") is not None
+        return self.vision.model_type == "pixtral" or ("image_sizes" in self.taken and not chosen)
 
     def _tile_count(self, height: int) -> int:
         from transformers.models.llava_next.modeling_llava_next import image_size_to_num_patches
 
         return int(image_size_to_num_patches((height, height), self.config.image_grid_pinpoints, self.size()[0]))
 
-    def _patches(self, random: Generator) -> Sample:
+    def patches(self, random: Generator) -> Sample:
         """A picture cut into patches, and where they lie."""
         patch = self.patch()
         merge = self.find("spatial_merge_size", "merge_size", "pooling_kernel_size", among=self.vision, default=2)
@@ -232,14 +238,15 @@ class Inputs:
         sample = {"pixel_values": pixels, "image_grid_thw": torch.tensor([1, height, width])}
         return sample | ({"image_merge_sizes": torch.tensor(merge)} if "image_merge_sizes" in self.taken else {})
 
-    def _padded_patches(self, random: Generator) -> Sample:
+    def padded_patches(self, random: Generator) -> Sample:
         patch = self.patch()
         side = int(self.find("num_patches", among=self.vision, default=(PICTURE // patch) ** 2) ** 0.5)
         pixels = torch.randn(side * side, self.channels() * patch**2, generator=random)
         mask = torch.ones(side * side, dtype=torch.long)
         return {"pixel_values": pixels, "spatial_shapes": torch.tensor([side, side]), "pixel_attention_mask": mask}
 
-    def _tiles(self, picture: Tensor) -> Sample:
+    def tiles(self, random: Generator) -> Sample:
+        picture = self.picture(random)
         tiles = self.find("max_num_tiles", among=self.vision, default=4)
         return {
             "pixel_values": picture.expand(1, tiles, -1, -1, -1).clone(),
@@ -317,7 +324,9 @@ class Inputs:
             "future_time_features": torch.randn(config.prediction_length, features, generator=random),
         }
         if config.num_static_categorical_features:
-            sample["static_categorical_features"] = torch.zeros(config.num_static_categorical_features, dtype=torch.long)
+            sample["static_categorical_features"] = torch.zeros(
+                config.num_static_categorical_features, dtype=torch.long
+            )
         if config.num_static_real_features:
             sample["static_real_features"] = torch.randn(config.num_static_real_features, generator=random)
         return sample
@@ -328,11 +337,31 @@ def _section(config: Any, *names: str) -> Any:
     return next((part for part in found if hasattr(part, "model_type")), config)
 
 
+LAYOUTS: tuple[tuple[Callable[[Inputs], bool], Callable[[Inputs, Generator], Any]], ...] = (
+    (lambda inputs: not GRIDS.isdisjoint(inputs.taken), Inputs.patches),
+    (lambda inputs: "spatial_shapes" in inputs.taken, Inputs.padded_patches),
+    (lambda inputs: "aspect_ratio_ids" in inputs.taken, Inputs.tiles),
+    (lambda inputs: hasattr(inputs.config, "image_grid_pinpoints"), Inputs.crops),
+    (Inputs.has_sizes, Inputs.sized),
+    (lambda inputs: inputs.config.model_type == "fuyu", lambda inputs, random: inputs.flattened_patches(random)[:, 2:]),
+    (lambda inputs: inputs.options.task == "VideoClassification", Inputs.video),
+    (
+        lambda inputs: "pixel_attention_mask" in inputs.taken or inputs.config.model_type in SEVERAL_PICTURES,
+        lambda inputs, random: inputs.picture(random)[None],
+    ),
+    (lambda _: True, Inputs.picture),
+)
+"""The first that applies says how ``pixel_values`` are laid out."""
+
+
 INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "input_ids": Inputs.input_ids,
     "mm_token_type_ids": Inputs.placeholder_mask,
     "image_embeds_position_mask": Inputs.placeholder_mask,
     "bbox": Inputs.boxes,
+    "qformer_input_ids": lambda inputs, random: torch.randint(
+        inputs.config.qformer_config.vocab_size, (inputs.options.seq_len,), generator=random
+    ),
     "xpath_tags_seq": lambda inputs, random: inputs.paths(random, "max_xpath_tag_unit_embeddings"),
     "xpath_subs_seq": lambda inputs, random: inputs.paths(random, "max_xpath_subs_unit_embeddings"),
     "image_attention_mask": lambda inputs, _: torch.ones(inputs.options.seq_len, 1, dtype=torch.long),
@@ -341,7 +370,7 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "pixel_values_videos": Inputs.video,
     "flattened_patches": Inputs.flattened_patches,
     "visual_feats": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_feat_dim, generator=random),
-    "visual_pos": lambda inputs, random: torch.rand(REGIONS, 4, generator=random),
+    "visual_pos": lambda _, random: torch.rand(REGIONS, 4, generator=random),
     "visual_embeds": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_embedding_dim, generator=random),
     "input_features": Inputs.spectrum,
     "input_values": Inputs.input_values,
@@ -370,11 +399,20 @@ def _features(model: Any, modality: str, batch: Sample) -> int:
         try:
             output = function(**on_meta, return_dict=True)
         except Exception:  # whatever an operator says that has no values to read
-            base.to_empty(device="cpu", recurse=False)
-            for name, part in base.named_children():
-                if name not in LANGUAGE:
-                    part.to_empty(device="cpu").apply(model._init_weights)
+            _materialize(base)
             output = function(**given, return_dict=True)
     features = getattr(output, "pooler_output", output)
     rows = [features] if isinstance(features, Tensor) else list(features)
     return sum(row.numel() // row.shape[-1] for row in rows)
+
+
+def _materialize(base: Any) -> None:
+    """Put all but the language model on the CPU, with random weights and its tables of positions."""
+    base.to_empty(device="cpu", recurse=False)
+    for name, part in base.named_children():
+        if name not in LANGUAGE:
+            part.to_empty(device="cpu")
+            for module in part.modules():
+                module._is_hf_initialized = False
+            initialize = getattr(part, "initialize_weights", lambda part=part: part.apply(base._init_weights))
+            initialize()

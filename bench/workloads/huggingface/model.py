@@ -20,7 +20,6 @@ from bench.workloads.huggingface.description import (
 )
 from bench.workloads.huggingface.workload import Options
 
-
 DRAWS = ("phimoe", "groupvit", "informer", "eomt", "eomt_dinov3", "mask2former", "maskformer", "oneformer", "videomt")
 """Types whose forward draws by design: phimoe and groupvit a route, informer queries, the others points of a mask."""
 _REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*(raining (of \w+ )?is not|not support training|is not trainable)')
@@ -92,7 +91,12 @@ def model_class(task: str, config: Any) -> Any:
 
 def is_target(parameter: str) -> bool:
     """Whether a forward with this parameter computes a loss."""
-    return ("label" in parameter and not parameter.startswith("input")) or parameter in ("return_loss", "start_positions", "future_values", "target_values")
+    return ("label" in parameter and not parameter.startswith("input")) or parameter in (
+        "return_loss",
+        "start_positions",
+        "future_values",
+        "target_values",
+    )
 
 
 def computes_loss(kind: Any) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch import Generator, Tensor
+from torch import Generator
 from torch.utils.data import Dataset
 
 from bench.workloads.huggingface.description import Description
@@ -32,8 +32,8 @@ class Samples(Dataset[Sample]):
 
     def __init__(self, description: Description, options: Options, seed: int) -> None:
         self._seed, self._task = seed, options.task
-        self._inputs = Inputs(description, options)
         with saying(f"bench cannot make a sample of {description.model_type} for {options.task}"):
+            self._inputs = Inputs(description, options)
             self._inputs.check(self[0])
 
     def __len__(self) -> int:
@@ -82,7 +82,7 @@ def _classes(inputs: Inputs, _: Sample, random: Generator) -> Sample:
     return {"labels": torch.rand(inputs.config.num_labels, generator=random)}
 
 
-def _answer(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+def _answer(_: Inputs, sample: Sample, random: Generator) -> Sample:
     start, end = torch.randint(len(sample["input_ids"]), (2,), generator=random).sort().values
     return {"start_positions": start, "end_positions": end}
 
@@ -111,7 +111,7 @@ def _depth(inputs: Inputs, _: Sample, random: Generator) -> Sample:
     return {"labels": 0.1 + torch.rand(inputs.size(), generator=random)}
 
 
-def _patches(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+def _patches(inputs: Inputs, _: Sample, random: Generator) -> Sample:
     """Which patches the model has to restore."""
     height, width = inputs.size()
     patches = (height // inputs.patch()) * (width // inputs.patch())
