@@ -37,8 +37,6 @@ LOADER_FAILED = 127
 """glibc's exit code when it cannot load a library at run time."""
 GRACE_S = 1.5
 """How long a rank may run on after another one failed: time to report its own error."""
-
-
 HUNG_LOOKS = 40
 """So often in a row, IDLE_POLL_S apart, a forked child that hangs is found asleep."""
 HUNG_BUSY_S = 10.0
