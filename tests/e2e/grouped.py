@@ -19,6 +19,7 @@ class Shared(nn.Module):
         self.read, self.write = nn.Embedding(VOCABULARY, WIDTH), nn.Embedding(VOCABULARY, WIDTH)
         self.head = nn.Linear(WIDTH, VOCABULARY, bias=False)
         self.write.weight = self.head.weight = self.read.weight
+        nn.init.normal_(self.read.weight, std=0.1)
         self.layers = nn.ModuleList(nn.TransformerEncoderLayer(WIDTH, 2, WIDTH, 0.0, batch_first=True) for _ in "ab")
 
     def get_input_embeddings(self) -> nn.Module:
@@ -31,7 +32,7 @@ class Shared(nn.Module):
         x_BTD = self.read(input_ids) + self.write(labels)
         for layer in self.layers:
             x_BTD = layer(x_BTD)
-        return cross_entropy(self.head(x_BTD).float().flatten(0, 1), labels.flatten())
+        return cross_entropy(self.head(x_BTD).float().flatten(0, 1), labels.flip(1).flatten())
 
 
 def llama(*, tied: bool) -> nn.Module:
