@@ -38,6 +38,11 @@ def plugin_for(units: Collection[str]) -> Any:
     )
 
 
+def units_of(model: nn.Module, names: Collection[str]) -> list[Group]:
+    """The modules of these classes, each as a group."""
+    return [Group((module,), reshards=True) for module in model.modules() if type(module).__name__ in names]
+
+
 def groups(model: nn.Module, plugin: Any) -> list[Group]:
     """The groups that accelerate makes of ``model``, without the root's: it is asked, and shards nothing."""
     made: list[Group] = []
@@ -78,12 +83,18 @@ def shareable(model: nn.Module, plugin: Any) -> Iterator[None]:
         for name in EMBEDDINGS:
             if hasattr(model, name):
                 hidden.enter_context(patch.object(model, name, lambda: None))
-        if names := _shared(model, groups(model, plugin)):
-            raise ValueError(
-                f"the parameter {names[0]} is shared by modules that are not all in one unit, and FSDP2 shards each"
-                " parameter with one unit: name a larger module in the workload's units, or none, as in `units = ()`"
-            )
+        refuse_shared(model, groups(model, plugin))
         yield
+
+
+def refuse_shared(model: nn.Module, made: list[Group]) -> None:
+    """Raise ValueError if modules that are not all in one group share a parameter: FSDP1 leaves one of them with a
+    parameter that it does not gather, and FSDP2 raises."""
+    if names := _shared(model, made):
+        raise ValueError(
+            f"the parameter {names[0]} is shared by modules that are not all in one unit, and FSDP shards each"
+            " parameter with one unit: name a larger module in the workload's units, or none, as in `units = ()`"
+        )
 
 
 def _shared(model: nn.Module, made: list[Group]) -> list[str]:

@@ -23,7 +23,7 @@ from bench.records.cell import Cell
 from bench.records.program import Event, Moment, Parameter, Program
 from bench.runner.autocast import autocast_on_meta, forget_copies
 from bench.runner.forward import Batch, Forward
-from bench.runner.groups import EMBEDDINGS, Group, groups, plugin_for, shareable
+from bench.runner.groups import EMBEDDINGS, Group, groups, plugin_for, shareable, units_of
 from bench.runner.kernels import Kernels
 from bench.runner.samples import samples_of, stacked
 from bench.runner.setup import task_of
@@ -107,9 +107,10 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     if low:
         model = model.bfloat16()
     names = unit_names(model, workloads.load(cell.workload).units)
-    units = [module for module in model.modules() if type(module).__name__ in names]
-    others = _others(model, names, units)
-    parameters = _parameters(model, units, others)
+    units = units_of(model, names)
+    modules = [module for group in units for module in group.modules]
+    others = _others(model, names, modules)
+    parameters = _parameters(model, modules, others)
     samples = samples_of(cell, task)
     sample = samples.dataset[0]
     sample = _meta(sample) if samples.collate is stacked else sample  # a collate of the user may need values
@@ -143,7 +144,7 @@ def _trace_model(
     forward: Forward,
     batch_of: Callable[[int], Batch],
     *,
-    units: list[nn.Module],
+    units: list[Group],
     others: list[Group],
     parameters: list[Parameter],
     batches: tuple[int, ...],
@@ -151,7 +152,7 @@ def _trace_model(
     weights_bytes: Literal[2, 4],
     autocast: bool,
 ) -> Program:
-    made = [*(Group((unit,), True) for unit in units), *others]
+    made = [*units, *others]
     traces, lives = [], []
     for size in batches:
         batch = _meta(batch_of(size))

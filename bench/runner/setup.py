@@ -24,7 +24,7 @@ from bench.runner.compiled import compile_as_requested
 from bench.runner.coverage import Used
 from bench.runner.device import Shim
 from bench.runner.forward import Batch, Forward
-from bench.runner.groups import shareable
+from bench.runner.groups import refuse_shared, shareable, units_of
 from bench.runner.largest_samples import Sizes, sizes_of
 from bench.runner.master_weights import MasterWeights
 from bench.runner.optimizers import optimizer_of
@@ -119,6 +119,8 @@ def set_up(
     placed = undrawn.placed(accelerator, backend_of(cell)) if undrawn else contextlib.nullcontext()
     plugin = getattr(accelerator.state, "fsdp_plugin", None)  # None where accelerate silently runs something else
     shared = shareable(model, plugin) if plugin and family == "fsdp2" else contextlib.nullcontext()
+    if plugin and family == "fsdp":
+        refuse_shared(model, units_of(model, plugin.transformer_cls_names_to_wrap or ()))
     with sharding.meshed(accelerator, cell), placed, shared:
         prepared = _prepare(accelerator, cell, model, names)
     if units:

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from bench.runner.groups import groups, plugin_for, shareable
+from bench.runner.groups import groups, plugin_for, refuse_shared, shareable, units_of
 
 
 class Block(nn.Module):
@@ -73,5 +73,8 @@ def test_blocks_that_share_a_parameter_are_refused() -> None:
         shareable(model, plugin_for(("Block",))),
     ):
         pass
+    with pytest.raises(ValueError, match="not all in one unit"):
+        refuse_shared(model, units_of(model, ("Block",)))
+    refuse_shared(model, units_of(model, ("ModuleList",)))
     with shareable(model, plugin_for(())):
         pass
