@@ -19,6 +19,12 @@ MOST_LONGER = 2.0
 """How many times as long as a step the phases may be: they come from separate steps, synchronized at each phase."""
 
 
+FIX = (
+    "batch is the number of samples of one rank in one forward. If several of them make one optimizer step, say so:"
+    " gradient_accumulation_steps. If the source contradicts itself, leave one of the two out"
+)
+
+
 def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: float) -> None:
     """Checks the throughput against the step time."""
     expected = attempt.batch_global / step_s
@@ -28,14 +34,30 @@ def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: fl
             f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} in {step_s:g} s gives {rate(expected)}",
             where=row.place("samples_per_s"),
             field="samples_per_s",
-            fix="batch is the number of samples of one rank in one forward. If several of them make one optimizer step,"
-            " say so: gradient_accumulation_steps. If the source contradicts itself, leave one of the two out",
+            fix=FIX,
         )
 
 
 def _accumulated(attempt: Attempt) -> str:
     several = attempt.cell.gradient_accumulation_steps
     return f", accumulated {several} times," if several > 1 else ""
+
+
+def of_steps(row: Given, attempt: Attempt) -> None:
+    """Checks samples/s and steps/s, as far as they are exact, against the samples of a step."""
+    samples, steps = (fields.amount(row.values.get(name)) for name in ("samples_per_s", "steps_per_s"))
+    if not samples or not steps or not samples.value or not steps.value:
+        return
+    total = samples.value / steps.value
+    rounded = samples.step / samples.value / 2 + steps.step / steps.value / 2
+    if abs(total / attempt.batch_global - 1) > ROUNDING + rounded:
+        raise InputError(
+            f"{rate(total)} samples a step are impossible: batch {attempt.batch_per_rank} on"
+            f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} gives {attempt.batch_global}",
+            where=row.place("samples_per_s"),
+            field="samples_per_s",
+            fix=FIX,
+        )
 
 
 def of_memory(row: Given, name: str, peak: int | None, capacity: int | None, share: float | None) -> None:

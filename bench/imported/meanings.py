@@ -194,7 +194,7 @@ def _from_rates(row: Given, shares: int) -> int | None:
 def _with_rate(row: Given) -> tuple[Given, str | None]:
     """Global samples/s, from whatever rate the row gives; or what is missing for it."""
     ranks, length = _whole(row, "num_processes"), _whole(row, "seq_len")
-    values = {name: value for name, value in row.values.items() if name not in fields.RATES}
+    values = {name: value for name, value in row.values.items() if name not in fields.RATES or name == "steps_per_s"}
     samples, missing = _number(row, "samples_per_s"), list[str]()
     if each := _number(row, "samples_per_s_per_gpu"):
         samples = samples or (_scaled(each, ranks) if ranks else None)

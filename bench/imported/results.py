@@ -227,6 +227,7 @@ def stated_figures(row: Given, attempt: Attempt) -> dict[str, Any]:
         name: mean_s for name in STORED_PHASES if (mean_s := _seconds(row, name, zero=name != "total")) is not None
     }
     if not row.own:
+        contradictions.of_steps(row, attempt)
         if step_times_s and samples_per_s:
             contradictions.of_throughput(row, attempt, max(step_times_s), samples_per_s)
         for name in ("peak_allocated", "peak_reserved", "peak"):

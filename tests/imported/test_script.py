@@ -81,6 +81,14 @@ def test_the_names_of_a_trainer(tmp_path: Path) -> None:
     found = figures(tmp_path, trainer)
     assert found.figures.samples_per_s_global == 8.0
     assert found.not_read == ("train_loss", "train_runtime")
+    why = read(
+        tmp_path, {**trainer, "train_samples_per_second": 64.0}
+    )  # it accumulates, and the matrix does not say so
+    assert isinstance(why, str)
+    assert "64 samples a step are impossible: batch 4 on 2 ranks gives 8" in why
+    assert "gradient_accumulation_steps" in why
+    rounded = {**trainer, "train_samples_per_second": 0.035, "train_steps_per_second": 0.004}
+    assert figures(tmp_path, rounded).figures.samples_per_s_global == 0.035
 
 
 def test_the_accumulation_of_a_script_counts_in_its_samples(tmp_path: Path) -> None:
