@@ -13,6 +13,7 @@ from bench.imported.fields import ACCUMULATION, Amount
 from bench.imported.files import LONGEST_NOTE, Given, Values
 from bench.imported.names import is_figure, plain, setting_of
 from bench.matrix.yaml_file import canonical
+from bench.records.base import not_finite
 from bench.records.stated import FIGURES
 from bench.units import counted, rate
 
@@ -131,10 +132,10 @@ def _is_result(name: str) -> bool:
 
 
 def _note(value: JsonValue) -> JsonValue:
-    """A value as a note: short, and on one line. None where it is too long to be one."""
+    """A value as a note: short, and on one line. None for what is none: lists, and numbers that JSON cannot express."""
     if isinstance(value, str):
         return one_line(value, LONGEST_NOTE)
-    return None if isinstance(value, list | dict) else value
+    return None if isinstance(value, list | dict) or not_finite(value, "") else value
 
 
 # Batches and rates

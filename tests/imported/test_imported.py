@@ -554,6 +554,10 @@ PIECES = [
     "oom",
     "\0",
     "\ud7ff",
+    "|",
+    "1e999",
+    "</td>",
+    "{",
     "é",
     "\r",
     ";",
@@ -564,18 +568,31 @@ PIECES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
-@given(seed=st.integers(0, 2**32), count=st.integers(1, 12))
-def test_a_mutated_table_is_read_or_refused(seed: int, count: int, tmp_path_factory: pytest.TempPathFactory) -> None:
+TEXTS = {
+    "table.csv": GOOD,
+    "table.md": "| backend | batch | TPS/GPU | Memory (GiB) |\n|--|--|--:|--|\n| ddp | 8 | 5,120 | ~8.5 ± 1 |\n"
+    "| fsdp | 8 | **640 samples/sec** | OOM |\n",
+    "table.html": "<table><tr><th>backend<th>batch<th>step time (ms)</tr><tr><td>ddp<td rowspan=2>4<td>1,500</tr>"
+    "<tr><td>fsdp</td><td>812.5</td></tr></table>",
+    "table.json": json.dumps([PROFILE, {**PROFILE, "batch": 6, "timing": {"it/s": 2.5}}]),
+}
+COMMON = ("source=x", "workload=w", "num_processes=2", "seq_len=512")
+
+
+@settings(max_examples=400, deadline=None)
+@given(name=st.sampled_from(sorted(TEXTS)), seed=st.integers(0, 2**32), count=st.integers(1, 12))
+def test_a_mutated_table_is_read_or_refused(
+    name: str, seed: int, count: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     """Whatever is read can be rendered."""
     dice = random.Random(seed)
-    text = GOOD
+    text = TEXTS[name]
     for _ in range(count):
         at = dice.randrange(len(text) + 1)
         text = text[:at] + dice.choice(PIECES) + text[at + dice.choice((0, 0, 1, 4)) :]
     folder = tmp_path_factory.getbasetemp()
     try:
-        results = imported(folder, text)
+        results = imported(folder, text, *COMMON, name=name)
     except InputError:
         return
     rendered(results)
