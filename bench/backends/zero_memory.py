@@ -85,9 +85,9 @@ class Zero3(Zero12):
     """DeepSpeed ZeRO-3 (deepspeed/runtime/zero/stage3.py, partitioned_param_coordinator.py, partition_parameters.py).
 
     Its bucket and its partition of the gradients live as long as the engine. The first module of forward fetches the
-    others ahead into one buffer, from which `AllGatherCoalescedHandle.wait` copies the weights out; the buffer lives
-    until the last of them is used. A weight stays gathered while its next use is nearer than
-    `stage3_max_reuse_distance`, and is freed after its last; this counts whole units.
+    weights ahead into one buffer, from which `AllGatherCoalescedHandle.wait` copies them out; the buffer lives until
+    the last of them is used. A weight stays gathered while its next use is nearer than `stage3_max_reuse_distance`, and
+    is freed after its last: in forward, if backward does not pass it. This counts whole units, and a frozen embedding.
     """
 
     def begin(self) -> None:
@@ -103,16 +103,15 @@ class Zero3(Zero12):
         self.running: int | None = None
         turn = [moment.event for moment in self.program.moments].index("turn")
         self.leaves = sum(moment.event == "leave" for moment in self.program.moments[:turn])
+        self.passed = {moment.index for moment in self.program.moments if moment.event == "backward"}
+        fetched = [one for one in self.program.parameters if one.elements > PERSISTENT]
+        elements = min(sum(one.elements for one in fetched), PREFETCHED) if len(fetched) > 1 else 0
+        self.buffer = self.width * elements
+        lone = [one.elements for one in fetched[:1] if one.unit is None and not one.trained]
+        self.embedding = sum(lone)
         if not self.leaves:  # the model is one unit
             self.gathered = self.units.copy()
             self.hold()
-
-    @property
-    def fetched_ahead(self) -> int:
-        """Bytes of the buffer. The first weight, if it is in no unit, comes alone."""
-        fetched = [one for one in self.program.parameters if one.elements > PERSISTENT]
-        rest = fetched[1:] if fetched and fetched[0].unit is None else fetched
-        return self.width * min(sum(one.elements for one in rest), PREFETCHED) if len(rest) > 1 else 0
 
     def hold(self, buffer: int = 0) -> None:
         kept = min(self.gathered.total(), REUSE_DISTANCE + max(self.units.values(), default=0))
@@ -120,14 +119,18 @@ class Zero3(Zero12):
 
     def meets(self, moment: Moment) -> Iterator[None]:
         match moment.event:
-            case "enter" if self.leaves:
+            case "enter" if self.leaves and not self.gathered:
                 self.gathered = self.units.copy()
-                self.hold(self.fetched_ahead)
+                self.hold(self.buffer)
+                yield
+                self.gathered[-1] -= self.embedding
+                self.hold(self.buffer)
             case "leave" if self.leaves and moment.index is not None:
                 self.runs_left[moment.index] += 1
+                if moment.index not in self.passed:
+                    del self.gathered[moment.index]
                 self.leaves -= 1
-                if not self.leaves:
-                    self.hold()
+                self.hold(self.buffer if self.leaves else 0)
             case "backward" if moment.index != self.running:
                 self.run_ends()
                 self.running = moment.index

@@ -23,6 +23,8 @@ def theory(summary: Summary) -> Table:
     """
     lines = [_Line(cell, theory_of(cell)) for cell in summary.cells]
     cpu = any(machine.hardware.device == "cpu" for machine in summary.machines)
+    regimes = [line.theory.regime for line in lines if line.theory.regime]
+    frozen = any(regime.trained < regime.parameters for regime in regimes)
     columns = [
         Column[_Line]("cell", lambda line: cell_name(summary, line.cell.rows[0])),
         Column[_Line](
@@ -48,13 +50,13 @@ def theory(summary: Summary) -> Table:
     ]
     return table_of(
         "Theory and measurement",
-        lines if any(line.theory.regime for line in lines) else (),
+        lines if regimes else (),
         columns,
         notes=(
-            "weights to predicted: bytes of model state on each rank after arXiv:1910.02054. Frozen"
-            " weights have no gradients, masters or moments, except under FSDP1: a flat parameter with a trained part"
-            " has a gradient of the whole. n/a for optimizers other than AdamW."
-            " measured: peak allocated without the part that grows with the batch, extrapolated from two"
+            "weights to predicted: bytes of model state on each rank after arXiv:1910.02054; n/a for"
+            " optimizers other than AdamW."
+            + (" Under FSDP1, all parameters of a unit have gradients if one is trained." if frozen else "")
+            + " measured: peak allocated without the part that grows with the batch, extrapolated from two"
             " batches; with only one batch, its full peak. buckets: DDP's copy of the gradients. rest: memory that a"
             " step holds for a short time, such as gathered units and fp32 gradients in the optimizer step."
             + (" On a CPU, measured is the growth of the data segment, which includes libraries." if cpu else ""),
