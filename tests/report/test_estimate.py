@@ -109,6 +109,9 @@ def test_ranks_share_the_cores_of_a_cpu_and_have_a_gpu_each() -> None:
     moved, sent = 5 + 7 * 3 + 2 * (400 + 800 + 200), 200.0
     expected = {"operators": 30.0, "bfloat16_flops": 7.0, "moved_bytes": moved, "sent_bytes": sent}
     assert work(forecast(device="cuda"), 3) == expected
+    lean = regime("ddp").model_copy(update={"parameters": 100, "trained_parameters": 10})
+    trained = {"moved_bytes": 5 + 7 * 3 + 2 * (40 + 80 + 20), "sent_bytes": 20.0}
+    assert work(forecast(device="cuda", regime=lean), 3) == expected | trained
     assert work(forecast(), 3) == {kind: n if kind == "operators" else 2 * n for kind, n in expected.items()}
 
 
@@ -122,7 +125,7 @@ def test_gloo_reduces_everything_where_ranks_keep_a_part() -> None:
     assert on_cpu["sent_bytes"] == 2 * (2 * 2 * 100 / 2 + reduced * 100)
 
 
-@pytest.mark.parametrize("missing", [{"moved_bytes": None}, {"operators": None}, {"frozen": True}])
+@pytest.mark.parametrize("missing", [{"moved_bytes": None}, {"operators": None}])
 def test_without_the_work_there_is_no_estimate(missing: dict[str, object]) -> None:
     assert work(forecast(**missing), 1) is None
 
