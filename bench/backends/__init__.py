@@ -2,6 +2,7 @@
 
 from bench.backends.accelerate_config import accelerate_config, beside_config
 from bench.backends.model_state import UNSHARDED_BYTES, bytes_per_parameter
+from bench.backends.own_config import DEEPSPEED_OPTIMIZER, extensions, own_engine, own_precision, own_settings
 from bench.backends.precision import autocasts, fp32_weights
 from bench.backends.refusals import accumulation_refused, forbids
 from bench.backends.regimes import expected_regime, shards_parameters
@@ -19,6 +20,7 @@ from bench.backends.sharding import mesh
 
 __all__ = [
     "BACKENDS",
+    "DEEPSPEED_OPTIMIZER",
     "FAMILIES",
     "SHARDING_STRATEGIES",
     "UNSHARDED_BYTES",
@@ -31,10 +33,14 @@ __all__ = [
     "beside_config",
     "bytes_per_parameter",
     "expected_regime",
+    "extensions",
     "forbids",
     "fp32_weights",
     "from_accelerate_config",
     "mesh",
+    "own_engine",
+    "own_precision",
+    "own_settings",
     "preloads",
     "shards_parameters",
 ]

@@ -1,5 +1,6 @@
 """The accelerate config of a cell, and the settings that such a config cannot express."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from bench.backends.precision import autocasts
@@ -13,8 +14,8 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
     """The config that bench passes to `accelerate launch --config_file` for ``cell``.
 
     Args:
-        units: class names of the modules to shard, each as one unit; a user's config may name others. None: the
-            runner finds them in the model. Empty: the model is one unit.
+        units: class names of the modules to shard, each as one unit. None: the runner finds them in the model. Empty:
+            the model is one unit. A user's config, or else accelerate, says what it wraps.
         device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
             process on a single machine. The runner's device shim then keeps the ranks on the CPU.
     """
@@ -32,19 +33,32 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
         "num_processes": cell.num_processes,
         "use_cpu": device == "cpu" and backend.family == "single",
     }
-    if FAMILIES[backend.family].wraps_units:
+    if cell.accelerate is None and FAMILIES[backend.family].wraps_units:
         # accelerate would look for a class with an empty name
         named = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units)} if units else {}
-        config["fsdp_config"] = {**named, **config.get("fsdp_config", {}), **sharding_config(cell)}
+        config["fsdp_config"] = {**named, **config["fsdp_config"], **sharding_config(cell)}
     if backend.family == "deepspeed":
         # The default of several nodes needs pdsh, and writes the whole environment into a file.
         spread = {"deepspeed_multinode_launcher": "standard"} if cell.num_nodes > 1 else {}
-        config["deepspeed_config"] = {**config.get("deepspeed_config", {}), **spread, **sharding_config(cell)}
-        if "deepspeed_config_file" in config["deepspeed_config"]:
+        options = sharding_config(cell) if cell.accelerate is None else {}
+        engine_section = {**config.get("deepspeed_config", {}), **spread, **options}
+        if "deepspeed_config_file" in engine_section:
             del config["mixed_precision"]  # accelerate rejects a precision that is set in both files
-        else:
-            config["deepspeed_config"] = {"gradient_clipping": cell.train.max_grad_norm, **config["deepspeed_config"]}
+            engine_section["deepspeed_config_file"] = _resolved(engine_section["deepspeed_config_file"], cell)
+        elif engine_section.get("gradient_clipping", "auto") == "auto":
+            engine_section["gradient_clipping"] = cell.train.max_grad_norm or 0
+        config["deepspeed_config"] = engine_section
     return config
+
+
+def _resolved(engine: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
+    """A user's DeepSpeed config with what `accelerate launch --mixed_precision` and the training loop would fill in.
+
+    The runner fills in what depends on the batch; accelerate fills in the rest.
+    """
+    precision = {**engine.get("bf16", {}), "enabled": cell.mixed_precision == "bf16"}
+    clipping = {"gradient_clipping": cell.train.max_grad_norm or 0} if engine.get("gradient_clipping") == "auto" else {}
+    return {**engine, "bf16": precision, **clipping}
 
 
 def beside_config(cell: Cell, device: Device) -> list[str]:

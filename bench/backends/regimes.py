@@ -37,8 +37,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     if cell.accelerate is None:
         reduction = "float32" if family.reduces_in_fp32 or autocasts(cell) else low
         regime["reduction_dtype"] = None if alone else reduction
-        regime |= expected_sharding(cell)
-    return regime
+    return regime | expected_sharding(cell)
 
 
 def shards_parameters(cell: Cell) -> bool:

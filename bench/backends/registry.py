@@ -89,6 +89,9 @@ NOT_SHARDED = ("none", "NO_SHARD", "zero0", "zero1", "zero2")
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 """FSDP's strategies in the order of their numbers, from 1."""
 
+DEFAULT_STAGE = 2
+"""ZeRO's stage where accelerate is told none, or ``auto``."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Backend:
@@ -204,22 +207,42 @@ def preloads(cell: Cell) -> set[str]:
 
 def from_accelerate_config(config: Mapping[str, JsonValue]) -> Backend:
     """The backend that a user's accelerate config describes."""
-    fsdp, deepspeed = section(config, "fsdp_config"), section(config, "deepspeed_config")
+    fsdp = section(config, "fsdp_config")
     match config.get("distributed_type", "NO"):
         case "FSDP" if float(str(fsdp.get("fsdp_version", 1))) == 2:
             family, sharding = "fsdp2", "fully_shard"
         case "FSDP":
-            strategy = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD"))
+            strategy = str(fsdp.get("fsdp_sharding_strategy", "FULL_SHARD")).upper()
             family, sharding = "fsdp", SHARDING_STRATEGIES[int(strategy) - 1] if strategy.isdigit() else strategy
         case "DEEPSPEED":
-            engine = section(deepspeed, "deepspeed_config_file")
-            stage = section(engine, "zero_optimization").get("stage", 0 if engine else deepspeed.get("zero_stage", 2))
-            family, sharding = "deepspeed", f"zero{stage}"
+            family, sharding = "deepspeed", f"zero{section(engine_of(config), 'zero_optimization')['stage']}"
         case "MULTI_GPU":
             family, sharding = "ddp", "none"
         case _:
             family, sharding = "single", "none"
     return Backend(family=family, sharding=sharding, config=config, about="your own accelerate config")  # type: ignore[arg-type]
+
+
+def engine_of(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    """The DeepSpeed config that accelerate makes of a user's: its JSON file, or the fields of its own section."""
+    given = section(config, "deepspeed_config")
+    if "deepspeed_config_file" in given:
+        engine = section(given, "deepspeed_config_file")
+        zero = section(engine, "zero_optimization")
+        stage = zero.get("stage", 0)
+        return {**engine, "zero_optimization": {**zero, "stage": DEFAULT_STAGE if stage == "auto" else stage}}
+    offload: dict[str, JsonValue] = {
+        f"offload_{part}": {"device": given.get(f"offload_{part}_device", "none")} for part in ("optimizer", "param")
+    }
+    return {
+        "zero_optimization": {"stage": given.get("zero_stage", DEFAULT_STAGE), **offload},
+        "gradient_clipping": given.get("gradient_clipping", "auto"),
+    }
+
+
+def is_on(value: JsonValue) -> bool:
+    """A switch of an accelerate config, as accelerate reads it."""
+    return str(value).lower() in ("y", "yes", "t", "true", "on", "1")
 
 
 def section(config: Mapping[str, JsonValue], key: str) -> Mapping[str, JsonValue]:

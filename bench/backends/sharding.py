@@ -1,7 +1,11 @@
 """The sharding options of a cell: what they set, and the backends to which they do not apply. Pure."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from pydantic import JsonValue
+
+from bench.backends.own_config import forbids_own, parallel_sizes
 from bench.backends.registry import Family, backend_of
 from bench.records.base import Device
 from bench.records.cell import Cell, Train
@@ -26,11 +30,11 @@ OPTIONS: dict[str, Option] = {
 def forbids_option(cell: Cell, device: Device) -> str | None:
     """Why a sharding option of the cell does not apply to its backend; None if all do."""
     family = backend_of(cell).family
+    if cell.accelerate is not None:
+        return forbids_own(cell, device)
     for name, option in OPTIONS.items():
         if (value := getattr(cell.train, name)) == Train.model_fields[name].default:
             continue
-        if cell.accelerate is not None:
-            return f"train.{name} does not change {cell.backend}: set it in your own accelerate config"
         if family not in option.families:
             return f"{cell.backend} has no {name}: {option.elsewhere}"
         if reason := _forbids_value(cell, name, device):
@@ -97,6 +101,8 @@ def mesh(cell: Cell) -> dict[str, int]:
 def expected_sharding(cell: Cell) -> dict[str, object]:
     """The attributes of `Regime` that the options decide."""
     train = cell.train
+    if cell.accelerate is not None:
+        return _expected_of_own(cell, cell.accelerate)
     match backend_of(cell).family:
         case "fsdp":
             return {"offload": train.offload}
@@ -107,3 +113,13 @@ def expected_sharding(cell: Cell) -> dict[str, object]:
             overlap, default = train.zero_overlap_comm, backend_of(cell).sharding == "zero3"
             return {"offload": train.offload, "overlap_comm": default if overlap is None else overlap}
     return {}
+
+
+def _expected_of_own(cell: Cell, config: Mapping[str, JsonValue]) -> dict[str, object]:
+    """accelerate has FSDP2 on a mesh only with a ``parallelism_config``; it leaves out dimensions of size 1."""
+    family, sizes = backend_of(cell).family, parallel_sizes(config)
+    meshed = {name: size for name, size in sizes.items() if size > 1}
+    return {
+        **({} if family in ("single", "ddp") else {"offload": cell.train.offload}),
+        **({"mesh": meshed or None} if family == "fsdp2" else {}),
+    }

@@ -1,26 +1,45 @@
 """Reads the user's accelerate config, and rejects settings that bench would not measure as written."""
 
 import json
+from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pydantic import JsonValue
 
-from bench.backends import FAMILIES, SHARDING_STRATEGIES, accumulation_refused
+from bench.backends import (
+    FAMILIES,
+    SHARDING_STRATEGIES,
+    Family,
+    accumulation_refused,
+    from_accelerate_config,
+    own_precision,
+)
 from bench.errors import InputError, near_miss
+from bench.matrix import accelerate_keys as keys
 from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
-from bench.records.cell import MixedPrecision
 
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 ACCUMULATION = "gradient_accumulation_steps"
 _FALSE = ("false", "no", "none")
+_NO_NVME = "bench measures offload to the host's memory, not to NVMe"
+_CLASSES = "fsdp_transformer_layer_cls_to_wrap"
 _CKPT = "leave it out; set grad_ckpt: true in the matrix, if the workload has this field"
 
 Content = dict[str, JsonValue]
 
 
-def read(path: Path, where: str | None, *, of_script: bool = False) -> Content:
-    """The config's content. If it names a DeepSpeed JSON file, the content of that file replaces the path.
+class UserConfig(NamedTuple):
+    """A user's accelerate config."""
+
+    content: Content
+    """If it names a DeepSpeed JSON file, the content of that file replaces the path."""
+    notes: tuple[str, ...]
+    """What accelerate ignores of it, a sentence for each key."""
+
+
+def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfig:
+    """Reads a user's accelerate config.
 
     Args:
         path: a YAML or JSON file as ``accelerate config`` writes it.
@@ -28,17 +47,20 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> Content:
         of_script: a script trains as the config says. bench only has to know how many ranks there are.
 
     Raises:
-        InputError: the file is unreadable, is not a mapping, or has settings that bench does not measure.
+        InputError: the file is unreadable, is not a mapping, or has settings that accelerate rejects or that bench does
+            not measure.
     """
     if not path.is_file():
         raise InputError(f"the accelerate config {str(path)!r} does not exist", where=where, field="config_file")
     document = _read_document(path)
     content = _mapping(document, ())
+    _known(document, (), keys.TOP, "accelerate rejects it")
     _one_of(document, ("compute_environment",), ("LOCAL_MACHINE",), "LOCAL_MACHINE")
     several = "leave it out; `bench run MATRIX --launcher slurm --nodes 2` spreads the ranks over machines"
     _one_of(document, ("num_machines",), (1,), 1, several)
     if not of_script:
-        _one_of(document, ("mixed_precision",), ("bf16", "no"), "no")
+        _one_of(document, ("mixed_precision",), ("bf16", "no", None), "no")
+        _refuse(document, ("fp16",), "fp16 is not supported", _FALSE, "mixed_precision: bf16")
     if content.get("distributed_type") == "MULTI_CPU":
         raise InputError(
             "'MULTI_CPU' silently starts only one process on a single machine",
@@ -47,38 +69,54 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> Content:
             fix="use MULTI_GPU: bench runs it on the CPU when there is no GPU",
         )
     if of_script:
-        return _as_written(content, path.parent, where)
-    _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, "NO")
+        return UserConfig(_as_written(content, path.parent, where), ())
+    _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, None)
     _refuse_accumulation(document, (ACCUMULATION,))
-    if content.get("parallelism_config"):
-        raise InputError(
-            "bench does not measure context, tensor or pipeline parallelism: ranks would share samples, and throughput"
-            " would count those samples twice",
-            where=place_of(document.places, ("parallelism_config",)),
-            field="parallelism_config",
-            fix="leave it out",
-        )
     what = "selecting GPUs here is refused: bench plans ranks and memory for all the GPUs that it sees"
     _refuse(document, ("gpu_ids",), what, ("all", "none"), "leave it out; set CUDA_VISIBLE_DEVICES for bench itself")
+    what = "bench starts its own ranks, not mpirun"
+    _refuse(document, ("mpirun_config", "mpirun_hostfile"), what, _FALSE, "leave it out")
     _refuse_compilation(document)
-    fsdp, deepspeed = ("fsdp_config",), ("deepspeed_config",)
-    if "fsdp_config" in content:
-        _mapping(document, fsdp)
-        _one_of(document, (*fsdp, "fsdp_version"), (1, 2), 1)
-        _strategy_of_version_1(_mapping(document, fsdp))
-        what = "activation checkpointing belongs in the matrix: results would not record it here"
-        _refuse(document, (*fsdp, "fsdp_activation_checkpointing"), what, _FALSE, _CKPT)
-        _one_of(document, (*fsdp, "fsdp_sharding_strategy"), (*SHARDING_STRATEGIES, 1, 2, 3, 4, 5), "FULL_SHARD")
-    if "deepspeed_config" in content:
-        engine = _mapping(document, deepspeed)
-        _one_of(document, (*deepspeed, "zero_stage"), (0, 1, 2, 3), 2)
-        _refuse_accumulation(document, (*deepspeed, ACCUMULATION))
-        if "deepspeed_config_file" in engine:
-            file = engine["deepspeed_config_file"]
-            place = place_of(document.places, (*deepspeed, "deepspeed_config_file"))
-            engine["deepspeed_config_file"] = _read_deepspeed(file, path.parent, place)
-    return content
+    for section, known in (("fsdp_config", keys.FSDP), ("deepspeed_config", keys.DEEPSPEED)):
+        _mapping_if_any(document, (section,))
+        ignored = (
+            tuple(key for keyed in keys.IGNORED_FSDP.values() for key in keyed) if section == "fsdp_config" else ()
+        )
+        _known(document, (section,), known.union(ignored), "accelerate would ignore it without a word")
+    family = from_accelerate_config({**content, "deepspeed_config": {}}).family
+    _check_parallelism(document)
+    if family in ("fsdp", "fsdp2"):
+        _check_fsdp(document)
+    if family == "deepspeed":
+        _check_deepspeed(document, path)
+    return UserConfig(content, tuple(_ignored(document, family)))
 
+
+def _check_parallelism(document: Document) -> None:
+    section = ("parallelism_config",)
+    _mapping_if_any(document, section)
+    _known(document, section, keys.PARALLELISM, "accelerate would ignore it without a word")
+    for dimension, what in (("tp", "tensor"), ("cp", "context"), ("sp", "sequence")):
+        key = (*section, f"parallelism_config_{dimension}_size")
+        if (size := _at(document, key, 1)) != 1:
+            raise InputError(
+                f"{show(size)}: bench does not measure {what} parallelism: ranks would share samples, and throughput"
+                " would count those samples twice",
+                where=place_of(document.places, key),
+                field=dotted(key),
+                allowed="1",
+                fix="leave it out; the sizes dp_replicate and dp_shard are measured",
+            )
+    for dimension in ("dp_replicate", "dp_shard"):
+        key = (*section, f"parallelism_config_{dimension}_size")
+        size = _at(document, key, 1)
+        if type(size) is not int or size < 1:
+            raise InputError(
+                f"{show(size)} is not supported",
+                where=place_of(document.places, key),
+                field=dotted(key),
+                allowed="a whole number, at least 1",
+            )
 
 def _as_written(content: Content, folder: Path, where: str | None) -> Content:
     """The config of a script, with the content of a DeepSpeed file in the place of its path."""
@@ -92,34 +130,116 @@ def _as_written(content: Content, folder: Path, where: str | None) -> Content:
 
 def written_precision(content: Content) -> str:
     """The precision that a script's config names, whatever it is."""
-    return str(content.get("mixed_precision", mixed_precision(content)))
+    return str(content.get("mixed_precision", own_precision(content, None)))
 
 
-def mixed_precision(content: Content) -> MixedPrecision:
-    """The config's precision. A DeepSpeed JSON that enables bf16 takes precedence over accelerate's own field."""
-    engine: Any = content.get("deepspeed_config", {})
-    deepspeed_json = engine.get("deepspeed_config_file", {}) if isinstance(engine, dict) else {}
-    bf16 = deepspeed_json.get("bf16", {}) if isinstance(deepspeed_json, dict) else {}
-    enabled = isinstance(bf16, dict) and bf16.get("enabled") is True
-    return "bf16" if enabled or content.get("mixed_precision") == "bf16" else "no"
+
+def _check_fsdp(document: Document) -> None:
+    section = ("fsdp_config",)
+    _one_of(document, (*section, "fsdp_version"), (1, 2, "1", "2"), 1)
+    what = "activation checkpointing belongs in the matrix: results would not record it here"
+    _refuse(document, (*section, "fsdp_activation_checkpointing"), what, _FALSE, _CKPT)
+    strategies = (*SHARDING_STRATEGIES, *map(str.lower, SHARDING_STRATEGIES), 1, 2, 3, 4, 5, *"12345")
+    _one_of(document, (*section, "fsdp_sharding_strategy"), strategies, "FULL_SHARD")
+
+
+def _check_deepspeed(document: Document, path: Path) -> None:
+    section = ("deepspeed_config",)
+    given = _mapping_if_any(document, section)
+    if "deepspeed_config_file" in given:
+        for key in (*((*section, name) for name in keys.BESIDE_NO_FILE), ("mixed_precision",)):
+            if _at(document, key) is not None:
+                raise InputError(
+                    "accelerate rejects this field beside deepspeed_config_file",
+                    where=place_of(document.places, key),
+                    field=dotted(key),
+                    fix="leave it out, and set launch.mixed_precision in the matrix or bf16.enabled in the JSON file"
+                    if key == ("mixed_precision",)
+                    else "leave it out, and set it in the JSON file",
+                )
+        place = place_of(document.places, (*section, "deepspeed_config_file"))
+        given["deepspeed_config_file"] = _read_deepspeed(given["deepspeed_config_file"], path.parent, place)
+        return
+    _one_of(document, (*section, "zero_stage"), (0, 1, 2, 3), 2)
+    _refuse_accumulation(document, (*section, ACCUMULATION), auto=False)
+    _number_or_auto(document, (*section, "gradient_clipping"))
+    for part in ("optimizer", "param"):
+        _one_of(document, (*section, f"offload_{part}_device"), ("none", "cpu", None), "none", _NO_NVME)
+
+
+def _ignored(document: Document, family: Family) -> Iterator[str]:
+    """What accelerate does not read of a config, a sentence for each key with its place."""
+    content = _mapping(document, ())
+    sections = {"fsdp_config": ("fsdp", "fsdp2"), "deepspeed_config": ("deepspeed",)}
+    reasons = dict(keys.IGNORED_TOP)
+    reasons |= dict.fromkeys(sections, f"distributed_type is {content['distributed_type']}")
+    reasons |= {"parallelism_config": "one process has nothing to share"} if family == "single" else {}
+    for name, reason in reasons.items():
+        if str(content.get(name) or "no").lower() not in _FALSE and family not in sections.get(name, ()):
+            yield _is_ignored(document, (name,), "", reason)
+    if family not in ("fsdp", "fsdp2"):
+        return
+    section, version = _mapping_if_any(document, ("fsdp_config",)), 2 if family == "fsdp2" else 1
+    policy = str(section.get("fsdp_auto_wrap_policy", "NO_WRAP")).upper()
+    for name in section:
+        if name in keys.IGNORED_FSDP[family]:
+            yield _is_ignored(
+                document, ("fsdp_config", name), f" with fsdp_version {version}", keys.IGNORED_FSDP[family][name]
+            )
+        elif section[name] and policy != keys.WRAPS_BY.get(name, policy):
+            wants = f"fsdp_auto_wrap_policy: {keys.WRAPS_BY[name]} reads it, and the policy is {policy}"
+            yield _is_ignored(document, ("fsdp_config", name), "", wants)
+    if policy == "TRANSFORMER_BASED_WRAP" and not section.get(_CLASSES):
+        yield (
+            f"{place_of(document.places, ('fsdp_config',))}: no {_CLASSES}: accelerate shards the classes that the"
+            " model's _no_split_modules names, or, without any, the whole model as one unit"
+        )
+
+
+def _is_ignored(document: Document, key: Key, when: str, reason: str) -> str:
+    return f"{place_of(document.places, key)}: accelerate ignores {dotted(key)}{when}: {reason}"
 
 
 def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content:
     path = _deepspeed_path(file, folder, place)
     document = _read_document(path)
     content = _mapping(document, ())
+    _known(document, (), keys.ENGINE, "DeepSpeed would ignore it without a word")
+    if "zero_optimization" not in content:
+        fix = 'add "zero_optimization": {"stage": 2}'
+        raise InputError("accelerate requires this field", where=str(path), field="zero_optimization", fix=fix)
+    zero: Key = ("zero_optimization",)
+    for name in ("bf16", "fp16", "optimizer", "scheduler", "torch_autocast", "zero_optimization"):
+        _mapping_if_any(document, (name,))
+    _known(document, zero, keys.ZERO, "DeepSpeed rejects it, once the ranks have started")
     _refuse_accumulation(document, (ACCUMULATION,))
-    if "zero_optimization" in content:
-        _mapping(document, ("zero_optimization",))
-        _one_of(document, ("zero_optimization", "stage"), (0, 1, 2, 3), 0)
-    if "fp16" in content and _mapping(document, ("fp16",)).get("enabled", False) is not False:
+    _one_of(document, (*zero, "stage"), (0, 1, 2, 3, "auto"), 0)
+    for part in ("optimizer", "param"):
+        _mapping_if_any(document, (*zero, f"offload_{part}"))
+        _one_of(document, (*zero, f"offload_{part}", "device"), ("none", "cpu", "auto"), "none", _NO_NVME)
+    _one_of(document, ("bf16", "enabled"), ("auto", True, False), False)
+    if _at(document, ("fp16", "enabled"), False) not in (False, "auto"):
         raise InputError(
-            "fp16 is not supported", where=str(path), field="fp16.enabled", allowed="bf16, or neither of the two"
+            "fp16 is not supported",
+            where=place_of(document.places, ("fp16", "enabled")),
+            field="fp16.enabled",
+            allowed="bf16, or neither of the two",
         )
-    if "torch_autocast" in content:
-        _mapping(document, ("torch_autocast",))
-        what = "autocast is refused: it hides the dtype of the arithmetic"
-        _refuse(document, ("torch_autocast", "enabled"), what, _FALSE, "mixed_precision: bf16, or bf16.enabled here")
+    _number_or_auto(document, ("gradient_clipping",))
+    what = "autocast is refused: it hides the dtype of the arithmetic"
+    _refuse(document, ("torch_autocast", "enabled"), what, _FALSE, "mixed_precision: bf16, or bf16.enabled here")
+    sizes: tuple[Key, ...] = (("tensor_parallel", "autotp_size"), ("sequence_parallel_size",))
+    for key in sizes:
+        what = "ranks would share samples, and throughput would count those samples twice"
+        _refuse(document, key, what, ("0", "1"), "leave it out")
+    for key in _autos(content, ()):
+        if dotted(key) not in keys.AUTO:
+            raise InputError(
+                "'auto' is not resolved by accelerate, only by the Trainer of transformers",
+                where=place_of(document.places, key),
+                field=dotted(key),
+                fix="write the value, or leave it out",
+            )
     return content
 
 
@@ -131,19 +251,29 @@ def _deepspeed_path(file: JsonValue, folder: Path, place: str | None) -> Path:
     if path is None:
         raise InputError(f"the DeepSpeed config {file!r} does not exist", where=place, field=field)
     return path
+def _autos(value: JsonValue, key: Key) -> Iterator[Key]:
+    """Where a DeepSpeed config says ``auto``, as accelerate looks for it: in mappings, not in lists."""
+    if isinstance(value, dict):
+        for part, inner in value.items():
+            yield from _autos(inner, (*key, part))
+    elif value == "auto":
+        yield key
 
 
 def _read_document(path: Path) -> Document:
+    text, place = read_text(path), lambda line: f"{path}:{line + 1}"
     if path.suffix != ".json":
-        text = read_text(path)
-        return parse(text, lambda line: f"{path}:{line + 1}", str(path))
-    text = read_text(path)
+        return parse(text, place, str(path))
     try:
-        return Document(json.loads(text, parse_constant=_refuse_constant), {(): str(path)})
+        data = json.loads(text, parse_constant=_refuse_constant)
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", where=f"{path}:{error.lineno}") from error
     except (ValueError, RecursionError) as error:
         raise InputError(f"is not JSON: {error}", where=str(path)) from error
+    try:
+        return Document(data, parse(text, place, str(path)).places)  # nearly all JSON is YAML
+    except InputError:
+        return Document(data, {(): str(path)})
 
 
 def _refuse_constant(name: str) -> None:
@@ -171,19 +301,43 @@ def _mapping(document: Document, key: Key) -> Content:
     return value
 
 
-def _strategy_of_version_1(fsdp: dict[str, Any]) -> None:
-    """`accelerate config` writes version 1's strategy in a field of version 2; its launcher then uses FULL_SHARD."""
-    strategy = fsdp.get("fsdp_reshard_after_forward")
-    if fsdp.get("fsdp_version", 1) == 1 and isinstance(strategy, str) and strategy in SHARDING_STRATEGIES:
-        fsdp.setdefault("fsdp_sharding_strategy", strategy)
+def _mapping_if_any(document: Document, key: Key) -> Content:
+    return {} if _at(document, key) is None else _mapping(document, key)
+
+
+def _known(document: Document, key: Key, known: Collection[str], otherwise: str) -> None:
+    """Raises InputError for the first field that is not known. A comment may begin with an underscore."""
+    for name in _mapping_if_any(document, key):
+        if name not in known and not name.startswith("_"):
+            raise InputError(
+                f"unknown field {name!r}: {otherwise}",
+                where=place_of(document.places, (*key, name)),
+                field=dotted((*key, name)),
+                fix=near_miss(name, known) or "remove it",
+            )
+
+
+def _number_or_auto(document: Document, key: Key) -> None:
+    value = _at(document, key, "auto")
+    try:
+        if value is None or value == "auto" or float(str(value)) >= 0:
+            return
+    except ValueError:
+        pass
+    raise InputError(
+        f"{show(value)} is not supported",
+        where=place_of(document.places, key),
+        field=dotted(key),
+        allowed="a number, or auto",
+    )
 
 
 def _one_of(
     document: Document, key: Key, allowed: tuple[JsonValue, ...], default: JsonValue, fix: str | None = None
 ) -> None:
     value = _at(document, key, default)
-    if isinstance(value, bool | float) or value not in allowed:
-        words = [str(word) for word in allowed]
+    if value not in allowed or (type(value) is float) or (type(value) is bool and bool not in map(type, allowed)):
+        words = list(dict.fromkeys(str(word) for word in allowed if word is not None))
         raise InputError(
             f"{show(value)} is not supported",
             where=place_of(document.places, key),
@@ -214,7 +368,14 @@ def _refuse_compilation(document: Document) -> None:
         _refuse(document, key, what, ("no", "false", "none"), fix)
 
 
-def _refuse_accumulation(document: Document, key: Key) -> None:
+def _refuse_accumulation(document: Document, key: Key, *, auto: bool = True) -> None:
     value = _at(document, key, "1")
+    if value == "auto" and not auto:
+        raise InputError(
+            "'auto' fails in accelerate launch, which wants a number here",
+            where=place_of(document.places, key),
+            field=dotted(key),
+            allowed="1",
+        )
     if str(value).lower() not in ("1", "1.0", "auto"):
         raise accumulation_refused(show(value), place_of(document.places, key), dotted(key))

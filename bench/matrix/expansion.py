@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from bench import backends
 from bench.backends import BACKENDS
 from bench.errors import InputError
-from bench.matrix import accelerate_file, script
+from bench.matrix import script
 from bench.matrix.auto import memory_limit, num_processes, resolve_preset
 from bench.matrix.combinations import (
     Combination,
@@ -122,6 +122,9 @@ def _cell(
     if "preset" in workload.Config.model_fields:
         options["preset"] = Value(preset, requested.key)
     train = {name: Value(value, ("train", name)) for name, value in matrix.train.model_dump().items()}
+    accelerate = matrix.configs.get(backend)
+    if accelerate is not None:
+        train |= {name: Value(value, ("train", name)) for name, value in backends.own_settings(accelerate).items()}
     train |= {name: value for name, value in combination.items() if name in train and name not in options}
     if measure.count_tensors and measure.warmup_steps < 2:
         raise InputError(
@@ -132,7 +135,6 @@ def _cell(
         )
     script.check_values(matrix, options)
     config = _validate(matrix, workload.Config, options, "workload")
-    accelerate = matrix.configs.get(backend)
     launch = {name: Value(value, ("launch", name)) for name, value in matrix.launch.model_dump(mode="json").items()}
     launch |= {name: value for name, value in combination.items() if name == "mixed_precision"}
     precision: str = _validate(matrix, Launch, launch, "launch").mixed_precision
@@ -182,9 +184,10 @@ def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:
 
 
 def _config_precision(matrix: Matrix, backend: str, config: Values, combination: Combination) -> MixedPrecision:
-    """The precision of the user's accelerate config, which no axis can change."""
-    precision = accelerate_file.mixed_precision(config)
+    """The precision of the user's accelerate config, which an axis can only set where it sets none."""
+    explicit = matrix.launch.mixed_precision if "mixed_precision" in matrix.launch.model_fields_set else None
     requested = combination.get("mixed_precision")
+    precision = backends.own_precision(config, explicit if requested is None else requested.value)  # type: ignore[arg-type]
     if requested is not None and requested.value != precision:
         raise InputError(
             f"{show(requested.value)} cannot be used with {backend}: its own config says {precision}",

@@ -1,13 +1,20 @@
 """Loads a matrix: reads the file, the configs that it names and the overrides, and validates them."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
-from bench.backends import BACKENDS, accumulation_refused, from_accelerate_config
+from bench.backends import (
+    BACKENDS,
+    accumulation_refused,
+    from_accelerate_config,
+    own_engine,
+    own_precision,
+    own_settings,
+)
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_file, script, workload_choice, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION
@@ -217,7 +224,8 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         changed=changed,
         places=places,
     )
-    return matrix.model_copy(update={"notes": _notes(matrix, workload, hardware)})
+    told = tuple(note for config in configs.values() for note in config.notes)
+    return matrix.model_copy(update={"notes": (*_notes(matrix, workload, hardware), *told)})
 
 
 def _check_choices(file: MatrixFile, places: Places) -> None:
@@ -246,9 +254,10 @@ def _unique(values: Sequence[JsonValue], key: Key, places: Places) -> None:
 
 
 class _UserConfig(NamedTuple):
-    """A user's accelerate config."""
+    """A user's accelerate config, as the matrix names it."""
 
     content: Values
+    notes: tuple[str, ...]
     file: str
     """Its absolute path, without following links: a DeepSpeed config that it names is beside it."""
 
@@ -283,8 +292,8 @@ def _backend(
             allowed="letters, digits, '.', '_' and '-', and not the name of a built-in backend",
         )
     path = folder / config_file
-    content = accelerate_file.read(path, where, of_script=of_script)
-    if configs.setdefault(name, _UserConfig(content, str(path.absolute()))).content != content:
+    read = accelerate_file.read(path, where, of_script=of_script)
+    if configs.setdefault(name, _UserConfig(*read, str(path.absolute()))).content != read.content:
         raise InputError(f"{name!r} names two different configs", where=where, field=dotted((*key, "name")))
     return name
 
@@ -310,7 +319,20 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
                     f" hand it over as {{{ACCUMULATION}}}"
                 )
             continue
-        requested, precision = matrix.launch.mixed_precision, accelerate_file.mixed_precision(content)
-        if "mixed_precision" in matrix.launch.model_fields_set and requested != precision:
-            notes.append(f"{name}: its own mixed_precision {precision} overrides launch.mixed_precision {requested}")
+        notes += _overridden(matrix, name, content)
     return tuple(notes)
+
+
+def _overridden(matrix: Matrix, name: str, content: Values) -> Iterator[str]:
+    """Settings that the matrix states for all cells, and an own config decides otherwise."""
+    launch, train = matrix.launch, matrix.train
+    requested = launch.mixed_precision if "mixed_precision" in launch.model_fields_set else None
+    if requested and (precision := own_precision(content, requested)) != requested:
+        yield f"{name}: its own mixed_precision {precision} overrides launch.mixed_precision {requested}"
+    for field, value in own_settings(content).items():
+        if field in train.model_fields_set and (stated := getattr(train, field)) != value:
+            yield f"{name}: its own config sets {field} {value}, and not train.{field} {stated}"
+    engine = own_engine(content)
+    for field in ("train_batch_size", "train_micro_batch_size_per_gpu"):
+        if isinstance(engine.get(field), int):
+            yield f"{name}: the batch of each cell replaces its own {field} {engine[field]}"

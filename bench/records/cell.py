@@ -95,8 +95,8 @@ class Train(Frozen):
     """AdamW's foreach implementation on or off; null: see `fused`."""
     learning_rate: Annotated[Finite, Field(ge=0)] = 1e-4
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
-    max_grad_norm: Annotated[Finite, Field(gt=0)] = 1.0
-    """Gradients are clipped to this global norm."""
+    max_grad_norm: Annotated[Finite, Field(gt=0)] | None = 1.0
+    """Gradients are clipped to this global norm. null: they are not clipped."""
     find_unused_parameters: bool = False
     """Let DDP look for parameters that the loss does not depend on. Walks the graph every step."""
     compile: Compile = "none"

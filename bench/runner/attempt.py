@@ -12,7 +12,7 @@ from pathlib import Path
 import torch
 
 from bench import secrets, workloads
-from bench.backends import backend_of, preloads
+from bench.backends import backend_of, extensions, preloads
 from bench.machine import disk
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
@@ -85,10 +85,9 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     preload(preloads(cell))
     workloads.search(spec.workload_folder)
     workloads.load(cell.workload)
-    offload = cell.train.offload != "none"
-    if backend_of(cell).family == "deepspeed" and (spec.device == "cpu" or offload):
+    if backend_of(cell).family == "deepspeed" and (builders := extensions(cell, spec.device)):
         here.beat(Stage.COMPILE)
-        build_extensions(spec.device, offload=offload)
+        build_extensions(builders)
     if isinstance(spec.attempt, Audit):
         here.beat(Stage.SETUP)
         audits.run(spec.attempt, here.device, here.out, here.rank, here.beat)

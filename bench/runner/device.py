@@ -44,8 +44,8 @@ class Shim(Protocol):
         """Join the process group and return the accelerator that the environment asks for.
 
         Args:
-            autocast: whether accelerate runs forward under autocast in bf16. Without it, forward computes in the dtype
-                of the weights.
+            autocast: whether accelerate runs forward under autocast, as it does by default where the precision is bf16.
+                Without it, forward computes in the dtype of the weights.
         """
         ...
 

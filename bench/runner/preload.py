@@ -15,17 +15,15 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from bench import machine, processes
-from bench.records.base import Device
 
 _ALWAYS = ("torch._dynamo", "torch.distributed.algorithms.ddp_comm_hooks")
 
 
-def build_extensions(device: Device, *, offload: bool) -> None:
+def build_extensions(builders: Iterable[str]) -> None:
     """Build now, without a memory limit, what DeepSpeed would compile on first use.
 
     Args:
-        device: on a CPU, DeepSpeed needs its communication helper.
-        offload: offloaded optimizer state needs its Adam for the host.
+        builders: see `bench.backends.extensions`.
 
     torch guards the build with a file. A killed process leaves it behind, and later builds then wait for it forever
     (``torch.utils.file_baton``). The kernel releases ``bench.lock`` when its holder ends; the holder may remove a guard
@@ -35,14 +33,15 @@ def build_extensions(device: Device, *, offload: bool) -> None:
     """
     if sys.prefix != sys.base_prefix and os.access(sys.prefix, os.W_OK):
         os.environ.setdefault("TORCH_EXTENSIONS_DIR", f"{sys.prefix}/torch_extensions")
+    from deepspeed.accelerator import get_accelerator
     from deepspeed.comm.torch import build_shm_op
-    from deepspeed.ops.op_builder import CPUAdamBuilder
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
-    if device == "cpu":
-        _build(ShareMemCommBuilder.NAME, build_shm_op)
-    if offload:
-        _build(CPUAdamBuilder.NAME, lambda: CPUAdamBuilder().load())
+    for builder in builders:
+        if builder == ShareMemCommBuilder.__name__:
+            _build(ShareMemCommBuilder.NAME, build_shm_op)
+        elif (made := get_accelerator().create_op_builder(builder)) is not None:
+            _build(made.name, made.load)
 
 
 def _build(name: str, build: Callable[[], object]) -> None:
@@ -73,6 +72,7 @@ def _wait_for_baton(file: Path) -> None:
         if processes.anyone_has_open(file):
             time.sleep(0.2)
         else:
+            sys.stdout.write(f"removed the lock {file}: its process was killed, and no other has it open\n")
             file.unlink(missing_ok=True)
 
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
+from accelerate.utils import DummyOptim, DummyScheduler
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
@@ -53,7 +54,7 @@ class Job:
     largest: Callable[[int], Iterable[Batch]] | None
     """Batches of so many of the largest samples; None if all have one size."""
     masters: MasterWeights | None
-    max_grad_norm: float
+    max_grad_norm: float | None
     family: Family
     forward: Forward
     """Runs ``model`` on a batch."""
@@ -67,6 +68,8 @@ class Job:
 
     def clip(self) -> None:
         """Clip gradients to the norm. DeepSpeed clips inside backward, by its own config."""
+        if self.max_grad_norm is None:
+            return
         if self.masters is not None:
             self.masters.clip_grad_norm_(self.max_grad_norm)
         elif self.optimizer is not None:
@@ -212,12 +215,12 @@ def _configure(
     family = backend_of(cell).family
     if family == "deepspeed":
         engine = accelerator.state.deepspeed_plugin.deepspeed_config
-        engine["train_micro_batch_size_per_gpu"] = batch_per_rank
+        engine |= {"train_micro_batch_size_per_gpu": batch_per_rank, "train_batch_size": "auto"}
+    if cell.accelerate is not None:
+        return  # the user's own config stays as it is
     plugin = getattr(accelerator.state, "fsdp_plugin", None)  # None where accelerate silently runs something else
     if plugin is not None and plugin.transformer_cls_names_to_wrap is None:
         plugin.transformer_cls_names_to_wrap = list(units)
-    if cell.accelerate is not None:
-        return  # the user's own config stays as it is
     if family == "deepspeed":
         _fit_buckets(accelerator, model)
     if family == "fsdp2" and cell.mixed_precision == "bf16":
@@ -239,6 +242,8 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
     family = backend_of(cell).family
     if cell.train.optimizer == "none":
         return _Prepared(accelerator.prepare(model))
+    if family == "deepspeed" and cell.accelerate is not None:
+        return _Prepared(*accelerator.prepare(model, *_left_to_deepspeed(accelerator, cell, model, units)))
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
         optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
@@ -250,6 +255,26 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
         optimizer = masters = MasterWeights(optimizer)
     prepared, scheduler = accelerator.prepare(optimizer, _constant(optimizer))
     return _Prepared(model, prepared, scheduler, masters)
+
+
+def _left_to_deepspeed(
+    accelerator: Accelerator, cell: Cell, model: nn.Module, units: tuple[str, ...]
+) -> tuple[Any, Any]:
+    """The optimizer and scheduler for a user's DeepSpeed config; accelerate's dummies where it names its own."""
+    engine, train, measure = accelerator.state.deepspeed_plugin.deepspeed_config, cell.train, cell.measure
+    optimizer: Any
+    if "optimizer" in engine:
+        trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        optimizer = DummyOptim(trained, lr=train.learning_rate, weight_decay=train.weight_decay)
+    else:
+        optimizer = optimizer_of(train, model, units, accelerator.device.type)
+    if "scheduler" in engine:
+        steps = measure.warmup_steps + measure.steps + measure.phase_steps
+        # accelerate divides the steps by the ranks
+        return optimizer, DummyScheduler(optimizer, total_num_steps=steps * accelerator.num_processes)
+    if "optimizer" in engine:
+        return optimizer, DummyScheduler(optimizer, lr_scheduler_callable=_constant)
+    return optimizer, _constant(optimizer)
 
 
 def _constant(optimizer: Optimizer) -> LambdaLR:
