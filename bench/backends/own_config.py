@@ -9,14 +9,16 @@ from typing import Any
 
 from pydantic import JsonValue
 
-from bench.backends.registry import Family, engine_of, from_accelerate_config, is_on, section
+from bench.backends.registry import Family, backend_of, engine_of, from_accelerate_config, is_on, section
 from bench.records.base import Device
-from bench.records.cell import Cell, MixedPrecision
+from bench.records.cell import Cell, MixedPrecision, Train
 
 DEEPSPEED_OPTIMIZER = "deepspeed:"
 """Begins `Train.optimizer` where a DeepSpeed config names the optimizer: ``deepspeed:AdamW``."""
 
 PARALLELISM = "parallelism_config_"
+
+HYBRID = ("HYBRID_SHARD", "HYBRID_SHARD_ZERO2")
 
 
 def own_engine(config: Mapping[str, JsonValue]) -> Mapping[str, JsonValue]:
@@ -149,11 +151,13 @@ def forbids_own(cell: Cell, device: Device) -> str | None:
     config = cell.accelerate
     family = from_accelerate_config(config).family
     for name, decided in own_settings(config).items():
-        if (value := getattr(cell.train, name)) != decided:
+        value = getattr(cell.train, name)
+        left_open = value is None and Train.model_fields[name].default is None
+        if value != decided and not left_open:
             where = WHERE_TO_SET[name].get(family)
             says = f"its own config decides it, by {where}" if where else "its distributed_type has no such setting"
             return f"train.{name}: {_word(value)} does not change {cell.backend}, which has {_word(decided)}: {says}"
-    return _forbids_parallelism(cell, config, family, device) or _forbids_offload(cell, family, device)
+    return _forbids_parallelism(cell, config, family, device) or (_forbids_on_cpu(cell) if device == "cpu" else None)
 
 
 def _word(value: object) -> str:
@@ -179,9 +183,10 @@ def _forbids_parallelism(cell: Cell, config: Mapping[str, JsonValue], family: Fa
     return None
 
 
-def _forbids_offload(cell: Cell, family: Family, device: Device) -> str | None:
-    if cell.train.offload == "none":
-        return None
-    if family in ("fsdp", "fsdp2") and device == "cpu":
+def _forbids_on_cpu(cell: Cell) -> str | None:
+    backend = backend_of(cell)
+    if cell.train.offload != "none" and backend.family in ("fsdp", "fsdp2"):
         return "its fsdp_offload_params: true pins weights in memory for a GPU, and this machine has none"
+    if backend.sharding in HYBRID:
+        return f"without GPUs, torch takes each rank for a node of its own, and {backend.sharding} shards nothing"
     return None

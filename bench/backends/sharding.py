@@ -51,12 +51,12 @@ def _forbids_value(cell: Cell, name: str, device: Device) -> str | None:
         case "reshard_after_forward" if type(train.reshard_after_forward) is int:
             if train.reshard_after_forward >= per_group or per_group % train.reshard_after_forward:
                 return f"it must divide the {per_group} ranks that share a model, and be less; `true` means all"
+        case "offload" if device == "cpu" and backend.family == "fsdp":
+            return "FSDP1 pins offloaded weights for a GPU, and this machine has none"
         case "offload" if train.offload == "optimizer" and backend.family in ("fsdp", "fsdp2"):
             return "FSDP offloads the optimizer together with the weights: use params"
         case "offload" if train.offload == "params" and backend.sharding in ("zero1", "zero2"):
             return "DeepSpeed offloads weights under ZeRO-3 only"
-        case "offload" if device == "cpu" and backend.family == "fsdp":
-            return "FSDP1 pins offloaded weights for a GPU, and this machine has none"
     return None
 
 

@@ -61,6 +61,9 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     if not of_script:
         _one_of(document, ("mixed_precision",), ("bf16", "no", None), "no")
         _refuse(document, ("fp16",), "fp16 is not supported", _FALSE, "mixed_precision: bf16")
+        if "distributed_type" not in content:
+            where, allowed = str(path), list(DISTRIBUTED_TYPES)
+            raise InputError("is required by accelerate", where=where, field="distributed_type", allowed=allowed)
     if content.get("distributed_type") == "MULTI_CPU":
         raise InputError(
             "'MULTI_CPU' silently starts only one process on a single machine",
@@ -77,6 +80,7 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     what = "bench starts its own ranks, not mpirun"
     _refuse(document, ("mpirun_config", "mpirun_hostfile"), what, _FALSE, "leave it out")
     _refuse_compilation(document)
+    _with_prefixes(document)
     for section, known in (("fsdp_config", keys.FSDP), ("deepspeed_config", keys.DEEPSPEED)):
         _mapping_if_any(document, (section,))
         ignored = (
@@ -90,6 +94,14 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     if family == "deepspeed":
         _check_deepspeed(document, path)
     return UserConfig(content, tuple(_ignored(document, family)))
+
+
+def _with_prefixes(document: Document) -> None:
+    """accelerate reads ``version`` in fsdp_config as ``fsdp_version``."""
+    section = _mapping_if_any(document, ("fsdp_config",))
+    for name in [name for name in section if not name.startswith(("fsdp", "_"))]:
+        section[f"fsdp_{name}"] = section.pop(name)
+        document.places[("fsdp_config", f"fsdp_{name}")] = str(place_of(document.places, ("fsdp_config", name)))
 
 
 def _check_parallelism(document: Document) -> None:
@@ -227,7 +239,13 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
         )
     _number_or_auto(document, ("gradient_clipping",))
     what = "autocast is refused: it hides the dtype of the arithmetic"
-    _refuse(document, ("torch_autocast", "enabled"), what, _FALSE, "mixed_precision: bf16, or bf16.enabled here")
+    _refuse(
+        document,
+        ("torch_autocast", "enabled"),
+        what,
+        _FALSE,
+        "bf16.enabled here, or launch.mixed_precision: bf16 in the matrix",
+    )
     sizes: tuple[Key, ...] = (("tensor_parallel", "autotp_size"), ("sequence_parallel_size",))
     for key in sizes:
         what = "ranks would share samples, and throughput would count those samples twice"
@@ -313,8 +331,14 @@ def _known(document: Document, key: Key, known: Collection[str], otherwise: str)
                 f"unknown field {name!r}: {otherwise}",
                 where=place_of(document.places, (*key, name)),
                 field=dotted((*key, name)),
-                fix=near_miss(name, known) or "remove it",
+                fix=near_miss(name, known) or near_miss(*_ending_in(name, known)) or "remove it",
             )
+
+
+def _ending_in(name: str, known: Collection[str]) -> tuple[str, list[str]]:
+    """The known field that is ``name`` after a prefix."""
+    found = [field for field in known if field.endswith(f"_{name}")]
+    return (found or [name])[0], found
 
 
 def _number_or_auto(document: Document, key: Key) -> None:

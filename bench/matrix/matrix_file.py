@@ -183,6 +183,8 @@ class Matrix(MatrixFile):
     def text(self) -> str:
         """A matrix file with the content of this matrix, including the changes from the command line."""
         content = self.model_dump(mode="json", include=set(MatrixFile.model_fields), exclude_defaults=True)
+        if "mixed_precision" in self.launch.model_fields_set:  # an own config may take it, and no default
+            content["launch"] = {**content.get("launch", {}), "mixed_precision": self.launch.mixed_precision}
         if "exclude" in content:  # an entry that the command line made moot would be an error in the file
             content["exclude"] = [entry for entry in self.exclude if not self.changed.intersection(self.absent(entry))]
         for entry in (content.get("matrix", {}), content.get("defaults", {}), *content.get("include", [])):

@@ -1,5 +1,6 @@
 """What each backend asks accelerate for, what it forbids, and the regime that proves it ran."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def test_units_that_are_not_known_yet_are_left_to_the_runner(backend: str) -> No
     assert backends.accelerate_config(of(backend), UNITS, "cpu")["fsdp_config"][named] == "Layer,VisionLayer"
 
 
-def test_own_config_names_its_own_units_and_keeps_its_own_settings(tmp_path: Path) -> None:
+def test_own_config_keeps_its_own_settings_and_accelerate_finds_the_units(tmp_path: Path) -> None:
     mine = {
         "distributed_type": "FSDP",
         "num_processes": 8,
@@ -131,8 +132,8 @@ def test_own_config_names_its_own_units_and_keeps_its_own_settings(tmp_path: Pat
     config = parsed(own(mine), tmp_path)
     assert config.fsdp_config == mine["fsdp_config"]
     assert (config.num_processes, config.mixed_precision) == (2, "bf16")
-    without = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_offload_params": True}}
-    assert parsed(own(without), tmp_path).fsdp_config["fsdp_transformer_layer_cls_to_wrap"] == "Layer,VisionLayer"
+    without = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}}
+    assert parsed(own(without), tmp_path).fsdp_config == without["fsdp_config"]
 
 
 def test_own_deepspeed_json_is_told_nothing_twice(tmp_path: Path) -> None:
@@ -142,6 +143,19 @@ def test_own_deepspeed_json_is_told_nothing_twice(tmp_path: Path) -> None:
     written = yaml.safe_load(files["accelerate.yaml"])
     assert "mixed_precision" not in written
     assert written["deepspeed_config"] == {"deepspeed_config_file": f"{tmp_path}/deepspeed.json"}
+    assert json.loads(files["deepspeed.json"]) == engine
+
+
+def test_auto_in_a_deepspeed_json_is_what_the_matrix_says(tmp_path: Path) -> None:
+    engine = {"zero_optimization": {"stage": "auto"}, "bf16": {"enabled": "auto"}, "gradient_clipping": "auto"}
+    config = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": engine}}
+    for precision, clipping in (("bf16", 0.5), ("no", None)):
+        mine = own(config, mixed_precision=precision, **option(max_grad_norm=clipping))
+        files = attempt_files.files(Attempt(cell=mine, batch_per_rank=1), UNITS, "cpu", {}, str(tmp_path))
+        written = json.loads(files["deepspeed.json"])
+        assert written["bf16"]["enabled"] is (precision == "bf16")
+        assert written["gradient_clipping"] == (clipping or 0)
+        assert backends.backend_of(mine).sharding == "zero2"  # accelerate's default
 
 
 def test_making_a_config_changes_no_entry() -> None:
@@ -247,11 +261,6 @@ def option(**train: Any) -> dict[str, Any]:
 def test_what_is_forbidden_says_why(backend: str, changes: dict[str, Any], device: Device, says: str | None) -> None:
     reason = backends.forbids(of(backend, **changes), device)
     assert reason is None if says is None else says in (reason or "")
-
-
-def test_an_option_of_sharding_does_not_change_an_own_config() -> None:
-    reason = backends.forbids(own(fsdp(fsdp_version=2), **option(reshard_after_forward=False)), "cuda")
-    assert "set it in your own accelerate config" in (reason or "")
 
 
 @pytest.mark.parametrize("version", [1, 2])

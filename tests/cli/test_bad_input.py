@@ -20,6 +20,8 @@ CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
 GPUS = Hardware(device="cuda", devices=2, cores=16, memory_bytes=80 * 2**30)
 HEAD = "workload: {name: 'tests.toy_workloads:Toy', preset: tiny}\n"
 GOOD = HEAD + "matrix:\n  backend: [ddp, fsdp]\n  num_cams: [1, 4]\n  batch: [1, 2]\n"
+DDP = "distributed_type: MULTI_GPU\n"
+JSON = "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
 OWN = HEAD + "matrix: {backend: {name: mine, config_file: own.yaml}, batch: 1}\n"
 
 
@@ -300,8 +302,8 @@ CASES = [
     own(
         "accumulation in accelerate",
         "distributed_type: FSDP\ngradient_accumulation_steps: 4\n",
-        "own.yaml:2: gradient_accumulation_steps: 4",
-        "is refused",
+        "own.yaml:2: gradient_accumulation_steps: unknown field",
+        "accelerate rejects it",
     ),
     own(
         "accumulation in its deepspeed_config",
@@ -311,45 +313,51 @@ CASES = [
     ),
     own(
         "accumulation in a DeepSpeed JSON",
-        "distributed_type: DEEPSPEED\ndeepspeed_config: {deepspeed_config_file: ds.json}\n",
-        "ds.json: gradient_accumulation_steps: 8",
+        JSON,
+        "ds.json:2: gradient_accumulation_steps: 8",
         "is refused",
-        ds='{"gradient_accumulation_steps": 8}',
+        ds='{"zero_optimization": {},\n"gradient_accumulation_steps": 8}',
     ),
     # accelerate configs
     Case("no such accelerate config", OWN, ("bad.yaml:2", "own.yaml' does not exist")),
     own("MULTI_CPU", "distributed_type: MULTI_CPU\n", "own.yaml:1: distributed_type: 'MULTI_CPU'", "MULTI_GPU"),
     own("an unknown distributed type", "distributed_type: TPU\n", "own.yaml:1: distributed_type: 'TPU'", "FSDP"),
     own("fp16", "distributed_type: FSDP\nmixed_precision: fp16\n", "own.yaml:2: mixed_precision: 'fp16'", "bf16, no"),
-    own("two machines", "num_machines: 2\n", "own.yaml:1: num_machines: 2", "allowed: 1", "--launcher slurm --nodes 2"),
+    own(
+        "two machines",
+        DDP + "num_machines: 2\n",
+        "own.yaml:2: num_machines: 2",
+        "allowed: 1",
+        "--launcher slurm --nodes 2",
+    ),
     own("SageMaker", "compute_environment: AMAZON_SAGEMAKER\n", "own.yaml:1: compute_environment", "LOCAL_MACHINE"),
     own("accelerate config is a list", "- 1\n", "own.yaml: [1] cannot be used", "a mapping"),
     own("fsdp_config is text", "distributed_type: FSDP\nfsdp_config: x\n", "own.yaml:2: fsdp_config: 'x'", "a mapping"),
     own(
         "no such DeepSpeed JSON",
-        "deepspeed_config:\n  deepspeed_config_file: no.json\n",
-        "own.yaml:2",
+        "distributed_type: DEEPSPEED\ndeepspeed_config:\n  deepspeed_config_file: no.json\n",
+        "own.yaml:3",
         "does not exist",
     ),
     own(
         "DeepSpeed JSON with a syntax error",
-        "deepspeed_config: {deepspeed_config_file: ds.json}\n",
+        JSON,
         "ds.json:2",
         "is not JSON",
         ds="{\n]",
     ),
     own(
         "fp16 in a DeepSpeed JSON",
-        "deepspeed_config: {deepspeed_config_file: ds.json}\n",
-        "ds.json: fp16.enabled",
-        ds='{"fp16": {"enabled": true}}',
+        JSON,
+        "ds.json:1: fp16.enabled",
+        ds='{"zero_optimization": {}, "fp16": {"enabled": true}}',
     ),
     own(
         "autocast in a DeepSpeed JSON",
-        "deepspeed_config: {deepspeed_config_file: ds.json}\n",
-        "ds.json: torch_autocast.enabled: true",
-        "mixed_precision: bf16",
-        ds='{"torch_autocast": {"enabled": true}}',
+        JSON,
+        "ds.json:1: torch_autocast.enabled: true",
+        "launch.mixed_precision: bf16",
+        ds='{"zero_optimization": {}, "torch_autocast": {"enabled": true}}',
     ),
     own(
         "checkpointing by FSDP",
@@ -370,8 +378,74 @@ CASES = [
         "allowed: all",
         "CUDA_VISIBLE_DEVICES",
     ),
-    own("a choice of one GPU", "gpu_ids: 0\n", "own.yaml:1: gpu_ids: 0", "CUDA_VISIBLE_DEVICES"),
-    own("compilation, as older files say it", "dynamo_backend: EAGER\n", "own.yaml:1: dynamo_backend", "train.compile"),
+    own("a choice of one GPU", DDP + "gpu_ids: 0\n", "own.yaml:2: gpu_ids: 0", "CUDA_VISIBLE_DEVICES"),
+    own(
+        "compilation, as older files say it",
+        DDP + "dynamo_backend: EAGER\n",
+        "own.yaml:2: dynamo_backend",
+        "train.compile",
+    ),
+    own("no distributed type", "mixed_precision: bf16\n", "own.yaml: distributed_type: is required", "MULTI_GPU"),
+    own(
+        "a typo at the top",
+        DDP + "num_proceses: 2\n",
+        "own.yaml:2: num_proceses: unknown",
+        "did you mean 'num_processes'?",
+    ),
+    own(
+        "a typo for FSDP",
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_ofload_params: true\n",
+        "own.yaml:3: fsdp_config.fsdp_ofload_params: unknown field",
+        "ignore it without a word",
+        "did you mean 'fsdp_offload_params'?",
+    ),
+    own(
+        "a typo for DeepSpeed",
+        "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stages: 3}\n",
+        "own.yaml:2: deepspeed_config.zero_stages: unknown field",
+        "did you mean 'zero_stage'?",
+    ),
+    own(
+        "a typo for the mesh",
+        "distributed_type: FSDP\nparallelism_config: {dp_shard_size: 2}\n",
+        "own.yaml:2: parallelism_config.dp_shard_size: unknown field",
+        "did you mean 'parallelism_config_dp_shard_size'?",
+    ),
+    own(
+        "a typo in a DeepSpeed JSON",
+        JSON,
+        "ds.json:3: zero_optimization.overlap_com: unknown field",
+        "did you mean 'overlap_comm'?",
+        ds='{"zero_optimization": {\n"stage": 2,\n"overlap_com": true}}',
+    ),
+    own(
+        "a typo at the top of a DeepSpeed JSON",
+        JSON,
+        "ds.json:2: gradient_cliping: unknown field",
+        "did you mean 'gradient_clipping'?",
+        ds='{"zero_optimization": {},\n"gradient_cliping": 1.0}',
+    ),
+    own("a DeepSpeed JSON without ZeRO", JSON, "ds.json: zero_optimization: accelerate requires", ds="{}"),
+    own(
+        "auto that only Trainer resolves",
+        JSON,
+        "ds.json:2: optimizer.params.betas: 'auto' is not resolved by accelerate",
+        "write the value",
+        ds='{"zero_optimization": {}, "optimizer": {"type": "AdamW",\n"params": {"betas": "auto"}}}',
+    ),
+    own(
+        "precision beside a DeepSpeed JSON",
+        JSON + "mixed_precision: bf16\n",
+        "own.yaml:3: mixed_precision: accelerate rejects this field beside deepspeed_config_file",
+        "set launch.mixed_precision in the matrix",
+        ds='{"zero_optimization": {}}',
+    ),
+    own(
+        "tensor parallelism",
+        "distributed_type: FSDP\nparallelism_config:\n  parallelism_config_tp_size: 2\n",
+        "own.yaml:3: parallelism_config.parallelism_config_tp_size: 2",
+        "tensor parallelism",
+    ),
     Case(
         "own backend with a taken name",
         HEAD + "matrix: {backend: {name: ddp, config_file: own.yaml}, batch: 1}\n",

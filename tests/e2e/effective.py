@@ -1,8 +1,8 @@
 """The effective configuration of a prepared model: of a plain accelerate loop, and of bench under the same file.
 
-Run as a program: it reads jobs from its input, runs each on two ranks in forks of this one process, and prints what
-they found. The loop gets the environment that `accelerate launch --config_file` computes from the file as it is; bench
-gets the files that it writes for an attempt.
+Run as a program, with the names of DeepSpeed's extensions to build first: it reads jobs from its input, runs each on
+real ranks in forks of this one process, and prints what they found. The loop gets the environment that `accelerate
+launch --config_file` computes from the file as it is; bench gets the files that it writes for an attempt.
 """
 
 import json
@@ -19,8 +19,10 @@ from accelerate.utils import launch as launches
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-RANKS, BATCH, STEPS = 2, 2, 3
+BATCH, STEPS = 2, 3
 LEARNING_RATE, WEIGHT_DECAY = 1e-4, 0.01
+TOTAL = 10
+"""Steps of one of bench's attempts by default, without a GPU."""
 
 
 # --- the loop -------------------------------------------------------------------------------------------------------
@@ -48,7 +50,7 @@ def loop(factory: Any, kind: str) -> dict[str, Any]:
     parameters, settings = list(model.parameters()), {"lr": LEARNING_RATE, "weight_decay": WEIGHT_DECAY}
     optimizer = DummyOptim(parameters, **settings) if "optimizer" in engine else AdamW(parameters, **settings)
     if "scheduler" in engine:
-        scheduler = DummyScheduler(optimizer, total_num_steps=RANKS * STEPS)
+        scheduler = DummyScheduler(optimizer, total_num_steps=accelerator.num_processes * TOTAL)
     elif "optimizer" in engine:
         scheduler = DummyScheduler(optimizer, lr_scheduler_callable=lambda it: LambdaLR(it, lambda _: 1.0))
     else:
@@ -57,10 +59,9 @@ def loop(factory: Any, kind: str) -> dict[str, Any]:
     model.train()
     losses = []
     seen = hooked(model)
+    dtype = next(model.parameters()).dtype if kind == "DEEPSPEED" else torch.float32
     for inputs, targets in batches():
-        if kind == "DEEPSPEED":
-            inputs = inputs.to(next(model.parameters()).dtype)
-        value = loss(model(inputs).float(), targets)
+        value = loss(model(inputs.to(dtype)).float(), targets)
         accelerator.backward(value)
         accelerator.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -154,7 +155,9 @@ def described(accelerator: Any, model: Any, optimizer: Any) -> dict[str, Any]:
         "optimizer": chain,
         "group": {k: list(v) if isinstance(v, tuple) else v for k, v in sorted(group.items())},
         "stepped": sorted({str(p.dtype) for p in last.state}),
-        "state": sorted({str(t.dtype) for s in last.state.values() for t in s.values() if torch.is_tensor(t) and t.dim()}),
+        "state": sorted(
+            {str(t.dtype) for s in last.state.values() for t in s.values() if torch.is_tensor(t) and t.dim()}
+        ),
     }
     if isinstance(model, FSDP):
         units = FSDP.fsdp_modules(model)
@@ -169,7 +172,9 @@ def described(accelerator: Any, model: Any, optimizer: Any) -> dict[str, Any]:
                 "policy": str(s._mp_policy),
                 "mesh": str(s._fsdp_param_group.mesh_info.mesh) if s._fsdp_param_group else None,
                 "offload": type(s._fsdp_param_group.offload_policy).__name__ if s._fsdp_param_group else None,
-                "reshards": str(s._fsdp_param_group.post_forward_mesh_info is not None) if s._fsdp_param_group else None,
+                "reshards": str(s._fsdp_param_group.post_forward_mesh_info is not None)
+                if s._fsdp_param_group
+                else None,
             }
             for m, s in states
         ]
@@ -184,7 +189,9 @@ def described(accelerator: Any, model: Any, optimizer: Any) -> dict[str, Any]:
         found["scheduler"] = type(model.lr_scheduler).__name__
         found["learning rate"] = model.get_lr()
     if type(model).__name__ == "DistributedDataParallel":
-        found["ddp"] = {k: getattr(model, k) for k in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")}
+        found["ddp"] = {
+            k: getattr(model, k) for k in ("find_unused_parameters", "static_graph", "gradient_as_bucket_view")
+        }
         found["ddp"]["bucket_cap"] = model.bucket_bytes_cap
     return found
 
@@ -192,9 +199,9 @@ def described(accelerator: Any, model: Any, optimizer: Any) -> dict[str, Any]:
 # --- ranks ----------------------------------------------------------------------------------------------------------
 
 
-def plain_environment(file: str, precision: str | None) -> dict[str, str]:
-    """As `accelerate launch --num_processes 2 [--mixed_precision P] --config_file FILE` sets it for a rank."""
-    flags = ["--config_file", file, "--num_processes", str(RANKS), "--main_process_port", "0"]
+def plain_environment(file: str, precision: str | None, ranks: int) -> dict[str, str]:
+    """As `accelerate launch --num_processes N [--mixed_precision P] --config_file FILE` sets it for a rank."""
+    flags = ["--config_file", file, "--num_processes", str(ranks), "--main_process_port", "0"]
     flags += ["--mixed_precision", precision] if precision else []
     arguments = launch.launch_command_parser().parse_args([*flags, "train.py"])
     arguments, defaults, from_file = launch._validate_launch_command(arguments)
@@ -210,7 +217,7 @@ def plain_environment(file: str, precision: str | None) -> dict[str, str]:
 def run(job: dict[str, Any]) -> list[Any]:
     """What each rank found, or the error."""
     port = socket.create_server(("127.0.0.1", 0)).getsockname()[1]
-    ranks = 1 if job["kind"] == "NO" else RANKS
+    ranks = job["ranks"]
     pipes, children = [], []
     for rank in range(ranks):
         reader, writer = os.pipe()
@@ -230,12 +237,13 @@ def _be(job: dict[str, Any], rank: int, ranks: int, port: int, writer: int) -> N
     import signal
 
     try:
-        signal.alarm(60)
+        signal.alarm(300)
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)
         if job["side"] == "loop":
-            environment = plain_environment(job["file"], job["precision"])
+            os.chdir(Path(job["file"]).parent)  # accelerate looks for a DeepSpeed config here
+            environment = plain_environment(job["file"], job["precision"], ranks)
         else:
             from bench.runner.server import launch_environment
 
@@ -267,7 +275,7 @@ def main() -> None:
     os.environ |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "OMP_NUM_THREADS": "1"}
     torch.set_num_threads(1)
     preload(module for family in FAMILIES.values() for module in family.preloads)
-    build_extensions(["ShareMemCommBuilder"])
+    build_extensions(["ShareMemCommBuilder", *sys.argv[1:]])
     for line in sys.stdin:
         sys.stdout.write(json.dumps(run(json.loads(line))) + "\n")
         sys.stdout.flush()

@@ -29,8 +29,7 @@ def test_preset_auto_says_what_it_chose(load_text: Callable[..., Matrix]) -> Non
 def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_text: Callable[..., Matrix]) -> None:
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": "auto"}')
     (tmp_path / "own.yaml").write_text(
-        "distributed_type: DEEPSPEED\nmixed_precision: 'no'\nnum_processes: 8\n"
-        "deepspeed_config: {deepspeed_config_file: ds.json}\n"
+        "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
     )
     text = "matrix: {backend: [ddp, {name: mine, config_file: own.yaml}], batch: 1}\nexclude: [{backend: ddp}]\n"
     matrix = load_text(text)
@@ -48,7 +47,7 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
     assert [note for note in alone.notes if "num_processes" in note] == [
         "mine: distributed_type NO runs one process and ignores launch.num_processes 2"
     ]
-    (tmp_path / "own.yaml").write_text("mixed_precision: 'no'\n")
+    (tmp_path / "own.yaml").write_text("distributed_type: 'NO'\nmixed_precision: 'no'\n")
     asked = load_text(text + "launch: {mixed_precision: bf16}\n").notes
     assert "mine: its own mixed_precision no overrides launch.mixed_precision bf16" in asked
     (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
@@ -58,7 +57,7 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
 def test_the_stored_matrix_of_an_own_config_is_read_again_elsewhere(
     tmp_path: Path, load_text: Callable[..., Matrix]
 ) -> None:
-    (tmp_path / "own.yaml").write_text("mixed_precision: 'no'\n")
+    (tmp_path / "own.yaml").write_text("distributed_type: 'NO'\nmixed_precision: 'no'\n")
     mine = "{name: mine, config_file: own.yaml}"
     for text in (
         f"matrix: {{backend: [ddp, {mine}], batch: [1, 2]}}\nexclude: [{{backend: mine, batch: 2}}]\n",
@@ -71,6 +70,21 @@ def test_the_stored_matrix_of_an_own_config_is_read_again_elsewhere(
         stored.write_text(matrix.text())
         assert f"config_file: {tmp_path}/own.yaml" in matrix.text()
         assert expand(load(stored, hardware=CPU), CPU) == expand(matrix, CPU)
+
+
+def test_an_own_config_without_precision_takes_that_of_the_matrix_only_if_it_is_stated(
+    tmp_path: Path, load_text: Callable[..., Matrix]
+) -> None:
+    """As `accelerate launch`, without and with --mixed_precision. The stored matrix states it as well."""
+    (tmp_path / "own.yaml").write_text("distributed_type: MULTI_GPU\n")
+    text = "matrix: {backend: {name: mine, config_file: own.yaml}, batch: 1}\n"
+    assert expand(load_text(text), CPU)[0].cell.mixed_precision == "no"
+    stated = load_text(text + "launch: {mixed_precision: bf16}\n")
+    assert expand(stated, CPU)[0].cell.mixed_precision == "bf16"
+    (tmp_path / "stored.yaml").write_text(stated.text())
+    assert expand(load(tmp_path / "stored.yaml", hardware=CPU), CPU) == expand(stated, CPU)
+    both = expand(load_text(text.replace("batch", "mixed_precision: [bf16, 'no'], batch")), CPU)
+    assert [plan.cell.mixed_precision for plan in both] == ["bf16", "no"]
 
 
 def test_an_override_holds_where_an_added_combination_names_no_axis(load_text: Callable[..., Matrix]) -> None:
