@@ -33,19 +33,21 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
         "num_processes": cell.num_processes,
         "use_cpu": device == "cpu" and backend.family == "single",
     }
-    if cell.accelerate is None and FAMILIES[backend.family].wraps_units:
+    own = cell.accelerate is not None
+    options = {} if own else sharding_config(cell)
+    if FAMILIES[backend.family].wraps_units and not (own and cell.script is None):
         # accelerate would look for a class with an empty name
         named = {"fsdp_transformer_layer_cls_to_wrap": ",".join(units)} if units else {}
-        config["fsdp_config"] = {**named, **config["fsdp_config"], **sharding_config(cell)}
+        config["fsdp_config"] = {**named, **(config.get("fsdp_config") or {}), **options}
     if backend.family == "deepspeed":
         # The default of several nodes needs pdsh, and writes the whole environment into a file.
         spread = {"deepspeed_multinode_launcher": "standard"} if cell.num_nodes > 1 else {}
-        options = sharding_config(cell) if cell.accelerate is None else {}
-        engine_section = {**config.get("deepspeed_config", {}), **spread, **options}
+        engine_section = {**(config.get("deepspeed_config") or {}), **spread, **options}
         if "deepspeed_config_file" in engine_section:
             del config["mixed_precision"]  # accelerate rejects a precision that is set in both files
-            engine_section["deepspeed_config_file"] = _resolved(engine_section["deepspeed_config_file"], cell)
-        elif engine_section.get("gradient_clipping", "auto") == "auto":
+            if cell.script is None:
+                engine_section["deepspeed_config_file"] = _resolved(engine_section["deepspeed_config_file"], cell)
+        elif engine_section.get("gradient_clipping") in (None, "auto"):
             engine_section["gradient_clipping"] = cell.train.max_grad_norm or 0
         config["deepspeed_config"] = engine_section
     return config

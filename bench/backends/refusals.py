@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 from pydantic import JsonValue
 
+from bench.backends.own_config import DEEPSPEED_OPTIMIZER
 from bench.backends.precision import autocasts
 from bench.backends.registry import FAMILIES, NOT_SHARDED, Family, backend_of, section
 from bench.backends.sharding import forbids_option
@@ -38,6 +39,9 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
         return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
     if autocasts(cell) and not train.master_weights:
         return f"the optimizer of {cell.backend} updates its fp32 weights, of which there are no copies: weights: bf16"
+    own_optimizer = ":" in train.optimizer and not train.optimizer.startswith(DEEPSPEED_OPTIMIZER)
+    if family == "deepspeed" and train.offload != "none" and own_optimizer:
+        return f"with offload, accelerate replaces {train.optimizer} by DeepSpeed's Adam for the host: use adamw"
     if train.optimizer == "muon" and traits.flattens_weights:
         return (
             f"Muon orthogonalizes whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"

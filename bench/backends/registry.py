@@ -232,11 +232,11 @@ def engine_of(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
         stage = zero.get("stage", 0)
         return {**engine, "zero_optimization": {**zero, "stage": DEFAULT_STAGE if stage == "auto" else stage}}
     offload: dict[str, JsonValue] = {
-        f"offload_{part}": {"device": given.get(f"offload_{part}_device", "none")} for part in ("optimizer", "param")
+        f"offload_{part}": {"device": given.get(f"offload_{part}_device")} for part in ("optimizer", "param")
     }
     return {
         "zero_optimization": {"stage": given.get("zero_stage", DEFAULT_STAGE), **offload},
-        "gradient_clipping": given.get("gradient_clipping", "auto"),
+        "gradient_clipping": given.get("gradient_clipping") or ("auto" if given.get("gradient_clipping") is None else 0),
     }
 
 
