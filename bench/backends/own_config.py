@@ -157,6 +157,8 @@ def forbids_own(cell: Cell, device: Device) -> str | None:
             where = WHERE_TO_SET[name].get(family)
             says = f"its own config decides it, by {where}" if where else "its distributed_type has no such setting"
             return f"train.{name}: {_word(value)} does not change {cell.backend}, which has {_word(decided)}: {says}"
+    if cell.train.offload == "params" and backend_of(cell).sharding in ("zero0", "zero1", "zero2"):
+        return "its config offloads weights, which DeepSpeed does under ZeRO-3 only"
     return _forbids_parallelism(cell, config, family, device) or (_forbids_on_cpu(cell) if device == "cpu" else None)
 
 

@@ -34,6 +34,9 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     }
     if ":" in cell.train.optimizer:  # the user's own may keep its state as it likes
         del regime["optimizer_dtype"]
+    if cell.accelerate is not None and backend.family == "deepspeed":
+        for name in ("masters_dtype", "optimizer_dtype"):  # a DeepSpeed config may set these, too
+            regime.pop(name, None)
     if cell.accelerate is None:
         reduction = "float32" if family.reduces_in_fp32 or autocasts(cell) else low
         regime["reduction_dtype"] = None if alone else reduction

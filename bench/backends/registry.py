@@ -236,7 +236,8 @@ def engine_of(config: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
     }
     return {
         "zero_optimization": {"stage": given.get("zero_stage", DEFAULT_STAGE), **offload},
-        "gradient_clipping": given.get("gradient_clipping") or ("auto" if given.get("gradient_clipping") is None else 0),
+        "gradient_clipping": given.get("gradient_clipping")
+        or ("auto" if given.get("gradient_clipping") is None else 0),
     }
 
 

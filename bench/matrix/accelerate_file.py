@@ -150,9 +150,21 @@ def _check_fsdp(document: Document) -> None:
     section = ("fsdp_config",)
     _one_of(document, (*section, "fsdp_version"), (1, 2, "1", "2"), 1)
     what = "activation checkpointing belongs in the matrix: results would not record it here"
-    _refuse(document, (*section, "fsdp_activation_checkpointing"), what, _FALSE, _CKPT)
-    strategies = (*SHARDING_STRATEGIES, *map(str.lower, SHARDING_STRATEGIES), 1, 2, 3, 4, 5, *"12345")
-    _one_of(document, (*section, "fsdp_sharding_strategy"), strategies, "FULL_SHARD")
+    for name in ("fsdp_activation_checkpointing", "fsdp_activation_checkpointing_offload"):
+        _refuse(document, (*section, name), what, _FALSE, _CKPT)
+    strategies = {"fsdp_sharding_strategy": (*SHARDING_STRATEGIES, *"12345")}
+    for name, values in {**strategies, **keys.FSDP_VALUES}.items():
+        if str(_at(document, (*section, name), values[0])).upper() not in (*values, "NONE"):
+            _one_of(document, (*section, name), values, None)
+    if float(str(_at(document, (*section, "fsdp_version"), 1))) == 2:
+        key = (*section, "fsdp_reshard_after_forward")
+        if str(value := _at(document, key, True)).lower() not in ("true", "false"):
+            raise InputError(
+                f"{show(value)} fails with fsdp_version 2",
+                where=place_of(document.places, key),
+                field=dotted(key),
+                allowed="true or false",
+            )
 
 
 def _check_deepspeed(document: Document, path: Path) -> None:

@@ -134,6 +134,13 @@ IGNORED_FSDP: Mapping[Family, Mapping[str, str]] = {
 }
 """Keys that are written for FSDP and that accelerate does not read for it, with what to do instead."""
 
+FSDP_VALUES: Mapping[str, tuple[str, ...]] = {
+    "fsdp_auto_wrap_policy": ("TRANSFORMER_BASED_WRAP", "SIZE_BASED_WRAP", "NO_WRAP"),
+    "fsdp_backward_prefetch": ("BACKWARD_PRE", "BACKWARD_POST", "NO_PREFETCH"),
+    "fsdp_state_dict_type": ("FULL_STATE_DICT", "LOCAL_STATE_DICT", "SHARDED_STATE_DICT"),
+}
+"""For others, ranks fail once they have started."""
+
 WRAPS_BY: Mapping[str, str] = {
     "fsdp_transformer_layer_cls_to_wrap": "TRANSFORMER_BASED_WRAP",
     "fsdp_min_num_params": "SIZE_BASED_WRAP",

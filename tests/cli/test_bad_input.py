@@ -400,6 +400,18 @@ CASES = [
         "did you mean 'fsdp_offload_params'?",
     ),
     own(
+        "a strategy of version 1 with version 2",
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: 2\n  fsdp_reshard_after_forward: FULL_SHARD\n",
+        "own.yaml:4: fsdp_config.fsdp_reshard_after_forward: 'FULL_SHARD' fails with fsdp_version 2",
+        "true or false",
+    ),
+    own(
+        "an unknown policy of FSDP",
+        "distributed_type: FSDP\nfsdp_config: {fsdp_auto_wrap_policy: TRANSFORMER_WRAP}\n",
+        "own.yaml:2: fsdp_config.fsdp_auto_wrap_policy: 'TRANSFORMER_WRAP'",
+        "did you mean 'TRANSFORMER_BASED_WRAP'?",
+    ),
+    own(
         "a typo for DeepSpeed",
         "distributed_type: DEEPSPEED\ndeepspeed_config: {zero_stages: 3}\n",
         "own.yaml:2: deepspeed_config.zero_stages: unknown field",

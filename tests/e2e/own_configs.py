@@ -260,6 +260,19 @@ CONFIGS = [
         zero(STAGE_2, optimizer={"type": "Adam", "params": {"lr": 3e-4, "betas": [0.9, 0.95], "eps": 1e-7}}),
         precision="bf16",
     ),
+    Own(
+        "JSON, torch's Adam",
+        FILE,
+        zero(STAGE_2, optimizer={"type": "Adam", "params": {"lr": "auto", "torch_adam": True, "adam_w_mode": True}}),
+        precision="bf16",
+    ),
+    Own(
+        "JSON, weights offloaded under ZeRO-2",
+        FILE,
+        zero({**STAGE_2, "offload_param": HOST}),
+        precision="bf16",
+        says="under ZeRO-3 only",
+    ),
     Own("JSON, scheduler alone", FILE, zero(STAGE_2, scheduler=WARMUP), precision="bf16"),
     Own(
         "JSON, betas auto",

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 import psutil
 import pytest
+import yaml
 from harness import HERE, MARK, wait_for
 from moments import Struck
 from table import FaultBench, Phase, judge
@@ -80,19 +81,31 @@ def test_also_while_an_attempt_has_a_launch_of_its_own(bench: FaultBench, kind: 
     judge(bench, f"{kind.name} of bench, separate launches", "measuring", f"{exits} {code}", f"{exits} {SIGNALS[kind]}")
 
 
-def test_also_while_deepspeed_compiles(bench: FaultBench) -> None:
-    """A killed build leaves a file behind for which torch waits forever. It must not block the next run."""
+@pytest.mark.parametrize("extension", ["deepspeed_shm_comm", "cpu_adam"])
+def test_also_while_deepspeed_compiles(bench: FaultBench, extension: str) -> None:
+    """A killed build leaves a file behind for which torch waits forever. It must not block the next run.
+
+    An own config with an offloaded optimizer compiles Adam for the host, too.
+    """
+    offloads = {"zero_stage": 2, "offload_optimizer_device": "cpu"}
+    config = {"distributed_type": "DEEPSPEED", "mixed_precision": "bf16", "deepspeed_config": offloads}
+    (bench.folder / "own.yaml").write_text(yaml.safe_dump(config))
+    own = {"name": "mine", "config_file": "own.yaml"}
     extensions = {"TORCH_EXTENSIONS_DIR": str(bench.folder / "extensions")}
-    run = ["run", bench.matrix(matrix={"backend": ["zero2"], "batch": 2}), "--out", str(bench.folder / "run")]
+    matrix = bench.matrix(matrix={"backend": [own if extension == "cpu_adam" else "zero2"], "batch": 2})
+    run = ["run", matrix, "--out", str(bench.folder / "run")]
     process = bench.start(*run, **extensions)
-    wait_for(lambda: "cc1plus" in bench.names())
+    lock = bench.folder / "extensions" / extension / "lock"
+    wait_for(lambda: lock.exists() and "cc1plus" in bench.names())
     process.kill()
     process.wait()
     assert bench.left() == 0
-    assert list(bench.folder.glob("extensions/*/lock"))
+    assert lock.exists()
     bench(*run, **extensions)
     [result] = bench.results()
-    judge(bench, "SIGKILL of bench while DeepSpeed's helper is compiled", "set-up", result, "ok")
+    judge(bench, f"SIGKILL of bench while DeepSpeed's {extension} is compiled", "set-up", result, "ok")
+    logs = [path.read_text() for path in bench.folder.glob("run/attempts/*/*/rank*.log")]
+    assert [f"removed the lock {lock}" in log for log in logs].count(True) == 1
 
 
 def test_the_reader_of_the_output_goes_away(bench: FaultBench) -> None:

@@ -438,7 +438,7 @@ def test_a_build_without_a_compiler_names_it(monkeypatch: pytest.MonkeyPatch) ->
         raise RuntimeError("Error building extension")
 
 
-def test_a_dead_build_of_an_extension_blocks_nobody(tmp_path: Path) -> None:
+def test_a_dead_build_of_an_extension_blocks_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Also when the killed process has not let go of torch's lock file yet, and its kernel lock is free already."""
     baton = tmp_path / "lock"
     holder = subprocess.Popen(
@@ -456,3 +456,4 @@ def test_a_dead_build_of_an_extension_blocks_nobody(tmp_path: Path) -> None:
     killer.join()
     holder.wait()
     assert not baton.exists()
+    assert capsys.readouterr().out == f"removed the lock {baton}: its process was killed, and no other has it open\n"
