@@ -69,6 +69,8 @@ class Own:
 def own(mistake: str = "none", width: int = 16):
     """A function, and what can be wrong with it."""
     samples = torch.utils.data.TensorDataset(*torch.randn(2, 0 if mistake == "no samples" else LENGTH, width))
+    if mistake == "lengths":
+        samples = [(torch.ones(1 + length, width), torch.ones(1 + length, width)) for length in range(LENGTH)]
     if mistake == "differs":
         torch.manual_seed(int(os.environ["RANK"]))
     model = Blocks(width)

@@ -23,6 +23,11 @@ CHEAPER_ELSEWHERE = [
     ("own", {"mistake": "no samples"}, "the workload's dataset is empty"),
     (
         "own",
+        {"mistake": "lengths"},
+        "samples of the workload cannot be stacked to a batch: [0] is (1, 16) in one sample and (2, 16) in another",
+    ),
+    (
+        "own",
         {"mistake": "no loss"},
         "the workload's forward(x) does not take its samples: too many positional arguments",
     ),
