@@ -37,7 +37,7 @@ MEASURE: dict[Device, dict[str, int]] = {
 
 NO_FILE = "{name: probe}"
 """The matrix of `bench probe --backend fsdp`; the options set the rest."""
-BUNDLED_TRAIN = {"weights": "bf16"}
+BUNDLED_TRAIN: Values = {"weights": "bf16"}
 """Of a matrix without a file, for the bundled policy: how it is trained."""
 
 
@@ -70,8 +70,9 @@ def load(
         )
     changed = {_override(data, places, text) for text in overrides}
     changed |= {_override(data, places, text, axis=True) for text in axes}
-    if path is None and "name" not in data.get("workload", {}):
-        data["train"] = {**BUNDLED_TRAIN, **data.get("train", {})}
+    chosen, train = data.get("workload", {}), data.get("train", {})
+    if path is None and isinstance(chosen, dict) and "name" not in chosen and isinstance(train, dict):
+        data["train"] = {**BUNDLED_TRAIN, **train}
     workload_choice.open_config(data, places)
     if "command" not in data:  # a script accumulates by itself
         _refuse_accumulation(data, places, ())

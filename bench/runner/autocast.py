@@ -116,12 +116,12 @@ def _cast_by(device: str) -> frozenset[str]:
 
 @cache
 def _register() -> list[Library]:
-    rest, kernels = Library("_", "IMPL"), Library("aten", "IMPL")
-    rest.fallback(torch.library.fallthrough_kernel, _KEY)
+    rest, kernels = Library("_", "IMPL"), Library("aten", "IMPL")  # type: ignore[no-untyped-call]
+    rest.fallback(torch.library.fallthrough_kernel, _KEY)  # type: ignore[no-untyped-call]
     for name in _cast_by("cpu") | _cast_by("cuda"):
         packet, _, overload = name.partition(".")
         operator = getattr(getattr(torch.ops.aten, packet), overload or "default")
-        kernels.impl(operator, _kernel(operator, name), _KEY)
+        kernels.impl(operator, _kernel(operator, name), _KEY)  # type: ignore[no-untyped-call]
     return [rest, kernels]
 
 
@@ -144,7 +144,7 @@ def cast(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return tree_map(_lower, (args, kwargs))  # type: ignore[no-any-return]
     if name in _WIDEST and not (device == "cpu" and name in _ON_CPU_TOO):
         wide = any(isinstance(one, Tensor) and one.dtype == torch.float32 for one in tree_leaves((args, kwargs)))
-        return tree_map(_raise, (args, kwargs)) if wide else (args, kwargs)  # type: ignore[no-any-return]
+        return tree_map(_raise, (args, kwargs)) if wide else (args, kwargs)
     if device == "cuda" and name in _OUTPUT:
         low = args and isinstance(args[0], Tensor) and args[0].dtype in (torch.bfloat16, torch.float16)
         return args, {**kwargs, "dtype": torch.float32} if low and kwargs.get("dtype") is None else kwargs

@@ -106,6 +106,7 @@ def set_up(
     enter(Stage.SETUP)
     task = task_of(cell)
     model, undrawn = build(cell, task)
+    refuse_complex(cell, model)
     if check:
         check_same_build(model, undrawn)
     names = unit_names(model, workloads.load(cell.workload).units)
@@ -299,6 +300,22 @@ def build(cell: Cell, task: workloads.Workload) -> tuple[nn.Module, Undrawn | No
     if not fp32_weights(cell):
         model = model.bfloat16()  # as DeepSpeed does; `to` would discard the imaginary parts of complex tensors
     return model, Undrawn(model, task.draw, cell.measure.seed) if draws else None
+
+
+def refuse_complex(cell: Cell, model: nn.Module) -> None:
+    """FSDP1 flattens no complex parameter, and FSDP2 would cast it to bf16 and discard its imaginary part.
+
+    Raises:
+        ValueError: the model has one; names it.
+    """
+    family = backend_of(cell).family
+    if family == "fsdp" or (family == "fsdp2" and cell.mixed_precision == "bf16"):
+        name = next((name for name, parameter in model.named_parameters() if parameter.is_complex()), None)
+        if name is not None:
+            raise ValueError(
+                f"the parameter {name} is complex, which {cell.backend} cannot shard in {cell.mixed_precision}: make it"
+                " a buffer, or a real parameter and torch.view_as_complex in forward"
+            )
 
 
 def _keep_only_the_wrapper() -> None:
