@@ -89,7 +89,7 @@ KINDS: dict[str, dict[str, Any]] = {
         "decoder_attention_heads": 2,
     },
     "mobilevit": {"image_size": 64},
-    "segformer": {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "decoder_hidden_size": 16, "image_size": 64},
+    "segformer": {"hidden_sizes": [8, 8, 16, 16], "depths": [1, 1, 1, 1], "decoder_hidden_size": 16},
     "time_series_transformer": {**SERIES, "encoder_ffn_dim": 16, "decoder_ffn_dim": 16, **LAYERS},
     "audio-spectrogram-transformer": {**ENCODER, "max_length": 64, "num_mel_bins": 32},
     "layoutlm": {**ENCODER, "vocab_size": 96},
@@ -123,8 +123,12 @@ MORE: dict[str, dict[str, Any]] = {
 """Small fields of more types that people train."""
 
 
+PICTURE_SIZES = {"qwen2_vl": 32, "qwen3_vl": 32, "segformer": 64, "detr": 64}
+"""Of types whose config has no size of a picture."""
+
+
 def workload(model_type: str, **options: Any) -> dict[str, Any]:
     """The matrix's ``workload`` for one of the families."""
-    lengths = {"seq_len": 16, "audio_samples": 4000}
+    lengths = {"seq_len": 16, "audio_samples": 4000, "picture_size": PICTURE_SIZES.get(model_type)}
     fields = {**FAMILIES, **KINDS, **MORE}[model_type]
     return {"name": f"hf:{model_type}", **lengths, "config": fields, **options}

@@ -37,7 +37,8 @@ from transformers.models.auto import configuration_auto, modeling_auto
 from bench import workloads
 from bench.errors import InputError
 from bench.workloads.huggingface import samples as _  # noqa: F401  # so that no child imports it
-from bench.workloads.huggingface.model import bare, computes_loss
+from bench.workloads.huggingface.description import computes_loss
+from bench.workloads.huggingface.model import bare
 
 VOCABULARY = 512
 TIME_LIMIT_S = 90
@@ -93,6 +94,8 @@ OWN: dict[str, dict[str, Any]] = {
         "vision_config": {"projection_dim": 64},
         "text_config": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4},
     },
+    "wav2vec2-bert": {"vocab_size": 64},
+    "moonshine": START,
     "falcon": {"num_attention_heads": 8, "hidden_size": 256},
     "codegen": {"n_head": 4, "n_embd": 64, "rotary_dim": 8},
     "cohere_compass_text": {"num_hidden_layers": 4},
@@ -207,14 +210,8 @@ def losses(model_type: str) -> list[str]:
         if mapping.endswith("_MAPPING_NAMES") and mapping != "CONFIG_MAPPING_NAMES":
             found = getattr(modeling_auto, mapping).get(model_type, ())
             names |= dict.fromkeys((found,) if isinstance(found, str) else found)
-    return [name for name in names if _has_loss(name)]
-
-
-def _has_loss(name: str) -> bool:
-    try:
-        return computes_loss(getattr(transformers, name))
-    except (ImportError, AttributeError):  # needs a package that is not here, or is named and not there
-        return False
+    package = configuration_auto.model_type_to_module_name(model_type)
+    return [name for name in names if computes_loss(package, name)]
 
 
 def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -351,7 +348,7 @@ def picture(patch: Any) -> int:
     return side if side >= 56 else side * math.ceil(64 / side)
 
 
-def shrunk(name: str, value: int, factor: int, patch: Any, ids: dict[int, int]) -> int:
+def shrunk(name: str, value: int, factor: int, patch: Any, ids: dict[int, int]) -> int:  # noqa: PLR0911  # a list of rules
     if re.search(r"(token_id|token_index|token|_id)$", name) and value >= VOCABULARY - 64:
         return ids.setdefault(value, VOCABULARY - 64 + len(ids))
     if "vocab_size" in name:

@@ -7,6 +7,7 @@ child process that hides torch, which takes 2 s instead of 4.
 import dataclasses
 import functools
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -62,8 +63,8 @@ _NOT_FIELDS = frozenset(
 """Fields that bench sets, or that have nothing to do with training."""
 LABELS = 2
 """Classes of a classifier that says nothing of them, as in transformers."""
-_FOR_TRAINING = {"ctc_loss_reduction": "mean"}
-"""Defaults for which each sample has the same weight in the loss."""
+_FOR_TRAINING = {"ctc_loss_reduction": "mean", "num_denoising": 0}
+"""Defaults for which each sample has the same weight in the loss, and detectors learn nothing from random boxes."""
 _RANDOM = (
     "dropout",
     "pdrop",
@@ -75,6 +76,10 @@ _RANDOM = (
     "mask_time_prob",
     "mask_feature_prob",
 )
+
+
+_MULTI = re.DOTALL | re.MULTILINE
+_REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*(raining (of \w+ )?is not|not support training|is not trainable)')
 
 
 class ConfigField(BaseModel, frozen=True):
@@ -163,6 +168,9 @@ def read(source: str) -> Description:
             field="workload.name",
             allowed=[f"hf:{name}" for name in others if name != model_type] or None,
         )
+    classes = {task: names for task, names in classes.items() if task == "Model" or computes_loss(package, names[0])}
+    if not classes:
+        raise InputError(f"no class of {model_type!r} in transformers computes a loss", field="workload.name")
     architectures = written.get("architectures") or []
     assert isinstance(architectures, list)
     tasks = sorted(classes, key=lambda task: not set(classes[task]) & set(architectures))
@@ -170,15 +178,38 @@ def read(source: str) -> Description:
         model_type=model_type,
         tasks=tuple(tasks),
         module=f"transformers.models.{package}.modeling_{package}",
-        checkpoints=_checkpoints(package),
+        checkpoints="supports_gradient_checkpointing = True" in _modeling(package),
         fields=_fields(configuration_auto.CONFIG_MAPPING[model_type], written),
     )
 
 
-def _checkpoints(package: str) -> bool:
-    """Read from the source: importing it would take seconds."""
+def is_target(parameter: str) -> bool:
+    """Whether a forward with this parameter computes a loss."""
+    targets = ("return_loss", "start_positions", "future_values", "target_values")
+    return ("label" in parameter and not parameter.startswith("input")) or parameter in targets
+
+
+def computes_loss(package: str, name: str) -> bool:
+    """Whether the forward of a class computes a loss. Some take labels only to say that they cannot.
+
+    Read from the source: importing it would take seconds. A class that inherits its forward is taken to compute one.
+    """
+    sources = (file.read_text(encoding="utf-8") for file in _modeling(package))
+    bodies = [
+        found[0] for source in sources if (found := re.search(rf"^class {name}\(.*?(?=^class |\Z)", source, _MULTI))
+    ]
+    forward = re.search(r"def forward\((.*?)\)(?: ->|:\n)", bodies[0], _MULTI) if bodies else None
+    if forward is None:
+        return True
+    taken = any(map(is_target, re.findall(r"(\w+)\s*:", forward[1]))) or "self.forward_loss(" in bodies[0]
+    return taken and not _REFUSES_LABELS.search(bodies[0])
+
+
+@functools.cache
+def _modeling(package: str) -> str:
+    """The source of the package's models."""
     folder = Path(str(import_module("transformers").__file__)).parent / "models" / package
-    return any(b"supports_gradient_checkpointing = True" in file.read_bytes() for file in folder.glob("modeling_*.py"))
+    return "\n".join(file.read_text(encoding="utf-8") for file in sorted(folder.glob("modeling_*.py")))
 
 
 def _names_folder(source: str) -> bool:
@@ -216,7 +247,8 @@ def _fields(kind: Any, written: Mapping[str, JsonValue]) -> dict[str, ConfigFiel
     labels = written.get("id2label")
     values = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS, **defaults, **written}
     values |= {name: value for name, value in _FOR_TRAINING.items() if name in defaults}
-    values |= {name: still(value) or 0 for name, value in values.items() if is_random(name) and value is not None}
+    for name in filter(is_random, values):
+        values[name] = still(values[name]) or (None if values[name] is None else 0)
     return {
         name: ConfigField(default=value, kinds=kinds.get(name, ()))
         for name, value in values.items()

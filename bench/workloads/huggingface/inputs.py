@@ -287,7 +287,7 @@ class Inputs:
             return {"input_features": spectrum, "is_longer": torch.ones(1, dtype=torch.bool)}
         if self.config.model_type == "clvp":
             return torch.randn(self.mels(), self.options.audio_samples // HOP, generator=random)
-        if positions is not None and self.find("input_feat_per_channel") is None:
+        if positions is not None and self.find("input_feat_per_channel", "feature_projection_input_dim") is None:
             spectrum = torch.randn(self.mels(), 2 * positions, generator=random)
             frames = 2 * positions
         else:
@@ -309,9 +309,11 @@ class Inputs:
         """The past and the future of a series, with the features that belong to each of their times."""
         config = self.config
         if "past_time_features" not in self.taken:
-            channels = self.find("num_input_channels", "input_size", default=1)
-            past = torch.randn(self.find("context_length"), channels, generator=random)
-            future = torch.randn(self.find("prediction_length", "horizon_length"), channels, generator=random)
+            channels = (
+                () if "window_size" in self.taken else (self.find("num_input_channels", "input_size", default=1),)
+            )
+            past = torch.randn(self.find("context_length"), *channels, generator=random)
+            future = torch.randn(self.find("prediction_length", "horizon_length"), *channels, generator=random)
             return {"past_values": past, "future_values": future}
         length = config.context_length + max(config.lags_sequence)
         several = () if config.input_size == 1 else (config.input_size,)
@@ -344,7 +346,10 @@ LAYOUTS: tuple[tuple[Callable[[Inputs], bool], Callable[[Inputs, Generator], Any
     (lambda inputs: hasattr(inputs.config, "image_grid_pinpoints"), Inputs.crops),
     (Inputs.has_sizes, Inputs.sized),
     (lambda inputs: inputs.config.model_type == "fuyu", lambda inputs, random: inputs.flattened_patches(random)[:, 2:]),
-    (lambda inputs: inputs.options.task == "VideoClassification", Inputs.video),
+    (
+        lambda inputs: inputs.options.task == "VideoClassification" or inputs.config.model_type == "xclip",
+        Inputs.video,
+    ),
     (
         lambda inputs: "pixel_attention_mask" in inputs.taken or inputs.config.model_type in SEVERAL_PICTURES,
         lambda inputs, random: inputs.picture(random)[None],

@@ -1,7 +1,6 @@
 """A model of transformers as bench trains it: random weights, no cache, its own checkpointing, nothing random."""
 
 import inspect
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -20,9 +19,20 @@ from bench.workloads.huggingface.description import (
 )
 from bench.workloads.huggingface.workload import Options
 
-DRAWS = ("phimoe", "groupvit", "informer", "eomt", "eomt_dinov3", "mask2former", "maskformer", "oneformer", "videomt")
-"""Types whose forward draws by design: phimoe and groupvit a route, informer queries, the others points of a mask."""
-_REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*(raining (of \w+ )?is not|not support training|is not trainable)')
+DRAWS = (
+    "phimoe",
+    "vilt",
+    "groupvit",
+    "informer",
+    "eomt",
+    "eomt_dinov3",
+    "mask2former",
+    "maskformer",
+    "oneformer",
+    "videomt",
+)
+"""Types whose forward draws by design: phimoe and groupvit a route, vilt patches, informer queries, others points of a
+mask."""
 
 
 def config_of(description: Description, options: Options) -> Any:
@@ -45,6 +55,9 @@ def config_of(description: Description, options: Options) -> Any:
             setattr(part, name, still(vars(part)[name]))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as T5 does
+    decoder = getattr(config, "decoder", None)
+    if hasattr(decoder, "model_type") and not hasattr(decoder, "decoder_start_token_id"):
+        decoder.decoder_start_token_id = getattr(decoder, "pad_token_id", None) or 0
     config.dtype = None
     return config
 
@@ -70,39 +83,12 @@ def saying(what: str) -> Iterator[None]:
 
 
 def model_class(task: str, config: Any) -> Any:
-    """The class of transformers that is trained.
-
-    Raises:
-        InputError: its forward computes no loss.
-    """
+    """The class of transformers that is trained."""
     from transformers.models.auto import modeling_auto
 
     with saying(f"transformers cannot import {config.model_type}"):
         found = getattr(modeling_auto, mapping_of(task))[type(config)]
-    kind = found[0] if isinstance(found, tuple) else found
-    if task != "Model" and not computes_loss(kind):
-        raise InputError(
-            f"{kind.__name__} of transformers computes no loss, so it cannot be trained alone",
-            field="workload.task",
-            fix="task: Model trains its last hidden state",
-        )
-    return kind
-
-
-def is_target(parameter: str) -> bool:
-    """Whether a forward with this parameter computes a loss."""
-    return ("label" in parameter and not parameter.startswith("input")) or parameter in (
-        "return_loss",
-        "start_positions",
-        "future_values",
-        "target_values",
-    )
-
-
-def computes_loss(kind: Any) -> bool:
-    """Whether the forward of this class computes a loss. Some take labels only to say that they cannot."""
-    takes = any(map(is_target, inspect.signature(kind.forward).parameters))
-    return takes and not _REFUSES_LABELS.search(inspect.getsource(kind.forward))
+    return found[0] if isinstance(found, tuple) else found
 
 
 def bare(description: Description, options: Options) -> Any:

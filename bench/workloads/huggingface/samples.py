@@ -82,7 +82,18 @@ def _classes(inputs: Inputs, _: Sample, random: Generator) -> Sample:
     return {"labels": torch.rand(inputs.config.num_labels, generator=random)}
 
 
-def _answer(_: Inputs, sample: Sample, random: Generator) -> Sample:
+def _codes(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    """What a codec makes of sound: a token for each of its codebooks at each time."""
+    codebooks = inputs.find("num_codebooks")
+    if codebooks is None:
+        return _text(inputs, sample, random)
+    vocabulary = inputs.find("vocab_size", among=getattr(inputs.config, "decoder", inputs.config))
+    return {"labels": torch.randint(vocabulary, (inputs.options.seq_len, codebooks), generator=random)}
+
+
+def _answer(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    if "start_positions" not in inputs.taken:
+        return {"labels": torch.randint(inputs.config.num_qa_labels, (), generator=random)}
     start, end = torch.randint(len(sample["input_ids"]), (2,), generator=random).sort().values
     return {"start_positions": start, "end_positions": end}
 
@@ -154,7 +165,7 @@ LABELS: dict[str, Labels] = {
     "TimeSeriesPrediction": _nothing,
     "TimeSeriesClassification": lambda *these: {"target_values": _class(*these)["labels"]},
     "Model": _nothing,
-    "TextToWaveform": _text,
+    "TextToWaveform": _codes,
     "TextToSpectrogram": _text,
     "ImageToImage": _nothing,
     "ImageMatting": _nothing,
