@@ -52,7 +52,11 @@ def test_equal_collectives_for_different_experts_are_found_by_their_names(bench:
     )
     found = said(bench("audit", "collectives", matrix, "--out", str(bench.folder / "run"), expect=1))
     assert len(found) == 12
-    gathers, reduces = "gathers layer.experts.{} for its forward", "reduces the gradient of layer.experts.{}.inner.bias"
+    expected = {
+        "fsdp2": "gathers layer.experts.{} for its forward",
+        "zero2": "reduces the gradient of layer.experts.{}.inner.bias",
+        "zero3": "gathers layer.experts.{}.inner for its forward",
+    }
     for label, says in found.items():
         backend, _, route = label.partition(" route=")
         batch = 2 if route == "turned" else 1
@@ -61,7 +65,7 @@ def test_equal_collectives_for_different_experts_are_found_by_their_names(bench:
             assert says.startswith("SAME, all 2 ranks"), label
             continue
         assert says.startswith("DIFFERENT, "), label
-        named = gathers if backend in ("fsdp2", "zero3") else reduces
+        named = expected[backend]
         first, other = (1, 0) if backend == "zero2" and route == "turned" else (0, 1)  # backward turns the order
         assert f"in step 0; rank 0 {named.format(first)}" in says, label
         assert f"rank 1 {named.format(other)}" in says, label
