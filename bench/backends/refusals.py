@@ -31,17 +31,12 @@ def _forbids(cell: Cell, device: Device) -> str | None:
 
 
 def _forbids_training(cell: Cell, family: Family) -> str | None:
-    """Optimizers and compilation that the backend's sharding breaks."""
+    """Master weights, optimizers and compilation that the backend does not have, or that its sharding breaks."""
     traits, train = FAMILIES[family], cell.train
-    if family == "deepspeed" and train.optimizer == "none":
-        return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
     if traits.keeps_masters and cell.mixed_precision == "bf16" and not train.master_weights:
         return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
     if autocasts(cell) and not train.master_weights:
         return f"the optimizer of {cell.backend} updates its fp32 weights, of which there are no copies: weights: bf16"
-    own_optimizer = ":" in train.optimizer and not train.optimizer.startswith(DEEPSPEED_OPTIMIZER)
-    if family == "deepspeed" and train.offload != "none" and own_optimizer:
-        return f"with offload, accelerate replaces {train.optimizer} by DeepSpeed's Adam for the host: use adamw"
     if train.optimizer == "muon" and traits.flattens_weights:
         return (
             f"Muon orthogonalizes whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"
@@ -52,6 +47,17 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
             f"{cell.backend} gathers weights in hooks around each unit, and torch.compile makes no graph across"
             " them: it would compile pieces and not the model; use compile: unit"
         )
+    return _forbids_engine(cell) if family == "deepspeed" else None
+
+
+def _forbids_engine(cell: Cell) -> str | None:
+    """Optimizers that DeepSpeed does not take."""
+    train = cell.train
+    if train.optimizer == "none":
+        return "DeepSpeed's ZeRO needs an optimizer: it has no forward-and-backward-only step"
+    own_optimizer = ":" in train.optimizer and not train.optimizer.startswith(DEEPSPEED_OPTIMIZER)
+    if train.offload != "none" and own_optimizer:
+        return f"with offload, accelerate replaces {train.optimizer} by DeepSpeed's Adam for the host: use adamw"
     return None
 
 

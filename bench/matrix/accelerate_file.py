@@ -130,6 +130,7 @@ def _check_parallelism(document: Document) -> None:
                 allowed="a whole number, at least 1",
             )
 
+
 def _as_written(content: Content, folder: Path, where: str | None) -> Content:
     """The config of a script, with the content of a DeepSpeed file in the place of its path."""
     engine = content.get("deepspeed_config")
@@ -143,7 +144,6 @@ def _as_written(content: Content, folder: Path, where: str | None) -> Content:
 def written_precision(content: Content) -> str:
     """The precision that a script's config names, whatever it is."""
     return str(content.get("mixed_precision", own_precision(content, None)))
-
 
 
 def _check_fsdp(document: Document) -> None:
@@ -281,6 +281,8 @@ def _deepspeed_path(file: JsonValue, folder: Path, place: str | None) -> Path:
     if path is None:
         raise InputError(f"the DeepSpeed config {file!r} does not exist", where=place, field=field)
     return path
+
+
 def _autos(value: JsonValue, key: Key) -> Iterator[Key]:
     """Where a DeepSpeed config says ``auto``, as accelerate looks for it: in mappings, not in lists."""
     if isinstance(value, dict):

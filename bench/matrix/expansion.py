@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from bench import backends
 from bench.backends import BACKENDS
 from bench.errors import InputError
-from bench.matrix import script
+from bench.matrix import accelerate_file, script
 from bench.matrix.auto import memory_limit, num_processes, resolve_preset
 from bench.matrix.combinations import (
     Combination,
