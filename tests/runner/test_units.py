@@ -64,3 +64,20 @@ def test_a_model_without_units() -> None:
     with units.counted(repeat(torch.ones(2, 3), 1)) as batches:
         model(next(batches))
     assert units.parameters_by_runs() == {}
+
+
+def test_backward_gathers_what_it_passes_and_the_unit_before() -> None:
+    def regathered(*trained: str) -> dict[int, int] | None:
+        model = Model().requires_grad_(False)
+        for name in trained:
+            model.get_submodule(name).requires_grad_(True)
+        units = Units(model, ("Outer", "Inner"))
+        with units.counted(repeat(torch.ones(2, 3), 2)) as batches:
+            for batch in batches:
+                model(batch).sum().backward()
+        return units.parameters_regathered()
+
+    inner, own = 12, 9
+    assert regathered("head") == {1: inner, 0: inner + own + inner}  # of the last unit, fetched ahead
+    assert regathered("head", "once") == {1: inner + own, 0: inner + inner}
+    assert regathered("twice.own") == {2: inner + own, 1: inner, 0: inner}
