@@ -303,19 +303,18 @@ def build(cell: Cell, task: workloads.Workload) -> tuple[nn.Module, Undrawn | No
 
 
 def refuse_complex(cell: Cell, model: nn.Module) -> None:
-    """FSDP1 flattens no complex parameter, and FSDP2 would cast it to bf16 and discard its imaginary part.
+    """FSDP1 cannot flatten complex parameters. FSDP2 shards them in units that have no others, and names both dtypes
+    elsewhere.
 
     Raises:
-        ValueError: the model has one; names it.
+        ValueError: the model has one under FSDP1; names it.
     """
-    family = backend_of(cell).family
-    if family == "fsdp" or (family == "fsdp2" and cell.mixed_precision == "bf16"):
-        name = next((name for name, parameter in model.named_parameters() if parameter.is_complex()), None)
-        if name is not None:
-            raise ValueError(
-                f"the parameter {name} is complex, which {cell.backend} cannot shard in {cell.mixed_precision}: make it"
-                " a buffer, or a real parameter and torch.view_as_complex in forward"
-            )
+    name = next((name for name, parameter in model.named_parameters() if parameter.is_complex()), None)
+    if name is not None and backend_of(cell).family == "fsdp":
+        raise ValueError(
+            f"the parameter {name} is complex, which {cell.backend} cannot flatten: make it a buffer, or a real"
+            " parameter and torch.view_as_complex in forward"
+        )
 
 
 def _keep_only_the_wrapper() -> None:

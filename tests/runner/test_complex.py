@@ -8,6 +8,7 @@ import torch.distributed as dist
 from examples import cell
 from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from bench.runner.setup import refuse_complex
 
@@ -25,33 +26,35 @@ class Filter(nn.Module):
 
 @pytest.fixture
 def world() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    """The first of two ranks, of which the other sends nothing."""
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     yield
     dist.destroy_process_group()
 
 
 @pytest.mark.usefixtures("world")
-def test_fsdp2_discards_the_imaginary_part_of_a_parameter() -> None:
-    """Why it is refused."""
-    model = Filter()
-    fully_shard(
-        model, mesh=dist.device_mesh.init_device_mesh("cpu", (1,)), mp_policy=MixedPrecisionPolicy(torch.bfloat16)
-    )
-    assert not model(torch.ones(8)).is_complex()
+def test_fsdp2_shards_complex_parameters_that_are_alone_and_names_both_dtypes_elsewhere() -> None:
+    mesh, low = dist.device_mesh.init_device_mesh("cpu", (2,)), MixedPrecisionPolicy(torch.bfloat16)
+    alone, mixed = Filter(), nn.Sequential(nn.Linear(8, 8), Filter())
+    for model in (alone, mixed):
+        fully_shard(model, mesh=mesh, mp_policy=low)
+    assert alone(torch.ones(8)).is_complex()
+    with pytest.raises(AssertionError, match=r"uniform original parameter dtype .*complex64"):
+        mixed(torch.ones(8))
 
 
 @pytest.mark.usefixtures("world")
 def test_fsdp1_flattens_no_complex_parameter() -> None:
     with pytest.raises(ValueError, match="Cannot flatten integer dtype tensors"):
-        FullyShardedDataParallel(nn.Sequential(nn.Linear(8, 8), Filter()), device_id=torch.device("cpu"))
+        FullyShardedDataParallel(Filter(), device_id=torch.device("cpu"))
 
 
-@pytest.mark.parametrize(("backend", "precision"), [("fsdp", "bf16"), ("fsdp_grad_op", "no"), ("fsdp2", "bf16")])
+@pytest.mark.parametrize(("backend", "precision"), [("fsdp", "bf16"), ("fsdp_grad_op", "no")])
 def test_a_complex_parameter_is_refused_by_name(backend: str, precision: str) -> None:
     with pytest.raises(ValueError, match=r"0\.weights is complex, which " + backend):
         refuse_complex(cell(backend, mixed_precision=precision), nn.Sequential(Filter()))
 
 
-@pytest.mark.parametrize(("backend", "precision"), [("ddp", "bf16"), ("fsdp2", "no")])
+@pytest.mark.parametrize(("backend", "precision"), [("ddp", "bf16"), ("fsdp2", "bf16")])
 def test_elsewhere_it_is_not(backend: str, precision: str) -> None:
     refuse_complex(cell(backend, mixed_precision=precision), nn.Sequential(Filter()))
