@@ -194,15 +194,12 @@ def computes_loss(package: str, name: str) -> bool:
 
     Read from the source: importing it would take seconds. A class that inherits its forward is taken to compute one.
     """
-    sources = (file.read_text(encoding="utf-8") for file in _modeling(package))
-    bodies = [
-        found[0] for source in sources if (found := re.search(rf"^class {name}\(.*?(?=^class |\Z)", source, _MULTI))
-    ]
-    forward = re.search(r"def forward\((.*?)\)(?: ->|:\n)", bodies[0], _MULTI) if bodies else None
-    if forward is None:
+    body = re.search(rf"^class {name}\(.*?(?=^class |\Z)", _modeling(package), _MULTI)
+    forward = re.search(r"def forward\((.*?)\)(?: ->|:\n)", body[0], _MULTI) if body else None
+    if body is None or forward is None:
         return True
-    taken = any(map(is_target, re.findall(r"(\w+)\s*:", forward[1]))) or "self.forward_loss(" in bodies[0]
-    return taken and not _REFUSES_LABELS.search(bodies[0])
+    taken = any(map(is_target, re.findall(r"(\w+)\s*:", forward[1]))) or "self.forward_loss(" in body[0]
+    return taken and not _REFUSES_LABELS.search(body[0])
 
 
 @functools.cache
