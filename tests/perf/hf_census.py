@@ -139,7 +139,8 @@ def main() -> None:
 
 def run(types: list[str], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
     """Each type in a process of its own, forked with torch and transformers imported."""
-    context, waiting, running = multiprocessing.get_context("fork"), list(types), {}
+    context, waiting = multiprocessing.get_context("fork"), list(types)
+    running: dict[str, Any] = {}
     while waiting or running:
         while waiting and len(running) < workers:
             name = waiting.pop(0)
@@ -217,8 +218,8 @@ def losses(model_type: str) -> list[str]:
 def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
     """One step as bench does it."""
     definition = workloads.load(f"hf:{model_type}")
-    options = definition.Config.model_validate({"seq_len": SEQ_LEN, "audio_samples": 16000, **fields})
-    task = definition.create(options)
+    options: Any = definition.Config.model_validate({"seq_len": SEQ_LEN, "audio_samples": 16000, **fields})
+    task: Any = definition.create(options)
     torch.manual_seed(0)
     model = bare(task._described, task._options)
     samples = task.dataset(seed=0)
@@ -235,7 +236,7 @@ def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
     missing = [name for name, p in trained.items() if p.grad is None]
     share = sum(trained[name].numel() for name in missing) / total
     record: dict[str, Any] = {"task": options.task, "class": type(model).__name__, "parameters": total}
-    record |= {"missing": share, "names": _prefixes(missing), "loss": float(loss)}
+    record |= {"missing": share, "names": _prefixes(missing), "loss": float(loss.detach())}
     record["checkpointing"] = bool(model.supports_gradient_checkpointing)
     record["batchnorm"] = any("BatchNorm" in type(module).__name__ for module in model.modules())
     finite = loss.isfinite() and all(p.grad.isfinite().all() for p in trained.values() if p.grad is not None)
@@ -257,7 +258,8 @@ def small(model_type: str, scaled: bool) -> dict[str, Any]:
     for name, value in own.items():
         nested_too = isinstance(value, dict) and isinstance(fields[name], dict)
         fields[name] = {**fields[name], **value} if nested_too and "hidden_sizes" not in value else value
-    vision, text = getattr(config, "vision_config", None), getattr(config, "text_config", None)
+    vision: Any = getattr(config, "vision_config", None)
+    text: Any = getattr(config, "text_config", None)
     if hasattr(vision, "out_hidden_size") and hasattr(text, "hidden_size"):
         width = shrunk("hidden_size", text.hidden_size, factor, None, {})
         fields["vision_config"] = {**fields.get("vision_config", {}), "out_hidden_size": width}

@@ -242,7 +242,7 @@ def _fields(kind: Any, written: Mapping[str, JsonValue]) -> dict[str, ConfigFiel
     defaults = defaults_of(kind)
     kinds = {field.name: _kinds(field.type) for field in dataclasses.fields(kind)} | {"num_labels": ("integer",)}
     labels = written.get("id2label")
-    values = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS, **defaults, **written}
+    values: dict[str, Any] = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS, **defaults, **written}
     values |= {name: value for name, value in _FOR_TRAINING.items() if name in defaults}
     for name in filter(is_random, values):
         values[name] = still(values[name]) or (None if values[name] is None else 0)

@@ -180,11 +180,12 @@ class Inputs:
     # Pictures.
 
     def size(self, vision: Any = None) -> tuple[int, int]:
-        size = self.options.picture_size
+        size: Any = self.options.picture_size
         size = size or self.find("image_size", "img_size", among=vision or self.vision, default=PICTURE)
         if isinstance(size, dict):
             size = (size["height"], size["width"])
-        return (size, size) if isinstance(size, int) else tuple(size)[-2:]
+        height, width = (size, size) if isinstance(size, int) else size[-2:]
+        return height, width
 
     def channels(self) -> int:
         return int(self.find("num_channels", "in_channels", "in_chans", among=self.vision, default=3))

@@ -55,7 +55,7 @@ def config_of(description: Description, options: Options) -> Any:
             setattr(part, name, still(vars(part)[name]))
     if config.is_encoder_decoder and getattr(config, "decoder_start_token_id", None) is None:
         config.decoder_start_token_id = getattr(config, "pad_token_id", None) or 0  # as T5 does
-    decoder = getattr(config, "decoder", None)
+    decoder: Any = getattr(config, "decoder", None)
     if hasattr(decoder, "model_type") and not hasattr(decoder, "decoder_start_token_id"):
         decoder.decoder_start_token_id = getattr(decoder, "pad_token_id", None) or 0
     config.dtype = None
