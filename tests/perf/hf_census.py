@@ -69,6 +69,8 @@ OWN: dict[str, dict[str, Any]] = {
         "vq_config": {"codebook_size": 16},
     },
     **{key: {"attention_type": "original_full"} for key in ("big_bird", "bigbird_pegasus")},
+    "instructblip": {"image_token_index": 5},
+    "instructblipvideo": {"video_token_index": 5},
     "blip-2": {"image_token_index": 5},
     "chameleon": {
         "vocabulary_map": {

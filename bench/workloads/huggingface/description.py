@@ -198,7 +198,7 @@ def computes_loss(package: str, name: str) -> bool:
     forward = re.search(r"def forward\((.*?)\)(?: ->|:\n)", body[0], _MULTI) if body else None
     if body is None or forward is None:
         return True
-    taken = any(map(is_target, re.findall(r"(\w+)\s*:", forward[1]))) or "self.forward_loss(" in body[0]
+    taken = any(map(is_target, re.findall(r"(\w+)\s*:", forward[1]))) or "loss=loss," in body[0]
     return taken and not _REFUSES_LABELS.search(body[0])
 
 

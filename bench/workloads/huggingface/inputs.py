@@ -110,6 +110,8 @@ class Inputs:
     def _left_out(self) -> set[str]:
         """Inputs that stand for others of the same sample."""
         names = {"pixel_values_videos"} if "pixel_values" in self.taken else set()
+        if getattr(self.config, "audio_config", self) is None:
+            names |= {"input_features"}
         if self.config.model_type not in SEVERAL_PICTURES:
             names |= {"image_attention_mask"}
         return names
@@ -407,7 +409,9 @@ def _features(model: Any, modality: str, batch: Sample) -> int:
         except Exception:  # whatever an operator says that has no values to read
             _materialize(base)
             output = function(**given, return_dict=True)
-    features = getattr(output, "pooler_output", output)
+    features = getattr(output, "pooler_output", None)
+    if features is None:
+        features = getattr(output, "last_hidden_state", output)
     rows = [features] if isinstance(features, Tensor) else list(features)
     return sum(row.numel() // row.shape[-1] for row in rows)
 
