@@ -61,9 +61,12 @@ def grouped(words: Mapping[int, str]) -> list[str]:
     return [f"{ranks_in_words(group)} {_said_of(group, what)}" for what, group in ranks.items()]
 
 
+_VERBS = ("waits", "gathers", "reduces", "needs")
+
+
 def _said_of(group: Sequence[int], what: str) -> str:
     verb, _, rest = what.partition(" ")
-    plural = {"is": "are", "waits": "wait"}.get(verb, verb)
+    plural = {"is": "are"}.get(verb) or (verb.removesuffix("s") if verb in _VERBS else verb)
     return f"{plural} {rest}" if len(group) > 1 else what
 
 

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 import bench.runner
 from bench.audit import collectives
-from bench.audit.collectives import Issued
+from bench.audit.collectives import Issued, Purpose, Use
 from bench.cli import selection
 from bench.cli.app import app
 from bench.diagnosis.call_site import Frame, site
@@ -241,3 +241,42 @@ def test_an_audit_at_another_batch_looks_at_the_cells_that_were_trained(tmp_path
         trained = [plan.cell for plan in selection.read(matrix).plans]
         assert [plan.cell for plan in selection.read(matrix, batch=4).plans] == trained
         assert [plan.cell for plan in selection.read(matrix, backend="ddp", batch=4).plans] == trained[:1]
+
+
+# --- collectives: for which modules ----------------------------------------------------------------------------------
+
+
+def used(*names: str, step: int = 0, purpose: Purpose = "forward") -> tuple[Use, ...]:
+    return tuple(Use(step=step, purpose=purpose, name=name) for name in names)
+
+
+def judged_by_name(
+    *ranks: tuple[Use, ...], ended: Oom | None = None, made: Sequence[Collective] = (one(1),)
+) -> collectives.CollectivesVerdict:
+    issued = [Issued(rank=rank, collectives=tuple(made), uses=uses) for rank, uses in enumerate(ranks)]
+    return collectives.judge(issued, len(ranks), ended)
+
+
+def test_equal_collectives_for_different_modules_are_different() -> None:
+    same = used("a", "b")
+    assert judged_by_name(same, same).says == "all 2 ranks issue the same 1 collectives, for the same modules"
+    verdict = judged_by_name(same + used("c", step=1), same + used("c", step=1), same + used("d", step=1))
+    assert verdict.word == "DIFFERENT"
+    assert verdict.says.endswith("in step 1; ranks 0, 1 gather c for its forward; rank 2 gathers d for its forward")
+
+
+def test_a_rank_that_only_stopped_early_used_nothing_else() -> None:
+    assert judged_by_name(used("a", "b"), used("a"), ended=OOM).word == "NOT SEEN"
+    assert judged_by_name(used("a", "b"), used("a", "c"), ended=OOM).word == "DIFFERENT"
+    missing = judged_by_name(used("a"), used("a", "b", purpose="gradient"))
+    assert missing.word == "DIFFERENT"
+
+
+def test_modules_are_told_beside_collectives_that_differ() -> None:
+    issued = [
+        Issued(rank=0, collectives=(one(1),), uses=used("a")),
+        Issued(rank=1, collectives=(one(1, shape=(9,)),), uses=used("b")),
+    ]
+    says = collectives.judge(issued, 2, None).says
+    assert says.startswith("ranks issue different collectives: the ranks differ at collective 1; rank 0 issued")
+    assert says.endswith("in step 0; rank 0 gathers a for its forward; rank 1 gathers b for its forward")

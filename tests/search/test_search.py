@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
+from bench.records.rank_outcome import SampleSizes
 from bench.records.verdict import Goal, Verdict
 from bench.search import Observation, Prior, Scout, Try, next_step
 
@@ -463,3 +464,34 @@ def test_a_best_that_does_not_hold_gives_way() -> None:
 def test_bad_goals(fields: dict[str, float], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         Goal.model_validate(fields)
+
+
+SIZES = {"samples": 2000, "scanned": 2000, "smallest": 32, "largest": 1024}
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (
+            {"largest_batch": 2048, "largest_measured_batch": 64},
+            "samples hold 32 to 1,024 values: a batch of the largest, 2,048 values, fits; in 20 measured steps, batches"
+            " held up to 64",
+        ),
+        (
+            {"smallest": 1024, "scanned": 900},
+            "bench looked at 900 of 2,000 samples, all of one size: with larger ones, the batch may not fit",
+        ),
+        ({"smallest": 1024}, None),
+    ],
+)
+def test_a_verdict_says_with_which_samples_its_batch_fits(sizes: dict[str, int], said: str | None) -> None:
+    world = World(lambda batch: batch / 10)
+    seen = [
+        world.attempt(batch, fresh=True, full=True).model_copy(
+            update={"sizes": SampleSizes(**{**SIZES, **sizes}), "steps": 20}
+        )
+        for batch in (1, 2)
+    ]
+    found = next_step(seen, Goal(max_batch=2))
+    assert isinstance(found, Verdict)
+    assert found.why.endswith(said) if said else "samples" not in found.why.replace("samples/s", "")
