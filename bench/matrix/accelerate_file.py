@@ -270,6 +270,9 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
                 field=dotted(key),
                 fix="write the value, or leave it out",
             )
+    if not {"train_batch_size", "train_micro_batch_size_per_gpu"}.intersection(content):
+        micro = "train_micro_batch_size_per_gpu"
+        raise InputError("DeepSpeed requires this field", where=str(path), field=micro, fix=f'add "{micro}": "auto"')
     return content
 
 

@@ -108,6 +108,7 @@ BATCHES = {
     "gradient_accumulation_steps": "auto",
     "gradient_clipping": "auto",
 }
+MICRO = {"train_micro_batch_size_per_gpu": "auto"}
 AUTO_PRECISION = {
     "bf16": {"enabled": "auto"},
     "fp16": {"enabled": "auto", "loss_scale": 0, "loss_scale_window": 1000, "initial_scale_power": 16},
@@ -221,7 +222,12 @@ CONFIGS = [
     Own("ZeRO-2 JSON, auto precision", FILE, zero(STAGE_2), precision="bf16", in_test=True),
     Own("ZeRO-2 JSON, auto precision, none requested", FILE, zero(STAGE_2)),
     Own("ZeRO-2 JSON, bf16 in the file", FILE, {**zero(STAGE_2), "bf16": {"enabled": True}, "gradient_clipping": 0.5}),
-    Own("JSON, auto stage, no clipping", FILE, {"zero_optimization": {"stage": "auto"}, "bf16": {"enabled": True}}),
+    Own(
+        "JSON, auto stage, no clipping",
+        FILE,
+        {**MICRO, "zero_optimization": {"stage": "auto"}, "bf16": {"enabled": True}},
+    ),
+    Own("JSON without a batch", FILE, {"zero_optimization": {"stage": 2}}, says="DeepSpeed requires this field"),
     Own("ZeRO-3 JSON, auto buckets", FILE, zero(STAGE_3), precision="bf16", in_test=True),
     Own(
         "ZeRO-3 JSON, auto buckets, no config",

@@ -20,7 +20,8 @@ ROWS = "matrix: {backend: {name: mine, config_file: own.yaml}, batch: 1}\n"
 FSDP2 = {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2}}
 ZERO2 = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"zero_stage": 2}}
 JSON = {"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": "ds.json"}}
-STAGE = {"zero_optimization": {"stage": 2}}
+BATCH = {"train_micro_batch_size_per_gpu": "auto"}
+STAGE = {"zero_optimization": {"stage": 2}, **BATCH}
 
 
 @pytest.fixture
@@ -227,7 +228,8 @@ FIXES: list[tuple[dict[str, Any], dict[str, Any] | None, str, dict[str, Any], di
         STAGE,
         "",
     ),
-    (JSON, {}, 'add "zero_optimization": {"stage": 2}', JSON, STAGE, ""),
+    (JSON, BATCH, 'add "zero_optimization": {"stage": 2}', JSON, STAGE, ""),
+    (JSON, {"zero_optimization": {"stage": 2}}, 'add "train_micro_batch_size_per_gpu": "auto"', JSON, STAGE, ""),
     (
         {**ZERO2, "deepspeed_config": {"offload_optimizer_device": "nvme"}},
         None,

@@ -27,7 +27,7 @@ def test_preset_auto_says_what_it_chose(load_text: Callable[..., Matrix]) -> Non
 
 
 def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_text: Callable[..., Matrix]) -> None:
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": "auto"}')
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 1}, "train_batch_size": "auto"}')
     (tmp_path / "own.yaml").write_text(
         "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config: {deepspeed_config_file: ds.json}\n"
     )
@@ -38,7 +38,7 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
     assert plan.cell.mixed_precision == "no"
     assert plan.cell.accelerate is not None
     assert plan.cell.accelerate["deepspeed_config"] == {
-        "deepspeed_config_file": {"zero_optimization": {"stage": 1}, "gradient_accumulation_steps": "auto"}
+        "deepspeed_config_file": {"zero_optimization": {"stage": 1}, "train_batch_size": "auto"}
     }
     assert "mine: launch.num_processes 2 replaces its own 8" in matrix.notes
     (tmp_path / "own.yaml").write_text("distributed_type: 'NO'\nnum_processes: 1\n")
@@ -50,7 +50,7 @@ def test_an_own_accelerate_config_becomes_part_of_the_cell(tmp_path: Path, load_
     (tmp_path / "own.yaml").write_text("distributed_type: 'NO'\nmixed_precision: 'no'\n")
     asked = load_text(text + "launch: {mixed_precision: bf16}\n").notes
     assert "mine: its own mixed_precision no overrides launch.mixed_precision bf16" in asked
-    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2}, "train_batch_size": "auto"}')
     assert expand(load_text(text), CPU)[0].cell.id != plan.cell.id
 
 
