@@ -237,7 +237,7 @@ def _be(job: dict[str, Any], rank: int, ranks: int, port: int, writer: int) -> N
     import signal
 
     try:
-        signal.alarm(300)
+        signal.alarm(900)  # extensions may have to be compiled
         log = os.open(job["log"], os.O_WRONLY | os.O_CREAT | os.O_APPEND)
         os.dup2(log, 1)
         os.dup2(log, 2)

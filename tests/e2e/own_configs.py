@@ -246,13 +246,7 @@ CONFIGS = [
         precision="bf16",
     ),
     Own("JSON, optimizer", FILE, zero(STAGE_2, optimizer=ADAMW), precision="bf16"),
-    Own(
-        "JSON, optimizer and scheduler",
-        FILE,
-        zero(STAGE_2, optimizer=ADAMW, scheduler=WARMUP),
-        precision="bf16",
-        in_test=True,
-    ),
+    Own("JSON, optimizer and scheduler", FILE, zero(STAGE_2, optimizer=ADAMW, scheduler=WARMUP), precision="bf16"),
     Own("ZeRO-3 JSON, decay", FILE, zero(STAGE_3, optimizer=ADAMW, scheduler=DECAY), precision="bf16"),
     Own(
         "JSON, optimizer offloaded",
