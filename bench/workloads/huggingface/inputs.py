@@ -8,7 +8,8 @@ Shapes of one sample: T tokens, C channels, H and W of a picture, P patches, F f
 """
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -92,7 +93,7 @@ class Inputs:
         if self.config.model_type == "qwen2_audio":  # its tower is not apart
             return {self.config.audio_token_index: self.config.audio_config.max_source_positions // 2}
         tokens = {modality: self.find(*fields) for modality, fields in PLACEHOLDERS.items()}
-        with torch.device("meta"):
+        with _unsharded(), torch.device("meta"):
             model = bare(description, self.options)
         sample = self.draw(Generator().manual_seed(0))
         batch = collate([{name: value for name, value in sample.items() if name not in TEXTS}])
@@ -387,6 +388,19 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
 """What forward's parameters are, by name; a dict has some that belong together."""
 TEXTS = ("input_ids", "mm_token_type_ids", "image_embeds_position_mask", "bbox")
 """Those that depend on how many tokens stand for pictures and sounds."""
+
+
+@contextmanager
+def _unsharded() -> Iterator[None]:
+    """Under ZeRO-3, transformers shards what it builds at once, which needs data."""
+    from transformers.integrations import deepspeed
+
+    kept = deepspeed._hf_deepspeed_config_weak_ref
+    deepspeed._hf_deepspeed_config_weak_ref = None
+    try:
+        yield
+    finally:
+        deepspeed._hf_deepspeed_config_weak_ref = kept
 
 
 def _features(model: Any, modality: str, batch: Sample) -> int:
