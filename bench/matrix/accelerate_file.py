@@ -15,6 +15,7 @@ from bench.backends import (
     from_accelerate_config,
     own_precision,
 )
+from bench.backends.registry import section
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_keys as keys
 from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
@@ -74,7 +75,6 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     if of_script:
         return UserConfig(_as_written(content, path.parent, where), ())
     _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, None)
-    _refuse_accumulation(document, (ACCUMULATION,))
     what = "selecting GPUs here is refused: bench plans ranks and memory for all the GPUs that it sees"
     _refuse(document, ("gpu_ids",), what, ("all", "none"), "leave it out; set CUDA_VISIBLE_DEVICES for bench itself")
     what = "bench starts its own ranks, not mpirun"
@@ -139,6 +139,12 @@ def _as_written(content: Content, folder: Path, where: str | None) -> Content:
             _read_document(_deepspeed_path(engine["deepspeed_config_file"], folder, where)), ()
         )
     return content
+
+
+def written_accumulation(content: Content) -> JsonValue:
+    """The micro-batches of a step that a script's config names, for DeepSpeed; 1 if it names none."""
+    given = section(content, "deepspeed_config")
+    return (section(given, "deepspeed_config_file") or given).get(ACCUMULATION, 1)
 
 
 def written_precision(content: Content) -> str:

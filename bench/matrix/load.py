@@ -313,7 +313,7 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
         elif content.get("num_processes", ranks) != ranks:
             notes.append(f"{name}: launch.num_processes {ranks} replaces its own {content['num_processes']}")
         if matrix.command is not None:
-            own = content.get(ACCUMULATION, 1)
+            own = accelerate_file.written_accumulation(content)
             if own not in (1, "1", "auto") and not script.accumulates(matrix):
                 notes.append(
                     f"{name}: its own {ACCUMULATION} {own} does not count in samples/s: if the script accumulates so,"

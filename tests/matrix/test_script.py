@@ -119,11 +119,11 @@ def test_accumulation_of_a_workload_stays_refused(load_text: LoadText) -> None:
 def test_a_scripts_own_config_is_handed_over_as_it_is_written(load_text: LoadText, tmp_path: Path) -> None:
     """bench would not measure a workload so: it accumulates, computes in fp16, compiles and splits sequences."""
     own = {
-        "distributed_type": "DEEPSPEED", "mixed_precision": "fp16", "gradient_accumulation_steps": 4,
+        "distributed_type": "DEEPSPEED", "mixed_precision": "fp16",
         "dynamo_config": {"dynamo_backend": "INDUCTOR"}, "parallelism_config": {"parallelism_config_cp_size": 2},
         "num_processes": 8, "deepspeed_config": {"deepspeed_config_file": "ds.json"},
     }  # fmt: skip
-    engine = {"fp16": {"enabled": "auto"}, "zero_optimization": {"stage": "auto"}}
+    engine = {"gradient_accumulation_steps": 4, "fp16": {"enabled": "auto"}, "zero_optimization": {"stage": "auto"}}
     (tmp_path / "ds.json").write_text(json.dumps(engine))
     (tmp_path / "own.yaml").write_text(yaml.safe_dump(own))
     axes = "matrix: {backend: {name: mine, config_file: own.yaml}, batch: 1, num_cams: 1}\n"
