@@ -81,12 +81,10 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     _refuse(document, ("mpirun_config", "mpirun_hostfile"), what, _FALSE, "leave it out")
     _refuse_compilation(document)
     _with_prefixes(document)
-    for section, known in (("fsdp_config", keys.FSDP), ("deepspeed_config", keys.DEEPSPEED)):
-        _mapping_if_any(document, (section,))
-        ignored = (
-            tuple(key for keyed in keys.IGNORED_FSDP.values() for key in keyed) if section == "fsdp_config" else ()
-        )
-        _known(document, (section,), known.union(ignored), "accelerate would ignore it without a word")
+    ignored = {key for keyed in keys.IGNORED_FSDP.values() for key in keyed}
+    for name, known in (("fsdp_config", keys.FSDP | ignored), ("deepspeed_config", keys.DEEPSPEED)):
+        _mapping_if_any(document, (name,))
+        _known(document, (name,), known, "accelerate would ignore it without a word")
     family = from_accelerate_config({**content, "deepspeed_config": {}}).family
     _check_parallelism(document)
     if family in ("fsdp", "fsdp2"):
