@@ -5,14 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bench.workloads.huggingface.description import Description
 from bench.workloads.huggingface.model import bare
-from bench.workloads.huggingface.samples import Samples
+from bench.workloads.huggingface.samples import Samples, collate
 from bench.workloads.huggingface.workload import Options
 
 _PRODUCTS = ("mm", "conv", "attention", "lstm", "gru")
@@ -54,12 +55,12 @@ class _Unknown(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 def _count(description: Description, options: Options) -> int | None:
-    sample = Samples(description, options, seed=0)[0]
+    batch = collate([Samples(description, options, seed=0)[0]])
     # transformers reads no values of fake tensors; on the device meta, attention becomes plain products.
     with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True), torch.device("meta"):
         model = bare(description, options)
         model.set_experts_implementation("batched_mm")  # a product for each token and each of its experts
-        batch = {name: torch.empty(1, *x.shape, dtype=x.dtype) for name, x in sample.items()}
+        batch = tree_map(lambda x: torch.empty(x.shape, dtype=x.dtype) if isinstance(x, Tensor) else x, batch)
         with _Unknown() as unknown, FlopCounterMode(display=False) as counter:
             model(**batch).loss.backward()
     return None if unknown.seen else int(counter.get_total_flops()) - _idle(model, counter.get_flop_counts())
