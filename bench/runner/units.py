@@ -3,6 +3,7 @@
 import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
+from itertools import zip_longest
 from typing import NamedTuple, TypeVar
 
 import torch
@@ -80,7 +81,7 @@ class Units:
             [
                 Counter(
                     run.unit
-                    for run, after in zip(step, [*step[1:], None], strict=True)
+                    for run, after in zip_longest(step, step[1:])
                     if run.grad or not after or after.grad
                 )
                 for step in self._steps

@@ -37,6 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         include=[{"backend": backend, "trained": "adapters", "batch": 2} for backend in BACKENDS]
         + [{"backend": backend, "trained": "top", "batch": 2} for backend in ("fsdp", "fsdp2")]
         + [{"backend": backend, "trained": "scale", "batch": 2} for backend in SCALED],
+        train={"weights": "bf16"},
         measure={**FEW_STEPS, "warmup_steps": 2, "count_tensors": True},
     )
     bench("run", matrix, "--out", str(bench.folder / "run"))
