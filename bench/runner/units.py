@@ -79,11 +79,7 @@ class Units:
         """
         return self._by_number(
             [
-                Counter(
-                    run.unit
-                    for run, after in zip_longest(step, step[1:])
-                    if run.grad or not after or after.grad
-                )
+                Counter(run.unit for run, after in zip_longest(step, step[1:]) if run.grad or not after or after.grad)
                 for step in self._steps
             ]
         )
