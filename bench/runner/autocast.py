@@ -18,61 +18,19 @@ from bench.records.base import Device
 
 _KEY = "AutocastIPU"
 _LOW = frozenset(
-    [
-        "_addmm_activation",
-        "_convolution",
-        "_native_multi_head_attention",
-        "_scaled_dot_product_flash_attention",
-        "_thnn_fused_gru_cell",
-        "_thnn_fused_lstm_cell",
-        "addbmm",
-        "addmm",
-        "addmv",
-        "addr",
-        "baddbmm",
-        "bmm",
-        "chain_matmul",
-        "conv1d",
-        "conv2d",
-        "conv3d",
-        "conv_tbc",
-        "conv_transpose1d",
-        "conv_transpose2d",
-        "conv_transpose3d",
-        "convolution",
-        "einsum",
-        "gru_cell",
-        "linalg_multi_dot",
-        "linalg_vecdot",
-        "linear",
-        "lstm_cell",
-        "matmul",
-        "mkldnn_rnn_layer",
-        "mm",
-        "mv",
-        "prelu",
-        "rnn_relu_cell",
-        "rnn_tanh_cell",
-        "scaled_dot_product_attention",
-    ]
+    """
+    _addmm_activation _convolution _native_multi_head_attention _scaled_dot_product_flash_attention
+    _thnn_fused_gru_cell _thnn_fused_lstm_cell addbmm addmm addmv addr baddbmm bmm chain_matmul conv1d conv2d
+    conv3d conv_tbc conv_transpose1d conv_transpose2d conv_transpose3d convolution einsum gru_cell
+    linalg_multi_dot linalg_vecdot linear lstm_cell matmul mkldnn_rnn_layer mm mv prelu rnn_relu_cell
+    rnn_tanh_cell scaled_dot_product_attention
+    """.split()
 )
 _WIDEST = frozenset(
-    [
-        "addcdiv",
-        "addcmul",
-        "atan2",
-        "bilinear",
-        "cat",
-        "cross",
-        "dot",
-        "grid_sampler",
-        "index_copy",
-        "index_put",
-        "scatter_add",
-        "stack",
-        "tensordot",
-        "vdot",
-    ]
+    """
+    addcdiv addcmul atan2 bilinear cat cross dot grid_sampler index_copy index_put scatter_add stack tensordot
+    vdot
+    """.split()
 )
 _ON_CPU_TOO = frozenset({"grid_sampler"})
 """Of these, a CPU casts to fp32."""
