@@ -98,7 +98,9 @@ def set_up(
     enter(Stage.JOIN)
     if cell.train.cpu_affinity:
         shim.bind_to_cores()
-    accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters, autocast=autocasts(cell))
+    # A config of the user runs as accelerate runs it, which computes under autocast around FSDP's own precision, too.
+    autocast = cell.accelerate is not None or autocasts(cell)
+    accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters, autocast=autocast)
     _refuse_accumulation(accelerator)
     _keep_only_the_wrapper()
     # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.
