@@ -58,7 +58,8 @@ def own_settings(config: Mapping[str, JsonValue]) -> dict[str, Any]:
             if is_on(fsdp.get("fsdp_offload_params")):
                 decided["offload"] = "params"
             if family == "fsdp2":
-                decided["reshard_after_forward"] = is_on(fsdp.get("fsdp_reshard_after_forward", True))
+                reshards = is_on(fsdp.get("fsdp_reshard_after_forward", True))
+                decided["reshard_after_forward"] = None if reshards else False  # as without a config
                 decided["dp_replicate_size"] = parallel_sizes(config)["dp_replicate"]
         case "deepspeed":
             decided |= _of_engine(engine_of(config))
@@ -91,7 +92,9 @@ def _of_engine(engine: Mapping[str, JsonValue]) -> dict[str, Any]:
 
 
 def _device(zero: Mapping[str, JsonValue], part: str) -> str:
-    return str(section(zero, f"offload_{part}").get("device", "none")).lower()
+    older = {"optimizer": "cpu_offload", "param": "cpu_offload_param"}[part]  # DeepSpeed still takes these
+    default = "cpu" if is_on(zero.get(older)) else "none"
+    return str(section(zero, f"offload_{part}").get("device", default)).lower()
 
 
 def extensions(cell: Cell, device: Device) -> tuple[str, ...]:

@@ -72,6 +72,11 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
             field="distributed_type",
             fix="use MULTI_GPU: bench runs it on the CPU when there is no GPU",
         )
+    _mapping_if_any(document, ("fsdp_config",))
+    _one_of(document, ("fsdp_config", "fsdp_version"), (1, 2, "1", "2"), 1)
+    key = ("fsdp_config", "fsdp_sharding_strategy")
+    if str(_at(document, key, "NONE")).upper() not in (*SHARDING_STRATEGIES, *"12345", "NONE"):
+        _one_of(document, key, (*SHARDING_STRATEGIES, *"12345"), None)
     if of_script:
         return UserConfig(_as_written(content, path.parent, where), ())
     _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, None)
@@ -152,12 +157,10 @@ def written_precision(content: Content) -> str:
 
 def _check_fsdp(document: Document) -> None:
     section = ("fsdp_config",)
-    _one_of(document, (*section, "fsdp_version"), (1, 2, "1", "2"), 1)
     what = "activation checkpointing belongs in the matrix: results would not record it here"
     for name in ("fsdp_activation_checkpointing", "fsdp_activation_checkpointing_offload"):
         _refuse(document, (*section, name), what, _FALSE, _CKPT)
-    strategies = {"fsdp_sharding_strategy": (*SHARDING_STRATEGIES, *"12345")}
-    for name, values in {**strategies, **keys.FSDP_VALUES}.items():
+    for name, values in keys.FSDP_VALUES.items():
         if str(_at(document, (*section, name), values[0])).upper() not in (*values, "NONE"):
             _one_of(document, (*section, name), values, None)
     if float(str(_at(document, (*section, "fsdp_version"), 1))) == 2:

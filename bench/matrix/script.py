@@ -18,7 +18,7 @@ from bench.matrix.matrix_file import Matrix, MatrixFile
 from bench.matrix.yaml_file import Key, Places, dotted, place_of, show
 from bench.records.base import Device
 from bench.records.cell import Measure
-from bench.records.script import Script, placeholders
+from bench.records.script import ACCUMULATIONS, Script, placeholders
 from bench.records.stated import FIGURES
 from bench.workloads import Definition, Workload
 
@@ -163,6 +163,13 @@ def accumulation_of(matrix: Matrix, options: Mapping[str, JsonValue], given: Com
     if not said:
         return 1
     name, steps = said
+    if others := [other for other in options if other.lower() in ACCUMULATIONS and options[other] != steps]:
+        raise _error(
+            f"{name} {show(steps)} and {others[0]} {show(options[others[0]])} both say how many batches make one step",
+            matrix.places,
+            given[name].key if name in given else ("command",),
+            fix="hand over one of them",
+        )
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
         key = given[name].key if name in given else ("command",)
         raise _error(

@@ -1,6 +1,7 @@
 """A training script of the user: the command that starts it, the names of what it reports, and how it ended."""
 
 import json
+import re
 import string
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -13,7 +14,8 @@ from bench.records.base import Frozen
 ACCUMULATIONS = frozenset(
     {"gradient_accumulation_steps", "gradient_accumulation", "grad_accumulation_steps", "grad_accumulation"}
     | {"grad_accum_steps", "grad_accum", "accumulation_steps", "accum_steps", "accumulate_grad_batches"}
-    | {"accumulation", "accum", "accumulate", "gas"}
+    | {"num_accumulation_steps", "accumulation", "accum", "accumulate", "gas", "ga"}
+    | {"grad_acc", "grad_acc_steps", "acc_steps", "n_accum", "num_accum"}
 )
 """What scripts call the number of batches whose gradients add up to one optimizer step."""
 NO_BACKEND = "script"
@@ -36,14 +38,21 @@ class Script(Frozen):
 
     def accumulation(self, options: Mapping[str, JsonValue]) -> tuple[str, JsonValue] | None:
         """How many batches make one optimizer step: the placeholder or the option of the command that says it, and its
-        value. None where nothing does: the script's own default is not known."""
+        value. None where nothing does: the script's own default is not known.
+
+        An option may have the path of a config's field before its name (``trainer.accumulate_grad_batches=4``), and
+        stand in a command for a shell. Of several, the last one counts, as for argparse.
+        """
         if named := next((name for name in options if name.lower() in ACCUMULATIONS), None):
             return named, options[named]
-        words = [part for word in self.command for part in word.split("=", 1)]
-        for word, value in pairwise(words):
-            if word.lstrip("-").replace("-", "_").lower() in ACCUMULATIONS and value.isdigit():
-                return word, int(value)
-        return None
+        words = [part for word in self.command for part in re.split(r"[=\s]+", word.strip())]
+        said = [
+            (word, int(value.strip("'\"+")))
+            for word, value in pairwise(words)
+            if word.lstrip("-+").replace("-", "_").lower().rpartition(".")[2] in ACCUMULATIONS
+            if value.strip("'\"+").isdecimal()
+        ]
+        return said[-1] if said else None
 
     @property
     def placeholders(self) -> frozenset[str]:

@@ -149,10 +149,11 @@ class Used:
             ) from error
 
     def _may_run(self, ran: dict[nn.Module, int], module: nn.Module) -> bool:
-        """Whether a parameter of ``module`` may be used: what a module around it may take from a simple one is
-        not seen."""
+        """Whether a parameter of ``module`` may be used: what a module around it may take from a simple one, also from
+        one in a list, is not seen."""
         parent = self._parents.get(module)
-        return ran[module] > 0 or (not list(module.children()) and parent is not None and ran[parent] > 0)
+        simple = isinstance(module, nn.ModuleList | nn.ModuleDict) or not list(module.children())
+        return ran[module] > 0 or (simple and parent is not None and self._may_run(ran, parent))
 
     def _is_routed(self, ran: dict[nn.Module, int], steps: int, module: nn.Module) -> bool:
         """Whether ``module`` is part of one of several alike, such as experts, of which samples choose: others of them

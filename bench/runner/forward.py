@@ -98,7 +98,8 @@ class Forward:
         if self._takes_any:
             return [], dict(batch)
         if not for_loss:
-            self.dropped |= {key: _kind(batch[key]) for key in batch if key not in names | self.dropped.keys()}
+            dropped = {str(key): key for key in batch if key not in names}
+            self.dropped |= {name: _kind(batch[key]) for name, key in dropped.items() if name not in self.dropped}
         return [], {key: batch[key] for key in batch if key in names}
 
     def _check_fits(self, arguments: list[Any], keywords: dict[str, Any]) -> None:

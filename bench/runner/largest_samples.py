@@ -1,10 +1,11 @@
 """The largest samples of a data set: where samples differ in size, a batch of them decides whether a batch fits."""
 
+import dataclasses
 import heapq
 import math
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -13,7 +14,6 @@ import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 
 ALIKE_S, VARIED_S = 0.2, 5.0
@@ -54,7 +54,7 @@ def scan(samples: Any, alike_s: float = ALIKE_S, varied_s: float = VARIED_S) -> 
     start = time.monotonic()
     with _random_state_kept():
         for index in _spread(total):
-            shape = [_shape(leaf) for leaf in tree_leaves(samples[index])]
+            shape = _shapes(samples[index])
             values[index] = sum(map(math.prod, shape))
             shapes.add(tuple(shape))
             for leaf, lengths in enumerate(shape):
@@ -75,11 +75,32 @@ def scan(samples: Any, alike_s: float = ALIKE_S, varied_s: float = VARIED_S) -> 
 
 def values_in(batch: Any) -> int:
     """The values of all tensors of a batch."""
-    return sum(math.prod(_shape(leaf)) for leaf in tree_leaves(batch))
+    return sum(math.prod(_shape(leaf)) for leaf in _leaves(batch))
+
+
+def _shapes(sample: Any) -> list[tuple[int, ...]]:
+    """Of all parts of a sample. Beside tensors, text is a name; alone, it is what a ``collate`` makes tokens of."""
+    leaves = [*_leaves(sample)]
+    if all(isinstance(leaf, str | bytes) for leaf in leaves):
+        return [(len(leaf),) for leaf in leaves]
+    return [_shape(leaf) for leaf in leaves]
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """What containers hold, also mappings that torch does not know, such as a tokenizer's, and dataclasses."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        value = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping | list | tuple):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(part)
+    else:
+        yield value
 
 
 def _shape(leaf: Any) -> tuple[int, ...]:
     """Of a tensor, an array, or a picture, which calls it its size; one value is (1,), and text has none."""
+    if isinstance(leaf, Tensor) and leaf.is_nested:
+        return (sum(part.numel() for part in leaf.unbind()),)
     shape = leaf.shape if isinstance(leaf, Tensor) else getattr(leaf, "shape", None) or getattr(leaf, "size", None)
     if isinstance(shape, tuple | torch.Size):
         return tuple(shape)

@@ -20,8 +20,8 @@ def unit_names(model: nn.Module, stated: tuple[str, ...] | None) -> tuple[str, .
     Returns:
         What is stated; else those of the modules' ``_no_split_modules``, as transformers' models name them, that stand
         in a container. It names embeddings, too, but heads may have their weight, and models look at its dtype. Else
-        the class that each outermost container repeats; else the class that the whole model repeats. Empty if there is
-        none: the model is then one unit.
+        the class that each outermost container repeats, without simple layers where there are others; else the class
+        that the whole model repeats. Empty if there is none: the model is then one unit.
 
     Raises:
         WorkloadError: a stated unit is no class of a module of the model. Nothing would be sharded, without an error.
@@ -38,7 +38,11 @@ def unit_names(model: nn.Module, stated: tuple[str, ...] | None) -> tuple[str, .
     listed = {type(child).__name__ for container in containers for child in container.children()}
     kept = [name for module in model.modules() for name in getattr(module, "_no_split_modules", None) or ()]
     named = [name for name in dict.fromkeys(kept) if name in listed]
-    return tuple(named or dict.fromkeys(_in_containers(model)) or _most_repeated(list(model.modules())[1:]))
+    found = dict.fromkeys(_in_containers(model))
+    # A list of simple layers is no block beside real ones; and accelerate would shard subclasses of them, too, such as
+    # the last layer of torch's MultiheadAttention, of which attention takes the weight alone.
+    blocks = [name for name in found if any(list(it.children()) for it in model.modules() if type(it).__name__ == name)]
+    return tuple(named or blocks or found or _most_repeated(list(model.modules())[1:]))
 
 
 def _in_containers(module: nn.Module) -> list[str]:

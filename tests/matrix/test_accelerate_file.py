@@ -137,7 +137,7 @@ def test_precision_of_a_deepspeed_json(
         ("learning_rate", [0.001, 0.1], JSON, {**STAGE, "optimizer": {"type": "AdamW", "params": {"lr": 0.001}}}),
         ("optimizer", ["deepspeed:AdamW", "muon"], JSON, {**STAGE, "optimizer": {"type": "AdamW", "params": {}}}),
         ("offload", ["none", "optimizer"], ZERO2, None),
-        ("reshard_after_forward", [True, False], FSDP2, None),
+        ("reshard_after_forward", [None, False], FSDP2, None),
         ("dp_replicate_size", [1, 2], FSDP2, None),
     ],
 )

@@ -99,6 +99,11 @@ def test_what_would_have_no_effect_is_refused(content: str, expected: tuple[str,
         (', "{accum}"', "accum: [2]", [2]),
         (', --gradient-accumulation-steps, "8"', "", [8]),
         (", --grad_accum=8", "", [8]),
+        (", trainer.accumulate_grad_batches=4", "", [4]),
+        (", ++training.gradient_accumulation_steps=4", "", [4]),
+        (', "--accum 4 --lr 1"', "", [4]),
+        (', --accum, "2", --accum, "4"', "", [4]),
+        (", --accum, ²", "", [1]),
         (', "{width}"', "width: [7]", [1]),
     ],
 )
@@ -109,6 +114,12 @@ def test_the_accumulation_of_a_script_counts_in_its_global_batch(
     attempts = [Attempt(cell=plan.cell, batch_per_rank=2) for plan in plans]
     assert [attempt.cell.gradient_accumulation_steps for attempt in attempts] == steps
     assert [attempt.batch_global for attempt in attempts] == [2 * count for count in steps]
+
+
+def test_two_placeholders_that_disagree_on_accumulation_are_refused(load_text: LoadText) -> None:
+    more, axes = ', "{accum}", "{gas}"', "matrix: {batch: 2, num_cams: 1, accum: 2, gas: 4}\n"
+    with pytest.raises(InputError, match="both say how many batches"):
+        expand(load_text(text(more, axes)), CPU)
 
 
 def test_accumulation_of_a_workload_stays_refused(load_text: LoadText) -> None:

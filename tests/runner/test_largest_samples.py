@@ -1,8 +1,13 @@
 """The scan of a data set for its largest samples."""
 
 import random
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
+import pytest
 import torch
+from transformers import BatchEncoding
 
 from bench.runner.largest_samples import scan
 
@@ -69,3 +74,28 @@ def test_lists_and_pictures_count_their_values():
         size = (4, 5)
 
     assert scan([([1, 2, 3], Picture(), "text")]).largest == 23
+
+
+@dataclass
+class Sentence:
+    tokens: torch.Tensor
+
+
+@pytest.mark.parametrize(
+    "sample",
+    [
+        lambda length: BatchEncoding({"input_ids": torch.zeros(length)}),
+        lambda length: Sentence(torch.zeros(length)),
+        lambda length: torch.nested.nested_tensor([torch.zeros(length), torch.zeros(1)], layout=torch.jagged),
+        lambda length: "a" * length,
+    ],
+    ids=["mapping", "dataclass", "nested", "text"],
+)
+def test_samples_in_any_container_have_a_size(sample: Callable[[int], Any]) -> None:
+    sizes = scan([sample(2), sample(5), sample(3)])
+    assert sizes.indices[0] == 1
+    assert sizes.smallest < sizes.largest
+
+
+def test_names_beside_tensors_have_no_size() -> None:
+    assert scan([{"x": torch.zeros(3), "name": name} for name in ("one", "three")]).indices == ()

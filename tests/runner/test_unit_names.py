@@ -62,6 +62,23 @@ def test_repeated_blocks_are_found(model: nn.Module, units: tuple[str, ...]) -> 
     assert unit_names(model, None) == units
 
 
+def test_a_list_of_simple_layers_is_no_block_beside_real_ones() -> None:
+    model = nn.ModuleDict(
+        {
+            "vision": nn.Sequential(*(nn.Linear(8, 8) for _ in range(3))),
+            "text": nn.ModuleList(nn.TransformerEncoderLayer(8, 2) for _ in range(2)),
+        }
+    )
+    assert unit_names(nn.Sequential(model["vision"]), None) == ("Linear",)
+    assert unit_names(Two(model["vision"], model["text"]), None) == ("TransformerEncoderLayer",)
+
+
+class Two(nn.Module):
+    def __init__(self, vision: nn.Module, text: nn.Module) -> None:
+        super().__init__()
+        self.vision, self.text = vision, text
+
+
 def test_repeated_blocks_are_found_without_a_container() -> None:
     class Twice(nn.Module):
         def __init__(self) -> None:
