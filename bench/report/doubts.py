@@ -107,7 +107,8 @@ def _left_out(cell: CellRows, *, much: bool) -> Found:
     for row in cell.rows:
         if isinstance(row.measured, Sampled):
             invalid = coverage.is_invalid(row.measured) and not cell.cell.train.allow_unused
-            yield from ((row, reason) for reason in coverage.left_out(row.measured) if invalid == much)
+            accept = " If that is meant, set train.allow_unused: true." if invalid else ""
+            yield from ((row, reason + accept) for reason in coverage.left_out(row.measured) if invalid == much)
 
 
 def _second_try(row: Row) -> Iterator[str]:
