@@ -9,7 +9,8 @@ import torch
 from accelerate.utils import convert_to_fp32, recursively_apply
 from torch import Tensor, nn
 
-from bench.errors import WorkloadError
+from bench.errors import InputError, WorkloadError
+from bench.runner import oom
 from bench.workloads import Workload
 
 METRICS = ("loss", "mse", "ce", "l1", "accuracy")
@@ -39,6 +40,7 @@ class Forward:
         if device is not None and isinstance(self._loss, nn.Module):
             self._loss.to(device)
         self._dtype = _dtype(model) if getattr(task, "cast_inputs", True) else None
+        self._refusal: Callable[[Exception], Exception | None] = getattr(task, "refusal", lambda _: None)
         self._signature = inspect.signature(model.forward)
         self._fits = False
         self.dropped: dict[str, str] = {}
@@ -58,11 +60,19 @@ class Forward:
 
         Raises:
             WorkloadError: the batch holds no tensors, forward does not take them, or there is no loss.
+            Exception: of forward; the first time, what the workload says of it.
         """
         arguments, keywords, target = self._split(batch)
-        if not self._fits:
+        first = not self._fits
+        if first:
             self._check_fits(arguments, keywords)
-        output = model(*self._cast(arguments), **self._cast(keywords))
+        try:
+            output = model(*self._cast(arguments), **self._cast(keywords))
+        except Exception as error:
+            known = not first or isinstance(error, InputError) or oom.find(error, limited=True)
+            if not known and (refusal := self._refusal(error)):
+                raise refusal from error
+            raise
         if self._loss is not None:
             output = self._loss(convert_to_fp32(output), target)
         return _scalars(output)

@@ -59,6 +59,9 @@ class Workload(Protocol):
     """Optional: from it the report computes MFU, HFU and the recomputed share. None: not known."""
     tokens_per_sample: Callable[[], int | None]
     """Optional: the length of a sample's sequence, for tokens per second."""
+    refusal: Callable[[Exception], Exception | None]
+    """Optional: what to raise in place of an exception of the first ``forward``, other than out of memory; None: the
+    exception itself."""
 
     draw: Callable[[str, int, int, "torch.Tensor"], None]
     """Optional: write the initial values of a parameter, given its name and the seed. They are those of the flattened

@@ -36,6 +36,7 @@ from transformers.models.auto import configuration_auto, modeling_auto
 
 from bench import workloads
 from bench.errors import InputError
+from bench.runner.forward import Forward
 from bench.workloads.huggingface import samples as _  # noqa: F401  # so that no child imports it
 from bench.workloads.huggingface.description import computes_loss
 from bench.workloads.huggingface.model import bare
@@ -79,7 +80,17 @@ OWN: dict[str, dict[str, Any]] = {
         },
         "vq_config": {"num_embeddings": 16},
     },
-    "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8},
+    "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8, "moe_intermediate_size": 64},
+    "deepseek_ocr2": {
+        "text_config": {
+            **{"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4},
+            **{"moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1},
+            **{"topk_group": 1, "head_dim": 16},
+        }
+    },
+    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
+    "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
+    "depth_pro": {"patch_size": 64},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1},
     **{key: {"num_queries": 10} for key in ("grounding-dino", "mm-grounding-dino")},
     "llama4": {"vision_config": {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}},
@@ -228,9 +239,7 @@ def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
     collate = getattr(task, "collate", None) or torch.utils.data.default_collate
     batch = collate([samples[0], samples[1]])
     before = torch.get_rng_state()
-    loss = model(**batch).loss
-    if loss is None:
-        raise InputError(f"{type(model).__name__} returned no loss", field="workload.task")
+    loss = Forward(task, model)(model, batch)["loss"]
     random = not torch.equal(before, torch.get_rng_state())
     loss.backward()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

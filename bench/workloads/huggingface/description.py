@@ -63,8 +63,9 @@ _NOT_FIELDS = frozenset(
 """Fields that bench sets, or that have nothing to do with training."""
 LABELS = 2
 """Classes of a classifier that says nothing of them, as in transformers."""
-_FOR_TRAINING = {"ctc_loss_reduction": "mean", "num_denoising": 0}
-"""Defaults for which each sample has the same weight in the loss, and detectors learn nothing from random boxes."""
+_FOR_TRAINING = {"ctc_loss_reduction": "mean", "num_denoising": 0, "pos_embed_rescale": None}
+"""Defaults for which each sample has the same weight in the loss, detectors learn nothing from random boxes, and
+positions are not scaled at random."""
 _RANDOM = (
     "dropout",
     "pdrop",
@@ -80,6 +81,8 @@ _RANDOM = (
 
 _MULTI = re.DOTALL | re.MULTILINE
 _REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*(raining (of \w+ )?is not|not support training|is not trainable)')
+_COMPUTES = re.compile(r"\bloss\w*(, \w+)* \+?= (?!None)|\bloss=(?!loss\b|None)|super\(\)\.forward\(")
+"""What has a loss: an assignment, under any name that has it in front, or the base class."""
 
 
 class ConfigField(BaseModel, frozen=True):
@@ -168,7 +171,7 @@ def read(source: str) -> Description:
             field="workload.name",
             allowed=[f"hf:{name}" for name in others if name != model_type] or None,
         )
-    classes = {task: names for task, names in classes.items() if task == "Model" or computes_loss(package, names[0])}
+    classes = {task: names for task, names in classes.items() if _trains(task, package, names[0])}
     if not classes:
         raise InputError(f"no class of {model_type!r} in transformers computes a loss", field="workload.name")
     architectures = written.get("architectures") or []
@@ -190,16 +193,37 @@ def is_target(parameter: str) -> bool:
 
 
 def computes_loss(package: str, name: str) -> bool:
-    """Whether the forward of a class computes a loss. Some take labels only to say that they cannot.
+    """Whether the forward of a class computes a loss. Some take labels only to say that they cannot, or for nothing.
 
     Read from the source: importing it would take seconds. A class that inherits its forward is taken to compute one.
     """
-    body = re.search(rf"^class {name}\(.*?(?=^class |\Z)", _modeling(package), _MULTI)
-    forward = re.search(r"def forward\((.*?)\)(?: ->|:\n)", body[0], _MULTI) if body else None
-    if body is None or forward is None:
-        return True
-    taken = any(map(is_target, re.findall(r"(\w+)\s*:", forward[1]))) or "loss=loss," in body[0]
-    return taken and not _REFUSES_LABELS.search(body[0])
+    body = _body(package, name)
+    forward = re.search(r"def forward\((.*?)\)(?: ->|:\n)", body, _MULTI)
+    if forward is None:
+        return _runs(package, name)
+    taken = any(map(is_target, re.findall(r"(\w+)\s*:", forward[1]))) or "loss=loss," in body
+    return taken and bool(_COMPUTES.search(body)) and not _REFUSES_LABELS.search(body)
+
+
+def _trains(task: str, package: str, name: str) -> bool:
+    """Whether a class has a loss, or a last hidden state that bench makes a loss of."""
+    if task == "Model":
+        return _runs(package, name) and not _REFUSES_LABELS.search(_body(package, name))
+    return computes_loss(package, name)
+
+
+def _runs(package: str, name: str) -> bool:
+    """Whether a class has a forward, of its own or of a base that is no mere beginning of a model."""
+    body = _body(package, name)
+    bases = re.findall(r"\w+", body[: body.find(":")])[2:]
+    above = [base for base in bases if not base.endswith(("PreTrainedModel", "Mixin"))]
+    return not body or "def forward(" in body or any(_runs(package, base) for base in above)
+
+
+def _body(package: str, name: str) -> str:
+    """The source of a class without docstrings; empty if it stands in another package."""
+    found = re.search(rf"^class {name}\(.*?(?=^class |\Z)", _modeling(package), _MULTI)
+    return re.sub(r'r?""".*?"""', "", found[0], flags=re.DOTALL) if found else ""
 
 
 @functools.cache

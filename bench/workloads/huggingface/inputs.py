@@ -8,6 +8,7 @@ Shapes of one sample: T tokens, C channels, H and W of a picture, P patches, F f
 """
 
 import inspect
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -43,6 +44,10 @@ GRIDS = {"image_grid_thw", "image_position_ids", "target_sizes"}
 """Parameters of a forward that reads a picture as patches of any number, and says where they lie."""
 SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
 """Types whose samples have a list of pictures."""
+CODECS = ("dac", "encodec", "higgs_audio_v2_tokenizer", "mimi", "pocket_tts_audio_tokenizer", "xcodec")
+"""Types that read sound channel by channel."""
+PROTEIN = 128
+"""Residues of a protein."""
 
 Sample = dict[str, Any]
 
@@ -74,7 +79,8 @@ class Inputs:
         self._special = torch.tensor(sorted(special), dtype=torch.long)
         self._plain = next(token for token in range(len(special) + 1) if token not in special)
         self._placeholders: dict[int, int] = {}
-        if "input_ids" in names and len(names) > 1 and "return_loss" not in self.taken:
+        pairs = "return_loss" in self.taken or hasattr(self.kind, "get_text_features")
+        if "input_ids" in names and len(names) > 1 and not pairs:
             self._placeholders = self._count_placeholders(description)
 
     def draw(self, random: Generator) -> Sample:
@@ -92,6 +98,10 @@ class Inputs:
             return {1: self.config.latent_query_num}
         if self.config.model_type == "qwen2_audio":  # its tower is not apart
             return {self.config.audio_token_index: self.config.audio_config.max_source_positions // 2}
+        if self.config.model_type == "csm":
+            codec = self.config.codec_config
+            frames = math.ceil(self.options.audio_samples * codec.frame_rate / codec.sampling_rate)
+            return {self.config.audio_token_id: frames}
         tokens = {modality: self.find(*fields) for modality, fields in PLACEHOLDERS.items()}
         with _unsharded(), torch.device("meta"):
             model = bare(description, self.options)
@@ -113,6 +123,8 @@ class Inputs:
         names = {"pixel_values_videos"} if "pixel_values" in self.taken else set()
         if getattr(self.config, "audio_config", self) is None:
             names |= {"input_features"}
+        if getattr(self.config, "vision_config", self) is None:
+            names |= {"pixel_values", "pixel_values_videos"}
         if self.config.model_type not in SEVERAL_PICTURES:
             names |= {"image_attention_mask"}
         return names
@@ -184,6 +196,8 @@ class Inputs:
 
     def size(self, vision: Any = None) -> tuple[int, int]:
         size: Any = self.options.picture_size
+        if ratios := self.find("scaled_images_ratios"):  # the smallest copy of the picture is one patch
+            size = size or round(self.config.patch_size / min(ratios))
         size = size or self.find("image_size", "img_size", among=vision or self.vision, default=PICTURE)
         if isinstance(size, dict):
             size = (size["height"], size["width"])
@@ -305,9 +319,28 @@ class Inputs:
     def input_values(self, random: Generator) -> Tensor:
         if self.config.model_type == "audio-spectrogram-transformer":
             return torch.randn(self.config.max_length, self.config.num_mel_bins, generator=random)
+        if self.config.model_type in CODECS:
+            channels = self.find("audio_channels", default=1)
+            return torch.randn(channels, self.options.audio_samples, generator=random)
+        if "input_values_cutoffs" in self.taken:
+            length = torch.tensor([self.options.audio_samples])
+            return {"input_values": self.wave(random)[None], "input_values_cutoffs": length}
         return self.wave(random)
 
+    def decoder_codes(self, random: Generator) -> Any:
+        """What a decoder of sound has written so far: a token for each of its codebooks at each time."""
+        decoder: Any = getattr(self.config, "decoder_config", None)
+        shape = (self.options.seq_len, getattr(decoder, "num_channels", 0))
+        return torch.randint(decoder.vocab_size, shape, generator=random) if all(shape) else {}
+
     # Series.
+
+    def episode(self, random: Generator) -> Sample:
+        """What an agent has seen, done and got."""
+        config, length = self.config, self.options.seq_len
+        widths = {"states": config.state_dim, "actions": config.act_dim, "rewards": 1, "returns_to_go": 1}
+        sample = {name: torch.randn(length, width, generator=random) for name, width in widths.items()}
+        return sample | {"timesteps": torch.arange(length) % config.max_ep_len}
 
     def series(self, random: Generator) -> Sample:
         """The past and the future of a series, with the features that belong to each of their times."""
@@ -366,6 +399,7 @@ LAYOUTS: tuple[tuple[Callable[[Inputs], bool], Callable[[Inputs, Generator], Any
 INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "input_ids": Inputs.input_ids,
     "mm_token_type_ids": Inputs.placeholder_mask,
+    "moe_mm_token_type_ids": Inputs.placeholder_mask,
     "image_embeds_position_mask": Inputs.placeholder_mask,
     "bbox": Inputs.boxes,
     "qformer_input_ids": lambda inputs, random: torch.randint(
@@ -383,10 +417,16 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "visual_embeds": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_embedding_dim, generator=random),
     "input_features": Inputs.spectrum,
     "input_values": Inputs.input_values,
+    "decoder_input_ids": Inputs.decoder_codes,
+    "protein_input_ids": lambda inputs, random: torch.randint(
+        inputs.config.protein_encoder_config.vocab_size, (PROTEIN,), generator=random
+    ),
+    "protein_attention_mask": lambda *_: torch.ones(PROTEIN, dtype=torch.long),
+    "states": Inputs.episode,
     "past_values": Inputs.series,
 }
 """What forward's parameters are, by name; a dict has some that belong together."""
-TEXTS = ("input_ids", "mm_token_type_ids", "image_embeds_position_mask", "bbox")
+TEXTS = ("input_ids", "mm_token_type_ids", "moe_mm_token_type_ids", "image_embeds_position_mask", "bbox")
 """Those that depend on how many tokens stand for pictures and sounds."""
 
 

@@ -1,6 +1,7 @@
 """A model of transformers as bench trains it: random weights, no cache, its own checkpointing, nothing random."""
 
 import inspect
+import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -78,8 +79,28 @@ def saying(what: str) -> Iterator[None]:
     except InputError:
         raise
     except Exception as error:
-        why = (str(error).strip() or "no message").splitlines()[-1]
-        raise InputError(f"{what}: {type(error).__name__}: {why}", field="workload") from error
+        raise InputError(f"{what}: {_words(error)}", field="workload") from error
+
+
+def _words(error: Exception) -> str:
+    why = (str(error).strip() or "no message").splitlines()[-1]
+    return f"{type(error).__name__}: {why}"
+
+
+def refusal(description: Description, options: Options, error: Exception) -> InputError | None:
+    """A sentence for an exception of a model's first forward; None if it comes from communication or a kernel."""
+    frames = [frame.filename for frame in traceback.extract_tb(error.__traceback__)]
+    kinds = (AttributeError, TypeError, LookupError, ValueError, AssertionError, NotImplementedError)
+    of_model = any("/transformers/" in file for file in frames) and "/torch/distributed/" not in frames[-1]
+    if not of_model or not (isinstance(error, kinds) or type(error) is RuntimeError):
+        return None
+    name = model_class(options.task, config_of(description, options)).__name__
+    others = [task for task in description.tasks if task != options.task]
+    return InputError(
+        f"{name} of {description.model_type} fails on bench's samples for {options.task}: {_words(error)}",
+        field="workload.config",
+        fix="set fields of the config that fit together" + (f", or another task: {', '.join(others)}" if others else ""),
+    )
 
 
 def model_class(task: str, config: Any) -> Any:

@@ -50,6 +50,8 @@ Labels = Callable[[Inputs, Sample, Generator], Sample]
 
 def _text(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
     """The text itself; of an encoder-decoder, one that its decoder writes."""
+    if "decoder_input_ids" in sample:
+        return {"labels": sample["decoder_input_ids"].T.contiguous()}
     if inputs.config.is_encoder_decoder or "input_ids" not in sample:
         return _written(inputs, sample, random)
     ids_T = sample["input_ids"]
@@ -85,10 +87,25 @@ def _classes(inputs: Inputs, _: Sample, random: Generator) -> Sample:
 def _codes(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
     """What a codec makes of sound: a token for each of its codebooks at each time."""
     codebooks = inputs.find("num_codebooks")
+    if "input_values_cutoffs" in sample:  # of its sound, it makes the codes itself
+        ids_T = sample["input_ids"]
+        return {"labels": ids_T.masked_fill(~inputs.is_placeholder(ids_T), IGNORED)}
     if codebooks is None:
         return _text(inputs, sample, random)
     vocabulary = inputs.find("vocab_size", among=getattr(inputs.config, "decoder", inputs.config))
     return {"labels": torch.randint(vocabulary, (inputs.options.seq_len, codebooks), generator=random)}
+
+
+def _speech(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    """A spectrum of two frames for each token, and the pitch and energy of each token."""
+    if "duration_labels" not in inputs.taken:
+        return _text(inputs, sample, random)
+    length = len(sample["input_ids"])
+    pitch, energy = torch.randn(2, length, 1, generator=random)
+    spectrum = torch.randn(2 * length, inputs.config.num_mel_bins, generator=random)
+    durations = torch.full((length,), 2)
+    labels = {"spectrogram": spectrum, "duration": durations, "pitch": pitch, "energy": energy}
+    return {f"{name}_labels": value for name, value in labels.items()}
 
 
 def _answer(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
@@ -166,7 +183,7 @@ LABELS: dict[str, Labels] = {
     "TimeSeriesClassification": lambda *these: {"target_values": _class(*these)["labels"]},
     "Model": _nothing,
     "TextToWaveform": _codes,
-    "TextToSpectrogram": _text,
+    "TextToSpectrogram": _speech,
     "ImageToImage": _nothing,
     "ImageMatting": _nothing,
 }

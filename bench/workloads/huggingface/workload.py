@@ -110,6 +110,12 @@ class HuggingFace:
 
         return collate(samples)
 
+    def refusal(self, error: Exception) -> Exception | None:
+        """A sentence for what the model's own code says of samples or of a config that does not fit together."""
+        from bench.workloads.huggingface.model import refusal
+
+        return refusal(self._described, self._options, error)
+
     def dataset(self, seed: int) -> "Dataset[dict[str, Tensor]]":
         """Samples that depend only on ``seed`` and their index."""
         from bench.workloads.huggingface.samples import Samples
