@@ -55,6 +55,7 @@ LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
 """How Chameleon writes the codes of a picture."""
 RESNET = {"model_type": "resnet", "hidden_sizes": [32, 32, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]}
 START = {"pad_token_id": 0, "decoder_start_token_id": 1}
+COMPASS = {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
 OWN: dict[str, dict[str, Any]] = {
     **{
         key: {"backbone_config": {**RESNET, "out_features": ["stage4"]}}
@@ -67,7 +68,7 @@ OWN: dict[str, dict[str, Any]] = {
     "aria": {"projector_patch_to_query_dict": {"16": 4}},
     "emu3": {
         "vocabulary_map": {"<image>": 5, **{f"<|visual token {code:06d}|>": 100 + code for code in range(16)}},
-        "vq_config": {"codebook_size": 16},
+        "vq_config": {"codebook_size": 16, "base_channels": 32, "hidden_size": 128},
     },
     **{key: {"attention_type": "original_full"} for key in ("big_bird", "bigbird_pegasus")},
     "instructblip": {"image_token_index": 5},
@@ -83,14 +84,38 @@ OWN: dict[str, dict[str, Any]] = {
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8, "moe_intermediate_size": 64},
     "deepseek_ocr2": {
         "text_config": {
-            **{"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4},
-            **{"moe_intermediate_size": 64, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_group": 1},
-            **{"topk_group": 1, "head_dim": 16},
+            "hidden_size": 64,
+            "intermediate_size": 64,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "moe_intermediate_size": 64,
+            "n_routed_experts": 8,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "head_dim": 16,
         }
     },
-    "dbrx": {"attn_config": {"rope_theta": 10000.0}},
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "clvp": {"speech_config": {"vocab_size": VOCABULARY}},
+    "csm": {
+        "codec_config": {
+            "model_type": "mimi",
+            "hidden_size": 64,
+            "upsample_groups": 64,
+            "num_filters": 4,
+            "codebook_dim": 16,
+            "vector_quantization_hidden_dimension": 16,
+            "intermediate_size": 64,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "head_dim": 16,
+            "codebook_size": 64,
+            "num_hidden_layers": 2,
+        }
+    },
+    "diffusion_gemma": {"text_config": {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
-    "depth_pro": {"patch_size": 64},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1},
     **{key: {"num_queries": 10} for key in ("grounding-dino", "mm-grounding-dino")},
     "llama4": {"vision_config": {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}},
@@ -111,8 +136,9 @@ OWN: dict[str, dict[str, Any]] = {
     "moonshine": START,
     "falcon": {"num_attention_heads": 8, "hidden_size": 256},
     "codegen": {"n_head": 4, "n_embd": 64, "rotary_dim": 8},
-    "cohere_compass_text": {"num_hidden_layers": 4},
-    "cohere_compass": {"text_config": {"num_hidden_layers": 4}},
+    "cohere_compass_text": COMPASS,
+    "cohere_compass": {"text_config": COMPASS},
+    "aya_vision": {"vision_config": {"model_type": "siglip_vision_model", "num_attention_heads": 8}},
     "mllama": {"text_config": {"model_type": "mllama_text_model", "cross_attention_layers": [1]}},
     "encoder-decoder": {
         "encoder": {"model_type": "bert"},
@@ -364,7 +390,7 @@ def picture(patch: Any) -> int:
 def shrunk(name: str, value: int, factor: int, patch: Any, ids: dict[int, int]) -> int:  # noqa: PLR0911  # a list of rules
     if re.search(r"(token_id|token_index|token|_id)$", name) and value >= VOCABULARY - 64:
         return ids.setdefault(value, VOCABULARY - 64 + len(ids))
-    if "vocab_size" in name:
+    if "vocab_size" in name or name.endswith("_vocab"):
         return min(value, VOCABULARY)
     if name == "image_size":
         return picture(patch)

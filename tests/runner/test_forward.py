@@ -52,6 +52,13 @@ class OfOptional(Model):
         return self.take(x, more)
 
 
+class Raises(Model):
+    def forward(self, x: Any) -> Any:
+        if isinstance(self.output, Exception):
+            raise self.output
+        return x.sum()
+
+
 class OfBatchAndMore(Model):
     def forward(self, batch: Any, **more: Any) -> Any:
         return self.take(batch, more)
@@ -295,3 +302,25 @@ def test_the_tensors_of_a_loss_are_moved() -> None:
     Forward(SimpleNamespace(loss=loss), OfBatch(), torch.device("meta"))  # type: ignore[arg-type]
     assert loss.weight is not None
     assert loss.weight.is_meta
+
+
+REFUSED, RAW, FULL = InputError("in words"), IndexError("raw"), MemoryError("full")
+
+
+@pytest.mark.parametrize(
+    ("raised", "refusal", "expected"),
+    [(RAW, REFUSED, REFUSED), (RAW, None, RAW), (FULL, REFUSED, FULL), (REFUSED, RAW, REFUSED)],
+)
+def test_a_workload_says_what_to_raise_for_an_exception_of_the_first_forward(
+    raised: Exception, refusal: Exception | None, expected: Exception
+) -> None:
+    """Out of memory stays what it is, and so does a later exception."""
+    model, task = Raises(raised), SimpleNamespace(refusal=lambda _: refusal)
+    forward = Forward(task, model)  # type: ignore[arg-type]
+    for known in (expected, raised):
+        with pytest.raises(type(known)) as error:
+            forward(model, {"x": X})
+        assert error.value is known
+    with pytest.raises(type(raised)) as error:
+        Forward(SimpleNamespace(), model)(model, {"x": X})  # type: ignore[arg-type]
+    assert error.value is raised

@@ -5,11 +5,12 @@ from typing import Any
 
 import pytest
 import torch
-from families import ENCODER, KINDS, PAIR, PICTURE, PICTURE_SIZES
+from families import DECODER, ENCODER, KINDS, PAIR, PICTURE, PICTURE_SIZES
 from pydantic import ValidationError
 
 from bench import workloads
 from bench.errors import InputError
+from bench.runner.forward import Forward
 from bench.workloads.huggingface.description import Description, read
 from bench.workloads.huggingface.model import bare, config_of
 
@@ -24,8 +25,75 @@ BLIP = {
     "vision_config": PICTURE,
     "qformer_config": {**ENCODER, "vocab_size": 96, "encoder_hidden_size": 32},
 }
-WITHOUT_GRADIENT = {"llava": 0.2, "llava_next": 0.2, "clip_vision_model": 0.01, "layoutlm": 0.01}
-"""The share of parameters, at most, that models of these types have and do not use: a tower's last layer, poolers."""
+CODEC = {
+    "model_type": "mimi",
+    **DECODER,
+    "upsample_groups": 32,
+    "num_filters": 2,
+    "codebook_size": 16,
+    "codebook_dim": 8,
+    "vector_quantization_hidden_dimension": 8,
+    "num_quantizers": 4,
+}
+DEPTH = {**DECODER, "num_codebooks": 4, "backbone_hidden_size": 32, "vocab_size": 20}
+SPEAKER = {
+    "hidden_size": 32,
+    "vocab_size": 20,
+    "num_mel_bins": 8,
+    "encoder_layers": 1,
+    "decoder_layers": 1,
+    "encoder_linear_units": 32,
+    "decoder_linear_units": 32,
+    "speech_decoder_postnet_units": 16,
+    "duration_predictor_channels": 16,
+    "energy_predictor_channels": 16,
+    "pitch_predictor_channels": 16,
+}
+RARE: dict[str, dict[str, Any]] = {
+    "dia": {
+        "encoder_config": {**DECODER, "vocab_size": 64},
+        "decoder_config": {
+            **DECODER,
+            "vocab_size": 64,
+            "num_channels": 3,
+            "cross_num_attention_heads": 2,
+            "cross_head_dim": 16,
+            "cross_num_key_value_heads": 2,
+            "cross_hidden_size": 32,
+        },
+        "eos_token_id": 60,
+        "pad_token_id": 61,
+        "bos_token_id": 62,
+        "delay_pattern": [0, 1, 2],
+    },
+    "csm": {
+        **DECODER,
+        "vocab_size": 20,
+        "text_vocab_size": 96,
+        "num_codebooks": 4,
+        "audio_token_id": 90,
+        "audio_eos_token_id": 91,
+        "depth_decoder_config": DEPTH,
+        "codec_config": CODEC,
+    },
+    "dac": {"encoder_hidden_size": 4, "decoder_hidden_size": 32, "downsampling_ratios": [2, 4], "codebook_dim": 4},
+    "fastspeech2_conformer": SPEAKER,
+    "decision_transformer": {"state_dim": 5, "act_dim": 2, "hidden_size": 32, "n_layer": 1, "n_head": 2},
+    "aimv2": {**PAIR, "text_config": {**ENCODER, "vocab_size": 96, "eos_token_id": 2}},
+    "dinov3_vit": PICTURE,
+}
+"""Small fields of types with samples that few have: codes of sound, spoken text, what an agent did."""
+WITHOUT_GRADIENT = {
+    "llava": 0.2,
+    "llava_next": 0.2,
+    "clip_vision_model": 0.01,
+    "layoutlm": 0.01,
+    "csm": 0.6,
+    "decision_transformer": 0.01,
+    "dinov3_vit": 0.01,
+}
+"""The share of parameters, at most, that models of these types have and do not use: a tower's last layer, poolers, a
+codec that only encodes."""
 
 
 def create(model_type: str, **fields: Any) -> Any:
@@ -39,9 +107,9 @@ def model_of(task: Any) -> Any:
     return bare(task._described, task._options)
 
 
-@pytest.mark.parametrize("model_type", KINDS)
+@pytest.mark.parametrize("model_type", [*KINDS, *RARE])
 def test_a_first_step_reaches_the_parameters(model_type: str) -> None:
-    task = create(model_type, **KINDS[model_type])
+    task = create(model_type, **{**KINDS, **RARE}[model_type])
     model, samples = model_of(task), task.dataset(seed=1)
     batch = task.collate([samples[0], samples[1]])
     state = torch.get_rng_state()
@@ -98,6 +166,8 @@ def test_the_defaults_of_a_type_are_taken(model_type: str) -> None:
         ("sam_mask_decoder", {}, "it is a part of others"),
         ("sam_mask_decoder", {}, "hf:sam"),
         ("depth_anything", {}, "no class of 'depth_anything' in transformers computes a loss"),
+        ("bark", {}, "no class of 'bark' in transformers computes a loss"),
+        ("efficientloftr", {}, "no class of 'efficientloftr' in transformers computes a loss"),
         ("qwen2_5_vl_vision", {}, "bench has no samples for hidden_states, grid_thw"),
         ("blip-2", BLIP, "does not say which token stands for a part of the image"),
         ("llama", {"num_attention_heads": 3}, "LlamaConfig refuses these values"),
@@ -107,6 +177,15 @@ def test_what_cannot_be_trained_is_refused_in_a_sentence(model_type: str, fields
     with pytest.raises(InputError) as error:
         create(model_type, **fields).dataset(seed=1)
     assert message in str(error.value)
+
+
+def test_what_forward_itself_raises_is_a_sentence() -> None:
+    task = create("bert", **ENCODER, vocab_size=96, type_vocab_size=0)
+    model, samples = model_of(task), task.dataset(seed=1)
+    with pytest.raises(InputError) as error:
+        Forward(task, model)(model, task.collate([samples[0]]))
+    assert "BertForMaskedLM of bert fails on bench's samples for MaskedLM: RuntimeError: " in str(error.value)
+    assert "or another task: CausalLM, TokenClassification" in str(error.value)
 
 
 def test_checkpointing_is_refused_where_transformers_has_none() -> None:

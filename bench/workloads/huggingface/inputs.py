@@ -169,6 +169,11 @@ class Inputs:
     def input_ids(self, random: Generator) -> Tensor:
         """Text, with the tokens that stand for pictures and sounds after its first one."""
         ids_T = self.ids(random)
+        if self.config.model_type == "kyutai_speech_to_text":  # reads what is said beside what it wrote
+            codes = torch.randint(
+                self.config.codebook_vocab_size, (len(ids_T), self.config.num_codebooks), generator=random
+            )
+            return torch.cat([ids_T[:, None], codes], dim=1)
         middle = [torch.full((count,), token) for token, count in self._placeholders.items()]
         return torch.cat([ids_T[:1], *middle, ids_T[1:]])
 
@@ -295,11 +300,16 @@ class Inputs:
 
     def mels(self) -> int:
         names = ("num_mel_bins", "feature_size", "n_mels", "input_feat_per_channel", "feature_projection_input_dim")
-        return int(self.find(*names, "input_feat_size", "input_dim", "num_mel_bin", among=self.audio, default=80))
+        bins = self.find(
+            *names, "input_feat_size", "input_dim", "num_mel_bin", "num_chroma", among=self.audio, default=80
+        )
+        return int(bins) * int(self.find("num_stacked_frames", among=self.audio, default=1))
 
     def spectrum(self, random: Generator) -> Any:
         """(M, F) as Whisper reads it, or (F, M) as others do."""
         positions = self.find("max_source_positions", among=self.audio)
+        if positions is None and (window := self.find("n_window", among=self.audio)):
+            positions = window * max(1, self.options.audio_samples // HOP // (2 * window))
         if self.config.model_type == "clap":
             spectrum = torch.randn(1, 1024, self.mels(), generator=random)
             return {"input_features": spectrum, "is_longer": torch.ones(1, dtype=torch.bool)}

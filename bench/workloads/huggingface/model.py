@@ -21,6 +21,7 @@ from bench.workloads.huggingface.description import (
 from bench.workloads.huggingface.workload import Options
 
 DRAWS = (
+    "dac",
     "phimoe",
     "vilt",
     "groupvit",
@@ -32,8 +33,8 @@ DRAWS = (
     "oneformer",
     "videomt",
 )
-"""Types whose forward draws by design: phimoe and groupvit a route, vilt patches, informer queries, others points of a
-mask."""
+"""Types whose forward draws by design: phimoe and groupvit a route, vilt patches, informer queries, dac the quantizers
+to use, others points of a mask."""
 
 
 def config_of(description: Description, options: Options) -> Any:
@@ -99,7 +100,8 @@ def refusal(description: Description, options: Options, error: Exception) -> Inp
     return InputError(
         f"{name} of {description.model_type} fails on bench's samples for {options.task}: {_words(error)}",
         field="workload.config",
-        fix="set fields of the config that fit together" + (f", or another task: {', '.join(others)}" if others else ""),
+        fix="set fields of the config that fit together"
+        + (f", or another task: {', '.join(others)}" if others else ""),
     )
 
 
@@ -164,7 +166,7 @@ def _draw_alike(model: Any) -> None:
 
 
 def _give_loss(model: Any, task: str) -> None:
-    """Let a model without labels return a loss: that of its pairs, or the mean square of its last hidden state."""
+    """Let a model without labels return a loss: that of its pairs, or a mean square of what it returns."""
     parameters = inspect.signature(model.forward).parameters
     if "return_loss" in parameters:
         model.register_forward_pre_hook(
@@ -175,12 +177,20 @@ def _give_loss(model: Any, task: str) -> None:
 
 
 def _mean_square(_: Any, __: Any, output: Any) -> Any:
+    """Of the last hidden state; of all numbers where there is none."""
     from transformers.modeling_outputs import SequenceClassifierOutput
 
-    if getattr(output, "loss", None) is not None:
+    own = getattr(output, "loss", None)
+    if own is not None and own.numel() == 1:
         return output
-    hidden = output.last_hidden_state if hasattr(output, "last_hidden_state") else output[0]
-    return SequenceClassifierOutput(loss=hidden.float().square().mean())
+    hidden = getattr(output, "last_hidden_state", None)
+    returned = [output] if isinstance(output, Tensor) else output.values() if isinstance(output, dict) else output
+    parts = returned if hidden is None else [hidden]
+    numbers = [part for part in parts if isinstance(part, Tensor) and part.is_floating_point()]
+    loss: Any = sum(part.float().square().mean() for part in numbers)
+    if torch.is_grad_enabled() and not getattr(loss, "requires_grad", False):
+        raise InputError("nothing that the model returns has a gradient: it cannot be trained", field="workload.name")
+    return SequenceClassifierOutput(loss=loss)
 
 
 def trained(description: Description, options: Options) -> nn.Module:

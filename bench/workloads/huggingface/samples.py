@@ -55,7 +55,17 @@ def _text(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
     if inputs.config.is_encoder_decoder or "input_ids" not in sample:
         return _written(inputs, sample, random)
     ids_T = sample["input_ids"]
+    ids_T = ids_T if ids_T.ndim == 1 else ids_T[:, 0]
     return {"labels": ids_T.masked_fill(inputs.is_placeholder(ids_T), IGNORED)}
+
+
+def _transduced(inputs: Inputs, _: Sample, random: Generator) -> Sample:
+    """A text, and for the decoder the same behind a blank."""
+    ids_T = inputs.ids(random)
+    if "decoder_input_ids" not in inputs.taken:
+        return {"labels": ids_T}
+    blank = torch.tensor([inputs.find("blank_token_id", "pad_token_id", default=0)])
+    return {"labels": ids_T, "decoder_input_ids": torch.cat([blank, ids_T])}
 
 
 def _written(inputs: Inputs, _: Sample, random: Generator) -> Sample:
@@ -162,8 +172,8 @@ LABELS: dict[str, Labels] = {
     "Seq2SeqLM": _text,
     "SpeechSeq2Seq": _text,
     "CTC": _written,
-    "RNNT": _written,
-    "TDT": _written,
+    "RNNT": _transduced,
+    "TDT": _transduced,
     "AudioClassification": _class,
     "ImageClassification": _class,
     "VideoClassification": _class,
