@@ -67,7 +67,11 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "aria": {"projector_patch_to_query_dict": {"16": 4}},
     "emu3": {
-        "vocabulary_map": {"<image>": 5, **{f"<|visual token {code:06d}|>": 100 + code for code in range(16)}},
+        "vocabulary_map": {
+            "<image>": 5,
+            "<|extra_200|>": 6,
+            **{f"<|visual token {code:06d}|>": 100 + code for code in range(16)},
+        },
         "vq_config": {"codebook_size": 16, "base_channels": 32, "hidden_size": 128},
     },
     **{key: {"attention_type": "original_full"} for key in ("big_bird", "bigbird_pegasus")},
@@ -113,6 +117,11 @@ OWN: dict[str, dict[str, Any]] = {
             "codebook_size": 64,
             "num_hidden_layers": 2,
         }
+    },
+    "granite_speech": {"projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 256}},
+    "qwen3_asr": {
+        "audio_config": {"output_dim": 64},
+        "text_config": {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4},
     },
     "diffusion_gemma": {"text_config": {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
@@ -230,7 +239,7 @@ def census(model_type: str) -> dict[str, Any]:
             tried.append({"outcome": "error", "why": "shrinking: " + _words(error)} if not fields else {"outcome": "-"})
         try:
             tried.append(step(model_type, fields))
-        except InputError as error:
+        except (InputError, ImportError) as error:  # the latter names the package that is missing
             tried.append({"outcome": "refused", "why": str(error)})
         except Exception as error:
             tried.append({"outcome": "error", "why": _words(error)})
@@ -265,7 +274,7 @@ def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
     collate = getattr(task, "collate", None) or torch.utils.data.default_collate
     batch = collate([samples[0], samples[1]])
     before = torch.get_rng_state()
-    loss = Forward(task, model)(model, batch)["loss"]
+    loss: Any = Forward(task, model)(model, batch)["loss"]
     random = not torch.equal(before, torch.get_rng_state())
     loss.backward()
     trained = {name: p for name, p in model.named_parameters() if p.requires_grad}

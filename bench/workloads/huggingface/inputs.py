@@ -326,7 +326,7 @@ class Inputs:
         masks = [name for name in masks if name in self.taken]
         return {"input_features": spectrum, **{name: torch.ones(frames, dtype=torch.long) for name in masks}}
 
-    def input_values(self, random: Generator) -> Tensor:
+    def input_values(self, random: Generator) -> Any:
         if self.config.model_type == "audio-spectrogram-transformer":
             return torch.randn(self.config.max_length, self.config.num_mel_bins, generator=random)
         if self.config.model_type in CODECS:
