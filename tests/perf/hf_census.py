@@ -118,6 +118,7 @@ OWN: dict[str, dict[str, Any]] = {
             "num_hidden_layers": 2,
         }
     },
+    "seggpt": {"merge_index": 0},
     "granite_speech": {"projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 256}},
     "qwen3_asr": {
         "audio_config": {"output_dim": 64},

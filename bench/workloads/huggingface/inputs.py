@@ -323,6 +323,8 @@ class Inputs:
             spectrum = torch.randn(frames, self.mels(), generator=random)
         masks = ["input_features_mask", "feature_attention_mask"]
         masks += ["attention_mask"] if positions is None and "input_ids" not in self.taken else []
+        if self.config.model_type.startswith("granite_speech"):  # its mask is of tokens, and leaves none out
+            masks = []
         masks = [name for name in masks if name in self.taken]
         return {"input_features": spectrum, **{name: torch.ones(frames, dtype=torch.long) for name in masks}}
 
