@@ -13,7 +13,8 @@ class Adapted(nn.Module):
         self.down, self.up = nn.Linear(inputs, rank, bias=False), nn.Linear(rank, outputs, bias=False)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        return self.base(x_BTD) + self.up(self.down(x_BTD))
+        y_BTD: Tensor = self.base(x_BTD) + self.up(self.down(x_BTD))
+        return y_BTD
 
 
 class Block(nn.Module):
@@ -28,10 +29,11 @@ class Block(nn.Module):
         self.widen, self.narrow = layer(width, 4 * width), layer(4 * width, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
-        qkv = self.qkv(self.before(x_BTD)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        attended = nn.functional.scaled_dot_product_attention(*qkv, is_causal=True)
+        q, k, v = self.qkv(self.before(x_BTD)).unflatten(-1, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        attended = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
         x_BTD = x_BTD + self.out(attended.transpose(1, 2).flatten(-2))
-        return x_BTD + self.narrow(nn.functional.gelu(self.widen(self.between(x_BTD))))
+        y_BTD: Tensor = x_BTD + self.narrow(nn.functional.gelu(self.widen(self.between(x_BTD))))
+        return y_BTD
 
 
 class Model(nn.Module):
@@ -49,7 +51,9 @@ class Model(nn.Module):
         return {"loss": nn.functional.cross_entropy(logits, tokens_BT[:, 1:].flatten())}
 
 
-def transformer(width: int = 256, layers: int = 4, vocabulary: int = 4096, seq_len: int = 128, rank: int = 8):
+def transformer(
+    width: int = 256, layers: int = 4, vocabulary: int = 4096, seq_len: int = 128, rank: int = 8
+) -> tuple[Model, Tensor]:
     """``rank`` 0: without adapters, all trained."""
     samples = torch.randint(vocabulary, (256, seq_len))
     return Model(width, layers, vocabulary, rank), samples
