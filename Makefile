@@ -48,11 +48,11 @@ test-slurm: install slurm ## The tests on a real Slurm
 # one process writes the table.
 faults: install ## Plant every fault there is a test for; FAULTS_TABLE=reports/faults.md writes their outcomes
 ifdef FAULTS_TABLE
-	$(BIN)/pytest tests/faults
+	$(BIN)/pytest tests/faults -m 'not long'
 else
-	$(BIN)/pytest tests/faults -m 'not alone' $(SIDE_BY_SIDE); \
+	$(BIN)/pytest tests/faults -m 'not alone and not long' $(SIDE_BY_SIDE); \
 	first=$$?; \
-	$(BIN)/pytest tests/faults -m 'alone' && exit $$first
+	$(BIN)/pytest tests/faults -m 'alone and not long' && exit $$first
 endif
 
 # DeepSpeed's helper for a CPU, compiled once before several ranks at a time need it.

@@ -19,7 +19,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     low = "bfloat16" if cell.mixed_precision == "bf16" else "float32"
     alone = cell.num_processes == 1
     whole = fp32_weights(cell)
-    master = None if cell.train.optimizer == "none" else "float32" if whole or cell.train.master_weights else low
+    master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low
     on_cpu = family.distributed_type_on_cpu if device == "cpu" else None
     regime: dict[str, object] = {
         "world_size": cell.num_processes,

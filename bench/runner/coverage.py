@@ -89,7 +89,9 @@ class Used:
                     self._hook(slot)
 
     def _hook(self, slot: _Slot) -> None:
-        held = getattr(slot.module, slot.attribute, None)
+        # Not by `getattr`: DeepSpeed would gather a parameter whose module does not run yet, and remember that.
+        state = vars(slot.module)
+        held = state.get(slot.attribute, dict.get(state["_parameters"], slot.attribute))
         seen = self._hooked.get(slot)
         if not isinstance(held, Tensor) or not held.requires_grad or (seen and seen() is held):
             return

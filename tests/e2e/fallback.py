@@ -9,8 +9,8 @@ __all__ = ["Toy"]
 _open = device.Cpu.open
 
 
-def _without_shim(self, family, *, find_unused_parameters):
-    return _open(self, "ddp", find_unused_parameters=find_unused_parameters)
+def _without_shim(self, family, **settings):
+    return _open(self, "ddp", **settings)
 
 
 device.Cpu.open = _without_shim
