@@ -87,7 +87,7 @@ def _of_engine(engine: Mapping[str, JsonValue]) -> dict[str, Any]:
         given = section(block, "params")
         decided["optimizer"] = f"{DEEPSPEED_OPTIMIZER}{block.get('type', 'AdamW')}"
         defaults = {"learning_rate": given.get("lr", 1e-3), "weight_decay": given.get("weight_decay", 0.0)}
-        decided |= {name: value for name, value in defaults.items() if value != "auto"}
+        decided |= {name: float(str(value)) for name, value in defaults.items() if value != "auto"}
     return decided
 
 

@@ -1,6 +1,7 @@
 """Reads the user's accelerate config, and rejects settings that bench would not measure as written."""
 
 import json
+import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -256,7 +257,18 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
             field="fp16.enabled",
             allowed="bf16, or neither of the two",
         )
-    _number_or_auto(document, ("gradient_clipping",))
+    for name in ("optimizer", "scheduler"):
+        if name in content and not isinstance(_mapping(document, (name,)).get("type"), str):
+            raise InputError(
+                "DeepSpeed needs its type",
+                where=place_of(document.places, (name,)),
+                field=f"{name}.type",
+                allowed="the name of one of DeepSpeed's, such as AdamW or WarmupLR",
+                fix=f"or leave {name} out",
+            )
+        _mapping_if_any(document, (name, "params"))
+    for key in (("gradient_clipping",), ("optimizer", "params", "lr"), ("optimizer", "params", "weight_decay")):
+        _number_or_auto(document, key)
     what = "autocast is refused: it hides the dtype of the arithmetic"
     _refuse(
         document,
@@ -368,7 +380,7 @@ def _ending_in(name: str, known: Collection[str]) -> tuple[str, list[str]]:
 def _number_or_auto(document: Document, key: Key) -> None:
     value = _at(document, key, "auto")
     try:
-        if value is None or value == "auto" or float(str(value)) >= 0:
+        if value is None or value == "auto" or 0 <= float(str(value)) < math.inf:
             return
     except ValueError:
         pass
@@ -376,7 +388,7 @@ def _number_or_auto(document: Document, key: Key) -> None:
         f"{show(value)} is not supported",
         where=place_of(document.places, key),
         field=dotted(key),
-        allowed="a number, or auto",
+        allowed="a number, at least 0, or auto",
     )
 
 

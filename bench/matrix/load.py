@@ -15,6 +15,7 @@ from bench.backends import (
     own_precision,
     own_settings,
 )
+from bench.backends.registry import section
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_file, script, workload_choice, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION
@@ -177,9 +178,9 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
     check_names(file.matrix, ("matrix",), names, places, file.fix_for_axis)
     check_names(file.defaults, ("defaults",), names, places, file.fix_for_axis)
-    for section, entries in (("exclude", file.exclude), ("include", file.include)):
+    for name, entries in (("exclude", file.exclude), ("include", file.include)):
         for index, entry in enumerate(entries):
-            check_names(entry, (section, index), names, places)
+            check_names(entry, (name, index), names, places)
     _check_choices(file, places)
     settings = [*names, *Measure.model_fields, "num_processes", "num_nodes", "memory_limit_bytes"]
     for index, claim in enumerate(file.claims):
@@ -334,6 +335,9 @@ def _overridden(matrix: Matrix, name: str, content: Values) -> Iterator[str]:
         if field in train.model_fields_set and (stated := getattr(train, field)) != value:
             yield f"{name}: its own config sets {field} {value}, and not train.{field} {stated}"
     engine = own_engine(content)
+    if section(engine, "bf16").get("enabled") == "auto" and own_precision(content, requested) == "no":
+        fix = "set launch.mixed_precision: bf16 for bf16"
+        yield f"{name}: its bf16.enabled is auto, and nothing states a precision, so it runs in fp32: {fix}"
     for field in ("train_batch_size", "train_micro_batch_size_per_gpu"):
         if isinstance(engine.get(field), int):
             yield f"{name}: the batch of each cell replaces its own {field} {engine[field]}"

@@ -439,6 +439,32 @@ CASES = [
     ),
     own("a DeepSpeed JSON without ZeRO", JSON, "ds.json: zero_optimization: accelerate requires", ds="{}"),
     own(
+        "an optimizer of DeepSpeed without a type",
+        JSON,
+        "ds.json:2: optimizer.type: DeepSpeed needs its type",
+        "or leave optimizer out",
+        ds='{"zero_optimization": {},\n"optimizer": {"params": {}}}',
+    ),
+    own(
+        "a learning rate in a DeepSpeed JSON that is no number",
+        JSON,
+        "ds.json:2: optimizer.params.lr: 'abc' is not supported",
+        "a number, at least 0, or auto",
+        ds='{"zero_optimization": {}, "optimizer": {"type": "AdamW",\n"params": {"lr": "abc"}}}',
+    ),
+    own(
+        "a version of FSDP that is no number",
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_version: x\n",
+        "own.yaml:3: fsdp_config.fsdp_version: 'x'",
+        "1, 2",
+    ),
+    own(
+        "a strategy of FSDP that is no strategy",
+        "distributed_type: FSDP\nfsdp_config:\n  fsdp_sharding_strategy: 9\n",
+        "own.yaml:3: fsdp_config.fsdp_sharding_strategy: 9",
+        "FULL_SHARD",
+    ),
+    own(
         "auto that only Trainer resolves",
         JSON,
         "ds.json:2: optimizer.params.betas: 'auto' is not resolved by accelerate",

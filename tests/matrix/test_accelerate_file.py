@@ -279,3 +279,15 @@ def test_what_a_refusal_of_a_built_in_backend_advises_is_accepted(
 
     assert says in (reason(backend, given) or "")
     assert reason(*fixed) is None
+
+
+def test_auto_precision_that_nothing_states_is_told(own: Load) -> None:
+    engine = {**STAGE, "bf16": {"enabled": "auto"}}
+    words = "nothing states a precision, so it runs in fp32"
+    assert words in " ".join(own(JSON, engine, ROWS).notes)
+    assert words not in " ".join(own(JSON, engine, ROWS + "launch: {mixed_precision: bf16}\n").notes)
+
+
+def test_older_keys_of_offload_are_offload(own: Load) -> None:
+    engine = {**STAGE, "zero_optimization": {"stage": 3, "cpu_offload_param": True}}
+    assert cell_of(own(JSON, engine, ROWS)).train.offload == "params"
