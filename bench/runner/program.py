@@ -25,6 +25,7 @@ from bench.runner.autocast import autocast_on_meta, forget_copies
 from bench.runner.forward import Batch, Forward
 from bench.runner.groups import EMBEDDINGS, Group, groups, plugin_for, shareable, units_of
 from bench.runner.kernels import Kernels
+from bench.runner.largest_samples import scan
 from bench.runner.samples import samples_of, stacked
 from bench.runner.setup import task_of
 from bench.runner.unit_names import unit_names
@@ -112,7 +113,9 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     others = _others(model, names, modules)
     parameters = _parameters(model, modules, others)
     samples = samples_of(cell, task)
-    sample = samples.dataset[0]
+    # Peaks of attempts include a step with the largest samples, too.
+    largest = () if getattr(task, "equal_samples", False) else scan(samples.dataset).indices
+    sample = samples.dataset[largest[0] if largest else 0]
     sample = _meta(sample) if samples.collate is stacked else sample  # a collate of the user may need values
     of_model = partial(
         _trace_model,
