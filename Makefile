@@ -57,7 +57,7 @@ endif
 
 # DeepSpeed's helper for a CPU, compiled once before several ranks at a time need it.
 .venv/extensions: .venv/installed
-	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c 'from bench.runner.preload import build_extensions; build_extensions("cpu", offload=False)'
+	PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -c 'from bench.runner.preload import build_extensions; build_extensions(["ShareMemCommBuilder"])'
 	touch $@
 
 long: install ## The tests that train for minutes
