@@ -267,7 +267,12 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
                 fix=f"or leave {name} out",
             )
         _mapping_if_any(document, (name, "params"))
-    for key in (("gradient_clipping",), ("optimizer", "params", "lr"), ("optimizer", "params", "weight_decay")):
+    numbers: tuple[Key, ...] = (
+        ("gradient_clipping",),
+        ("optimizer", "params", "lr"),
+        ("optimizer", "params", "weight_decay"),
+    )
+    for key in numbers:
         _number_or_auto(document, key)
     what = "autocast is refused: it hides the dtype of the arithmetic"
     _refuse(
