@@ -75,7 +75,8 @@ FAILS: list[tuple[str, dict[str, Any], str]] = [
     ("fsdp2", {"dp_replicate_size": 3}, "ZeroDivisionError: integer modulo by zero"),
     ("fsdp2", {"reshard_after_forward": 2}, "reshard_after_forward: requested 2, observed True"),
     ("fsdp2", {"offload": "optimizer"}, "offload: requested optimizer, observed params"),
-    ("fsdp", {"offload": "params"}, "Cannot access accelerator device when none is available"),
+    # torch built for a CPU, and for CUDA
+    ("fsdp", {"offload": "params"}, "Cannot access accelerator device when none is available | Found no NVIDIA driver"),
 ]
 IGNORED = [
     ("ddp", {"offload": "params"}),
@@ -116,7 +117,7 @@ def test_a_forbidden_cell_fails(results: dict[str, Result], backend: str, change
     result = results[key(backend, changes)]
     assert backends.forbids(result.attempt.cell, "cpu")
     assert isinstance(result.outcome, Failed)
-    assert says in result.outcome.reason
+    assert any(words in result.outcome.reason for words in says.split(" | ")), result.outcome.reason
 
 
 @pytest.mark.parametrize(("backend", "changes"), IGNORED)
