@@ -70,6 +70,11 @@ def _errors_for_people() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
+    except SystemExit:  # a signal ended it, perhaps that of a terminal that is gone; Python would end with 120
+        from bench.cli.printing import flush_stdout
+
+        flush_stdout()
+        raise
     except InputError as error:
         _print_error(error)
         raise typer.Exit(2) from error
