@@ -22,7 +22,10 @@ GROUPED = {**TEXT, "num_key_value_heads": 2, "head_dim": 64}
 VISION = {"num_hidden_layers": 3, "hidden_size": 192, "intermediate_size": 512, "num_attention_heads": 3}
 FAMILIES: dict[str, dict[str, Any]] = {
     "bert": {"name": "hf:bert", "seq_len": 128, "config": {**TEXT, "vocab_size": 8192}},
-    "vit": {"name": "hf:vit", "config": {**TEXT, "image_size": 96}},
+    "vit": {
+        "name": "hf:vit",  # ViT-S/16: of a smaller one, the workspace of oneDNN's convolution is a large share
+        "config": {"num_hidden_layers": 12, "hidden_size": 384, "intermediate_size": 1536, "num_attention_heads": 6},
+    },
     "whisper": {
         "name": "hf:whisper",
         "seq_len": 32,
@@ -36,6 +39,10 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "decoder_ffn_dim": 688,
             "max_source_positions": 200,
             "vocab_size": 8192,
+            "pad_token_id": 0,
+            "bos_token_id": 1,
+            "eos_token_id": 2,
+            "decoder_start_token_id": 3,
         },
     },
     "qwen3_moe": {
