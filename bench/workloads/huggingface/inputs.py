@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 
 from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
-from bench.workloads.huggingface.model import bare, config_of, model_class, parts
+from bench.workloads.huggingface.model import bare, config_of, model_class, parts, special_tokens
 from bench.workloads.huggingface.workload import Options
 
 PICTURE = 224
@@ -161,10 +161,8 @@ class Inputs:
         return torch.where(torch.isin(ids_T, self._special), self._plain, ids_T)
 
     def _special_ids(self) -> set[int]:
-        fields = [field for part in parts(self.config) for field in vars(part).items()]
-        named = [(name, value) for name, value in fields if "token_id" in name or "token_index" in name]
         common = ("bos", "eos", "decoder_start")
-        return {value for name, value in named if isinstance(value, int) and not name.startswith(common)}
+        return {token for name, token in special_tokens(self.config) if not name.startswith(common)}
 
     def input_ids(self, random: Generator) -> Tensor:
         """Text, with the tokens that stand for pictures and sounds after its first one."""
