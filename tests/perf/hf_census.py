@@ -119,6 +119,7 @@ OWN: dict[str, dict[str, Any]] = {
         },
     },
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8, "moe_intermediate_size": 64},
+    "deepseek_v32": {"q_lora_rank": 256},
     "deepseek_ocr2": {
         "text_config": {
             "hidden_size": 64,
@@ -160,7 +161,7 @@ OWN: dict[str, dict[str, Any]] = {
         },
     },
     "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
-    **{key: HUNYUAN for key in ("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text")},
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"), HUNYUAN),
     "hunyuan_vl": {"text_config": {**HUNYUAN, "rope_parameters": {**ROPE, "mrope_section": [4, 4, 4, 4]}}},
     **{key: {"text_config": GLM} for key in ("glm4v", "glm46v", "glmga")},
     "glm4v_text": GLM,
@@ -171,7 +172,13 @@ OWN: dict[str, dict[str, Any]] = {
     "dots3_note_text": DOTS,
     "dots3_note": {
         "text_config": DOTS,
-        "vision_config": {"adapter_out_dim": 64, "num_local_experts": 4, "moe_intermediate_size": 64},
+        "vision_config": {
+            "adapter_out_dim": 64,
+            "num_hidden_layers": 2,
+            "mlp_layer_types": ["dense", "sparse"],
+            "num_local_experts": 4,
+            "moe_intermediate_size": 64,
+        },
         "audio_config": {"adapter_out_dim": 64, "adapter_input_size": 64, "hidden_size": 64, "num_attention_heads": 4},
     },
     "csm": {
@@ -203,7 +210,7 @@ OWN: dict[str, dict[str, Any]] = {
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1},
     **{
-        key: {"num_queries": 10, "backbone_config": {**RESNET, "out_features": ["stage2", "stage3", "stage4"]}}
+        key: {"num_queries": 10, "query_dim": 4, "text_config": {"model_type": "bert", "vocab_size": 1024}}
         for key in ("grounding-dino", "mm-grounding-dino")
     },
     "llama4": {"vision_config": {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}},
@@ -211,12 +218,11 @@ OWN: dict[str, dict[str, Any]] = {
         "hidden_size": 64,
         "text_config": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 64},
     },
-    **{
-        key: {"image_grid_pinpoints": [[56, 112], [112, 56]]}
-        for key in ("llava_onevision", "llava_next_video")
-    },
+    **{key: {"image_grid_pinpoints": [[56, 112], [112, 56]]} for key in ("llava_onevision", "llava_next_video")},
+    "granite_docling": {"vision_config": {"use_fine_route": False, "deepstack_visual_indexes": [1]}},
+    "inkling_mm_model": {"audio_config": {"n_mel_bins": 8, "mel_vocab_size": 16}},
     "granite4_vision": {
-        "image_grid_pinpoints": [[56, 112], [112, 56]],
+        "image_grid_pinpoints": [[128, 256], [256, 128]],
         "downsample_rate": "1/2",
         "deepstack_layer_map": [[-1, 0]],
         "spatial_target_layers": [1],
