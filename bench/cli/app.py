@@ -70,10 +70,10 @@ def _errors_for_people() -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         raise typer.Exit(130) from None
-    except SystemExit:  # a signal ended it, perhaps that of a terminal that is gone; Python would end with 120
-        from bench.cli.printing import flush_stdout
+    except SystemExit:  # a signal ended it, perhaps that of a terminal that is gone
+        from bench.cli.printing import flush
 
-        flush_stdout()
+        flush()
         raise
     except InputError as error:
         _print_error(error)
@@ -86,10 +86,10 @@ def _errors_for_people() -> Iterator[None]:
     except OSError as error:
         where = str(error.filename) if error.filename else None
         _print_error(InputError(error.strerror or str(error), where=where))
-        from bench.cli.printing import flush_stdout
+        from bench.cli.printing import flush
         from bench.store import jobs
 
-        flush_stdout()
+        flush()
         raise typer.Exit(2 if jobs.this_job() is None else 1) from error  # the node's fault, not that of the matrix
     except Exception as error:
         # typer's own message about an option; without a subcommand, the message is the whole help

@@ -166,6 +166,9 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
             "no measured peak has a plan", where=str(folder), fix="; ".join(dict.fromkeys(why.values())) or None
         )
     print_unreadable([store])
+    for cell in summary.cells:
+        if (reason := why.get(cell.cell.id)) is not None:
+            typer.echo(f"bench: {cell.cell.backend}, {cell.cell.id}: no plan: {reason}", err=True)
     if format_ in ("json", "csv"):
         typer.echo(frame.text(plan_tables.check_records(checked), format_), nl=False)
     else:

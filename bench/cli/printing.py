@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TextIO
 
 import typer
 
@@ -38,15 +38,20 @@ def console() -> "Console":
 
 def forget_stdout() -> None:
     """Send everything printed from now on to /dev/null: its reader is gone, and printing must not raise."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _forget(sys.stdout)
 
 
-def flush_stdout() -> None:
-    """Write what is printed and not yet written, or drop it where it cannot be: Python would say so as it ends."""
-    try:
-        sys.stdout.flush()
-    except OSError:
-        forget_stdout()
+def _forget(stream: TextIO) -> None:
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def flush() -> None:
+    """Write what is printed and not yet written, or drop it where it cannot be: Python would end with exit code 120."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:
+            _forget(stream)
 
 
 def print_report(report: "Report", to: "Console") -> None:

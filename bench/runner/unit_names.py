@@ -42,7 +42,17 @@ def unit_names(model: nn.Module, stated: tuple[str, ...] | None) -> tuple[str, .
     # A list of simple layers is no block beside real ones; and accelerate would shard subclasses of them, too, such as
     # the last layer of torch's MultiheadAttention, of which attention takes the weight alone.
     blocks = [name for name in found if any(list(it.children()) for it in model.modules() if type(it).__name__ == name)]
-    return tuple(named or blocks or found or _most_repeated(list(model.modules())[1:]))
+    return tuple(named or blocks or found or _without_shared(model, _most_repeated(list(model.modules())[1:])))
+
+
+def _without_shared(model: nn.Module, names: list[str]) -> list[str]:
+    """``names``, if no module of these classes shares a weight with one of another class."""
+    owners = defaultdict(set)
+    for module in model.modules():
+        for parameter in module.parameters(recurse=False):
+            owners[parameter].add(type(module).__name__)
+    shared = any(len(kinds) > 1 and not kinds.isdisjoint(names) for kinds in owners.values())
+    return [] if shared else names
 
 
 def _in_containers(module: nn.Module) -> list[str]:

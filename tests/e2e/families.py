@@ -8,6 +8,7 @@ CONVOLUTIONS = {"conv_dim": [32, 32], "conv_stride": [8, 8], "conv_kernel": [16,
 GROUPED = {**TEXT, "num_key_value_heads": 1}
 ENCODER_DECODER = {"vocab_size": 96, "d_model": 32, "encoder_layers": 2, "decoder_layers": 2}
 HEADS = {"encoder_attention_heads": 2, "decoder_attention_heads": 2, "encoder_ffn_dim": 64, "decoder_ffn_dim": 64}
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 START = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 3}
 
 FAMILIES: dict[str, dict[str, Any]] = {
@@ -101,14 +102,34 @@ KINDS: dict[str, dict[str, Any]] = {
 MORE: dict[str, dict[str, Any]] = {
     "roberta": TEXT,
     "deberta-v2": TEXT,
-    "modernbert": TEXT,
-    "opt": {**TEXT, "ffn_dim": 64, "word_embed_proj_dim": 32},
+    "electra": {**TEXT, "embedding_size": 16},
+    "albert": {**TEXT, "embedding_size": 16, "num_hidden_groups": 2},
+    "xlm-roberta": TEXT,
+    "modernbert": {**TEXT, **SPECIAL},
+    "opt": {
+        "vocab_size": 96,
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "ffn_dim": 64,
+        "word_embed_proj_dim": 32,
+    },
+    "deit": {**PICTURE, "num_labels": 10},
+    "beit": {**PICTURE, "num_labels": 10},
+    "dinov2": {
+        "hidden_size": 32,
+        "num_hidden_layers": 2,
+        "num_attention_heads": 2,
+        "image_size": 32,
+        "patch_size": 8,
+        "num_labels": 10,
+    },
     "gpt_neox": TEXT,
     "gemma2": DECODER,
     "qwen3": DECODER,
-    "phi3": GROUPED,
+    "phi3": {**GROUPED, **SPECIAL},
     "olmo2": GROUPED,
-    "qwen3_moe": {**DECODER, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
+    "qwen3_moe": {**GROUPED, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     "mamba2": {
         "vocab_size": 96,
         "hidden_size": 32,
@@ -116,12 +137,17 @@ MORE: dict[str, dict[str, Any]] = {
         "num_heads": 4,
         "head_dim": 16,
         "n_groups": 1,
+        "state_size": 8,
+        "chunk_size": 8,  # products in a chunk are fp32 by design, and few
     },
     "swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "image_size": 32, "window_size": 4},
     "hubert": {**TEXT, **CONVOLUTIONS, "num_conv_pos_embeddings": 16, "num_conv_pos_embedding_groups": 2},
 }
 """Small fields of more types that people train."""
 
+
+FP32 = ("detr", "mobilevit")
+"""Types that torch does not train in bf16 parameters: it has no `cdist` in bf16, nor BatchNorm with a mixture."""
 
 PICTURE_SIZES = {"qwen2_vl": 32, "qwen3_vl": 32, "segformer": 64, "detr": 64}
 """Of types whose config has no size of a picture."""

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 import torch
 from examples import cell as example
+from torch import nn
 from torch.utils._pytree import tree_leaves
 from torch.utils.data import default_collate
 
@@ -129,3 +130,20 @@ def test_work_grows_with_the_batch_and_with_what_is_computed_again() -> None:
     assert high == pytest.approx(low, rel=0.001)
     assert plain.operators < again.operators
     assert plain.moved_bytes[0] < again.moved_bytes[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_products_of_experts_have_the_shapes_of_a_device(dtype: torch.dtype) -> None:
+    """fp32 under autocast: torch's kernel for the meta device takes bf16 alone."""
+
+    def step(device: str) -> list[torch.Size]:
+        x = torch.randn(6, 16, dtype=dtype, device=device, requires_grad=True)
+        weights = torch.randn(2, 16, 32, dtype=dtype, device=device, requires_grad=True)
+        ends = torch.tensor([2, 6], dtype=torch.int32, device=device)
+        out = nn.functional.grouped_mm(x, weights, offs=ends)
+        out.square().sum().backward()
+        return [out.shape, *(one.grad.shape for one in (x, weights) if one.grad is not None)]
+
+    with Live("cpu", []):
+        on_meta = step("meta")
+    assert on_meta == step("cpu")

@@ -2,7 +2,16 @@
 
 import pytest
 from torch import nn
-from transformers import BertConfig, BertForMaskedLM, GPT2Config, GPT2LMHeadModel, T5Config, T5ForConditionalGeneration
+from transformers import (
+    AlbertConfig,
+    AlbertForMaskedLM,
+    BertConfig,
+    BertForMaskedLM,
+    GPT2Config,
+    GPT2LMHeadModel,
+    T5Config,
+    T5ForConditionalGeneration,
+)
 
 from bench.errors import InputError
 from bench.runner.unit_names import unit_names
@@ -86,6 +95,16 @@ def test_repeated_blocks_are_found_without_a_container() -> None:
             self.first, self.second = layer(), layer()
 
     assert unit_names(Twice(), None) == ("TransformerEncoderLayer",)
+
+
+def test_a_class_that_shares_a_weight_with_the_rest_of_the_model_is_no_unit() -> None:
+    """FSDP shards each parameter with one unit. ALBERT of one group repeats no block, and its last layer is tied."""
+    sizes = {"vocab_size": 96, "embedding_size": 16, "hidden_size": 32, "intermediate_size": 64}
+    one, two = (
+        AlbertForMaskedLM(AlbertConfig(**sizes, num_attention_heads=2, num_hidden_groups=groups)) for groups in (1, 2)
+    )
+    assert unit_names(one, None) == ()
+    assert unit_names(two, None) == ("AlbertLayerGroup",)
 
 
 def test_stated_units_are_taken_and_checked() -> None:

@@ -220,6 +220,22 @@ def test_no_such_model(name: str, message: str) -> None:
     assert message in str(error.value)
 
 
+def test_a_field_that_only_the_model_looks_up_can_be_set() -> None:
+    """Config files of Qwen3-MoE have a head_dim that its config class does not declare."""
+    own, derived = (made("qwen3_moe", **more).build().config for more in ({"head_dim": 8}, {}))
+    assert own.head_dim == 8
+    assert not hasattr(derived, "head_dim")
+
+
+def test_a_token_outside_the_vocabulary_is_named() -> None:
+    task = made("llava", image_token_index=32_000)
+    with pytest.raises(IndexError) as error:
+        loss_of(task)
+    refusal = task.refusal(error.value)
+    assert isinstance(refusal, InputError)
+    assert "image_token_index below vocab_size" in str(refusal)
+
+
 def test_values_that_the_config_refuses() -> None:
     with pytest.raises(InputError, match="LlamaConfig refuses these values"):
         made("llama", num_attention_heads=3).build()

@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -188,7 +188,7 @@ def read(source: str) -> Description:
         tasks=tuple(tasks),
         module=f"transformers.models.{package}.modeling_{package}",
         checkpoints="supports_gradient_checkpointing = True" in _modeling(package),
-        fields=_fields(configuration_auto.CONFIG_MAPPING[model_type], written),
+        fields=_fields(configuration_auto.CONFIG_MAPPING[model_type], _looked_up(package), written),
     )
 
 
@@ -262,17 +262,23 @@ def _config_json(folder: Path) -> Mapping[str, JsonValue]:
     return content
 
 
-def _fields(kind: Any, written: Mapping[str, JsonValue]) -> dict[str, ConfigField]:
+def _looked_up(package: str) -> list[str]:
+    """Fields that models take from a config if it has them, such as ``head_dim``: few config classes declare it."""
+    return re.findall(r'getattr\((?:self\.)?config, "(\w+)"', _modeling(package))
+
+
+def _fields(kind: Any, optional: Sequence[str], written: Mapping[str, JsonValue]) -> dict[str, ConfigField]:
     """The fields of the config class ``kind``, with the values that ``written`` has for them.
 
-    Values that a config derives from others, such as the type of each layer, are null here: they follow the others.
+    Null are ``optional`` fields, and values that a config derives from others, such as the type of each layer.
     """
     if not dataclasses.is_dataclass(kind):
         raise InputError("hf: workloads need transformers 5 or newer", field="workload.name")
     defaults = defaults_of(kind)
     kinds = {field.name: _kinds(field.type) for field in dataclasses.fields(kind)} | {"num_labels": ("integer",)}
     labels = written.get("id2label")
-    values: dict[str, Any] = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS, **defaults, **written}
+    labelled = {"num_labels": len(labels) if isinstance(labels, dict) else LABELS}
+    values: dict[str, Any] = {**dict.fromkeys(optional), **labelled, **defaults, **written}
     values |= {name: value for name, value in _FOR_TRAINING.items() if name in defaults}
     for name in filter(is_random, values):
         values[name] = still(values[name]) or (None if values[name] is None else 0)

@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 
 from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
-from bench.workloads.huggingface.model import bare, config_of, model_class, parts
+from bench.workloads.huggingface.model import bare, config_of, model_class, parts, special_tokens
 from bench.workloads.huggingface.workload import Options
 
 PICTURE = 224
@@ -42,7 +42,7 @@ PLACEHOLDERS = {
 """What configs call the token that stands for a part of a picture, a video or a sound."""
 LANGUAGE = ("language_model", "text_model", "lm_head")
 """What multimodal models call their parts that see text alone."""
-GRIDS = {"image_grid_thw", "image_position_ids", "target_sizes"}
+GRIDS = {"image_grid_hw", "image_grid_thw", "image_position_ids", "target_sizes"}
 """Parameters of a forward that reads a picture as patches of any number, and says where they lie."""
 SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
 """Types whose samples have a list of pictures."""
@@ -63,8 +63,13 @@ def collate(samples: list[Sample]) -> Sample:
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
         blocks = isinstance(first, Tensor) and first.ndim == 5 and "aspect_ratio_ids" not in samples[0]
-        patches = name == "pixel_values" and ("image_grid_thw" in samples[0] or blocks)
-        batch[name] = torch.cat(values) if patches else values if isinstance(first, dict) else default_collate(values)
+        patches = blocks or not {"image_grid_hw", "image_grid_thw"}.isdisjoint(samples[0])
+        if name == "pixel_values" and "target_sizes" in samples[0]:  # one picture, as wide as all patches
+            batch[name] = torch.cat(values, dim=-1)[None]
+        elif name == "pixel_values" and patches:
+            batch[name] = torch.cat(values)
+        else:
+            batch[name] = values if isinstance(first, dict) else default_collate(values)
     return batch
 
 
@@ -176,10 +181,8 @@ class Inputs:
         return torch.where(torch.isin(ids_T, self._special), self._plain, ids_T)
 
     def _special_ids(self) -> set[int]:
-        fields = [field for part in parts(self.config) for field in vars(part).items()]
-        named = [(name, value) for name, value in fields if "token_id" in name or "token_index" in name]
         common = ("bos", "eos", "decoder_start")
-        ids = {value for name, value in named if isinstance(value, int) and not name.startswith(common)}
+        ids = {token for name, token in special_tokens(self.config) if not name.startswith(common)}
         return ids | {0, *PHRASES} if self._phrases else ids
 
     def input_ids(self, random: Generator) -> Tensor:
@@ -282,15 +285,21 @@ class Inputs:
     def patches(self, random: Generator) -> Sample:
         """A picture cut into patches, and where they lie."""
         patch = self.patch()
-        merge = self.find("spatial_merge_size", "merge_size", "pooling_kernel_size", among=self.vision, default=2)
-        time = self.find("temporal_patch_size", among=self.vision, default=1)
+        merge = 4 if "target_sizes" in self.taken else 2  # the former merge twice
+        merge = self.find("spatial_merge_size", "merge_size", "pooling_kernel_size", among=self.vision, default=merge)
+        time = self.find("temporal_patch_size", "patch_temporal", among=self.vision, default=1)
         height, width = (max(1, side // (patch * merge)) * merge for side in self.size())
         pixels = torch.randn(height * width, self.channels() * time * patch**2, generator=random)
         if "image_position_ids" in self.taken:
             rows, columns = torch.arange(height), torch.arange(width)
             return {"pixel_values": pixels, "image_position_ids": torch.cartesian_prod(rows, columns).flip(1)}
         if "target_sizes" in self.taken:
+            pixels = pixels.view(-1, self.channels(), patch, patch).permute(1, 2, 0, 3).flatten(2)
             return {"pixel_values": pixels, "target_sizes": torch.tensor([height, width])}
+        if "image_grid_hw" in self.taken:
+            return {"pixel_values": pixels, "image_grid_hw": torch.tensor([height, width])}
+        if self.config.model_type == "kimi_k25":
+            pixels = pixels.view(-1, self.channels(), patch, patch)
         sample = {"pixel_values": pixels, "image_grid_thw": torch.tensor([1, height, width])}
         return sample | ({"image_merge_sizes": torch.tensor(merge)} if "image_merge_sizes" in self.taken else {})
 

@@ -1,6 +1,7 @@
 """A model of transformers as bench trains it: random weights, no cache, its own checkpointing, nothing random."""
 
 import inspect
+import re
 import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -20,6 +21,7 @@ from bench.workloads.huggingface.description import (
 )
 from bench.workloads.huggingface.workload import Options
 
+_TOKEN = re.compile("token_id|token_index")
 DRAWS = (
     "dac",
     "gradium_phonon_tts",
@@ -49,7 +51,7 @@ def config_of(description: Description, options: Options) -> Any:
     kind = CONFIG_MAPPING[description.model_type]
     defaults: dict[str, Any] = {"num_labels": LABELS, **defaults_of(kind)}
     chosen = {name: value for name, value in options.model_dump(mode="json").items() if name in description.fields}
-    given = {name: value for name, value in chosen.items() if name not in defaults or value != defaults[name]}
+    given = {name: value for name, value in chosen.items() if value != defaults.get(name)}
     with saying(f"{kind.__name__} refuses these values"):
         config = kind(**given)
     for part in parts(config):
@@ -99,14 +101,25 @@ def refusal(description: Description, options: Options, error: Exception) -> Inp
     of_model = any("/transformers/" in file for file in frames) and "/torch/distributed/" not in frames[-1]
     if not of_model or not (isinstance(error, kinds) or type(error) is RuntimeError):
         return None
-    name = model_class(options.task, config_of(description, options)).__name__
+    config = config_of(description, options)
+    name = model_class(options.task, config).__name__
     others = [task for task in description.tasks if task != options.task]
+    fix = "set fields of the config that fit together" + (f", or another task: {', '.join(others)}" if others else "")
+    words = getattr(config.get_text_config(), "vocab_size", None)
+    outside = [name for name, token in special_tokens(config) if words is not None and token >= words]
+    if isinstance(error, IndexError) and outside:
+        fix = f"set {', '.join(outside)} below vocab_size, which is {words}, or vocab_size higher"
     return InputError(
         f"{name} of {description.model_type} fails on bench's samples for {options.task}: {_words(error)}",
         field="workload.config",
-        fix="set fields of the config that fit together"
-        + (f", or another task: {', '.join(others)}" if others else ""),
+        fix=fix,
     )
+
+
+def special_tokens(config: Any) -> list[tuple[str, int]]:
+    """Fields of a config and of those in it that name a token, with the token."""
+    fields = [field for part in parts(config) for field in vars(part).items()]
+    return [(name, value) for name, value in fields if _TOKEN.search(name) and isinstance(value, int)]
 
 
 def model_class(task: str, config: Any) -> Any:
