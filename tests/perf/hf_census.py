@@ -55,7 +55,27 @@ LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
 """How Chameleon writes the codes of a picture."""
 RESNET = {"model_type": "resnet", "hidden_sizes": [32, 32, 64, 64], "embedding_size": 32, "depths": [1, 1, 1, 1]}
 START = {"pad_token_id": 0, "decoder_start_token_id": 1}
-COMPASS = {"rope_parameters": {"full_attention": {"rope_type": "default", "rope_theta": 10000.0}}}
+HUNYUAN = {"head_dim": 32}
+ROPE = {"rope_type": "default", "rope_theta": 10000.0}
+GLM = {"head_dim": 64, "rope_parameters": {**ROPE, "mrope_section": [8, 12, 12]}}
+GLM_MOE = {"head_dim": 64, "rope_parameters": {**ROPE, "partial_rotary_factor": 0.5, "mrope_section": [4, 6, 6]}}
+DOTS = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "intermediate_size": 64,
+    "moe_intermediate_size": 64,
+    "shared_experts_intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "n_routed_experts": 8,
+    "num_experts_per_tok": 2,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 32,
+    "qk_rope_head_dim": 16,
+    "index_n_heads": 2,
+    "index_head_dim": 32,
+}
+COMPASS = {"rope_parameters": {"full_attention": ROPE}}
 OWN: dict[str, dict[str, Any]] = {
     **{
         key: {"backbone_config": {**RESNET, "out_features": ["stage4"]}}
@@ -72,7 +92,13 @@ OWN: dict[str, dict[str, Any]] = {
             "<|extra_200|>": 6,
             **{f"<|visual token {code:06d}|>": 100 + code for code in range(16)},
         },
-        "vq_config": {"codebook_size": 16, "base_channels": 32, "hidden_size": 128},
+        "vq_config": {
+            "codebook_size": 16,
+            "base_channels": 32,
+            "channel_multiplier": [1, 1, 1, 1],
+            "num_res_blocks": 1,
+            "hidden_size": 32,
+        },
     },
     **{key: {"attention_type": "original_full"} for key in ("big_bird", "bigbird_pegasus")},
     "instructblip": {"image_token_index": 5},
@@ -83,9 +109,17 @@ OWN: dict[str, dict[str, Any]] = {
             "<image>": 5,
             **{f"IMGIMG{code // 10:d}{code % 10:d}Z".translate(LETTERS): 100 + code for code in range(16)},
         },
-        "vq_config": {"num_embeddings": 16},
+        "vq_config": {
+            "num_embeddings": 16,
+            "base_channels": 32,
+            "channel_multiplier": [1, 1, 1, 1],
+            "num_res_blocks": 1,
+            "embed_dim": 32,
+            "latent_channels": 32,
+        },
     },
     "deepseek_v2": {"num_experts_per_tok": 2, "n_routed_experts": 8, "moe_intermediate_size": 64},
+    "deepseek_v32": {"q_lora_rank": 256},
     "deepseek_ocr2": {
         "text_config": {
             "hidden_size": 64,
@@ -98,10 +132,55 @@ OWN: dict[str, dict[str, Any]] = {
             "n_group": 1,
             "topk_group": 1,
             "head_dim": 16,
-        }
+            "mlp_layer_types": ["dense", "sparse"],
+        },
+        "vision_config": {
+            "model_type": "deepseek_ocr2_vision",
+            "encoder_config": {
+                "model_type": "deepseek_ocr2_encoder",
+                "hidden_size": 896,
+                "intermediate_size": 256,
+                "num_attention_heads": 8,
+                "num_key_value_heads": 2,
+                "num_hidden_layers": 1,
+                "vocab_size": VOCABULARY,
+            },
+        },
     },
     "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
-    "clvp": {"speech_config": {"vocab_size": VOCABULARY}},
+    "clvp": {
+        "speech_config": {"vocab_size": VOCABULARY},
+        "decoder_config": {
+            "hidden_size": 32,
+            "num_attention_heads": 2,
+            "num_mel_attn_blocks": 1,
+            "num_hidden_layers": 1,
+            "vocab_size": VOCABULARY,
+            "max_position_embeddings": 64,
+            "max_text_tokens": 64,
+        },
+    },
+    "gpt_neo": {"num_layers": 2, "attention_types": [[["global", "local"], 1]]},
+    **dict.fromkeys(("hunyuan_v1_dense", "hunyuan_v1_moe", "hunyuan_vl_text"), HUNYUAN),
+    "hunyuan_vl": {"text_config": {**HUNYUAN, "rope_parameters": {**ROPE, "mrope_section": [4, 4, 4, 4]}}},
+    **{key: {"text_config": GLM} for key in ("glm4v", "glm46v", "glmga")},
+    "glm4v_text": GLM,
+    "glm4v_moe": {"text_config": GLM_MOE},
+    "glm4v_moe_text": GLM_MOE,
+    "gemma3n_text": {"num_kv_shared_layers": 0},
+    "gemma3n": {"text_config": {"num_kv_shared_layers": 0}},
+    "dots3_note_text": DOTS,
+    "dots3_note": {
+        "text_config": DOTS,
+        "vision_config": {
+            "adapter_out_dim": 64,
+            "num_hidden_layers": 2,
+            "mlp_layer_types": ["dense", "sparse"],
+            "num_local_experts": 4,
+            "moe_intermediate_size": 64,
+        },
+        "audio_config": {"adapter_out_dim": 64, "adapter_input_size": 64, "hidden_size": 64, "num_attention_heads": 4},
+    },
     "csm": {
         "codec_config": {
             "model_type": "mimi",
@@ -119,7 +198,10 @@ OWN: dict[str, dict[str, Any]] = {
         }
     },
     "seggpt": {"merge_index": 0},
-    "granite_speech": {"projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 256}},
+    **{
+        key: {"projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 256}}
+        for key in ("granite_speech", "granite_speech_plus")
+    },
     "qwen3_asr": {
         "audio_config": {"output_dim": 64},
         "text_config": {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4},
@@ -127,15 +209,23 @@ OWN: dict[str, dict[str, Any]] = {
     "diffusion_gemma": {"text_config": {"num_experts": 8, "top_k_experts": 2, "moe_intermediate_size": 64}},
     "esm": {"vocab_size": 33, "pad_token_id": 1, "mask_token_id": 32},
     "dots1": {"num_experts_per_tok": 2, "n_routed_experts": 8, "n_shared_experts": 1},
-    **{key: {"num_queries": 10} for key in ("grounding-dino", "mm-grounding-dino")},
+    **{
+        key: {"num_queries": 10, "query_dim": 4, "text_config": {"model_type": "bert", "vocab_size": 1024}}
+        for key in ("grounding-dino", "mm-grounding-dino")
+    },
     "llama4": {"vision_config": {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}},
     "ovis2": {
         "hidden_size": 64,
         "text_config": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 64},
     },
-    **{
-        key: {"image_grid_pinpoints": [[56, 112], [112, 56]]}
-        for key in ("llava_onevision", "llava_next_video", "granite4_vision")
+    **{key: {"image_grid_pinpoints": [[56, 112], [112, 56]]} for key in ("llava_onevision", "llava_next_video")},
+    "granite_docling": {"vision_config": {"use_fine_route": False, "deepstack_visual_indexes": [1]}},
+    "inkling_mm_model": {"audio_config": {"n_mel_bins": 8, "mel_vocab_size": 16}},
+    "granite4_vision": {
+        "image_grid_pinpoints": [[128, 256], [256, 128]],
+        "downsample_rate": "1/2",
+        "deepstack_layer_map": [[-1, 0]],
+        "spatial_target_layers": [1],
     },
     "voxtral": {"audio_token_id": 5},
     "janus": {

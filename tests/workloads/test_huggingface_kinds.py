@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from families import DECODER, ENCODER, KINDS, PAIR, PICTURE, PICTURE_SIZES
+from families import DECODER, ENCODER, HEADS, KINDS, PAIR, PICTURE, PICTURE_SIZES, TINY_RESNET
 from pydantic import ValidationError
 
 from bench import workloads
@@ -81,8 +81,66 @@ RARE: dict[str, dict[str, Any]] = {
     "decision_transformer": {"state_dim": 5, "act_dim": 2, "hidden_size": 32, "n_layer": 1, "n_head": 2},
     "aimv2": {**PAIR, "text_config": {**ENCODER, "vocab_size": 96, "eos_token_id": 2}},
     "dinov3_vit": PICTURE,
+    "flava": {
+        "image_config": {**PICTURE, "vocab_size": 96},
+        "text_config": {**ENCODER, "vocab_size": 96},
+        "multimodal_config": ENCODER,
+        "image_codebook_config": {"num_groups": 4, "hidden_size": 8, "vocab_size": 96},
+        "hidden_size": 32,
+        "projection_dim": 16,
+    },
+    "glmasr": {
+        "audio_config": {**ENCODER, "intermediate_size": 128, "num_mel_bins": 8},
+        "text_config": {**DECODER, "model_type": "llama"},
+        "audio_token_id": 90,
+    },
+    "gradium_phonon_tts": {
+        **DECODER,
+        "num_attention_heads": 2,
+        "latent_dim": 4,
+        "audio_prompt_dim": 4,
+        "flow_head_config": {"hidden_size": 32, "num_hidden_layers": 1, "latent_dim": 4, "condition_dim": 32},
+    },
+    "granite_docling": {
+        "text_config": {**DECODER, "bos_token_id": 1, "eos_token_id": 2},
+        "vision_config": {
+            **PICTURE,
+            "out_hidden_size": 32,
+            "deepstack_visual_indexes": [1],
+            "scale_factor": 2,
+            "use_fine_route": False,
+        },
+        "image_token_id": 90,
+        "pad_token_id": 0,
+    },
+    "granite_speech5_ctc": {
+        "vocab_size": 96,
+        "encoder_config": {**ENCODER, "vocab_size": 96, "num_mel_bins": 8, "context_size": 16},
+    },
+    "grounding-dino": {
+        **HEADS,
+        "encoder_layers": 1,
+        "decoder_layers": 2,
+        "backbone_config": {**TINY_RESNET, "out_features": ["stage2", "stage3", "stage4"]},
+        "text_config": {**ENCODER, "model_type": "bert", "vocab_size": 1024},
+        "d_model": 32,
+        "num_queries": 6,
+        "num_feature_levels": 4,
+        "query_dim": 4,
+    },
+    "higgs_audio_v2": {
+        **DECODER,
+        "num_codebooks": 3,
+        "codebook_size": 20,
+        "eos_token_id": 2,
+        "audio_token_id": 90,
+        "audio_bos_token_id": 91,
+        "audio_delay_token_id": 92,
+        "audio_stream_bos_id": 16,
+        "audio_stream_eos_id": 17,
+    },
 }
-"""Small fields of types with samples that few have: codes of sound, spoken text, what an agent did."""
+"""Small fields of types with samples that few have: codes of sound, spoken text, phrases to look for in a picture."""
 WITHOUT_GRADIENT = {
     "llava": 0.2,
     "llava_next": 0.2,
@@ -91,6 +149,9 @@ WITHOUT_GRADIENT = {
     "csm": 0.6,
     "decision_transformer": 0.01,
     "dinov3_vit": 0.01,
+    "flava": 0.12,
+    "gradium_phonon_tts": 0.01,
+    "grounding-dino": 0.03,
 }
 """The share of parameters, at most, that models of these types have and do not use: a tower's last layer, poolers, a
 codec that only encodes."""
@@ -171,6 +232,7 @@ def test_the_defaults_of_a_type_are_taken(model_type: str) -> None:
         ("qwen2_5_vl_vision", {}, "bench has no samples for hidden_states, grid_thw"),
         ("blip-2", BLIP, "does not say which token stands for a part of the image"),
         ("llama", {"num_attention_heads": 3}, "LlamaConfig refuses these values"),
+        ("grounding-dino", {"num_labels": 6}, "no place for the 6 phrases to look for"),
     ],
 )
 def test_what_cannot_be_trained_is_refused_in_a_sentence(model_type: str, fields: dict[str, Any], message: str) -> None:
@@ -186,6 +248,11 @@ def test_what_forward_itself_raises_is_a_sentence() -> None:
         Forward(task, model)(model, task.collate([samples[0]]))
     assert "BertForMaskedLM of bert fails on bench's samples for MaskedLM: RuntimeError: " in str(error.value)
     assert "or another task: CausalLM, TokenClassification" in str(error.value)
+
+
+def test_a_package_that_is_missing_is_named() -> None:
+    with pytest.raises(InputError, match="requires the natten library"):
+        model_of(create("dinat"))
 
 
 def test_checkpointing_is_refused_where_transformers_has_none() -> None:

@@ -63,9 +63,15 @@ _NOT_FIELDS = frozenset(
 """Fields that bench sets, or that have nothing to do with training."""
 LABELS = 2
 """Classes of a classifier that says nothing of them, as in transformers."""
-_FOR_TRAINING = {"ctc_loss_reduction": "mean", "num_denoising": 0, "pos_embed_rescale": None}
-"""Defaults for which each sample has the same weight in the loss, detectors learn nothing from random boxes, and
-positions are not scaled at random."""
+_FOR_TRAINING = {
+    "ctc_loss_reduction": "mean",
+    "latent_stats_ema_steps": 0,
+    "lsd_distill_probability": 1.0,
+    "num_denoising": 0,
+    "pos_embed_rescale": None,
+}
+"""Defaults for which each sample has the same weight in the loss, detectors learn nothing from random boxes,
+positions are not scaled at random, and no term of the loss comes or goes from step to step."""
 _RANDOM = (
     "dropout",
     "pdrop",

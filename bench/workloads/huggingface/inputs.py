@@ -30,6 +30,8 @@ REGIONS = 36
 """Regions of a picture that a detector has found, for models that read those."""
 CHARACTERS = 256
 """The vocabulary of a model that reads characters."""
+CHANNELS_FIRST = ("clvp", "dots3_note", "glmasr", "glmasr_encoder")
+"""Types that read a spectrum of any length as (M, F)."""
 HOP = 160
 """Samples of sound for each frame of a spectrum: 10 ms at 16 kHz."""
 PLACEHOLDERS = {
@@ -40,12 +42,15 @@ PLACEHOLDERS = {
 """What configs call the token that stands for a part of a picture, a video or a sound."""
 LANGUAGE = ("language_model", "text_model", "lm_head")
 """What multimodal models call their parts that see text alone."""
-GRIDS = {"image_grid_thw", "image_position_ids", "target_sizes"}
+GRIDS = {"image_grid_hw", "image_grid_thw", "image_position_ids", "target_sizes"}
 """Parameters of a forward that reads a picture as patches of any number, and says where they lie."""
 SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
 """Types whose samples have a list of pictures."""
 CODECS = ("dac", "encodec", "higgs_audio_v2_tokenizer", "mimi", "pocket_tts_audio_tokenizer", "xcodec")
 """Types that read sound channel by channel."""
+PHRASES = (101, 1012, 1029, 102)
+"""BERT's tokens between phrases that a detector looks for: a text starts with the first, a phrase ends with the second.
+"""
 PROTEIN = 128
 """Residues of a protein."""
 
@@ -57,8 +62,14 @@ def collate(samples: list[Sample]) -> Sample:
     batch: Sample = {}
     for name, first in samples[0].items():
         values = [sample[name] for sample in samples]
-        patches = name == "pixel_values" and "image_grid_thw" in samples[0]
-        batch[name] = torch.cat(values) if patches else values if isinstance(first, dict) else default_collate(values)
+        blocks = isinstance(first, Tensor) and first.ndim == 5 and "aspect_ratio_ids" not in samples[0]
+        patches = blocks or not {"image_grid_hw", "image_grid_thw"}.isdisjoint(samples[0])
+        if name == "pixel_values" and "target_sizes" in samples[0]:  # one picture, as wide as all patches
+            batch[name] = torch.cat(values, dim=-1)[None]
+        elif name == "pixel_values" and patches:
+            batch[name] = torch.cat(values)
+        else:
+            batch[name] = values if isinstance(first, dict) else default_collate(values)
     return batch
 
 
@@ -75,6 +86,13 @@ class Inputs:
         self.audio = _section(self.config, "audio_config", "audio_encoder", "encoder_config", "encoder")
         names = [name for name in INPUTS if name in self.taken and name not in self._left_out()]
         self._names = sorted(names, key=lambda name: name == "input_ids")
+        self._phrases = self.config.num_labels if options.task == "ZeroShotObjectDetection" else 0
+        if options.seq_len < 3 * self._phrases:
+            raise InputError(
+                f"a text of {options.seq_len} tokens has no place for the {self._phrases} phrases to look for",
+                field="workload.seq_len",
+                fix=f"raise it to {3 * self._phrases}, or lower num_labels",
+            )
         special = self._special_ids()
         self._special = torch.tensor(sorted(special), dtype=torch.long)
         self._plain = next(token for token in range(len(special) + 1) if token not in special)
@@ -98,6 +116,8 @@ class Inputs:
             return {1: self.config.latent_query_num}
         if self.config.model_type == "qwen2_audio":  # its tower is not apart
             return {self.config.audio_token_index: self.config.audio_config.max_source_positions // 2}
+        if "audio_labels" in self.taken:
+            return {self.config.audio_token_id: self.options.seq_len}
         if self.config.model_type == "csm":
             codec = self.config.codec_config
             frames = math.ceil(self.options.audio_samples * codec.frame_rate / codec.sampling_rate)
@@ -162,7 +182,8 @@ class Inputs:
 
     def _special_ids(self) -> set[int]:
         common = ("bos", "eos", "decoder_start")
-        return {token for name, token in special_tokens(self.config) if not name.startswith(common)}
+        ids = {token for name, token in special_tokens(self.config) if not name.startswith(common)}
+        return ids | {0, *PHRASES} if self._phrases else ids
 
     def input_ids(self, random: Generator) -> Tensor:
         """Text, with the tokens that stand for pictures and sounds after its first one."""
@@ -172,6 +193,9 @@ class Inputs:
                 self.config.codebook_vocab_size, (len(ids_T), self.config.num_codebooks), generator=random
             )
             return torch.cat([ids_T[:, None], codes], dim=1)
+        if self._phrases:
+            ids_T[0] = PHRASES[0]
+            ids_T[len(ids_T) // self._phrases - 1 :: len(ids_T) // self._phrases] = PHRASES[1]
         middle = [torch.full((count,), token) for token, count in self._placeholders.items()]
         return torch.cat([ids_T[:1], *middle, ids_T[1:]])
 
@@ -221,6 +245,20 @@ class Inputs:
         """A picture, laid out as the processor of the model does it."""
         return next(layout for applies, layout in LAYOUTS if applies(self))(self, random)
 
+    def pictures(self, random: Generator) -> Sample:
+        """A list of one picture, or of one tile."""
+        whole = {"pixel_attention_mask": torch.ones(1, dtype=torch.bool)} if "tile_fine_mask" in self.taken else {}
+        return {"pixel_values": self.picture(random)[None], **whole}
+
+    def blocks(self, random: Generator) -> Sample:
+        """As Inkling reads a picture: a block of pixels for each token, with its channels last."""
+        merge = self.find("spatial_merge_size", among=self.vision, default=1)
+        side, time = self.patch() * merge, self.find("temporal_patch_size", among=self.vision, default=0)
+        height, width = (max(1, length // side) for length in self.size())
+        shape = (height * width, *([time] if time else []), side, side, self.channels())
+        grid = {"image_grid_thw": torch.tensor([1, height, width])} if "image_grid_thw" in self.taken else {}
+        return {"pixel_values": torch.randn(shape, generator=random), **grid}
+
     def crops(self, random: Generator) -> Sample:
         """A picture as a whole, and cut into pieces of the size that the tower reads."""
         picture = self.picture(random)
@@ -247,15 +285,21 @@ class Inputs:
     def patches(self, random: Generator) -> Sample:
         """A picture cut into patches, and where they lie."""
         patch = self.patch()
-        merge = self.find("spatial_merge_size", "merge_size", "pooling_kernel_size", among=self.vision, default=2)
-        time = self.find("temporal_patch_size", among=self.vision, default=1)
+        merge = 4 if "target_sizes" in self.taken else 2  # the former merge twice
+        merge = self.find("spatial_merge_size", "merge_size", "pooling_kernel_size", among=self.vision, default=merge)
+        time = self.find("temporal_patch_size", "patch_temporal", among=self.vision, default=1)
         height, width = (max(1, side // (patch * merge)) * merge for side in self.size())
         pixels = torch.randn(height * width, self.channels() * time * patch**2, generator=random)
         if "image_position_ids" in self.taken:
             rows, columns = torch.arange(height), torch.arange(width)
             return {"pixel_values": pixels, "image_position_ids": torch.cartesian_prod(rows, columns).flip(1)}
         if "target_sizes" in self.taken:
+            pixels = pixels.view(-1, self.channels(), patch, patch).permute(1, 2, 0, 3).flatten(2)
             return {"pixel_values": pixels, "target_sizes": torch.tensor([height, width])}
+        if "image_grid_hw" in self.taken:
+            return {"pixel_values": pixels, "image_grid_hw": torch.tensor([height, width])}
+        if self.config.model_type == "kimi_k25":
+            pixels = pixels.view(-1, self.channels(), patch, patch)
         sample = {"pixel_values": pixels, "image_grid_thw": torch.tensor([1, height, width])}
         return sample | ({"image_merge_sizes": torch.tensor(merge)} if "image_merge_sizes" in self.taken else {})
 
@@ -301,6 +345,8 @@ class Inputs:
         bins = self.find(
             *names, "input_feat_size", "input_dim", "num_mel_bin", "num_chroma", among=self.audio, default=80
         )
+        if self.config.model_type.startswith("granite_speech5"):  # two frames, each with its change
+            return 4 * int(bins)
         return int(bins) * int(self.find("num_stacked_frames", among=self.audio, default=1))
 
     def spectrum(self, random: Generator) -> Any:
@@ -311,8 +357,14 @@ class Inputs:
         if self.config.model_type == "clap":
             spectrum = torch.randn(1, 1024, self.mels(), generator=random)
             return {"input_features": spectrum, "is_longer": torch.ones(1, dtype=torch.bool)}
-        if self.config.model_type == "clvp":
-            return torch.randn(self.mels(), self.options.audio_samples // HOP, generator=random)
+        if self.config.model_type in CHANNELS_FIRST:  # which merge up to eight frames
+            frames = 8 * math.ceil(self.options.audio_samples / (8 * HOP))
+            sample = {"input_features": torch.randn(self.mels(), frames, generator=random)}
+            if "input_features_mask" in self.taken:
+                sample["input_features_mask"] = torch.ones(frames, dtype=torch.long)
+            if "chunk_sample_lengths" in self.taken:
+                sample["chunk_sample_lengths"] = torch.tensor(self.options.audio_samples)
+            return sample
         if positions is not None and self.find("input_feat_per_channel", "feature_projection_input_dim") is None:
             spectrum = torch.randn(self.mels(), 2 * positions, generator=random)
             frames = 2 * positions
@@ -321,7 +373,7 @@ class Inputs:
             spectrum = torch.randn(frames, self.mels(), generator=random)
         masks = ["input_features_mask", "feature_attention_mask"]
         masks += ["attention_mask"] if positions is None and "input_ids" not in self.taken else []
-        if self.config.model_type.startswith("granite_speech"):  # its mask is of tokens, and leaves none out
+        if self.config.model_type in ("granite_speech", "granite_speech_plus"):  # masks of tokens, which leave none out
             masks = []
         masks = [name for name in masks if name in self.taken]
         return {"input_features": spectrum, **{name: torch.ones(frames, dtype=torch.long) for name in masks}}
@@ -336,6 +388,14 @@ class Inputs:
             length = torch.tensor([self.options.audio_samples])
             return {"input_values": self.wave(random)[None], "input_values_cutoffs": length}
         return self.wave(random)
+
+    def spoken_codes(self, random: Generator) -> Sample:
+        """What a codec has made of sound that the text goes on with."""
+        if "audio_labels" not in self.taken:
+            return {}
+        shape = (self.options.seq_len, self.config.num_codebooks)
+        codes = torch.randint(self.config.codebook_size, shape, generator=random)
+        return {"audio_input_ids": codes, "audio_input_ids_mask": torch.ones(len(codes), dtype=torch.bool)}
 
     def decoder_codes(self, random: Generator) -> Any:
         """What a decoder of sound has written so far: a token for each of its codebooks at each time."""
@@ -387,6 +447,7 @@ def _section(config: Any, *names: str) -> Any:
 
 
 LAYOUTS: tuple[tuple[Callable[[Inputs], bool], Callable[[Inputs, Generator], Any]], ...] = (
+    (lambda inputs: inputs.config.model_type.startswith("inkling"), Inputs.blocks),
     (lambda inputs: not GRIDS.isdisjoint(inputs.taken), Inputs.patches),
     (lambda inputs: "spatial_shapes" in inputs.taken, Inputs.padded_patches),
     (lambda inputs: "aspect_ratio_ids" in inputs.taken, Inputs.tiles),
@@ -394,12 +455,14 @@ LAYOUTS: tuple[tuple[Callable[[Inputs], bool], Callable[[Inputs, Generator], Any
     (Inputs.has_sizes, Inputs.sized),
     (lambda inputs: inputs.config.model_type == "fuyu", lambda inputs, random: inputs.flattened_patches(random)[:, 2:]),
     (
-        lambda inputs: inputs.options.task == "VideoClassification" or inputs.config.model_type == "xclip",
+        lambda inputs: (
+            inputs.options.task == "VideoClassification" or inputs.config.model_type in ("instructblipvideo", "xclip")
+        ),
         Inputs.video,
     ),
     (
         lambda inputs: "pixel_attention_mask" in inputs.taken or inputs.config.model_type in SEVERAL_PICTURES,
-        lambda inputs, random: inputs.picture(random)[None],
+        Inputs.pictures,
     ),
     (lambda _: True, Inputs.picture),
 )
@@ -427,6 +490,7 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "visual_embeds": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_embedding_dim, generator=random),
     "input_features": Inputs.spectrum,
     "input_values": Inputs.input_values,
+    "audio_input_ids": Inputs.spoken_codes,
     "decoder_input_ids": Inputs.decoder_codes,
     "protein_input_ids": lambda inputs, random: torch.randint(
         inputs.config.protein_encoder_config.vocab_size, (PROTEIN,), generator=random
@@ -476,6 +540,8 @@ def _features(model: Any, modality: str, batch: Sample) -> int:
     features = getattr(output, "pooler_output", None)
     if features is None:
         features = getattr(output, "last_hidden_state", output)
+    if features is None:  # those of each layer of the tower that it uses
+        features = output.deepstack_features[0][1]
     rows = [features] if isinstance(features, Tensor) else list(features)
     return sum(row.numel() // row.shape[-1] for row in rows)
 

@@ -24,6 +24,7 @@ from bench.workloads.huggingface.workload import Options
 _TOKEN = re.compile("token_id|token_index")
 DRAWS = (
     "dac",
+    "gradium_phonon_tts",
     "phimoe",
     "vilt",
     "groupvit",
@@ -36,7 +37,7 @@ DRAWS = (
     "videomt",
 )
 """Types whose forward draws by design: phimoe and groupvit a route, vilt patches, informer queries, dac the quantizers
-to use, others points of a mask."""
+to use, gradium_phonon_tts noise, others points of a mask."""
 
 
 def config_of(description: Description, options: Options) -> Any:
@@ -86,7 +87,10 @@ def saying(what: str) -> Iterator[None]:
 
 
 def _words(error: Exception) -> str:
-    why = (str(error).strip() or "no message").splitlines()[-1]
+    lines = (str(error).strip() or "no message").splitlines()
+    why = lines[-1]
+    if isinstance(error, ImportError):  # its first line names the package, what follows is how to go on
+        why = " ".join(line.strip() for line in lines).partition(" Please note")[0]
     return f"{type(error).__name__}: {why}"
 
 

@@ -100,6 +100,12 @@ def _codes(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
     if "input_values_cutoffs" in sample:  # of its sound, it makes the codes itself
         ids_T = sample["input_ids"]
         return {"labels": ids_T.masked_fill(~inputs.is_placeholder(ids_T), IGNORED)}
+    if "audio_labels" in inputs.taken:
+        return {"audio_labels": sample["audio_input_ids"]}
+    if "labels_mask" in inputs.taken:  # a vector for each time, after the text
+        latents_TC = torch.randn(inputs.options.seq_len, inputs.config.latent_dim, generator=random)
+        frames = [inputs.config.audio_bos_token_id, *[inputs.config.audio_latent_token_id] * len(latents_TC)]
+        return {"labels": latents_TC, "input_ids": torch.cat([sample["input_ids"], torch.tensor(frames)])}
     if codebooks is None:
         return _text(inputs, sample, random)
     vocabulary = inputs.find("vocab_size", among=getattr(inputs.config, "decoder", inputs.config))
@@ -149,15 +155,26 @@ def _depth(inputs: Inputs, _: Sample, random: Generator) -> Sample:
     return {"labels": 0.1 + torch.rand(inputs.size(), generator=random)}
 
 
-def _patches(inputs: Inputs, _: Sample, random: Generator) -> Sample:
-    """Which patches the model has to restore."""
+def _patches(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    """Which patches the model has to restore; Flava also tokens, and whether text and picture belong together."""
     height, width = inputs.size()
     patches = (height // inputs.patch()) * (width // inputs.patch())
     if "bool_masked_pos" not in inputs.taken:
         return {"noise": torch.rand(patches, generator=random)}
     masked = torch.zeros(patches, dtype=torch.bool)
     masked[torch.randperm(patches, generator=random)[: max(1, round(MASKED_SHARE * patches))]] = True
-    return {"bool_masked_pos": masked}
+    if "codebook_pixel_values" not in inputs.taken:
+        return {"bool_masked_pos": masked}
+    text, side = _masked(inputs, sample, random), 2 ** (inputs.config.image_codebook_config.num_groups - 1)
+    return {
+        "bool_masked_pos": masked,
+        "codebook_pixel_values": torch.randn(
+            3, height // inputs.patch() * side, width // inputs.patch() * side, generator=random
+        ),
+        "input_ids_masked": text["input_ids"],
+        "mlm_labels": text["labels"],
+        "itm_labels": torch.tensor(1),
+    }
 
 
 def _nothing(*_: Any) -> Sample:
