@@ -40,3 +40,4 @@ dtypes = {
 }
 if accelerator.is_main_process:
     print(json.dumps({"losses": losses, **{name: found.pop() for name, found in dtypes.items()}}))
+accelerator.end_training()  # threads of the process group that still run at exit abort the process
