@@ -75,6 +75,35 @@ DOTS = {
     "index_n_heads": 2,
     "index_head_dim": 32,
 }
+NEMOTRON_H = {
+    "hidden_size": 64,
+    "layers_block_type": ["mamba", "moe", "attention"],
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "intermediate_size": 64,
+    "mamba_num_heads": 8,
+    "mamba_head_dim": 16,
+    "n_groups": 2,
+    "ssm_state_size": 16,
+    "moe_intermediate_size": 64,
+    "moe_shared_expert_intermediate_size": 64,
+    "n_routed_experts": 4,
+}
+MIMI = {
+    "model_type": "mimi",
+    "hidden_size": 64,
+    "upsample_groups": 64,
+    "num_filters": 4,
+    "codebook_dim": 16,
+    "vector_quantization_hidden_dimension": 16,
+    "intermediate_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "head_dim": 16,
+    "codebook_size": 64,
+    "num_hidden_layers": 2,
+}
 COMPASS = {"rope_parameters": {"full_attention": ROPE}}
 OWN: dict[str, dict[str, Any]] = {
     **{
@@ -181,22 +210,7 @@ OWN: dict[str, dict[str, Any]] = {
         },
         "audio_config": {"adapter_out_dim": 64, "adapter_input_size": 64, "hidden_size": 64, "num_attention_heads": 4},
     },
-    "csm": {
-        "codec_config": {
-            "model_type": "mimi",
-            "hidden_size": 64,
-            "upsample_groups": 64,
-            "num_filters": 4,
-            "codebook_dim": 16,
-            "vector_quantization_hidden_dimension": 16,
-            "intermediate_size": 64,
-            "num_attention_heads": 4,
-            "num_key_value_heads": 4,
-            "head_dim": 16,
-            "codebook_size": 64,
-            "num_hidden_layers": 2,
-        }
-    },
+    "csm": {"codec_config": MIMI},
     "seggpt": {"merge_index": 0},
     **{
         key: {"projector_config": {"model_type": "blip_2_qformer", "encoder_hidden_size": 256}}
@@ -213,7 +227,16 @@ OWN: dict[str, dict[str, Any]] = {
         key: {"num_queries": 10, "query_dim": 4, "text_config": {"model_type": "bert", "vocab_size": 1024}}
         for key in ("grounding-dino", "mm-grounding-dino")
     },
-    "llama4": {"vision_config": {"hidden_size": 64, "intermediate_size": 256, "num_attention_heads": 4}},
+    "llama4": {
+        "vision_config": {
+            "hidden_size": 64,
+            "intermediate_size": 256,
+            "num_attention_heads": 4,
+            "vision_output_dim": 64,
+            "projector_input_dim": 64,
+            "projector_output_dim": 64,
+        }
+    },
     "ovis2": {
         "hidden_size": 64,
         "text_config": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "intermediate_size": 64},
@@ -227,10 +250,79 @@ OWN: dict[str, dict[str, Any]] = {
         "deepstack_layer_map": [[-1, 0]],
         "spatial_target_layers": [1],
     },
+    "nemotron": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 16},
+    "ministral": {"head_dim": 128},
+    "lfm2_moe": {"num_hidden_layers": 2, "layer_types": ["conv", "full_attention"]},
+    "vipllava": {"vision_feature_layer": [-1, -2]},
+    "molmo2": {"adapter_config": {"vision_feature_layer": [1, 0]}},
+    "muse_spark": {"audio_samples": 19200, "audio_config": {"num_hidden_layers": 4}},
+    "zamba": {"num_hidden_layers": 4, "layers_block_type": ["linear_attention", "hybrid"] * 2},
+    "zamba2": {"num_hidden_layers": 2, "layers_block_type": ["linear_attention", "hybrid"]},
+    "wav2vec2-conformer": {"vocab_size": 64},
+    "xmod": {"default_language": "en_XX"},
+    "qwen2_vl": {
+        "vision_config": {"hidden_size": 64, "embed_dim": 64, "num_heads": 4},
+        "text_config": {
+            "hidden_size": 64,
+            "intermediate_size": 64,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 4,
+            "rope_parameters": {**ROPE, "mrope_section": [2, 3, 3]},
+        },
+    },
+    "reformer": {
+        "axial_pos_shape": [4, 8],
+        "axial_pos_embds_dim": [32, 32],
+        "hidden_size": 64,
+        "num_attention_heads": 2,
+        "attention_head_size": 32,
+        "feed_forward_size": 64,
+        "attn_layers": ["local", "lsh"],
+    },
+    "perceiver": {"num_latents": 8, "d_latents": 64, "d_model": 64},
+    **{key: {"seq_len": 16} for key in ("owlvit", "owlv2")},
+    **{key: {"image_token_id": 5} for key in ("minicpm_ocr", "minicpmv4_6", "minicpmv4_7")},
+    "kyutai_speech_to_text": {"codec_config": MIMI},
+    **{
+        key: {"audio_encoder": {"model_type": "encodec", "num_filters": 4, "hidden_size": 32, "codebook_size": 64}}
+        for key in ("musicgen", "musicgen_melody")
+    },
+    "modernvbert": {"vision_config": {"vision_use_head": False}},
+    "step3p7": {"text_config": {"sliding_window": 16}},
+    "lw_detr": {
+        "backbone_config": {"model_type": "lw_detr_vit", "out_indices": [1, 2], "num_hidden_layers": 2},
+        "projector_scale_factors": [1.0],
+        "num_queries": 10,
+    },
+    "rf_detr": {"num_queries": 10},
+    "nemotron_h": NEMOTRON_H,
+    "nemotron_h_omni": {"image_token_id": 5, "text_config": NEMOTRON_H},
+    "qwen3_omni_moe_thinker": {
+        "vision_config": {"deepstack_visual_indexes": [1], "hidden_size": 64, "intermediate_size": 64, "num_heads": 4},
+        "text_config": {
+            "hidden_size": 64,
+            "num_attention_heads": 4,
+            "num_key_value_heads": 2,
+            "head_dim": 16,
+            "rope_parameters": {**ROPE, "mrope_section": [2, 3, 3]},
+        }
+    },
+    "pe_audio": {"audio_samples": 19200},
+    "qwen3_vl_moe": {"vision_config": {"deepstack_visual_indexes": [1]}},
+    "sapiens2": {"head_config": {"upsample_out_channels": [32], "conv_out_channels": [32]}},
     "voxtral": {"audio_token_id": 5},
     "janus": {
         "vision_config": {"projection_dim": 64},
         "text_config": {"hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 4},
+        "vq_config": {
+            "num_embeddings": 16,
+            "base_channels": 32,
+            "channel_multiplier": [1, 1],
+            "num_res_blocks": 1,
+            "embed_dim": 8,
+            "latent_channels": 32,
+            "projection_dim": 32,
+        },
     },
     "wav2vec2-bert": {"vocab_size": 64},
     "moonshine": START,
@@ -502,6 +594,8 @@ def shrunk(name: str, value: int, factor: int, patch: Any, ids: dict[int, int]) 
         return min(value, 2)
     if re.fullmatch(r"(num_(local_|routed_)?experts|n_routed_experts|moe_num_experts)", name):
         return min(value, 8)
+    if name == "num_experts_per_tok":
+        return min(value, 2)
     if name in ("n_group", "topk_group", "first_k_dense_replace"):
         return min(value, 1)
     if (WIDTHS.search(name) or (HEADS.search(name) and value > 1)) and value % factor == 0:

@@ -263,8 +263,11 @@ def _config_json(folder: Path) -> Mapping[str, JsonValue]:
 
 
 def _looked_up(package: str) -> list[str]:
-    """Fields that models take from a config if it has them, such as ``head_dim``: few config classes declare it."""
-    return re.findall(r'getattr\((?:self\.)?config, "(\w+)"', _modeling(package))
+    """Fields that models take from a config, or from one in it, if it has them: ``head_dim``, ``pad_token_id``.
+
+    Few config classes declare them.
+    """
+    return re.findall(r'(?:getattr\((?:self\.)?config, "|config\.(?=\w+_token_id\b))(\w+)', _modeling(package))
 
 
 def _fields(kind: Any, optional: Sequence[str], written: Mapping[str, JsonValue]) -> dict[str, ConfigField]:

@@ -20,7 +20,7 @@ from torch.utils.data import default_collate
 from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
 from bench.workloads.huggingface.model import bare, config_of, model_class, parts, special_tokens
-from bench.workloads.huggingface.workload import Options
+from bench.workloads.huggingface.workload import LENGTHS, Options
 
 PICTURE = 224
 """Height and width of a picture where neither config nor options say it."""
@@ -30,7 +30,7 @@ REGIONS = 36
 """Regions of a picture that a detector has found, for models that read those."""
 CHARACTERS = 256
 """The vocabulary of a model that reads characters."""
-CHANNELS_FIRST = ("clvp", "dots3_note", "glmasr", "glmasr_encoder")
+CHANNELS_FIRST = ("clvp", "dots3_note", "glmasr", "glmasr_encoder", "voxtral_realtime")
 """Types that read a spectrum of any length as (M, F)."""
 HOP = 160
 """Samples of sound for each frame of a spectrum: 10 ms at 16 kHz."""
@@ -46,13 +46,25 @@ GRIDS = {"image_grid_hw", "image_grid_thw", "image_position_ids", "target_sizes"
 """Parameters of a forward that reads a picture as patches of any number, and says where they lie."""
 SEVERAL_PICTURES = ("idefics", "idefics2", "idefics3", "smolvlm")
 """Types whose samples have a list of pictures."""
-CODECS = ("dac", "encodec", "higgs_audio_v2_tokenizer", "mimi", "pocket_tts_audio_tokenizer", "xcodec")
+CODECS = (
+    "dac",
+    "encodec",
+    "higgs_audio_v2_tokenizer",
+    "mimi",
+    "pe_audio",
+    "pocket_tts_audio_tokenizer",
+    "vibevoice",
+    "vibevoice_asr",
+    "xcodec",
+)
 """Types that read sound channel by channel."""
 PHRASES = (101, 1012, 1029, 102)
 """BERT's tokens between phrases that a detector looks for: a text starts with the first, a phrase ends with the second.
 """
 PROTEIN = 128
 """Residues of a protein."""
+ENTITIES = 4
+"""Entities that a text mentions, for models that read those beside it."""
 
 Sample = dict[str, Any]
 
@@ -86,6 +98,7 @@ class Inputs:
         self.audio = _section(self.config, "audio_config", "audio_encoder", "encoder_config", "encoder")
         names = [name for name in INPUTS if name in self.taken and name not in self._left_out()]
         self._names = sorted(names, key=lambda name: name == "input_ids")
+        self._check_length()
         self._phrases = self.config.num_labels if options.task == "ZeroShotObjectDetection" else 0
         if options.seq_len < 3 * self._phrases:
             raise InputError(
@@ -100,6 +113,17 @@ class Inputs:
         pairs = "return_loss" in self.taken or hasattr(self.kind, "get_text_features")
         if "input_ids" in names and len(names) > 1 and not pairs:
             self._placeholders = self._count_placeholders(description)
+
+    def _check_length(self) -> None:
+        """Raise an `InputError` if the model has no position for the end of a text."""
+        for name in LENGTHS:
+            limit = getattr(self.text, name, None)
+            if "input_ids" in self._names and isinstance(limit, int) and self.options.seq_len > limit:
+                raise InputError(
+                    f"seq_len={self.options.seq_len} is more than {name}={limit} of the model",
+                    field="workload.seq_len",
+                    fix=f"set seq_len: {limit}",
+                )
 
     def draw(self, random: Generator) -> Sample:
         """One sample without its labels."""
@@ -147,6 +171,10 @@ class Inputs:
             names |= {"pixel_values", "pixel_values_videos"}
         if self.config.model_type not in SEVERAL_PICTURES:
             names |= {"image_attention_mask"}
+        if self.config.model_type == "pop2piano":  # reads a spectrum in the place of text
+            names |= {"input_ids"}
+        if self.config.model_type == "speech-encoder-decoder":
+            names |= {"input_features" if hasattr(self.audio, "conv_dim") else "input_values"}
         return names
 
     def find(self, *names: str, among: Any = None, default: Any = None) -> Any:
@@ -206,6 +234,21 @@ class Inputs:
         """1 for each token that stands for a part of a picture or sound; always at the same places."""
         return self.is_placeholder(self.input_ids(random)).long()
 
+    def global_mask(self, _: Generator) -> Tensor:
+        """1 for the first token, which all others attend to."""
+        mask_T = torch.zeros(self.options.seq_len, dtype=torch.long)
+        mask_T[0] = 1
+        return mask_T
+
+    def entities(self, random: Generator) -> Sample:
+        """What a text mentions, each with the places of its two tokens."""
+        entities_N = torch.randint(self.config.entity_vocab_size, (ENTITIES,), generator=random)
+        starts_N = torch.randint(self.options.seq_len - 1, (ENTITIES,), generator=random)
+        places = {"entity_position_ids": torch.stack([starts_N, starts_N + 1], dim=1)}
+        mask = {"entity_attention_mask": torch.ones(ENTITIES, dtype=torch.long)}
+        labels = {"entity_labels": entities_N} if "entity_labels" in self.taken else {}
+        return {"entity_ids": entities_N, **places, **mask, **labels}
+
     def boxes(self, random: Generator) -> Tensor:
         """Two corners of each token's box on a page of 1000 by 1000; Bros takes all four."""
         length = self.options.seq_len
@@ -247,7 +290,8 @@ class Inputs:
 
     def pictures(self, random: Generator) -> Sample:
         """A list of one picture, or of one tile."""
-        whole = {"pixel_attention_mask": torch.ones(1, dtype=torch.bool)} if "tile_fine_mask" in self.taken else {}
+        masked = "tile_fine_mask" in self.taken or self.config.model_type == "pi0"
+        whole = {"pixel_attention_mask": torch.ones(1, dtype=torch.bool)} if masked else {}
         return {"pixel_values": self.picture(random)[None], **whole}
 
     def blocks(self, random: Generator) -> Sample:
@@ -271,6 +315,12 @@ class Inputs:
     def sized(self, random: Generator) -> Sample:
         picture = self.picture(random)
         return {"pixel_values": picture, "image_sizes": torch.tensor(picture.shape[1:])}
+
+    def regions(self, random: Generator) -> Sample:
+        """What a detector has found, and where there is something beside the text."""
+        masks = {"attention_mask": self.options.seq_len, "visual_attention_mask": REGIONS}
+        whole = {name: torch.ones(length, dtype=torch.long) for name, length in masks.items()}
+        return {"visual_embeds": torch.randn(REGIONS, self.config.visual_embedding_dim, generator=random), **whole}
 
     def has_sizes(self) -> bool:
         """Llava and those after it take sizes for the towers that read pictures of any size."""
@@ -298,7 +348,7 @@ class Inputs:
             return {"pixel_values": pixels, "target_sizes": torch.tensor([height, width])}
         if "image_grid_hw" in self.taken:
             return {"pixel_values": pixels, "image_grid_hw": torch.tensor([height, width])}
-        if self.config.model_type == "kimi_k25":
+        if self.config.model_type in ("kimi_k25", "paddleocr_vl"):
             pixels = pixels.view(-1, self.channels(), patch, patch)
         sample = {"pixel_values": pixels, "image_grid_thw": torch.tensor([1, height, width])}
         return sample | ({"image_merge_sizes": torch.tensor(merge)} if "image_merge_sizes" in self.taken else {})
@@ -345,6 +395,8 @@ class Inputs:
         bins = self.find(
             *names, "input_feat_size", "input_dim", "num_mel_bin", "num_chroma", among=self.audio, default=80
         )
+        if self.config.model_type == "pop2piano":
+            return int(self.config.d_model)
         if self.config.model_type.startswith("granite_speech5"):  # two frames, each with its change
             return 4 * int(bins)
         return int(bins) * int(self.find("num_stacked_frames", among=self.audio, default=1))
@@ -375,15 +427,20 @@ class Inputs:
         masks += ["attention_mask"] if positions is None and "input_ids" not in self.taken else []
         if self.config.model_type in ("granite_speech", "granite_speech_plus"):  # masks of tokens, which leave none out
             masks = []
-        masks = [name for name in masks if name in self.taken]
-        return {"input_features": spectrum, **{name: torch.ones(frames, dtype=torch.long) for name in masks}}
+        whole = {name: torch.ones(frames, dtype=torch.long) for name in masks if name in self.taken}
+        if "padding_mask" in self.taken:  # of the sound itself
+            whole["padding_mask"] = torch.ones(self.options.audio_samples, dtype=torch.long)
+        return {"input_features": spectrum, **whole}
 
     def input_values(self, random: Generator) -> Any:
         if self.config.model_type == "audio-spectrogram-transformer":
             return torch.randn(self.config.max_length, self.config.num_mel_bins, generator=random)
         if self.config.model_type in CODECS:
             channels = self.find("audio_channels", default=1)
-            return torch.randn(channels, self.options.audio_samples, generator=random)
+            wave = torch.randn(channels, self.options.audio_samples, generator=random)
+            whole = torch.ones(self.options.audio_samples, dtype=torch.bool)
+            masked = {"input_ids", "padding_mask"} <= set(self.taken)
+            return {"input_values": wave, **({"padding_mask": whole} if masked else {})}
         if "input_values_cutoffs" in self.taken:
             length = torch.tensor([self.options.audio_samples])
             return {"input_values": self.wave(random)[None], "input_values_cutoffs": length}
@@ -403,7 +460,14 @@ class Inputs:
         shape = (self.options.seq_len, getattr(decoder, "num_channels", 0))
         return torch.randint(decoder.vocab_size, shape, generator=random) if all(shape) else {}
 
-    # Series.
+    # Series, and what an agent does.
+
+    def movement(self, random: Generator) -> Sample:
+        """What a robot is in, what it does, and the noise and its strength that a flow starts from."""
+        config = self.config
+        actions, noise = torch.randn(2, config.chunk_size, config.max_action_dim, generator=random)
+        state = torch.randn(config.max_state_dim, generator=random)
+        return {"state": state, "actions": actions, "noise": noise, "timestep": torch.rand((), generator=random)}
 
     def episode(self, random: Generator) -> Sample:
         """What an agent has seen, done and got."""
@@ -487,7 +551,7 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "flattened_patches": Inputs.flattened_patches,
     "visual_feats": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_feat_dim, generator=random),
     "visual_pos": lambda _, random: torch.rand(REGIONS, 4, generator=random),
-    "visual_embeds": lambda inputs, random: torch.randn(REGIONS, inputs.config.visual_embedding_dim, generator=random),
+    "visual_embeds": Inputs.regions,
     "input_features": Inputs.spectrum,
     "input_values": Inputs.input_values,
     "audio_input_ids": Inputs.spoken_codes,
@@ -496,7 +560,11 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
         inputs.config.protein_encoder_config.vocab_size, (PROTEIN,), generator=random
     ),
     "protein_attention_mask": lambda *_: torch.ones(PROTEIN, dtype=torch.long),
+    "global_attention_mask": Inputs.global_mask,
+    "entity_ids": Inputs.entities,
+    "task_inputs": lambda inputs, random: torch.rand(inputs.config.task_seq_len, generator=random),
     "states": Inputs.episode,
+    "state": Inputs.movement,
     "past_values": Inputs.series,
 }
 """What forward's parameters are, by name; a dict has some that belong together."""

@@ -34,10 +34,14 @@ DRAWS = (
     "mask2former",
     "maskformer",
     "oneformer",
+    "pocket_tts",
+    "reformer",
+    "vibevoice",
+    "vibevoice_asr",
     "videomt",
 )
 """Types whose forward draws by design: phimoe and groupvit a route, vilt patches, informer queries, dac the quantizers
-to use, gradium_phonon_tts noise, others points of a mask."""
+to use, reformer its buckets, gradium_phonon_tts, pocket_tts and vibevoice noise, others points of a mask."""
 
 
 def config_of(description: Description, options: Options) -> Any:

@@ -155,6 +155,19 @@ def _depth(inputs: Inputs, _: Sample, random: Generator) -> Sample:
     return {"labels": 0.1 + torch.rand(inputs.size(), generator=random)}
 
 
+def _pretraining(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
+    """What to restore; of a text, also whether its parts, or it and its picture, belong together."""
+    if "pixel_values" in inputs.taken or "input_ids" not in sample:
+        return _patches(inputs, sample, random)
+    if inputs.config.model_type == "electra":  # which tokens were replaced
+        return {"labels": torch.randint(2, sample["input_ids"].shape, generator=random)}
+    text = _masked(inputs, sample, random)
+    regions = len(sample.get("visual_embeds", ()))
+    text["labels"] = torch.cat([text["labels"], torch.full((regions,), IGNORED)])
+    pairs = ("next_sentence_label", "sentence_order_label", "sentence_image_labels")
+    return text | {name: torch.tensor(1) for name in pairs if name in inputs.taken}
+
+
 def _patches(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
     """Which patches the model has to restore; Flava also tokens, and whether text and picture belong together."""
     height, width = inputs.size()
@@ -204,7 +217,7 @@ LABELS: dict[str, Labels] = {
     "SemanticSegmentation": _map,
     "DepthEstimation": _depth,
     "MaskedImageModeling": _patches,
-    "PreTraining": _patches,
+    "PreTraining": _pretraining,
     "ZeroShotImageClassification": _nothing,
     "TimeSeriesPrediction": _nothing,
     "TimeSeriesClassification": lambda *these: {"target_values": _class(*these)["labels"]},
