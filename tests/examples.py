@@ -112,6 +112,8 @@ def rank(
             "metrics": {},
             "setup_s": 1.0,
             "warmup_s": 0.5,
+            "units": (),
+            "coverage": {"parameters": 1000, "trainable_parameters": 1000},
         }
     )
 
@@ -119,7 +121,10 @@ def rank(
 def regime(backend: str = "ddp") -> Regime:
     fields = {
         "world_size": 2,
+        "ranks_per_node": 2,
         "parameters": 1000,
+        "trained_parameters": 1000,
+        "gradient_parameters": 1000,
         "sharded_parameters": 0,
         "weights_dtype": "bfloat16",
         "masters_dtype": "float32",
@@ -157,7 +162,8 @@ def ok(*step_times_s: Sequence[float], **changes: Any) -> Ok:
 
 def world(*ranks: RankOk) -> Ok:
     """Measured by these ranks, whose world has as many."""
-    regimes = [rank.regime.model_copy(update={"world_size": len(ranks)}) for rank in ranks]
+    size = {"world_size": len(ranks), "ranks_per_node": len(ranks)}
+    regimes = [rank.regime.model_copy(update=size) for rank in ranks]
     return Ok(ranks=tuple(r.model_copy(update={"regime": seen}) for r, seen in zip(ranks, regimes, strict=True)))
 
 
@@ -246,7 +252,7 @@ def mixed() -> list[Result]:
 
 FASTER: dict[str, Any] = {
     "say": "zero2 is faster",
-    "metric": "samples_per_s",
+    "metric": "samples_per_s_global",
     "of": {"backend": "zero2"},
     "against": {"backend": "ddp"},
     "ratio": {"at_least": "1x"},

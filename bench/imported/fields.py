@@ -185,19 +185,25 @@ def scalar(value: JsonValue) -> JsonValue:
     return text(value) if number is None or not number.bare or "," in value else number.value
 
 
+def setting(name: str, value: JsonValue) -> JsonValue:
+    """A setting of a step. Others say of `compile` only whether they do."""
+    read = scalar(value)
+    return ("unit" if read else "none") if name == "compile" and isinstance(read, bool) else read
+
+
 def option(name: str, value: JsonValue) -> JsonValue:
     """A setting of the workload. If the bundled workload has a field of this name, the type must match."""
-    setting = scalar(value)
+    read = scalar(value)
     if name == "grad_ckpt":  # also 'selective' and 'full'
         switched = {"yes": True, "on": True, "no": False, "off": False}
-        return switched.get(str(setting).lower(), setting)
+        return switched.get(str(read).lower(), read)
     match OPTIONS.get(name):
-        case kind if kind is bool and not isinstance(setting, bool):
+        case kind if kind is bool and not isinstance(read, bool):
             raise Expected("true or false")
-        case kind if kind is int and (isinstance(setting, bool) or not isinstance(setting, int)):
+        case kind if kind is int and (isinstance(read, bool) or not isinstance(read, int)):
             raise Expected("a whole number")
-        case kind if kind is float and (isinstance(setting, bool) or not isinstance(setting, int | float)):
+        case kind if kind is float and (isinstance(read, bool) or not isinstance(read, int | float)):
             raise Expected("a number")
         case kind if kind is str:
             return text(value)
-    return setting
+    return read

@@ -163,7 +163,9 @@ def _backend(value: JsonValue) -> str:
 def _of_cell(row: Given) -> _OfCell:
     sections: dict[str, type[Frozen]] = {"train": Train, "measure": Measure}
     data: dict[str, JsonValue] = {
-        section: {name: _read(row, name, fields.scalar) for name in model.model_fields if name in row.values}
+        section: {
+            name: _read(row, name, partial(fields.setting, name)) for name in model.model_fields if name in row.values
+        }
         for section, model in sections.items()
     }
     data["memory_limit_bytes"] = _read(row, "memory_limit_bytes", lambda value: round(fields.quantity(value, 1.0)))

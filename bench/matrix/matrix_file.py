@@ -11,7 +11,7 @@ from pydantic_core import PydanticCustomError
 from bench.backends import BACKENDS
 from bench.matrix.yaml_file import Places, canonical
 from bench.records.base import Frozen
-from bench.records.cell import Measure, MixedPrecision, Train, Weights
+from bench.records.cell import Measure, MixedPrecision, Train
 from bench.records.claim import Claim
 from bench.records.slurm import Slurm
 from bench.records.verdict import Goal
@@ -85,14 +85,6 @@ class Measuring(Measure):
     anew for each round. Launches added later do not change what is stored."""
 
 
-class Training(Train):
-    """Settings of the training step that do not depend on the workload."""
-
-    weights: Weights = "fp32"
-    """single and ddp in bf16: ``fp32``, autocast over fp32 weights, which the optimizer updates, as accelerate does;
-    or ``bf16``, without autocast, with ``master_weights``. Other backends hold weights in their own way."""
-
-
 class WorkloadChoice(Frozen):
     """What to train. Any other field sets the workload's field of that name for all cells."""
 
@@ -138,7 +130,7 @@ class MatrixFile(Frozen):
     slurm: Slurm = Slurm()
     """With ``--launcher slurm``: the job to ask for."""
     measure: Measuring = Measuring()
-    train: Training = Training()
+    train: Train = Train()
     probe: Goal = Goal()
     """How ``batch: probe`` searches."""
     choices: list[str] = Field(default_factory=list)
@@ -237,7 +229,7 @@ def json_schema() -> dict[str, Any]:
         "batch": batch,
         "preset": {"type": "string", "description": "One of the workload's presets, or auto."},
         "mixed_precision": {"enum": list(get_args(MixedPrecision))},
-        **Training.model_json_schema()["properties"],
+        **Train.model_json_schema()["properties"],
     }
     for field in fields.values():
         field.pop("default", None)

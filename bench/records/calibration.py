@@ -17,8 +17,8 @@ class Rates(Frozen):
     """Of matrix products, with all cores."""
     bandwidth_bytes_per_s: Positive
     """Of copies, read and written, with all cores; of caches, which are faster than memory, too."""
-    link_bytes_per_s: Positive | None = None
-    """That a rank sends to another one through gloo; null: stored before this field existed."""
+    link_bytes_per_s: Positive
+    """That a rank sends to another one through gloo."""
     trials: AtLeastOne
     """Of each kind and size; the best one counts."""
 
@@ -42,7 +42,7 @@ class Calibration(Frozen):
     """Standard deviation of the logarithm of the mean step between launches: a share."""
     degrees: AtLeastOne
     rates: Rates | None = None
-    """null: of a GPU, whose datasheet is known, or stored before this field existed."""
+    """null: of a GPU, whose datasheet is known."""
 
 
 class Pace(Frozen):

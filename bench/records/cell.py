@@ -3,10 +3,9 @@
 import hashlib
 import json
 import re
-from collections.abc import Mapping
-from typing import Annotated, Any, Literal, NamedTuple, Self
+from typing import Annotated, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, JsonValue, WithJsonSchema, model_validator
+from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_validator
 
 from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Share
 from bench.records.script import Script
@@ -14,9 +13,7 @@ from bench.records.script import Script
 MixedPrecision = Literal["bf16", "no"]
 Offload = Literal["none", "optimizer", "params"]
 Weights = Literal["fp32", "bf16"]
-
-LATER = "later"
-"""Marks a field that earlier results do not have. At its default, a cell's id leaves it out, so that theirs hold."""
+Compile = Literal["none", "unit", "model"]
 
 _OPTIMIZER = r"^(adamw|muon|none|[A-Za-z_][A-Za-z0-9_.]*:[A-Za-z_][A-Za-z0-9_]*)$"
 
@@ -28,27 +25,6 @@ def _optimizer(name: str) -> str:
 
 
 Optimizer = Annotated[str, AfterValidator(_optimizer), WithJsonSchema({"type": "string", "pattern": _OPTIMIZER})]
-
-
-class Before(NamedTuple):
-    """Marks a field whose values had other words in stored cells. These words stay readable, and ids hash them."""
-
-    words: Mapping[str, JsonValue]
-
-
-_SWITCH = Before({"none": False, "unit": True})
-
-
-def _compile(value: object) -> object:
-    return next((new for new, old in _SWITCH.words.items() if value is old), value)
-
-
-Compile = Annotated[
-    Literal["none", "unit", "model"],
-    BeforeValidator(_compile),
-    WithJsonSchema({"enum": ["none", "unit", "model", False, True]}),
-    _SWITCH,
-]
 
 
 class Measure(Frozen):
@@ -68,10 +44,10 @@ class Measure(Frozen):
     from the ranks."""
     dataloader_prefetch: Annotated[int, Field(ge=1)] = 2
     """Batches that each worker keeps ready."""
-    checkpoint: Annotated[bool, LATER] = False
+    checkpoint: bool = False
     """After the steps, save a checkpoint and load it again: the time of both, the bytes, and whether training goes on
     with the same losses."""
-    count_tensors: Annotated[bool, LATER] = False
+    count_tensors: bool = False
     """On a CPU, count tensors in two more steps, after all that is measured: about 3 s. A GPU always does."""
 
 
@@ -81,9 +57,9 @@ class Train(Frozen):
     optimizer: Optimizer = "adamw"
     """``adamw``; ``muon``: torch's Muon for the matrices of hidden layers and AdamW for the rest; ``none``: forward and
     backward only; or your own, as ``package.module:Class``."""
-    weights: Annotated[Weights, LATER] = "bf16"
+    weights: Weights = "fp32"
     """single and ddp in bf16: ``fp32``, autocast over fp32 weights, which the optimizer updates, as accelerate does;
-    or ``bf16``, without autocast, as earlier results have it. Other backends hold weights in their own way: their cells
+    or ``bf16``, without autocast, with ``master_weights``. Other backends hold weights in their own way: their cells
     keep the default."""
     master_weights: bool = True
     """Keep fp32 copies of bf16 weights for the optimizer to update. Without them, Adam's moments are bf16 too: a
@@ -91,7 +67,7 @@ class Train(Frozen):
     fused: bool | None = None
     """AdamW's fused implementation on or off. null: on for a GPU, unless `foreach` is set or state is offloaded;
     elsewhere torch chooses. Off, and without `foreach`: the plain loop."""
-    foreach: Annotated[bool | None, LATER] = None
+    foreach: bool | None = None
     """AdamW's foreach implementation on or off; null: see `fused`."""
     learning_rate: Annotated[Finite, Field(ge=0)] = 1e-4
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
@@ -100,21 +76,20 @@ class Train(Frozen):
     find_unused_parameters: bool = False
     """Let DDP look for parameters that the loss does not depend on. Walks the graph every step."""
     compile: Compile = "none"
-    """torch.compile each ``unit`` of the model, or the whole ``model``. false and true are older words for none and
-    unit."""
-    reshard_after_forward: Annotated[bool | Annotated[int, Field(ge=2)] | None, LATER] = None
+    """torch.compile each ``unit`` of the model, or the whole ``model``."""
+    reshard_after_forward: bool | Annotated[int, Field(ge=2)] | None = None
     """fsdp2: free the gathered weights of a unit after its forward, and gather them again for its backward. A number
     spreads them over that many ranks instead. null: the backend's default, true."""
-    dp_replicate_size: Annotated[int, Field(ge=1), LATER] = 1
+    dp_replicate_size: Annotated[int, Field(ge=1)] = 1
     """fsdp2: the number of groups of ranks that each shard a whole model: hybrid sharding."""
-    offload: Annotated[Offload, LATER] = "none"
+    offload: Offload = "none"
     """Keep the optimizer's state and its step on the host, or the weights too."""
-    zero_overlap_comm: Annotated[bool | None, LATER] = None
+    zero_overlap_comm: bool | None = None
     """ZeRO: reduce gradients on a stream of their own while backward runs. null: DeepSpeed's default, true for ZeRO-3
     and false for ZeRO-1 and ZeRO-2."""
-    cpu_affinity: Annotated[bool, LATER] = False
+    cpu_affinity: bool = False
     """Bind each rank to the cores of its GPU's NUMA node, as accelerate's ``enable_cpu_affinity`` does."""
-    allow_unused: Annotated[bool, LATER] = False
+    allow_unused: bool = False
     """Accept rows of which more than a tenth of the trained parameters get no gradient, or of all parameters are in
     modules that do not run. Without it, such rows are invalid: see *Rows to doubt*."""
 
@@ -143,17 +118,17 @@ class Cell(Frozen):
     """Every field of the workload's config, including presets and defaults; or the values that a script gets."""
     num_processes: Annotated[int, Field(ge=1)]
     """Ranks, on all nodes together."""
-    num_nodes: Annotated[int, Field(ge=1), LATER] = 1
+    num_nodes: Annotated[int, Field(ge=1)] = 1
     """Nodes over which the ranks are spread evenly."""
     mixed_precision: str | None
     """bf16 or no. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
-    gradient_accumulation_steps: Annotated[AtLeastOne, LATER] = 1
+    gradient_accumulation_steps: AtLeastOne = 1
     """Batches of a rank whose gradients add up to one optimizer step: of a script, or of imported figures."""
     memory_limit_bytes: Annotated[int, Field(ge=1)] | None = None
     """Enforced per rank; null allows all of the device's memory."""
     train: Train = Train()
     measure: Measure
-    script: Annotated[Script | None, LATER] = None
+    script: Script | None = None
     """The script that trains, instead of bench's runner. Of the other settings, it gets what its placeholders name."""
 
     @model_validator(mode="after")
@@ -184,7 +159,8 @@ class Cell(Frozen):
     @property
     def id(self) -> str:
         """Ten hex digits of the content's hash."""
-        return _digest(_hashed(self))
+        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
     def slug(self) -> str:
@@ -197,28 +173,27 @@ class Regime(Frozen):
     fields."""
 
     world_size: AtLeastOne
-    ranks_per_node: Annotated[AtLeastOne | None, LATER] = None
-    """Ranks that were started on the node of this rank; ``world_size`` if there is one node. null: stored before this
-    field existed."""
+    ranks_per_node: AtLeastOne
+    """Ranks that were started on the node of this rank; ``world_size`` if there is one node."""
     distributed_type: str
     """accelerate's name: NO, MULTI_CPU, MULTI_GPU, FSDP, DEEPSPEED."""
     sharding: str
     """none, NO_SHARD, FULL_SHARD, SHARD_GRAD_OP, fully_shard, zero1, zero2, zero3."""
     parameters: AtLeastOne
     """Scalars in the whole model."""
-    trained_parameters: Annotated[Count | None, LATER] = None
-    """Scalars of the parameters that require a gradient. null: stored before this field existed, as are the next three
-    and ``frozen_dtype``; read `trained`."""
-    gradient_parameters: Annotated[Count | None, LATER] = None
+    trained_parameters: Count
+    """Scalars of the parameters that require a gradient."""
+    gradient_parameters: Count
     """Scalars for which backward makes gradients: the trained ones. Under FSDP1, all of each flat parameter that holds
     one of these: its views require gradients together."""
-    trained_on_rank: Annotated[Count | None, LATER] = None
-    """Of the trained scalars, those that this rank holds. FSDP1 may cut flat parameters so that it holds none."""
+    trained_on_rank: Count | None = None
+    """Of the trained scalars, those that this rank holds. FSDP1 may cut flat parameters so that it holds none. null: in
+    a plan."""
     sharded_parameters: Count
     """Scalars in parameters of which this rank holds only a part."""
     weights_dtype: str
     """Dtype of the trained weights; of all, if none is trained."""
-    frozen_dtype: Annotated[str | None, LATER] = None
+    frozen_dtype: str | None = None
     """Dtype of the weights that are not trained, as the workload left them or the backend cast them; null: there are
     none."""
     masters_dtype: str | None
@@ -227,37 +202,27 @@ class Regime(Frozen):
     """Dtype of Adam's moments."""
     reduction_dtype: str | None
     """Dtype in which gradients are communicated, from the collectives of a step; null with one rank."""
-    mesh: Annotated[dict[str, AtLeastOne] | None, LATER] = None
-    """fsdp2: the sizes of its mesh's dimensions by name. null: no mesh, or stored before this field existed."""
-    reshard_after_forward: Annotated[bool | int | None, LATER] = None
+    mesh: dict[str, AtLeastOne] | None = None
+    """fsdp2: the sizes of its mesh's dimensions by name. null: no mesh."""
+    reshard_after_forward: bool | int | None = None
     """fsdp2: as the units do it; null elsewhere, and if the model is one unit."""
-    offload: Annotated[Offload | None, LATER] = None
+    offload: Offload | None = None
     """What FSDP or DeepSpeed keeps on the host; null elsewhere."""
-    overlap_comm: Annotated[bool | None, LATER] = None
+    overlap_comm: bool | None = None
     """Whether DeepSpeed reduces gradients while backward runs; null elsewhere."""
     matmul_shares: dict[str, Share] | None = None
     """FLOPs of matrix products, convolutions and attention in one warm-up step: the share of each dtype, the largest
     first. null: not observed, as under torch.compile, or there were none."""
-    attention_kernels: Annotated[tuple[str, ...] | None, LATER] = None
+    attention_kernels: tuple[str, ...] | None = None
     """The kernels that torch's `scaled_dot_product_attention` chose in that step, such as ``flash``; ``with a
     mask`` if it had one. null: not observed, or there were none."""
-    adam: Annotated[str | None, LATER] = None
+    adam: str | None = None
     """How torch's Adam stepped then: ``fused``, ``foreach`` or ``loop``. null: not observed, or another optimizer."""
 
     @property
     def matmul_dtype(self) -> str | None:
         """The dtype of most FLOPs of matrix products; None where it was not observed."""
         return max(self.matmul_shares, key=self.matmul_shares.__getitem__) if self.matmul_shares else None
-
-    @property
-    def trained(self) -> int:
-        """Trained scalars of the whole model; all where the result does not say."""
-        return self.parameters if self.trained_parameters is None else self.trained_parameters
-
-    @property
-    def with_gradient(self) -> int:
-        """Scalars of the whole model for which backward makes gradients."""
-        return self.trained if self.gradient_parameters is None else self.gradient_parameters
 
     @property
     def replicas(self) -> int:
@@ -268,9 +233,10 @@ class Regime(Frozen):
     def _parts_of_the_whole(self) -> Self:
         if self.sharded_parameters > self.parameters:
             raise ValueError(f"{self.sharded_parameters} of {self.parameters} parameters are sharded")
-        if not self.trained <= self.with_gradient <= self.parameters:
+        trained, with_gradient = self.trained_parameters, self.gradient_parameters
+        if not trained <= with_gradient <= self.parameters:
             raise ValueError(
-                f"{self.trained} of {self.parameters} parameters are trained, and {self.with_gradient} get gradients"
+                f"{trained} of {self.parameters} parameters are trained, and {with_gradient} get gradients"
             )
         return self
 
@@ -338,25 +304,3 @@ class Audit(Frozen):
     @property
     def slug(self) -> str:
         return f"{self.cell.slug}/audit-{self.kind}"
-
-
-def _hashed(record: Frozen) -> dict[str, Any]:
-    """The content of a record in the words of `Before`, without what is marked `LATER` and has its default."""
-    content = record.model_dump(mode="json")
-    for name, field in type(record).model_fields.items():
-        for words in (mark.words for mark in field.metadata if isinstance(mark, Before)):
-            content[name] = words.get(content[name], content[name])
-    for name, default in later_defaults(type(record)).items():
-        if getattr(record, name) == default:
-            del content[name]
-    return content | {name: _hashed(part) for name, part in record if isinstance(part, Frozen)}
-
-
-def later_defaults(kind: type[Frozen]) -> dict[str, Any]:
-    """The fields of a record that are marked `LATER`, with their defaults."""
-    return {name: field.default for name, field in kind.model_fields.items() if LATER in field.metadata}
-
-
-def _digest(content: Any) -> str:
-    text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
-    return hashlib.sha256(text.encode()).hexdigest()[:10]

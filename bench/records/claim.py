@@ -15,7 +15,7 @@ class ClaimMetric(NamedTuple):
 
     kind: Kind
     short: str
-    """Its name in a report, and in claims and imports that were written before all used the names of csv."""
+    """Its name in a report and in imports."""
 
 
 METRICS: dict[str, ClaimMetric] = {
@@ -28,19 +28,17 @@ METRICS: dict[str, ClaimMetric] = {
 }
 """All metrics of claims, by the names of their columns in csv and json: attributes of `Measured`
 (bench/report/rows.py), and means of phases. To add one, add an entry."""
-LONG = {metric.short: name for name, metric in METRICS.items()}
 
 
 def _metric(value: str) -> str:
-    name = LONG.get(value, value)
-    if name not in METRICS:
+    if value not in METRICS:
         *names, last = map(repr, METRICS)
         raise PydanticKnownError("literal_error", {"expected": f"{', '.join(names)} or {last}"})
-    return name
+    return value
 
 
 Metric = Annotated[
-    str, AfterValidator(_metric), WithJsonSchema({"enum": [*METRICS, *LONG], "title": "Metric", "type": "string"})
+    str, AfterValidator(_metric), WithJsonSchema({"enum": [*METRICS], "title": "Metric", "type": "string"})
 ]
 
 

@@ -71,10 +71,9 @@ class Forecast(Frozen):
     """Operations of a step by dtype: at batch 0, and for each sample."""
     kept_bytes: tuple[float, float]
     """What forward keeps for backward: at batch 0, and for each sample."""
-    moved_bytes: tuple[float, float] | None = None
-    """What operators of forward and backward read and write: at batch 0, and for each sample. null: stored before this
-    field existed, as is ``operators``."""
-    operators: Count | None = None
+    moved_bytes: tuple[float, float]
+    """What operators of forward and backward read and write: at batch 0, and for each sample."""
+    operators: Count
     """Their calls."""
 
     @property

@@ -1,4 +1,4 @@
-"""The outcome of an attempt and its stored result, with the history of the schema."""
+"""The outcome of an attempt and its stored result."""
 
 from dataclasses import dataclass
 from typing import Annotated, Literal, Self
@@ -15,13 +15,8 @@ from bench.records.rank_outcome import RankOk
 from bench.records.sources import Sources
 from bench.units import counted
 
-SCHEMA_VERSION: Literal[3] = 3
-"""1: first version. 2: a hang stores what each rank was doing, a failure its fault and evidence, a result its retry
-and the conditions on the machine. 3: a rank stores its own work, traffic, units, unit parameters, work of a sample and
-matmul shares, an attempt its launch, a result its sources and the environment. Beside it, a search stores the spread
-of peaks, what the next launch may hold, and which batches are even. Added to 3 with defaults: the kernels of attention,
-the fault host_memory, the account and the notes of a result, what a step covers of the model, a cell's accumulation; an
-imported cell without a known precision."""
+SCHEMA_VERSION: Literal[1] = 1
+"""Of stored results. bench reads no other."""
 
 
 class Ok(Frozen):
@@ -232,7 +227,7 @@ ROUNDING_S = 1e-3
 class Result(Frozen):
     """One attempt's stored record: `result.json`."""
 
-    schema_version: Literal[1, 2, 3] = SCHEMA_VERSION
+    schema_version: Literal[1] = SCHEMA_VERSION
     attempt: Attempt
     axes: Settings
     """The values that identify the cell in reports, in the matrix's order."""

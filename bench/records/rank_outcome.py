@@ -181,7 +181,7 @@ class RankOk(Frozen):
     """Step times of the throughput window."""
     host_times_s: tuple[Positive, ...] | None = None
     """How long the host took to queue each of these steps, without waiting for the device. A step that takes it as long
-    waits for the host. null: on a CPU, which computes them, or stored before this field existed."""
+    waits for the host. null: on a CPU, which computes them."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
     """Times in the phase window: seconds of each step, by STORED_PHASES. Empty without a phase window."""
     own_work_s: dict[str, tuple[Amount, ...]] = Field(default_factory=dict)
@@ -202,22 +202,19 @@ class RankOk(Frozen):
     traffic: tuple[Traffic, ...] | None = None
     """The collectives of the last step of the phase window; null if the recorder did not hold that whole step, and
     without a phase window."""
-    units: tuple[str, ...] | None = None
-    """Class names of the modules that are sharded or compiled, each as one; empty if the model is one unit. null: from
-    before bench stored them."""
+    units: tuple[str, ...]
+    """Class names of the modules that are sharded or compiled, each as one; empty if the model is one unit."""
     unit_parameters: dict[Count, Count] | None = None
     """Parameters of the workload's units by how often a step runs a unit's forward, without recomputation. Under FSDP2,
     also of other groups that free their weights after forward. The rest of the model is in no unit. null where units
     are compiled, or run a different number of times in each step."""
     regathered: dict[Count, Count] | None = None
     """Parameters of these units by how often FSDP gathers a unit for backward: for each of its runs that backward
-    passes, and for that which precedes such a run, as it is fetched ahead. null as ``unit_parameters``, and stored
-    before this field existed."""
-    coverage: Coverage | None = None
-    """null: from before bench stored it."""
+    passes, and for that which precedes such a run, as it is fetched ahead. null as ``unit_parameters``."""
+    coverage: Coverage
     work: Work | None = None
     sizes: SampleSizes | None = None
-    """null if the workload says that its samples have one size, or from before bench stored this."""
+    """null if the workload says that its samples have one size."""
     compilation: Compilation | None = None
     """null if nothing is compiled."""
     checkpoint: Checkpoint | None = None

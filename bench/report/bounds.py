@@ -73,7 +73,7 @@ def _moved_bytes(forecast: Forecast, regime: Regime, batch: int) -> float:
     backward too, the optimizer reads and writes masters and moments, and what forward keeps is written and read
     once."""
     model, (fixed, each) = state(regime), forecast.kept_bytes
-    computed = (computed_in_bytes(forecast.cell) or 0) * (regime.parameters + regime.trained)
+    computed = (computed_in_bytes(forecast.cell) or 0) * (regime.parameters + regime.trained_parameters)
     stepped = model.stepped + model.moments if regime.optimizer_dtype else 0.0
     return computed + 2 * stepped + 2 * max(0.0, fixed + each * batch)
 

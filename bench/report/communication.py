@@ -90,11 +90,14 @@ def payload_bytes(
     if regime.world_size == 1:
         return {}
     kind = regime.sharding
-    reduced = float(ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.with_gradient)
+    reduced = float(ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.gradient_parameters)
     if kind in ("none", "NO_SHARD", "zero0"):
         return {"all_reduce": reduced}
     if kind in ("zero1", "zero2"):
-        return {"all_reduce": reduced, "all_gather": float(ITEM_BYTES[regime.weights_dtype] * regime.trained)}
+        return {
+            "all_reduce": reduced,
+            "all_gather": float(ITEM_BYTES[regime.weights_dtype] * regime.trained_parameters),
+        }
     reshards, mixed = regime.reshard_after_forward, regime.frozen_dtype not in (None, regime.weights_dtype)
     if units is None or regime.replicas > 1 or reshards not in (None, True, False) or mixed:
         return None

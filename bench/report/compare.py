@@ -10,7 +10,7 @@ from pydantic import JsonValue
 
 from bench.errors import InputError
 from bench.records.base import Device
-from bench.records.cell import Regime, later_defaults
+from bench.records.cell import Regime
 from bench.records.leaves import differing_keys
 from bench.records.outcome import Ok, Result
 from bench.records.sources import differing
@@ -233,11 +233,11 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
 
 
 def _known(regime: Regime, other: Regime) -> dict[str, JsonValue]:
-    """The attributes that both regimes have. Earlier results do not know all of them."""
+    """The attributes of a regime, without those of its step that were not observed on both sides."""
     known = {**regime.model_dump(exclude={"matmul_shares"}), "matmul_dtype": regime.matmul_dtype}
     known["attention_kernels"] = ", ".join(regime.attention_kernels or ()) or None
-    later = {*later_defaults(Regime), "matmul_dtype"}
-    return {name: one for name, one in known.items() if name not in later or None not in (one, getattr(other, name))}
+    of_step = ("matmul_dtype", "attention_kernels", "adam")
+    return {name: one for name, one in known.items() if name not in of_step or None not in (one, getattr(other, name))}
 
 
 def _only_in_one(

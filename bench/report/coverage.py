@@ -9,14 +9,12 @@ from bench.units import amount, percent
 
 def is_invalid(measured: Sampled) -> bool:
     found = _of(measured)
-    return found is not None and max(found.without_gradient_share, found.not_run_share) > MUCH
+    return max(found.without_gradient_share, found.not_run_share) > MUCH
 
 
 def left_out(measured: Sampled) -> Iterator[str]:
     """Parameters without a gradient, and modules that do not run."""
     found = _of(measured)
-    if found is None:
-        return
     because = f"; {_keys(found)} of the samples are not used" if found.dropped_keys else ""
     if found.without_gradient:
         yield (
@@ -32,22 +30,21 @@ def left_out(measured: Sampled) -> Iterator[str]:
 
 def not_routed(measured: Sampled) -> Iterator[str]:
     found = _of(measured)
-    if found and found.not_routed:
+    if found.not_routed:
         share = percent(found.not_routed / found.parameters)
         yield f"{share} of the parameters are in modules, such as experts, to which warm-up routed no sample."
 
 
 def dropped_keys(measured: Sampled) -> Iterator[str]:
     found = _of(measured)
-    if found and found.dropped_keys and not (found.without_gradient or found.not_run):
+    if found.dropped_keys and not (found.without_gradient or found.not_run):
         yield f"forward takes no {_keys(found)}: they are in the samples and not used."
 
 
-def _of(measured: Sampled) -> Coverage | None:
+def _of(measured: Sampled) -> Coverage:
     """Of all ranks: each stores the same, but for the samples."""
-    each = [rank.coverage for rank in measured.ranks if rank.coverage]
-    dropped = {key: kind for found in each for key, kind in found.dropped_keys.items()}
-    return each[0].model_copy(update={"dropped_keys": dropped}) if each else None
+    dropped = {key: kind for rank in measured.ranks for key, kind in rank.coverage.dropped_keys.items()}
+    return measured.ranks[0].coverage.model_copy(update={"dropped_keys": dropped})
 
 
 def _keys(found: Coverage) -> str:

@@ -38,8 +38,6 @@ def work(forecast: Forecast, batch: int) -> Work | None:
     On a CPU, the ranks of a node share its cores, but each calls its operators by itself. ZeRO-3 counts as if it
     gathered each unit whenever it is used.
     """
-    if forecast.moved_bytes is None or forecast.operators is None:
-        return None
     sent = _sent_bytes(forecast)
     if sent is None:
         return None

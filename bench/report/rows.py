@@ -96,7 +96,7 @@ class Rank:
     work: Work | None = None
     compilation: Compilation | None = None
     checkpoint: Checkpoint | None = None
-    coverage: Coverage | None = None
+    coverage: Coverage
     node: str | None = None
     """These seven as in `RankOk`."""
     dataload_share: float | None

@@ -78,11 +78,11 @@ def state(regime: Regime) -> State:
     # DeepSpeed keeps separate masters even for fp32 weights.
     own_masters = regime.masters_dtype is not None and (zero or regime.masters_dtype != regime.weights_dtype)
     here = None if zero or whole else regime.trained_on_rank
-    stepped = here if here is not None else regime.trained / (1 if whole else n)
-    gradients = weight * regime.with_gradient / (1 if whole or kind == "zero1" else n)
-    shares, trained = 1 if whole or kind in ("zero1", "zero2") else n, weight * regime.trained
+    stepped = here if here is not None else regime.trained_parameters / (1 if whole else n)
+    gradients = weight * regime.gradient_parameters / (1 if whole or kind == "zero1" else n)
+    shares, trained = 1 if whole or kind in ("zero1", "zero2") else n, weight * regime.trained_parameters
     return State(
-        weights=(trained + frozen * (regime.parameters - regime.trained)) / shares,
+        weights=(trained + frozen * (regime.parameters - regime.trained_parameters)) / shares,
         trained_weights=trained / shares,
         gradients=gradients,
         buckets=gradients if kind == "none" and n > 1 else 0.0,

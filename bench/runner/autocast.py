@@ -105,7 +105,8 @@ def cast(name: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
         return tree_map(_raise, (args, kwargs)) if wide else (args, kwargs)
     if device == "cuda" and name in _OUTPUT:
         low = args and isinstance(args[0], Tensor) and args[0].dtype in (torch.bfloat16, torch.float16)
-        return args, {**kwargs, "dtype": torch.float32} if low and kwargs.get("dtype") is None else kwargs
+        asked = any(isinstance(one, torch.dtype) for one in (*args, *kwargs.values()))
+        return args, {**kwargs, "dtype": torch.float32} if low and not asked else kwargs
     return tree_map(_raise, (args, kwargs))  # type: ignore[no-any-return]
 
 

@@ -29,10 +29,9 @@ def is_of_samples(outcome: Outcome) -> bool:
 
 
 def found_units(outcome: Outcome) -> str | None:
-    """What to say of units that the workload leaves to be found; None if that is not known."""
-    units = outcome.ranks[0].units if isinstance(outcome, Ok) else None
-    if units is None:
+    """What to say of units that the workload leaves to be found; None for an attempt that does not show them."""
+    if not isinstance(outcome, Ok):
         return None
-    if not units:
+    if not (units := outcome.ranks[0].units):
         return "units: none, because the model repeats no block; it is sharded as a whole"
     return f"units: {', '.join(units)}, the blocks that the model repeats; `units` in the workload replaces them"

@@ -221,6 +221,7 @@ def test_sharding_strategies_are_numbered_as_in_torch() -> None:
 CKPT = {"options": {"grad_ckpt": True}}
 NO_OPTIMIZER = {"train": Train(optimizer="none")}
 NO_MASTERS = {"train": Train(master_weights=False)}
+LOW = {"train": Train(weights="bf16")}
 ALONE = {"num_processes": 1}
 
 
@@ -313,7 +314,7 @@ ZERO = {**CAST, "distributed_type": "DEEPSPEED", "reduction_dtype": "bfloat16", 
 def test_the_regime_asked_for_in_bf16(backend: str, regime: dict[str, object]) -> None:
     world_size = 1 if backend == "single" else 2
     computed = {"world_size": world_size, "ranks_per_node": world_size, "matmul_dtype": "bfloat16"}
-    assert backends.expected_regime(of(backend), "cpu") == {**computed, **regime}
+    assert backends.expected_regime(of(backend, **LOW), "cpu") == {**computed, **regime}
 
 
 @pytest.mark.parametrize("backend", BACKENDS)
@@ -330,7 +331,7 @@ def test_on_gpus_ddp_is_called_multi_gpu() -> None:
 
 
 def test_without_an_optimizer_there_are_no_masters() -> None:
-    regime = backends.expected_regime(of("ddp", **NO_OPTIMIZER), "cpu")
+    regime = backends.expected_regime(of("ddp", **option(optimizer="none", weights="bf16")), "cpu")
     assert (regime["masters_dtype"], regime["optimizer_dtype"]) == (None, None)
     assert regime["weights_dtype"] == "bfloat16"
 

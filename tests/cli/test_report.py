@@ -90,7 +90,7 @@ def test_the_reference_is_read_as_a_matrix_is(value: str, tmp_path: Path) -> Non
 
 
 def test_claims_that_several_runs_of_one_matrix_share_are_judged_once(tmp_path: Path) -> None:
-    claim = "{say: fast, metric: samples_per_s, of: {backend: ddp}, value: {at_least: 39}}"
+    claim = "{say: fast, metric: samples_per_s_global, of: {backend: ddp}, value: {at_least: 39}}"
     for folder, batch, more in (("one", 2, ""), ("two", 4, f", {claim.replace('fast', 'faster')}")):
         stored(tmp_path / folder, batch)
         (tmp_path / folder / "claims.yaml").write_text(f"[{claim}{more}]")

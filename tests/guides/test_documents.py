@@ -243,7 +243,7 @@ def test_a_wrong_excerpt_is_found(expected: list[str], printed: str) -> None:
         (["…", "three"], "one\ntwo\nthree"),
         (["one", "…", "three"], "one\ntwo\nthree"),
         (["one … three"], "one two three"),
-        (["attempts/ddp-018e178340/"], "attempts/ddp-c1a476aca8/"),
+        (["attempts/ddp-66a62f51f7/"], "attempts/ddp-c1a476aca8/"),
         (["| a  |  1.5 |", "| -- | ---: |"], "| a | 12.25 |\n| --- | ----: |"),
         (["ok, 162 MiB, 9 s"], "ok, 1.20 GiB, 2 min"),
     ],

@@ -64,7 +64,7 @@ assert "preempted" in RERUN_KINDS["failed"]
 from bench.records.claim import Claim
 from bench.report.claims import judge_claims
 
-claim = Claim.model_validate({**FASTER, "metric": "capacity_bytes"})
+claim = Claim.model_validate({**FASTER, "metric": "capacity_bytes_rank_min"})
 assert judge_claims(summarize(mixed()), [claim])[0].verdict in ("CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED")
 """,
     "a device": """
@@ -107,7 +107,7 @@ WITHOUT_IT = {
     "a section of the report": "AssertionError",
     "an export format": "KeyError: 'tsv'",
     "a kind of outcome": "AssertionError",
-    "a metric of claims": "'capacity_bytes'",
+    "a metric of claims": "'capacity_bytes_rank_min'",
     "a device": "input_value='xpu'",
     "a launcher": "KeyError: 'slow_start'",
 }

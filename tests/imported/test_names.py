@@ -29,7 +29,7 @@ def test_the_figures_of_a_run_come_back(ending: str, tmp_path: Path) -> None:
     assert set(imported["source"].dropna()) == {"bench report"}
 
 
-def test_names_of_before_stay_readable_and_settings_of_a_workload_are_its_own(tmp_path: Path) -> None:
+def test_names_of_profilers_are_read_and_settings_of_a_workload_are_its_own(tmp_path: Path) -> None:
     table = tmp_path / "old.csv"
     table.write_text(
         "cell,backend,width,deep,workload,num_processes,batch_per_rank,batch_global,outcome,step_time_s_rank_max,mean\n"

@@ -13,6 +13,8 @@ from bench.records.plan import CellPlan
 POLICY = workloads.load("pi07")
 PARAMETERS = sum(POLICY.parameter_counts(POLICY.Config()).values())
 
+LOW = Train(weights="bf16")
+
 
 def plan(backend: str, ranks: int = 2, **changes: object) -> CellPlan:
     return CellPlan(cell=cell(backend, options={}, num_processes=ranks, **changes), batches=(1,), axes={})
@@ -25,7 +27,7 @@ def plan(backend: str, ranks: int = 2, **changes: object) -> CellPlan:
 def test_the_weights_of_all_ranks_must_fit(
     backend: str, device: Device, precision: str, bytes_per_parameter: int
 ) -> None:
-    plans = [plan(backend, 8, workload="toy_workloads:Counted", mixed_precision=precision)]
+    plans = [plan(backend, 8, workload="toy_workloads:Counted", mixed_precision=precision, train=LOW)]
     needed = 8 * bytes_per_parameter * 10**9
     refuse_what_cannot_fit(plans, device, needed)
     with pytest.raises(InputError, match=rf"{backend}: 8 ranks build a model of [\d.]+ billion [\s\S]*--force"):

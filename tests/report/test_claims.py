@@ -71,20 +71,32 @@ def test_the_published_claims_are_refuted_with_the_numbers() -> None:
         ({"ratio": {"at_least": "130%"}}, "REFUTED", "1.25x; noise assumed"),
         ({"ratio": {"at_most": "1.3x", "at_least": "1.2x"}}, "CONFIRMED", "1.25x"),
         ({"ratio": ..., "difference": {"at_least": 8}}, "CONFIRMED", "10 samples/s more"),
-        ({"metric": "step_time_s", "ratio": ..., "difference": {"at_most": "-17ms"}}, "CONFIRMED", "20 ms less"),
         (
-            {"metric": "peak_reserved_bytes", "ratio": ..., "difference": {"at_most": "-2GiB"}},
+            {"metric": "step_time_s_rank_max", "ratio": ..., "difference": {"at_most": "-17ms"}},
+            "CONFIRMED",
+            "20 ms less",
+        ),
+        (
+            {"metric": "peak_reserved_bytes_rank_max", "ratio": ..., "difference": {"at_most": "-2GiB"}},
             "REFUTED",
             "1.5 GiB less",
         ),
-        ({"metric": "peak_allocated_bytes", "ratio": {"at_most": "0.67x"}}, "CONFIRMED", "2 GiB (zero2, batch 2)"),
-        ({"metric": "bwd", "ratio": {"at_most": "80%"}}, "CONFIRMED", "0.80x"),
         (
-            {"metric": "total", "against": ..., "ratio": ..., "value": {"at_most": "0.1 s"}},
+            {"metric": "peak_allocated_bytes_rank_max", "ratio": {"at_most": "0.67x"}},
+            "CONFIRMED",
+            "2 GiB (zero2, batch 2)",
+        ),
+        ({"metric": "bwd_s_mean", "ratio": {"at_most": "80%"}}, "CONFIRMED", "0.80x"),
+        (
+            {"metric": "total_s_mean", "against": ..., "ratio": ..., "value": {"at_most": "0.1 s"}},
             "CONFIRMED",
             "0.08 s (zero2",
         ),
-        ({"metric": "capacity_share", "against": ..., "ratio": ..., "value": {"at_most": "3%"}}, "REFUTED", "3.125 %"),
+        (
+            {"metric": "capacity_share_rank_max", "against": ..., "ratio": ..., "value": {"at_most": "3%"}},
+            "REFUTED",
+            "3.125 %",
+        ),
     ],
 )
 def test_verdicts_by_hand(changes: dict[str, Any], verdict: str, found: str) -> None:
@@ -97,7 +109,7 @@ def test_verdicts_by_hand(changes: dict[str, Any], verdict: str, found: str) -> 
     [
         ({"ratio": {"at_least": "1.2x"}}, "CONFIRMED", True),
         ({"ratio": {"at_least": "1.25x"}}, "UNDECIDED", False),
-        ({"metric": "bwd", "ratio": {"at_most": "0.5x"}}, "REFUTED", True),
+        ({"metric": "bwd_s_mean", "ratio": {"at_most": "0.5x"}}, "REFUTED", True),
         ({"ratio": ..., "difference": {"at_least": 8}}, "CONFIRMED", True),
     ],
 )
@@ -150,10 +162,10 @@ def test_a_batch_against_another() -> None:
         ({"ratio": {"at_least": "1x"}}, "UNDECIDED", True),
         ({"ratio": {"at_least": "1.2x"}}, "UNDECIDED", True),
         ({"ratio": {"at_most": "1.2x"}}, "UNDECIDED", True),
-        ({"metric": "step_time_s", "ratio": {"at_least": "1x"}}, "UNDECIDED", True),
+        ({"metric": "step_time_s_rank_max", "ratio": {"at_least": "1x"}}, "UNDECIDED", True),
         ({"ratio": {"at_least": "2x"}}, "REFUTED", False),
         ({"ratio": {"at_least": "0.5x"}}, "CONFIRMED", False),
-        ({"metric": "bwd", "ratio": {"at_most": "1x"}}, "CONFIRMED", False),
+        ({"metric": "bwd_s_mean", "ratio": {"at_most": "1x"}}, "CONFIRMED", False),
     ],
 )
 def test_a_ratio_within_the_noise_is_undecided(changes: dict[str, Any], verdict: str, said: bool) -> None:
@@ -173,7 +185,7 @@ def test_a_ratio_within_the_noise_is_undecided(changes: dict[str, Any], verdict:
         assert low * high == pytest.approx(ratio**2, rel=0.02)
 
 
-NOISY: dict[str, Any] = {"metric": "step_time_s", "ratio": ...}
+NOISY: dict[str, Any] = {"metric": "step_time_s_rank_max", "ratio": ...}
 
 
 @pytest.mark.parametrize(
@@ -206,7 +218,7 @@ def test_a_claim_is_not_judged_on_a_few_steps() -> None:
     for results, changes in (
         ([runs()[0], short[1]], {}),
         ([short[1]], alone),
-        ([short[1]], {**alone, "metric": "bwd"}),
+        ([short[1]], {**alone, "metric": "bwd_s_mean"}),
     ):
         judged = judge(results, **changes)
         assert (judged.verdict, finding(judged)) == ("NOT TESTED", "zero2: only a few steps were measured there")
@@ -273,7 +285,7 @@ def two_cams() -> list[Result]:
         ),
         (
             [runs()[0], result(ok(backend="zero2"), backend="zero2")],
-            {"metric": "peak_reserved_bytes"},
+            {"metric": "peak_reserved_bytes_rank_max"},
             "peak_reserved is unknown for zero2, batch 2",
         ),
         ([], {}, "no result has a field backend: see the matrix"),
@@ -302,8 +314,11 @@ def test_what_is_missing_is_named(results: list[Result], changes: dict[str, Any]
         ({"ratio": {}}, "at_least or at_most is needed"),
         ({"ratio": {"at_least": "2x", "at_most": "1x"}}, "at_least is above at_most"),
         ({"ratio": {"at_least": "11GB"}}, "'11GB' is no such quantity: a number with one of x"),
-        ({"metric": "peak_allocated_bytes", "ratio": ..., "difference": {"at_least": "11gb"}}, "one of B, kB, MB, GB"),
-        ({"metric": "memory"}, "peak_allocated_bytes"),
+        (
+            {"metric": "peak_allocated_bytes_rank_max", "ratio": ..., "difference": {"at_least": "11gb"}},
+            "one of B, kB, MB, GB",
+        ),
+        ({"metric": "memory"}, "peak_allocated_bytes_rank_max"),
     ],
 )
 def test_a_claim_that_cannot_be_judged_is_refused(changes: dict[str, Any], message: str) -> None:
@@ -315,7 +330,7 @@ MATRIX = """workload: {name: 'tests.toy_workloads:Toy', preset: tiny}
 matrix: {backend: [ddp, zero2], batch: 1}
 claims:
   - say: zero2 is faster
-    metric: samples_per_s
+    metric: samples_per_s_global
     of: {backend: zero2}
     against: {backend: ddp}
     ratio: {at_least: 1x}
@@ -336,7 +351,7 @@ def test_claims_of_a_matrix(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("written", "replaced", "expected"),
     [
-        ("metric: samples_per_s", "metric: speed", ("m.yaml:5: claims[0].metric", "'speed' cannot", "bwd")),
+        ("metric: samples_per_s_global", "metric: speed", ("m.yaml:5: claims[0].metric", "'speed' cannot", "bwd")),
         ("of: {backend: zero2}", "of: {bakend: zero2}", ("m.yaml:4: claims[0]", "must name the same fields")),
         ("of: {backend: zero2}", "off: {backend: zero2}", ("claims[0].of", "is required")),
         ("at_least: 1x", "at_least: fast", ("m.yaml:8: claims[0].ratio.at_least: 'fast'", "with one of x")),

@@ -53,7 +53,7 @@ def test_backward_ends_before_a_frozen_tower(sharding: str, parameters: int) -> 
 
 
 def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
-    fields = {"sharding": sharding, "world_size": ranks, "parameters": 1000}
+    fields = {"sharding": sharding, "world_size": ranks}
     return regime().model_copy(update=fields | changes)
 
 
@@ -89,7 +89,7 @@ def test_gradients_are_those_of_what_is_trained(
     sharding: str, changes: dict[str, Any], payload: dict[str, float] | None
 ) -> None:
     """40 of 1000 parameters, in bf16. Sharded weights are gathered whether they are trained or not."""
-    regime = world(sharding, trained_parameters=40, **changes)
+    regime = world(sharding, trained_parameters=40, **{"gradient_parameters": 40} | changes)
     assert payload_bytes(regime, UNITS, computed_in_bytes=2) == payload
 
 

@@ -46,10 +46,10 @@ def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) 
 
 
 def test_weights_are_held_where_both_sides_have_them() -> None:
-    fp32 = cell().train.model_copy(update={"weights": "fp32"})
+    bf16 = cell().train.model_copy(update={"weights": "bf16"})
     ddp, cast, fsdp = (
-        result(backend="ddp", train=fp32),
         result(backend="ddp"),
+        result(backend="ddp", train=bf16),
         result(ok(backend="fsdp"), backend="fsdp"),
     )
     assert unlike_fields(contract_of(ddp), contract_of(cast), but="backend") == ("weights",)

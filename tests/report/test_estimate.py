@@ -85,6 +85,9 @@ def test_an_estimate_stays_near_what_was_measured(amounts: Mapping[str, float] |
     assert estimate_s(amounts, {}) is None
 
 
+HUNDRED = {"parameters": 100, "trained_parameters": 100, "gradient_parameters": 100, "sharded_parameters": 0}
+
+
 def forecast(backend: str = "ddp", device: Device = "cpu", **changes: object) -> Forecast:
     fields = {
         "cell": cell(backend),
@@ -94,7 +97,7 @@ def forecast(backend: str = "ddp", device: Device = "cpu", **changes: object) ->
         "allowance_bytes": 0,
         "apart": 0.0,
         "assumed": 0,
-        "regime": regime(backend).model_copy(update={"parameters": 100, "sharded_parameters": 0}),
+        "regime": regime(backend).model_copy(update=HUNDRED),
         "unit_parameters": {1: 100},
         "flops": {"bfloat16": (1.0, 2.0)},
         "kept_bytes": (0.0, 0.0),
@@ -109,7 +112,7 @@ def test_ranks_share_the_cores_of_a_cpu_and_have_a_gpu_each() -> None:
     moved, sent = 5 + 7 * 3 + 2 * (400 + 800 + 200), 200.0
     expected = {"operators": 30.0, "bfloat16_flops": 7.0, "moved_bytes": moved, "sent_bytes": sent}
     assert work(forecast(device="cuda"), 3) == expected
-    lean = regime("ddp").model_copy(update={"parameters": 100, "trained_parameters": 10})
+    lean = regime("ddp").model_copy(update=HUNDRED | {"trained_parameters": 10, "gradient_parameters": 10})
     trained = {"moved_bytes": 5 + 7 * 3 + 2 * (40 + 80 + 20), "sent_bytes": 20.0}
     assert work(forecast(device="cuda", regime=lean), 3) == expected | trained
     assert work(forecast(), 3) == {kind: n if kind == "operators" else 2 * n for kind, n in expected.items()}
@@ -123,11 +126,6 @@ def test_gloo_reduces_everything_where_ranks_keep_a_part() -> None:
     reduced = 4 if regime("fsdp").reduction_dtype == "float32" else 2
     assert on_gpu["sent_bytes"] == (2 * 2 * 100 + reduced * 100) / 2
     assert on_cpu["sent_bytes"] == 2 * (2 * 2 * 100 / 2 + reduced * 100)
-
-
-@pytest.mark.parametrize("missing", [{"moved_bytes": None}, {"operators": None}])
-def test_without_the_work_there_is_no_estimate(missing: dict[str, object]) -> None:
-    assert work(forecast(**missing), 1) is None
 
 
 def test_a_fit_that_does_not_converge_gives_no_paces(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -49,9 +49,10 @@ def runs(tmp_path: Path) -> list[Path]:
 def test_results_are_compared_within_their_run_in_any_order(runs: list[Path], tmp_path: Path) -> None:
     claims = tmp_path / "claims.yaml"
     claims.write_text(
-        "- {say: faster, metric: samples_per_s, of: {backend: zero2}, against: {backend: ddp}, ratio: {at_least: 1x}}\n"
-        "- {say: in one, metric: samples_per_s, of: {backend: zero2}, against: {backend: ddp}, where: {run: first},"
+        "- {say: faster, metric: samples_per_s_global, of: {backend: zero2}, against: {backend: ddp},"
         " ratio: {at_least: 1x}}\n"
+        "- {say: in one, metric: samples_per_s_global, of: {backend: zero2}, against: {backend: ddp},"
+        " where: {run: first}, ratio: {at_least: 1x}}\n"
     )
     one, other = (said(*order, "--claims", claims) for order in (runs, runs[::-1]))
     for title in ("What to run", "Which backend is faster", "Claims", "Rows to doubt"):
@@ -114,7 +115,9 @@ def test_a_run_whose_name_reads_as_a_number_can_be_named(tmp_path: Path) -> None
     for name, step_s in (("1", 0.1), ("2", 0.05)):
         stored(tmp_path / name, [taking(step_s), taking(step_s / 2, "zero2")])
     claims = tmp_path / "claims.yaml"
-    claims.write_text("- {say: fast, metric: samples_per_s, of: {backend: ddp}, where: {run: 2}, value: {at_least: 1}}")
+    claims.write_text(
+        "- {say: fast, metric: samples_per_s_global, of: {backend: ddp}, where: {run: 2}, value: {at_least: 1}}"
+    )
     report = said(tmp_path / "1", tmp_path / "2", "--claims", claims, "--reference", "run=2")
     assert "CONFIRMED" in report
     assert "| 2     |" in report or "| 2 " in report

@@ -29,6 +29,7 @@ DEVICE = DeviceSpec(
 
 
 def forecast(backend: str = "ddp", parameters: int = 100) -> Forecast:
+    counts = dict.fromkeys(("parameters", "trained_parameters", "gradient_parameters"), parameters)
     return Forecast(
         cell=cell(backend),
         device="cuda",
@@ -37,10 +38,12 @@ def forecast(backend: str = "ddp", parameters: int = 100) -> Forecast:
         allowance_bytes=0,
         apart=0.0,
         assumed=0,
-        regime=regime(backend).model_copy(update={"parameters": parameters, "sharded_parameters": 0}),
+        regime=regime(backend).model_copy(update=counts),
         unit_parameters={1: parameters},
         flops={"bfloat16": (0.0, 400.0), "float32": (5.0, 0.0)},
         kept_bytes=(0.0, 10.0),
+        moved_bytes=(0.0, 0.0),
+        operators=0,
     )
 
 
@@ -85,7 +88,9 @@ def test_a_step_takes_at_least_what_the_rates_allow() -> None:
 
 def test_bounds_count_what_is_trained() -> None:
     whole = forecast()
-    lean = whole.model_copy(update={"regime": whole.regime.model_copy(update={"trained_parameters": 10})})
+    lean = whole.model_copy(
+        update={"regime": whole.regime.model_copy(update={"trained_parameters": 10, "gradient_parameters": 10})}
+    )
     found = bounds(lean, DEVICE, 2)
     # Backward may leave out frozen weights.
     assert found.memory_s == pytest.approx((2 * 100 + 2 * 10 + 2 * (40 + 80) + 2 * 20) / 1000)
@@ -167,7 +172,7 @@ def test_counted_tensors_are_held_against_tensors_and_the_step_against_its_bound
     summary = summarize([counted])
     on_cpu = forecast().model_copy(update={"device": "cpu", "allowance_bytes": 7})
     (cells,) = summary.cells
-    rates = Rates(bf16_flops_per_s=1e6, fp32_flops_per_s=1e5, bandwidth_bytes_per_s=1e9, trials=1)
+    rates = Rates(bf16_flops_per_s=1e6, fp32_flops_per_s=1e5, bandwidth_bytes_per_s=1e9, link_bytes_per_s=1e9, trials=1)
     (one,) = check(summary, {cells.cell.id: on_cpu}, rates)
     assert (one.tensors, one.measured_bytes, one.planned_bytes) == (True, 1000, 1020.0)
     assert one.least_s is not None

@@ -109,7 +109,7 @@ zero2,eager,false,2,1230
 """
 CLAIM = """claims:
   - say: fsdp is 1.27 times faster
-    metric: samples_per_s
+    metric: samples_per_s_global
     of: {backend: fsdp}
     against: {backend: zero2}
     where: {batch: best}

@@ -223,7 +223,7 @@ def test_the_options_apply_on_a_terminal_too(tmp_path: Path, monkeypatch: pytest
     assert "Which num_processes is faster" in said("--reference", "num_processes=8")
     assert "seed is 1000 in all results: nothing to compare." in said("--compare", "seed")
     claims = tmp_path / "claims.yaml"
-    claims.write_text("- {say: fast, metric: samples_per_s, of: {num_processes: 2}, value: {at_least: 39}}")
+    claims.write_text("- {say: fast, metric: samples_per_s_global, of: {num_processes: 2}, value: {at_least: 39}}")
     assert "CONFIRMED" in said("--claims", str(claims))
 
 
@@ -313,7 +313,7 @@ STEADY, NOISY = (0.1, 0.1001, 0.0999) * 4, (0.06, 0.16, 0.1) * 4
 
 
 def test_what_was_allowed_is_no_reason_to_refuse() -> None:
-    changed = {"num_processes": 1, "train": Train(compile=True)}
+    changed = {"num_processes": 1, "train": Train(compile="unit")}
     results = [result(), result(ok((0.1,) * 3, backend="zero2"), backend="zero2", **changed)]
     summary = summarize(results)
     (line,) = refusals(summary, compare_axis(summary, "backend", allowed=frozenset({"compile"})))

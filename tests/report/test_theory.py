@@ -18,8 +18,9 @@ FP32_SHARDS = {"weights_dtype": "float32", "distributed_type": "FSDP"}
 
 def world(sharding: str, ranks: int = 8, parameters: int = 8 * GB, **changes: Any) -> Regime:
     known = FP32_SHARDS if sharding in ("FULL_SHARD", "SHARD_GRAD_OP", "fully_shard") else {}
-    fields = {"sharding": sharding, "world_size": ranks, "parameters": parameters}
-    return regime().model_copy(update={**known, **fields, **changes})
+    trained = changes.get("trained_parameters", parameters)
+    fields = {"sharding": sharding, "world_size": ranks, "parameters": parameters, "trained_parameters": trained}
+    return regime().model_copy(update={**known, **fields, "gradient_parameters": trained, **changes})
 
 
 def parts_of(found: State) -> tuple[float, ...]:

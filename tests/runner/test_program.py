@@ -1,6 +1,7 @@
 """Traced programs, held against the same step with real tensors."""
 
 import gc
+from collections.abc import Callable
 from itertools import pairwise
 
 import pytest
@@ -22,7 +23,13 @@ def cell_of(**options: object) -> Cell:
     kind = workloads.load("pi07")
     values = kind.Config(preset="tiny", n_layers=2, vision_layers=2, num_cams=1, **options).model_dump(mode="json")
     return Cell(
-        backend="single", workload="pi07", options=values, num_processes=1, mixed_precision="bf16", measure=Measure()
+        backend="single",
+        workload="pi07",
+        options=values,
+        num_processes=1,
+        mixed_precision="bf16",
+        measure=Measure(),
+        train=Train(weights="bf16"),
     )
 
 
@@ -100,11 +107,12 @@ def test_checkpointing_repeats_units_in_backward_and_keeps_less() -> None:
     assert again.flops["bfloat16"][0] > plain.flops["bfloat16"][0]
 
 
-def test_a_gpu_keeps_no_scores_with_fused_attention() -> None:
-    fused, whole = (trace(cell_of(attention=name, grad_ckpt=False), "cuda", (4, 8)) for name in ("sdpa", "eager"))
+@pytest.mark.parametrize("held", [Cell.model_copy, autocast], ids=["bf16", "fp32"])
+def test_a_gpu_keeps_no_scores_with_fused_attention(held: Callable[[Cell], Cell]) -> None:
+    sdpa, eager = (held(cell_of(attention=name, grad_ckpt=False)) for name in ("sdpa", "eager"))
+    fused, whole = trace(sdpa, "cuda", (4, 8)), trace(eager, "cuda", (4, 8))
     assert peak(fused) < peak(whole)
-    on_cpu = trace(cell_of(attention="eager", grad_ckpt=False), "cpu", (4, 8))
-    assert peak(on_cpu) > peak(whole)  # there, eager attention computes its scores in fp32
+    assert peak(trace(eager, "cpu", (4, 8))) > peak(whole)  # there, eager attention computes its scores in fp32
 
 
 def test_a_model_that_needs_numbers_says_so() -> None:

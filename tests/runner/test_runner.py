@@ -141,7 +141,7 @@ def _alone() -> Iterator[None]:
 
 
 def attempt(precision: str = "bf16", optimizer: str = "adamw") -> Attempt:
-    train = Train(optimizer=optimizer, learning_rate=1e-3)
+    train = Train(optimizer=optimizer, learning_rate=1e-3, weights="bf16")
     return Attempt(
         cell=cell("single", num_processes=1, mixed_precision=precision, options=OPTIONS, train=train),
         batch_per_rank=BATCH,

@@ -23,6 +23,8 @@ def forecast(backend: str, weights: int = 1) -> Forecast:
         unit_parameters={},
         flops={},
         kept_bytes=(0.0, 0.0),
+        moved_bytes=(0.0, 0.0),
+        operators=0,
     )
 
 

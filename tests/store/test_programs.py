@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from examples import cell
 
-from bench.records.cell import Measure
+from bench.records.cell import Measure, Train
 from bench.records.program import Moment, Parameter, Program
 from bench.store import programs
 
@@ -31,7 +31,7 @@ def key(backend: str = "ddp", sources: str = "a", torch: str = "2.13", **changes
 
 
 def test_backends_share_a_program_and_whatever_decides_it_does_not() -> None:
-    assert key("ddp") == key("fsdp2", num_processes=8)
+    assert key("ddp", train=Train(weights="bf16")) == key("fsdp2", num_processes=8) != key("ddp")
     others = [key(sources="b"), key(torch="2.14"), key(options={"preset": "small"}), key(mixed_precision="no")]
     others.append(key(measure=Measure(warmup_steps=1, steps=3, phase_steps=2, seed=7)))
     assert len({key(), *others}) == 6

@@ -14,7 +14,7 @@ from bench.errors import InputError
 from bench.launch.executor import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.records.cell import Cell
-from bench.records.outcome import Failed, Ok
+from bench.records.outcome import Failed, Hang, Ok
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankError, RankOutcome
 from bench.records.sources import Sources
@@ -125,7 +125,9 @@ def test_other_outcomes_are_no_mistakes() -> None:
     assert mistake_in(Ok(ranks=(rank(0), rank(1))), None) is None
 
 
-def test_units_are_said_as_far_as_they_are_known() -> None:
-    known = Ok(ranks=tuple(rank(number).model_copy(update={"units": ()}) for number in range(2)))
-    assert found_units(known) == "units: none, because the model repeats no block; it is sharded as a whole"
-    assert found_units(Ok(ranks=(rank(0), rank(1)))) is None
+def test_units_are_said_where_an_attempt_shows_them() -> None:
+    assert (
+        found_units(Ok(ranks=(rank(0), rank(1))))
+        == "units: none, because the model repeats no block; it is sharded as a whole"
+    )
+    assert found_units(Hang(reason="no result")) is None

@@ -18,6 +18,9 @@ GPU = Hardware(device="cuda", devices=8, cores=64, memory_bytes=80 * GIB)
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=8 * GIB)
 
 
+ONE = {"parameters": 1, "trained_parameters": 1, "gradient_parameters": 1, "sharded_parameters": 0}
+
+
 def forecast(device: Any = "cpu", limit_bytes: int | None = LIMIT, backend: str = "ddp") -> Forecast:
     """A tenth of 2 GiB at batch 0, with as much outside of tensors, and a tenth for each sample."""
     tenth = LIMIT // 10
@@ -29,10 +32,12 @@ def forecast(device: Any = "cpu", limit_bytes: int | None = LIMIT, backend: str 
         allowance_bytes=tenth,
         apart=0.0,
         assumed=0,
-        regime=regime(backend).model_copy(update={"parameters": 1, "sharded_parameters": 0}),
+        regime=regime(backend).model_copy(update=ONE),
         unit_parameters={1: 1},
         flops={},
         kept_bytes=(0.0, 10.0),
+        moved_bytes=(0.0, 0.0),
+        operators=0,
     )
 
 

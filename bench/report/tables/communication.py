@@ -27,9 +27,9 @@ def communication_table(summary: Summary) -> Table:
         columns,
         notes=(
             "By each rank, with ring algorithms. recorded: from the payloads of all collectives in the last step of the"
-            " phase window, by torch's flight recorder; n/a without a phase window, and in results of earlier versions."
-            " formula: after arXiv:1910.02054 and arXiv:2304.11277, as torch 2.13, accelerate 1.15 and DeepSpeed 0.19"
-            " apply it; n/a for your own accelerate config. gloo has no reduce-scatter:"
+            " phase window, by torch's flight recorder; n/a without a phase window, and where the recorder lost a part"
+            " of it. formula: after arXiv:1910.02054 and arXiv:2304.11277, as torch 2.13, accelerate 1.15 and DeepSpeed"
+            " 0.19 apply it; n/a for your own accelerate config. gloo has no reduce-scatter:"
             " torch runs an all-reduce, which sends twice as much. Recorded operations without a formula are left out"
             " below 1 % of the payload, such as the gather of the losses.",
         ),

@@ -5,13 +5,19 @@ from collections.abc import Callable, Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.errors import one_line
-from bench.records.cell import Measure, Train, later_defaults
+from bench.records.cell import Measure, Train
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.until import Until
 from bench.report.naming import caption, cell_name, setting
 from bench.report.rows import P95_NEEDS, Summary
 from bench.report.tables.table import Facts, Lines
 from bench.units import UNKNOWN, counted, duration, gib, percent
+
+SWITCHES = frozenset(
+    {"checkpoint", "count_tensors", "foreach", "reshard_after_forward", "dp_replicate_size", "offload"}
+    | {"zero_overlap_comm", "cpu_affinity", "allow_unused"}
+)
+"""Settings that most runs leave alone: named only where they differ from their default."""
 
 
 def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
@@ -20,8 +26,8 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
     Args:
         untils: how `bench run --until` ended, for each run that was asked to go on.
     """
-    usual = {**later_defaults(Measure), **later_defaults(Train)}
-    settings = {key: value for key, value in summary.shared.items() if key not in usual or value != usual[key]}
+    usual = {name: field.default for kind in (Measure, Train) for name, field in kind.model_fields.items()}
+    settings = {key: value for key, value in summary.shared.items() if key not in SWITCHES or value != usual[key]}
     measuring = {key: value for key, value in settings.items() if key in Measure.model_fields}
     shared = {key: value for key, value in settings.items() if key not in measuring}
     facts = (

@@ -10,13 +10,13 @@ from bench.units import UNKNOWN, percent
 
 def _world(regime: Regime) -> str:
     """``2 × 4``: two nodes of four ranks. One node is not mentioned."""
-    each = regime.ranks_per_node or regime.world_size
+    each = regime.ranks_per_node
     return str(regime.world_size) if each == regime.world_size else f"{regime.world_size // each} × {each}"
 
 
 def parameters_of(regime: Regime) -> str:
     """``2,657,280 (40,960 trained)``; without the parenthesis where all are."""
-    trained = f" ({regime.trained:,} trained)" if regime.trained < regime.parameters else ""
+    trained = f" ({regime.trained_parameters:,} trained)" if regime.trained_parameters < regime.parameters else ""
     return f"{regime.parameters:,}{trained}"
 
 

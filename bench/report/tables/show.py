@@ -164,7 +164,7 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
         *(of_part(_regime, [ADAM_COLUMN]) if any(rank.regime.adam for rank in ranks) else []),
         Column[RankOk]("threads", lambda rank: str(rank.threads), numeric=True),
         *([Column[RankOk]("cores", lambda rank: str(rank.cores or UNKNOWN), numeric=True)] if bound else []),
-        *([Column("units", _units)] if any(rank.units is not None for rank in ranks) else []),
+        Column[RankOk]("units", lambda rank: ", ".join(rank.units) or "none"),
     ]
     return without_repeats(
         table_of(
@@ -177,10 +177,6 @@ def _regimes(attempts: Sequence[_Attempt]) -> Table:
             ),
         )
     )
-
-
-def _units(rank: RankOk) -> str:
-    return UNKNOWN if rank.units is None else ", ".join(rank.units) or "none"
 
 
 def _regime(rank: RankOk) -> Regime:

@@ -24,7 +24,7 @@ def theory(summary: Summary) -> Table:
     lines = [_Line(cell, theory_of(cell)) for cell in summary.cells]
     cpu = any(machine.hardware.device == "cpu" for machine in summary.machines)
     regimes = [line.theory.regime for line in lines if line.theory.regime]
-    frozen = any(regime.trained < regime.parameters for regime in regimes)
+    frozen = any(regime.trained_parameters < regime.parameters for regime in regimes)
     columns = [
         Column[_Line]("cell", lambda line: cell_name(summary, line.cell.rows[0])),
         Column[_Line](
