@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Callable
 from typing import Literal
 
 GIB = 2**30
@@ -121,6 +122,14 @@ def quantity(text: str | float, kind: Kind) -> tuple[float, str]:
         raise ValueError(f"{str(text)[:40]!r} is no such quantity: a number with one of {', '.join(units)}")
     unit = found[2] or base
     return float(found[1]) * units[unit], unit
+
+
+def in_table(value: float | None, kind: Kind | None) -> str:
+    """A quantity in the unit that tables have for its kind: GiB, ms, %; a plain count without a kind."""
+    if value is None:
+        return UNKNOWN
+    words: dict[Kind, Callable[[float], str]] = {"bytes": gib, "s": ms, "samples/s": rate, "ratio": percent}
+    return words[kind](value) if kind else str(value)
 
 
 def in_unit(value: float, unit: str) -> str:

@@ -246,6 +246,6 @@ def _at_batch(batch_per_rank: int, launch: int) -> str:
 
 
 def _headline(measured: Sampled) -> str:
-    worst = max((rank.memory for rank in measured.ranks), key=lambda one: one.held_bytes or 0)
+    worst = max((rank.raw.memory for rank in measured.ranks), key=lambda one: one.held_bytes or 0)
     used = f"{memory_size(worst.held_bytes)} of {memory_size(worst.capacity_bytes)}"
     return f"{rate(measured.samples_per_s_global)} samples/s, {used}"

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bench.imported.fields import ACCUMULATION, FIELDS
 from bench.records.cell import Train
-from bench.records.claim import METRICS
+from bench.records.figures import STATED, TIMED
 
 FROM_PROFILERS = {
     "global_step_time_s": "step_time_s",
@@ -18,8 +18,8 @@ FROM_PROFILERS = {
 }
 FROM_BENCH = {
     # The mean of a phase keeps its unit: forward_s.
-    name: name.removesuffix("_mean") if name.endswith("_mean") else metric.short
-    for name, metric in METRICS.items()
+    figure.name: figure.name.removesuffix("_mean") if figure.name.endswith("_mean") else figure.short
+    for figure in (*STATED.values(), *TIMED)
 }
 
 SECONDS = {

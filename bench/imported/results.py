@@ -18,24 +18,14 @@ from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.records.base import Device, Frozen
 from bench.records.cell import Attempt, Cell, Measure, Train
+from bench.records.figures import CAPACITY_SHARE, STATED, Figure
 from bench.records.machine import Machine, StatedHardware
 from bench.records.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
 from bench.records.phases import STORED_PHASES
-from bench.records.stated import BYTES, SECONDS
+from bench.records.stated import BYTES, MEMORIES, RESULTS, SECONDS
 
 Value = TypeVar("Value")
 Kind = Literal["ok", "reported", "scripted", "oom", "hang", "failed", "skipped"]
-
-FIGURES = {
-    "step_time",
-    "step_time_s_per_rank",
-    "samples_per_s",
-    "peak_allocated",
-    "peak_reserved",
-    "peak",
-    "capacity_share",
-    *STORED_PHASES,
-}
 
 
 class _OfCell(Frozen):
@@ -196,7 +186,7 @@ def _machine(row: Given, most_processes: int) -> Machine:
 def _outcome(row: Given, attempt: Attempt) -> Outcome:
     kind = cast(Kind, _read(row, "outcome", _one_of(get_args(Kind))) or "ok")
     source = _read(row, "source", fields.text) or Path(re.sub(r"[:\[]\d+\]?$", "", row.where)).name
-    figures = [name for name in row.values if name.rpartition("_")[0] in FIGURES or name in FIGURES]
+    figures = [name for name in row.values if name in RESULTS]
     if kind not in ("ok", "reported", "scripted") and (
         wrong := [name for name in figures if row.places[name] == row.where]
     ):
@@ -232,19 +222,25 @@ def stated_figures(row: Given, attempt: Attempt) -> dict[str, Any]:
         contradictions.of_steps(row, attempt)
         if step_times_s and samples_per_s:
             contradictions.of_throughput(row, attempt, max(step_times_s), samples_per_s)
-        for name in ("peak_allocated", "peak_reserved", "peak"):
+        for name in (name for name in MEMORIES if name != "capacity"):
             contradictions.of_memory(row, name, _bytes(row, name), capacity, share)
         if step_s:
             contradictions.of_phases(row, phases_s, step_s)
+    figures = {name: _figure(row, figure) for name, figure in STATED.items()}
+    if share is None and peak and capacity:
+        figures[CAPACITY_SHARE.name] = peak / capacity
     return {
         "step_time_s_per_rank": step_times_s,
         "samples_per_s_global": samples_per_s,
         "phase_times_s": phases_s,
-        "peak_allocated_bytes": _bytes(row, "peak_allocated"),
-        "peak_reserved_bytes": _bytes(row, "peak_reserved"),
-        "capacity_bytes": capacity,
-        "capacity_share": peak / capacity if share is None and peak and capacity else share,
+        "figures": {name: value for name, value in figures.items() if value is not None},
     }
+
+
+def _figure(row: Given, figure: Figure) -> float | None:
+    if figure.kind == "bytes":
+        return _bytes(row, figure.short.removesuffix("_bytes"))
+    return _read(row, figure.short, fields.share)
 
 
 def _steps(row: Given, num_processes: int) -> tuple[float, ...]:

@@ -1,33 +1,13 @@
 """Claims: what people expect of a run, in a form that bench can judge. See bench/report/claims.py."""
 
-from typing import Annotated, NamedTuple, Self
+from typing import Annotated, Self
 
 from pydantic import AfterValidator, Field, JsonValue, ValidationError, WithJsonSchema, model_validator
 from pydantic_core import InitErrorDetails, PydanticKnownError
 
 from bench.records.base import Frozen
-from bench.records.phases import PHASE_NAMES
+from bench.records.figures import METRICS
 from bench.units import Kind, quantity
-
-
-class ClaimMetric(NamedTuple):
-    """A figure that a claim can be about."""
-
-    kind: Kind
-    short: str
-    """Its name in a report and in imports."""
-
-
-METRICS: dict[str, ClaimMetric] = {
-    "peak_allocated_bytes_rank_max": ClaimMetric("bytes", "peak_allocated_bytes"),
-    "peak_reserved_bytes_rank_max": ClaimMetric("bytes", "peak_reserved_bytes"),
-    "capacity_share_rank_max": ClaimMetric("ratio", "capacity_share"),
-    "step_time_s_rank_max": ClaimMetric("s", "step_time_s"),
-    "samples_per_s_global": ClaimMetric("samples/s", "samples_per_s"),
-    **{f"{name}_s_mean": ClaimMetric("s", name) for name in (*PHASE_NAMES, "total")},
-}
-"""All metrics of claims, by the names of their columns in csv and json: attributes of `Measured`
-(bench/report/rows.py), and means of phases. To add one, add an entry."""
 
 
 def _metric(value: str) -> str:
@@ -40,6 +20,12 @@ def _metric(value: str) -> str:
 Metric = Annotated[
     str, AfterValidator(_metric), WithJsonSchema({"enum": [*METRICS], "title": "Metric", "type": "string"})
 ]
+
+
+def kind_of(metric: str) -> Kind:
+    kind = METRICS[metric].kind
+    assert kind is not None
+    return kind
 
 
 def _settings(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
@@ -93,7 +79,7 @@ class Claim(Frozen):
     @property
     def kind(self) -> Kind:
         """The unit of its bounds."""
-        return "ratio" if self.ratio else METRICS[self.metric].kind
+        return "ratio" if self.ratio else kind_of(self.metric)
 
     @property
     def bounds(self) -> Bounds:

@@ -9,6 +9,7 @@ from bench.records.account import Account
 from bench.records.base import LARGEST, Amount, AtLeastOne, Count, Device, Finite, Frozen, Positive, Rank, Settings
 from bench.records.cell import Attempt, Measure, Train
 from bench.records.conditions import Conditions
+from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED, STATED, Figure
 from bench.records.hang import Stuck
 from bench.records.machine import Machine
 from bench.records.rank_outcome import RankOk
@@ -45,11 +46,18 @@ class Stated(Frozen):
     samples_per_s_global: Positive | None = None
     phase_times_s: dict[str, Amount] = Field(default_factory=dict)
     """Means by phase, keys of STORED_PHASES; only those that the source gives."""
-    peak_allocated_bytes: Count | None = None
-    peak_reserved_bytes: Count | None = None
-    capacity_bytes: AtLeastOne | None = None
-    capacity_share: Annotated[Finite, Field(gt=0, le=LARGEST)] | None = None
-    """Given by the source, or peak divided by capacity."""
+    figures: dict[str, AtLeastOne | Annotated[Finite, Field(gt=0, le=LARGEST)]] = Field(default_factory=dict)
+    """By the names of `STATED`. The share of capacity is given by the source, or peak divided by capacity."""
+
+    @field_validator("figures")
+    @classmethod
+    def _known_figures(cls, figures: dict[str, float]) -> dict[str, float]:
+        if unknown := [name for name in figures if name not in STATED]:
+            raise ValueError(f"{unknown[0]} is no figure that a source may state")
+        return figures
+
+    def of(self, figure: Figure) -> float | None:
+        return self.figures.get(figure.name)
 
     @field_validator("phase_times_s")
     @classmethod
@@ -58,10 +66,10 @@ class Stated(Frozen):
             raise ValueError("a step took no time")
         return means_s
 
-    def held_bytes(self, device: Device) -> int | None:
+    def held_bytes(self, device: Device) -> float | None:
         """The peak to compare with capacity. On a GPU, only the reserved peak: the allocated one is smaller, by an
         unknown amount."""
-        return self.peak_reserved_bytes or (self.peak_allocated_bytes if device == "cpu" else None)
+        return self.of(PEAK_RESERVED) or (self.of(PEAK_ALLOCATED) if device == "cpu" else None)
 
 
 class Reported(Stated):

@@ -8,6 +8,7 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple, get_args
 
+from bench.records import figures
 from bench.records.claim import Claim
 from bench.report.rows import Row, Times
 from bench.report.speedup import throughput_ratio, throughput_reach
@@ -15,9 +16,7 @@ from bench.statistics.intervals import CONFIDENCE, Interval, difference_interval
 from bench.statistics.launches import Basis
 from bench.statistics.ratio import QUIET
 
-STEADY = frozenset({"peak_allocated_bytes_rank_max", "peak_reserved_bytes_rank_max", "capacity_share_rank_max"})
-"""Metrics that do not scatter from step to step: one peak is an interval of no width."""
-THROUGHPUT = ("samples_per_s_global", "step_time_s_rank_max")
+THROUGHPUT = (figures.THROUGHPUT.name, figures.STEP_TIME.name)
 """Metrics of the throughput window."""
 PHASE = "_s_mean"
 """The end of a metric that is a phase."""
@@ -36,8 +35,11 @@ def value_of(row: Row, metric: str) -> float | None:
     if metric.endswith(PHASE):
         times = _phase(row, metric)
         return times.mean_s if times else None
-    value: float | None = getattr(row.measured, metric)
-    return value
+    if row.measured is None:
+        return None
+    if metric not in THROUGHPUT:
+        return row.measured.figures.get(metric)
+    return row.measured.samples_per_s_global if metric == THROUGHPUT[0] else row.measured.step_time_s_rank_max
 
 
 def interval_of(claim: Claim, figure: float, of: Row, against: Row | None = None) -> Scattered | None:
@@ -68,12 +70,12 @@ def interval_of(claim: Claim, figure: float, of: Row, against: Row | None = None
 
 def _of_one(row: Row, metric: str) -> Scattered | None:
     """Where one side lies."""
-    if metric in STEADY:
+    if figures.METRICS[metric].of_rank:  # one peak does not scatter from step to step
         value = value_of(row, metric)
         return None if value is None else Scattered((value, value), None)
     if metric in THROUGHPUT:
         reach = throughput_reach(row)
-        value = row.rate if metric == "samples_per_s_global" else row.batch_global / row.rate
+        value = row.rate if metric == THROUGHPUT[0] else row.batch_global / row.rate
         return None if reach is None else Scattered(reach.interval(value), reach.basis)
     times = _phase(row, metric)
     steps = mean_interval(times.samples_s) if times else None

@@ -16,7 +16,8 @@ from typing import Literal, NamedTuple
 from pydantic import JsonValue
 
 from bench.errors import near_miss
-from bench.records.claim import METRICS, Claim
+from bench.records.claim import Claim
+from bench.records.figures import METRICS
 from bench.report.claim_figures import interval_of, value_of
 from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
 from bench.report.doubts import doubted_rows

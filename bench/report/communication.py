@@ -141,9 +141,10 @@ def communication(cell: CellRows) -> list[Sent]:
     if regime is None or regime.world_size == 1:
         return []
     ranks = [row.measured.slowest for row in cell.rows if isinstance(row.measured, Sampled)]
-    recorded = next((rank.traffic for rank in ranks if rank.traffic is not None), None)
+    recorded = next((rank.raw.traffic for rank in ranks if rank.raw.traffic is not None), None)
     units, again = next(
-        ((rank.unit_parameters, rank.regathered) for rank in ranks if rank.unit_parameters is not None), (None, None)
+        ((rank.raw.unit_parameters, rank.raw.regathered) for rank in ranks if rank.raw.unit_parameters is not None),
+        (None, None),
     )
     computed_in = computed_in_bytes(cell.cell)
     formula = payload_bytes(regime, units, again=again, computed_in_bytes=computed_in) if computed_in else None

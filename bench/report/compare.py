@@ -11,6 +11,7 @@ from pydantic import JsonValue
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Regime
+from bench.records.figures import PEAK_ALLOCATED
 from bench.records.leaves import differing_keys
 from bench.records.outcome import Ok, Result
 from bench.records.sources import differing
@@ -202,7 +203,7 @@ def _space(base: Row, head: Row) -> Space:
 
 def _peaks(row: Row) -> list[float]:
     """The peak of each measured launch, of its worst rank."""
-    found = (launch.measured.peak_allocated_bytes_rank_max for launch in row.each if launch.measured)
+    found = (launch.measured.of(PEAK_ALLOCATED) for launch in row.each if launch.measured)
     return [float(peak) for peak in found if peak is not None]
 
 

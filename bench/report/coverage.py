@@ -43,8 +43,8 @@ def dropped_keys(measured: Sampled) -> Iterator[str]:
 
 def _of(measured: Sampled) -> Coverage:
     """Of all ranks: each stores the same, but for the samples."""
-    dropped = {key: kind for rank in measured.ranks for key, kind in rank.coverage.dropped_keys.items()}
-    return measured.ranks[0].coverage.model_copy(update={"dropped_keys": dropped})
+    dropped = {key: kind for rank in measured.ranks for key, kind in rank.raw.coverage.dropped_keys.items()}
+    return measured.ranks[0].raw.coverage.model_copy(update={"dropped_keys": dropped})
 
 
 def _keys(found: Coverage) -> str:

@@ -12,6 +12,7 @@ from typing import Literal, get_args
 
 from bench.errors import one_line
 from bench.records.conditions import Conditions
+from bench.records.figures import ALLOC_RETRIES, CAPACITY_SHARE
 from bench.records.outcome import KINDS
 from bench.records.sources import named
 from bench.report import conditions, coverage, implausible
@@ -172,7 +173,7 @@ def _unlike_launches(summary: Summary) -> Found:
         for row in cell.rows:
             if isinstance(row.measured, Sampled):
                 like = (str(cell.contract.get("cpu_cores")), row.world_size)
-                threads.setdefault(like, set()).update(rank.threads for rank in row.measured.ranks)
+                threads.setdefault(like, set()).update(rank.raw.threads for rank in row.measured.ranks)
     for (_, ranks), numbers in threads.items():
         if len(numbers) > 1:
             counts = ", ".join(map(str, sorted(numbers)))
@@ -219,11 +220,11 @@ def _thrashing(cell: CellRows) -> Found:
         measured = row.measured
         if measured is None or not cell.thrashes(row):
             continue
-        evidence = f"{percent(measured.capacity_share_rank_max)} of capacity at {rate(measured.samples_per_s_global)}"
+        evidence = f"{percent(measured.of(CAPACITY_SHARE))} of capacity at {rate(measured.samples_per_s_global)}"
         smaller = [other for other in cell.sound if other.batch_per_rank < row.batch_per_rank]
         peak = max(smaller, key=lambda row: row.rate, default=None)
         instead = f"; batch {peak.batch_per_rank} reaches {rate(peak.rate)}" if peak else ""
-        retries = measured.alloc_retries if isinstance(measured, Sampled) else 0
+        retries = measured.of(ALLOC_RETRIES) or 0
         retried = f", {retries} allocation {'retry' if retries == 1 else 'retries'}" if retries else ""
         yield row, f"thrashing, {evidence} samples/s{retried}{instead}."
 

@@ -2,12 +2,12 @@
 
 import math
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
 from bench.records.base import Device
 from bench.records.cell import Attempt
+from bench.records.figures import CAPACITY, CAPACITY_SHARE, FIGURES
 from bench.records.outcome import Ok, Reported, Result, Scripted, Stated
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
@@ -16,8 +16,6 @@ from bench.report.launches import throughput_interval
 from bench.report.rows import Measured, Phases, Rank, Sampled, Times
 from bench.statistics.intervals import Interval, mean_interval
 from bench.statistics.launches import Launch, Scatter, launch_of
-
-Number = TypeVar("Number", int, float)
 
 
 def launch_in(result: Result) -> Launch:
@@ -65,15 +63,16 @@ def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | Non
         samples_per_s = attempt.batch_global / step_s
     if samples_per_s is None:
         return None
-    held, capacity, share = outcome.held_bytes(device), outcome.capacity_bytes, outcome.capacity_share
+    held, capacity, share = outcome.held_bytes(device), outcome.of(CAPACITY), outcome.of(CAPACITY_SHARE)
     means = {name: Times(mean_s=mean_s) for name, mean_s in outcome.phase_times_s.items()}
     return Measured(
         samples_per_s_global=samples_per_s,
         step_time_s_per_rank=outcome.step_time_s_per_rank,
-        peak_allocated_bytes_rank_max=outcome.peak_allocated_bytes,
-        peak_reserved_bytes_rank_max=outcome.peak_reserved_bytes,
-        capacity_share_rank_max=share or (held / capacity if held and capacity else None),
-        capacity_bytes_rank_min=capacity or (held / share if held and share else None),
+        figures={
+            **outcome.figures,
+            CAPACITY_SHARE.name: share or (held / capacity if held and capacity else None),
+            CAPACITY.name: capacity or (held / share if held and share else None),
+        },
         phases=Phases(
             rank=None,
             parts={name: means[name] for name in PHASE_NAMES if name in means},
@@ -86,28 +85,7 @@ def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | Non
 
 
 def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
-    ranks = tuple(
-        Rank(
-            rank=rank.rank,
-            step=times(rank.step_times_s),
-            memory=rank.memory,
-            regime=rank.regime,
-            threads=rank.threads,
-            sharded_share=rank.regime.sharded_parameters / rank.regime.parameters,
-            traffic=rank.traffic,
-            unit_parameters=rank.unit_parameters,
-            regathered=rank.regathered,
-            work=rank.work,
-            compilation=rank.compilation,
-            checkpoint=rank.checkpoint,
-            coverage=rank.coverage,
-            node=rank.node,
-            unaccounted_share=_share_left(rank, PHASE_NAMES),
-            dataload_share=_share_of(rank, ("dataload_wait",)),
-        )
-        for rank in outcome.ranks
-    )
-    memories = [rank.memory for rank in ranks]
+    ranks = tuple(Rank(raw=rank, step=times(rank.step_times_s)) for rank in outcome.ranks)
     slowest = max(ranks, key=lambda rank: rank.step.mean_s)
     batch_global = batch_per_rank * len(ranks)
     return Sampled(
@@ -118,14 +96,7 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
         launches=(launch_of(slowest.step.samples_s),),
         scatter=None,
         interval=_throughput_interval(slowest.step.samples_s, batch_global),
-        peak_allocated_bytes_rank_max=_worst([memory.peak_allocated_bytes for memory in memories]),
-        peak_reserved_bytes_rank_max=_worst([memory.peak_reserved_bytes for memory in memories]),
-        peak_rss_bytes_rank_max=_worst([memory.peak_rss_bytes for memory in memories]),
-        capacity_share_rank_max=_worst(
-            [None if memory.held_bytes is None else memory.held_bytes / memory.capacity_bytes for memory in memories]
-        ),
-        capacity_bytes_rank_min=min(memory.capacity_bytes for memory in memories),
-        alloc_retries=sum(memory.alloc_retries for memory in memories),
+        figures={one.name: one.combined(list(map(one.of_rank, outcome.ranks))) for one in FIGURES if one.of_rank},
         phases=_phases(outcome.ranks),
         gate=gate(outcome.ranks),
         losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),
@@ -151,23 +122,6 @@ def _phases(ranks: Sequence[RankOk]) -> Phases | None:
     )
 
 
-def _share_of(rank: RankOk, phases: Iterable[str]) -> float | None:
-    """Share of the phase window that these phases take."""
-    if not (total := sum(rank.phase_times_s.get("total", ()))):
-        return None
-    return sum(sum(rank.phase_times_s[name]) for name in phases) / total
-
-
-def _share_left(rank: RankOk, phases: Iterable[str]) -> float | None:
-    taken = _share_of(rank, phases)
-    return None if taken is None else 1 - taken
-
-
 def times(samples: Sequence[float]) -> Times:
     """Statistics of raw samples."""
     return Times(mean_s=statistics.fmean(samples), samples_s=samples)
-
-
-def _worst(values: Sequence[Number | None]) -> Number | None:
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED
 from bench.report.gate import sentence
 from bench.report.rows import Measured, Rank, Sampled
 from bench.units import counted, gib, ms, percent
@@ -33,7 +34,7 @@ def straggler(measured: Sampled) -> Iterator[str]:
 
 
 def phases_miss(measured: Measured) -> Iterator[str]:
-    shares = {f"rank {rank.rank}'s": rank.unaccounted_share for rank in _ranks(measured)}
+    shares = {f"rank {rank.raw.rank}'s": rank.unaccounted_share for rank in _ranks(measured)}
     if not isinstance(measured, Sampled) and measured.phases:
         shares["its"] = measured.phases.unaccounted_share
     for whose, share in shares.items():
@@ -43,18 +44,18 @@ def phases_miss(measured: Measured) -> Iterator[str]:
 
 def reserved_below_allocated(measured: Measured) -> Iterator[str]:
     for rank in _ranks(measured):
-        allocated, reserved = rank.memory.peak_allocated_bytes, rank.memory.peak_reserved_bytes
+        allocated, reserved = rank.raw.memory.peak_allocated_bytes, rank.raw.memory.peak_reserved_bytes
         if allocated is not None and reserved is not None and reserved < allocated:
-            yield f"rank {rank.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
+            yield f"rank {rank.raw.rank} reserved {gib(reserved)} GiB, less than the {gib(allocated)} GiB it allocated."
     # Of imported figures, each of the two peaks is the worst rank's, so reserved is still the larger one.
-    allocated, reserved = measured.peak_allocated_bytes_rank_max, measured.peak_reserved_bytes_rank_max
-    if not isinstance(measured, Sampled) and allocated is not None and reserved is not None and reserved < allocated:
-        yield f"its peak reserved is {gib(reserved)} GiB, less than the {gib(allocated)} GiB allocated."
+    first, second = measured.of(PEAK_ALLOCATED), measured.of(PEAK_RESERVED)
+    if not isinstance(measured, Sampled) and first is not None and second is not None and second < first:
+        yield f"its peak reserved is {gib(second)} GiB, less than the {gib(first)} GiB allocated."
 
 
 def starved(measured: Measured) -> Iterator[str]:
     """Steps that wait for data: the row tells about the loader, and not about the backend."""
-    shares = {f"rank {rank.rank}": rank.dataload_share for rank in _ranks(measured)}
+    shares = {f"rank {rank.raw.rank}": rank.dataload_share for rank in _ranks(measured)}
     if not isinstance(measured, Sampled) and measured.phases:
         shares["a rank"] = measured.phases.share("dataload_wait")
     late = measured.gate.straggler if isinstance(measured, Sampled) and measured.gate else None
@@ -93,13 +94,13 @@ def loss_not_finite(measured: Sampled) -> Iterator[str]:
 
 def compiled_meanwhile(measured: Sampled) -> Iterator[str]:
     if graphs := max(
-        (rank.compilation.graphs_while_measured for rank in measured.ranks if rank.compilation), default=0
+        (rank.raw.compilation.graphs_while_measured for rank in measured.ranks if rank.raw.compilation), default=0
     ):
         yield f"torch.compile made {counted(graphs, 'graph')} while steps were measured: set more measure.warmup_steps."
 
 
 def not_resumed(measured: Sampled) -> Iterator[str]:
-    apart = max((rank.checkpoint.apart for rank in measured.ranks if rank.checkpoint), default=0.0)
+    apart = max((rank.raw.checkpoint.apart for rank in measured.ranks if rank.raw.checkpoint), default=0.0)
     if apart > LOSS_NOISE:
         yield f"its checkpoint does not restore training: the losses after loading differ by {percent(apart)}."
 

@@ -3,14 +3,12 @@
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
 
+from bench.records.figures import FIGURES
 from bench.report.rows import Measured, Row, Sampled, Times
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import launch_of, mean_reach, mean_step_s
 from bench.units import counted
-
-Number = TypeVar("Number", int, float)
 
 
 def merged(launches: Sequence[Row]) -> Row:
@@ -68,13 +66,7 @@ def _figures(each: Sequence[Measured], middle: Measured) -> Measured:
         step_time_s_per_rank=tuple(map(statistics.fmean, zip(*times, strict=True)))
         if len(set(map(len, times))) == 1
         else (),
-        peak_allocated_bytes_rank_max=_worst([figures.peak_allocated_bytes_rank_max for figures in each]),
-        peak_reserved_bytes_rank_max=_worst([figures.peak_reserved_bytes_rank_max for figures in each]),
-        capacity_share_rank_max=_worst([figures.capacity_share_rank_max for figures in each]),
-        capacity_bytes_rank_min=min(
-            (figures.capacity_bytes_rank_min for figures in each if figures.capacity_bytes_rank_min is not None),
-            default=None,
-        ),
+        figures={one.name: one.combined([figures.of(one) for figures in each]) for one in FIGURES},
     )
     sampled = [figures for figures in each if isinstance(figures, Sampled)]
     if not isinstance(merged, Sampled):
@@ -83,8 +75,6 @@ def _figures(each: Sequence[Measured], middle: Measured) -> Measured:
     return replace(
         merged,
         slowest=replace(merged.slowest, step=Times(mean_s=step_s, samples_s=samples_s)),
-        peak_rss_bytes_rank_max=_worst([figures.peak_rss_bytes_rank_max for figures in sampled]),
-        alloc_retries=sum(figures.alloc_retries for figures in sampled),
     )
 
 
@@ -92,8 +82,3 @@ def throughput_interval(rate: float, figures: Measured) -> Interval | None:
     """Where the throughput lies with 95 % confidence, by the scatter between launches."""
     within = mean_reach(figures.launches, figures.scatter)
     return None if within is None else within.interval(rate)
-
-
-def _worst(values: Sequence[Number | None]) -> Number | None:
-    known = [value for value in values if value is not None]
-    return max(known) if len(known) == len(values) else None

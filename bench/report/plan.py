@@ -7,6 +7,7 @@ from typing import Literal
 
 from bench.records.calibration import Pace, Rates
 from bench.records.devices import DeviceSpec, spec_of
+from bench.records.figures import PEAK_ALLOCATED
 from bench.records.forecast import Forecast
 from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
@@ -203,7 +204,7 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
             if forecast is None or row.measured is None or row.device != forecast.device:
                 continue
             counted = _counted_bytes(row.measured)
-            peak = counted or row.measured.peak_allocated_bytes_rank_max
+            peak = counted or row.measured.of(PEAK_ALLOCATED)
             if not peak or peak <= 0:
                 continue
             tensors = counted is not None or forecast.device != "cpu"
@@ -214,7 +215,7 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
                     name=row_name(summary, row),
                     batch=row.batch_per_rank,
                     planned_bytes=planned(row.batch_per_rank),
-                    measured_bytes=peak,
+                    measured_bytes=round(peak),
                     tensors=tensors,
                     when=forecast.line(row.batch_per_rank).when,
                     least_s=bounds(forecast, _device(row, rates), row.batch_per_rank).step_s,
@@ -246,6 +247,6 @@ def _device(row: Row, rates: Rates | None) -> DeviceSpec:
 def _counted_bytes(measured: Measured) -> int | None:
     """Of the worst rank; None if a rank did not count."""
     ranks = measured.ranks if isinstance(measured, Sampled) else ()
-    peaks = [rank.memory.peak_tensor_bytes for rank in ranks]
+    peaks = [rank.raw.memory.peak_tensor_bytes for rank in ranks]
     known = [peak for peak in peaks if peak is not None]
     return max(known) if known and len(known) == len(peaks) else None

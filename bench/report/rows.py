@@ -9,12 +9,13 @@ from typing import NamedTuple
 from pydantic import JsonValue
 
 from bench.records.base import Device
-from bench.records.cell import Cell, Regime
+from bench.records.cell import Cell
 from bench.records.conditions import Conditions
+from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED, Figure, Value
 from bench.records.machine import Machine
 from bench.records.outcome import INVALID, KINDS, THRASHING, Fault, KindTraits, OutcomeKind
 from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import Checkpoint, Compilation, Coverage, Memory, Traffic, Work
+from bench.records.rank_outcome import RankOk
 from bench.report.account import Spent
 from bench.report.gate import Gate
 from bench.statistics.intervals import Interval
@@ -79,48 +80,46 @@ class Phases:
 class Rank:
     """One rank of a measured attempt."""
 
-    rank: int
+    raw: RankOk
     step: Times
-    """Throughput window."""
-    memory: Memory
-    regime: Regime
-    threads: int
-    """CPU threads of its operators."""
-    sharded_share: float
-    """Share of the model's parameters that this rank holds only a part of."""
-    unaccounted_share: float | None
-    """Share of `total` that none of its phases accounts for; None without a phase window."""
-    traffic: tuple[Traffic, ...] | None = None
-    unit_parameters: Mapping[int, int] | None = None
-    regathered: Mapping[int, int] | None = None
-    work: Work | None = None
-    compilation: Compilation | None = None
-    checkpoint: Checkpoint | None = None
-    coverage: Coverage
-    node: str | None = None
-    """These seven as in `RankOk`."""
-    dataload_share: float | None
-    """Share of `total` that it waits for data; None without a phase window."""
+    """Throughput window; of several launches, of all of them."""
 
     @property
     def name(self) -> str:
-        return f"rank {self.rank} ({self.node})" if self.node else f"rank {self.rank}"
+        return f"rank {self.raw.rank} ({self.raw.node})" if self.raw.node else f"rank {self.raw.rank}"
+
+    @property
+    def sharded_share(self) -> float:
+        """Share of the model's parameters that this rank holds only a part of."""
+        return self.raw.regime.sharded_parameters / self.raw.regime.parameters
+
+    @property
+    def unaccounted_share(self) -> float | None:
+        """Share of `total` that none of its phases accounts for; None without a phase window."""
+        taken = self._share_of(PHASE_NAMES)
+        return None if taken is None else 1 - taken
+
+    @property
+    def dataload_share(self) -> float | None:
+        """Share of `total` that it waits for data; None without a phase window."""
+        return self._share_of(("dataload_wait",))
+
+    def _share_of(self, phases: Sequence[str]) -> float | None:
+        times_s = self.raw.phase_times_s
+        total = sum(times_s.get("total", ()))
+        return sum(sum(times_s[name]) for name in phases) / total if total else None
 
 
 @dataclass(frozen=True, kw_only=True)
 class Measured:
-    """The figures of one attempt. ``_rank_max``: of the worst rank, None if one rank's is unknown."""
+    """The figures of one attempt."""
 
     samples_per_s_global: float
     """batch_per_rank x ranks / step_time_s_rank_max."""
     step_time_s_per_rank: tuple[float, ...]
     """Each rank's mean step in the throughput window; may be empty for imported figures and those of a script."""
-    peak_allocated_bytes_rank_max: int | None
-    peak_reserved_bytes_rank_max: int | None
-    capacity_share_rank_max: float | None
-    """Memory held at the peak, as a share of what the rank could have used: see `Memory.held_bytes`."""
-    capacity_bytes_rank_min: float | None
-    """What a rank could have used; the smallest of all ranks."""
+    figures: Mapping[str, Value | None]
+    """`FIGURES` by name; None, or absent, where unknown."""
     phases: Phases | None
     """None without a phase window."""
     source: str | None = None
@@ -132,6 +131,10 @@ class Measured:
     interval: Interval | None = None
     """Where the throughput lies with 95 % confidence, from the scatter between launches, or for a single launch of
     unknown scatter from the slowest rank's samples; None for too few samples."""
+
+    def of(self, figure: Figure) -> Value | None:
+        """One of `FIGURES`."""
+        return self.figures.get(figure.name)
 
     @property
     def step_time_s_rank_max(self) -> float | None:
@@ -157,9 +160,6 @@ class Sampled(Measured):
     ranks: tuple[Rank, ...]
     slowest: Rank
     """The rank with the longest mean step. Every step ends in a gather, so means differ little: see ``gate``."""
-    peak_rss_bytes_rank_max: int | None
-    alloc_retries: int
-    """How often the allocators of all ranks had to free their blocks and ask again."""
     gate: Gate | None
     """Which rank the others wait for; None without a phase window, and for a single rank."""
     losses: tuple[float, ...]
@@ -242,14 +242,14 @@ class Row:
     @property
     def held(self) -> float | None:
         """Share of capacity held at the peak; None where that is unknown."""
-        return self.measured.capacity_share_rank_max if self.measured else None
+        return self.measured.of(CAPACITY_SHARE) if self.measured else None
 
     @property
     def held_at_least(self) -> float | None:
         """`held`; where only the allocated peak is known, its share of capacity, which is smaller."""
         if self.held is not None or self.measured is None:
             return self.held
-        allocated, capacity = self.measured.peak_allocated_bytes_rank_max, self.measured.capacity_bytes_rank_min
+        allocated, capacity = self.measured.of(PEAK_ALLOCATED), self.measured.of(CAPACITY)
         return allocated / capacity if allocated and capacity else None
 
 

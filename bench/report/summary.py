@@ -8,13 +8,14 @@ from typing import NamedTuple, TypeVar
 from pydantic import JsonValue
 
 from bench.records.calibration import Calibration
+from bench.records.figures import ALLOC_RETRIES, CAPACITY_SHARE, PEAK_RESERVED
 from bench.records.outcome import KINDS, Failed, Ok, Oom, Reported, Result, Scripted
 from bench.report.account import spent
 from bench.report.contract import RUN, contract_of, machine_names
 from bench.report.doubts import spoiled_rows
 from bench.report.figures import launch_in, measured
 from bench.report.launches import merged
-from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
+from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
 from bench.report.sources import Newest, newest_sources, stale_files
 from bench.statistics.launches import Launch, Scatter, scatter_of
@@ -185,9 +186,8 @@ def _thrashing(rows: Sequence[Row]) -> frozenset[int]:
             batch=row.batch_per_rank,
             rate=measured.samples_per_s_global,
             # An allocator that keeps no blocks cannot thrash.
-            at_ceiling=measured.peak_reserved_bytes_rank_max is not None
-            and (measured.capacity_share_rank_max or 0) >= CEILING,
-            retried=isinstance(measured, Sampled) and measured.alloc_retries > 0,
+            at_ceiling=measured.of(PEAK_RESERVED) is not None and (measured.of(CAPACITY_SHARE) or 0) >= CEILING,
+            retried=(measured.of(ALLOC_RETRIES) or 0) > 0,
         )
         for row in rows
         if (measured := row.measured)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.records.cell import Cell, Regime
+from bench.records.figures import PEAK_ALLOCATED
 from bench.report.rows import CellRows, Sampled
 from bench.report.utilization import recomputed_share
 
@@ -104,9 +105,9 @@ def without_batch(cell: CellRows) -> Peak | None:
     None where nothing was measured, or where noise gives a result above every measured peak or below zero.
     """
     known = [
-        (row.batch_per_rank, row.measured.peak_allocated_bytes_rank_max)
+        (row.batch_per_rank, row.measured.of(PEAK_ALLOCATED))
         for row in cell.rows
-        if isinstance(row.measured, Sampled) and row.measured.peak_allocated_bytes_rank_max is not None
+        if isinstance(row.measured, Sampled) and row.measured.of(PEAK_ALLOCATED) is not None
     ]
     points = [(batch, peak) for batch, peak in known if peak is not None][:2]
     if not points:
@@ -139,7 +140,7 @@ def theory_of(cell: CellRows) -> Theory:
     """The prediction for one cell."""
     regime = observed_regime(cell)
     ranks = [row.measured.slowest for row in cell.rows if isinstance(row.measured, Sampled)]
-    work = next((rank.work for rank in ranks if rank.work is not None), None)
+    work = next((rank.raw.work for rank in ranks if rank.raw.work is not None), None)
     return Theory(
         regime=regime,
         state=state(regime) if regime and _is_known(cell.cell, regime) else None,
@@ -159,7 +160,7 @@ def observed_regime(cell: CellRows) -> Regime | None:
     None where bench measured nothing, or where the size of a dtype is not known.
     """
     ranks = next((row.measured.ranks for row in cell.rows if isinstance(row.measured, Sampled)), ())
-    regime = max((rank.regime for rank in ranks), key=lambda regime: regime.trained_on_rank or 0, default=None)
+    regime = max((rank.raw.regime for rank in ranks), key=lambda regime: regime.trained_on_rank or 0, default=None)
     if regime is None:
         return None
     dtypes = (regime.weights_dtype, regime.masters_dtype, regime.optimizer_dtype, regime.reduction_dtype)

@@ -39,7 +39,7 @@ def utilization(cell: CellRows, row: Row) -> Utilization | None:
     """Of one row; None if the workload states neither operations nor tokens, or nothing was measured."""
     if not isinstance(row.measured, Sampled):
         return None
-    work, samples_per_s = row.measured.slowest.work, row.measured.samples_per_s_global
+    work, samples_per_s = row.measured.slowest.raw.work, row.measured.samples_per_s_global
     if work is None:
         return None
     per_rank = samples_per_s / row.world_size

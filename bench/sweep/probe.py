@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from bench import backends
 from bench.records.base import Device
 from bench.records.cell import Attempt, Cell, Walk
+from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED
 from bench.records.machine import Hardware
 from bench.records.outcome import Failed, Ok, Oom, Result, Scripted
 from bench.records.plan import CellPlan
@@ -214,17 +215,17 @@ def observation(result: Result) -> Observation | None:
 def _stated(outcome: Scripted, attempt: Attempt, device: Device) -> Observation:
     """What a script says. On a GPU, the memory that it held is unknown without the reserved peak."""
     step_s = max(outcome.step_time_s_per_rank, default=None)
-    held, capacity = outcome.held_bytes(device), outcome.capacity_bytes
-    if held is None and capacity and outcome.capacity_share:
-        held = round(outcome.capacity_share * capacity)
+    held, capacity, share = outcome.held_bytes(device), outcome.of(CAPACITY), outcome.of(CAPACITY_SHARE)
+    if held is None and capacity and share:
+        held = share * capacity
     return Observation(
         batch=attempt.batch_per_rank,
         outcome="ok",
         fresh=True,
-        peak_bytes=held and (outcome.peak_allocated_bytes or held),
-        capacity_bytes=capacity or 1,
+        peak_bytes=None if held is None else round(outcome.of(PEAK_ALLOCATED) or held),
+        capacity_bytes=round(capacity or 1),
         samples_per_s=outcome.samples_per_s_global or (attempt.batch_global / step_s if step_s else None),
-        reserved_bytes=held,
+        reserved_bytes=None if held is None else round(held),
         full=not attempt.short,
     )
 

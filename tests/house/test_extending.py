@@ -59,13 +59,17 @@ assert "preempted" in markdown.render(report.sections) and "preempted" in html.r
 
 assert "preempted" in RERUN_KINDS["failed"]
 """,
-    "a metric of claims": REPORTS
+    "a figure": REPORTS
     + """
 from bench.records.claim import Claim
 from bench.report.claims import judge_claims
+from bench.report.tables.export import records
+from bench.report.tables.raw_matrix import matrix
 
-claim = Claim.model_validate({**FASTER, "metric": "capacity_bytes_rank_min"})
+claim = Claim.model_validate({**FASTER, "metric": "overhead_bytes_rank_max"})
 assert judge_claims(summarize(mixed()), [claim])[0].verdict in ("CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED")
+assert "overhead_bytes_rank_max" in records(summarize(mixed()))[0]
+assert "outside torch GiB" in matrix(summarize(mixed())).headers
 """,
     "a device": """
 import torch
@@ -107,12 +111,12 @@ WITHOUT_IT = {
     "a section of the report": "AssertionError",
     "an export format": "KeyError: 'tsv'",
     "a kind of outcome": "AssertionError",
-    "a metric of claims": "'capacity_bytes_rank_min'",
+    "a figure": "'overhead_bytes_rank_max'",
     "a device": "input_value='xpu'",
     "a launcher": "KeyError: 'slow_start'",
 }
 """What the error says when a use runs without the change."""
-IN_ONE_ROOM = ("a backend", "a column", "a section of the report", "an export format", "a metric of claims")
+IN_ONE_ROOM = ("a backend", "a column", "a section of the report", "an export format", "a figure")
 
 
 COMMAND = """

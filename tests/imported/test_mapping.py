@@ -21,7 +21,7 @@ def test_a_key_of_another_name_is_read_and_each_other_one_is_named(tmp_path: Pat
     [result] = read.results
     assert result.attempt.batch_per_rank == 4
     assert result.outcome.model_dump()["step_time_s_per_rank"] == (0.5,)
-    assert result.outcome.model_dump()["peak_allocated_bytes"] == 10_000_000_000
+    assert result.outcome.model_dump()["figures"]["peak_allocated_bytes_rank_max"] == 10_000_000_000
     assert result.notes == {"timing.eval": 1.0, "timing.inner.deep": 3, "note": "x"}
 
 

@@ -36,13 +36,13 @@ def figures(*given: Any, **more: Any) -> Read:
 def test_names_of_bench_and_of_the_script(tmp_path: Path) -> None:
     own = figures(tmp_path, {"step_time_ms": 500, "peak_reserved_gib": 1, "loss": 2.0, "more": {"a": 1}}, *TOLD)
     assert own.figures.step_time_s_per_rank == (0.5,)
-    assert own.figures.peak_reserved_bytes == 2**30
-    assert own.figures.capacity_bytes == 2**33  # a process's share of the host
+    assert own.figures.figures["peak_reserved_bytes_rank_max"] == 2**30
+    assert own.figures.figures["capacity_bytes_rank_min"] == 2**33  # a process's share of the host
     assert own.not_read == ("loss", "more.a")
     assert figures(tmp_path, {"step_time_ms": 500, "width": 64}, *TOLD).not_read == ()
     named = figures(tmp_path, {"t": {"s": 0.5}, "world": 2}, step_time_s="t.s", num_processes="world", hardware=GPU)
     assert named.figures.step_time_s_per_rank == (0.5,)
-    assert named.figures.capacity_bytes == 2**36
+    assert named.figures.figures["capacity_bytes_rank_min"] == 2**36
     assert named.not_read == ()
 
 
@@ -102,7 +102,7 @@ def test_the_accumulation_of_a_script_counts_in_its_samples(tmp_path: Path) -> N
 def test_null_means_unknown(tmp_path: Path) -> None:
     for result in ({}, {"step_time_s": "step_time_s", "peak_allocated_gib": "peak_allocated_gib"}):
         found = figures(tmp_path, {"step_time_s": 1, "peak_allocated_gib": None}, *TOLD, **result)
-        assert found.figures.peak_allocated_bytes is None
+        assert "peak_allocated_bytes_rank_max" not in found.figures.figures
 
 
 def test_a_throughput_of_all_processes_needs_no_number_of_them(tmp_path: Path) -> None:

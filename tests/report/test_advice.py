@@ -190,7 +190,8 @@ def test_the_advice_is_what_the_search_calls_safe(data: st.DataObject) -> None:
 
 def reported(batch: int, samples_per_s: float, held: float | None, **changes: Any) -> Result:
     """Figures from elsewhere, of which not all give the memory."""
-    figures = Reported(source="a paper", samples_per_s_global=samples_per_s, capacity_share=held)
+    share = {} if held is None else {"capacity_share_rank_max": held}
+    figures = Reported(source="a paper", samples_per_s_global=samples_per_s, figures=share)
     return result(figures, batch=batch, **changes)
 
 
@@ -214,8 +215,8 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
 
 def test_an_allocated_peak_above_the_headroom_is_beyond_it_whatever_was_reserved() -> None:
     def of(batch: int, samples_per_s: float, allocated_gib: int) -> Result:
-        memory = {"peak_allocated_bytes": allocated_gib * GIB, "capacity_bytes": 80 * GIB}
-        figures = Reported(source="a paper", samples_per_s_global=samples_per_s, **memory)
+        memory = {"peak_allocated_bytes_rank_max": allocated_gib * GIB, "capacity_bytes_rank_min": 80 * GIB}
+        figures = Reported(source="a paper", samples_per_s_global=samples_per_s, figures=memory)
         return result(figures, batch=batch, machine=CUDA_MACHINE)
 
     chosen, beyond = told([of(4, 150.0, 40), of(8, 200.0, 76)])

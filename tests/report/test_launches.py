@@ -31,7 +31,7 @@ def test_the_launches_of_an_attempt_are_one_row_with_the_mean_of_their_steps_and
     assert isinstance(row.measured, Sampled)
     assert row.measured.step_time_s_rank_max == pytest.approx((0.1 + 0.2 + 0.1) / 3)
     assert row.rate == pytest.approx(2 * 2 / ((0.1 + 0.2 + 0.12) / 3))  # of the slowest rank of each launch
-    assert row.measured.peak_rss_bytes_rank_max == rss(2.0).peak_rss_bytes
+    assert row.measured.figures["peak_rss_bytes_rank_max"] == rss(2.0).peak_rss_bytes
     assert row.measured.slowest.step.samples_s == (0.1,) * 3 + (0.2,) * 3 + (0.12,) * 3
     each = [launch.measured for launch in row.launches]
     assert [one.slowest.step.samples_s[0] for one in each if isinstance(one, Sampled)] == [0.1, 0.2, 0.12]

@@ -64,7 +64,7 @@ def test_an_optimizer_step_has_all_the_batches_that_a_script_accumulates() -> No
 
 
 def test_what_a_script_does_not_state_is_unknown() -> None:
-    text = rendered(scripted("ddp", peak_allocated_bytes=2**30, capacity_bytes=2**32))
+    text = rendered(scripted("ddp", figures={"peak_allocated_bytes_rank_max": 2**30, "capacity_bytes_rank_min": 2**32}))
     assert "A script measures itself" in text
     assert "Steps of the throughput window contain no synchronization" not in text
     assert "Based on 5 launches of the script, and on its own figures." in text

@@ -46,9 +46,11 @@ def published(backend: str, cams: int, switches: dict[str, Any], batch: int, *fi
         outcome = Reported(
             source="published 8xA100 matrix",
             step_time_s_per_rank=(step_ms / 1e3,),
-            peak_allocated_bytes=round(allocated * 1e9),
-            peak_reserved_bytes=round(reserved * 1e9),
-            capacity_bytes=CAPACITY_BYTES,
+            figures={
+                "peak_allocated_bytes_rank_max": round(allocated * 1e9),
+                "peak_reserved_bytes_rank_max": round(reserved * 1e9),
+                "capacity_bytes_rank_min": CAPACITY_BYTES,
+            },
         )
     return result(outcome, backend=backend, batch=batch, axes=axes, machine=CUDA_MACHINE, num_processes=8)
 

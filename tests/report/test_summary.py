@@ -33,7 +33,7 @@ def measured(outcome: Ok, batch: int = 2) -> Measured:
 
 def test_throughput_is_gated_by_the_slowest_rank() -> None:
     found = measured(ok((0.1, 0.1, 0.1), (0.1, 0.2, 0.3)), batch=4)
-    assert found.slowest.rank == 1
+    assert found.slowest.raw.rank == 1
     assert found.step_time_s_per_rank == pytest.approx((0.1, 0.2))
     assert found.samples_per_s_global == pytest.approx(4 * 2 / 0.2)
 
@@ -75,16 +75,16 @@ def test_median_and_mean() -> None:
 
 def test_memory_is_the_worst_ranks_whichever_rank_that_is() -> None:
     found = measured(world(rank(0, memory=vram(30, 40)), rank(1, memory=vram(31, 60)), rank(2, memory=vram(32, 50))))
-    assert found.peak_allocated_bytes_rank_max == 32 * 2**30
-    assert found.peak_reserved_bytes_rank_max == 60 * 2**30
-    assert found.capacity_share_rank_max == pytest.approx(0.75)
+    assert found.figures["peak_allocated_bytes_rank_max"] == 32 * 2**30
+    assert found.figures["peak_reserved_bytes_rank_max"] == 60 * 2**30
+    assert found.figures["capacity_share_rank_max"] == pytest.approx(0.75)
 
 
 def test_memory_is_unknown_when_one_ranks_is() -> None:
     unknown = rss(1).model_copy(update={"peak_rss_bytes": None, "peak_allocated_bytes": None})
     found = measured(world(rank(0, memory=rss(1)), rank(1, memory=unknown)))
-    assert found.peak_rss_bytes_rank_max is None
-    assert found.capacity_share_rank_max is None
+    assert found.figures["peak_rss_bytes_rank_max"] is None
+    assert found.figures["capacity_share_rank_max"] is None
 
 
 def test_ranks_of_several_nodes_name_their_nodes() -> None:
@@ -96,7 +96,7 @@ def test_ranks_of_several_nodes_name_their_nodes() -> None:
 def test_phases_are_those_of_the_slowest_rank_of_the_phase_window() -> None:
     slow = (0.01, 0.02, 0.06, 0.01, 0.01, 0.005, 0.005)
     found = measured(world(rank(0, (0.2, 0.2), totals_s=(0.1, 0.1)), rank(1, (0.1, 0.1), phases_s=slow)))
-    assert found.slowest.rank == 0
+    assert found.slowest.raw.rank == 0
     assert found.phases is not None
     assert found.phases.rank == 1
     assert found.phases.total.mean_s == pytest.approx(0.12)

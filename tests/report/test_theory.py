@@ -210,7 +210,7 @@ def test_other_optimizers_have_no_theory_of_state(optimizer: str) -> None:
 
 
 def test_imported_figures_have_no_theory() -> None:
-    outcome = Reported(source="x", step_time_s_per_rank=(1.0,), peak_allocated_bytes=GB)
+    outcome = Reported(source="x", step_time_s_per_rank=(1.0,), figures={"peak_allocated_bytes_rank_max": GB})
     assert theory_table(summarize([result(outcome)])).rows == ()
     both = theory_table(summarize([result(outcome, backend="fsdp"), result(ok(memory=rss(1)))]))
     assert both.rows[0] == ("fsdp", *["n/a"] * 11)

@@ -46,10 +46,12 @@ REPORTED = Reported(
     step_time_s_per_rank=(0.1,),
     samples_per_s_global=40.0,
     phase_times_s={"forward": 0.05, "total": 0.1},
-    peak_allocated_bytes=2**30,
-    peak_reserved_bytes=2**31,
-    capacity_bytes=2**32,
-    capacity_share=0.5,
+    figures={
+        "peak_allocated_bytes_rank_max": 2**30,
+        "peak_reserved_bytes_rank_max": 2**31,
+        "capacity_bytes_rank_min": 2**32,
+        "capacity_share_rank_max": 0.5,
+    },
 )
 STORED = {
     "measured on GPUs": result(MEASURED, axes={"num_cams": 1}, machine=CUDA_MACHINE),

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
+from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED, PEAK_RESERVED
 from bench.records.phases import PHASE_NAMES
 from bench.report.naming import cell_name, row_name, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Phases, Row, Summary
@@ -170,8 +171,8 @@ def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
     """Reserved memory, and allocated memory as a dashed line; on a CPU only allocated memory."""
     measured = [(row, row.measured) for row in cell.rows if row.measured]
     kinds = {
-        "reserved": [figures.peak_reserved_bytes_rank_max for _, figures in measured],
-        "allocated": [figures.peak_allocated_bytes_rank_max for _, figures in measured],
+        "reserved": [figures.of(PEAK_RESERVED) for _, figures in measured],
+        "allocated": [figures.of(PEAK_ALLOCATED) for _, figures in measured],
     }
     reserved = any(value is not None for value in kinds["reserved"])
     for kind, values in kinds.items():
@@ -190,16 +191,16 @@ def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
 
 
 def _share(measured: Measured) -> str:
-    return f"{percent(measured.capacity_share_rank_max)} of capacity held"
+    return f"{percent(measured.of(CAPACITY_SHARE))} of capacity held"
 
 
 def _limits(cells: Sequence[CellRows]) -> Iterator[Limit]:
     measured = [row.measured for cell in cells for row in cell.rows if row.measured]
     known = sorted(
-        figures.capacity_bytes_rank_min
+        capacity
         for figures in measured
-        if figures.capacity_bytes_rank_min is not None
-        and (figures.peak_reserved_bytes_rank_max or figures.peak_allocated_bytes_rank_max) is not None
+        if (capacity := figures.of(CAPACITY)) is not None
+        and (figures.of(PEAK_RESERVED) or figures.of(PEAK_ALLOCATED)) is not None
     )
     lowest = 0.0
     for capacity in known:

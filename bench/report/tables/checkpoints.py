@@ -30,7 +30,7 @@ def checkpoints(summary: Summary) -> Table:
 
 
 def _checkpoints(measured: Sampled) -> list[Checkpoint]:
-    return [rank.checkpoint for rank in measured.ranks if rank.checkpoint]
+    return [rank.raw.checkpoint for rank in measured.ranks if rank.raw.checkpoint]
 
 
 def _largest(value: Callable[[Checkpoint], float], words: Callable[[float], str]) -> Callable[[Sampled], str]:

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from bench.errors import one_line
-from bench.records.claim import METRICS, Claim
+from bench.records.claim import Claim, kind_of
+from bench.records.figures import METRICS
 from bench.report.claims import Judged, bound, side_name
 from bench.report.naming import caption, settings_name
 from bench.report.tables.table import Column, Table, table_of
@@ -106,7 +107,7 @@ def _unit(claim: Claim, kind: Kind) -> str:
 
 
 def _show(value: float, claim: Claim) -> str:
-    kind = METRICS[claim.metric].kind
+    kind = kind_of(claim.metric)
     return in_unit(value, UNITS[kind] if claim.ratio else _unit(claim, kind))
 
 

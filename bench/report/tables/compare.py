@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from bench.errors import one_line
+from bench.records.figures import PEAK_ALLOCATED
 from bench.records.sources import named
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN
 from bench.report.conditions import disturbances_of
@@ -161,7 +162,7 @@ def _of_means(pair: Pair) -> str:
 
 
 def _peak_gib(pair: Pair, row: Row) -> str:
-    return _marked(pair, gib(row.measured.peak_allocated_bytes_rank_max if row.measured else None))
+    return _marked(pair, gib(row.measured.of(PEAK_ALLOCATED) if row.measured else None))
 
 
 def _why_undecided(pair: Pair) -> str:

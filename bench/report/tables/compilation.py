@@ -30,7 +30,7 @@ def compilation(summary: Summary) -> Table:
 
 
 def _compilations(measured: Sampled) -> list[Compilation]:
-    return [rank.compilation for rank in measured.ranks if rank.compilation]
+    return [rank.raw.compilation for rank in measured.ranks if rank.raw.compilation]
 
 
 def _of_slowest(words: Callable[[Compilation], str]) -> Callable[[Sampled], str]:

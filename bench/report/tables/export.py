@@ -5,6 +5,7 @@ import json
 from pydantic import JsonValue
 
 from bench.errors import one_line
+from bench.records.figures import FIGURES
 from bench.report.rows import CellRows, Row, Sampled, Summary
 
 Record = dict[str, JsonValue]
@@ -40,13 +41,9 @@ def _record(cell: CellRows, row: Row) -> Record:
         "step_time_s_rank_max": measured.step_time_s_rank_max if measured else None,
         "step_time_s_median": step.median_s if step else None,
         "step_time_s_p95": step.p95_s if step else None,
-        "slowest_rank": sampled.slowest.rank if sampled else None,
+        "slowest_rank": sampled.slowest.raw.rank if sampled else None,
         "straggler_spread": measured.straggler_spread if measured else None,
-        "peak_allocated_bytes_rank_max": measured.peak_allocated_bytes_rank_max if measured else None,
-        "peak_reserved_bytes_rank_max": measured.peak_reserved_bytes_rank_max if measured else None,
-        "peak_rss_bytes_rank_max": sampled.peak_rss_bytes_rank_max if sampled else None,
-        "capacity_share_rank_max": measured.capacity_share_rank_max if measured else None,
-        "alloc_retries": sampled.alloc_retries if sampled else None,
+        **{figure.name: measured.of(figure) if measured else None for figure in FIGURES if figure.exported},
         **({f"{name}_s_mean": times.mean_s for name, times in phases.parts.items()} if phases else {}),
         "total_s_mean": measured.total_s if measured else None,
         "loss_first": sampled.losses[0] if sampled else None,

@@ -80,5 +80,5 @@ def _value(name: str, statistic: Statistic, window: Phases) -> str:
 
 def under_deepspeed(row: Row) -> bool:
     if isinstance(row.measured, Sampled):
-        return any(rank.regime.distributed_type == "DEEPSPEED" for rank in row.measured.ranks)
+        return any(rank.raw.regime.distributed_type == "DEEPSPEED" for rank in row.measured.ranks)
     return str(row.settings["backend"]).startswith("zero")

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Literal, TypeVar
+from typing import TypeVar
 
+from bench.records.figures import CAPACITY_SHARE, COLUMNS, Figure
 from bench.records.outcome import KindTraits
-from bench.records.rank_outcome import Memory
 from bench.report.naming import batch_of, caption, row_name, short_reason, value_of
-from bench.report.rows import Measured, Row, Sampled, Summary
+from bench.report.rows import Measured, Rank, Row, Sampled, Summary
 from bench.report.tables.table import Column, Table, of_part, table_of
-from bench.units import gib, ms, percent, rate
+from bench.units import in_table, ms, rate
 
 Item = TypeVar("Item")
 
@@ -37,10 +37,10 @@ def matrix(summary: Summary) -> Table:
         ),
         Column[Row]("step ms", measured(lambda figures: ms(figures.step_time_s_rank_max)), numeric=True),
         *(
-            Column[Row](header, measured(partial(_peak_of_figures, kind)), numeric=True)
-            for kind, header in memory_kinds(summary).items()
+            Column[Row](figure.header, measured(partial(shown, figure)), numeric=True)
+            for figure in figure_columns(summary)
         ),
-        Column[Row]("of capacity", measured(lambda figures: percent(figures.capacity_share_rank_max)), numeric=True),
+        Column[Row]("of capacity", measured(partial(shown, CAPACITY_SHARE)), numeric=True),
         outcome_column(lambda row: row, lambda row: traits[row.id]),
     ]
     if any(row.launches for row in summary.rows):
@@ -58,6 +58,16 @@ def matrix(summary: Summary) -> Table:
             " outside torch, on a CPU the memory that the attempt allocated.",
         ),
     )
+
+
+def shown(figure: Figure, measured: Measured) -> str:
+    """A figure as tables have it."""
+    return in_table(measured.of(figure), figure.kind)
+
+
+def of_rank(figure: Figure, rank: Rank) -> str:
+    """The same, of one rank."""
+    return in_table(figure.of_rank(rank.raw) if figure.of_rank else None, figure.kind)
 
 
 def launches_in_words(row: Row) -> str:
@@ -86,39 +96,10 @@ def few_steps(short: bool) -> str:
     return " (few steps)" if short else ""
 
 
-MemoryKind = Literal["peak_allocated", "peak_reserved", "peak_rss"]
-
-
-def memory_kinds(summary: Summary) -> dict[MemoryKind, str]:
-    """The kinds of memory that these machines have, and their headers."""
+def figure_columns(summary: Summary) -> list[Figure]:
+    """The figures that these machines have columns of."""
     devices = {machine.hardware.device for machine in summary.machines}
-    kinds: dict[MemoryKind, str] = {"peak_allocated": "peak allocated GiB"}
-    if "cuda" in devices:
-        kinds["peak_reserved"] = "peak reserved GiB"
-    if "cpu" in devices:
-        kinds["peak_rss"] = "peak RSS GiB"
-    return kinds
-
-
-def peak_of_rank(memory: Memory, kind: MemoryKind) -> str:
-    match kind:
-        case "peak_allocated":
-            return gib(memory.peak_allocated_bytes)
-        case "peak_reserved":
-            return gib(memory.peak_reserved_bytes)
-        case "peak_rss":
-            return gib(memory.peak_rss_bytes)
-
-
-def _peak_of_figures(kind: MemoryKind, figures: Measured) -> str:
-    """The worst rank's."""
-    match kind:
-        case "peak_allocated":
-            return gib(figures.peak_allocated_bytes_rank_max)
-        case "peak_reserved":
-            return gib(figures.peak_reserved_bytes_rank_max)
-        case "peak_rss":
-            return gib(figures.peak_rss_bytes_rank_max if isinstance(figures, Sampled) else None)
+    return [figure for figure in COLUMNS if not devices.isdisjoint(figure.devices)]
 
 
 def detailed_rows(summary: Summary) -> tuple[Sequence[Row], tuple[str, ...]]:

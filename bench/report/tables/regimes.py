@@ -90,6 +90,7 @@ def regimes(summary: Summary) -> Table:
         if isinstance(row.measured, Sampled)
         for rank in row.measured.ranks
     ]
+    seen = [rank.raw.regime for _, rank in ranks if rank]
     observed = {backend for backend, _ in ranks}
     backends = dict.fromkeys(str(row.settings["backend"]) for row in summary.rows)
     unknown = [_Observed(backend, None) for backend in backends if backend not in observed]
@@ -99,11 +100,11 @@ def regimes(summary: Summary) -> Table:
         Column[_Observed](
             "sharded", lambda line: percent(line.rank.sharded_share) if line.rank else UNKNOWN, numeric=True
         ),
-        *([_of_rank(OPTIONS_COLUMN)] if any(rank and OPTIONS_COLUMN.value(rank.regime) for _, rank in ranks) else []),
+        *([_of_rank(OPTIONS_COLUMN)] if any(map(OPTIONS_COLUMN.value, seen)) else []),
         *map(_of_rank, DTYPE_COLUMNS),
-        *([_of_rank(MATMUL_COLUMN)] if any(rank and rank.regime.matmul_shares for _, rank in ranks) else []),
-        *([_of_rank(ATTENTION_COLUMN)] if any(rank and rank.regime.attention_kernels for _, rank in ranks) else []),
-        *([_of_rank(ADAM_COLUMN)] if any(rank and rank.regime.adam for _, rank in ranks) else []),
+        *([_of_rank(MATMUL_COLUMN)] if any(regime.matmul_shares for regime in seen) else []),
+        *([_of_rank(ATTENTION_COLUMN)] if any(regime.attention_kernels for regime in seen) else []),
+        *([_of_rank(ADAM_COLUMN)] if any(regime.adam for regime in seen) else []),
     ]
     return without_repeats(
         table_of(
@@ -118,6 +119,6 @@ def regimes(summary: Summary) -> Table:
 def _of_rank(column: Column[Regime]) -> Column[_Observed]:
     return Column(
         column.header,
-        lambda line: column.value(line.rank.regime) if line.rank else UNKNOWN,
+        lambda line: column.value(line.rank.raw.regime) if line.rank else UNKNOWN,
         numeric=column.numeric,
     )

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from operator import itemgetter
 from statistics import fmean
 from typing import NamedTuple
@@ -10,6 +11,7 @@ from pydantic import JsonValue
 
 from bench.errors import one_line
 from bench.records.cell import Regime
+from bench.records.figures import CAPACITY_SHARE, COLUMNS, Figure
 from bench.records.leaves import flat
 from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import RankOk
@@ -23,7 +25,7 @@ from bench.report.tables.account import account_of_each
 from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.compilation import compilation
 from bench.report.tables.phases import P95_NOTE, phases
-from bench.report.tables.raw_matrix import outcome_column
+from bench.report.tables.raw_matrix import of_rank, outcome_column, shown
 from bench.report.tables.regimes import (
     ADAM_COLUMN,
     ATTENTION_COLUMN,
@@ -37,7 +39,7 @@ from bench.report.tables.steps import steps
 from bench.report.tables.table import Column, Table, of_part, table_of, without_repeats
 from bench.report.tables.verbatim import Files, Verbatim, batch, verbatim
 from bench.store.spool import Footprint, Walked
-from bench.units import UNKNOWN, duration, gib, ms, percent, rate
+from bench.units import UNKNOWN, duration, gib, ms, rate
 
 
 class _Attempt(NamedTuple):
@@ -49,7 +51,6 @@ class _Attempt(NamedTuple):
 
 class _RankOfAttempt(NamedTuple):
     batch: str
-    raw: RankOk
     rank: Rank
 
 
@@ -183,50 +184,54 @@ def _regime(rank: RankOk) -> Regime:
     return rank.regime
 
 
+def _of_rank(figure: Figure, line: _RankOfAttempt) -> str:
+    return of_rank(figure, line.rank)
+
+
 RANK_COLUMNS: tuple[Column[_RankOfAttempt], ...] = (
     Column("batch per rank", lambda line: line.batch, numeric=True),
-    Column("rank", lambda line: str(line.rank.rank), numeric=True),
+    Column("rank", lambda line: str(line.rank.raw.rank), numeric=True),
     Column("mean ms", lambda line: ms(line.rank.step.mean_s), numeric=True),
     Column("median ms", lambda line: ms(line.rank.step.median_s), numeric=True),
     Column("p95 ms", lambda line: ms(line.rank.step.p95_s), numeric=True),
-    Column("setup ms", lambda line: ms(line.raw.setup_s), numeric=True),
-    Column("warm-up ms", lambda line: ms(line.raw.warmup_s), numeric=True),
-    Column("allocated GiB", lambda line: gib(line.rank.memory.peak_allocated_bytes), numeric=True),
-    Column("reserved GiB", lambda line: gib(line.rank.memory.peak_reserved_bytes), numeric=True),
-    Column("RSS GiB", lambda line: gib(line.rank.memory.peak_rss_bytes), numeric=True),
-    Column("outside torch GiB", lambda line: gib(line.rank.memory.overhead_bytes), numeric=True),
-    Column("capacity GiB", lambda line: gib(line.rank.memory.capacity_bytes), numeric=True),
-    Column("retries", lambda line: str(line.rank.memory.alloc_retries), numeric=True),
+    Column("setup ms", lambda line: ms(line.rank.raw.setup_s), numeric=True),
+    Column("warm-up ms", lambda line: ms(line.rank.raw.warmup_s), numeric=True),
+    *(
+        Column[_RankOfAttempt](figure.header.removeprefix("peak "), partial(_of_rank, figure), numeric=True)
+        for figure in COLUMNS
+    ),
+    Column("outside torch GiB", lambda line: gib(line.rank.raw.memory.overhead_bytes), numeric=True),
+    Column("capacity GiB", lambda line: gib(line.rank.raw.memory.capacity_bytes), numeric=True),
+    Column("retries", lambda line: str(line.rank.raw.memory.alloc_retries), numeric=True),
 )
 HOST_COLUMN: Column[_RankOfAttempt] = Column(
-    "host ms", lambda line: ms(fmean(line.raw.host_times_s) if line.raw.host_times_s else None), numeric=True
+    "host ms", lambda line: ms(fmean(line.rank.raw.host_times_s) if line.rank.raw.host_times_s else None), numeric=True
 )
 """Mean time in which the host queues a step."""
 
 
 def _ranks(attempts: Sequence[_Attempt]) -> Table:
     lines = [
-        _RankOfAttempt(batch(result), raw, rank)
+        _RankOfAttempt(batch(result), rank)
         for result, row in attempts
-        if isinstance(result.outcome, Ok) and isinstance(row.measured, Sampled)
-        for raw, rank in zip(result.outcome.ranks, row.measured.ranks, strict=True)
+        if isinstance(row.measured, Sampled)
+        for rank in row.measured.ranks
     ]
     return table_of(
         "Ranks",
         lines,
-        [*RANK_COLUMNS, *([HOST_COLUMN] if any(line.raw.host_times_s for line in lines) else [])],
+        [*RANK_COLUMNS, *([HOST_COLUMN] if any(line.rank.raw.host_times_s for line in lines) else [])],
         notes=(
             f"Steps and memory peaks of the throughput window; {P95_NOTE}. retries: how often the allocator had to free"
             " its blocks and ask again."
-            + (" host: the mean time to queue a step." if any(line.raw.host_times_s for line in lines) else ""),
+            + (" host: the mean time to queue a step." if any(line.rank.raw.host_times_s for line in lines) else ""),
         ),
     )
 
 
 IMPORTED_COLUMNS: tuple[Column[Measured], ...] = (
-    Column("peak allocated GiB", lambda measured: gib(measured.peak_allocated_bytes_rank_max), numeric=True),
-    Column("peak reserved GiB", lambda measured: gib(measured.peak_reserved_bytes_rank_max), numeric=True),
-    Column("of capacity", lambda measured: percent(measured.capacity_share_rank_max), numeric=True),
+    *(Column[Measured](figure.header, partial(shown, figure), numeric=True) for figure in COLUMNS if figure.stated),
+    Column("of capacity", partial(shown, CAPACITY_SHARE), numeric=True),
     Column("source", lambda measured: measured.source or UNKNOWN),
 )
 

@@ -107,7 +107,7 @@ def _reduction(row: Row) -> str:
     """Of its gradients between ranks, as observed."""
     if not isinstance(row.measured, Sampled):
         return UNKNOWN
-    return row.measured.ranks[0].regime.reduction_dtype or "none"
+    return row.measured.ranks[0].raw.regime.reduction_dtype or "none"
 
 
 def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:

@@ -72,7 +72,8 @@ def test_capacities_that_hardly_differ_are_one_line() -> None:
 
 
 def test_imported_figures_are_drawn_with_what_they_have() -> None:
-    outcome = Reported(source="a table", samples_per_s_global=6.2, peak_reserved_bytes=60 * 2**30, capacity_share=0.75)
+    figures = {"peak_reserved_bytes_rank_max": 60 * 2**30, "capacity_share_rank_max": 0.75}
+    outcome = Reported(source="a table", samples_per_s_global=6.2, figures=figures)
     summary = summarize([result(outcome, machine=CUDA_MACHINE)])
     assert throughput(summary).panels[0].lines[0].points[0].interval is None
     assert [limit.y for limit in memory(summary).panels[0].limits] == [80 * 2**30]
