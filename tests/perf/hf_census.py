@@ -305,7 +305,7 @@ OWN: dict[str, dict[str, Any]] = {
             "num_key_value_heads": 2,
             "head_dim": 16,
             "rope_parameters": {**ROPE, "mrope_section": [2, 3, 3]},
-        }
+        },
     },
     "pe_audio": {"audio_samples": 19200},
     "qwen3_vl_moe": {"vision_config": {"deepstack_visual_indexes": [1]}},
