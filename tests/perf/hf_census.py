@@ -296,33 +296,6 @@ OWN: dict[str, dict[str, Any]] = {
     },
     "rf_detr": {"num_queries": 10},
     "nemotron_h": NEMOTRON_H,
-    "nemo_speechlm": {
-        "audio_samples": 12800,
-        "audio_token_id": 5,
-        "text_config": NEMOTRON_H,
-        "audio_config": {
-            "asr_config": {
-                "hidden_size": 64,
-                "intermediate_size": 64,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 4,
-            },
-            "diarization_config": {
-                "model_type": "nemotron3_diarization",
-                "hidden_size": 64,
-                "intermediate_size": 64,
-                "num_hidden_layers": 1,
-                "num_attention_heads": 4,
-            },
-        },
-        "word_timestamp_config": {
-            "hidden_size": 64,
-            "intermediate_size": 64,
-            "num_attention_heads": 4,
-            "vocab_size": 64,
-            "blank_token_id": 63,
-        },
-    },
     "nemotron_h_omni": {"image_token_id": 5, "text_config": NEMOTRON_H},
     "qwen3_omni_moe_thinker": {
         "vision_config": {"deepstack_visual_indexes": [1], "hidden_size": 64, "intermediate_size": 64, "num_heads": 4},

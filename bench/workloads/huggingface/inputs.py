@@ -117,10 +117,11 @@ class Inputs:
 
     def _check_length(self) -> None:
         """Raise an `InputError` if the model has no position for the end of a text."""
+        if "input_ids" not in self._names:
+            return
         for name in LENGTHS:
             limit = getattr(self.text, name, None)
-            bounded = "input_ids" in self._names and isinstance(limit, int) and limit > 0  # -1: any length
-            if bounded and self.options.seq_len > limit:
+            if isinstance(limit, int) and 0 < limit < self.options.seq_len:  # -1: any length
                 raise InputError(
                     f"seq_len={self.options.seq_len} is more than {name}={limit} of the model",
                     field="workload.seq_len",
