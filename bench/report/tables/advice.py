@@ -10,7 +10,7 @@ from bench.report.rows import Row, RowId, Sampled, Summary
 from bench.report.speedup import SpeedUp, throughput_ratio
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
-from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, UNDECIDED
+from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, TOO_CLOSE
 from bench.units import counted, percent, rate
 
 NO_MATRIX = "MATRIX"
@@ -103,7 +103,7 @@ def _answer(summary: Summary, advice: Advice, chosen: Row, matrices: Matrices) -
                 commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
         if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
             commands.append(f"`bench {'probe' if advice.searched else 'run'} {matrix} {MORE_LAUNCHES}`")
-        elif advice.runner_up and advice.runner_up.ratio.word == UNDECIDED:
+        elif advice.runner_up and not advice.runner_up.ratio.decided:
             commands.append(f"`bench run {matrix} --until 2%`")
         if commands:
             parts.append(f"to be surer: {', '.join(commands)}")
@@ -121,12 +121,13 @@ def _against(summary: Summary, advice: Advice) -> str:
     if pair is None:
         return "no other setting to recommend was measured"
     other, ratio = _other(summary, advice, pair), pair.ratio
-    if ratio.interval is None:
-        return f"{ratio.estimate:.2f}× that of {other} (noise n/a)"
     within = f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
-    return f"{ratio.estimate:.2f}× that of {other} ({within}{'' if ratio.has_winner else f', {UNDECIDED}'})"
+    if not ratio.has_winner:
+        return f"{ratio.estimate:.2f}× that of {other} ({within}, {ratio.word})"
+    holds = f"; holds unless launches vary by more than {percent(ratio.tips_at)}" if ratio.basis == "assumed" else ""
+    return f"{ratio.estimate:.2f}× that of {other} ({within}{holds})"
 
 
 def _why_left_out(left_out: LeftOut) -> str:
@@ -147,8 +148,8 @@ def _why_left_out(left_out: LeftOut) -> str:
 
 def _word(chosen: Row, row: Row) -> str:
     """How the throughput of ``row`` compares with that of the chosen one. Its measured figure is higher."""
-    word = throughput_ratio(row, chosen).word
-    return f"perhaps {FASTER}" if word == UNDECIDED else word
+    ratio = throughput_ratio(row, chosen)
+    return ratio.word if ratio.decided else f"perhaps {FASTER}"
 
 
 def _even(summary: Summary, advice: Advice) -> str:
@@ -158,11 +159,10 @@ def _even(summary: Summary, advice: Advice) -> str:
     """
     named = advice.runner_up.reference.id if advice.runner_up else None
     sentences = ""
-    for words, all_pairs in ((f"{EVEN} with", advice.even), (f"{UNDECIDED} against", advice.undecided)):
+    for words, all_pairs in ((f"{EVEN} with", advice.even), (f"{TOO_CLOSE} against", advice.undecided)):
         pairs = [pair for pair in all_pairs if pair.reference.id != named]
         names = []
         for pair in pairs[:MAX_EVEN]:
-            assert pair.ratio.interval is not None
             low, high = pair.ratio.interval
             names.append(f"{_other(summary, advice, pair)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})")
         more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
