@@ -2,8 +2,9 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from examples import CUDA_MACHINE, GIB, MACHINE, launched, ok, rank, rendered, result, rss, vram, world
@@ -18,6 +19,7 @@ from bench.records.cell import Measure
 from bench.records.outcome import Ok, Oom, Reported, Result
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.report.advice import advise
+from bench.report.missing import Missing
 from bench.report.render import markdown
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_sentences
@@ -314,6 +316,25 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
     stopped = asked.model_copy(update={"found": Stopped(reason="batch 4 hung")})
     assert told(results, stopped) == ["no batch to recommend: batch 4 hung."]
     assert told(results) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "why", "leads"),
+    [
+        ((4, 8), "2 attempts are missing", True),
+        (("probe",), "1 search has not ended", False),
+        ((4, "probe"), "1 attempt is missing and 1 search has not ended", False),
+    ],
+)
+def test_an_unfinished_run_gives_no_advice(missing: tuple[int | Literal["probe"], ...], why: str, leads: bool) -> None:
+    """A search that was stopped once recommended the slowest batch of its own table."""
+    cell = Missing(cell_id="zero2-1", axes={"backend": "zero2"}, batches=missing)
+    summary = summarize([measured(4, 0.2)])
+    lines = advice_sentences(summary, advise(summary), missing=[cell])
+    assert lines[0] == f'no advice yet: {why}, see "Not measured"; `bench run MATRIX` goes on.'
+    assert [line.startswith("Leading so far: ddp, batch 4: 40 samples/s") for line in lines[1:]] == [True] * leads
+    launches = replace(cell, launches=(1, 3))
+    assert advice_sentences(summary, advise(summary), missing=[launches])[0].startswith("train with ddp, batch 4")
 
 
 def test_doubts_are_shown_where_they_are_referred_to() -> None:
