@@ -393,6 +393,7 @@ def run(types: list[str], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
                 child.kill()
             child.join()
             del running[name]
+            record.setdefault("classes", losses(name))
             record["seconds"] = round(time.monotonic() - started, 1)
             print(f"{name}: {record['outcome']} {record.get('task', '')} {record.get('why', '')[:600]}", flush=True)
             yield name, record
