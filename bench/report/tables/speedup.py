@@ -128,6 +128,9 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     ratios = [pair.ratio for pair in comparison.speed_ups]
     n = max((pair.comparisons for pair in comparison.speed_ups), default=0)
     words = {ratio.word for ratio in ratios}
+    own = any(
+        row.measured and row.measured.launches for pair in comparison.speed_ups for row in (pair.row, pair.reference)
+    )
     if FASTER in words:
         yield f"A name alone: this side is faster, with {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}."
     if EVEN in words:
@@ -149,16 +152,15 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     if "assumed" in bases:
         tips = [ratio.tips_at for ratio in ratios if ratio.has_winner and ratio.tips_at]
         hold = f"; all winners hold unless it is more than {percent(min(tips))}" if tips else ""
+        measure = f" `bench run` with {MORE_LAUNCHES}, or `bench calibrate` once for this machine, measures it."
         yield (
             "Fewer than three launches a side: the interval assumes that launches vary by"
-            f" {percent(ASSUMED.sd)} (standard deviation){hold}. `bench run` with {MORE_LAUNCHES}, or `bench calibrate`"
-            " once for this machine, measures it."
+            f" {percent(ASSUMED.sd)} (standard deviation){hold}.{measure if own else ''}"
         )
     if any(ratio.word == TOO_CLOSE for ratio in ratios):
-        yield (
-            f"{TOO_CLOSE.capitalize()}: a winner needs {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}. More"
-            " launches decide: `bench run` with a larger measure.launches, or with --until 2%."
-        )
+        decide = " More launches decide: `bench run` with a larger measure.launches, or with --until 2%."
+        confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(n)}"
+        yield f"{TOO_CLOSE.capitalize()}: a winner needs {confidence}.{decide if own else ''}"
 
 
 def _together(comparisons: int) -> str:
