@@ -88,7 +88,7 @@ def amount(count: int) -> str:
     return str(count)
 
 
-Kind = Literal["bytes", "s", "samples/s", "ratio"]
+Kind = Literal["bytes", "s", "samples/s", "ratio", "count"]
 SCALES: dict[Kind, dict[str, float]] = {
     "bytes": {
         "B": 1,
@@ -104,6 +104,7 @@ SCALES: dict[Kind, dict[str, float]] = {
     "s": {"s": 1, "ms": 1e-3, "us": 1e-6},
     "samples/s": {"samples/s": 1},
     "ratio": {"x": 1, "×": 1, "%": 0.01},
+    "count": {"": 1},
 }
 """The units that people may write after a number, by kind of quantity, with their size in base units."""
 
@@ -124,18 +125,26 @@ def quantity(text: str | float, kind: Kind) -> tuple[float, str]:
     return float(found[1]) * units[unit], unit
 
 
-def in_table(value: float | None, kind: Kind | None) -> str:
-    """A quantity in the unit that tables have for its kind: GiB, ms, %; a plain count without a kind."""
-    if value is None:
-        return UNKNOWN
-    words: dict[Kind, Callable[[float], str]] = {"bytes": gib, "s": ms, "samples/s": rate, "ratio": percent}
-    return words[kind](value) if kind else str(value)
+IN_TABLES: dict[Kind, Callable[[float], str]] = {
+    "bytes": gib,
+    "s": ms,
+    "samples/s": rate,
+    "ratio": percent,
+    "count": str,
+}
+
+
+def in_table(value: float | None, kind: Kind) -> str:
+    """A quantity in the unit that tables have for its kind: GiB, ms, %."""
+    return UNKNOWN if value is None else IN_TABLES[kind](value)
 
 
 def in_unit(value: float, unit: str) -> str:
     """A quantity in a unit of `SCALES`: ``7.64 GB``, ``3120 ms``, ``0.70x``."""
     if unit == "samples/s":
         return f"{rate(value)} samples/s"
+    if not unit:
+        return plain(value)
     if unit in ("x", "×"):
         return f"{value:.2f}{unit}"
     number = value / next(units[unit] for units in SCALES.values() if unit in units)

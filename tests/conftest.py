@@ -4,6 +4,7 @@ import gc
 import os
 import signal
 import sys
+import tempfile
 
 import pytest
 from fake_nvml import driver, nvml_library  # noqa: F401 - fixtures
@@ -14,6 +15,10 @@ settings.load_profile("same")
 
 # What the user's own `bench calibrate` learnt changes the words of a report.
 os.environ["BENCH_STATE"] = os.devnull
+
+# torch caches kernels under keys without the capability of the CPU; those of one do not compile under another.
+if capability := os.environ.get("ATEN_CPU_CAPABILITY"):
+    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", f"{tempfile.gettempdir()}/torchinductor_{capability}")
 
 # A shell that runs the tests in its background has them, and all that they start, ignore these.
 signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -33,7 +33,7 @@ UNITS_IN_WORDS = ", ".join(
         "samples_per_s",
         *RATES,
         "forward_ms, bwd_ms and the other phases",
-        "peak_allocated_gb, peak_reserved_gb, peak_gb, capacity_gb (or _gib, _bytes)",
+        f"{', '.join(f'{name}_gb' for name in stated.MEMORIES)} (or _gib, _bytes)",
         "capacity_share",
         *TEXTS_OF_MACHINE,
     )

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from bench.imported.fields import ACCUMULATION, FIELDS
 from bench.records.cell import Train
-from bench.records.figures import STATED, TIMED
+from bench.records.figures import PHASE_MEANS, STATED, TIMED
 
 FROM_PROFILERS = {
     "global_step_time_s": "step_time_s",
@@ -17,9 +17,7 @@ FROM_PROFILERS = {
     "world_size": "num_processes",
 }
 FROM_BENCH = {
-    # The mean of a phase keeps its unit: forward_s.
-    figure.name: figure.name.removesuffix("_mean") if figure.name.endswith("_mean") else figure.short
-    for figure in (*STATED.values(), *TIMED)
+    figure.name: f"{figure.short}_s" if figure in PHASE_MEANS else figure.short for figure in (*STATED.values(), *TIMED)
 }
 
 SECONDS = {

@@ -22,12 +22,6 @@ Metric = Annotated[
 ]
 
 
-def kind_of(metric: str) -> Kind:
-    kind = METRICS[metric].kind
-    assert kind is not None
-    return kind
-
-
 def _settings(value: dict[str, JsonValue]) -> dict[str, JsonValue]:
     batch = value.get("batch")
     if "batch" in value and batch != "best" and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
@@ -79,7 +73,7 @@ class Claim(Frozen):
     @property
     def kind(self) -> Kind:
         """The unit of its bounds."""
-        return "ratio" if self.ratio else kind_of(self.metric)
+        return "ratio" if self.ratio else METRICS[self.metric].kind
 
     @property
     def bounds(self) -> Bounds:

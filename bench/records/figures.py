@@ -12,28 +12,31 @@ from bench.units import Kind
 Value = int | float
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class Figure:
     """One quantity, in base units."""
 
-    name: str
-    """Its column in csv and json, and the metric of claims: with unit and scope."""
     short: str
-    """In sentences, and in imported files."""
-    kind: Kind | None
-    """None for a plain count, of which there are no claims."""
+    """Its name in sentences and imported files."""
+    kind: Kind
     of_rank: Callable[[RankOk], Value | None] | None = None
     """Its value on one rank. None for times and rates, which follow from the samples of all steps."""
+    scope: str = "rank_max"
     over: Callable[[Iterable[Value]], Value] = max
     """Of several ranks or launches."""
     header: str = ""
     """Of its column in the raw matrix, the ranks and `bench show`; empty without one."""
-    devices: tuple[Device, ...] = ("cpu", "cuda")
-    """Whose tables have this column."""
+    devices: tuple[Device, ...] = ()
+    """Whose raw matrix has this column; empty: that of every device."""
     exported: bool = True
     """Whether csv and json have it."""
     stated: bool = False
     """Whether a script, or another source, may state it."""
+
+    @property
+    def name(self) -> str:
+        """Its column in csv and json, and the metric of claims."""
+        return "_".join(filter(None, (self.short, self.scope)))
 
     def combined(self, values: Sequence[Value | None]) -> Value | None:
         """Over ranks or launches: unknown if that of one is."""
@@ -47,56 +50,42 @@ def _held(rank: RankOk) -> float | None:
 
 
 PEAK_ALLOCATED = Figure(
-    name="peak_allocated_bytes_rank_max",
-    short="peak_allocated_bytes",
-    kind="bytes",
-    of_rank=lambda rank: rank.memory.peak_allocated_bytes,
+    "peak_allocated_bytes",
+    "bytes",
+    lambda rank: rank.memory.peak_allocated_bytes,
     header="peak allocated GiB",
     stated=True,
 )
 PEAK_RESERVED = Figure(
-    name="peak_reserved_bytes_rank_max",
-    short="peak_reserved_bytes",
-    kind="bytes",
-    of_rank=lambda rank: rank.memory.peak_reserved_bytes,
+    "peak_reserved_bytes",
+    "bytes",
+    lambda rank: rank.memory.peak_reserved_bytes,
     header="peak reserved GiB",
     devices=("cuda",),
     stated=True,
 )
-CAPACITY_SHARE = Figure(
-    name="capacity_share_rank_max", short="capacity_share", kind="ratio", of_rank=_held, stated=True
+PEAK_RSS = Figure(
+    "peak_rss_bytes", "bytes", lambda rank: rank.memory.peak_rss_bytes, header="peak RSS GiB", devices=("cpu",)
 )
+CAPACITY_SHARE = Figure("capacity_share", "ratio", _held, stated=True)
 """Memory held at the peak, as a share of what the rank could have used: see `Memory.held_bytes`."""
 CAPACITY = Figure(
-    name="capacity_bytes_rank_min",
-    short="capacity_bytes",
-    kind="bytes",
-    of_rank=lambda rank: rank.memory.capacity_bytes,
+    "capacity_bytes",
+    "bytes",
+    lambda rank: rank.memory.capacity_bytes,
+    scope="rank_min",
     over=min,
     exported=False,
     stated=True,
 )
 """What a rank could have used."""
-ALLOC_RETRIES = Figure(
-    name="alloc_retries",
-    short="alloc_retries",
-    kind=None,
-    of_rank=lambda rank: rank.memory.alloc_retries,
-    over=sum,
-)
+ALLOC_RETRIES = Figure("alloc_retries", "count", lambda rank: rank.memory.alloc_retries, scope="", over=sum)
 """How often the allocators of all ranks had to free their blocks and ask again."""
 
 FIGURES: tuple[Figure, ...] = (
     PEAK_ALLOCATED,
     PEAK_RESERVED,
-    Figure(
-        name="peak_rss_bytes_rank_max",
-        short="peak_rss_bytes",
-        kind="bytes",
-        of_rank=lambda rank: rank.memory.peak_rss_bytes,
-        header="peak RSS GiB",
-        devices=("cpu",),
-    ),
+    PEAK_RSS,
     CAPACITY_SHARE,
     CAPACITY,
     ALLOC_RETRIES,
@@ -105,13 +94,10 @@ FIGURES: tuple[Figure, ...] = (
 COLUMNS = tuple(figure for figure in FIGURES if figure.header)
 STATED = {figure.name: figure for figure in FIGURES if figure.stated}
 
-THROUGHPUT = Figure(name="samples_per_s_global", short="samples_per_s", kind="samples/s", stated=True)
-STEP_TIME = Figure(name="step_time_s_rank_max", short="step_time_s", kind="s", stated=True)
-TIMED = (
-    STEP_TIME,
-    THROUGHPUT,
-    *(Figure(name=f"{name}_s_mean", short=name, kind="s", stated=True) for name in (*PHASE_NAMES, "total")),
-)
+STEP_TIME = Figure("step_time_s", "s")
+THROUGHPUT = Figure("samples_per_s", "samples/s", scope="global")
+PHASE_MEANS = tuple(Figure(name, "s", scope="s_mean") for name in (*PHASE_NAMES, "total"))
+TIMED = (STEP_TIME, THROUGHPUT, *PHASE_MEANS)
 """Those of the steps: of the throughput window, and means of the phase window."""
-METRICS = {figure.name: figure for figure in (*FIGURES, *TIMED) if figure.kind}
+METRICS = {figure.name: figure for figure in (*FIGURES, *TIMED)}
 """All metrics of claims."""

@@ -12,9 +12,9 @@ from bench.records import figures
 from bench.records.claim import Claim
 from bench.report.rows import Row, Times
 from bench.report.speedup import throughput_ratio, throughput_reach
-from bench.statistics.intervals import CONFIDENCE, Interval, difference_interval, mean_interval, student_t
-from bench.statistics.launches import Basis
-from bench.statistics.ratio import QUIET
+from bench.statistics.intervals import Interval, difference_interval, mean_interval, student_t
+from bench.statistics.launches import ASSUMED, Basis
+from bench.statistics.verdict import confidence_of
 
 THROUGHPUT = (figures.THROUGHPUT.name, figures.STEP_TIME.name)
 """Metrics of the throughput window."""
@@ -23,7 +23,7 @@ PHASE = "_s_mean"
 
 
 class Scattered(NamedTuple):
-    """Where a figure lies with 95 % confidence."""
+    """Where a figure lies."""
 
     interval: Interval
     basis: Basis | None
@@ -42,24 +42,27 @@ def value_of(row: Row, metric: str) -> float | None:
     return row.measured.samples_per_s_global if metric == THROUGHPUT[0] else row.measured.step_time_s_rank_max
 
 
-def interval_of(claim: Claim, figure: float, of: Row, against: Row | None = None) -> Scattered | None:
-    """Around the figure of a claim, both sides taken as independent; None where the scatter of one is unknown."""
-    ours = _of_one(of, claim.metric)
+def interval_of(
+    claim: Claim, figure: float, of: Row, against: Row | None = None, comparisons: int = 1
+) -> Scattered | None:
+    """Around the figure of a claim, both sides taken as independent; None where the scatter of one is unknown.
+
+    Args:
+        comparisons: number of claims that are judged together.
+    """
+    confidence = confidence_of(comparisons)
+    ours = _of_one(of, claim.metric, confidence)
     if against is None or ours is None:
         return ours
-    theirs = _of_one(against, claim.metric)
+    theirs = _of_one(against, claim.metric, confidence)
     if theirs is None:
         return None
     basis = _weakest(side.basis for side in (ours, theirs))
     if not claim.ratio:
         return Scattered(difference_interval(figure, ours.interval, theirs.interval), basis)
     if claim.metric in THROUGHPUT:
-        ratio = throughput_ratio(of, against)
-        if ratio.interval is None:
-            return None
-        # The wider side for both: of times and of rates, one is the other upside down.
-        widest = max(ratio.interval[1] / ratio.estimate, ratio.estimate / ratio.interval[0])
-        basis = ratio.basis
+        ratio = throughput_ratio(of, against, comparisons)
+        widest, basis = ratio.alarm[1] / ratio.estimate, ratio.basis
     else:
         # A mean that may be 0, such as a short wait for data, can be any multiple of another one.
         sides = ours.interval, theirs.interval
@@ -68,7 +71,7 @@ def interval_of(claim: Claim, figure: float, of: Row, against: Row | None = None
     return Scattered((figure / widest, figure * widest), basis)  # on a logarithmic scale: the same for times and rates
 
 
-def _of_one(row: Row, metric: str) -> Scattered | None:
+def _of_one(row: Row, metric: str, confidence: float) -> Scattered | None:
     """Where one side lies."""
     if figures.METRICS[metric].of_rank:  # one peak does not scatter from step to step
         value = value_of(row, metric)
@@ -76,10 +79,10 @@ def _of_one(row: Row, metric: str) -> Scattered | None:
     if metric in THROUGHPUT:
         reach = throughput_reach(row)
         value = row.rate if metric == THROUGHPUT[0] else row.batch_global / row.rate
-        return None if reach is None else Scattered(reach.interval(value), reach.basis)
+        return None if reach is None else Scattered(reach.interval(value, confidence), reach.basis)
     times = _phase(row, metric)
-    steps = mean_interval(times.samples_s) if times else None
-    return _of_phase(row, steps) if steps else None
+    steps = mean_interval(times.samples_s, confidence) if times else None
+    return _of_phase(row, steps, confidence) if steps else None
 
 
 def _phase(row: Row, metric: str) -> Times | None:
@@ -88,12 +91,12 @@ def _phase(row: Row, metric: str) -> Times | None:
     return None if phases is None else phases.total if name == "total" else phases.parts.get(name)
 
 
-def _of_phase(row: Row, steps: Interval) -> Scattered:
+def _of_phase(row: Row, steps: Interval, confidence: float) -> Scattered:
     """``steps`` is the interval from the steps of one launch; another launch differs by more."""
     scatter = row.measured.scatter if row.measured else None
-    sd, degrees = (scatter.sd, scatter.degrees) if scatter else (QUIET, math.inf)
+    between = scatter or ASSUMED
     mean, half = sum(steps) / 2, (steps[1] - steps[0]) / 2
-    reach = math.hypot(half, student_t(degrees, CONFIDENCE) * sd * mean)
+    reach = math.hypot(half, student_t(between.degrees, confidence) * between.sd * mean)
     return Scattered((mean - reach, mean + reach), "scatter" if scatter else "assumed")
 
 

@@ -2,10 +2,11 @@
 
 Two sides are compared only when they agree in everything except the fields that the claim compares.
 
-A claim is CONFIRMED if the whole 95 % interval of its figure is within its bounds, REFUTED if all of it is outside, and
-UNDECIDED if it contains a bound: another run could decide otherwise. Where the scatter between launches is unknown, the
-interval assumes one, and the verdict says so. Of figures from elsewhere nobody knows the scatter: the verdict is that
-of the bare figure, and says so.
+A claim is CONFIRMED if the whole interval of its figure is within its bounds, REFUTED if all of it is outside, and
+UNDECIDED if it contains a bound: another run could decide otherwise. The interval has 99 % confidence for all claims
+together. Where the variation between launches is unknown, as of figures from elsewhere, the interval assumes one, and
+the verdict says so. Doubted rows decide nothing. Where a figure has no samples at all, the verdict is that of the bare
+figure, and says so.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,7 +25,7 @@ from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Basis
+from bench.statistics.launches import UNDECIDING, Basis
 from bench.units import quantity
 
 Verdict = Literal["CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED"]
@@ -57,7 +58,7 @@ class Judged:
     figure: float | None = None
     """The difference, the ratio or the value that the claim is about."""
     interval: Interval | None = None
-    """Where the figure lies with 95 % confidence; None where that is unknown."""
+    """Where the figure lies; None where that is unknown."""
     basis: Basis | None = None
     """Where the scatter between launches comes from; None where it is unknown, or there is none."""
     doubted: bool = False
@@ -66,10 +67,10 @@ class Judged:
 
 def judge_claims(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
     """Each claim against the results."""
-    return [_judge(summary, claim) for claim in claims]
+    return [_judge(summary, claim, len(claims)) for claim in claims]
 
 
-def _judge(summary: Summary, claim: Claim) -> Judged:
+def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
     try:
         if claim.against is None:
             of, against = _find_one(summary, claim), None
@@ -96,11 +97,14 @@ def _judge(summary: Summary, claim: Claim) -> Judged:
             against_value=against_value,
         )
     sides = [side.row for side in (of, against) if side]
-    scatter = interval_of(claim, figure, *sides)
+    scatter = interval_of(claim, figure, sides[0], sides[1] if against else None, comparisons)
+    doubted = not doubted_rows(summary).isdisjoint(row.id for row in sides)
+    steady = METRICS[claim.metric].of_rank is not None  # a peak of memory stands, also where steps were disturbed
+    undecided = (doubted and not steady) or (scatter is not None and scatter.basis in UNDECIDING)
     interval = scatter.interval if scatter else None
     return Judged(
         claim=claim,
-        verdict=_verdict(claim, interval or (figure, figure)),
+        verdict="UNDECIDED" if undecided else _verdict(claim, interval or (figure, figure)),
         of=of,
         against=against,
         of_value=of_value,
@@ -108,7 +112,7 @@ def _judge(summary: Summary, claim: Claim) -> Judged:
         figure=figure,
         interval=interval,
         basis=scatter.basis if scatter else None,
-        doubted=not doubted_rows(summary).isdisjoint(row.id for row in sides),
+        doubted=doubted,
     )
 
 

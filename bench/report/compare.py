@@ -2,7 +2,7 @@
 
 import math
 import statistics
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -17,6 +17,7 @@ from bench.records.outcome import Ok, Result
 from bench.records.sources import differing
 from bench.report.conditions import disturbances_of
 from bench.report.differences import Cells
+from bench.report.doubts import doubts
 from bench.report.launches import merged
 from bench.report.naming import row_name
 from bench.report.pairs import Changed, OnlyInOne, Pair, Space, TwoRuns
@@ -91,10 +92,11 @@ def compare_runs(
     ratios = typical_ratios(
         [(typical_of_launches(_steps(one)), typical_of_launches(_steps(other))) for one, other in measured], noise
     )
+    invalid = _invalid(base), _invalid(head)
     tail_pairs = tails([(joined(_steps(one)), joined(_steps(other))) for one, other in measured], noise)
     return TwoRuns(
         pairs=tuple(
-            _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin)
+            _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin, invalid)
             for results, pair, ratio, tail in zip(measured, compared, ratios, tail_pairs, strict=True)
         ),
         unmeasured=sum(one.outcome == other.outcome for one, other in others),
@@ -143,8 +145,10 @@ def _pair(
     ratio: Ratio | None,
     tail: Tail | None,
     margin: float,
+    invalid: tuple[Mapping[tuple[str, int], str], ...],
 ) -> Pair:
     (base, head), (ours, theirs) = results, rows
+    spoiled = [found.get((base[0].attempt.cell.id, ours.batch_per_rank)) for found in invalid]
     means = throughput_ratio(ours, theirs)  # of rates, base to head: of steps, head to base
     same = [result.outcome for result in base] == [result.outcome for result in head]
     if same and ratio is not None:  # the same measurement
@@ -165,11 +169,18 @@ def _pair(
             *base[0].machine.unlike(head[0].machine),
             *base[0].machine.differences(head[0].machine),
             *_ran_unlike(_first(base), _first(head)),
+            *(f"{run} is invalid: {why}" for run, why in zip(("base", "head"), spoiled, strict=True) if why),
         ),
         sources=_sources_apart(base, head),
         tail=tail,
         disturbed=disturbed,
     )
+
+
+def _invalid(results: Sequence[Result]) -> dict[tuple[str, int], str]:
+    """Why figures of a run are wrong, by cell and batch."""
+    spoils = (doubt for doubt in doubts(summarize(results)) if doubt.row and doubt.grade == "spoils")
+    return {(doubt.row.id.cell[0], doubt.row.batch_per_rank): doubt.reason.rstrip(".") for doubt in spoils if doubt.row}
 
 
 def _sources_apart(base: Launches, head: Launches) -> tuple[str, ...]:

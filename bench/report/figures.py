@@ -14,7 +14,6 @@ from bench.records.rank_outcome import RankOk
 from bench.report.gate import gate
 from bench.report.launches import throughput_interval
 from bench.report.rows import Measured, Phases, Rank, Sampled, Times
-from bench.statistics.intervals import Interval, mean_interval
 from bench.statistics.launches import Launch, Scatter, launch_of
 
 
@@ -32,21 +31,19 @@ def measured(result: Result, scatter: Scatter | None) -> Measured | None:
     attempt = result.attempt
     match result.outcome:
         case Ok() as outcome:
-            figures = _measure(outcome, attempt.batch_per_rank)
-            if attempt.launch == 1 and scatter is None:
-                return figures
-            known = replace(figures, launches=(launch_in(result),), scatter=scatter)
-            return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
+            return _from_launch(_measure(outcome, attempt.batch_per_rank), result, scatter)
         case Reported() as outcome:
             stated = _stated(outcome, attempt, result.machine.hardware.device)
             return stated and replace(stated, source=outcome.source)
         case Scripted() as outcome:
             stated = _stated(outcome, attempt, result.machine.hardware.device)
-            if stated is None:
-                return None
-            own = replace(stated, launches=(launch_in(result),), scatter=scatter)
-            return replace(own, interval=throughput_interval(own.samples_per_s_global, own))
+            return stated and _from_launch(stated, result, scatter)
     return None
+
+
+def _from_launch(figures: Measured, result: Result, scatter: Scatter | None) -> Measured:
+    known = replace(figures, launches=(launch_in(result),), scatter=scatter)
+    return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
 
 
 def _step_s(outcome: Stated, attempt: Attempt) -> float:
@@ -93,20 +90,11 @@ def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
         slowest=slowest,
         samples_per_s_global=batch_global / slowest.step.mean_s,
         step_time_s_per_rank=tuple(rank.step.mean_s for rank in ranks),
-        launches=(launch_of(slowest.step.samples_s),),
-        scatter=None,
-        interval=_throughput_interval(slowest.step.samples_s, batch_global),
         figures={one.name: one.combined(list(map(one.of_rank, outcome.ranks))) for one in FIGURES if one.of_rank},
         phases=_phases(outcome.ranks),
         gate=gate(outcome.ranks),
         losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),
     )
-
-
-def _throughput_interval(samples_s: Sequence[float], batch_global: int) -> Interval | None:
-    """Samples/s at the ends of the mean step's interval."""
-    step_s = mean_interval(samples_s)
-    return None if step_s is None or step_s[0] <= 0 else (batch_global / step_s[1], batch_global / step_s[0])
 
 
 def _phases(ranks: Sequence[RankOk]) -> Phases | None:

@@ -78,7 +78,6 @@ def _figures(each: Sequence[Measured], middle: Measured) -> Measured:
     )
 
 
-def throughput_interval(rate: float, figures: Measured) -> Interval | None:
-    """Where the throughput lies with 95 % confidence, by the scatter between launches."""
-    within = mean_reach(figures.launches, figures.scatter)
-    return None if within is None else within.interval(rate)
+def throughput_interval(rate: float, figures: Measured) -> Interval:
+    """Where the throughput lies with 95 % confidence, by the variation between launches."""
+    return mean_reach(figures.launches, figures.scatter).interval(rate)

@@ -129,8 +129,7 @@ class Measured:
     scatter: Scatter | None = None
     """Between launches on its machine, if known."""
     interval: Interval | None = None
-    """Where the throughput lies with 95 % confidence, from the scatter between launches, or for a single launch of
-    unknown scatter from the slowest rank's samples; None for too few samples."""
+    """Where the throughput lies with 95 % confidence, by the variation between launches; None for imported figures."""
 
     def of(self, figure: Figure) -> Value | None:
         """One of `FIGURES`."""

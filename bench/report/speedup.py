@@ -12,6 +12,7 @@ from pydantic import JsonValue
 
 from bench.records.leaves import same
 from bench.report.contract import PARTIAL, contract_key, unlike_fields
+from bench.report.doubts import doubted_rows
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.statistics.launches import Reach, mean_reach
 from bench.statistics.verdict import RateRatio, rate_ratio
@@ -31,11 +32,14 @@ class SpeedUp:
     """Fields that differ, too, because the user allowed it."""
     comparisons: int = 1
     """How many ratios are judged together with this one, itself included."""
+    doubted: bool = False
+    """Whether one of the rows is wrong or may be off: then nothing is decided."""
 
     @property
     def ratio(self) -> RateRatio:
         """Throughput of ``row`` divided by that of ``reference``."""
-        return throughput_ratio(self.row, self.reference, self.comparisons)
+        ratio = throughput_ratio(self.row, self.reference, self.comparisons)
+        return replace(ratio, basis="doubted") if self.doubted and ratio.basis != "mixed sources" else ratio
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +69,16 @@ class Comparison:
 
 
 def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRatio:
-    """Of two measured rows, with an interval where both hold samples.
+    """Of two measured rows.
 
     Args:
         comparisons: number of ratios that are judged together.
     """
     ours, theirs = row.measured, reference.measured
-    if not (ours and ours.launches and theirs and theirs.launches):
-        return RateRatio(row.rate / reference.rate)
-    ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, ours.scatter, comparisons)
+    assert ours
+    assert theirs
+    scatter = ours.scatter if theirs.launches else None
+    ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, scatter, comparisons)
     return ratio if _of_the_same_sources(row, reference) else replace(ratio, basis="mixed sources")
 
 
@@ -83,9 +88,9 @@ def _of_the_same_sources(*rows: Row) -> bool:
 
 
 def throughput_reach(row: Row) -> Reach | None:
-    """How far the throughput of another launch may be; None for imported figures."""
+    """How far the throughput of another launch may be; None where nothing was measured."""
     measured = row.measured
-    return mean_reach(measured.launches, measured.scatter) if measured and measured.launches else None
+    return mean_reach(measured.launches, measured.scatter) if measured else None
 
 
 def even_batches(cell: CellRows) -> tuple[int, ...]:
@@ -116,11 +121,15 @@ def compare_axis(
         pairs = list(_speed_ups(cells, axis, reference, allowed))
         speed_ups += pairs
         alone += [cell for cell in cells if cell.best and not (pairs and axis in cell.contract)]
+    doubted = doubted_rows(summary)
     n = len({(pair.row.id, pair.reference.id) for pair in speed_ups})
     refused = tuple(islice(_refused(alone, summary.cells, axis, allowed), MAX_REFUSED + 1))
     return Comparison(
         axis=axis,
-        speed_ups=tuple(replace(pair, comparisons=n) for pair in speed_ups),
+        speed_ups=tuple(
+            replace(pair, comparisons=n, doubted=not doubted.isdisjoint((pair.row.id, pair.reference.id)))
+            for pair in speed_ups
+        ),
         refused=refused[:MAX_REFUSED],
         more_refused=len(refused) > MAX_REFUSED,
     )

@@ -13,9 +13,8 @@ interval is Student's t on these differences. If the rounds differ, it is Welch'
 attempt on this machine, learnt from repeated launches. The standard error of each launch's own steps is added. Part of
 it is in the scatter already, so the interval may be too wide, and is not too narrow.
 
-*Fewer launches, and no known scatter*: the interval takes the model that `ratio` has for two runs: `QUIET` for each
-launch, and the disturbance seen in its steps, which widens one side. Nothing shows that this machine is as quiet as
-assumed, so this interval decides nothing.
+*Fewer launches, and no known scatter*, as for figures from elsewhere: `ASSUMED` stands for it. Such a verdict says so,
+and at which standard deviation between launches it would fall: `Reach.tips_at`.
 """
 
 import math
@@ -25,15 +24,16 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
-from bench.statistics.ratio import ENOUGH_LAUNCHES, FAST, QUIET
+from bench.statistics.ratio import ENOUGH_LAUNCHES
 
 ENOUGH_DEGREES = 2
 """Fewest degrees of freedom of a usable `Scatter`: three launches of one attempt, or two of each of two."""
 
-Basis = Literal["launches", "scatter", "assumed", "mixed sources"]
-"""Where the difference between launches comes from: launches of both sides, the machine's known scatter, or nowhere.
-Launches of mixed sources may differ for another reason, so nothing is concluded from them."""
-UNDECIDING: frozenset[Basis] = frozenset({"assumed", "mixed sources"})
+Basis = Literal["launches", "scatter", "assumed", "mixed sources", "doubted"]
+"""Where the difference between launches comes from: launches of both sides, the machine's known scatter, or `ASSUMED`.
+Launches of mixed sources may differ for another reason, and doubted rows are wrong or may be off, so nothing is
+concluded from them."""
+UNDECIDING: frozenset[Basis] = frozenset({"mixed sources", "doubted"})
 """An interval on such a basis decides nothing."""
 
 
@@ -48,8 +48,6 @@ class Launch:
     error: float | None
     """Standard error of its logarithm, from batch means: a share. None for fewer than three steps."""
     degrees: int
-    disturbed: float
-    """How much longer the mean step is than the fast one: a logarithm, so a share."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,17 +61,33 @@ class Scatter:
     """Where it was learnt, in words."""
 
 
-class Reach(NamedTuple):
-    """How far the ratio of two mean steps may be from its estimate, in standard errors of its logarithm."""
+ASSUMED = Scatter(sd=0.05, degrees=10, source="assumed")
+"""Where nothing is known: about twice what our own trials show (reports/compare_trials.md: 2.8 % on two CPU cores), as
+uncertain as an estimate from eleven launches."""
 
-    below: float
-    above: float
+
+class Reach(NamedTuple):
+    """How far the ratio of two mean steps may be from its estimate, as the standard error of its logarithm."""
+
+    error: float
     degrees: float
     basis: Basis
+    own: float = 0.0
+    """The part of ``error`` that the steps of each launch show."""
+    share: float = 0.0
+    """The sum of 1 / launches of each side."""
 
     def interval(self, estimate: float, confidence: float = CONFIDENCE) -> Interval:
-        t = student_t(self.degrees, confidence)
-        return estimate * math.exp(-t * self.below), estimate * math.exp(t * self.above)
+        widest = math.exp(student_t(self.degrees, confidence) * self.error)
+        return estimate / widest, estimate * widest
+
+    def tips_at(self, estimate: float, confidence: float) -> float | None:
+        """The standard deviation between launches, a share, from which the interval would contain 1; None where the
+        launches of both sides show it themselves, or where it contains 1 even without any."""
+        if not self.share:
+            return None
+        left = (math.log(estimate) / student_t(self.degrees, confidence)) ** 2 - self.own**2
+        return math.sqrt(left / self.share) if left > 0 else None
 
 
 def launch_of(samples_s: Sequence[float], number: int = 1) -> Launch:
@@ -85,7 +99,6 @@ def launch_of(samples_s: Sequence[float], number: int = 1) -> Launch:
         mean_s=mean_s,
         error=standard_error(means) / mean_s if n >= 3 else None,
         degrees=len(means) - 1,
-        disturbed=max(0.0, math.log(mean_s / sorted(samples_s)[int(FAST * n)])),
     )
 
 
@@ -105,39 +118,31 @@ def scatter_of(attempts: Iterable[Sequence[Launch]], source: str) -> Scatter | N
     return Scatter(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
 
 
-def reach(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | None) -> Reach | None:
-    """Of the mean step of ``one`` divided by that of ``other``; None where steps of a single launch are too few."""
+def reach(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | None) -> Reach:
+    """Of the mean step of ``one`` divided by that of ``other``.
+
+    A side without launches is a figure from elsewhere: one launch, of whose steps nothing is known.
+    """
     if min(len(one), len(other)) >= ENOUGH_LAUNCHES:
         return _of_rounds(one, other) or _of_launches(one, other)
-    errors = [(launch.error, launch.degrees, len(side)) for side in (one, other) for launch in side]
-    own = [((error / n) ** 2, float(degrees)) for error, degrees, n in errors if error is not None]
-    if len(own) < len(errors):
-        return None
-    share = 1 / len(one) + 1 / len(other)
-    if scatter is not None:
-        variance, degrees = _sum([(scatter.sd**2 * share, scatter.degrees), *own])
-        return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "scatter")
-    variance, degrees = _sum([(QUIET**2 * share, math.inf), *own])
-    slowed = [statistics.fmean(launch.disturbed for launch in side) for side in (one, other)]
-    below, above = (math.sqrt(variance + disturbed**2) for disturbed in slowed)
-    return Reach(below, above, degrees, "assumed")
+    return _of_few((one, other), scatter)
 
 
-def mean_reach(launches: Sequence[Launch], scatter: Scatter | None) -> Reach | None:
-    """Of the mean step itself; None where steps of a single launch are too few."""
+def mean_reach(launches: Sequence[Launch], scatter: Scatter | None) -> Reach:
+    """Of the mean step itself; see `reach`."""
     if len(launches) >= ENOUGH_LAUNCHES:
         error = standard_error([math.log(launch.mean_s) for launch in launches])
-        return Reach(error, error, len(launches) - 1, "launches")
-    n = len(launches)
-    own = [((launch.error / n) ** 2, float(launch.degrees)) for launch in launches if launch.error is not None]
-    if len(own) < n:
-        return None
-    if scatter is not None:
-        variance, degrees = _sum([(scatter.sd**2 / n, scatter.degrees), *own])
-        return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "scatter")
-    variance, degrees = _sum([(QUIET**2 / n, math.inf), *own])
-    error = math.hypot(math.sqrt(variance), statistics.fmean(launch.disturbed for launch in launches))
-    return Reach(error, error, degrees, "assumed")
+        return Reach(error, len(launches) - 1, "launches")
+    return _of_few((launches,), scatter)
+
+
+def _of_few(sides: Sequence[Sequence[Launch]], scatter: Scatter | None) -> Reach:
+    errors = [(launch.error, launch.degrees, len(side)) for side in sides for launch in side]
+    own = [((error / n) ** 2, float(degrees)) for error, degrees, n in errors if error is not None]
+    between, share = scatter or ASSUMED, sum(1 / max(len(side), 1) for side in sides)
+    variance, degrees = _sum([(between.sd**2 * share, between.degrees), *own])
+    own_error = math.sqrt(sum(part for part, _ in own))
+    return Reach(math.sqrt(variance), degrees, "scatter" if scatter else "assumed", own_error, share)
 
 
 def _of_rounds(one: Sequence[Launch], other: Sequence[Launch]) -> Reach | None:
@@ -146,13 +151,13 @@ def _of_rounds(one: Sequence[Launch], other: Sequence[Launch]) -> Reach | None:
     if ours.keys() != theirs.keys() or len(ours) < len(one) or len(theirs) < len(other):
         return None
     error = standard_error([log - theirs[number] for number, log in ours.items()])
-    return Reach(error, error, len(ours) - 1, "launches")
+    return Reach(error, len(ours) - 1, "launches")
 
 
 def _of_launches(one: Sequence[Launch], other: Sequence[Launch]) -> Reach:
     logs = [[math.log(launch.mean_s) for launch in side] for side in (one, other)]
     variance, degrees = _sum([(standard_error(side) ** 2, float(len(side) - 1)) for side in logs])
-    return Reach(math.sqrt(variance), math.sqrt(variance), degrees, "launches")
+    return Reach(math.sqrt(variance), degrees, "launches")
 
 
 def _sum(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -10,8 +10,10 @@ and the mean changes by more than the margin: see `tail`. UNCLEAR: none of these
 
 *Two cells of one run.* Their throughputs are compared over launches: see `launches`. Faster: the interval of the ratio
 lies on one side of 1, with 99 % confidence for all comparisons of the table together. Even: not faster, and the 95 %
-interval lies completely inside the margin, a claim of its own as above. Undecided: neither. With one launch a side on a
-machine whose scatter between launches is unknown, every ratio is undecided.
+interval lies completely inside the margin, a claim of its own as above. Too close to call: neither. Undecided: the
+figures say nothing, because a row is doubted or the launches have different sources. With one launch a side on a
+machine whose variation between launches is unknown, `launches.ASSUMED` stands for it, and the verdict names the
+variation at which it would fall.
 """
 
 from collections.abc import Sequence
@@ -25,10 +27,11 @@ from bench.statistics.tail import Tail
 
 Speed = Literal["SAME", "FASTER", "SLOWER", "FASTER TAIL", "SLOWER TAIL", "UNCLEAR"]
 """Of a step of the head run against the same step of the base run."""
-Word = Literal["faster", "even", "undecided"]
+Word = Literal["faster", "even", "too close to call", "undecided"]
 """Of the throughputs of two cells."""
 EVEN: Word = "even"
 FASTER: Word = "faster"
+TOO_CLOSE: Word = "too close to call"
 UNDECIDED: Word = "undecided"
 MORE_LAUNCHES = "measure.launches=5"
 """What a user adds to `bench run` to get a decision."""
@@ -61,20 +64,27 @@ class RateRatio:
     """One throughput divided by another."""
 
     estimate: float
-    interval: Interval | None = None
-    """Where the ratio lies with 95 % confidence; None where one side's scatter is unknown."""
-    alarm: Interval | None = None
+    interval: Interval
+    """Where the ratio lies with 95 % confidence."""
+    alarm: Interval
     """Where it lies with a confidence that accounts for the number of comparisons; never narrower."""
-    basis: Basis | None = None
-    """Where the difference between launches comes from; None without an interval."""
+    basis: Basis
+    """Where the difference between launches comes from."""
+    tips_at: float | None = None
+    """Standard deviation between launches, a share, from which `FASTER` would not hold; None where the launches of
+    both sides show it."""
 
     @property
     def word(self) -> Word:
-        if self.interval is None or self.alarm is None or self.basis in UNDECIDING:
+        if self.basis in UNDECIDING:
             return UNDECIDED
         if not self.alarm[0] <= 1 <= self.alarm[1]:
             return FASTER
-        return EVEN if self.interval[0] >= 1 / (1 + MARGIN) and self.interval[1] <= 1 + MARGIN else UNDECIDED
+        return EVEN if self.interval[0] >= 1 / (1 + MARGIN) and self.interval[1] <= 1 + MARGIN else TOO_CLOSE
+
+    @property
+    def decided(self) -> bool:
+        return self.word in (FASTER, EVEN)
 
     @property
     def even(self) -> bool:
@@ -87,13 +97,17 @@ class RateRatio:
 
     @property
     def may_be_even(self) -> bool:
-        """Whether the interval contains 1: the difference may be noise. A ratio without an interval is not known to
-        be noise."""
-        return self.interval is not None and self.interval[0] <= 1 <= self.interval[1]
+        """Whether the interval contains 1: the difference may be noise."""
+        return self.interval[0] <= 1 <= self.interval[1]
 
     @property
     def inverse(self) -> "RateRatio":
-        return RateRatio(1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis)
+        return RateRatio(1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis, self.tips_at)
+
+
+def confidence_of(comparisons: int) -> float:
+    """Of one of these comparisons, so that all together have `ALARM_CONFIDENCE` (Bonferroni)."""
+    return 1 - (1 - ALARM_CONFIDENCE) / max(comparisons, 1)
 
 
 def rate_ratio(
@@ -113,12 +127,16 @@ def rate_ratio(
     """
     estimate = rate / other
     # A rate is a constant divided by the mean step, so the reach of the inverse ratio of steps is the same.
-    within = reach(other_launches, launches, scatter) if launches and other_launches else None
-    if within is None:
-        return RateRatio(estimate)
-    alarm = within.interval(estimate, 1 - (1 - ALARM_CONFIDENCE) / max(comparisons, 1))
-    return RateRatio(estimate, within.interval(estimate), alarm, within.basis)
+    within = reach(other_launches, launches, scatter)
+    confidence = confidence_of(comparisons)
+    return RateRatio(
+        estimate,
+        within.interval(estimate),
+        within.interval(estimate, confidence),
+        within.basis,
+        within.tips_at(estimate, confidence),
+    )
 
 
-def _inverse(interval: Interval | None) -> Interval | None:
-    return None if interval is None else (1 / interval[1], 1 / interval[0])
+def _inverse(interval: Interval) -> Interval:
+    return 1 / interval[1], 1 / interval[0]

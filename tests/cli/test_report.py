@@ -321,9 +321,11 @@ def test_a_command_of_the_advice_can_be_pasted(tmp_path: Path, way: str, folder:
     selected = selection.read(Path("project/way.yaml"), select=select)
     records = [
         result(Scripted(step_time_s_per_rank=(0.1,)) if way == "script" else ok()).model_copy(
-            update={"attempt": Attempt(cell=plan.cell, batch_per_rank=2)}
+            update={"attempt": Attempt(cell=plan.cell, batch_per_rank=batch)}
         )
         for plan in selected.plans
+        for batch in plan.batches
+        if batch != "probe"
     ]
     hardware = MACHINE.model_copy(update={"hardware": selected.hardware})
     store = Store(Path(folder))

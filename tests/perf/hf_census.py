@@ -307,7 +307,7 @@ OWN: dict[str, dict[str, Any]] = {
             "rope_parameters": {**ROPE, "mrope_section": [2, 3, 3]},
         },
     },
-    "pe_audio": {"audio_samples": 19200},
+    "pe_audio": {"audio_samples": 19200, "audio_config": {"dac_config": {"encoder_hidden_size": 16}}},
     "qwen3_vl_moe": {"vision_config": {"deepstack_visual_indexes": [1]}},
     "sapiens2": {"head_config": {"upsample_out_channels": [32], "conv_out_channels": [32]}},
     "voxtral": {"audio_token_id": 5},
@@ -393,6 +393,7 @@ def run(types: list[str], workers: int) -> Iterator[tuple[str, dict[str, Any]]]:
                 child.kill()
             child.join()
             del running[name]
+            record.setdefault("classes", losses(name))
             record["seconds"] = round(time.monotonic() - started, 1)
             print(f"{name}: {record['outcome']} {record.get('task', '')} {record.get('why', '')[:600]}", flush=True)
             yield name, record

@@ -2,8 +2,9 @@
 
 import io
 import re
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from examples import CUDA_MACHINE, GIB, MACHINE, launched, ok, rank, rendered, result, rss, vram, world
@@ -18,6 +19,7 @@ from bench.records.cell import Measure
 from bench.records.outcome import Ok, Oom, Reported, Result
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.report.advice import advise
+from bench.report.missing import Missing
 from bench.report.render import markdown
 from bench.report.summary import summarize
 from bench.report.tables.advice import advice_sentences
@@ -110,7 +112,7 @@ def test_what_is_even_beyond_the_headroom_is_not_called_faster() -> None:
         for batch, (steps_s, held) in {8: within, 16: beyond}.items()
     ]
     first, second = told(rows)
-    assert "Undecided against batch 16 (" in first
+    assert "Too close to call against batch 16 (" in first
     assert second.startswith("or perhaps faster, but beyond the headroom: ddp, batch 16")
 
 
@@ -201,7 +203,7 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
     assert [line.partition(" Based")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
         "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured. 50.0 % of"
         " capacity held, 50.0 % of capacity to spare.",
-        "or perhaps faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
+        "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
         f"or ddp, batch 4: 150 samples/s, {unknown}",
         f"or fsdp, batch 2: 50 samples/s, {unknown}",
     ]
@@ -228,7 +230,8 @@ def test_an_allocated_peak_above_the_headroom_is_beyond_it_whatever_was_reserved
 def test_figures_without_any_memory_are_advice_all_the_same() -> None:
     (line,) = told([reported(2, 100.0, None), reported(4, 150.0, None)])
     assert line == (
-        "train with ddp, batch 4: 150 samples/s, 1.50× that of batch 2 (noise n/a). memory n/a: it may be beyond the"
+        "train with ddp, batch 4: 150 samples/s, 1.50× that of batch 2 (1.28 to 1.76; holds unless launches vary by"
+        " more than 9.0 %). memory n/a: it may be beyond the"
         " headroom. Based on imported figures: a paper."
     )
 
@@ -267,7 +270,7 @@ def test_two_searches_of_one_cell_say_for_which_headroom() -> None:
     probes = [probe(results, headroom=share) for share in (0.9, 0.7)]
     assert [line.partition(" samples/s")[0] for line in told(results, *probes)] == [
         "For headroom 70.0 %: train with ddp, batch 1: 20",
-        "or perhaps faster, but beyond the headroom: ddp, batch 2: 26.7",
+        "or faster, but beyond the headroom: ddp, batch 2: 26.7",
         "For headroom 90.0 %: train with ddp, batch 2: 26.7",
     ]
     text = rendered(results, probes)
@@ -314,6 +317,25 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
     stopped = asked.model_copy(update={"found": Stopped(reason="batch 4 hung")})
     assert told(results, stopped) == ["no batch to recommend: batch 4 hung."]
     assert told(results) == []
+
+
+@pytest.mark.parametrize(
+    ("missing", "why", "leads"),
+    [
+        ((4, 8), "2 attempts are missing", True),
+        (("probe",), "1 search has not ended", False),
+        ((4, "probe"), "1 attempt is missing and 1 search has not ended", False),
+    ],
+)
+def test_an_unfinished_run_gives_no_advice(missing: tuple[int | Literal["probe"], ...], why: str, leads: bool) -> None:
+    """A search that was stopped once recommended the slowest batch of its own table."""
+    cell = Missing(cell_id="zero2-1", axes={"backend": "zero2"}, batches=missing)
+    summary = summarize([measured(4, 0.2)])
+    lines = advice_sentences(summary, advise(summary), missing=[cell])
+    assert lines[0] == f'no advice yet: {why}, see "Not measured"; `bench run MATRIX` goes on.'
+    assert [line.startswith("Leading so far: ddp, batch 4: 40 samples/s") for line in lines[1:]] == [True] * leads
+    launches = replace(cell, launches=(1, 3))
+    assert advice_sentences(summary, advise(summary), missing=[launches])[0].startswith("train with ddp, batch 4")
 
 
 def test_doubts_are_shown_where_they_are_referred_to() -> None:
@@ -385,15 +407,16 @@ def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer()
         )
     ]  # fmt: skip
     assert answer(rows) == (
-        "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4 (1.22 to 1.29, undecided);"
+        "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4 (1.07 to 1.46, too close to call);"
         " to be surer: `bench run MATRIX measure.launches=5`."
     )
 
 
 def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
     assert answer([measured(4, 0.2), measured(8, 0.2)]) == (
-        "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.95 to 2.06, undecided); larger batches were"
-        " not tried; to be surer: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`."
+        "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.71 to 2.34; holds unless launches vary by"
+        " more than 15.5 %); larger batches were not tried; to be surer: `bench probe MATRIX`, `bench run"
+        " MATRIX measure.launches=5`."
     )
     tried = answer([measured(4, 0.2), measured(8, 0.2), result(OOM, measure=ASKED, batch=16)])
     assert "not tried" not in tried
@@ -403,7 +426,8 @@ def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
 def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
     results = [measured(4, 0.1), measured(8, 0.15)]
     assert answer(results, probe(results, granularity=4, max_batch=8)) == (
-        "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.30 to 1.37, undecided); the search stopped at"
+        "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.14 to 1.56; holds unless launches vary by"
+        " more than 6.4 %); the search stopped at"
         " max_batch; to be surer: `bench probe MATRIX probe.max_batch=16`, `bench probe MATRIX measure.launches=5`."
     )
     full = [*results, result(OOM, measure=ASKED, batch=12)]
@@ -412,7 +436,7 @@ def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
 
 def test_the_answer_from_figures_of_elsewhere_names_no_command() -> None:
     assert answer([reported(2, 100.0, 0.5), reported(2, 80.0, 0.5, backend="fsdp")]) == (
-        "train with ddp, batch 2: 100 samples/s, 1.25× that of fsdp, batch 2 (noise n/a)."
+        "train with ddp, batch 2: 100 samples/s, 1.25× that of fsdp, batch 2 (1.07 to 1.46, too close to call)."
     )
     assert answer([reported(2, 100.0, 0.5)]) == (
         "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured."
@@ -499,7 +523,7 @@ def test_advice_says_what_is_undecided_whichever_the_reference_is() -> None:
     assert pair.reference.settings["backend"] == "fsdp"
     first, *others = joined(advice_sentences(summary, [advice]))
     assert first.startswith("train with zero2, batch 2: 40 samples/s")
-    assert re.search(r" 1\.07× that of fsdp, batch 2 \(0\.\d\d to 1\.\d\d, undecided\)", first)
+    assert re.search(r" 1\.07× that of fsdp, batch 2 \(0\.\d\d to 1\.\d\d, too close to call\)", first)
     assert "Undecided" not in first  # once is enough
     assert not any("ndecided" in line for line in others)
 

@@ -45,13 +45,13 @@ def test_the_published_claims_are_refuted_with_the_numbers() -> None:
     assert {judged.verdict for judged in (memory, step, speed)} == {"REFUTED"}
     assert finding(memory) == "36.22 GB (zero2, batch 8) against 43.86 GB (fsdp, batch 8): 7.64 GB less"
     assert memory.figure == pytest.approx(-7.64e9)
-    assert finding(step) == "9186 ms (fsdp, batch 8) against 6066 ms (zero2, batch 8): 3120 ms more; noise n/a"
+    assert finding(step) == "9186 ms (fsdp, batch 8) against 6066 ms (zero2, batch 8): 3120 ms more; noise assumed"
     assert step.figure == pytest.approx(3.12)
     assert finding(speed) == (
-        "16.5 samples/s (fsdp, batch 12) against 23.6 samples/s (zero2, batch 24): 0.70x; noise n/a"
+        "16.5 samples/s (fsdp, batch 12) against 23.6 samples/s (zero2, batch 24): 0.70x; noise assumed"
     )
     table = claims_table([memory, step, speed])
-    assert table.bold == {(0, "verdict")}  # of figures from elsewhere nobody knows the scatter
+    assert table.bold == {(0, "verdict"), (1, "verdict"), (2, "verdict")}
     assert table.rows[0] == (
         "zero2 holds 11 GB more than fsdp",
         "num_cams 1, batch 8",
@@ -65,14 +65,17 @@ def test_the_published_claims_are_refuted_with_the_numbers() -> None:
 @pytest.mark.parametrize(
     ("changes", "verdict", "found"),
     [
-        ({}, "CONFIRMED", "50 samples/s (zero2, batch 2) against 40 samples/s (ddp, batch 2): 1.25x"),
-        ({"ratio": {"at_least": 1.25}}, "UNDECIDED", "1.25x; within the noise (1.22 to 1.29, noise assumed)"),
-        ({"ratio": {"at_least": "1.2x"}}, "CONFIRMED", "1.25x; noise assumed"),
-        ({"ratio": {"at_least": "130%"}}, "REFUTED", "1.25x; noise assumed"),
-        ({"ratio": {"at_most": "1.3x", "at_least": "1.2x"}}, "CONFIRMED", "1.25x"),
-        ({"ratio": ..., "difference": {"at_least": 8}}, "CONFIRMED", "10 samples/s more"),
         (
-            {"metric": "step_time_s_rank_max", "ratio": ..., "difference": {"at_most": "-17ms"}},
+            {"ratio": {"at_least": "0.9x"}},
+            "CONFIRMED",
+            "50 samples/s (zero2, batch 2) against 40 samples/s (ddp, batch 2): 1.25x",
+        ),
+        ({"ratio": {"at_least": 1}}, "UNDECIDED", "1.25x; within the noise (1.00 to 1.56, noise assumed)"),
+        ({"ratio": {"at_least": "160%"}}, "REFUTED", "1.25x; noise assumed"),
+        ({"ratio": {"at_most": "1.6x", "at_least": "0.9x"}}, "CONFIRMED", "1.25x"),
+        ({"ratio": ..., "difference": {"at_least": -1}}, "CONFIRMED", "10 samples/s more"),
+        (
+            {"metric": "step_time_s_rank_max", "ratio": ..., "difference": {"at_most": "1ms"}},
             "CONFIRMED",
             "20 ms less",
         ),
@@ -108,29 +111,29 @@ def test_verdicts_by_hand(changes: dict[str, Any], verdict: str, found: str) -> 
     ("changes", "verdict", "bold"),
     [
         ({"ratio": {"at_least": "1.2x"}}, "CONFIRMED", True),
-        ({"ratio": {"at_least": "1.25x"}}, "UNDECIDED", False),
-        ({"metric": "bwd_s_mean", "ratio": {"at_most": "0.5x"}}, "REFUTED", True),
+        ({"ratio": {"at_least": "1.75x"}}, "UNDECIDED", False),
+        ({"ratio": {"at_most": "1.2x"}}, "REFUTED", True),
         ({"ratio": ..., "difference": {"at_least": 8}}, "CONFIRMED", True),
     ],
 )
-def test_a_verdict_is_bold_only_where_launches_show_the_noise(
+def test_a_verdict_that_decides_is_bold_and_says_where_noise_is_assumed(
     changes: dict[str, Any], verdict: str, bold: bool
 ) -> None:
     """A single launch cannot tell how much another one differs."""
     once = [
-        result(ok((step_s,) * 3, (step_s,) * 3, backend=backend, totals_s=(step_s,) * 3), backend=backend)
-        for backend, step_s in (("ddp", 0.1), ("zero2", 0.08))
+        result(ok((step_s,) * 3, (step_s,) * 3, backend=backend), backend=backend)
+        for backend, step_s in (("ddp", 0.175), ("zero2", 0.1))
     ]
     scattered = [
-        launched(each, number).model_copy(update={"outcome": ok(*((step_s * level,) * 3,) * 2, totals_s=(0.1,) * 3)})
-        for each, step_s in zip(once, (0.1, 0.08), strict=True)
+        launched(each, number).model_copy(update={"outcome": ok(*((step_s * level,) * 3,) * 2)})
+        for each, step_s in zip(once, (0.175, 0.1), strict=True)
         for number, level in enumerate((1.0, 1.004, 0.996), 1)
     ]
-    for results, is_bold in ((once, False), (scattered, bold)):
+    for results in (once, scattered):
         judged = judge(results, **changes)
-        assert (judged.verdict, bool(claims_table([judged]).bold)) == (verdict, is_bold), finding(judged)
+        assert (judged.verdict, bool(claims_table([judged]).bold)) == (verdict, bold), finding(judged)
         assert ("noise assumed" in finding(judged)) == (results is once)
-        assert ("not bold" in "".join(claims_table([judged]).notes)) == (results is once)
+        assert ("standard deviation" in "".join(claims_table([judged]).notes)) == (results is once)
 
 
 def test_best_is_each_sides_own() -> None:
@@ -140,11 +143,9 @@ def test_best_is_each_sides_own() -> None:
         result(ok((0.5,) * 3, (0.5,) * 3, backend="zero2"), backend="zero2", batch=8),  # 32 samples/s
     ]
     judged = judge(results, where={"batch": "best"})
-    assert (
-        finding(judged) == "50 samples/s (zero2, batch 2) against 53.3 samples/s (ddp, batch 4): 0.94x; noise assumed"
-    )
-    assert judged.verdict == "REFUTED"
-    assert judge(results, where={"batch": 2}).verdict == "CONFIRMED"
+    assert finding(judged).startswith("50 samples/s (zero2, batch 2) against 53.3 samples/s (ddp, batch 4): 0.94x; ")
+    assert judged.verdict == "UNDECIDED"
+    assert judge(results, where={"batch": 2}).figure == pytest.approx(1.25)
 
 
 def test_a_batch_against_another() -> None:
@@ -191,21 +192,21 @@ NOISY: dict[str, Any] = {"metric": "step_time_s_rank_max", "ratio": ...}
 @pytest.mark.parametrize(
     ("changes", "verdict", "within"),
     [
-        ({**NOISY, "difference": {"at_most": "-0.005 s"}}, "UNDECIDED", "-0.01648 s to -0.003518 s"),
-        ({**NOISY, "difference": {"at_most": "-15ms"}}, "UNDECIDED", "-16.48 ms to -3.518 ms"),
-        ({**NOISY, "difference": {"at_most": "0 s"}}, "CONFIRMED", None),
-        ({**NOISY, "difference": {"at_most": "-20ms"}}, "REFUTED", None),
-        ({**NOISY, "against": ..., "value": {"at_most": "101ms"}}, "UNDECIDED", "95.56 ms to 104.6 ms"),
+        ({**NOISY, "difference": {"at_most": "-0.005 s"}}, "UNDECIDED", "-0.03367 s to 0.01367 s"),
+        ({**NOISY, "difference": {"at_most": "-15ms"}}, "UNDECIDED", "-33.67 ms to 13.67 ms"),
+        ({**NOISY, "difference": {"at_most": "14 ms"}}, "CONFIRMED", None),
+        ({**NOISY, "difference": {"at_most": "-34ms"}}, "REFUTED", None),
+        ({**NOISY, "against": ..., "value": {"at_most": "101ms"}}, "UNDECIDED", "85.34 ms to 117.2 ms"),
         ({**NOISY, "against": ..., "value": {"at_most": "120ms"}}, "CONFIRMED", None),
-        ({"ratio": ..., "difference": {"at_least": 5}}, "UNDECIDED", "1.26 samples/s to 6.01 samples/s"),
-        ({"ratio": ..., "against": ..., "value": {"at_least": 39}}, "UNDECIDED", "38.2 samples/s to 41.9 samples/s"),
+        ({"ratio": ..., "difference": {"at_least": 5}}, "UNDECIDED", "-4.97 samples/s to 12.2 samples/s"),
+        ({"ratio": ..., "against": ..., "value": {"at_least": 39}}, "UNDECIDED", "34.1 samples/s to 46.9 samples/s"),
     ],
 )
 def test_a_value_or_a_difference_within_the_noise_is_undecided(
     changes: dict[str, Any], verdict: str, within: str | None
 ) -> None:
-    # By hand: twelve steps of a standard deviation of 1.7 ms a side, 1 % between launches, a fast step 2 ms below the
-    # mean, and Student's t of 1.97.
+    # By hand: twelve steps of a standard deviation of 1.7 ms a side, 5 % between launches, and Student's t of 3.16 for
+    # 99 % and 10.2 degrees of freedom: exp(3.16 * hypot(0.05, 0.0049)) is 1.172.
     ours, theirs = (0.1, 0.102, 0.098) * 4, (0.11, 0.112, 0.108) * 4
     judged = judge([result(ok(theirs, theirs)), result(ok(ours, ours, backend="zero2"), backend="zero2")], **changes)
     said = re.search(r"; within the noise \((.*), noise assumed\)$", finding(judged))
@@ -223,7 +224,7 @@ def test_a_claim_is_not_judged_on_a_few_steps() -> None:
         judged = judge(results, **changes)
         assert (judged.verdict, finding(judged)) == ("NOT TESTED", "zero2: only a few steps were measured there")
     assert judge([runs()[0], short[1], *runs(batch=4)[1:]], of={"backend": "zero2"}, **alone).verdict == "CONFIRMED"
-    assert judge([*runs(), short[1]]).verdict == "CONFIRMED"
+    assert judge([*runs(), short[1]]).figure == pytest.approx(1.25)
 
 
 def test_what_one_side_alone_knows_leaves_a_claim_open() -> None:
@@ -243,7 +244,7 @@ def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
     value = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
     for changes in ({}, {"ratio": ..., "difference": {"at_least": 1}}, value):
         judged = judge([runs()[0], apart], **changes)
-        assert (judged.verdict, finding(judged).endswith("; a row of it is doubted")) == ("CONFIRMED", True)
+        assert (judged.verdict, finding(judged).endswith("; a row of it is doubted")) == ("UNDECIDED", True)
         assert "doubted" not in finding(judge(runs(), **changes))
 
 

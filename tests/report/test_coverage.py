@@ -9,6 +9,7 @@ from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import Coverage
 from bench.report.advice import advise
 from bench.report.claims import judge_claims
+from bench.report.compare import compare_runs
 from bench.report.doubts import doubts
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
@@ -98,3 +99,10 @@ def test_losses_unlike_those_of_the_others_decide_nothing() -> None:
     [advice] = advise(summarize([*alike, off]))
     assert advice.chosen is not None
     assert advice.chosen.settings["backend"] != "zero2"
+
+
+def test_a_comparison_of_two_runs_says_which_is_invalid() -> None:
+    sound, invalid = row(), row(**TOWER)
+    [pair] = compare_runs([sound], [invalid]).pairs
+    assert [words.partition(":")[0] for words in pair.unlike] == ["head is invalid"]
+    assert compare_runs([sound], [sound]).unlike == ()

@@ -4,24 +4,26 @@ import pytest
 
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Basis
-from bench.statistics.verdict import RateRatio, Word
+from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio, Word
 
 
 @pytest.mark.parametrize(
     ("interval", "alarm", "basis", "word"),
     [
         ((1.1, 1.3), (1.05, 1.35), "launches", "faster"),
-        ((1.1, 1.3), (0.99, 1.4), "launches", "undecided"),
+        ((1.1, 1.3), (0.99, 1.4), "launches", TOO_CLOSE),
         ((0.7, 0.8), (0.6, 0.9), "launches", "faster"),
-        ((0.9, 1.5), (0.8, 1.6), "launches", "undecided"),
+        ((0.9, 1.5), (0.8, 1.6), "launches", TOO_CLOSE),
         ((0.96, 1.04), (0.9, 1.1), "launches", "even"),
-        ((0.94, 1.04), (0.9, 1.1), "launches", "undecided"),
-        ((0.96, 1.06), (0.9, 1.1), "launches", "undecided"),
+        ((0.94, 1.04), (0.9, 1.1), "launches", TOO_CLOSE),
+        ((0.96, 1.06), (0.9, 1.1), "launches", TOO_CLOSE),
         ((1.01, 1.03), (1.005, 1.035), "launches", "faster"),
         ((0.99, 1.01), (0.98, 1.02), "scatter", "even"),
         ((1.1, 1.3), (1.05, 1.35), "scatter", "faster"),
-        ((0.99, 1.01), (0.98, 1.02), "assumed", "undecided"),
-        ((1.1, 1.3), (1.05, 1.35), "assumed", "undecided"),
+        ((0.99, 1.01), (0.98, 1.02), "assumed", "even"),
+        ((1.1, 1.3), (1.05, 1.35), "assumed", "faster"),
+        ((1.1, 1.3), (1.05, 1.35), "doubted", UNDECIDED),
+        ((0.99, 1.01), (0.98, 1.02), "mixed sources", UNDECIDED),
     ],
 )
 def test_faster_and_even_are_claims_of_their_own(interval: Interval, alarm: Interval, basis: Basis, word: Word) -> None:
@@ -31,12 +33,10 @@ def test_faster_and_even_are_claims_of_their_own(interval: Interval, alarm: Inte
 
 
 def test_the_inverse_is_the_same_ratio_seen_from_the_other_side() -> None:
-    found = RateRatio(2.0, (1.6, 2.5), (1.25, 4.0), "launches")
-    assert found.inverse == RateRatio(0.5, (0.4, 0.625), (0.25, 0.8), "launches")
-    assert RateRatio(2.0).inverse == RateRatio(0.5)
+    found = RateRatio(2.0, (1.6, 2.5), (1.25, 4.0), "assumed", 0.1)
+    assert found.inverse == RateRatio(0.5, (0.4, 0.625), (0.25, 0.8), "assumed", 0.1)
 
 
-def test_a_ratio_without_an_interval_is_undecided_and_not_known_to_be_noise() -> None:
-    assert RateRatio(1.004).word == "undecided"
-    assert not RateRatio(1.004).may_be_even
+def test_a_ratio_whose_interval_contains_1_may_be_even() -> None:
+    assert not RateRatio(1.1, (1.05, 1.15), (1.0, 1.2), "assumed").may_be_even
     assert RateRatio(1.1, (0.9, 1.3), (0.8, 1.4), "assumed").may_be_even

@@ -49,4 +49,6 @@ def test_many_at_a_time_never_share_a_cell(tmp_path: Path, dead: bool) -> None:
         assert all(Claims(tmp_path, "dead", lambda _: False).take(cell) for cell in map(str, range(200)))
     with multiprocessing.get_context("fork").Pool(4) as pool:
         taken = pool.starmap(_takes, [(tmp_path, owner) for owner in "abcd"])
+        pool.close()  # terminate, which follows, would wait for a worker that handles SIGTERM as another test set it
+        pool.join()
     assert sorted(cell for one in taken for cell in one) == sorted(map(str, range(200)))

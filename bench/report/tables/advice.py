@@ -5,12 +5,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from bench.report.advice import Advice, LeftOut
 from bench.report.contract import RUN
 from bench.report.doubts import doubted_rows
+from bench.report.missing import Missing
 from bench.report.naming import batch_of, caption, listed, value_of
 from bench.report.rows import Row, RowId, Sampled, Summary
 from bench.report.speedup import SpeedUp, throughput_ratio
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
-from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, UNDECIDED
+from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, TOO_CLOSE
 from bench.units import counted, percent, rate
 
 NO_MATRIX = "MATRIX"
@@ -26,19 +27,25 @@ Matrices = Mapping[tuple[str, str | None], str]
 """What `bench run` takes to measure more of a run: by a cell's id, and by the run where the report keeps runs apart."""
 
 
-def advice_section(summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None) -> Lines:
-    return Lines(title="What to run", lines=tuple(advice_sentences(summary, advice, matrices)))
+def advice_section(
+    summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None, missing: Sequence[Missing] = ()
+) -> Lines:
+    return Lines(title="What to run", lines=tuple(advice_sentences(summary, advice, matrices, missing)))
 
 
-def advice_sentences(summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None) -> list[str]:
+def advice_sentences(
+    summary: Summary, advice: Sequence[Advice], matrices: Matrices | None = None, missing: Sequence[Missing] = ()
+) -> list[str]:
     """Sentences: the recommended setting of each task, the reasons, and the alternatives.
 
     Args:
         matrices: for the commands.
+        missing: what is planned and not measured. Until it is, there is no advice, only who leads.
     """
+    unfinished = _unfinished(missing)
     doubted = doubted_rows(summary)
     shown = _worth_showing(advice)
-    lines = [line for each in shown for line in _sentences(summary, each, doubted, matrices or {})]
+    lines = [line for each in shown for line in _sentences(summary, each, doubted, matrices or {}, unfinished)]
     if left := len(advice) - len(shown):
         lines.append(
             f"{counted(left, 'more task')} of imported figures, {sum(map(_is_alone, advice)) or 'none'} with a single"
@@ -61,7 +68,19 @@ def _is_alone(advice: Advice) -> bool:
     return advice.runner_up is None and not advice.alternatives
 
 
-def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices) -> Iterator[str]:
+def _unfinished(missing: Sequence[Missing]) -> str:
+    """``4 attempts are missing and 1 search has not ended``; empty where all is measured."""
+    batches = [batch for cell in missing if cell.launches is None for batch in cell.batches]
+    searches = batches.count("probe")
+    attempts = len(batches) - searches
+    parts = [f"{counted(attempts, 'attempt')} {'is' if attempts == 1 else 'are'} missing"] if attempts else []
+    parts += [f"{counted(searches, 'search')} {'has' if searches == 1 else 'have'} not ended"] if searches else []
+    return " and ".join(parts)
+
+
+def _sentences(
+    summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices, unfinished: str
+) -> Iterator[str]:
     task, headroom = f"For {advice.task}: " if advice.task else "", advice.headroom
     if advice.invalid:
         yield f'{task}no row to recommend: the measured ones are invalid, see "{DOUBTS}".'
@@ -72,6 +91,13 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId], matr
         yield f"{task}nothing was measured within {percent(headroom)} of capacity{remedy}."
     else:
         chosen = advice.chosen
+        if unfinished:
+            goes_on = f"`bench run {_matrix_of(chosen, matrices)}` goes on"
+            yield f'{task}no advice yet: {unfinished}, see "Not measured"; {goes_on}.'
+            if "search" in unfinished:  # its own next batch may be faster
+                return
+            yield f"Leading so far: {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."
+            return
         yield f"{task}{_answer(summary, advice, chosen, matrices)}"
         reasons = f"{_memory(chosen, headroom)} {_based_on(chosen)}{_even(summary, advice)}"
         yield f"{reasons}{_caveats(advice, chosen, doubted)}"
@@ -86,11 +112,13 @@ def _sentences(summary: Summary, advice: Advice, doubted: frozenset[RowId], matr
         yield f"{left_out.backend}: {_why_left_out(left_out)}."
 
 
+def _figures(summary: Summary, advice: Advice, chosen: Row) -> str:
+    return f"{rate(chosen.rate)} samples/s, {_against(summary, advice)}"
+
+
 def _answer(summary: Summary, advice: Advice, chosen: Row, matrices: Matrices) -> str:
     """What to run, against what, how sure that is, and what would make it surer: one sentence for a person."""
-    parts = [
-        f"train with {_choice(summary, advice, chosen)}: {rate(chosen.rate)} samples/s, {_against(summary, advice)}"
-    ]
+    parts = [f"train with {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}"]
     commands = []
     if chosen.measured and not chosen.measured.source:  # figures from elsewhere have no matrix to run
         matrix = _matrix_of(chosen, matrices)
@@ -103,7 +131,7 @@ def _answer(summary: Summary, advice: Advice, chosen: Row, matrices: Matrices) -
                 commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
         if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
             commands.append(f"`bench {'probe' if advice.searched else 'run'} {matrix} {MORE_LAUNCHES}`")
-        elif advice.runner_up and advice.runner_up.ratio.word == UNDECIDED:
+        elif advice.runner_up and not advice.runner_up.ratio.decided:
             commands.append(f"`bench run {matrix} --until 2%`")
         if commands:
             parts.append(f"to be surer: {', '.join(commands)}")
@@ -121,12 +149,13 @@ def _against(summary: Summary, advice: Advice) -> str:
     if pair is None:
         return "no other setting to recommend was measured"
     other, ratio = _other(summary, advice, pair), pair.ratio
-    if ratio.interval is None:
-        return f"{ratio.estimate:.2f}× that of {other} (noise n/a)"
     within = f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
-    return f"{ratio.estimate:.2f}× that of {other} ({within}{'' if ratio.has_winner else f', {UNDECIDED}'})"
+    if not ratio.has_winner:
+        return f"{ratio.estimate:.2f}× that of {other} ({within}, {ratio.word})"
+    holds = f"; holds unless launches vary by more than {percent(ratio.tips_at)}" if ratio.basis == "assumed" else ""
+    return f"{ratio.estimate:.2f}× that of {other} ({within}{holds})"
 
 
 def _why_left_out(left_out: LeftOut) -> str:
@@ -147,8 +176,8 @@ def _why_left_out(left_out: LeftOut) -> str:
 
 def _word(chosen: Row, row: Row) -> str:
     """How the throughput of ``row`` compares with that of the chosen one. Its measured figure is higher."""
-    word = throughput_ratio(row, chosen).word
-    return f"perhaps {FASTER}" if word == UNDECIDED else word
+    ratio = throughput_ratio(row, chosen)
+    return ratio.word if ratio.decided else f"perhaps {FASTER}"
 
 
 def _even(summary: Summary, advice: Advice) -> str:
@@ -158,11 +187,10 @@ def _even(summary: Summary, advice: Advice) -> str:
     """
     named = advice.runner_up.reference.id if advice.runner_up else None
     sentences = ""
-    for words, all_pairs in ((f"{EVEN} with", advice.even), (f"{UNDECIDED} against", advice.undecided)):
+    for words, all_pairs in ((f"{EVEN} with", advice.even), (f"{TOO_CLOSE} against", advice.undecided)):
         pairs = [pair for pair in all_pairs if pair.reference.id != named]
         names = []
         for pair in pairs[:MAX_EVEN]:
-            assert pair.ratio.interval is not None
             low, high = pair.ratio.interval
             names.append(f"{_other(summary, advice, pair)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})")
         more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []

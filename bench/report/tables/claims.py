@@ -3,22 +3,23 @@
 from collections.abc import Sequence
 
 from bench.errors import one_line
-from bench.records.claim import Claim, kind_of
+from bench.records.claim import Claim
 from bench.records.figures import METRICS
 from bench.report.claims import Judged, bound, side_name
 from bench.report.naming import caption, settings_name
 from bench.report.tables.table import Column, Table, table_of
-from bench.statistics.ratio import QUIET
+from bench.statistics.launches import ASSUMED
+from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import MORE_LAUNCHES
 from bench.units import Kind, in_unit, percent, quantity
 
-UNITS: dict[Kind, str] = {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%"}
+UNITS: dict[Kind, str] = {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%", "count": ""}
 """Shown where the claim names no unit."""
 
 
 def is_firm(judged: Judged) -> bool:
-    """Whether the verdict may stand out: it decides, and on a noise that was measured."""
-    return judged.verdict != "UNDECIDED" and not (_noise_unknown(judged) or _noise_assumed(judged))
+    """Whether the verdict may stand out: it decides, and not by bare figures."""
+    return judged.verdict != "UNDECIDED" and not _noise_unknown(judged)
 
 
 COLUMNS: tuple[Column[Judged], ...] = (
@@ -34,7 +35,7 @@ def claims_table(judged: Sequence[Judged]) -> Table:
     """One row a claim."""
     noises = {
         UNKNOWN_NOISE: _noise_unknown,
-        ASSUMED: _noise_assumed,
+        ASSUMED_NOISE: _noise_assumed,
     }
     return table_of(
         "Claims",
@@ -42,19 +43,19 @@ def claims_table(judged: Sequence[Judged]) -> Table:
         COLUMNS,
         notes=(
             "`claim` is the author's sentence, and `expected` is the bound that bench checked. Both sides agree in"
-            " everything except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: the 95 % interval of the"
-            " figure contains a bound, so a rerun could decide either way; CONFIRMED, REFUTED: it does not. GB is 10^9"
-            " bytes, GiB 2^30.",
+            " everything except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: a bound lies in the"
+            " interval of the figure, so a rerun could decide either way, or a row is doubted. CONFIRMED, REFUTED: it"
+            f" does not, with {percent(ALARM_CONFIDENCE)} confidence for all claims together. GB is 10^9 bytes, GiB"
+            " 2^30.",
             *(note for note, is_so in noises.items() if any(map(is_so, judged))),
         ),
     )
 
 
 UNKNOWN_NOISE = "noise n/a: the scatter of one side is unknown; the verdict is that of the bare figures, and not bold."
-ASSUMED = (
-    "noise assumed: how much launches differ is unknown, so the interval assumes"
-    f" {percent(QUIET)}, plus the disturbance seen in the steps, and the verdict is not bold."
-    f" `bench run` with {MORE_LAUNCHES}, or `bench calibrate`, measures it."
+ASSUMED_NOISE = (
+    "noise assumed: how much launches vary is unknown, so the interval assumes a standard deviation of"
+    f" {percent(ASSUMED.sd)}. `bench run` with {MORE_LAUNCHES}, or `bench calibrate`, measures it."
 )
 
 
@@ -107,7 +108,7 @@ def _unit(claim: Claim, kind: Kind) -> str:
 
 
 def _show(value: float, claim: Claim) -> str:
-    kind = kind_of(claim.metric)
+    kind = METRICS[claim.metric].kind
     return in_unit(value, UNITS[kind] if claim.ratio else _unit(claim, kind))
 
 

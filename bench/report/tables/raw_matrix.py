@@ -99,7 +99,7 @@ def few_steps(short: bool) -> str:
 def figure_columns(summary: Summary) -> list[Figure]:
     """The figures that these machines have columns of."""
     devices = {machine.hardware.device for machine in summary.machines}
-    return [figure for figure in COLUMNS if not devices.isdisjoint(figure.devices)]
+    return [figure for figure in COLUMNS if not figure.devices or devices.intersection(figure.devices)]
 
 
 def detailed_rows(summary: Summary) -> tuple[Sequence[Row], tuple[str, ...]]:

@@ -146,7 +146,8 @@ def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
     summary, choices = report.summary, report.choices
     comparison = compare_axis(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
-    yield advice_section(summary, advise_by_run(summary, report.probes, choices.free), report.matrices)
+    advice = advise_by_run(summary, report.probes, choices.free)
+    yield advice_section(summary, advice, report.matrices, report.missing)
     # A report on one backend is no request to compare backends.
     requested = choices.axis != Choices.axis or choices.reference is not None
     yield from speedup_sections(summary, comparison, requested=requested)

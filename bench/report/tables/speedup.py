@@ -10,9 +10,9 @@ from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Table, table_of
-from bench.statistics.launches import UNDECIDING
-from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
-from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, UNDECIDED
+from bench.statistics.launches import ASSUMED
+from bench.statistics.ratio import ALARM_CONFIDENCE
+from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
 from bench.units import UNKNOWN, percent, rate
 
 NOT_COMPARED = "Not compared"
@@ -57,7 +57,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
             if name not in (comparison.axis, "cell")
         ),
         Column[SpeedUp]("how", lambda pair: f"matched batch {pair.row.batch_per_rank}" if pair.matched else BEST),
-        Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched and pair.ratio.word != UNDECIDED),
+        Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched and pair.ratio.decided),
         *([Column[SpeedUp]("reduction", _reductions)] if reduced_apart else []),
         Column[SpeedUp](f"{axis} A", lambda pair: values[pair.reference.id]),
         Column[SpeedUp]("batch A", lambda pair: batch(pair, pair.reference), numeric=True),
@@ -116,7 +116,7 @@ def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
     ratio = pair.ratio
     if ratio.estimate < 1:
         won, ratio = pair.reference, ratio.inverse
-    within = f" ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})" if ratio.interval else ""
+    within = f" ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})"
     unlike = f" UNLIKE in {', '.join(pair.unlike)}" if pair.unlike else ""
     name = "" if ratio.word == EVEN or f"{ratio.estimate:.2f}" == "1.00" else f"{names[won.id]} "
     word = "" if ratio.word == FASTER else f"{ratio.word}, "
@@ -128,24 +128,21 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     ratios = [pair.ratio for pair in comparison.speed_ups]
     n = max((pair.comparisons for pair in comparison.speed_ups), default=0)
     words = {ratio.word for ratio in ratios}
+    own = any(
+        row.measured and row.measured.launches for pair in comparison.speed_ups for row in (pair.row, pair.reference)
+    )
     if FASTER in words:
         yield f"A name alone: this side is faster, with {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}."
     if EVEN in words:
         yield f"Even: the interval lies within {percent(MARGIN)} of 1."
     bases = {ratio.basis for ratio in ratios}
-    decided_by_more = [
-        ratio for ratio in ratios if ratio.word == UNDECIDED and not ratio.may_be_even and ratio.basis not in UNDECIDING
-    ]
-    if FASTER not in words and any(ratio.interval for ratio in decided_by_more):
-        yield (
-            "Undecided although 1 lies outside the 95 % interval: a winner needs"
-            f" {percent(ALARM_CONFIDENCE)} confidence for {_together(n)}. More launches can decide."
-        )
     if "mixed sources" in bases:
         yield (
-            "Undecided: the launches of these rows were made by different sources (stale). Without --keep-stale,"
+            f"{UNDECIDED.capitalize()}: launches of different sources (stale) decide nothing. Without --keep-stale,"
             " `bench run` measures the stale ones again."
         )
+    if "doubted" in bases:
+        yield f'{UNDECIDED.capitalize()}: doubted rows decide nothing; "{DOUBTS}" says why.'
     if "scatter" in bases and summary.scatters:
         known = "; ".join(
             f"{percent(scatter.sd)} ({scatter.source}, {scatter.degrees} degrees of freedom)"
@@ -153,18 +150,17 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
         )
         yield f"Sides with fewer than three launches: launches of this machine differ by {known}, standard deviation."
     if "assumed" in bases:
+        tips = [ratio.tips_at for ratio in ratios if ratio.has_winner and ratio.tips_at]
+        hold = f"; all winners hold unless it is more than {percent(min(tips))}" if tips else ""
+        measure = f" `bench run` with {MORE_LAUNCHES}, or `bench calibrate` once for this machine, measures it."
         yield (
-            "Undecided: steps of one launch do not show how much launches differ. The interval assumes"
-            f" {percent(QUIET)}, plus the disturbance seen in the steps. `bench run` with {MORE_LAUNCHES}, or"
-            " `bench calibrate` once for this machine, measures it."
+            "Fewer than three launches a side: the interval assumes that launches vary by"
+            f" {percent(ASSUMED.sd)} (standard deviation){hold}.{measure if own else ''}"
         )
-    elif UNDECIDED in words and bases - {None, "mixed sources"}:
-        yield (
-            "Undecided: the launches differ too much to decide. Measure more of them: `bench run` with a larger"
-            " measure.launches, or with --until 2%."
-        )
-    if None in bases:
-        yield "Without an interval: the scatter of these figures is unknown, so no side is called faster."
+    if any(ratio.word == TOO_CLOSE for ratio in ratios):
+        decide = " More launches decide: `bench run` with a larger measure.launches, or with --until 2%."
+        confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(n)}"
+        yield f"{TOO_CLOSE.capitalize()}: a winner needs {confidence}.{decide if own else ''}"
 
 
 def _together(comparisons: int) -> str:

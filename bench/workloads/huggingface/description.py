@@ -65,13 +65,14 @@ LABELS = 2
 """Classes of a classifier that says nothing of them, as in transformers."""
 _FOR_TRAINING = {
     "ctc_loss_reduction": "mean",
+    "hash_seed": 0,
     "latent_stats_ema_steps": 0,
     "lsd_distill_probability": 1.0,
     "num_denoising": 0,
     "pos_embed_rescale": None,
 }
 """Defaults for which each sample has the same weight in the loss, detectors learn nothing from random boxes,
-positions are not scaled at random, and no term of the loss comes or goes from step to step."""
+positions are not scaled at random, hashes are the same in each step, and no term of the loss comes or goes."""
 _RANDOM = (
     "dropout",
     "pdrop",

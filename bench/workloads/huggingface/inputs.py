@@ -110,15 +110,18 @@ class Inputs:
         self._special = torch.tensor(sorted(special), dtype=torch.long)
         self._plain = next(token for token in range(len(special) + 1) if token not in special)
         self._placeholders: dict[int, int] = {}
+        self._length = options.seq_len
         pairs = "return_loss" in self.taken or hasattr(self.kind, "get_text_features")
         if "input_ids" in names and len(names) > 1 and not pairs:
             self._placeholders = self._count_placeholders(description)
 
     def _check_length(self) -> None:
         """Raise an `InputError` if the model has no position for the end of a text."""
+        if "input_ids" not in self._names:
+            return
         for name in LENGTHS:
             limit = getattr(self.text, name, None)
-            if "input_ids" in self._names and isinstance(limit, int) and self.options.seq_len > limit:
+            if isinstance(limit, int) and 0 < limit < self.options.seq_len:  # -1: any length
                 raise InputError(
                     f"seq_len={self.options.seq_len} is more than {name}={limit} of the model",
                     field="workload.seq_len",
@@ -151,6 +154,9 @@ class Inputs:
             model = bare(description, self.options)
         sample = self.draw(Generator().manual_seed(0))
         batch = collate([{name: value for name, value in sample.items() if name not in TEXTS}])
+        if self.config.model_type == "voxtral_realtime":
+            self._length = _features(model, "audio", batch)
+            return {}
         for modality, token in tokens.items():
             count = _features(model, modality, batch)
             if count and token is None:
@@ -171,6 +177,10 @@ class Inputs:
             names |= {"pixel_values", "pixel_values_videos"}
         if self.config.model_type not in SEVERAL_PICTURES:
             names |= {"image_attention_mask"}
+        if self.config.model_type != "trocr":  # a decoder alone
+            names |= {"encoder_hidden_states"}
+        if not hasattr(self.config, "max_action_dim"):  # what a recurrent model remembers
+            names |= {"state"}
         if self.config.model_type == "pop2piano":  # reads a spectrum in the place of text
             names |= {"input_ids"}
         if self.config.model_type == "speech-encoder-decoder":
@@ -215,7 +225,7 @@ class Inputs:
 
     def input_ids(self, random: Generator) -> Tensor:
         """Text, with the tokens that stand for pictures and sounds after its first one."""
-        ids_T = self.ids(random)
+        ids_T = self.ids(random, self._length)
         if self.config.model_type == "kyutai_speech_to_text":  # reads what is said beside what it wrote
             codes = torch.randint(
                 self.config.codebook_vocab_size, (len(ids_T), self.config.num_codebooks), generator=random
@@ -538,6 +548,9 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "mm_token_type_ids": Inputs.placeholder_mask,
     "moe_mm_token_type_ids": Inputs.placeholder_mask,
     "image_embeds_position_mask": Inputs.placeholder_mask,
+    "encoder_hidden_states": lambda inputs, random: torch.randn(
+        inputs.options.seq_len, inputs.config.cross_attention_hidden_size or inputs.config.hidden_size, generator=random
+    ),
     "bbox": Inputs.boxes,
     "qformer_input_ids": lambda inputs, random: torch.randint(
         inputs.config.qformer_config.vocab_size, (inputs.options.seq_len,), generator=random
@@ -596,6 +609,9 @@ def _features(model: Any, modality: str, batch: Sample) -> int:
         return 0
     taken = inspect.signature(function).parameters
     given = {name: value for name, value in batch.items() if name in taken}
+    if "input_ids" in taken and "input_features_mask" in batch:  # it reads where they stand
+        lengths = batch["input_features_mask"].sum(-1)
+        return int(base.audio_tower._get_feat_extract_output_lengths(lengths)[1].sum())
     if not any(value.is_floating_point() for value in given.values()):
         return 0
     on_meta = {name: value.to("meta") if value.is_floating_point() else value for name, value in given.items()}

@@ -95,6 +95,8 @@ def _words(error: Exception) -> str:
     why = lines[-1]
     if isinstance(error, ImportError):  # its first line names the package, what follows is how to go on
         why = " ".join(line.strip() for line in lines).partition(" Please note")[0]
+    if isinstance(error, AttributeError) and error.name is not None:
+        return f"it reads {error.name}, which {type(error.obj).__name__} does not have"
     return f"{type(error).__name__}: {why}"
 
 
