@@ -90,6 +90,7 @@ def test_the_published_claims_are_refuted_with_the_numbers() -> None:
             "2 GiB (zero2, batch 2)",
         ),
         ({"metric": "bwd_s_mean", "ratio": {"at_most": "80%"}}, "CONFIRMED", "0.80x"),
+        ({"metric": "alloc_retries", "against": ..., "ratio": ..., "value": {"at_most": 0}}, "CONFIRMED", "0 (zero2"),
         (
             {"metric": "total_s_mean", "against": ..., "ratio": ..., "value": {"at_most": "0.1 s"}},
             "CONFIRMED",
