@@ -25,7 +25,7 @@ from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import UNDECIDING, Basis
+from bench.statistics.launches import Basis
 from bench.units import quantity
 
 Verdict = Literal["CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED"]
@@ -100,7 +100,7 @@ def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
     scatter = interval_of(claim, figure, sides[0], sides[1] if against else None, comparisons)
     doubted = not doubted_rows(summary).isdisjoint(row.id for row in sides)
     steady = METRICS[claim.metric].of_rank is not None  # a peak of memory stands, also where steps were disturbed
-    undecided = (doubted and not steady) or (scatter is not None and scatter.basis in UNDECIDING)
+    undecided = (doubted and not steady) or (scatter is not None and scatter.basis == "mixed sources")
     interval = scatter.interval if scatter else None
     return Judged(
         claim=claim,

@@ -33,13 +33,12 @@ class SpeedUp:
     comparisons: int = 1
     """How many ratios are judged together with this one, itself included."""
     doubted: bool = False
-    """Whether one of the rows is wrong or may be off: then nothing is decided."""
+    """Whether one of the rows is doubted."""
 
     @property
     def ratio(self) -> RateRatio:
         """Throughput of ``row`` divided by that of ``reference``."""
-        ratio = throughput_ratio(self.row, self.reference, self.comparisons)
-        return replace(ratio, basis="doubted") if self.doubted and ratio.basis != "mixed sources" else ratio
+        return replace(throughput_ratio(self.row, self.reference, self.comparisons), doubted=self.doubted)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,12 +29,9 @@ from bench.statistics.ratio import ENOUGH_LAUNCHES
 ENOUGH_DEGREES = 2
 """Fewest degrees of freedom of a usable `Scatter`: three launches of one attempt, or two of each of two."""
 
-Basis = Literal["launches", "scatter", "assumed", "mixed sources", "doubted"]
+Basis = Literal["launches", "scatter", "assumed", "mixed sources"]
 """Where the difference between launches comes from: launches of both sides, the machine's known scatter, or `ASSUMED`.
-Launches of mixed sources may differ for another reason, and doubted rows are wrong or may be off, so nothing is
-concluded from them."""
-UNDECIDING: frozenset[Basis] = frozenset({"mixed sources", "doubted"})
-"""An interval on such a basis decides nothing."""
+Launches of mixed sources may differ for another reason, so nothing is concluded from them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import UNDECIDING, Basis, Launch, Scatter, reach
+from bench.statistics.launches import Basis, Launch, Scatter, reach
 from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio
 from bench.statistics.tail import Tail
 
@@ -73,10 +73,12 @@ class RateRatio:
     tips_at: float | None = None
     """Standard deviation between launches, a share, from which `FASTER` would not hold; None where the launches of
     both sides show it."""
+    doubted: bool = False
+    """Whether one side is wrong or may be off: then nothing is decided."""
 
     @property
     def word(self) -> Word:
-        if self.basis in UNDECIDING:
+        if self.doubted or self.basis == "mixed sources":
             return UNDECIDED
         if not self.alarm[0] <= 1 <= self.alarm[1]:
             return FASTER
@@ -102,7 +104,9 @@ class RateRatio:
 
     @property
     def inverse(self) -> "RateRatio":
-        return RateRatio(1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis, self.tips_at)
+        return RateRatio(
+            1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis, self.tips_at, self.doubted
+        )
 
 
 def confidence_of(comparisons: int) -> float:

@@ -22,7 +22,6 @@ from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio, Word
         ((1.1, 1.3), (1.05, 1.35), "scatter", "faster"),
         ((0.99, 1.01), (0.98, 1.02), "assumed", "even"),
         ((1.1, 1.3), (1.05, 1.35), "assumed", "faster"),
-        ((1.1, 1.3), (1.05, 1.35), "doubted", UNDECIDED),
         ((0.99, 1.01), (0.98, 1.02), "mixed sources", UNDECIDED),
     ],
 )
@@ -30,6 +29,10 @@ def test_faster_and_even_are_claims_of_their_own(interval: Interval, alarm: Inte
     for ratio in (found := RateRatio(1.0, interval, alarm, basis), found.inverse):
         assert ratio.word == word
         assert (ratio.even, ratio.has_winner) == (word == "even", word == "faster")
+
+
+def test_a_doubted_ratio_decides_nothing() -> None:
+    assert RateRatio(1.2, (1.1, 1.3), (1.05, 1.35), "launches", doubted=True).inverse.word == UNDECIDED
 
 
 def test_the_inverse_is_the_same_ratio_seen_from_the_other_side() -> None:

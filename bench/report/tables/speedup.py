@@ -141,7 +141,7 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
             f"{UNDECIDED.capitalize()}: launches of different sources (stale) decide nothing. Without --keep-stale,"
             " `bench run` measures the stale ones again."
         )
-    if "doubted" in bases:
+    if any(ratio.doubted for ratio in ratios):
         yield f'{UNDECIDED.capitalize()}: doubted rows decide nothing; "{DOUBTS}" says why.'
     if "scatter" in bases and summary.scatters:
         known = "; ".join(
