@@ -39,6 +39,26 @@ COMMANDS = {
 here so that `bench --help` imports no command; a test compares both."""
 
 
+HEADINGS = ("Arguments", "What to measure", "Search", "How to measure", "Where", "Output", "Options")
+"""The groups of options in ``--help``, in this order. An option names its group as ``rich_help_panel``."""
+
+
+class Command(TyperCommand):
+    """Prints its options under headings."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[Any]] = {heading: [] for heading in HEADINGS}
+        for parameter in self.get_params(ctx):
+            if (line := parameter.get_help_record(ctx)) is not None:
+                is_argument = parameter.param_type_name == "argument"
+                heading = "Arguments" if is_argument else getattr(parameter, "rich_help_panel", None) or "Options"
+                groups[heading].append(line)
+        for heading, lines in groups.items():
+            if lines:
+                with formatter.section(heading):
+                    formatter.write_dl(lines)
+
+
 class Commands(TyperGroup):
     """Imports a command when it is called. Turns bad input into one message and exit code 2."""
 
@@ -104,7 +124,7 @@ def load(name: str) -> Any:
     command = getattr(import_module(f"bench.cli.{module}"), attribute)
     if not isinstance(command, typer.Typer):  # a function; a Typer has commands of its own
         function, command = command, typer.Typer(add_completion=False, rich_markup_mode=None)
-        command.command(name)(function)
+        command.command(name, cls=Command)(function)
     return typer.main.get_command(command)
 
 

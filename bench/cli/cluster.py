@@ -28,8 +28,9 @@ Launcher = Literal["local", "slurm", "srun"]
 Where = Annotated[
     Launcher,
     typer.Option(
+        rich_help_panel="Where",
         help="local: this machine. slurm: submit the command as a job and follow it; with --dry-run, print the script."
-        " srun: inside of a job, use its nodes."
+        " srun: inside of a job, use its nodes.",
     ),
 ]
 Jobs = Annotated[
@@ -37,31 +38,10 @@ Jobs = Annotated[
     typer.Option(
         metavar="N",
         min=1,
+        rich_help_panel="Where",
         help="With --launcher slurm: the number of jobs that share the cells and run at the same time.",
     ),
 ]
-Nodes = Annotated[int | None, typer.Option(metavar="N", help="Nodes of a job (slurm.nodes).  [default: 1]")]
-GpusPerNode = Annotated[int | None, typer.Option(metavar="N", help="GPUs of each node (slurm.gpus_per_node).")]
-Partition = Annotated[str | None, typer.Option(metavar="NAME", help="The job's partition (slurm.partition).")]
-Account = Annotated[str | None, typer.Option(metavar="NAME", help="The job's account (slurm.account).")]
-Qos = Annotated[str | None, typer.Option(metavar="NAME", help="The job's quality of service (slurm.qos).")]
-Constraint = Annotated[str | None, typer.Option(metavar="FEATURES", help="What nodes must have (slurm.constraint).")]
-Time = Annotated[str | None, typer.Option(metavar="LIMIT", help="The job's time limit: 2:00:00 (slurm.time).")]
-Sbatch = Annotated[
-    list[str] | None,
-    typer.Option(metavar="OPTION", help="Another option of sbatch: --sbatch=--mem=64G. May be repeated."),
-]
-Prologue = Annotated[
-    list[str] | None,
-    typer.Option(metavar="LINE", help="A line of shell before bench starts: 'module load cuda'. May be repeated."),
-]
-
-
-def overrides(**asked: object) -> list[str]:
-    """The options as overrides of the matrix."""
-    import json  # is also YAML
-
-    return [f"slurm.{name}={json.dumps(value)}" for name, value in asked.items() if value is not None]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,8 +149,8 @@ def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
         values = list(value) if isinstance(value, list | tuple) else [value]
         if parameter.param_type_name == "argument":
             tail += map(str, values)
-        elif value is True:
-            words.append(parameter.opts[0])
+        elif isinstance(value, bool):
+            words.append((parameter.opts if value else parameter.secondary_opts)[0])
         else:
             words += [f"{parameter.opts[0]}={one}" for one in values]
     return [*words, "--launcher=srun", f"--out={folder}", *tail]

@@ -13,6 +13,7 @@ from bench.cli.environment import check_environment
 from bench.cli.printing import console
 from bench.cli.quantities import seconds, share
 from bench.cli.run_screen import begin, print_end, reported
+from bench.cli.settings import JOB, SEARCH, sets
 from bench.errors import InputError
 
 if TYPE_CHECKING:
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from bench.sweep.until import Wish
 
 
+@sets(*JOB)
 def run(
     context: typer.Context,
     matrix: Annotated[
@@ -38,6 +40,7 @@ def run(
         str | None,
         typer.Option(
             metavar="SHARE",
+            rich_help_panel="How to measure",
             help="After measure.launches, launch the compared settings again, the widest interval first, until each"
             " 95 % interval is at most this share to each side: 2%.",
         ),
@@ -46,46 +49,37 @@ def run(
         str | None,
         typer.Option(
             metavar="TIME",
+            rich_help_panel="How to measure",
             help="With --until: begin no further launch after this time, counted from the end of measure.launches:"
             " 90s, 20m or 2h.  [default: no limit, but at most 30 launches of one cell at one batch]",
         ),
     ] = None,
     launcher: cluster.Where = "local",
     jobs: cluster.Jobs = 1,
-    nodes: cluster.Nodes = None,
-    gpus_per_node: cluster.GpusPerNode = None,
-    partition: cluster.Partition = None,
-    account: cluster.Account = None,
-    qos: cluster.Qos = None,
-    constraint: cluster.Constraint = None,
-    time: cluster.Time = None,
-    sbatch: cluster.Sbatch = None,
-    prologue: cluster.Prologue = None,
     force: selection.Force = False,
     dry_run: selection.DryRun = False,
+    **settings: object,
 ) -> None:
     """Measure every cell of a matrix, or resume a run.
 
     Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
     """
     wish = _wish(until, budget)
-    asked = cluster.overrides(
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        partition=partition,
-        account=account,
-        qos=qos,
-        constraint=constraint,
-        time=time,
-        sbatch=sbatch,
-        prologue=prologue,
-    )
-    changes = [*(overrides or []), *asked]
     where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone="--until" if wish else None)
-    read = partial(selection.read, matrix, changes, axis=axis, select=select, exclude=exclude, launcher=launcher)
+    read = partial(
+        selection.read,
+        matrix,
+        overrides or [],
+        axis=axis,
+        select=select,
+        exclude=exclude,
+        settings=settings,
+        launcher=launcher,
+    )
     _measure(read, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run, wish=wish)
 
 
+@sets(*SEARCH, *JOB)
 def probe(
     context: typer.Context,
     matrix: Annotated[
@@ -97,45 +91,15 @@ def probe(
     axis: selection.Axis = None,
     select: selection.Select = None,
     exclude: selection.Exclude = None,
-    num_cams: Annotated[str | None, typer.Option(metavar="VALUES", help="Short for --axis num_cams=VALUES.")] = None,
-    attention: Annotated[str | None, typer.Option(metavar="VALUES", help="Short for --axis attention=VALUES.")] = None,
-    grad_ckpt: Annotated[str | None, typer.Option(metavar="VALUES", help="Short for --axis grad_ckpt=VALUES.")] = None,
-    max_batch: Annotated[int | None, typer.Option(metavar="BATCH", help="Try no larger batch than this.")] = None,
-    memory_limit: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SIZE",
-            help="Memory that one rank may allocate, such as 8GiB. auto on a CPU: a limit that keeps the search"
-            " short; auto on a GPU: no limit.  [default: auto]",
-        ),
-    ] = None,
-    granularity: Annotated[int | None, typer.Option(metavar="BATCH", help="Try only multiples of this batch.")] = None,
-    tolerance: Annotated[
-        str | None,
-        typer.Option(
-            metavar="SHARE", help="How far below the true maximum the largest batch may be; 0 is exact.  [default: 1%]"
-        ),
-    ] = None,
-    headroom: Annotated[
-        str | None, typer.Option(metavar="SHARE", help="Share of the memory that the safe batch may use: 90%.")
-    ] = None,
     out: selection.Out = None,
     rerun: selection.Rerun = None,
     keep_stale: selection.KeepStale = False,
     isolation: selection.Isolate = "fork",
     launcher: cluster.Where = "local",
     jobs: cluster.Jobs = 1,
-    nodes: cluster.Nodes = None,
-    gpus_per_node: cluster.GpusPerNode = None,
-    partition: cluster.Partition = None,
-    account: cluster.Account = None,
-    qos: cluster.Qos = None,
-    constraint: cluster.Constraint = None,
-    time: cluster.Time = None,
-    sbatch: cluster.Sbatch = None,
-    prologue: cluster.Prologue = None,
     force: selection.Force = False,
     dry_run: selection.DryRun = False,
+    **settings: object,
 ) -> None:
     """Find the largest batch that fits and the fastest one.
 
@@ -145,36 +109,16 @@ def probe(
     matrix, changes = selection.file_and_overrides(matrix, overrides)
     if matrix is None and backend is None:
         raise InputError("nothing to probe", fix="name a matrix file, or --backend fsdp")
-    asked = cluster.overrides(
-        nodes=nodes,
-        gpus_per_node=gpus_per_node,
-        partition=partition,
-        account=account,
-        qos=qos,
-        constraint=constraint,
-        time=time,
-        sbatch=sbatch,
-        prologue=prologue,
-    )
-    short = {"num_cams": num_cams, "attention": attention, "grad_ckpt": grad_ckpt}
-    settings = {
-        "probe.max_batch": max_batch,
-        "launch.memory_limit": memory_limit,
-        "probe.granularity": granularity,
-        "probe.tolerance": tolerance,
-        "probe.headroom": headroom,
-    }
-    limits = [f"{name}={value}" for name, value in settings.items() if value is not None]
     where = cluster.Place(context=context, launcher=launcher, jobs=jobs)
     read = partial(
         selection.read,
         matrix,
-        [*limits, *changes, *asked],
+        changes,
         axis=axis,
         backend=backend,
-        short=short,
         select=select,
         exclude=exclude,
+        settings=settings,
         probed=True,
         launcher=launcher,
     )

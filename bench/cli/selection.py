@@ -19,11 +19,16 @@ Overrides = Annotated[
 ]
 Axis = Annotated[
     list[str] | None,
-    typer.Option(metavar="NAME=VALUES", help="Set or add an axis: num_cams=1,2. May be repeated."),
+    typer.Option(
+        rich_help_panel="What to measure",
+        metavar="NAME=VALUES",
+        help="Set or add an axis: num_cams=1,2. May be repeated.",
+    ),
 ]
 Backend = Annotated[
     str | None,
     typer.Option(
+        rich_help_panel="What to measure",
         metavar="NAMES",
         help="One backend or several: fsdp,zero2. With a matrix file: use only its cells of these backends.",
     ),
@@ -31,27 +36,37 @@ Backend = Annotated[
 Select = Annotated[
     list[str] | None,
     typer.Option(
-        metavar="NAME=VALUES", help="Use only cells with one of these values: backend=fsdp,zero2. May be repeated."
+        rich_help_panel="What to measure",
+        metavar="NAME=VALUES",
+        help="Use only cells with one of these values: backend=fsdp,zero2. May be repeated.",
     ),
 ]
 Exclude = Annotated[
     list[str] | None,
     typer.Option(
+        rich_help_panel="What to measure",
         metavar="CONDITIONS",
         help="Leave out cells that meet all conditions: 'backend=fsdp num_cams=4'. May be repeated.",
     ),
 ]
 Out = Annotated[
-    Path | None, typer.Option(metavar="FOLDER", help="The run folder to write to.  [default: reports/<name>]")
+    Path | None,
+    typer.Option(
+        rich_help_panel="Output", metavar="FOLDER", help="The run folder to write to.  [default: reports/<name>]"
+    ),
 ]
 Rerun = Annotated[
     Literal["failed", "oom", "all"] | None,
-    typer.Option(help="Measure finished attempts with this outcome again. failed includes hangs."),
+    typer.Option(
+        rich_help_panel="How to measure",
+        help="Measure finished attempts with this outcome again. failed includes hangs.",
+    ),
 ]
 KeepStale = Annotated[
     bool,
     typer.Option(
         "--keep-stale",
+        rich_help_panel="How to measure",
         help="Keep stored results that other sources made: the workload or the runner has changed since. Reports mark"
         " them.",
     ),
@@ -59,17 +74,27 @@ KeepStale = Annotated[
 Isolate = Annotated[
     Literal["fork", "launch"],
     typer.Option(
+        rich_help_panel="How to measure",
         help="fork: rank servers import libraries once and fork a process for each attempt. launch: each attempt gets"
-        " its own accelerate launch, which is slower."
+        " its own accelerate launch, which is slower.",
     ),
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Print each cell's config, environment and command, and launch nothing."),
+    typer.Option(
+        "--dry-run",
+        rich_help_panel="Output",
+        help="Print each cell's config, environment and command, and launch nothing.",
+    ),
 ]
 
 
-Force = Annotated[bool, typer.Option("--force", help="Launch even what cannot fit in the memory of the host.")]
+Force = Annotated[
+    bool,
+    typer.Option(
+        "--force", rich_help_panel="How to measure", help="Launch even what cannot fit in the memory of the host."
+    ),
+]
 
 
 class Selection(NamedTuple):
@@ -93,9 +118,9 @@ def read(
     *,
     axis: Sequence[str] | None = None,
     backend: str | None = None,
-    short: Mapping[str, str | None] | None = None,
     select: Sequence[str] | None = None,
     exclude: Sequence[str] | None = None,
+    settings: Mapping[str, object] | None = None,
     probed: bool = False,
     batch: int | None = None,
     hardware: "Hardware | None" = None,
@@ -105,7 +130,7 @@ def read(
 
     Args:
         backend: selects cells of a matrix file; without a file, it is the backend axis.
-        short: axes that have an option of their own, such as --num-cams; None where it is not given.
+        settings: the options of `bench.cli.settings`; None where one is not given. ``overrides`` come after them.
         probed: see `bench.matrix.load`.
         batch: for cells whose matrix names none.
         hardware: that the cells are for; by default, this machine's.
@@ -116,19 +141,21 @@ def read(
         InputError: anything wrong in the file or the options; it names the option that was given.
     """
     from bench import machine
+    from bench.cli import settings as settings_
     from bench.matrix import expand, load
     from bench.matrix.bundled import named
     from bench.matrix.yaml_file import place_of
 
-    options = {**(short or {}), **({"backend": backend} if matrix is None else {})}
-    axes = {f"{name}={values}": _option(name, values) for name, values in options.items() if values is not None}
+    set_by = settings_.overrides(settings or {})
+    overrides = [*set_by, *overrides]
+    backends = [f"backend={backend}"] if matrix is None and backend is not None else []
     known, hardware = hardware, hardware or machine.detect()
     try:
         file = named(matrix) if matrix is not None else None
-        loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
+        loaded = load(file, overrides=overrides, axes=[*(axis or []), *backends], probed=probed, hardware=hardware)
         if launcher == "slurm" and known is None and (gpus := loaded.slurm.gpus_per_node):
             hardware = hardware.model_copy(update={"device": "cuda", "devices": gpus})
-            loaded = load(file, overrides=overrides, axes=[*(axis or []), *axes], probed=probed, hardware=hardware)
+            loaded = load(file, overrides=overrides, axes=[*(axis or []), *backends], probed=probed, hardware=hardware)
         if launcher == "local" and loaded.slurm.nodes > 1:
             raise InputError(
                 f"{loaded.slurm.nodes} nodes are asked for, and this command runs on one machine",
@@ -141,13 +168,9 @@ def read(
         picked = backend if matrix is not None else None
         plans = expand(loaded, hardware, backend=picked, select=select or [], exclude=exclude or [])
     except InputError as error:
-        text = (error.where or "").removeprefix("--axis ")
-        if text in axes and text not in (axis or []):
-            error.where, error.field = axes[text], None
+        if backends and error.where == f"--axis {backends[0]}" and backends[0] not in (axis or []):
+            error.where, error.field = f"--backend {backend}", None
+        if error.where in set_by:
+            error.where, error.field = set_by[error.where], None
         raise
     return Selection(loaded, plans, hardware)
-
-
-def _option(name: str, values: str) -> str:
-    """``--num-cams 1,2``, as the user writes it on the command line."""
-    return f"--{name.replace('_', '-')} {values}"

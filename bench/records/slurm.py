@@ -59,8 +59,11 @@ class Slurm(Frozen):
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
     """GPUs of each node. null: none are asked for."""
     partition: Word | None = None
+    """The job's partition."""
     account: Word | None = None
+    """The account that pays for the job."""
     qos: Word | None = None
+    """The job's quality of service."""
     constraint: Word | None = None
     """Features that the nodes must have, such as ``a100&ib``."""
     time: Time | None = None
