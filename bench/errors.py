@@ -39,10 +39,10 @@ class InputError(Exception):
     def __str__(self) -> str:
         limits = ((self.where, 240), (self.field, 160), (self.problem, 480))
         lines = [": ".join(one_line(part, limit) for part, limit in limits if part)]
-        if self.allowed:
-            lines.append(f"  allowed: {one_line(self.allowed, 960)}")
-        if self.fix:
-            lines.append(f"  {one_line(self.fix, 480)}")
+        allowed = [f"  allowed: {one_line(self.allowed, 960)}"] if self.allowed else []
+        fix = [f"  {one_line(self.fix, 480)}"] if self.fix else []
+        # A name that the user meant comes before a list that may be long.
+        lines += [*fix, *allowed] if (self.fix or "").startswith("did you mean") else [*allowed, *fix]
         return "\n".join(lines)
 
 

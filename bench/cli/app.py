@@ -114,8 +114,27 @@ def _errors_for_people() -> Iterator[None]:
     except Exception as error:
         # typer's own message about an option; without a subcommand, the message is the whole help
         if hasattr(error, "format_message") and type(error).__name__ != "NoArgsIsHelpError":
-            setattr(error, "message", one_line(getattr(error, "message", "").replace("Value error, ", "", 1), 480))  # noqa: B010
+            message = one_line(getattr(error, "message", "").replace("Value error, ", "", 1), 480)
+            if fix := _as_a_field(error):
+                message, error.possibilities = f"{message}. {fix}", []  # type: ignore[attr-defined]
+            error.message = message  # type: ignore[attr-defined]
         raise
+
+
+def _as_a_field(error: Any) -> str | None:
+    """Of an unknown option that has the name of an axis or of a field of the matrix: how to set it."""
+    name = str(getattr(error, "option_name", None) or "").removeprefix("--").replace("-", "_")
+    if not name or not any(each.name == "overrides" for each in error.ctx.command.params):
+        return None
+    from bench.matrix.matrix_file import OWN_AXES, MatrixFile
+
+    if name in OWN_AXES:
+        return f"To set the axis, write --axis {name}=VALUES"
+    sections = MatrixFile.model_fields.items()
+    fields = [
+        f"{section}.{name}" for section, field in sections if name in getattr(field.annotation, "model_fields", {})
+    ]
+    return f"To set the field, write {fields[0]}=VALUE" if fields else None
 
 
 def load(name: str) -> Any:

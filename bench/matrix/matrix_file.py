@@ -18,9 +18,10 @@ from bench.records.verdict import Goal
 from bench.units import size
 
 OWN_AXES = ("backend", "batch", "preset", "mixed_precision")
-NAME = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
-
-NAME_IN_WORDS = "a letter of A to Z or a digit, then letters, digits, '.', '_' or '-': it becomes a folder's name"
+_LETTERS = r"A-Za-z0-9\u00c0-\u00d6\u00d8-\u00f6\u00f8-\u02af\u0370-\u1fff\u3040-\ud7ff"
+NAME = rf"^[{_LETTERS}][{_LETTERS}._-]*$"
+"""For Python and for the editors that read the JSON Schema: letters of most languages."""
+NAME_IN_WORDS = "a letter or a digit, then letters, digits, '.', '_' or '-': it becomes a folder's name"
 Values = dict[str, JsonValue]
 
 

@@ -52,10 +52,18 @@ def validate(
         case _:
             problem = f"{value} cannot be used"
             allowed = " or ".join(dict.fromkeys(_expected(detail) for detail in details))
+            fix = _without_quotes(_value_at(data, key), {detail["type"] for detail in details})
     if len(grouped) > 1:
         problem += f" (and {len(grouped) - 1} more problem{'s' * (len(grouped) > 2)})"
     shown, where = locate(key)
     raise InputError(problem, where=where, field=dotted(shown) or None, allowed=allowed, fix=fix)
+
+
+def _without_quotes(value: JsonValue, errors: set[str]) -> str | None:
+    """What to do about a number, or true or false, that is written as text."""
+    is_number = isinstance(value, str) and re.fullmatch(r"-?[0-9.]+(e[+-]?[0-9]+)?", value, re.ASCII | re.IGNORECASE)
+    fits = {"int_type", "float_type"} if is_number else {"bool_type"} if value in ("true", "false") else set()
+    return f"remove the quotes: {value}" if errors & fits else None
 
 
 _EXPECTED = {

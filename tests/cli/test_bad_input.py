@@ -146,6 +146,14 @@ CASES = [
     Case(
         "unhashable backend", HEAD + "matrix: {backend: [[ddp]], batch: 1}\n", ('matrix.backend[0]: ["ddp"]', "zero3")
     ),
+    Case("quoted number", GOOD + "measure: {steps: '3'}\n", ("bad.yaml:6: measure.steps: '3'", "remove the quotes: 3")),
+    Case("quoted axis value", GOOD.replace("[1, 4]", "['4']"), ("bad.yaml:4: matrix.num_cams[0]", "quotes: 4")),
+    Case(
+        "quoted switch",
+        GOOD + "  grad_ckpt: ['true']\n",
+        ("bad.yaml:6: matrix.grad_ckpt[0]: 'true'", "remove the quotes: true"),
+    ),
+    Case("text for a number", GOOD + "measure: {steps: three}\n", ("bad.yaml:6: measure.steps: 'three'",)),
     Case("unknown axis", GOOD + "  num_cam: [1]\n", ("bad.yaml:6: matrix.num_cam", "did you mean 'num_cams'?")),
     Case(
         "axis value of the wrong type",
@@ -723,7 +731,7 @@ def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() 
     ("arguments", "message"),
     [
         (["probe", "--backend", "nope"], "bench: --backend nope: 'nope' is not a backend\n  allowed: single, ddp"),
-        (["audit", "params", "--backend", "fspd"], "bench: --backend fspd: 'fspd' is not a backend\n  allowed: single"),
+        (["audit", "params", "--backend", "fspd"], "bench: --backend fspd: 'fspd' is not a backend\n  did you mean 'fsdp'?"),
         (["probe", "--backend", "ddp", "--axis", "num_cams=x"], "bench: --axis num_cams=x: matrix.num_cams[0]: 'x'"),
     ],
 )
@@ -735,6 +743,20 @@ def test_a_message_names_the_option_that_was_given(
     assert done.exit_code == 2
     assert done.stderr.startswith(message)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("option", "fix"),
+    [
+        ("--steps", "write measure.steps=VALUE"),
+        ("--num-processes", "write launch.num_processes=VALUE"),
+        ("--batch", "write --axis batch=VALUES"),
+    ],
+)
+def test_an_option_that_is_a_field_says_how_to_set_the_field(option: str, fix: str) -> None:
+    done = CliRunner().invoke(app, ["run", "quickstart", option, "10"])
+    assert done.exit_code == 2
+    assert done.stderr.splitlines()[-1].endswith(fix)
 
 
 @pytest.mark.parametrize("threads", ["abc", "0", "-1", "1.5", ""])

@@ -19,6 +19,27 @@ def test_a_cpu_measures_fewer_steps_unless_told(load_text: Callable[..., Matrix]
     assert load_text("measure: {dataloader_workers: 0}", GPUS).measure.dataloader_workers == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "is_taken"),
+    [
+        ("a100_run-2.b", True),
+        ("müller", True),
+        ("実験1", True),
+        ("опыт", True),
+        ("-x", False),
+        ("a b", False),
+        ("a/b", False),
+    ],
+)
+def test_a_name_is_letters_of_any_language(name: str, is_taken: bool, load_text: Callable[..., Matrix]) -> None:
+    text = f"name: '{name}'\nmatrix: {{backend: ddp, batch: 1}}\n"
+    if is_taken:
+        assert load_text(text).name == name
+    else:
+        with pytest.raises(InputError, match="becomes a folder's name"):
+            load_text(text)
+
+
 def test_preset_auto_says_what_it_chose(load_text: Callable[..., Matrix]) -> None:
     text = "matrix: {backend: ddp, batch: 1}\n"
     assert load_text(text).notes == ("preset: auto chose 'tiny' for cpu with 8.00 GiB per rank",)
