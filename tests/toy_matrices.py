@@ -24,4 +24,4 @@ def plans_of(**fields: Any) -> list[CellPlan]:
 
 
 def points(plans: list[CellPlan]) -> set[tuple[str, int]]:
-    return {(plan.cell.id, batch) for plan in plans for batch in plan.batches}
+    return {(plan.cell.id, batch) for plan in plans for batch in plan.batch_axis}

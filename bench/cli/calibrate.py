@@ -74,7 +74,7 @@ def calibrate(
     if selected.matrix.command is not None:
         raise InputError("bench calibrate measures with bench's own ranks, and a script has none", field="command")
     number = min(plan.launches for plan in selected.plans)  # an override counts
-    if any("probe" in plan.batches for plan in selected.plans):
+    if any(plan.search for plan in selected.plans):
         raise InputError(
             "a calibration repeats one batch, and does not search", field="batch", fix="name a batch: matrix.batch=8"
         )

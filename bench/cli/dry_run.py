@@ -31,14 +31,13 @@ def _cell(
     plan: CellPlan, goal: Goal, units: tuple[str, ...] | None, hardware: Hardware, user: Mapping[str, str]
 ) -> list[str]:
     cell = plan.cell
-    title = f"{cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batches))}"
+    title = f"{cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batch_axis))}"
     if plan.launches > 1:
         title += f"  {plan.launches} launches each"
     if reason := backends.forbids(cell, hardware.device):
         return [title, f"  skipped: {reason}"]
-    listed = [batch for batch in plan.batches if batch != "probe"]
-    attempt = Attempt(cell=cell, batch_per_rank=listed[0] if listed else goal.granularity)
-    one = len(plan.batches) == len(listed) == 1
+    attempt = Attempt(cell=cell, batch_per_rank=plan.batches[0] if plan.batches else goal.granularity)
+    one = len(plan.batches) == 1 and not plan.search
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
     if cell.script is None:
         environment = added_environment(cell.ranks_per_node, hardware, user, nodes=cell.num_nodes)
@@ -55,7 +54,7 @@ def _cell(
         command, beside = shlex.join(script_command(attempt, folder)), []
     shown = [
         title,
-        *([f"  search: {_settings(goal)}"] if "probe" in plan.batches else []),
+        *([f"  search: {_settings(goal)}"] if plan.search else []),
         f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a {per}, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
         *([] if cell.script else [f"  set outside the config: {', '.join(beside) or 'nothing'}"]),

@@ -281,7 +281,7 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec", shared_bytes: in
             reason=reasons[one.cell.id] or why.get(one.cell.id),
             skipped=reasons[one.cell.id] is not None,
             capacity_bytes=_capacity_bytes(one.cell, forecasts.get(one.cell.id), spec, shared_bytes),
-            goal=selected.matrix.probe if "probe" in one.batches else None,
+            goal=selected.matrix.probe if one.search else None,
         )
         for one in selected.plans
     ]

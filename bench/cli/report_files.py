@@ -52,7 +52,7 @@ def absent(
     """What the run's matrix plans and has no result yet, and how far the walks of its searches got."""
     from bench.report.missing import missing
 
-    walks = {plan.cell.id: store.walked(plan.cell) for plan in matrix.plans if "probe" in plan.batches}
+    walks = {plan.cell.id: store.walked(plan.cell) for plan in matrix.plans if plan.search}
     reached = {
         cell: min(max(mark.batch_per_rank for mark in rank.footprints) for rank in ranks)
         for cell, ranks in walks.items()

@@ -79,7 +79,7 @@ def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went
 
     store = sweep.store
     # Of a cell that this command did not search, maybe only some results are shown: its verdict is left out.
-    searched = [plan.cell for plan in sweep.plans if "probe" in plan.batches]
+    searched = [plan.cell for plan in sweep.plans if plan.search]
     try:
         probes = [probe for probe in store.probes() if probe.cell in searched]
         report = Report(
@@ -111,7 +111,7 @@ def _limits(plans: "Sequence[CellPlan]", device: "Device") -> list[str]:
     from bench.units import size
 
     each = "rank" if all(plan.cell.script is None for plan in plans) else "process of the script"
-    doing = "probing" if any("probe" in plan.batches for plan in plans) else "measuring"
+    doing = "probing" if any(plan.search for plan in plans) else "measuring"
     shorten = doing == "probing" and device == "cpu"
     limits = dict.fromkeys(plan.cell.memory_limit_bytes for plan in plans)
     enforced = [

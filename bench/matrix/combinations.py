@@ -13,7 +13,6 @@ from bench.errors import InputError, near_miss
 from bench.matrix.matrix_file import Matrix, as_list
 from bench.matrix.validation import check_names
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
-from bench.records.plan import Batch
 from bench.records.script import NO_BACKEND, Script
 
 MAX_COMBINATIONS, MAX_ENTRIES = 10_000, 1_000
@@ -109,7 +108,7 @@ def batch_of(matrix: Matrix, combination: Combination) -> Value:
     return listed if "batch" in matrix.matrix and given.key[0] == "defaults" else given
 
 
-def batches_of(matrix: Matrix, combination: Combination) -> tuple[Batch, ...]:
+def batches_of(matrix: Matrix, combination: Combination) -> tuple[int | str, ...]:
     """The batches of one combination.
 
     Raises:

@@ -27,7 +27,7 @@ from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
-from bench.records.plan import Batch, CellPlan
+from bench.records.plan import CellPlan
 from bench.records.script import NO_BACKEND
 from bench.workloads import Definition
 
@@ -62,7 +62,7 @@ def expand(
     _check_ranks(matrix, hardware)
     workload = script.workload_of(matrix)
     columns = ["backend", *matrix.matrix, *(name for entry in matrix.include for name in entry)]
-    plans: dict[str, tuple[Cell, Values, set[Batch]]] = {}
+    plans: dict[str, tuple[Cell, Values, set[int | str]]] = {}
     points = size = 0
     combined = combinations(matrix)
     measure = Measure.model_validate(matrix.measure.model_dump(exclude={"launches"}))
@@ -88,7 +88,8 @@ def expand(
         [
             CellPlan(
                 cell=cell,
-                batches=tuple(sorted(chosen, key=lambda batch: (batch == "probe", batch))),
+                batches=tuple(sorted(batch for batch in chosen if isinstance(batch, int))),
+                search="probe" in chosen,
                 axes=axes,
                 launches=matrix.measure.launches,
             )

@@ -7,7 +7,7 @@ from bench.errors import InputError, near_miss
 from bench.matrix import yaml_file
 from bench.matrix.matrix_file import Values
 from bench.matrix.yaml_file import canonical, show
-from bench.records.plan import Batch, CellPlan
+from bench.records.plan import CellPlan
 
 
 def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], exclude: Sequence[str]) -> list[CellPlan]:
@@ -16,7 +16,7 @@ def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], ex
     Raises:
         InputError: an unknown field, a value that no cell has, or a filter that matches nothing or removes everything.
     """
-    points = [(plan, batch) for plan in plans for batch in plan.batches]
+    points = [(plan, batch) for plan in plans for batch in plan.batch_axis]
     of_backend = [] if backend is None else [(f"--backend {backend}", f"backend={backend}")]
     for where, condition in [*of_backend, *((f"--select {text}", text) for text in select)]:
         met = _meets(points, condition, where)
@@ -34,15 +34,22 @@ def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], ex
         points = [point for point, drop in zip(points, dropped, strict=True) if not drop]
         if not points:
             raise InputError("everything is excluded", where=where)
-    batches: dict[str, list[Batch]] = {}
+    batches: dict[str, list[int | str]] = {}
     for plan, batch in points:
         batches.setdefault(plan.cell.id, []).append(batch)
     return [
-        plan.model_copy(update={"batches": tuple(batches[plan.cell.id])}) for plan in plans if plan.cell.id in batches
+        plan.model_copy(
+            update={
+                "batches": tuple(batch for batch in plan.batches if batch in batches[plan.cell.id]),
+                "search": "probe" in batches[plan.cell.id],
+            }
+        )
+        for plan in plans
+        if plan.cell.id in batches
     ]
 
 
-def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> list[bool]:
+def _meets(points: list[tuple[CellPlan, int | str]], condition: str, where: str) -> list[bool]:
     """For each point, whether it has one of the values of ``backend=fsdp,zero2``."""
     name, _, written = condition.partition("=")
     if not written:
@@ -73,7 +80,7 @@ def _meets(points: list[tuple[CellPlan, Batch]], condition: str, where: str) -> 
     return [canonical(each.get(name)) in chosen for each in settings]
 
 
-def _settings(plan: CellPlan, batch: Batch) -> Values:
+def _settings(plan: CellPlan, batch: int | str) -> Values:
     cell = plan.cell
     top = cell.model_dump(mode="json", include={"backend", "num_processes", "num_nodes", "mixed_precision"})
     return {**cell.train_settings, **cell.options, **plan.axes, **top, "batch": batch}

@@ -1,27 +1,31 @@
 """What is planned for one cell of a matrix."""
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated
 
 from pydantic import Field, JsonValue
 
 from bench.records.base import Frozen
 from bench.records.cell import Cell
 
-Batch = int | Literal["probe"]
-"""A batch per rank, or ``probe``: search for the largest, the best and the safe batch."""
-
 
 class CellPlan(Frozen):
-    """A cell and the batches at which to measure it."""
+    """A cell, the batches at which to measure it, and whether to search."""
 
     cell: Cell
-    batches: tuple[Batch, ...]
-    """Batches per rank: ascending, unique, ``probe`` last."""
+    batches: tuple[int, ...] = ()
+    """Batches per rank: ascending, unique."""
+    search: bool = False
+    """Whether to search for the largest, the best and the safe batch: ``batch: probe``."""
     axes: dict[str, JsonValue]
     """The values that identify the cell in reports: the backend, then every axis in the order of the file."""
     launches: Annotated[int, Field(ge=1)] = 1
     """How often each of its attempts is launched. The cell's id does not depend on it."""
+
+    @property
+    def batch_axis(self) -> tuple[int | str, ...]:
+        """The batches as a matrix writes them: ``(1, 2, "probe")``."""
+        return (*self.batches, *(["probe"] if self.search else []))
 
     @property
     def label(self) -> str:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from pydantic import JsonValue
 
@@ -18,8 +17,10 @@ class Missing:
     cell_id: str
     axes: Mapping[str, JsonValue]
     """What names the cell to people: the backend, then every axis of the matrix."""
-    batches: tuple[int | Literal["probe"], ...]
-    """Per rank, in the order of the plan; ``probe`` stands for a search that has not ended."""
+    batches: tuple[int, ...]
+    """Per rank, in the order of the plan."""
+    search: bool = False
+    """Whether its search has not ended."""
     launches: tuple[int, int] | None = None
     """How many launches these batches have, and how many are planned; None: they have no result at all."""
     walked_to: int | None = None
@@ -52,14 +53,11 @@ def missing(
     cells = []
     for plan in plans:
         cell_id = plan.cell.id
-        batches = tuple(
-            batch
-            for batch in plan.batches
-            if (cell_id not in searched if batch == "probe" else (cell_id, batch) not in measured)
-        )
-        if batches:
-            walk = (walked_to or {}).get(cell_id) if "probe" in batches else None
-            cells.append(Missing(cell_id=cell_id, axes=plan.axes, batches=batches, walked_to=walk))
+        batches = tuple(batch for batch in plan.batches if (cell_id, batch) not in measured)
+        search = plan.search and cell_id not in searched
+        if batches or search:
+            walk = (walked_to or {}).get(cell_id) if search else None
+            cells.append(Missing(cell_id=cell_id, axes=plan.axes, batches=batches, search=search, walked_to=walk))
         cells += _too_few(plan, [result for result in results if result.attempt.cell.id == cell_id], probes)
     return tuple(cells)
 
@@ -68,12 +66,12 @@ def _too_few(plan: CellPlan, results: Sequence[Result], probes: Sequence[Probe])
     """Batches of the plan, and answers of its search, with fewer launches than planned."""
     if plan.launches == 1:
         return
-    found = [probe.found for probe in probes if probe.cell.id == plan.cell.id and "probe" in plan.batches]
+    found = [probe.found for probe in probes if probe.cell.id == plan.cell.id and plan.search]
     answers = (batch for verdict in found if isinstance(verdict, Verdict) for batch in verdict.answers)
     full = [result for result in results if not result.attempt.short]
     first = {result.attempt.batch_per_rank: result.outcome.kind for result in full if result.attempt.launch == 1}
     by_number: dict[int, list[int]] = {}
-    for batch in dict.fromkeys([*(batch for batch in plan.batches if batch != "probe"), *answers]):
+    for batch in dict.fromkeys([*plan.batches, *answers]):
         if batch in first and KINDS[first[batch]].measured:
             numbers = {result.attempt.launch for result in full if result.attempt.batch_per_rank == batch}
             by_number.setdefault(len(numbers.intersection(range(1, plan.launches + 1))), []).append(batch)

@@ -65,7 +65,7 @@ class PlannedCell:
         if self.forecast is None:
             return False
         most = self.forecast.largest(self.capacity_bytes + _uncertain_bytes(self.forecast), off=-OFF)
-        return most < (self.goal.granularity if self.goal and set(self.plan.batches) == {"probe"} else 1)
+        return most < (self.goal.granularity if self.goal and not self.plan.batches else 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,14 +124,14 @@ def rows(
 def _rows(
     cell: PlannedCell, forecast: Forecast, device: DeviceSpec, price: float | None, paces: Mapping[str, Pace]
 ) -> Iterator[PlannedRow]:
-    for batch in cell.plan.batches:
-        smallest = cell.goal.granularity if cell.goal else 1
-        number = max(smallest, cell.largest or 0) if batch == "probe" else batch
+    smallest = cell.goal.granularity if cell.goal else 1
+    found = [max(smallest, cell.largest or 0)] if cell.plan.search else []
+    for number, searched in [*((batch, False) for batch in cell.plan.batches), *((batch, True) for batch in found)]:
         needed = forecast.needed_bytes(number)
         yield PlannedRow(
             cell=cell,
             batch=number,
-            searched=batch == "probe",
+            searched=searched,
             fits=_fits(needed, needed - _uncertain_bytes(forecast), cell.capacity_bytes),
             needed_bytes=needed,
             parts=forecast.parts(number),

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 
 from bench.audit.dataloader import Training
 from bench.records.outcome import Result
-from bench.records.plan import Batch
 from bench.report.summary import summarize
 
 
@@ -30,8 +29,7 @@ def training(results: Sequence[Result], batch_per_rank: int | None = None) -> Tr
     )
 
 
-def batch_to_audit(results: Sequence[Result], planned: Sequence[Batch]) -> int:
+def batch_to_audit(results: Sequence[Result], planned: Sequence[int]) -> int:
     """The batch at which the cell trained fastest, else the smallest that is planned, else 1."""
     fastest = training(results)
-    listed = [batch for batch in planned if batch != "probe"]
-    return fastest.batch_per_rank if fastest else min(listed, default=1)
+    return fastest.batch_per_rank if fastest else min(planned, default=1)

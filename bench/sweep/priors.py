@@ -27,7 +27,7 @@ class Priors:
     def __init__(
         self, plans: Sequence[CellPlan], hardware: Hardware, folder: str | None, waiting: Callable[[str], object]
     ) -> None:
-        self._cells = [plan.cell for plan in plans if "probe" in plan.batches]
+        self._cells = [plan.cell for plan in plans if plan.search]
         self._hardware, self._folder, self._waiting = hardware, folder, waiting
         self._forecasts: dict[str, Forecast] | None = None
 

@@ -130,7 +130,7 @@ def is_finished(sweep: Sweep) -> bool:
 
 def _has_other_goals(store: Store, plans: Sequence[CellPlan], goal: Goal) -> bool:
     """Whether a stored verdict answers another question than this search asks."""
-    found = (store.probe(plan.cell) for plan in plans if "probe" in plan.batches)
+    found = (store.probe(plan.cell) for plan in plans if plan.search)
     return any(probe.goal != goal for probe in found if probe is not None)
 
 

@@ -91,7 +91,7 @@ class Sweep:
         for plan, batch in turns.first_round(self.plans, self.seed):
             if not self.share.takes(plan.cell.slug):
                 continue
-            if batch == "probe":
+            if batch is None:
                 probe.CellSearch(self, plan).run()
                 continue
             attempt = Attempt(cell=plan.cell, batch_per_rank=batch)
@@ -102,7 +102,7 @@ class Sweep:
         """The repeated launches of a cell, as far as they are known: of each batch whose first launch succeeded or is
         still to come, and of the answers of its search that were measured in full. Of launches that are stored and not
         planned, those that are measured again."""
-        found = self.store.probe(plan.cell) if "probe" in plan.batches else None
+        found = self.store.probe(plan.cell) if plan.search else None
         answers = found.found.answers if found is not None and isinstance(found.found, Verdict) else ()
         full = [result for result in self.store.of_cell(plan.cell) if not result.attempt.short]
         first = {result.attempt.batch_per_rank: result for result in full if result.attempt.launch == 1}
@@ -132,14 +132,14 @@ class Sweep:
         return [result for plan in self.plans for result in self.results_of(plan)]
 
     def results_of(self, plan: CellPlan) -> list[Result]:
-        results, batches = self.store.of_cell(plan.cell), plan.batches
-        if "probe" in batches:
+        results = self.store.of_cell(plan.cell)
+        if plan.search:
             return results
-        return [one for one in results if not one.attempt.short and one.attempt.batch_per_rank in batches]
+        return [one for one in results if not one.attempt.short and one.attempt.batch_per_rank in plan.batches]
 
     def planned(self) -> int:
         """How many attempts there are, as far as that is known now; a search counts as one."""
-        return sum(len(plan.batches) + len(list(self._further(plan))) for plan in self.plans)
+        return sum(len(plan.batch_axis) + len(list(self._further(plan))) for plan in self.plans)
 
     def finished(self) -> int:
         """How many of them are stored already. A search counts its stored attempts when it runs."""
@@ -158,7 +158,7 @@ class Sweep:
         """Whether an attempt is not stored, or a search has no verdict."""
         if backends.forbids(plan.cell, self.machine.hardware.device):
             return False
-        if "probe" in plan.batches and (self.rerun or self.store.probe(plan.cell) is None or self._is_stale(plan)):
+        if plan.search and (self.rerun or self.store.probe(plan.cell) is None or self._is_stale(plan)):
             return True
         attempts = (*_listed(plan), *self._further(plan))
         return any(not self._was_skipped(attempt) and self.reuse.stored(attempt) is None for attempt in attempts)
@@ -296,4 +296,4 @@ class Sweep:
 
 def _listed(plan: CellPlan) -> list[Attempt]:
     """The first launches of the batches that the matrix names."""
-    return [Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches if batch != "probe"]
+    return [Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches]

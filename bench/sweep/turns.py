@@ -8,21 +8,22 @@ import random
 from collections.abc import Sequence
 from typing import TypeVar
 
-from bench.records.plan import Batch, CellPlan
+from bench.records.plan import CellPlan
 
 Item = TypeVar("Item")
 
 
-def first_round(plans: Sequence[CellPlan], seed: int) -> list[tuple[CellPlan, Batch]]:
-    """The first launch of every batch: in the matrix's order, or with the cells in a drawn order if launches repeat.
+def first_round(plans: Sequence[CellPlan], seed: int) -> list[tuple[CellPlan, int | None]]:
+    """The first launch of every batch, None for a search: in the matrix's order, or with the cells in a drawn order if
+    launches repeat.
 
     The batches of a cell stay in ascending order, because one that runs out of memory ends the larger ones. Searches
     keep the matrix's order: each begins where the one before it ended.
     """
-    cells = [number for number, plan in enumerate(plans) for _ in plan.batches]
-    if any(plan.launches > 1 for plan in plans) and not any("probe" in plan.batches for plan in plans):
+    cells = [number for number, plan in enumerate(plans) for _ in plan.batch_axis]
+    if any(plan.launches > 1 for plan in plans) and not any(plan.search for plan in plans):
         cells = shuffled(cells, seed, 1)
-    batches = [iter(plan.batches) for plan in plans]
+    batches = [iter((*plan.batches, None)) for plan in plans]
     return [(plans[number], next(batches[number])) for number in cells]
 
 

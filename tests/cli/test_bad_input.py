@@ -731,7 +731,10 @@ def test_a_workload_whose_constructor_shows_no_signature_is_taken_at_its_word() 
     ("arguments", "message"),
     [
         (["probe", "--backend", "nope"], "bench: --backend nope: 'nope' is not a backend\n  allowed: single, ddp"),
-        (["audit", "params", "--backend", "fspd"], "bench: --backend fspd: 'fspd' is not a backend\n  did you mean 'fsdp'?"),
+        (
+            ["audit", "params", "--backend", "fspd"],
+            "bench: --backend fspd: 'fspd' is not a backend\n  did you mean 'fsdp'?",
+        ),
         (["probe", "--backend", "ddp", "--axis", "num_cams=x"], "bench: --axis num_cams=x: matrix.num_cams[0]: 'x'"),
     ],
 )

@@ -106,7 +106,7 @@ def test_a_named_batch_and_a_search_are_of_one_cell(text: str, load_text: Callab
     tiny = "workload: {name: pi07, preset: tiny}\n"
     matrix = load_text(tiny + text)
     (plan,) = expand(matrix, CPU)
-    assert plan.batches == (1, "probe")
+    assert (plan.batches, plan.search) == ((1,), True)
     assert plan.cell.memory_limit_bytes == 320 * 2**20
     (picked,) = expand(matrix, CPU, select=["batch=1"])
     assert picked.cell == plan.cell

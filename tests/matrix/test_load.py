@@ -146,7 +146,7 @@ def test_a_probe_is_of_every_cell_whatever_batches_the_file_names(
     matrix = load_text(text, probed=True)
     plans = expand(matrix, CPU)
     assert [(plan.cell.backend, plan.cell.options["num_cams"]) for plan in plans] == cells
-    assert {plan.batches for plan in plans} == {("probe",)}
+    assert {plan.batch_axis for plan in plans} == {("probe",)}
     assert expand(load_text(matrix.text()), CPU) == plans
 
 

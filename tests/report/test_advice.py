@@ -4,7 +4,7 @@ import io
 import re
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import pytest
 from examples import CUDA_MACHINE, GIB, MACHINE, launched, ok, rank, rendered, result, rss, vram, world
@@ -320,21 +320,21 @@ def test_a_search_in_which_nothing_fits_says_so() -> None:
 
 
 @pytest.mark.parametrize(
-    ("missing", "why", "leads"),
+    ("missing", "search", "why", "leads"),
     [
-        ((4, 8), "2 attempts are missing", True),
-        (("probe",), "1 search has not ended", False),
-        ((4, "probe"), "1 attempt is missing and 1 search has not ended", False),
+        ((4, 8), False, "2 attempts are missing", True),
+        ((), True, "1 search has not ended", False),
+        ((4,), True, "1 attempt is missing and 1 search has not ended", False),
     ],
 )
-def test_an_unfinished_run_gives_no_advice(missing: tuple[int | Literal["probe"], ...], why: str, leads: bool) -> None:
+def test_an_unfinished_run_gives_no_advice(missing: tuple[int, ...], search: bool, why: str, leads: bool) -> None:
     """A search that was stopped once recommended the slowest batch of its own table."""
-    cell = Missing(cell_id="zero2-1", axes={"backend": "zero2"}, batches=missing)
+    cell = Missing(cell_id="zero2-1", axes={"backend": "zero2"}, batches=missing, search=search)
     summary = summarize([measured(4, 0.2)])
     lines = advice_sentences(summary, advise(summary), missing=[cell])
     assert lines[0] == f'no advice yet: {why}, see "Not measured"; `bench run MATRIX` goes on.'
     assert [line.startswith("Leading so far: ddp, batch 4: 40 samples/s") for line in lines[1:]] == [True] * leads
-    launches = replace(cell, launches=(1, 3))
+    launches = replace(cell, search=False, launches=(1, 3))
     assert advice_sentences(summary, advise(summary), missing=[launches])[0].startswith("train with ddp, batch 4")
 
 

@@ -13,14 +13,18 @@ from bench.report.tables.sections import Report
 
 def plan(backend: str, *batches: int | str) -> CellPlan:
     axes = {"backend": backend, "num_cams": 4}
-    return CellPlan.model_validate({"cell": cell(backend), "batches": batches, "axes": axes})
+    listed = tuple(batch for batch in batches if isinstance(batch, int))
+    return CellPlan(cell=cell(backend), batches=listed, search="probe" in batches, axes=axes)
 
 
 def test_only_batches_without_a_result_are_missing() -> None:
     measured = result(batch=2)
     plans = [plan("ddp", 2, 4), plan("fsdp", 2, "probe"), plan("zero2", 2)]
     found = missing([*plans[:2]], [measured, result(backend="fsdp", batch=2)])
-    assert [(each.axes["backend"], each.batches) for each in found] == [("ddp", (4,)), ("fsdp", ("probe",))]
+    assert [(each.axes["backend"], each.batches, each.search) for each in found] == [
+        ("ddp", (4,), False),
+        ("fsdp", (), True),
+    ]
     assert [each.cell_id for each in missing(plans, [])] == [each.cell.id for each in plans]
 
 
@@ -69,7 +73,7 @@ def test_a_cell_that_cannot_run_is_not_missing_its_search() -> None:
     oom = result(Oom(rank=0, phase="bwd", reason="out of memory"), batch=2)
     later = skipped.model_copy(update={"attempt": skipped.attempt.model_copy(update={"batch_per_rank": 4})})
     (cell_,) = missing([plan("ddp", 2, 4, "probe")], [oom, later])
-    assert cell_.batches == ("probe",)
+    assert (cell_.batches, cell_.search) == ((), True)
 
 
 def test_a_file_that_cannot_be_read_is_named_in_the_report() -> None:

@@ -8,7 +8,7 @@ from examples import cell, ok, regime, result, rss
 from bench.records.calibration import Rates
 from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast, Line
-from bench.records.plan import Batch, CellPlan
+from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.report.bounds import bounds
 from bench.report.plan import Checked, PlannedCell, check, rows
@@ -47,9 +47,14 @@ def forecast(backend: str = "ddp", parameters: int = 100) -> Forecast:
     )
 
 
-def planned(*batches: Batch, capacity: int = 1200) -> PlannedCell:
+def planned(*batches: int | str, capacity: int = 1200) -> PlannedCell:
     return PlannedCell(
-        plan=CellPlan(cell=cell(), batches=batches, axes={"backend": "ddp"}),
+        plan=CellPlan(
+            cell=cell(),
+            batches=tuple(batch for batch in batches if isinstance(batch, int)),
+            search="probe" in batches,
+            axes={"backend": "ddp"},
+        ),
         forecast=forecast(),
         capacity_bytes=capacity,
     )

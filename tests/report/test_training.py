@@ -32,5 +32,5 @@ def test_training_at_the_audited_batch_is_taken_and_no_other() -> None:
 def test_the_audited_batch_is_the_fastest_stored_one_else_the_smallest_planned() -> None:
     slow, fast = result(ok((0.1,) * 3, (0.2,) * 3), batch=2), result(batch=8)
     assert batch_to_audit([slow, fast], [16, 4]) == 8
-    assert batch_to_audit([], ["probe", 16, 4]) == 4
-    assert batch_to_audit([], ["probe"]) == 1
+    assert batch_to_audit([], [16, 4]) == 4
+    assert batch_to_audit([], []) == 1

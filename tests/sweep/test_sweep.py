@@ -80,7 +80,8 @@ class Looks(Sampler):
 
 
 def plan(backend: str, *batches: Any) -> CellPlan:
-    return CellPlan(cell=cell(backend, memory_limit_bytes=LIMIT), batches=batches, axes={"backend": backend})
+    listed, of = tuple(batch for batch in batches if batch != "probe"), cell(backend, memory_limit_bytes=LIMIT)
+    return CellPlan(cell=of, batches=listed, search="probe" in batches, axes={"backend": backend})
 
 
 def sweep_of(

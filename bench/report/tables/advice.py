@@ -70,9 +70,8 @@ def _is_alone(advice: Advice) -> bool:
 
 def _unfinished(missing: Sequence[Missing]) -> str:
     """``4 attempts are missing and 1 search has not ended``; empty where all is measured."""
-    batches = [batch for cell in missing if cell.launches is None for batch in cell.batches]
-    searches = batches.count("probe")
-    attempts = len(batches) - searches
+    attempts = sum(len(cell.batches) for cell in missing if cell.launches is None)
+    searches = sum(cell.search for cell in missing)
     parts = [f"{counted(attempts, 'attempt')} {'is' if attempts == 1 else 'are'} missing"] if attempts else []
     parts += [f"{counted(searches, 'search')} {'has' if searches == 1 else 'have'} not ended"] if searches else []
     return " and ".join(parts)

@@ -47,4 +47,4 @@ def _why(cell: Missing) -> str:
 
 
 def _batches(cell: Missing) -> str:
-    return ", ".join("search" if batch == "probe" else str(batch) for batch in cell.batches)
+    return ", ".join([*map(str, cell.batches), *(["search"] if cell.search else [])])
