@@ -207,7 +207,7 @@ def _audit_cells(
     from bench.sweep.audit import audit as audit_cell
     from bench.sweep.session import opened
 
-    matrix, plans, hardware = _select(options)
+    matrix, plans, hardware, _ = _select(options)
     set_s = matrix.launch.hang_after_s
     limits = Limits(matrix.launch.attempt_timeout_s, set_s or hang_after_s, set_up_counts=set_s is not None)
     folder = options.out or REPORTS / matrix.name

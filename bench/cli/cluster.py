@@ -211,7 +211,7 @@ def run(
     sweep = _stored(select, root)
     if sweep is None:
         raise InputError("the jobs left no results", where=str(root / "slurm"), fix="see their logs there")
-    return _end(sweep, matrix, went_on=where.alone is not None)
+    return _end(sweep, went_on=where.alone is not None)
 
 
 def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True) -> "Sweep | None":
@@ -222,7 +222,7 @@ def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True
 
     if (hardware := session.hardware_of(root)) is None:
         return None
-    matrix, plans, _ = select(hardware=hardware)
+    matrix, plans, *_ = select(hardware=hardware)
     if hardware.devices < (matrix.slurm.gpus_per_node or 0):  # an earlier run, elsewhere
         return None
     return session.stored(matrix, plans, root, Progress(console()), keep_stale=keep_stale)
@@ -234,7 +234,7 @@ def _is_finished(found: "Sweep | None") -> bool:
     return found is not None and is_finished(found)
 
 
-def _end(sweep: "Sweep", matrix: "Matrix", *, went_on: bool) -> int:
+def _end(sweep: "Sweep", *, went_on: bool) -> int:
     """Print what the jobs measured; returns the exit code."""
     from bench.cli.report_files import write_reports
     from bench.cli.run_screen import print_end
@@ -242,7 +242,7 @@ def _end(sweep: "Sweep", matrix: "Matrix", *, went_on: bool) -> int:
 
     write_reports(sweep.store)
     results = sweep.results()
-    print_end(sweep, results, matrix, went_on=went_on)
+    print_end(sweep, results, went_on=went_on)
     if not _is_finished(sweep):
         typer.echo(
             "not everything is measured: jobs of other commands have some cells. The same command goes on", err=True

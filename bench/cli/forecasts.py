@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from bench.cli import run_matrix
 from bench.errors import InputError
 from bench.records.sources import differing, named
 
@@ -41,7 +40,8 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
     """The forecasts of the cells of a run, unless their workload has changed since. Shows on stderr what is traced."""
     from bench.sweep.forecasts import Forecasts
 
-    folder = run_matrix.read(store).workload_folder
+    run = store.plan()
+    folder = run.plan.workload_folder if run and run.plan else None
     by_cell: dict[str, list[Result]] = {}
     for result in store.results():
         by_cell.setdefault(result.attempt.cell.id, []).append(result)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from bench.cli import report_files, run_matrix
+from bench.cli import report_files
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
 from bench.errors import InputError, near_miss
@@ -19,9 +19,8 @@ from bench.report.render.formats import FORMATS, by_ending
 if TYPE_CHECKING:
     from pydantic import JsonValue
 
-    from bench.records.claim import Claim
     from bench.records.outcome import Result
-    from bench.report.tables.sections import Choices, Report
+    from bench.report.tables.sections import Report
 
 STEP_SUMMARY_BYTES = 1024 * 1024
 """If a step's summary is larger, GitHub shows nothing of it."""
@@ -147,49 +146,18 @@ def _collect(
     claims: Path | None,
 ) -> "Report":
     """Everything that the report is made of, from the files of the runs and the options."""
+    from bench.cli.collect import collect
     from bench.matrix.claims_file import read
-    from bench.report import merge_runs
-    from bench.report.contract import RUN
-    from bench.report.tables.sections import Report
-    from bench.store import last_command
     from bench.store.run_folder import Store
 
-    different = list({folder.resolve(): folder for folder in folders}.values())
-    names, stores = merge_runs.run_names(different), [Store(folder) for folder in different]
-    results = {name: store.results() for name, store in zip(names, stores, strict=True)}
-    probes = {name: store.probes() for name, store in zip(names, stores, strict=True)}
-    forecasts = report_files.forecasts(stores)
-    last = last_command.of_runs(dict(zip(names, stores, strict=True)))
-    matrices = {name: run_matrix.read(store) for name, store in zip(names, stores, strict=True)}
-    absent = [
-        replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
-        for (name, matrix), store in zip(matrices.items(), stores, strict=True)
-        for cell in report_files.absent(store, matrix, results[name], probes[name])
-    ]
+    stores = [Store(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
+    found = collect(stores, claims=read(claims) if claims else None)
     print_unreadable(stores)
-    all_results, all_probes = merge_runs.merge(results, probes)
-    expected = (
-        read(claims) if claims else report_files.claims_of(stores, [matrix.claims for matrix in matrices.values()])
-    )
-    if choice and all_results:
-        _check(all_results, "--choice", choice)
-    free = frozenset(choice) or report_files.choices_of([matrix.choices for matrix in matrices.values()])
-    return Report(
-        results=all_results,
-        probes=all_probes,
-        choices=replace(
-            _choices(all_results, compare, reference, allow_unlike, expected),
-            free=free | ({compare} if compare else set()),
-        ),
-        missing=absent,
-        calibrations=report_files.calibrations(stores),
-        unreadable=report_files.unreadable(stores),
-        scripts=any(store.has_scripts(results[name]) for name, store in zip(names, stores, strict=True)),
-        untils=report_files.untils(stores),
-        forecasts=forecasts,
-        matrices=report_files.matrices(results, [matrix.arguments for matrix in matrices.values()]),
-        last=last,
-    )
+    if choice and found.results:
+        _check(found.results, "--choice", choice)
+    free = (frozenset(choice) or found.choices.free) | ({compare} if compare else set())
+    axis, value, allowed = _choices(found.results, compare, reference, allow_unlike)
+    return replace(found, choices=replace(found.choices, free=free, axis=axis, reference=value, allowed=allowed))
 
 
 @contextmanager
@@ -205,13 +173,9 @@ def _errors_name(output: Path | None) -> Iterator[None]:
 
 
 def _choices(
-    results: "list[Result]",
-    compare: str | None,
-    reference: str | None,
-    allow_unlike: str | None,
-    claims: "Sequence[Claim]",
-) -> "Choices":
-    """The options, checked against the fields and values of the results."""
+    results: "Sequence[Result]", compare: str | None, reference: str | None, allow_unlike: str | None
+) -> "tuple[str, JsonValue, frozenset[str]]":
+    """The axis, its reference and the allowed fields: options, checked against the fields and values of the results."""
     from bench.report.tables.sections import Choices
 
     axis, value = compare or Choices.axis, None
@@ -227,7 +191,7 @@ def _choices(
         _check(results, "--allow-unlike", sorted(allowed))
         if reference is not None:
             value = _known_value(results, axis, value)
-    return Choices(axis=axis, reference=value, allowed=allowed, claims=tuple(claims))
+    return axis, value, allowed
 
 
 def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
@@ -244,7 +208,7 @@ def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
     return axis, value
 
 
-def _check(results: "list[Result]", option: str, names: Sequence[str]) -> None:
+def _check(results: "Sequence[Result]", option: str, names: Sequence[str]) -> None:
     """Raises InputError unless each of ``names`` is a field of a comparison."""
     from bench.report.contract import contract_of
 
@@ -261,7 +225,7 @@ def _check(results: "list[Result]", option: str, names: Sequence[str]) -> None:
             )
 
 
-def _known_value(results: "list[Result]", name: str, value: "JsonValue") -> "JsonValue":
+def _known_value(results: "Sequence[Result]", name: str, value: "JsonValue") -> "JsonValue":
     """The value of the results that equals ``value``, in their own form: 1.0 for 1."""
     from bench.matrix.yaml_file import canonical
     from bench.report.contract import RUN, contract_of

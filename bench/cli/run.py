@@ -162,7 +162,7 @@ def _measure(
     from bench.sweep.session import opened
     from bench.sweep.until import go_on
 
-    selected = matrix, plans, hardware = select()
+    selected = matrix, plans, hardware, every = select()
     check_environment()
     where.check(plans, isolation)
     folder = out or REPORTS / matrix.name
@@ -192,6 +192,7 @@ def _measure(
             keep_stale=keep_stale,
             isolation=isolation,
             share=share,
+            every=every,
         ) as sweep,
     ):
         sweep.prepare()
@@ -204,7 +205,7 @@ def _measure(
     if where.launcher == "srun":  # who follows the jobs prints the report of all of them
         typer.echo(f"results: {folder}  report: {folder / 'report.md'}")
     else:
-        print_end(sweep, results, matrix, went_on=wish is not None)
+        print_end(sweep, results, went_on=wish is not None)
     if where.is_followed():
         return
     from bench.records.outcome import KINDS

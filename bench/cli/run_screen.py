@@ -3,13 +3,13 @@
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import typer
 
-from bench.cli import run_matrix
 from bench.cli.printing import console, forget_stdout, print_report, print_unreadable
-from bench.cli.report_files import calibrations, choices_of, matrices, write_reports
+from bench.cli.report_files import write_reports
 from bench.errors import InputError
 from bench.units import GIB
 
@@ -70,25 +70,19 @@ def reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
                     typer.echo(f"bench: the report cannot be written: {error}", err=True)
 
 
-def print_end(sweep: "Sweep", results: "list[Result]", matrix: "Matrix", *, went_on: bool) -> None:
+def print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> None:
+    from bench.cli.collect import collect
     from bench.records.outcome import KINDS
     from bench.report.tables.header import until_words
-    from bench.report.tables.sections import Choices, Report
-    from bench.store import last_command
     from bench.units import counted
 
     store = sweep.store
     # Of a cell that this command did not search, maybe only some results are shown: its verdict is left out.
-    searched = [plan.cell for plan in sweep.plans if plan.search]
+    searched = {plan.cell.id for plan in sweep.plans if plan.search}
     try:
-        probes = [probe for probe in store.probes() if probe.cell in searched]
-        report = Report(
-            results=results,
-            probes=probes,
-            choices=Choices(free=choices_of([matrix.choices])),
-            calibrations=calibrations([store]),
-            matrices=matrices({store.root.name: results}, [run_matrix.arguments(store, matrix)]),
-            last=last_command.of_runs({store.root.name: store}),
+        whole = collect([store], claims=[])
+        report = replace(
+            whole, results=results, probes=[probe for probe in whole.probes if probe.cell.id in searched], missing=()
         )
         print_report(report, console())
         print_unreadable([store])

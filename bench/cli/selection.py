@@ -103,6 +103,8 @@ class Selection(NamedTuple):
     matrix: "Matrix"
     plans: "list[CellPlan]"
     hardware: "Hardware"
+    every: "list[CellPlan]"
+    """All cells of the matrix."""
 
 
 def file_and_overrides(matrix: Path | None, overrides: list[str] | None) -> tuple[Path | None, list[str]]:
@@ -144,6 +146,7 @@ def read(
     from bench.cli import settings as settings_
     from bench.matrix import expand, load
     from bench.matrix.bundled import named
+    from bench.matrix.select import narrow
     from bench.matrix.yaml_file import place_of
 
     set_by = settings_.overrides(settings or {})
@@ -166,11 +169,12 @@ def read(
         if batch is not None:
             loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
         picked = backend if matrix is not None else None
-        plans = expand(loaded, hardware, backend=picked, select=select or [], exclude=exclude or [])
+        every = expand(loaded, hardware)
+        plans = narrow(every, backend=picked, select=select or [], exclude=exclude or [])
     except InputError as error:
         if backends and error.where == f"--axis {backends[0]}" and backends[0] not in (axis or []):
             error.where, error.field = f"--backend {backend}", None
         if error.where in set_by:
             error.where, error.field = set_by[error.where], None
         raise
-    return Selection(loaded, plans, hardware)
+    return Selection(loaded, plans, hardware, every)

@@ -15,8 +15,8 @@ yaml_file.py        YAML -> plain values, with the line of each for error messag
 """
 
 from bench.matrix.auto import num_processes
-from bench.matrix.expansion import expand
+from bench.matrix.expansion import expand, run_plan
 from bench.matrix.load import load
 from bench.matrix.matrix_file import Launch, Matrix, json_schema
 
-__all__ = ["Launch", "Matrix", "expand", "json_schema", "load", "num_processes"]
+__all__ = ["Launch", "Matrix", "expand", "json_schema", "load", "num_processes", "run_plan"]

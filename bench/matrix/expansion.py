@@ -21,13 +21,12 @@ from bench.matrix.combinations import (
     combinations,
 )
 from bench.matrix.matrix_file import Launch, Matrix, Values, as_list
-from bench.matrix.select import narrow
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
-from bench.records.plan import CellPlan
+from bench.records.plan import CellPlan, RunPlan
 from bench.records.script import NO_BACKEND
 from bench.workloads import Definition
 
@@ -37,27 +36,15 @@ MAX_CHARACTERS = 2**26
 Model = TypeVar("Model", bound=BaseModel)
 
 
-def expand(
-    matrix: Matrix,
-    hardware: Hardware,
-    *,
-    backend: str | None = None,
-    select: Sequence[str] = (),
-    exclude: Sequence[str] = (),
-) -> list[CellPlan]:
+def expand(matrix: Matrix, hardware: Hardware) -> list[CellPlan]:
     """The cells of a matrix in the order of the file, each with its batches. Pure.
 
     The rules are GitHub's ("Running variations of jobs in a workflow"): every combination of the axes, except those
     that match an ``exclude``. An ``include`` is added to each combination whose axis values it would not overwrite; if
     there is none, it becomes a new combination.
 
-    Args:
-        backend: ``fsdp,zero2``: keep the cells of these backends.
-        select: ``backend=fsdp,zero2``: keep what has one of these values.
-        exclude: ``backend=fsdp num_cams=4``: drop what meets all of these conditions.
-
     Raises:
-        InputError: the workload rejects a value, or a filter matches nothing.
+        InputError: the workload rejects a value.
     """
     _check_ranks(matrix, hardware)
     workload = script.workload_of(matrix)
@@ -84,24 +71,30 @@ def expand(
                 fix="shorten lists and texts",
             )
         plans.setdefault(content, (cell, axes, set()))[2].update(batches)
-    result = narrow(
-        [
-            CellPlan(
-                cell=cell,
-                batches=tuple(sorted(batch for batch in chosen if isinstance(batch, int))),
-                search="probe" in chosen,
-                axes=axes,
-                launches=matrix.measure.launches,
-            )
-            for cell, axes, chosen in plans.values()
-        ],
-        backend,
-        select,
-        exclude,
-    )
+    result = [
+        CellPlan(
+            cell=cell,
+            batches=tuple(sorted(batch for batch in chosen if isinstance(batch, int))),
+            search="probe" in chosen,
+            axes=axes,
+            launches=matrix.measure.launches,
+        )
+        for cell, axes, chosen in plans.values()
+    ]
     if len({plan.cell.id for plan in result}) < len(result):
         raise InputError("two different cells have the same id", fix="change measure.seed or split the matrix")
     return result
+
+
+def run_plan(matrix: Matrix, every: Sequence[CellPlan]) -> RunPlan:
+    """What a run keeps of its matrix; ``every`` as `expand` made it."""
+    return RunPlan(
+        matrix=matrix.name,
+        cells=tuple(every),
+        claims=tuple(matrix.claims),
+        choices=tuple(matrix.choices),
+        workload_folder=matrix.workload_folder,
+    )
 
 
 def _cell(

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from pydantic import JsonValue
+
 from bench.backends import BACKENDS
 from bench.errors import InputError, near_miss
 from bench.matrix import yaml_file
@@ -10,8 +12,15 @@ from bench.matrix.yaml_file import canonical, show
 from bench.records.plan import CellPlan
 
 
-def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], exclude: Sequence[str]) -> list[CellPlan]:
-    """The plans that pass the filters; see `bench.matrix.expand`.
+def narrow(
+    plans: Sequence[CellPlan], *, backend: str | None = None, select: Sequence[str] = (), exclude: Sequence[str] = ()
+) -> list[CellPlan]:
+    """The plans that pass the filters.
+
+    Args:
+        backend: ``fsdp,zero2``: keep the cells of these backends.
+        select: ``backend=fsdp,zero2``: keep what has one of these values.
+        exclude: ``backend=fsdp num_cams=4``: drop what meets all of these conditions.
 
     Raises:
         InputError: an unknown field, a value that no cell has, or a filter that matches nothing or removes everything.
@@ -47,6 +56,28 @@ def narrow(plans: list[CellPlan], backend: str | None, select: Sequence[str], ex
         for plan in plans
         if plan.cell.id in batches
     ]
+
+
+def conditions(every: Sequence[CellPlan], kept: Sequence[CellPlan]) -> list[str]:
+    """The conditions of --select that leave just the cells ``kept`` of ``every``. None where all are kept, or where
+    no such conditions are."""
+    found = []
+    for name in every[0].axes if every else ():
+        ours = {canonical(plan.axes.get(name)): plan.axes.get(name) for plan in kept}
+        if len(ours) < len({canonical(plan.axes.get(name)) for plan in every}):
+            found.append(f"{name}={','.join(map(_written, ours.values()))}")
+    try:
+        left = narrow(every, select=found)
+    except InputError:
+        return []
+    return found if [plan.cell.id for plan in left] == [plan.cell.id for plan in kept] else []
+
+
+def _written(value: JsonValue) -> str:
+    """A value as a condition holds it: without quotes where it reads the same."""
+    if isinstance(value, str) and value.isidentifier() and yaml_file.parse(value, lambda _: "", "").data == value:
+        return value
+    return canonical(value)
 
 
 def _meets(points: list[tuple[CellPlan, int | str]], condition: str, where: str) -> list[bool]:

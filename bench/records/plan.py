@@ -1,4 +1,4 @@
-"""What is planned for one cell of a matrix."""
+"""What is planned: of one cell of a matrix, and of a run."""
 
 import json
 from typing import Annotated
@@ -7,6 +7,7 @@ from pydantic import Field, JsonValue
 
 from bench.records.base import Frozen
 from bench.records.cell import Cell
+from bench.records.claim import Claim
 
 
 class CellPlan(Frozen):
@@ -32,3 +33,17 @@ class CellPlan(Frozen):
         """``fsdp num_cams=1 attention=sdpa grad_ckpt=true``."""
         values = {name: v if isinstance(v, str) else json.dumps(v) for name, v in self.axes.items()}
         return " ".join(value if name == "backend" else f"{name}={value}" for name, value in values.items())
+
+
+class RunPlan(Frozen):
+    """The matrix of a run, as the last command of the run read it. Reports and the command that resumes read this."""
+
+    matrix: str
+    """Its name."""
+    cells: tuple[CellPlan, ...]
+    """All its cells, also those that --select and --exclude left out."""
+    claims: tuple[Claim, ...] = ()
+    choices: tuple[str, ...] = ()
+    """Axes of which the report picks the best value; empty for the default."""
+    workload_folder: str | None = None
+    """Where the workload is, if it is not in the current folder."""

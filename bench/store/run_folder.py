@@ -1,8 +1,8 @@
 """The run folder: one class knows every file name. No file is ever half written, no measurement overwritten.
 
 reports/<name>/
-    run.json                          the machine, and the order in which the report shows the attempts
-    matrix.yaml                       the matrix, with the changes from the command line
+    run.json                          the machine, the cells of the matrix, and the claims: what reports read
+    matrix.yaml                       the matrix, with the changes from the command line: to resume or change it
     attempts/<backend>-<id>/b<batch>/ one attempt: see bench/store/spool.py, and
         launch.log, command.sh        the output of its own launch; the command that runs it again by hand
         result.json                   its outcome; written last
@@ -34,6 +34,7 @@ from bench.records.calibration import Calibration
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.machine import Machine
 from bench.records.outcome import Result
+from bench.records.plan import CellPlan, RunPlan
 from bench.records.until import Until
 from bench.records.verdict import Probe
 from bench.store import newest_run, run_lock, spool, tries
@@ -43,6 +44,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 SLUG = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
 """A folder's name, which cannot lead out of `attempts/`."""
+MATRIX = "matrix.yaml"
 
 
 class Run(Frozen):
@@ -50,7 +52,15 @@ class Run(Frozen):
 
     machine: Machine
     cells: tuple[Annotated[str, Field(pattern=SLUG)], ...]
-    """Slugs, in the order of the matrix."""
+    """Slugs of the cells that commands selected, in the order of the matrix."""
+    plan: RunPlan | None = None
+    """None for imported figures, and for a folder that only audits have used."""
+
+    @property
+    def planned(self) -> list[CellPlan]:
+        """The cells of the matrix that commands selected."""
+        slugs = set(self.cells)
+        return [plan for plan in (self.plan.cells if self.plan else ()) if plan.cell.slug in slugs]
 
 
 class Store:
@@ -63,10 +73,16 @@ class Store:
 
     @contextmanager
     def open(
-        self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None, *, shared: bool = False
+        self,
+        machine: Machine,
+        cells: Sequence[Cell],
+        matrix_text: str | None,
+        *,
+        plan: RunPlan | None = None,
+        shared: bool = False,
     ) -> Iterator[None]:
         """Lock the folder for one run, creating it where needed; ``shared`` with others that claim each of their cells.
-        Imported figures have no matrix.
+        Imported figures have no matrix. Without one, the stored matrix and plan stay.
 
         Raises:
             InputError: another run uses it, its machine is unlike this one, or it cannot be written, now or later
@@ -82,10 +98,10 @@ class Store:
         except OSError as error:
             raise disk.refused(self.root, error) from error
         with run_lock.held(self.root, shared=shared), disk.said_once(self.root):
-            self._prepare(machine, cells, matrix_text)
+            self._prepare(machine, cells, matrix_text, plan)
             yield
 
-    def _prepare(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None) -> None:
+    def _prepare(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None, plan: RunPlan | None) -> None:
         earlier, file = self._run(), self.root / "run.json"
         if earlier is not None and (differences := earlier.machine.unlike(machine)):
             raise InputError(
@@ -100,10 +116,10 @@ class Store:
             if slugs != before:
                 self._add(earlier.model_copy(update={"cells": slugs}))
             return
-        spool.write(file, Run(machine=machine, cells=slugs))
+        spool.write(file, Run(machine=machine, cells=slugs, plan=plan))
         newest_run.become(file)
         if matrix_text is not None:
-            spool.write_text(self.root / "matrix.yaml", matrix_text)
+            spool.write_text(self.root / MATRIX, matrix_text)
 
     def _add(self, run: Run) -> None:
         """Add cells that are audited, not measured. The file keeps its time: this run does not become the newest."""

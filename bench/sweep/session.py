@@ -19,7 +19,7 @@ from bench.launch.launchers import LAUNCHERS
 from bench.launch.recorded_environment import recorded_environment
 from bench.launch.watch import Limits
 from bench.machine.conditions import Sampler
-from bench.matrix import Matrix
+from bench.matrix import Matrix, run_plan
 from bench.matrix.script import check_program, workload_of
 from bench.matrix.yaml_file import place_of
 from bench.records.base import Device
@@ -54,6 +54,7 @@ def opened(
     limits: Limits | None = None,
     keep_matrix: bool = False,
     share: Share | None = None,
+    every: Sequence[CellPlan] | None = None,
 ) -> Iterator[Sweep]:
     """The sweep of ``plans`` in ``folder``.
 
@@ -62,6 +63,7 @@ def opened(
         limits: how long attempts may take; by default the limits of the matrix.
         keep_matrix: do not write the folder's `matrix.yaml`.
         share: what this process measures, where others measure in the same folder; None: it is alone.
+        every: all cells of the matrix, where ``plans`` are not all.
 
     Raises:
         InputError: another run uses the folder, its results come from a different machine, or ranks would not find
@@ -79,7 +81,9 @@ def opened(
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
     text, of_ranks = None if keep_matrix else matrix.text(), _sources(matrix)
-    with store.open(record, [plan.cell for plan in plans], text, shared=share is not None):
+    with store.open(
+        record, [plan.cell for plan in plans], text, plan=run_plan(matrix, every or plans), shared=share is not None
+    ):
         if not keep_matrix:
             last_command.keep(folder, _command(plans[0].cell, of_ranks))
         if learnt := calibrations.newest(record, calibrations.folder()):

@@ -7,6 +7,7 @@ from typer.testing import CliRunner, Result
 
 from bench.cli.app import app
 from bench.records.outcome import Result as Record
+from bench.records.plan import RunPlan
 from bench.store.run_folder import Store
 
 MATRICES = Path(__file__).parents[2] / "matrices"
@@ -22,7 +23,7 @@ def stored(folder: Path, batch: int = 2) -> Record:
     """The result of one attempt, written as a run into the folder."""
     record = result(batch=batch)
     store = Store(folder)
-    with store.open(MACHINE, [record.attempt.cell], MATRIX_YAML):
+    with store.open(MACHINE, [record.attempt.cell], MATRIX_YAML, plan=RunPlan(matrix="example", cells=())):
         store.begin(record.attempt)
         store.finish(record)
     return record

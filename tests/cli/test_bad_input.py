@@ -14,6 +14,7 @@ from bench import workloads
 from bench.cli.app import app
 from bench.errors import InputError
 from bench.matrix import expand, load
+from bench.matrix.select import narrow
 from bench.records.machine import Hardware
 
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=16 * 2**30)
@@ -610,7 +611,7 @@ def place(case: Case, folder: Path) -> Path:
 
 def load_and_expand(path: Path, case: Case) -> None:
     matrix = load(path, overrides=case.overrides, axes=case.axes, hardware=case.hardware)
-    expand(matrix, case.hardware, select=case.select, exclude=case.exclude)
+    narrow(expand(matrix, case.hardware), select=case.select, exclude=case.exclude)
 
 
 def test_the_good_matrix_is_good(tmp_path: Path) -> None:

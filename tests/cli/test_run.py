@@ -11,6 +11,7 @@ from fake_nvml import Driver
 from bench import machine
 from bench.cli import quantities, selection
 from bench.errors import InputError
+from bench.matrix import run_plan
 from bench.records.cell import Attempt
 from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.store.run_folder import Store
@@ -99,7 +100,7 @@ def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
         "name: mine\nmatrix: {backend: [ddp], batch: [1, probe]}\nworkload: {name: toy_workloads:Toy, preset: tiny}\n"
         + OF_EXAMPLES
     )
-    _, [plan], hardware = selection.read(file)
+    matrix, [plan], hardware, _ = selection.read(file)
     cell, store = plan.cell, Store(tmp_path / "run")
     record = machine.record(hardware)
     answer = Answer(batch=2, samples_per_s=20, held=0.5, confirmed=True)
@@ -114,7 +115,7 @@ def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
         thrashing=(),
         why="2 fits",
     )
-    with store.open(record, [cell], file.read_text()):
+    with store.open(record, [cell], file.read_text(), plan=run_plan(matrix, [plan])):
         for batch in (1, 2):
             outcome = ok(*((0.1,) * cell.measure.steps,) * 2, memory=rss(4.0))
             measured = result(outcome, machine=record)
@@ -135,9 +136,9 @@ def test_a_report_that_cannot_be_written_hides_no_results(tmp_path: Path, monkey
         "name: mine\nmatrix: {backend: [ddp], batch: 1}\nworkload: {name: toy_workloads:Toy, preset: tiny}\n"
         + OF_EXAMPLES
     )
-    _, [plan], hardware = selection.read(file)
+    matrix, [plan], hardware, _ = selection.read(file)
     store, record = Store(run), machine.record(hardware)
-    with store.open(record, [plan.cell], file.read_text()):
+    with store.open(record, [plan.cell], file.read_text(), plan=run_plan(matrix, [plan])):
         outcome = ok(*((0.1,) * plan.cell.measure.steps,) * 2, memory=rss(4.0))
         attempt = Attempt(cell=plan.cell, batch_per_rank=1)
         store.begin(attempt)

@@ -33,7 +33,7 @@ def test_help_lists_options_under_headings_and_each_once() -> None:
 
 def test_what_an_option_sets_is_what_the_field_sets() -> None:
     given = {"nodes": "2", "time": "2:00:00", "exclusive": False, "prologue": ["module load cuda", "a: b"], "qos": "12"}
-    matrix, _, _ = selection.read(Path(QUICKSTART), settings={**given, "account": None}, launcher="slurm")
+    matrix, *_ = selection.read(Path(QUICKSTART), settings={**given, "account": None}, launcher="slurm")
     job = matrix.slurm
     assert (job.nodes, job.time, job.exclusive, job.prologue) == (2, "2:00:00", False, ("module load cuda", "a: b"))
     assert (job.qos, job.account) == ("12", None)
@@ -57,6 +57,6 @@ def test_a_wrong_value_is_said_of_the_option(option: str, value: str, problem: s
 
 
 def test_an_override_goes_above_an_option() -> None:
-    matrix, _, _ = selection.read(Path(QUICKSTART), ["slurm.qos=long"], settings={"qos": "short"})
+    matrix, *_ = selection.read(Path(QUICKSTART), ["slurm.qos=long"], settings={"qos": "short"})
     assert matrix.slurm.qos == "long"
     assert yaml.safe_load(matrix.text())["slurm"] == json.loads('{"qos": "long"}')

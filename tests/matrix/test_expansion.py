@@ -11,6 +11,7 @@ from toy_matrices import CPU, GPUS, matrix_of, plans_of, points
 
 from bench.errors import InputError
 from bench.matrix import Matrix, expand
+from bench.matrix.select import narrow
 from bench.records.cell import Cell
 from bench.records.plan import CellPlan
 
@@ -108,7 +109,7 @@ def test_a_named_batch_and_a_search_are_of_one_cell(text: str, load_text: Callab
     (plan,) = expand(matrix, CPU)
     assert (plan.batches, plan.search) == ((1,), True)
     assert plan.cell.memory_limit_bytes == 320 * 2**20
-    (picked,) = expand(matrix, CPU, select=["batch=1"])
+    (picked,) = narrow(expand(matrix, CPU), select=["batch=1"])
     assert picked.cell == plan.cell
     assert expand(load_text(tiny + "matrix: {backend: ddp, batch: 1}\n"), CPU)[0].cell.memory_limit_bytes is None
     assert expand(matrix, GPUS)[0].cell.memory_limit_bytes is None
@@ -208,8 +209,8 @@ def test_select_and_exclude_are_complements(data: st.DataObject) -> None:
     chosen = data.draw(st.lists(st.sampled_from(axes[name]), min_size=1, unique=True))
     assume(len(chosen) < len(axes[name]))
     condition = f"{name}={','.join(json.dumps(value) for value in chosen)}"
-    selected = points(expand(matrix, CPU, select=[condition]))
-    rest = points(expand(matrix, CPU, exclude=[condition]))
+    selected = points(narrow(expand(matrix, CPU), select=[condition]))
+    rest = points(narrow(expand(matrix, CPU), exclude=[condition]))
     assert selected.isdisjoint(rest)
     assert selected | rest == points(expand(matrix, CPU))
 

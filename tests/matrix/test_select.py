@@ -5,21 +5,22 @@ from toy_matrices import CPU, matrix_of
 
 from bench.errors import InputError
 from bench.matrix import expand
+from bench.matrix.select import narrow
 
 
 def test_a_backend_picks_cells_that_an_include_adds_too() -> None:
     matrix = matrix_of(matrix={"backend": ["ddp", "fsdp"], "batch": [1]}, include=[{"backend": "zero2"}])
-    assert [plan.cell.backend for plan in expand(matrix, CPU, backend="ddp")] == ["ddp"]
-    assert [plan.cell.backend for plan in expand(matrix, CPU, backend="zero2,fsdp")] == ["fsdp", "zero2"]
+    assert [plan.cell.backend for plan in narrow(expand(matrix, CPU), backend="ddp")] == ["ddp"]
+    assert [plan.cell.backend for plan in narrow(expand(matrix, CPU), backend="zero2,fsdp")] == ["fsdp", "zero2"]
     with pytest.raises(InputError, match="backend is never 'zero3'") as told:
-        expand(matrix, CPU, backend="zero3")
+        narrow(expand(matrix, CPU), backend="zero3")
     assert told.value.where == "--backend zero3"
     assert "to measure it anyway: --axis backend=zero3" in str(told.value)
     with pytest.raises(InputError, match=r"did you mean .*fsdp"):
-        expand(matrix, CPU, backend="fsdpp")
+        narrow(expand(matrix, CPU), backend="fsdpp")
 
 
 def test_select_and_exclude_narrow_cells_and_batches() -> None:
     matrix = matrix_of(matrix={"backend": ["ddp", "fsdp"], "num_cams": [1, 4], "batch": [1, 2]})
-    plans = expand(matrix, CPU, select=["backend=fsdp", "batch=2"], exclude=["backend=fsdp num_cams=4"])
+    plans = narrow(expand(matrix, CPU), select=["backend=fsdp", "batch=2"], exclude=["backend=fsdp num_cams=4"])
     assert [(p.cell.backend, p.axes["num_cams"], p.batches) for p in plans] == [("fsdp", 1, (2,))]

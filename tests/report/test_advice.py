@@ -17,6 +17,7 @@ from bench.cli.app import app
 from bench.cli.progress import Progress
 from bench.records.cell import Measure
 from bench.records.outcome import Ok, Oom, Reported, Result
+from bench.records.plan import RunPlan
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.report.advice import advise
 from bench.report.missing import Missing
@@ -487,11 +488,12 @@ def test_declared_choices_are_chosen_and_the_other_axes_are_requirements() -> No
 
 
 def test_a_report_reads_the_choices_of_its_run_and_adds_what_it_compares(tmp_path: Path) -> None:
-    results, text = cams(sdpa=0.1, eager=0.2), "name: example\nmatrix: {backend: single, batch: 1, num_cams: [1, 4]}\n"
+    results = cams(sdpa=0.1, eager=0.2)
 
-    def lines(matrix: str, *options: str) -> list[str]:
+    def lines(choices: tuple[str, ...], *options: str) -> list[str]:
         store = Store(tmp_path / f"{len(list(tmp_path.iterdir()))}")
-        with store.open(MACHINE, [each.attempt.cell for each in results], matrix):
+        plan = RunPlan(matrix="example", cells=(), choices=choices)
+        with store.open(MACHINE, [each.attempt.cell for each in results], "", plan=plan):
             for each in results:
                 store.begin(each.attempt)
                 store.finish(each)
@@ -499,11 +501,11 @@ def test_a_report_reads_the_choices_of_its_run_and_adds_what_it_compares(tmp_pat
         assert done.exit_code == 0, done.output
         return [line for line in done.stdout.splitlines() if "train with" in line]
 
-    assert len(lines(text)) == 2  # for each num_cams the better attention
-    assert len(lines(f"{text}choices: [num_cams]\n")) == 2  # for each attention the better num_cams
-    (one,) = lines(text, "--compare", "num_cams")
+    assert len(lines(())) == 2  # for each num_cams the better attention
+    assert len(lines(("num_cams",))) == 2  # for each attention the better num_cams
+    (one,) = lines((), "--compare", "num_cams")
     assert one.startswith("- train with ddp, num_cams 1, attention sdpa, batch 4")
-    (one,) = lines(f"{text}choices: [num_cams]\n", "--compare", "attention")
+    (one,) = lines(("num_cams",), "--compare", "attention")
     assert one.startswith("- train with ddp, num_cams 1, attention sdpa, batch 4")
 
 

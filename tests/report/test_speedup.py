@@ -188,7 +188,10 @@ def test_a_cell_is_refused_with_the_nearest_of_the_others() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--reference", "backend=fspd"), "--reference: no result has backend fspd\n  allowed: ddp, fsdp\n  did you"),
+        (
+            ("--reference", "backend=fspd"),
+            "--reference: no result has backend fspd\n  did you mean 'fsdp'?\n  allowed: ddp, fsdp",
+        ),
         (("--reference", "backend"), "--reference: 'backend' names no value"),
         (("--reference", "backend=["), "--reference: 'backend=[' names no value"),
         (("--reference", "num_cams=true"), "--reference: no result has num_cams on\n  allowed: 1"),
