@@ -272,7 +272,7 @@ def on_terminal(
 ) -> str:
     file = io.StringIO()
     console = Console(width=width, file=file, color_system=color, force_terminal=True, highlight=False)
-    for renderable in terminal.render(Report(results=results, choices=choices or Choices()).brief):
+    for renderable in terminal.render(Report(results=results, choices=choices or Choices()).sections):
         console.print(renderable)
     return file.getvalue()
 

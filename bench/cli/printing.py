@@ -54,12 +54,12 @@ def flush() -> None:
             _forget(stream)
 
 
-def print_report(report: "Report", to: "Console") -> None:
-    """Print the main tables: aligned on a terminal, as markdown elsewhere."""
+def print_report(report: "Report", to: "Console", *, full: bool = False) -> None:
+    """Print the short report, or all of it: aligned on a terminal, as markdown elsewhere."""
     from bench.report.render import markdown, terminal
 
     if to.is_terminal:
-        for part in terminal.render(report.brief):
+        for part in terminal.render(report.sections if full else report.brief):
             to.print(part)
     else:
         typer.echo(markdown.document(report.brief))

@@ -14,7 +14,7 @@ from bench.cli import report_files
 from bench.cli.app import REPORTS
 from bench.cli.printing import console, print_report, print_unreadable
 from bench.errors import InputError, near_miss
-from bench.report.render.formats import FORMATS, by_ending
+from bench.report.render.formats import FORMATS, FULL, by_ending
 
 if TYPE_CHECKING:
     from pydantic import JsonValue
@@ -49,11 +49,14 @@ def report(
             help="[default: by --output's ending, else tables on a terminal and markdown elsewhere]",
         ),
     ] = None,
+    full: Annotated[
+        bool, typer.Option("--full", help="All sections, instead of the short report for a pull request.")
+    ] = False,
     output: Annotated[
         Path | None,
         typer.Option(
             metavar="FILE",
-            help="The file to write. Markdown also writes plots/ beside it.  [default for html: the run's report.html]",
+            help="The file to write. --full also writes plots/ beside it.  [default for html: the run's report.html]",
         ),
     ] = None,
     compare: Annotated[
@@ -87,8 +90,8 @@ def report(
 ) -> None:
     """Show runs as tables, markdown, a web page or data.
 
-    Prints tables on a terminal and markdown elsewhere, for a pull request. html is one page with charts; csv, json and
-    parquet hold a row for each result; svg, png and pdf hold the charts.
+    Prints a short report: tables on a terminal and markdown elsewhere, for a pull request. --full prints all of it.
+    html is one page with charts; csv, json and parquet hold a row for each result; svg, png and pdf hold the charts.
     """
     from bench.store.newest_run import newest
 
@@ -103,9 +106,10 @@ def report(
     content = _collect(folders, compare, choice or (), reference, allow_unlike, claims)
     if output is None and name == "html":
         output = folders[0] / "report.html"
-    whole = [output] if output and name in (None, "md", "html") else [folder / "report.md" for folder in folders]
+    full = full and name in (None, "md")
+    whole = [output] if output and (full or name == "html") else [folder / "report-full.md" for folder in folders]
     _append_to_step_summary(content, whole)
-    form, terminal = FORMATS[name or "md"], console()
+    form, terminal = FULL if full else FORMATS[name or "md"], console()
     with _errors_name(output):
         if output is not None:
             report_files.write_report(output, content, form)
@@ -114,7 +118,7 @@ def report(
                 f"{form.name} is not text", field="--output", fix=f"name a file: --output rows.{form.name}"
             )
         elif name is None and terminal.is_terminal:
-            print_report(content, terminal)
+            print_report(content, terminal, full=full)
         else:
             typer.echo(form.render(content, None), nl=False)
     if output is not None and not report_files.is_stream(output):

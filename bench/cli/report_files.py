@@ -1,4 +1,4 @@
-"""Writes reports: a run's own report.md and report.html, and the file of `bench report --output`."""
+"""Writes reports: a run's own reports, and the file of `bench report --output`."""
 
 import errno
 import os
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def write_reports(store: "Store") -> None:
-    """`report.md` with its plots, and `report.html`, in the run's own folder."""
+    """`report.md` for a pull request, `report-full.md` with its plots, and `report.html`, in the run's own folder."""
     from bench.cli.collect import collect
-    from bench.report.render.formats import FORMATS
+    from bench.report.render.formats import FORMATS, FULL
 
     report = collect([store])
-    for name in ("md", "html"):
-        write_report(store.root / f"report.{name}", report, FORMATS[name])
+    for name, form in (("report.md", FORMATS["md"]), ("report-full.md", FULL), ("report.html", FORMATS["html"])):
+        write_report(store.root / name, report, form)
 
 
 def write_report(output: Path, report: "Report", form: "Format") -> None:

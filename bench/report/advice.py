@@ -55,6 +55,8 @@ class Advice:
     """The settings that differ between the tasks of the run; empty when there is one task."""
     headroom: float
     """Largest share of capacity that a recommended batch may hold."""
+    cells: tuple[CellRows, ...] = ()
+    """Of the task."""
     chosen: Row | None
     """None when nothing was measured within the headroom. Its memory is unknown only if that of every row is."""
     alternatives: tuple[Row, ...]
@@ -83,6 +85,8 @@ class Advice:
     other. None when it is the only one."""
     larger: Literal["tried", "not_tried", "max_batch"] = "tried"
     """Whether batches above the chosen one were tried in its cell, or a search stopped at its `max_batch`."""
+    comparisons: int = 1
+    """How many ratios are judged together."""
     searched: bool = False
     """Whether a search decided about the cell of the chosen row."""
 
@@ -237,7 +241,9 @@ def _advise(
     return Advice(
         task=task,
         headroom=headroom,
+        cells=tuple(cells),
         chosen=chosen,
+        comparisons=n,
         beyond=frozenset(row.id for held, row in known if held > headroom),
         alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
         even=tuple(pair for pair in pairs if pair.ratio.word == EVEN),

@@ -167,9 +167,9 @@ def test_a_run_can_be_held_against_its_plan(tmp_path: Path) -> None:
     assert done.stdout.count("CONFIRMED") + done.stdout.count("REFUTED") == 9
     rows = json.loads(plan("--check", run, "--format", "json").stdout)
     assert (len(rows), rows[0]["confirmed"] in (True, False)) == (9, True)
-    assert "Plan and measurement" in bench("report", str(run)).stdout  # the run's folder keeps the plan
+    assert "Plan and measurement" in bench("report", "--full", str(run)).stdout  # the run's folder keeps the plan
     (run / "plan.json").write_text("{")
-    damaged = bench("report", str(run))
+    damaged = bench("report", "--full", str(run))
     assert ("Plan and measurement" in damaged.stdout, "left out: " in damaged.stderr) == (False, True)
     assert "plan.json" in damaged.stderr
 

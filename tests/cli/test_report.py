@@ -58,7 +58,7 @@ def test_a_report_shows_the_newest_run_or_the_one_that_is_named(tmp_path: Path) 
 
 @pytest.mark.parametrize("arguments", [(), ("missing",), (".",)])
 def test_a_report_without_a_run_is_one_message(arguments: tuple[str, ...]) -> None:
-    done = bench("report", *arguments)
+    done = bench("report", "--full", *arguments)
     assert done.exit_code == 2
     assert done.stdout == ""
     assert done.stderr.startswith("bench: ")
@@ -81,7 +81,7 @@ def test_the_reference_is_read_as_a_matrix_is(value: str, tmp_path: Path) -> Non
             store.finish(record)
     sides = []
     for words in (("--compare", name), ("--reference", value)):
-        done = bench("report", "run", *words)
+        done = bench("report", "--full", "run", *words)
         assert (done.exit_code, done.stderr) == (0, "")
         lines = done.stdout.partition(f"Which {name} is faster\n\n")[2].splitlines()
         headers, cells = ([cell.strip() for cell in line.split("|")] for line in (lines[0], lines[2]))
@@ -95,7 +95,7 @@ def test_claims_that_several_runs_of_one_matrix_share_are_judged_once(tmp_path: 
     for folder, batch, more in (("one", 2, ""), ("two", 4, f", {claim.replace('fast', 'faster')}")):
         stored(tmp_path / folder, batch)
         (tmp_path / folder / "claims.yaml").write_text(f"[{claim}{more}]")
-    said = bench("report", "one", "two").stdout.partition("## Claims")[2].partition("\n## ")[0]
+    said = bench("report", "--full", "one", "two").stdout.partition("## Claims")[2].partition("\n## ")[0]
     assert [line.split("|")[1].strip() for line in said.splitlines() if line.startswith("| fast")] == ["fast", "faster"]
 
 
@@ -130,7 +130,7 @@ def test_no_ending_is_markdown_and_a_named_format_may_have_any_ending() -> None:
     stored(Path("run"))
     for words in (["out"], ["out.markdown"], ["out.xyz", "--format", "md"]):
         assert bench("report", "run", "--output", *words).exit_code == 0
-        assert Path(words[0]).read_text().startswith("# Training benchmark")
+        assert Path(words[0]).read_text().startswith("## Train with ddp, batch 2")
 
 
 def test_a_reader_that_stops_early_gets_no_traceback(tmp_path: Path) -> None:
@@ -177,7 +177,7 @@ def not_measured(text: str) -> list[list[str]]:
 
 
 def test_the_report_of_a_killed_run_names_what_it_did_not_reach(killed: Store) -> None:
-    done = bench("report", "run")
+    done = bench("report", "--full", "run")
     assert (done.exit_code, done.stderr) == (0, "")
     assert not_measured(done.stdout) == [["ddp", "2", "no result yet"], ["fsdp", "1, 2", "no result yet"]]
 
@@ -185,12 +185,15 @@ def test_the_report_of_a_killed_run_names_what_it_did_not_reach(killed: Store) -
 def test_cells_that_the_run_left_out_on_purpose_are_not_missing(killed: Store) -> None:
     run = json.loads((killed.root / "run.json").read_text())
     (killed.root / "run.json").write_text(json.dumps({**run, "cells": run["cells"][:1]}))
-    assert not_measured(bench("report", "run").stdout) == [["ddp", "2", "no result yet"]]
+    assert not_measured(bench("report", "--full", "run").stdout) == [["ddp", "2", "no result yet"]]
 
 
 def test_the_reports_of_several_runs_name_the_run(killed: Store) -> None:
     stored(Path("other"))
-    assert [row[0] for row in not_measured(bench("report", "run", "other").stdout)] == ["run run, ddp", "run run, fsdp"]
+    assert [row[0] for row in not_measured(bench("report", "--full", "run", "other").stdout)] == [
+        "run run, ddp",
+        "run run, fsdp",
+    ]
 
 
 @pytest.mark.parametrize("content", ["", "matrix: [", "matrix: {backend: [nope]}", None], ids=str)
@@ -199,7 +202,7 @@ def test_a_report_reads_what_the_run_planned_and_not_its_matrix(killed: Store, c
     file.unlink()
     if content is not None:
         file.write_text(content)
-    done = bench("report", "run")
+    done = bench("report", "--full", "run")
     assert (done.exit_code, done.stderr) == (0, "")
     assert len(not_measured(done.stdout)) == 2
 
@@ -208,7 +211,7 @@ def test_a_torn_result_is_named_in_the_report_and_on_stderr(killed: Store) -> No
     (torn,) = killed.root.glob("attempts/ddp-*/b1/result.json")
     torn.write_text("{")
     stored(Path("other"), batch=4)
-    done = bench("report", "run", "other", "--output", "both.md")
+    done = bench("report", "--full", "run", "other", "--output", "both.md")
     assert done.exit_code == 0
     assert f"bench: left out: {Path('run') / torn.relative_to(killed.root)}: " in done.stderr
     rows = not_measured(Path("both.md").read_text())
@@ -219,7 +222,7 @@ def test_a_torn_result_is_named_in_the_report_and_on_stderr(killed: Store) -> No
 
 def test_a_run_writes_what_it_did_not_reach_into_its_own_report(killed: Store) -> None:
     write_reports(killed)
-    assert len(not_measured((killed.root / "report.md").read_text())) == 2
+    assert len(not_measured((killed.root / "report-full.md").read_text())) == 2
 
 
 def test_a_stopped_search_says_how_far_its_walk_got(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -234,18 +237,18 @@ def test_a_stopped_search_says_how_far_its_walk_got(tmp_path: Path, monkeypatch:
             marks = tuple(Footprint(batch_per_rank=batch, memory=rss(1.0), step_time_s=0.1) for batch in batches)
             spool.write(folder / f"walk{rank}.json", Walked(rank=rank, footprints=marks))
     write_reports(store)
-    assert not_measured((store.root / "report.md").read_text())[0][1:] == [
+    assert not_measured((store.root / "report-full.md").read_text())[0][1:] == [
         "search",
         "no result yet; a walk trained batches up to 2",
     ]
-    assert "a walk trained batches up to 2" in bench("report", "run").stdout
+    assert "a walk trained batches up to 2" in bench("report", "--full", "run").stdout
 
 
 def test_a_copy_without_its_scripts_names_none(killed: Store) -> None:
-    assert "command.sh" not in bench("report", "run").stdout
+    assert "command.sh" not in bench("report", "--full", "run").stdout
     (script,) = (folder / "command.sh" for folder in killed.root.glob("attempts/ddp-*/b1"))
     script.write_text("#!/bin/sh\n")
-    assert "b&lt;batch&gt;/command.sh measures that row again by hand" in bench("report", "run").stdout
+    assert "b&lt;batch&gt;/command.sh measures that row again by hand" in bench("report", "--full", "run").stdout
     for words in (("ddp", "run"), ("ddp", "batch=1", "run"), ("backend=ddp", "run", "batch=1"), ("batch=1", "run")):
         assert "command.sh" in bench("show", *words).stdout
     script.unlink()
@@ -261,7 +264,7 @@ def test_a_choice_decides_what_is_a_requirement() -> None:
     stored_results(Path("run"), [result(ok((s,) * 3, (s,) * 3), backend=b, axes={"num_cams": n}) for b, n, s in cells])
 
     def answers(*choice: str) -> list[str]:
-        lines = bench("report", "run", *choice).stdout.splitlines()
+        lines = bench("report", "--full", "run", *choice).stdout.splitlines()
         return [line.partition(", batch")[0] for line in lines if "train with" in line]
 
     assert answers() == ["- For num_cams 1: train with ddp", "- For num_cams 4: train with ddp"]
@@ -321,9 +324,9 @@ def test_a_command_of_the_advice_can_be_pasted(tmp_path: Path, way: str, folder:
         for record in records:
             store.finish(record)
     write_reports(store)
-    said = bench("report", folder).stdout
+    said = bench("report", "--full", folder).stdout
     assert [*re.findall(r"`(bench run .*?)`", said)] == [
-        *re.findall(r"`(bench run .*?)`", (store.root / "report.md").read_text())
+        *re.findall(r"`(bench run .*?)`", (store.root / "report-full.md").read_text())
     ]
     words = shlex.split(re.findall(r"`(bench run .*?)`", said)[-1])
     assert words[:3] == ["bench", "run", f"{folder}/matrix.yaml"]
@@ -341,10 +344,10 @@ def test_the_advice_names_the_matrix_of_its_own_run_and_goes_on_where_the_run_ra
     for name in ("one", "two"):
         stored(Path(name))
     Path("two/slurm").mkdir()
-    commands = re.findall(r"`(bench run .*?)`", bench("report", "one", "two").stdout)
+    commands = re.findall(r"`(bench run .*?)`", bench("report", "--full", "one", "two").stdout)
     assert commands == [
         "bench run one/matrix.yaml --out one measure.launches=5",
         "bench run two/matrix.yaml --out two --launcher slurm measure.launches=5",
     ]
     Path("one/matrix.yaml").unlink()
-    assert "`bench run MATRIX measure.launches=5`" in bench("report", "one").stdout
+    assert "`bench run MATRIX measure.launches=5`" in bench("report", "--full", "one").stdout

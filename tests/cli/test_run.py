@@ -124,7 +124,7 @@ def test_selected_batches_of_a_searched_cell_are_advised_on_by_themselves(
         store.finish_probe(Probe(cell=cell, axes=plan.axes, goal=Goal(max_batch=2), found=found))
     done = bench("run", str(file), "--out", str(store.root), "--select", "batch=1")
     assert done.exit_code == 0, done.output
-    assert "train with ddp, batch 1:" in done.output
+    assert "Train with ddp, batch 1:" in done.output
     assert "no batch to recommend" not in done.output
 
 

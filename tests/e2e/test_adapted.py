@@ -171,6 +171,6 @@ def test_a_rank_that_holds_nothing_trained_is_no_fault(results: dict[tuple[str, 
 
 
 def test_tables_say_how_many_are_trained(run: Path) -> None:
-    report = reading("report", str(run))
+    report = reading("report", "--full", str(run))
     assert f"{ALL:,} ({ADAPTERS:,} trained)" in report
     assert "no trained part here" in report

@@ -28,7 +28,9 @@ def test_a_calibration_is_stored_and_decides_for_a_later_run(bench: Bench) -> No
     said = bench("run", matrix, "--out", str(bench.folder / "run"), BENCH_STATE=state)
     assert said.count("train with ") == 1  # num_cams is a choice of this matrix
     assert Store(bench.folder / "run").calibration() == learnt
-    report = bench("report", str(bench.folder / "run"), "--compare", "num_cams", BENCH_STATE=str(bench.folder))
+    report = bench(
+        "report", "--full", str(bench.folder / "run"), "--compare", "num_cams", BENCH_STATE=str(bench.folder)
+    )
     assert f"`bench calibrate` on {learnt.measured_at[:10]}, 4 degrees of freedom" in report.replace("\\`", "`")
 
 

@@ -55,6 +55,6 @@ def test_every_rank_stores_the_same(results: list[Result]) -> None:
 
 
 def test_the_report_shows_it(policy_run: Path) -> None:
-    written = (policy_run / "report.md").read_text()
+    written = (policy_run / "report-full.md").read_text()
     assert "## Bytes sent in a step" in written
     assert "## Utilization" in written

@@ -145,8 +145,8 @@ def test_attempt_folder_says_how_to_repeat_it(policy_run: Path, results: dict[st
 
 
 def test_report_of_the_run(policy_run: Path) -> None:
-    output = reading("report", str(policy_run))
-    written = (policy_run / "report.md").read_text()
+    output = reading("report", "--full", str(policy_run))
+    written = (policy_run / "report-full.md").read_text()
     assert re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", written) == output  # the file has the plots too
     assert output.count("**") >= 16
     assert "## Wall time, s" in output

@@ -81,6 +81,6 @@ def test_launches_of_two_backends_take_turns_until_they_are_narrow(resumed: Resu
     assert all({backend for backend, _ in pair} == set(BACKENDS) for pair in rounds)
     ended = "--until 90.0 % asks for 95 % intervals of at most 90.0 % to each side: every comparison reached it"
     assert ended in resumed.output
-    assert ended in (resumed.folder / "report.md").read_text()
+    assert ended in (resumed.folder / "report-full.md").read_text()
     again = Attempt(cell=store.results()[0].attempt.cell, batch_per_rank=2, launch=3)
     assert "spec.json" in {file.name for file in store.folder(again).iterdir()}

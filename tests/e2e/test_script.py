@@ -61,7 +61,7 @@ def test_each_way_to_end_has_its_outcome_and_a_killed_run_goes_on(bench: Bench, 
     }
     assert all(after[way] == result for way, result in before.items())
     assert "fails late, batch 2: failed" in shown
-    report = reading("report", str(tmp_path / "run"), "--format", "md")
+    report = reading("report", "--full", str(tmp_path / "run"), "--format", "md")
     assert "For how works: train with script, batch 2: 167 samples/s" in report
     bench.assert_gone()
 

@@ -46,7 +46,7 @@ def test_an_edited_workload_is_measured_again(bench: Bench) -> None:
     kept = run("--keep-stale")
     assert "2 stored results were made by other sources (toy_base.py changed): kept, and marked in the report" in kept
     assert bench.results() == first
-    written = (bench.folder / "run" / "report.md").read_text()
+    written = (bench.folder / "run" / "report-full.md").read_text()
     for shown in (kept, written, bench("show", "num_cams=1", bench.folder / "run")):
         assert "2 (stale)" in shown
     one = run("--select", "num_cams=1")
@@ -54,7 +54,7 @@ def test_an_edited_workload_is_measured_again(bench: Bench) -> None:
     by_cams = {result.axes["num_cams"]: result for result in bench.results()}
     assert by_cams[2] in first
     assert by_cams[1] not in first
-    assert "2 (stale)" in bench("report", str(bench.folder / "run"), cwd=folder)
+    assert "2 (stale)" in bench("report", "--full", str(bench.folder / "run"), cwd=folder)
     run()
     second = bench.results()
     assert not any(result in first for result in second)
@@ -62,4 +62,4 @@ def test_an_edited_workload_is_measured_again(bench: Bench) -> None:
         assert isinstance(before.outcome, Ok)
         assert isinstance(after.outcome, Ok)
         assert before.outcome.ranks[0].losses != after.outcome.ranks[0].losses
-    assert "(stale)" not in bench("report", str(bench.folder / "run"), cwd=folder)
+    assert "(stale)" not in bench("report", "--full", str(bench.folder / "run"), cwd=folder)

@@ -111,7 +111,7 @@ def test_muon_keeps_fp32_masters_and_state_under_bf16(results: list[Result]) -> 
 
 def test_a_report_sets_muon_beside_adamw(run: Path) -> None:
     """Step time and memory in the raw matrix, and a ratio for each backend that ran both."""
-    output = reading("report", str(run), "--compare", "optimizer")
+    output = reading("report", "--full", str(run), "--compare", "optimizer")
     assert "optimizer A" in output
     compared = [line for line in output.splitlines() if line.startswith("|") and "muon" in line and "adamw" in line]
     assert compared, output
@@ -164,5 +164,5 @@ def test_training_goes_on_from_a_checkpoint_under_every_backend(results: list[Re
 
 def test_checkpoints_are_removed_and_reported(run: Path, results: list[Result]) -> None:
     assert not list(run.glob("attempts/*/*/checkpoint"))
-    assert "## Checkpoints" in (run / "report.md").read_text()
+    assert "## Checkpoints" in (run / "report-full.md").read_text()
     assert not [doubt for doubt in doubts(summarize(results)) if "checkpoint" in doubt.reason]

@@ -35,7 +35,7 @@ def strangers(program: str, number: int) -> Iterator[list["subprocess.Popen[byte
 
 
 def doubts(bench: FaultBench) -> str:
-    return (bench.folder / "run/report.md").read_text().partition("## Rows to doubt")[2].partition("\n## ")[0]
+    return (bench.folder / "run/report-full.md").read_text().partition("## Rows to doubt")[2].partition("\n## ")[0]
 
 
 def test_another_program_on_the_cpu(bench: FaultBench) -> None:

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 
 def report(bench: FaultBench) -> str:
-    return (bench.folder / "run/report.md").read_text()
+    return (bench.folder / "run/report-full.md").read_text()
 
 
 def test_a_taken_port_gets_a_second_try_and_the_sweep_goes_on(bench: FaultBench) -> None:

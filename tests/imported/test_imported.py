@@ -292,8 +292,8 @@ def test_a_run_of_imported_figures_is_a_run(tmp_path: Path) -> None:
     assert [result.outcome.kind for result in store.results()] == ["reported"] * 2
     assert (tmp_path / "run" / "imported" / "table.csv").read_text() == GOOD
     assert not (tmp_path / "run" / "matrix.yaml").exists()
-    assert "8 x A100" in (tmp_path / "run" / "report.md").read_text()
-    shown = CliRunner().invoke(app, ["report", str(tmp_path / "run")])
+    assert "8 x A100" in (tmp_path / "run" / "report-full.md").read_text()
+    shown = CliRunner().invoke(app, ["report", "--full", str(tmp_path / "run")])
     assert "Imported; means without samples" in shown.output
 
 

@@ -35,7 +35,10 @@ def main() -> None:
         parse = [sys.executable, "-c", PARSE, str(run)]
         report = [sys.executable, "-m", "bench.cli", "report", str(run)]
         rounds = [
-            (cost([*parse, str(arguments.results)]), cost([*report, "--output", str(Path(scratch, "report.md"))]))
+            (
+                cost([*parse, str(arguments.results)]),
+                cost([*report, "--full", "--output", str(Path(scratch, "report.md"))]),
+            )
             for _ in range(arguments.rounds)
         ]
     peak_mb = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 / 1e6

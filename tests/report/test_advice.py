@@ -341,10 +341,11 @@ def test_an_unfinished_run_gives_no_advice(missing: tuple[int, ...], search: boo
 
 def test_doubts_are_shown_where_they_are_referred_to() -> None:
     apart = result(ok((0.1,) * 3, (0.05,) * 3))
-    text = markdown.document(Report(results=[apart]).brief)
-    assert '"Rows to doubt" lists this row.' in text
-    assert "## Rows to doubt" in text
-    assert "Rows to doubt" not in markdown.document(Report(results=[result()]).brief)
+    for title, shown in (("Rows to doubt", "sections"), ("Before you rely on it", "brief")):
+        text = markdown.document(getattr(Report(results=[apart]), shown))
+        assert f'"{title}" lists this row.' in text
+        assert f"## {title}" in text
+    assert "Before you rely on it" not in markdown.document(Report(results=[result()]).brief)
 
 
 @pytest.mark.parametrize(
@@ -497,7 +498,7 @@ def test_a_report_reads_the_choices_of_its_run_and_adds_what_it_compares(tmp_pat
             for each in results:
                 store.begin(each.attempt)
                 store.finish(each)
-        done = CliRunner().invoke(app, ["report", str(store.root), *options])
+        done = CliRunner().invoke(app, ["report", "--full", str(store.root), *options])
         assert done.exit_code == 0, done.output
         return [line for line in done.stdout.splitlines() if "train with" in line]
 

@@ -27,7 +27,7 @@ def taking(step_s: float, backend: str = "ddp", **changes: Any) -> Result:
 
 
 def said(*arguments: object) -> str:
-    done = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    done = CliRunner().invoke(app, ["report", "--full", *map(str, arguments)])
     assert done.exit_code == 0, done.stderr
     return done.stdout
 

@@ -18,7 +18,7 @@ Row = dict[str, str]
 
 
 def said(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    done = CliRunner().invoke(app, ["report", "--full", *map(str, arguments)])
     assert done.exit_code == 0, done.output
     return done.stdout
 
@@ -165,7 +165,7 @@ def test_phases_that_were_published_in_part_are_shown_in_part(text: str) -> None
     ]
     assert "Compare the total between backends" in section(text, "Phases, mean ms")
     assert "## Phases, % of total" not in text
-    assert "plots/phases.svg" not in (PUBLISHED / "report.md").read_text()
+    assert "plots/phases.svg" not in (PUBLISHED / "report-full.md").read_text()
 
 
 # What is kept of runs
@@ -193,7 +193,8 @@ def test_no_bold_verdict_is_inside_its_own_noise(run: Path) -> None:
 @pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
 def test_a_stored_report_is_what_the_command_writes(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPORTS.parent)
-    said(run, "--output", tmp_path / "report.md")
+    said(run, "--output", tmp_path / "report-full.md")
+    assert CliRunner().invoke(app, ["report", str(run), "--output", str(tmp_path / "report.md")]).exit_code == 0
     said(run, "--format", "html", "--output", tmp_path / "report.html")
     for made in (file for file in tmp_path.rglob("*") if file.is_file()):
         stored = run / made.relative_to(tmp_path)
@@ -208,6 +209,7 @@ def test_what_is_kept_can_be_read_and_names_no_path_of_a_machine(run: Path) -> N
     assert store.unreadable == {}
     for name in (
         "report.md",
+        "report-full.md",
         "report.html",
         "run.json",
         "attempts/**/result.json",

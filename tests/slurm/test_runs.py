@@ -58,7 +58,7 @@ def test_one_node_is_the_cell_of_a_local_run_and_two_are_another(on_one_node: Sl
 
 
 def test_the_report_names_the_node_of_each_rank(on_one_node: SlurmBench) -> None:
-    report = (on_one_node.folder / "two" / "report.md").read_text()
+    report = (on_one_node.folder / "two" / "report-full.md").read_text()
     assert "| n1, n2 |" in report
     assert "2 × 1" in report
 

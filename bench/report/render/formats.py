@@ -28,12 +28,7 @@ class Format:
 FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
-        Format(
-            name="md",
-            endings=(".md", ".markdown"),
-            render=lambda report, plots: markdown.render(report.sections, plots),
-            links_charts=True,
-        ),
+        Format(name="md", endings=(".md", ".markdown"), render=lambda report, _: markdown.document(report.brief)),
         Format(name="html", endings=(".html", ".htm"), render=lambda report, _: html.render(report.sections)),
         Format(name="csv", endings=(".csv",), render=lambda report, _: frame.text(report.records, "csv")),
         Format(name="json", endings=(".json",), render=lambda report, _: frame.text(report.records, "json")),
@@ -48,6 +43,12 @@ FORMATS: dict[str, Format] = {
         Format(name="pdf", endings=(".pdf",), render=lambda report, _: image.pdf(drawn(report)), binary=True),
     )
 }
+
+
+FULL = Format(
+    name="md", endings=(), render=lambda report, plots: markdown.render(report.sections, plots), links_charts=True
+)
+"""Markdown with all sections: ``--full``."""
 
 
 def by_ending(ending: str) -> Format | None:

@@ -38,7 +38,7 @@ def mark_up(table: Table) -> list[RenderableType]:
 
     A column of prose would be only a few letters wide.
     """
-    title = Text(table.title, style="bold")
+    title = Text(table.title, style="bold") if table.title else None
     # No lines and one blank between columns: a matrix of four axes needs the rest of 100 columns.
     marked = RichTable(title=title, title_justify="left", title_style="", box=None, padding=(0, 1, 0, 0))
     shown = [number for number, header in enumerate(table.headers) if header not in table.prose]

@@ -42,7 +42,7 @@ def advice_sentences(
         matrices: for the commands.
         missing: what is planned and not measured. Until it is, there is no advice, only who leads.
     """
-    unfinished = _unfinished(missing)
+    unfinished = unfinished_words(missing)
     doubted = doubted_rows(summary)
     shown = _worth_showing(advice)
     lines = [line for each in shown for line in _sentences(summary, each, doubted, matrices or {}, unfinished)]
@@ -68,7 +68,7 @@ def _is_alone(advice: Advice) -> bool:
     return advice.runner_up is None and not advice.alternatives
 
 
-def _unfinished(missing: Sequence[Missing]) -> str:
+def unfinished_words(missing: Sequence[Missing]) -> str:
     """``4 attempts are missing and 1 search has not ended``; empty where all is measured."""
     attempts = sum(len(cell.batches) for cell in missing if cell.launches is None)
     searches = sum(cell.search for cell in missing)
@@ -77,9 +77,43 @@ def _unfinished(missing: Sequence[Missing]) -> str:
     return " and ".join(parts)
 
 
+def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequence[Missing] = ()) -> tuple[str, ...]:
+    """The answer of one task in a sentence; then what it rests on, and what would make it surer. Without the
+    alternatives."""
+    unfinished = unfinished_words(missing)
+    lead = list(_lead(summary, advice, doubted_rows(summary), matrices, unfinished))
+    task = f"For {advice.task}: " if advice.task else ""
+    if advice.chosen is not None and unfinished:
+        goes_on = f"`bench run {_matrix_of(advice.chosen, matrices)}` goes on."
+        return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
+    if advice.chosen is not None:
+        surer = "; ".join(_surer(advice, advice.chosen, matrices))
+        first = f"{task}{_choose(summary, advice, advice.chosen)}."
+        lead = [first, *lead[1:], *([f"{surer[0].upper()}{surer[1:]}."] if surer else [])]
+    return (*lead, *_without(advice))
+
+
 def _sentences(
     summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices, unfinished: str
 ) -> Iterator[str]:
+    yield from _lead(summary, advice, doubted, matrices, unfinished)
+    if unfinished and advice.chosen is not None:
+        return
+    headroom = advice.headroom
+    for row in advice.alternatives:
+        beyond = (
+            "beyond the headroom" if (row.held_at_least or 0) > headroom else "its next launch may exceed the headroom"
+        )
+        but = f"{_word(advice.chosen, row)}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
+        figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
+        yield f"or {but}{_choice(summary, advice, row)}: {figures}"
+    yield from _without(advice)
+
+
+def _lead(
+    summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices, unfinished: str
+) -> Iterator[str]:
+    """The answer, and what it rests on."""
     task, headroom = f"For {advice.task}: " if advice.task else "", advice.headroom
     if advice.invalid:
         yield f'{task}no row to recommend: the measured ones are invalid, see "{DOUBTS}".'
@@ -93,20 +127,16 @@ def _sentences(
         if unfinished:
             goes_on = f"`bench run {_matrix_of(chosen, matrices)}` goes on"
             yield f'{task}no advice yet: {unfinished}, see "Not measured"; {goes_on}.'
-            if "search" in unfinished:  # its own next batch may be faster
-                return
-            yield f"Leading so far: {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."
+            if "search" not in unfinished:  # else its own next batch may be faster
+                yield f"Leading so far: {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."
             return
-        yield f"{task}{_answer(summary, advice, chosen, matrices)}"
+        surer = _surer(advice, chosen, matrices)
+        yield f"{task}{'; '.join([_choose(summary, advice, chosen), *surer])}."
         reasons = f"{_memory(chosen, headroom)} {_based_on(chosen)}{_even(summary, advice)}"
         yield f"{reasons}{_caveats(advice, chosen, doubted)}"
-    for row in advice.alternatives:
-        beyond = (
-            "beyond the headroom" if (row.held_at_least or 0) > headroom else "its next launch may exceed the headroom"
-        )
-        but = f"{_word(advice.chosen, row)}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
-        figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
-        yield f"or {but}{_choice(summary, advice, row)}: {figures}"
+
+
+def _without(advice: Advice) -> Iterator[str]:
     for left_out in advice.left_out:
         yield f"{left_out.backend}: {_why_left_out(left_out)}."
 
@@ -115,26 +145,28 @@ def _figures(summary: Summary, advice: Advice, chosen: Row) -> str:
     return f"{rate(chosen.rate)} samples/s, {_against(summary, advice)}"
 
 
-def _answer(summary: Summary, advice: Advice, chosen: Row, matrices: Matrices) -> str:
-    """What to run, against what, how sure that is, and what would make it surer: one sentence for a person."""
-    parts = [f"train with {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}"]
-    commands = []
-    if chosen.measured and not chosen.measured.source:  # figures from elsewhere have no matrix to run
-        matrix = _matrix_of(chosen, matrices)
-        match advice.larger:
-            case "not_tried":
-                parts.append("larger batches were not tried")
-                commands.append(f"`bench probe {matrix}`")
-            case "max_batch":
-                parts.append("the search stopped at max_batch")
-                commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
-        if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
-            commands.append(f"`bench {'probe' if advice.searched else 'run'} {matrix} {MORE_LAUNCHES}`")
-        elif advice.runner_up and not advice.runner_up.ratio.decided:
-            commands.append(f"`bench run {matrix} --until 2%`")
-        if commands:
-            parts.append(f"to be surer: {', '.join(commands)}")
-    return "; ".join(parts) + "."
+def _choose(summary: Summary, advice: Advice, chosen: Row) -> str:
+    """What to run, against what, and how sure that is: one sentence for a person."""
+    return f"train with {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}"
+
+
+def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:
+    """What was not tried, and the commands that make the answer surer."""
+    if chosen.measured is None or chosen.measured.source:  # figures from elsewhere have no matrix to run
+        return []
+    matrix, parts, commands = _matrix_of(chosen, matrices), [], []
+    match advice.larger:
+        case "not_tried":
+            parts.append("larger batches were not tried")
+            commands.append(f"`bench probe {matrix}`")
+        case "max_batch":
+            parts.append("the search stopped at max_batch")
+            commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
+    if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
+        commands.append(f"`bench {'probe' if advice.searched else 'run'} {matrix} {MORE_LAUNCHES}`")
+    elif advice.runner_up and not advice.runner_up.ratio.decided:
+        commands.append(f"`bench run {matrix} --until 2%`")
+    return [*parts, *([f"to be surer: {', '.join(commands)}"] if commands else [])]
 
 
 def _matrix_of(row: Row, matrices: Matrices) -> str:

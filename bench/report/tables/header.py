@@ -31,13 +31,13 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
     measuring = {key: value for key, value in settings.items() if key in Measure.model_fields}
     shared = {key: value for key, value in settings.items() if key not in measuring}
     facts = (
-        ("Hardware", _of_machines(summary, _hardware)),
-        ("Versions", _of_machines(summary, _versions)),
-        ("Settings of the machine", _of_machines(summary, _environment)),
-        ("Commit", _of_machines(summary, _commit)),
+        ("Hardware", of_machines(summary, hardware_in_words)),
+        ("Versions", of_machines(summary, versions_in_words)),
+        ("Settings of the machine", of_machines(summary, _environment)),
+        ("Commit", of_machines(summary, commit_in_words)),
         ("Same for all", _settings(shared)),
         ("Measuring", _settings(measuring)),
-        ("Run", _run(summary)),
+        ("Run", run_in_words(summary)),
         *(("Further launches", until_words(until)) for until in untils),
     )
     return Facts(title="", facts=facts)
@@ -124,15 +124,25 @@ def files(summary: Summary, *, scripts: bool = True) -> Facts:
     )
 
 
+def computer(machine: Machine) -> str:
+    """Without its system."""
+    return hardware_in_words(machine.model_copy(update={"system": None}))
+
+
+def short_commit(machine: Machine) -> str:
+    """With the first digits of its hash."""
+    return commit_in_words(machine.model_copy(update={"git_commit": machine.git_commit and machine.git_commit[:12]}))
+
+
 def _settings(settings: Mapping[str, JsonValue]) -> str:
     return ", ".join(f"{caption(key)} {setting(key, value)}" for key, value in settings.items()) or UNKNOWN
 
 
-def _of_machines(summary: Summary, words: Callable[[Machine], str]) -> str:
+def of_machines(summary: Summary, words: Callable[[Machine], str]) -> str:
     return " / ".join(dict.fromkeys(one_line(words(machine)) for machine in summary.machines)) or UNKNOWN
 
 
-def _hardware(machine: Machine) -> str:
+def hardware_in_words(machine: Machine) -> str:
     hardware = machine.hardware
     host = [machine.cpu, f"{hardware.cores} cores" if isinstance(hardware, Hardware) else None]
     memory = f"{gib(hardware.memory_bytes)} GiB" if hardware.memory_bytes is not None else "memory n/a"
@@ -150,7 +160,7 @@ def _joined(*parts: str | None) -> str:
     return ", ".join(part for part in parts if part)
 
 
-def _versions(machine: Machine) -> str:
+def versions_in_words(machine: Machine) -> str:
     versions = {"bench": machine.bench, "python": machine.python, **machine.libraries, "driver": machine.driver}
     return ", ".join(f"{name} {version}" for name, version in versions.items() if version is not None) or UNKNOWN
 
@@ -164,14 +174,14 @@ def _environment(machine: Machine) -> str:
     return ", ".join(f"{key} {value}" for key, value in settings.items()) or "none set"
 
 
-def _commit(machine: Machine) -> str:
+def commit_in_words(machine: Machine) -> str:
     if machine.git_commit is None:
         return UNKNOWN
     state = {None: " (clean or not: n/a)", True: " (dirty: with uncommitted changes)", False: " (clean)"}
     return machine.git_commit + state[machine.git_dirty]
 
 
-def _run(summary: Summary) -> str:
+def run_in_words(summary: Summary) -> str:
     cells = f"{counted(summary.n_attempts, 'attempt')} in {counted(len(summary.cells), 'cell')}"
     if all(isinstance(machine.hardware, StatedHardware) for machine in summary.machines):
         return f"{cells}, imported {summary.started_at or UNKNOWN}"

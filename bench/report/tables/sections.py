@@ -24,6 +24,7 @@ from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.account import account
 from bench.report.tables.advice import Matrices, advice_section
+from bench.report.tables.brief import answer_section, caveats, measured_how, settings, settings_table
 from bench.report.tables.charts import charts
 from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.claims import claims_table
@@ -67,6 +68,11 @@ class Choices:
     free: frozenset[str] = CHOICES
     """Settings of which the advice picks the best value; the others are requirements, with one answer each."""
 
+    @property
+    def compares(self) -> bool:
+        """Whether the reader asked for a comparison. A report on one backend is no request to compare backends."""
+        return self.axis != Choices.axis or self.reference is not None or bool(self.allowed)
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Report:
@@ -108,8 +114,19 @@ class Report:
 
     @cached_property
     def brief(self) -> list[Section]:
-        """The main sections: what `bench run` ends with, and what a terminal shows. Empty without results."""
-        return self._build([part.brief for part in SECTIONS if part.brief]) if self.results else []
+        """The short report: what `bench run` ends with, and what goes into a pull request."""
+        if not self.results:
+            return self._build([_missing])
+        advice = advise_by_run(self.summary, self.probes, self.choices.free)
+        judged = judge_claims(self.summary, self.choices.claims)
+        parts: list[Section] = [
+            answer_section(self.summary, advice, self.matrices, self.missing),
+            settings_table(self.summary, settings(self.summary, advice)),
+            *(_compared(self) if self.choices.compares else ()),
+            caveats(self.summary, self.missing, self.unreadable, judged, self.probes, self.untils),
+            measured_how(self.summary, self.matrices),
+        ]
+        return [part for part in parts if not _empty(part)]
 
     @cached_property
     def checked(self) -> Sequence[Checked]:
@@ -136,21 +153,21 @@ class Part:
     """One entry of the table of contents."""
 
     full: Build
-    brief: Build | None = None
-    """Builds the sections of the short form; None leaves the part out there."""
     without_results: bool = False
     """Whether it has something to say without a single result."""
 
 
 def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
+    advice = advise_by_run(report.summary, report.probes, report.choices.free)
+    yield advice_section(report.summary, advice, report.matrices, report.missing)
+    yield from _compared(report)
+
+
+def _compared(report: Report) -> Iterator[Section]:
     summary, choices = report.summary, report.choices
     comparison = compare_axis(summary, choices.axis, reference=choices.reference, allowed=choices.allowed)
-    advice = advise_by_run(summary, report.probes, choices.free)
-    yield advice_section(summary, advice, report.matrices, report.missing)
-    # A report on one backend is no request to compare backends.
-    requested = choices.axis != Choices.axis or choices.reference is not None
-    yield from speedup_sections(summary, comparison, requested=requested)
+    yield from speedup_sections(summary, comparison, requested=choices.compares)
 
 
 def _no_results(report: Report) -> list[Section]:
@@ -178,20 +195,16 @@ def _plan(report: Report) -> list[Section]:
     return [replace(table, notes=(verdict(report.checked), *table.notes))]
 
 
-def _doubts(report: Report) -> list[Section]:
-    return [doubts_section(report.summary)]
-
-
 SECTIONS: tuple[Part, ...] = (
     Part(_no_results, without_results=True),
     Part(lambda report: [header(report.summary, report.untils)]),
-    Part(_answer, brief=_answer),
-    Part(_missing, brief=_missing, without_results=True),
+    Part(_answer),
+    Part(_missing, without_results=True),
     Part(lambda report: [chart for chart in report.charts if chart.name != "phases"]),
-    Part(_matrix, brief=_matrix),
-    Part(_searches, brief=_searches),
-    Part(_claims, brief=_claims),
-    Part(lambda report: [doubts_section(report.summary, none="None.")], brief=_doubts),
+    Part(_matrix),
+    Part(_searches),
+    Part(_claims),
+    Part(lambda report: [doubts_section(report.summary, none="None.")]),
     Part(lambda report: [regimes(report.summary)]),
     Part(lambda report: [utilization_table(report.summary)]),
     Part(lambda report: [theory(report.summary)]),
@@ -201,7 +214,6 @@ SECTIONS: tuple[Part, ...] = (
     Part(lambda report: [chart for chart in report.charts if chart.name == "phases"]),
     Part(
         lambda report: [phases(report.summary, statistic) for statistic in get_args(Statistic)],
-        brief=lambda report: [phases(report.summary, statistic) for statistic in ("mean", "share")],
     ),
     Part(lambda report: [own_work(report.summary)]),
     Part(lambda report: [ranks(report.summary)]),

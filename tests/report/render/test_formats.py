@@ -5,7 +5,7 @@ import json
 import pytest
 from examples import mixed
 
-from bench.report.render.formats import FORMATS, by_ending, chart_files
+from bench.report.render.formats import FORMATS, FULL, by_ending, chart_files
 from bench.report.tables.sections import Report
 
 
@@ -29,7 +29,7 @@ def test_every_format_renders_a_report(name: str) -> None:
 
 def test_markdown_links_to_the_chart_files() -> None:
     report = Report(results=mixed())
-    linked, alone = (FORMATS["md"].render(report, folder) for folder in ("plots", None))
+    linked, alone = (FULL.render(report, folder) for folder in ("plots", None))
     assert isinstance(linked, str)
     assert isinstance(alone, str)
     names = chart_files(report)

@@ -207,7 +207,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def bench(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(app, ["report", *map(str, arguments)])
+    done = CliRunner().invoke(app, ["report", "--full", *map(str, arguments)])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -254,7 +254,7 @@ def test_a_page_of_the_job_that_is_full_says_where_the_rest_is(
     kept, _, note = summary.read_text().strip("é\n").rpartition("\n\n")
     assert printed.startswith(f"{kept}\n")
     assert note.startswith("**The report is cut here: a step summary holds 1 MiB.")
-    assert str(run / "report.md") in note.replace("\\", "")
+    assert str(run / "report-full.md") in note.replace("\\", "")
     full = summary.read_bytes().ljust(1024 * 1024)
     summary.write_bytes(full)
     bench(run, "--format", "md")

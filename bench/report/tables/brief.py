@@ -1,0 +1,246 @@
+"""The short report: the answer, one row for each setting, what to know before relying on it, and how to reproduce it.
+
+It fits into a pull request and on one screen. The full report has the rest.
+"""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.records.outcome import KINDS
+from bench.records.until import Until
+from bench.records.verdict import Probe, Stopped
+from bench.report.advice import Advice
+from bench.report.claims import Judged
+from bench.report.contract import OBSERVED
+from bench.report.doubts import Doubt, doubted_rows, doubts
+from bench.report.missing import Missing
+from bench.report.naming import batch_of, caption, cell_name, row_name, search_end, setting, settings_name, short_reason
+from bench.report.rows import CellRows, Row, Summary
+from bench.report.speedup import SpeedUp
+from bench.report.tables.advice import Matrices, answer, unfinished_words
+from bench.report.tables.doubts import TITLE as DOUBTS
+from bench.report.tables.header import (
+    computer,
+    of_machines,
+    run_in_words,
+    short_commit,
+    until_words,
+    versions_in_words,
+)
+from bench.report.tables.missing import TITLE as NOT_MEASURED
+from bench.report.tables.table import Column, Lines, Table, table_of
+from bench.statistics.verdict import RateRatio
+from bench.units import UNKNOWN, counted, percent, rate
+
+CAVEATS = "Before you rely on it"
+MOST_SETTINGS = 20
+"""Rows of the table of settings."""
+MOST_CAVEATS = 6
+MOST_NAMES = 4
+"""Cells of one sentence."""
+MOST_TASKS = 8
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """A cell at the batch that stands for it."""
+
+    cell: CellRows
+    row: Row | None
+    """None: nothing was measured in full."""
+    ratio: RateRatio | None
+    """Its throughput divided by that of the recommended row of its task; None for that row, and without one."""
+    advice: Advice | None
+    """Of its task; None where there is no advice."""
+
+    @property
+    def shown(self) -> Row:
+        """A row with the cell's settings."""
+        return self.row or self.cell.rows[0]
+
+    @property
+    def is_chosen(self) -> bool:
+        return self.advice is not None and self.row is not None and self.row is self.advice.chosen
+
+
+def settings(summary: Summary, advice: Sequence[Advice]) -> list[Setting]:
+    """Each cell at its best batch within the headroom, and faster rows beyond it: by task, the fastest first."""
+    doubted, found = doubted_rows(summary), list[Setting]()
+    for each in advice:
+        named = [row for row in (each.chosen, *each.alternatives) if row]
+        of_task = []
+        for cell in each.cells:
+            rows: list[Row | None] = [row for row in named if any(row is one for one in cell.rows)]
+            of_task += [_setting(cell, row, each, doubted) for row in rows or [_best(cell, each)]]
+        found += sorted(of_task, key=lambda one: one.row.rate if one.row else 0.0, reverse=True)
+    told = {cell.cell.id for each in advice for cell in each.cells}
+    rest = [cell for cell in summary.cells if cell.cell.id not in told]
+    return [*found, *(Setting(cell=cell, row=cell.best, ratio=None, advice=None) for cell in rest)]
+
+
+def _best(cell: CellRows, advice: Advice) -> Row | None:
+    """The fastest row that was measured in full, within the headroom if there is one."""
+    within = [row for row in cell.sound if not row.short and row.id not in advice.beyond]
+    return max(within, key=lambda row: row.rate, default=cell.best)
+
+
+def _setting(cell: CellRows, row: Row | None, advice: Advice, doubted: frozenset[object]) -> Setting:
+    ratio = None
+    if row and advice.chosen and row is not advice.chosen:
+        is_doubted = not doubted.isdisjoint((row.id, advice.chosen.id))
+        pair = SpeedUp(
+            reference=advice.chosen, row=row, matched=False, comparisons=advice.comparisons, doubted=is_doubted
+        )
+        ratio = pair.ratio
+    return Setting(cell=cell, row=row, ratio=ratio, advice=advice)
+
+
+def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]) -> Lines:
+    """What to run. Of one task, the answer is the heading."""
+    told = [tuple(map(_here, answer(summary, each, matrices, missing))) for each in advice]
+    if len(told) == 1:
+        heading = told[0][0].rstrip(".")
+        return Lines(title=heading[0].upper() + heading[1:], lines=told[0][1:])
+    more = [f"and {len(told) - MOST_TASKS} more tasks: see the full report."] if len(told) > MOST_TASKS else []
+    return Lines(title="What to run", lines=(*(lines[0] for lines in told[:MOST_TASKS]), *more))
+
+
+def _here(text: str) -> str:
+    """A sentence that names a section of the full report names the one that has the same here."""
+    return text.replace(f'"{DOUBTS}"', f'"{CAVEATS}"').replace(f'"{NOT_MEASURED}"', f'"{CAVEATS}"')
+
+
+def settings_table(summary: Summary, found: Sequence[Setting]) -> Table:
+    """One row for each setting."""
+    doubted = doubted_rows(summary)
+    observed = [name for name in sorted(OBSERVED) if len({str(one.cell.contract.get(name)) for one in found}) > 1]
+    columns = [
+        Column[Setting]("setting", lambda one: cell_name(summary, one.shown)),
+        Column[Setting]("batch", lambda one: batch_of(one.row) if one.row else "", numeric=True),
+        Column[Setting](
+            "samples/s", lambda one: rate(one.row.rate) if one.row else "", numeric=True, bold=lambda one: one.is_chosen
+        ),
+        Column[Setting]("ratio", _ratio, numeric=True, bold=lambda one: bool(one.ratio and one.ratio.has_winner)),
+        Column[Setting]("95%", _interval),
+        Column[Setting]("verdict", _word),
+        Column[Setting]("memory", lambda one: percent(one.row.held) if one.row else "", numeric=True),
+        Column[Setting]("remark", lambda one: "; ".join(_remarks(one, doubted, observed)), prose=True),
+    ]
+    shown = found[:MOST_SETTINGS]
+    notes = [f"The first {MOST_SETTINGS} of {len(found)} settings."] if len(found) > len(shown) else []
+    return table_of("", shown, columns, name=lambda one: row_name(summary, one.shown), notes=notes)
+
+
+def _ratio(one: Setting) -> str:
+    return f"{one.ratio.estimate:.2f}×" if one.ratio else ""
+
+
+def _interval(one: Setting) -> str:
+    return "{:.2f} to {:.2f}".format(*one.ratio.interval) if one.ratio else ""
+
+
+def _word(one: Setting) -> str:
+    """How its throughput compares with that of the recommended row."""
+    if one.ratio is None:
+        return "recommended" if one.is_chosen else ""
+    return "slower" if one.ratio.has_winner and one.ratio.estimate < 1 else one.ratio.word
+
+
+def _remarks(one: Setting, doubted: frozenset[object], observed: Sequence[str]) -> Iterator[str]:
+    if one.row is None:
+        yield from dict.fromkeys(one.cell.traits(row).word for row in one.cell.rows)
+    elif one.advice and one.row.id in one.advice.beyond:
+        yield f"beyond the headroom of {percent(one.advice.headroom)}"
+    if one.row and one.row.id in doubted:
+        yield "doubted"
+    if one.row:
+        for name in observed:
+            yield f"{caption(name)} {one.cell.contract.get(name)}"
+
+
+def caveats(
+    summary: Summary,
+    missing: Sequence[Missing],
+    unreadable: Mapping[str, str],
+    judged: Sequence[Judged],
+    probes: Sequence[Probe],
+    untils: Sequence[Until],
+) -> Lines:
+    """What to know before relying on the figures: a sentence for each cause."""
+    grouped: dict[str, list[Doubt]] = {}
+    for doubt in doubts(summary):
+        if doubt.grade != "note":
+            alike = re.sub(r"[0-9][0-9.]*", "#", doubt.reason)
+            grouped.setdefault(alike, []).append(doubt)
+    lines = [_caveat(summary, found) for found in grouped.values()]
+    if len(lines) > MOST_CAVEATS:
+        lines = [*lines[:MOST_CAVEATS], f"{len(lines) - MOST_CAVEATS} more doubts: see the full report."]
+    if unfinished := unfinished_words(missing):
+        lines.append(f"Not all is measured: {unfinished}.")
+    lines += [*_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
+    if unreadable:
+        lines.append(f"{counted(len(unreadable), 'file')} cannot be read: see the full report.")
+    lines += [f"Claim {each.verdict}: {each.claim.say}" for each in judged if each.verdict != "CONFIRMED"]
+    if confirmed := sum(each.verdict == "CONFIRMED" for each in judged):
+        lines.append(f"{counted(confirmed, 'claim')} CONFIRMED.")
+    return Lines(title=CAVEATS, lines=(*lines, *(f"{until_words(until)}." for until in untils)))
+
+
+def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
+    """Of the rows that are doubted for like reasons, the first one with its own."""
+    rows = list(dict.fromkeys(row_name(summary, doubt.row) for doubt in found if doubt.row))
+    if not rows:
+        return found[0].reason
+    more = f" and {counted(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""
+    return f"{rows[0]}{more}: {found[0].reason}"
+
+
+def _failures(summary: Summary) -> Iterator[str]:
+    """Attempts that failed or hung, and why."""
+    failed = [(row, cell.traits(row)) for cell in summary.cells for row in cell.rows if KINDS[row.outcome].fails]
+    for row, traits in failed[:MOST_NAMES]:
+        yield f"{row_name(summary, row)} {traits.verb}: {short_reason(row.reason)}"
+    if len(failed) > MOST_NAMES:
+        yield f"{len(failed) - MOST_NAMES} more attempts failed: see the full report."
+
+
+def _stopped(summary: Summary, probes: Sequence[Probe]) -> Iterator[str]:
+    """Searches that ended without an answer."""
+    stopped = [probe for probe in probes if isinstance(probe.found, Stopped) or probe.found.best is None]
+    for probe in stopped[:MOST_NAMES]:
+        name = settings_name(probe.axes, [each for each in summary.columns if each in probe.axes])
+        yield f"The search of {name or probe.cell.backend} ended without an answer: {search_end(probe.found)}."
+    if len(stopped) > MOST_NAMES:
+        yield f"{len(stopped) - MOST_NAMES} more searches ended without an answer: see the full report."
+
+
+def _out_of_memory(summary: Summary) -> Iterator[str]:
+    """The smallest batches that did not fit, with the cells that they did not fit."""
+    cells: dict[int, list[str]] = {}
+    for cell in summary.cells:
+        if batches := [row.batch_per_rank for row in cell.rows if row.outcome == "oom"]:
+            cells.setdefault(min(batches), []).append(cell_name(summary, cell.rows[0]))
+    for batch, names in sorted(cells.items()):
+        more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+        yield f"Batch {batch} ran out of memory: {'; '.join([*names[:MOST_NAMES], *more])}."
+
+
+def measured_how(summary: Summary, matrices: Matrices) -> Lines:
+    """Where and how it was measured, and how to do it again."""
+    shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
+    what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
+    steps = f"{shared['steps']} steps" if "steps" in shared else ""
+    same = ", ".join(filter(None, (what, shared.get("mixed_precision"), steps)))
+    ranks = sorted({row.world_size for row in summary.rows})
+    on = f"{' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])} on {of_machines(summary, computer)}"
+    made_by = [of_machines(summary, versions_in_words), f"commit {of_machines(summary, short_commit)}"]
+    commands = sorted(set(matrices.values()))
+    lines = (
+        f"{on}; {same}." if same else f"{on}.",
+        "; ".join(text for text in made_by if UNKNOWN not in text.split()),
+        f"{run_in_words(summary)}.",
+        f"Reproduce: `bench run {commands[0]}`." if len(commands) == 1 else "",
+        "All sections: `bench report --full`.",
+    )
+    return Lines(title="How it was measured", lines=tuple(line for line in lines if line))

@@ -1,0 +1,160 @@
+"""The short report, which goes into a pull request and ends a run."""
+
+import io
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import mixed, ok, result
+from rich.console import Console
+
+from bench.cli.collect import collect
+from bench.records.claim import Claim
+from bench.records.outcome import Failed, Oom
+from bench.records.verdict import Goal, Probe, Stopped
+from bench.report.missing import Missing
+from bench.report.render import markdown, terminal
+from bench.report.tables.sections import Choices, Report
+from bench.store.run_folder import Store
+
+REPORTS = Path(__file__).parents[3] / "reports"
+AXES = {"num_cams": 1}
+
+
+def brief(*results: Any, **more: Any) -> str:
+    return markdown.document(Report(results=results, **more).brief)
+
+
+def steps(seconds: float, batch: int = 2, backend: str = "ddp", **more: Any) -> Any:
+    return result(ok((seconds,) * 3, (seconds,) * 3), batch=batch, backend=backend, **more)
+
+
+def table(text: str) -> list[dict[str, str]]:
+    lines = [line for line in text.splitlines() if line.startswith("|")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[2:]]
+
+
+def test_the_heading_is_the_answer_and_how_sure_it_is() -> None:
+    text = brief(steps(0.1), steps(0.2, backend="fsdp"))
+    heading = text.splitlines()[0]
+    assert heading.startswith("## Train with ddp, batch 2: 40 samples/s, 2.00× that of fsdp, batch 2 (1.7")
+    assert re.search(r"holds unless launches vary by more than \d+\.\d %\)$", heading)
+    assert (
+        "- Larger batches were not tried; to be surer: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`."
+        in text
+    )
+
+
+def test_several_tasks_have_a_line_each() -> None:
+    text = brief(steps(0.1, axes={"num_cams": 1}), steps(0.3, axes={"num_cams": 4}))
+    assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp, batch 2: 40 samples/s")
+    assert "\n- For num_cams 4: train with ddp, batch 2: 13.3 samples/s" in text
+
+
+def test_each_setting_has_a_row_at_its_best_batch_the_fastest_first() -> None:
+    text = brief(
+        steps(0.2, backend="fsdp"),
+        steps(0.3, batch=4, backend="fsdp"),
+        steps(0.1),
+        steps(0.19, batch=4),
+        steps(0.105, backend="zero2"),
+        result(Oom(rank=0, phase="bwd", reason="x"), batch=8),
+        result(Failed(rank=0, phase="start", reason="ValueError: no such axis"), backend="zero3"),
+    )
+    rows = table(text)
+    assert [(row["setting"], row["batch"], row["verdict"]) for row in rows] == [
+        ("ddp", "4", "recommended"),
+        ("zero2", "2", "too close to call"),
+        ("fsdp", "4", "slower"),
+        ("zero3", "", ""),
+    ]
+    assert rows[0]["samples/s"] == "**42.1**"
+    assert re.fullmatch(r"\*\*0\.63×\*\*", rows[2]["ratio"])
+    assert rows[3]["remark"] == "failed"
+    assert "- Batch 8 ran out of memory: ddp." in text
+    assert "- zero3, batch 2 failed: rank 0 in start: ValueError: no such axis" in text
+
+
+def test_the_words_are_those_of_the_full_report() -> None:
+    """One standard of evidence: the ratio of the runner-up has the same interval in the heading and in the table."""
+    report = Report(results=[steps(0.1), steps(0.13, backend="fsdp"), steps(0.2, backend="zero2")])
+    text = markdown.document(report.brief)
+    low, high = re.findall(r"that of fsdp, batch 2 \((\S+) to (\S+?)[;)]", text.splitlines()[0])[0]
+    (fsdp,) = [row for row in table(text) if row["setting"] == "fsdp"]
+    assert [float(end) for end in fsdp["95%"].split(" to ")] == pytest.approx(
+        [1 / float(high), 1 / float(low)], abs=0.01
+    )
+
+
+def test_caveats_say_what_to_know_before_relying_on_it() -> None:
+    of = {"metric": "samples_per_s_global", "of": {"backend": "ddp"}}
+    claims = (
+        Claim.model_validate({"say": "fast", **of, "value": {"at_least": 900}}),
+        Claim.model_validate({"say": "slow", **of, "value": {"at_most": 900}}),
+    )
+    found, cell = Stopped(reason="batch 3 hung"), result().attempt.cell
+    ended = Probe(cell=cell, axes={"backend": "ddp"}, goal=Goal(), found=found)
+    missing = [Missing(cell_id="x", axes={"backend": "zero2"}, batches=(1, 2))]
+    text = brief(
+        steps(0.1),
+        choices=Choices(claims=claims),
+        probes=[ended],
+        missing=missing,
+        unreadable={"a/result.json": "torn"},
+    )
+    caveats = text.partition("## Before you rely on it\n\n")[2].partition("\n\n")[0].splitlines()
+    assert caveats == [
+        "- Not all is measured: 2 attempts are missing.",
+        "- The search of ddp ended without an answer: batch 3 hung.",
+        "- 1 file cannot be read: see the full report.",
+        "- Claim REFUTED: fast",
+        "- 1 claim CONFIRMED.",
+    ]
+    assert text.startswith("## No advice yet: 2 attempts are missing\n\n- Leading so far: ddp, batch 2: 40 samples/s")
+    assert "\n- `bench run MATRIX` goes on.\n" in text
+
+
+def test_rows_that_are_doubted_for_like_reasons_are_one_sentence() -> None:
+    apart = [result(ok((s,) * 3, (s / 2,) * 3), batch=batch) for batch, s in ((2, 0.1), (4, 0.2), (8, 0.4))]
+    caveats = brief(*apart).partition("## Before you rely on it\n\n")[2].partition("\n\n## ")[0]
+    assert len(caveats.splitlines()) == 1
+    assert "ddp, batch 2 and 2 other rows: " in caveats
+
+
+def test_a_comparison_that_was_asked_for_is_shown() -> None:
+    results = steps(0.1), steps(0.2, backend="fsdp")
+    assert "Which backend is faster" not in brief(*results)
+    assert "## Which backend is faster" in brief(*results, choices=Choices(reference="ddp"))
+
+
+def test_without_results_it_says_what_is_missing() -> None:
+    assert brief() == ""
+    assert "## Not measured" in brief(missing=[Missing(cell_id="x", axes={"backend": "ddp"}, batches=(1,))])
+
+
+@pytest.mark.parametrize("run", ["cpu-tiny", "published-8xA100", "plan-tiny"])
+def test_it_fits_into_a_pull_request(run: str) -> None:
+    text = markdown.document(collect([Store(REPORTS / run)]).brief)
+    assert len(text.splitlines()) <= 60
+    assert len(text) <= 8000
+
+
+def test_it_fits_on_a_screen_of_24_lines_and_80_columns() -> None:
+    file = io.StringIO()
+    console = Console(width=80, file=file, force_terminal=True, color_system=None, highlight=False)
+    for part in terminal.render(collect([Store(REPORTS / "cpu-tiny")]).brief):
+        console.print(part)
+    lines = file.getvalue().splitlines()
+    assert len(lines) < 24  # and one that says where the results are
+    assert max(map(len, lines)) <= 80
+
+
+def test_a_row_that_is_recommended_is_never_the_slower_one_of_its_table_without_a_reason() -> None:
+    for each in (mixed(), [steps(0.1), steps(0.05, batch=1, backend="fsdp")]):
+        rows = table(markdown.document(replace(Report(results=each)).brief))
+        for row in rows:
+            if row["verdict"] == "faster":
+                assert row["remark"]
