@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from bench.records.outcome import KINDS
 from bench.records.until import Until
-from bench.records.verdict import Probe, Stopped
+from bench.records.verdict import Probe, Stopped, Verdict
 from bench.report.advice import Advice
 from bench.report.claims import Judged
 from bench.report.contract import OBSERVED
@@ -111,8 +111,9 @@ def _here(text: str) -> str:
     return text.replace(f'"{DOUBTS}"', f'"{CAVEATS}"').replace(f'"{NOT_MEASURED}"', f'"{CAVEATS}"')
 
 
-def settings_table(summary: Summary, found: Sequence[Setting]) -> Table:
+def settings_table(summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = ()) -> Table:
     """One row for each setting."""
+    largest = {probe.cell.id: probe.found.max_batch_per_rank for probe in probes if isinstance(probe.found, Verdict)}
     doubted = doubted_rows(summary)
     observed = [name for name in sorted(OBSERVED) if len({str(one.cell.contract.get(name)) for one in found}) > 1]
     columns = [
@@ -120,6 +121,11 @@ def settings_table(summary: Summary, found: Sequence[Setting]) -> Table:
         Column[Setting]("batch", lambda one: batch_of(one.row) if one.row else "", numeric=True),
         Column[Setting](
             "samples/s", lambda one: rate(one.row.rate) if one.row else "", numeric=True, bold=lambda one: one.is_chosen
+        ),
+        *(
+            [Column[Setting]("largest", lambda one: str(largest.get(one.cell.cell.id) or ""), numeric=True)]
+            if largest
+            else []
         ),
         Column[Setting]("ratio", _ratio, numeric=True, bold=lambda one: bool(one.ratio and one.ratio.has_winner)),
         Column[Setting]("95%", _interval),

@@ -121,7 +121,7 @@ class Report:
         judged = judge_claims(self.summary, self.choices.claims)
         parts: list[Section] = [
             answer_section(self.summary, advice, self.matrices, self.missing),
-            settings_table(self.summary, settings(self.summary, advice)),
+            settings_table(self.summary, settings(self.summary, advice), self.probes),
             *(_compared(self) if self.choices.compares else ()),
             caveats(self.summary, self.missing, self.unreadable, judged, self.probes, self.untils),
             measured_how(self.summary, self.matrices),
