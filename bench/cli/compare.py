@@ -1,7 +1,7 @@
 """`bench compare`: two runs of a matrix."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -20,10 +20,17 @@ def compare(
         typer.Option(
             metavar="SHARE",
             help="Exit with 1 when a step, or the tail of slow steps, is longer by more than this share, 5%, or an"
-            " attempt that succeeded before fails or is missing now. UNCLEAR passes: stderr says how many attempts the"
-            " gate could not decide.",
+            " attempt that succeeded before fails or is missing now. stderr says how many attempts the gate could not"
+            " decide.",
         ),
     ] = None,
+    unclear: Annotated[
+        Literal["fail", "pass"],
+        typer.Option(
+            help="Whether the gate fails where the verdict is UNCLEAR and the mean step is longer by more than the"
+            " gate's share, and by more than launches of the same code differ by."
+        ),
+    ] = "fail",
     noise: Annotated[
         str | None,
         typer.Option(
@@ -69,6 +76,8 @@ def compare(
         compare_tables.tables(two),
     )
     regressions = [] if threshold is None else compare_tables.regressions(two, threshold) + _lost(runs[1])
+    if threshold is not None and unclear == "fail":
+        regressions += compare_tables.unclear_regressions(two, threshold)
     for regression in regressions:
         typer.echo(f"regression: {regression}", err=True)
     if threshold is not None and two.slower(threshold) and disturbed is not None:

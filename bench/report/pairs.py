@@ -56,6 +56,11 @@ class Pair:
         reaches = self.ratio.alarm[1] > 1 + threshold or self.ratio.of_means > 1 + threshold
         return reaches and not self.slower(threshold)
 
+    def may_hide_a_regression(self, threshold: float) -> bool:
+        """Whether it is undecided although the mean step is longer by more than ``threshold``, and by more than
+        launches of the same code differ by."""
+        return self.undecided(threshold) and self.means.estimate > 1 + threshold and not self.means.may_be_even
+
 
 @dataclass(frozen=True, kw_only=True)
 class Changed:

@@ -4,10 +4,12 @@
 the steps, such as a checkpoint, a garbage collection or a slow shard at every third step. The mean step does, but other
 work on the machine lengthens it, too. So head has a longer tail only if both of these hold:
 
-*More steps are slow.* A step is slow if it takes at least `SLOW` times the typical step of its own run. The difference
-of the two shares of slow steps exceeds its own error, with the confidence of an alarm for all attempts together. The
-error comes from the shares in the stretches of each run (`intervals.blocks`). A burst of other work makes neighbors
-slow, all in a few stretches: their shares scatter widely, and a burst is no change.
+*More steps are slow, or slow steps take longer.* A step is slow if it takes at least `SLOW` times the typical step of
+its own run. The difference of the two shares of slow steps exceeds its own error, or that of the time that they take
+beyond the typical step does: where other work makes a third of all steps slow in both runs, only their size tells a
+change. Both have the confidence of an alarm for all attempts together. The errors come from the stretches of each run
+(`intervals.blocks`). A burst of other work makes neighbors slow, all in a few stretches: these scatter widely, and a
+burst is no change.
 
 *The mean step is longer* by more than the margin, with 95 % confidence. The interval has the terms of `ratio`: the
 standard errors of both means, from batch means; twice `QUIET` squared for the difference between processes; and the
@@ -28,6 +30,7 @@ different in at most 0.4 %. tests/statistics/test_tail.py repeats this with fewe
 """
 
 import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import chain
@@ -66,8 +69,9 @@ class Tail:
     interval: Interval
     """Where it lies with 95 % confidence."""
     more: bool
-    """Whether more of head's steps are slow, with the confidence of an alarm."""
+    """Whether more of head's steps are slow, or slow by more, with the confidence of an alarm."""
     fewer: bool
+    """The same of base's."""
 
     def longer(self, margin: float) -> bool:
         """Whether head has more slow steps, which lengthen its mean step by more than ``margin``."""
@@ -113,6 +117,9 @@ class _Run:
     """Standard error of the mean's logarithm."""
     share_error: float
     """Standard error of the share of slow steps."""
+    excess: float
+    """What slow steps take beyond the typical step, over all steps, in typical steps."""
+    excess_error: float
 
     @property
     def tail(self) -> float:
@@ -125,6 +132,7 @@ def _run(ranks_s: Steps) -> _Run | None:
         return None
     steps_s = [max(times_s) for times_s in zip(*ranks_s, strict=True)]
     slow = [step_s >= SLOW * typical.time_s for step_s in steps_s]
+    excess = [step_s / typical.time_s - 1 if is_slow else 0.0 for step_s, is_slow in zip(steps_s, slow, strict=True)]
     times = [step_s / typical.time_s for step_s, is_slow in zip(steps_s, slow, strict=True) if is_slow]
     return _Run(
         steps_s=steps_s,
@@ -136,6 +144,8 @@ def _run(ranks_s: Steps) -> _Run | None:
         ),
         mean_error=standard_error(block_means(steps_s)) / typical.mean_s,
         share_error=standard_error(block_means([float(is_slow) for is_slow in slow])),
+        excess=statistics.fmean(excess),
+        excess_error=standard_error(block_means(excess)),
     )
 
 
@@ -147,15 +157,18 @@ def _tail(base: _Run, head: _Run, noise: float | None, n_pairs: int) -> Tail:
         between = 2 * noise**2 if noise is not None else 2 * QUIET**2 + longer.typical.disturbed**2 + shorter.tail**2
         return _reach([base.mean_error, head.mean_error], _degrees(base, head), between, CONFIDENCE)
 
+    # Two tests, of the shares and of the sizes: each with half of the probability of a false alarm.
+    confidence = 1 - (1 - confidence) / 2
     share_reach = _reach([base.share_error, head.share_error], _degrees(base, head), 0.0, confidence)
-    more = head.slow.share - base.slow.share
+    excess_reach = _reach([base.excess_error, head.excess_error], _degrees(base, head), 0.0, confidence)
+    more, longer = head.slow.share - base.slow.share, head.excess - base.excess
     return Tail(
         base=base.slow,
         head=head.slow,
         of_means=of_means,
         interval=(of_means * math.exp(-reach(head, base)), of_means * math.exp(reach(base, head))),
-        more=more > share_reach,
-        fewer=-more > share_reach,
+        more=more > share_reach or longer > excess_reach,
+        fewer=-more > share_reach or -longer > excess_reach,
     )
 
 

@@ -382,8 +382,11 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     busy = Conditions.model_validate({**unknown, "others_cpu_share": 0.4})
     quiet, slow = run(), run(THIRD, THIRD).model_copy(update={"conditions": busy})
     base, head = store(tmp_path / "base", quiet), store(tmp_path / "head", slow)
-    gate = bench(base, head, "--fail-on-regression", "5%")
+    gate = bench(base, head, "--fail-on-regression", "5%", "--unclear", "pass")
     assert (gate.exit_code, gate.stderr) == (0, "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there\n")
+    fails = bench(base, head, "--fail-on-regression", "5%")
+    assert fails.exit_code == 1
+    assert "takes 1.320 times as long, and the verdict is UNCLEAR (other processes took 40.0 %" in fails.stderr
     assert "head: other processes took 40.0 % of the CPU during the attempt." in gate.stdout
     both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
     told = bench(both, head, "--fail-on-regression", "5%")
@@ -398,10 +401,11 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     assert "Disturbed" not in bench(base, base).stdout
 
 
-def test_a_burst_is_not_the_same_and_does_not_fail_the_gate(tmp_path: Path) -> None:
+def test_a_burst_is_not_the_same_and_fails_the_gate_unless_it_may_pass(tmp_path: Path) -> None:
     burst = [0.2 if 20 <= index < 36 else 0.1 for index in range(50)]
     base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run(burst, burst))
-    gate = bench(base, head, "--fail-on-regression", "5%")
+    gate = bench(base, head, "--fail-on-regression", "5%", "--unclear", "pass")
     assert (gate.exit_code, gate.stderr) == (0, "1 of 1 attempt UNCLEAR at 5.0 %: the gate could not decide there\n")
+    assert bench(base, head, "--fail-on-regression", "5%").exit_code == 1
     assert "16 of 50 steps (21 to 36) take 2.00 times the typical step" in gate.stdout
     assert "the shares of slow steps may be equal" in gate.stdout

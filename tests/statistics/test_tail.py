@@ -122,6 +122,23 @@ def test_a_burst_in_one_run_alone_is_no_change_and_not_the_same() -> None:
     assert {verdict(steady(source), burst(source)) for _ in range(60)} == {"UNCLEAR"}
 
 
+def busy(source: random.Random, n: int = 60) -> list[float]:
+    """On a machine of which other processes take 40 %: three in ten steps take up to 1.7 times as long."""
+    return [0.032 * (1 + source.gauss(0, 0.03) + (source.random() < 0.3) * source.uniform(0, 0.7)) for _ in range(n)]
+
+
+def test_slow_steps_of_another_size_are_found_where_as_many_are_slow() -> None:
+    """Every third step takes 150 ms longer: 5.7 times the typical step, where those of base take at most 1.7 times."""
+    source = random.Random(9)
+    found = []
+    for _ in range(60):
+        head = [step_s + 0.15 * (index % 3 == 2) for index, step_s in enumerate(busy(source))]
+        found.append(verdict(busy(source), head))
+    assert found.count("SLOWER TAIL") >= 57
+    unchanged = [verdict(busy(source), busy(source)) for _ in range(200)]
+    assert len([word for word in unchanged if word not in ("SAME", "UNCLEAR")]) <= 2
+
+
 def test_a_faster_typical_step_does_not_hide_a_longer_mean() -> None:
     head = [0.25 if index % 3 == 2 else 0.09 for index in range(N)]
     (ratio,) = step_ratios([([[0.1] * N], [head])])

@@ -94,6 +94,17 @@ def _how_much_longer(pair: Pair, threshold: float) -> str:
     return f"{head}; base: {base}; {mean}"
 
 
+def unclear_regressions(runs: TwoRuns, threshold: float) -> list[str]:
+    """A sentence for each attempt whose mean step is longer by more than ``threshold``, where neither the typical step
+    nor the tail decides."""
+    return [
+        f"{pair.name}: its mean step takes {pair.means.estimate:.3f} times as long, and the verdict is {pair.speed}"
+        f"{f' ({pair.disturbed})' if pair.disturbed else ''}: measure again, or pass with --unclear pass"
+        for pair in runs.pairs
+        if pair.may_hide_a_regression(threshold)
+    ]
+
+
 def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
     """Sentences on what keeps the gate from a decision: attempts that head lacks, and steps that are not clear."""
     missing, unclear = len(runs.never_measured), len(runs.undecided(threshold))
