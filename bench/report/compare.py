@@ -26,7 +26,7 @@ from bench.report.settings import settings_of
 from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
 from bench.statistics.intervals import student_t
-from bench.statistics.launches import ENOUGH_DEGREES
+from bench.statistics.launches import ENOUGH_DEGREES, launches_vary
 from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, typical_of_launches, typical_ratios
 from bench.statistics.tail import Tail, joined, tails
 from bench.statistics.verdict import MARGIN, RateRatio, speed
@@ -163,6 +163,7 @@ def _pair(
         head=theirs,
         ratio=ratio,
         means=means,
+        launches_vary=_launches_vary(ours, theirs),
         speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
         space=_space(ours, theirs),
         unlike=(
@@ -175,6 +176,12 @@ def _pair(
         tail=tail,
         disturbed=disturbed,
     )
+
+
+def _launches_vary(base: Row, head: Row) -> float:
+    assert base.measured
+    assert head.measured
+    return launches_vary(head.measured.launches, base.measured.launches, head.measured.scatter)
 
 
 def _invalid(results: Sequence[Result]) -> dict[tuple[str, int], str]:

@@ -22,6 +22,8 @@ class Pair:
     """Of the step's time, head to base; None when a run holds too few samples, or none."""
     means: RateRatio
     """Of the mean steps, head to base, by the model of the report's ratios of throughputs."""
+    launches_vary: float
+    """How many times as long the mean step may be because launches of the same code vary."""
     speed: Speed
     space: Space
     """By the mean of the launches' peaks of allocated memory, of the worst rank of each."""
@@ -59,7 +61,7 @@ class Pair:
     def may_hide_a_regression(self, threshold: float) -> bool:
         """Whether it is undecided although the mean step is longer by more than ``threshold``, and by more than
         launches of the same code differ by."""
-        return self.undecided(threshold) and self.means.estimate > 1 + threshold and not self.means.may_be_even
+        return self.undecided(threshold) and self.means.estimate > max(1 + threshold, self.launches_vary)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -125,6 +125,13 @@ def reach(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | Non
     return _of_few((one, other), scatter)
 
 
+def launches_vary(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | None) -> float:
+    """How many times as long the mean step of ``one`` may be as that of ``other`` because launches vary, with 95 %
+    confidence: without what the steps of each launch show."""
+    found = reach(one, other, scatter)
+    return math.exp(student_t(found.degrees, CONFIDENCE) * math.sqrt(max(0.0, found.error**2 - found.own**2)))
+
+
 def mean_reach(launches: Sequence[Launch], scatter: Scatter | None) -> Reach:
     """Of the mean step itself; see `reach`."""
     if len(launches) >= ENOUGH_LAUNCHES:
