@@ -15,14 +15,21 @@ from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.units import percent, size
 
+MOST_DETAILED = 8
+"""Cells with all details: the backends of one setting."""
+
 
 def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: Mapping[str, str]) -> list[str]:
-    """The text, line by line.
+    """The text, line by line. Of many cells, one line each.
 
     Args:
         user: the environment that bench was started with.
     """
     units = workload_of(matrix).units
+    if len(plans) > MOST_DETAILED:
+        listed = [": ".join([_title(plan), *_skipped(plan, hardware)]) for plan in plans]
+        hint = f"For the config, environment and command of each cell, --select {MOST_DETAILED} of them or fewer."
+        return [*matrix.notes, *listed, "", hint]
     cells = (line for plan in plans for line in (*_cell(plan, matrix.probe, units, hardware, user), ""))
     return [*matrix.notes, *cells]
 
@@ -30,12 +37,9 @@ def lines(matrix: Matrix, plans: Sequence[CellPlan], hardware: Hardware, user: M
 def _cell(
     plan: CellPlan, goal: Goal, units: tuple[str, ...] | None, hardware: Hardware, user: Mapping[str, str]
 ) -> list[str]:
-    cell = plan.cell
-    title = f"{cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batch_axis))}"
-    if plan.launches > 1:
-        title += f"  {plan.launches} launches each"
-    if reason := backends.forbids(cell, hardware.device):
-        return [title, f"  skipped: {reason}"]
+    cell, title = plan.cell, _title(plan)
+    if skipped := _skipped(plan, hardware):
+        return [title, *(f"  {text}" for text in skipped)]
     attempt = Attempt(cell=cell, batch_per_rank=plan.batches[0] if plan.batches else goal.granularity)
     one = len(plan.batches) == 1 and not plan.search
     folder = f"attempts/{attempt.slug if one else f'{cell.slug}/b<batch>'}"
@@ -64,6 +68,16 @@ def _cell(
         if name in files:
             shown += [f"  {name}:", *(f"    {line}" for line in files[name].splitlines())]
     return shown
+
+
+def _title(plan: CellPlan) -> str:
+    launches = f"  {plan.launches} launches each" if plan.launches > 1 else ""
+    return f"{plan.cell.slug}  {plan.label}  batch per rank {', '.join(map(str, plan.batch_axis))}{launches}"
+
+
+def _skipped(plan: CellPlan, hardware: Hardware) -> list[str]:
+    reason = backends.forbids(plan.cell, hardware.device)
+    return [f"skipped: {reason}"] if reason else []
 
 
 def _settings(goal: Goal) -> str:

@@ -84,7 +84,7 @@ DryRun = Annotated[
     typer.Option(
         "--dry-run",
         rich_help_panel="Output",
-        help="Print each cell's config, environment and command, and launch nothing.",
+        help="List the cells, of at most eight with config, environment and command, and launch nothing.",
     ),
 ]
 

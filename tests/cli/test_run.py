@@ -62,6 +62,16 @@ def test_a_search_is_narrowed_as_a_run_is() -> None:
     assert cells("--select", "backend=fsdp", "--axis", "num_cams=1,2") == ["fsdp num_cams=1", "fsdp num_cams=2"]
 
 
+def test_a_dry_run_of_many_cells_is_a_line_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    output = bench("run", ALL_EIGHT, "--dry-run", "--axis", "num_cams=1,2").output
+    cells = re.findall(r"^\w+-\w+  .*batch per rank", output, re.MULTILINE)
+    assert len(cells) == 15  # an include adds single once
+    assert len(output.splitlines()) <= 16 + 6
+    assert "--select 8 of them or fewer" in output
+    assert "accelerate.yaml" in bench("run", ALL_EIGHT, "--dry-run").output
+
+
 def test_a_search_takes_no_batch_of_the_file_for_its_own() -> None:
     output = bench("probe", ALL_EIGHT, "--dry-run").output
     assert output.count("  batch per rank ") == output.count("  batch per rank probe\n") == 8
