@@ -9,7 +9,7 @@ from bench.records.verdict import Stopped, Verdict
 from bench.report.rows import Row, Summary
 from bench.units import UNKNOWN, memory_needed, memory_size
 
-REASON_LIMIT = 200
+REASON_LIMIT = 400
 """Length of a reason in a table or a sentence; the result's file holds the complete one."""
 
 

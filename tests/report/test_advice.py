@@ -341,10 +341,13 @@ def test_an_unfinished_run_gives_no_advice(missing: tuple[int, ...], search: boo
 
 def test_doubts_are_shown_where_they_are_referred_to() -> None:
     apart = result(ok((0.1,) * 3, (0.05,) * 3))
-    for title, shown in (("Rows to doubt", "sections"), ("Before you rely on it", "brief")):
-        text = markdown.document(getattr(Report(results=[apart]), shown))
-        assert f'"{title}" lists this row.' in text
-        assert f"## {title}" in text
+    full, brief = (
+        markdown.document(shown) for shown in (Report(results=[apart]).sections, Report(results=[apart]).brief)
+    )
+    assert '"Rows to doubt" lists this row.' in full
+    assert "## Rows to doubt" in full
+    assert brief.startswith("## No sure answer, its row is doubted: ddp, batch 2: ")
+    assert "## Before you rely on it\n\nddp, batch 2: rank 0's mean step" in brief
     assert "Before you rely on it" not in markdown.document(Report(results=[result()]).brief)
 
 

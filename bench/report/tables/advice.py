@@ -1,6 +1,8 @@
 """The section *What to run*: the recommended setting, the reasons, and the alternatives."""
 
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 
 from bench.report.advice import Advice, LeftOut
 from bench.report.contract import RUN
@@ -11,7 +13,7 @@ from bench.report.rows import Row, RowId, Sampled, Summary
 from bench.report.speedup import SpeedUp, throughput_ratio
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
-from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, TOO_CLOSE
+from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
 from bench.units import counted, percent, rate
 
 NO_MATRIX = "MATRIX"
@@ -89,7 +91,10 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
     if advice.chosen is not None:
         surer = "; ".join(_surer(advice, advice.chosen, matrices))
         first = f"{task}{_choose(summary, advice, advice.chosen)}."
-        lead = [first, *lead[1:], *([f"{surer[0].upper()}{surer[1:]}."] if surer else [])]
+        if advice.chosen.id in doubted_rows(summary):
+            first = first.replace("train with", "no sure answer, its row is doubted:", 1)
+        caveats = _caveats(advice, advice.chosen, frozenset()).strip()
+        lead = [first, *([caveats] if caveats else []), *([f"{surer[0].upper()}{surer[1:]}."] if surer else [])]
     return (*lead, *_without(advice))
 
 
@@ -158,7 +163,7 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:
     match advice.larger:
         case "not_tried":
             parts.append("larger batches were not tried")
-            commands.append(f"`bench probe {matrix}`")
+            commands.append(f"`bench probe {elsewhere(matrix, 'probe')}`")
         case "max_batch":
             parts.append("the search stopped at max_batch")
             commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
@@ -167,6 +172,18 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:
     elif advice.runner_up and not advice.runner_up.ratio.decided:
         commands.append(f"`bench run {matrix} --until 2%`")
     return [*parts, *([f"to be surer: {', '.join(commands)}"] if commands else [])]
+
+
+def elsewhere(arguments: str, ending: str) -> str:
+    """The same for another folder, beside the run's: ``reports/mine/matrix.yaml --out reports/mine-probe``."""
+    if arguments == NO_MATRIX:
+        return arguments
+    words = shlex.split(arguments)
+    root = str(Path(words[0]).parent)
+    if "--out" in words:
+        at = words.index("--out")
+        root, words = words[at + 1], [*words[:at], *words[at + 2 :]]
+    return shlex.join([*words, "--out", f"{root}-{ending}"])
 
 
 def _matrix_of(row: Row, matrices: Matrices) -> str:
@@ -218,8 +235,13 @@ def _even(summary: Summary, advice: Advice) -> str:
     """
     named = advice.runner_up.reference.id if advice.runner_up else None
     sentences = ""
-    for words, all_pairs in ((f"{EVEN} with", advice.even), (f"{TOO_CLOSE} against", advice.undecided)):
-        pairs = [pair for pair in all_pairs if pair.reference.id != named]
+    for word, words in (
+        (EVEN, f"{EVEN} with"),
+        (TOO_CLOSE, f"{TOO_CLOSE} against"),
+        (UNDECIDED, f"{UNDECIDED} against"),
+    ):
+        pairs = [pair for pair in (*advice.even, *advice.undecided) if pair.ratio.word == word]
+        pairs = [pair for pair in pairs if pair.reference.id != named]
         names = []
         for pair in pairs[:MAX_EVEN]:
             low, high = pair.ratio.interval

@@ -6,6 +6,7 @@ It fits into a pull request and on one screen. The full report has the rest.
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from bench.records.outcome import KINDS
 from bench.records.until import Until
@@ -16,9 +17,9 @@ from bench.report.contract import OBSERVED
 from bench.report.doubts import Doubt, doubted_rows, doubts
 from bench.report.missing import Missing
 from bench.report.naming import batch_of, caption, cell_name, row_name, search_end, setting, settings_name, short_reason
-from bench.report.rows import CellRows, Row, Summary
+from bench.report.rows import CellRows, Row, Sampled, Summary
 from bench.report.speedup import SpeedUp
-from bench.report.tables.advice import Matrices, answer, unfinished_words
+from bench.report.tables.advice import Matrices, answer, elsewhere, unfinished_words
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
     computer,
@@ -30,7 +31,8 @@ from bench.report.tables.header import (
 )
 from bench.report.tables.missing import TITLE as NOT_MEASURED
 from bench.report.tables.table import Column, Lines, Table, table_of
-from bench.statistics.verdict import RateRatio
+from bench.statistics.ratio import ALARM_CONFIDENCE
+from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
 from bench.units import UNKNOWN, counted, percent, rate
 
 CAVEATS = "Before you rely on it"
@@ -99,6 +101,8 @@ def _setting(cell: CellRows, row: Row | None, advice: Advice, doubted: frozenset
 def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]) -> Lines:
     """What to run. Of one task, the answer is the heading."""
     told = [tuple(map(_here, answer(summary, each, matrices, missing))) for each in advice]
+    if not told:
+        return Lines(title="Nothing to recommend", lines=("No attempt was measured in full.",))
     if len(told) == 1:
         heading = told[0][0].rstrip(".")
         return Lines(title=heading[0].upper() + heading[1:], lines=told[0][1:])
@@ -111,8 +115,14 @@ def _here(text: str) -> str:
     return text.replace(f'"{DOUBTS}"', f'"{CAVEATS}"').replace(f'"{NOT_MEASURED}"', f'"{CAVEATS}"')
 
 
-def settings_table(summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = ()) -> Table:
-    """One row for each setting."""
+def settings_table(
+    summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = (), *, unfinished: bool = False
+) -> Table:
+    """One row for each setting.
+
+    Args:
+        unfinished: whether attempts are missing, so that nothing is recommended yet.
+    """
     largest = {probe.cell.id: probe.found.max_batch_per_rank for probe in probes if isinstance(probe.found, Verdict)}
     doubted = doubted_rows(summary)
     observed = [name for name in sorted(OBSERVED) if len({str(one.cell.contract.get(name)) for one in found}) > 1]
@@ -129,12 +139,19 @@ def settings_table(summary: Summary, found: Sequence[Setting], probes: Sequence[
         ),
         Column[Setting]("ratio", _ratio, numeric=True, bold=lambda one: bool(one.ratio and one.ratio.has_winner)),
         Column[Setting]("95%", _interval),
-        Column[Setting]("verdict", _word),
+        Column[Setting]("verdict", partial(_word, unfinished=unfinished)),
         Column[Setting]("memory", lambda one: percent(one.row.held) if one.row else "", numeric=True),
-        Column[Setting]("remark", lambda one: "; ".join(_remarks(one, doubted, observed)), prose=True),
     ]
     shown = found[:MOST_SETTINGS]
+    remarks = {id(one): "; ".join(_remarks(one, doubted, observed)) for one in shown}
+    if any(remarks.values()):
+        columns.append(Column("remark", lambda one: remarks[id(one)]))
     notes = [f"The first {MOST_SETTINGS} of {len(found)} settings."] if len(found) > len(shown) else []
+    words = {one.ratio.word for one in shown if one.ratio}
+    if TOO_CLOSE in words:
+        notes.append(f"{TOO_CLOSE.capitalize()}: a winner needs {percent(ALARM_CONFIDENCE)} for all comparisons.")
+    if UNDECIDED in words:
+        notes.append(f"{UNDECIDED.capitalize()}: one of the two rows is doubted, or made by other sources.")
     return table_of("", shown, columns, name=lambda one: row_name(summary, one.shown), notes=notes)
 
 
@@ -146,10 +163,10 @@ def _interval(one: Setting) -> str:
     return "{:.2f} to {:.2f}".format(*one.ratio.interval) if one.ratio else ""
 
 
-def _word(one: Setting) -> str:
+def _word(one: Setting, *, unfinished: bool) -> str:
     """How its throughput compares with that of the recommended row."""
     if one.ratio is None:
-        return "recommended" if one.is_chosen else ""
+        return ("leading" if unfinished else "recommended") if one.is_chosen else ""
     return "slower" if one.ratio.has_winner and one.ratio.estimate < 1 else one.ratio.word
 
 
@@ -184,7 +201,7 @@ def caveats(
         lines = [*lines[:MOST_CAVEATS], f"{len(lines) - MOST_CAVEATS} more doubts: see the full report."]
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
-    lines += [*_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
+    lines += [*_threads(summary), *_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
     if unreadable:
         lines.append(f"{counted(len(unreadable), 'file')} cannot be read: see the full report.")
     lines += [f"Claim {each.verdict}: {each.claim.say}" for each in judged if each.verdict != "CONFIRMED"]
@@ -198,8 +215,28 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
     rows = list(dict.fromkeys(row_name(summary, doubt.row) for doubt in found if doubt.row))
     if not rows:
         return found[0].reason
+    if len(rows) > 1 and len(rows) == sum(row.measured is not None for row in summary.rows):
+        return f"All {len(rows)} rows, such as {rows[0]}: {found[0].reason}"
     more = f" and {counted(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""
     return f"{rows[0]}{more}: {found[0].reason}"
+
+
+def _threads(summary: Summary) -> Iterator[str]:
+    """The numbers of CPU threads that ranks had, where they differ: a rank with several computes faster, if no other
+    process takes the cores."""
+    cells: dict[int, list[str]] = {}
+    for cell in summary.cells:
+        if (row := cell.best) and row.device == "cpu" and isinstance(row.measured, Sampled):
+            names = cells.setdefault(max(rank.raw.threads for rank in row.measured.ranks), [])
+            names.append(cell_name(summary, row))
+    if len(cells) > 1:
+        parts = (f"{number} in {_some(names)}" for number, names in sorted(cells.items()))
+        yield f"CPU threads of a rank: {', '.join(parts)}. On a busy machine, more threads may be slower."
+
+
+def _some(names: Sequence[str]) -> str:
+    more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
+    return "; ".join([*names[:MOST_NAMES], *more])
 
 
 def _failures(summary: Summary) -> Iterator[str]:
@@ -228,8 +265,7 @@ def _out_of_memory(summary: Summary) -> Iterator[str]:
         if batches := [row.batch_per_rank for row in cell.rows if row.outcome == "oom"]:
             cells.setdefault(min(batches), []).append(cell_name(summary, cell.rows[0]))
     for batch, names in sorted(cells.items()):
-        more = [f"{len(names) - MOST_NAMES} more"] if len(names) > MOST_NAMES else []
-        yield f"Batch {batch} ran out of memory: {'; '.join([*names[:MOST_NAMES], *more])}."
+        yield f"Batch {batch} ran out of memory: {_some(names)}."
 
 
 def measured_how(summary: Summary, matrices: Matrices) -> Lines:
@@ -237,7 +273,8 @@ def measured_how(summary: Summary, matrices: Matrices) -> Lines:
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
     steps = f"{shared['steps']} steps" if "steps" in shared else ""
-    same = ", ".join(filter(None, (what, shared.get("mixed_precision"), steps)))
+    precision = shared.get("mixed_precision", "").replace("no", "no mixed precision")
+    same = ", ".join(filter(None, (what, precision, steps)))
     ranks = sorted({row.world_size for row in summary.rows})
     on = f"{' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])} on {of_machines(summary, computer)}"
     made_by = [of_machines(summary, versions_in_words), f"commit {of_machines(summary, short_commit)}"]
@@ -246,7 +283,7 @@ def measured_how(summary: Summary, matrices: Matrices) -> Lines:
         f"{on}; {same}." if same else f"{on}.",
         "; ".join(text for text in made_by if UNKNOWN not in text.split()),
         f"{run_in_words(summary)}.",
-        f"Reproduce: `bench run {commands[0]}`." if len(commands) == 1 else "",
+        f"Reproduce: `bench run {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else "",
         "All sections: `bench report --full`.",
     )
     return Lines(title="How it was measured", lines=tuple(line for line in lines if line))

@@ -43,7 +43,7 @@ def test_the_heading_is_the_answer_and_how_sure_it_is() -> None:
     assert heading.startswith("## Train with ddp, batch 2: 40 samples/s, 2.00× that of fsdp, batch 2 (1.7")
     assert re.search(r"holds unless launches vary by more than \d+\.\d %\)$", heading)
     assert (
-        "- Larger batches were not tried; to be surer: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`."
+        "Larger batches were not tried; to be surer: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`."
         in text
     )
 
@@ -121,7 +121,7 @@ def test_rows_that_are_doubted_for_like_reasons_are_one_sentence() -> None:
     apart = [result(ok((s,) * 3, (s / 2,) * 3), batch=batch) for batch, s in ((2, 0.1), (4, 0.2), (8, 0.4))]
     caveats = brief(*apart).partition("## Before you rely on it\n\n")[2].partition("\n\n## ")[0]
     assert len(caveats.splitlines()) == 1
-    assert "ddp, batch 2 and 2 other rows: " in caveats
+    assert "All 3 rows, such as ddp, batch 2: " in caveats
 
 
 def test_a_comparison_that_was_asked_for_is_shown() -> None:
