@@ -13,7 +13,7 @@ from bench.errors import InputError, InputErrors
 from bench.imported import contradictions, fields, names
 from bench.imported.files import Given
 from bench.machine.hardware import LIBRARIES
-from bench.matrix.matrix_file import NAME, NAME_IN_WORDS
+from bench.matrix.matrix_file import NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.records.base import Device, Frozen
@@ -145,9 +145,10 @@ def _missing(row: Given, name: str) -> InputError | None:
 
 def _backend(value: JsonValue) -> str:
     """Any valid name: imported figures may come from a backend that bench does not have."""
-    if not isinstance(value, str) or not re.fullmatch(NAME, value) or len(value) > 100:
+    name = names.backend_of(value) if isinstance(value, str) and not re.search(r"[/\\]", value) else ""
+    if not name or len(name) > 100:
         raise fields.Expected(NAME_IN_WORDS)
-    return value
+    return name
 
 
 def _of_cell(row: Given) -> _OfCell:

@@ -372,8 +372,14 @@ def _known(document: Document, key: Key, known: Collection[str], otherwise: str)
                 f"unknown field {name!r}: {otherwise}",
                 where=place_of(document.places, (*key, name)),
                 field=dotted((*key, name)),
-                fix=near_miss(name, known) or near_miss(*_ending_in(name, known)) or "remove it",
+                fix=near_miss(name, known) or near_miss(*_ending_in(name, known)) or _fix(name),
             )
+
+
+def _fix(name: str) -> str:
+    if name in keys.ENGINE:
+        return "this is a field of DeepSpeed's own JSON: write that to a file, and name it as deepspeed_config_file"
+    return "remove it"
 
 
 def _ending_in(name: str, known: Collection[str]) -> tuple[str, list[str]]:

@@ -123,6 +123,7 @@ def batches_of(matrix: Matrix, combination: Combination) -> tuple[int | str, ...
                 where=place_of(matrix.places, given.key),
                 field=dotted(given.key),
                 allowed="batches per rank, such as [1, 2, 4], or probe",
+                fix=f"remove the quotes: {value}" if isinstance(value, str) and value.isdecimal() else None,
             )
     if not values:
         raise InputError(

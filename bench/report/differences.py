@@ -1,7 +1,9 @@
 """How a cell differs from the most similar one of others. Pure."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+
+from pydantic import JsonValue
 
 from bench.records.cell import Cell
 from bench.records.leaves import differing_keys, flat
@@ -20,6 +22,10 @@ class Cells:
             return "nothing"
         after = min(self._flat, key=lambda other: len(differing_keys(before, other)))
         return "; ".join(
-            f"{field} {json.dumps(after.get(field))} instead of {json.dumps(before.get(field))}"
+            f"{field} {_value(after, field)} instead of {_value(before, field)}"
             for field in differing_keys(before, after)
         )
+
+
+def _value(fields: Mapping[str, JsonValue], name: str) -> str:
+    return json.dumps(fields[name]) if name in fields else "none"

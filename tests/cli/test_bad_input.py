@@ -148,6 +148,9 @@ CASES = [
         "unhashable backend", HEAD + "matrix: {backend: [[ddp]], batch: 1}\n", ('matrix.backend[0]: ["ddp"]', "zero3")
     ),
     Case("quoted number", GOOD + "measure: {steps: '3'}\n", ("bad.yaml:6: measure.steps: '3'", "remove the quotes: 3")),
+    Case(
+        "quoted batch", GOOD.replace("[1, 2]", "[1, '2']"), ("bad.yaml:5: matrix.batch[1]: '2'", "remove the quotes: 2")
+    ),
     Case("quoted axis value", GOOD.replace("[1, 4]", "['4']"), ("bad.yaml:4: matrix.num_cams[0]", "quotes: 4")),
     Case(
         "quoted switch",
@@ -753,6 +756,7 @@ def test_a_message_names_the_option_that_was_given(
     ("option", "fix"),
     [
         ("--steps", "write measure.steps=VALUE"),
+        ("--measure.steps", "write measure.steps=VALUE"),
         ("--num-processes", "write launch.num_processes=VALUE"),
         ("--batch", "write --axis batch=VALUES"),
     ],

@@ -49,3 +49,11 @@ def test_a_mapping_that_reads_nothing_is_refused(tmp_path: Path, mapping: str, p
     with pytest.raises(InputError, match=problem) as error:
         read_all([file], SETTINGS, AT, [mapping])
     assert error.value.where == f"--map {mapping}"
+
+
+def test_a_mapped_backend_has_its_name_here_as_one_of_a_known_column_has(tmp_path: Path) -> None:
+    file = tmp_path / "theirs.csv"
+    file.write_text("Method,ms per step,bs\nFSDP,500,4\nZeRO-2,400,4\nOurs v2,300,4\n")
+    maps = ["backend=Method", "step_time_ms=ms per step", "batch=bs"]
+    read = read_all([file], [text for text in SETTINGS if not text.startswith("backend")], AT, maps)
+    assert [result.attempt.cell.backend for result in read.results] == ["fsdp", "zero2", "Ours-v2"]

@@ -66,6 +66,13 @@ def test_what_accelerate_ignores_is_told_with_its_line(own: Load, config: dict[s
     assert says in note
 
 
+@pytest.mark.parametrize("field", [{"bf16": {"enabled": True}}, {"zero_optimization": {"stage": 2}}])
+def test_deepspeeds_own_fields_belong_into_its_own_file(own: Load, field: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="accelerate would ignore it") as error:
+        own({"distributed_type": "DEEPSPEED", "deepspeed_config": field})
+    assert "write that to a file, and name it as deepspeed_config_file" in (error.value.fix or "")
+
+
 def test_keys_of_fsdp_need_no_prefix(own: Load) -> None:
     cell = cell_of(own({"distributed_type": "FSDP", "fsdp_config": {"version": 2, "reshard_after_forward": False}}))
     assert backends.backend_of(cell).family == "fsdp2"

@@ -108,15 +108,15 @@ def test_the_nearest_is_looked_for_of_the_first_cells_alone() -> None:
     gone = [run(axes={"num_cams": n}, batch=batch) for n in range(MAX_NEAREST + 1) for batch in (1, 2)]
     lone = compare_runs([run(), *gone], [run()]).only_in_one
     assert len(lone) == len(gone)
-    assert lone[0].nearest == lone[1].nearest == "options.num_cams null instead of 0"
-    assert [each.nearest for each in lone[-3:]] == [f"options.num_cams null instead of {MAX_NEAREST - 1}", "n/a", "n/a"]
+    assert lone[0].nearest == lone[1].nearest == "options.num_cams none instead of 0"
+    assert [each.nearest for each in lone[-3:]] == [f"options.num_cams none instead of {MAX_NEAREST - 1}", "n/a", "n/a"]
 
 
 def test_a_broken_attempt_is_named_in_one_short_line() -> None:
     two = compare_runs([run()], [result(Failed(rank=0, phase="bwd", reason="a\n\x1b[31m" * 1000), measure=ASKED)])
     (line,) = regressions(two, 0.05)
     assert line.isprintable()
-    assert len(line) < 300
+    assert len(line) < 500
 
 
 def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:
@@ -145,7 +145,7 @@ def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:
         ("head", 32),
     ]
     assert two.only_in_one[0].nearest == "this cell at batch 1, 2, 4, 8, 32"
-    assert two.only_in_one[1].nearest == "options.num_cams null instead of 4"
+    assert two.only_in_one[1].nearest == "options.num_cams none instead of 4"
     assert "1 SAME" in summary_line(two)
     assert "Outcome changed: 2. Only in base: 2. Only in head: 1." in summary_line(two)
     assert [line.partition(":")[2] for line in regressions(two, 0.05)] == [
