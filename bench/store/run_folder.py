@@ -109,6 +109,14 @@ class Store:
                 where=str(self.root),
                 fix="one run holds results of one machine: choose another folder with --out",
             )
+        if earlier and earlier.plan and plan and self._holds_results():
+            ours, theirs = ({cell.cell.workload for cell in each.cells} for each in (plan, earlier.plan))
+            if not ours & theirs:
+                raise InputError(
+                    f"this run is of another workload: {', '.join(sorted(theirs))}",
+                    where=str(self.root),
+                    fix="choose another folder with --out",
+                )
         torn = file in self.unreadable
         before, planned = earlier.cells if earlier else (), [cell.slug for cell in cells]
         slugs = tuple(dict.fromkeys([*planned, *before] if torn else [*before, *planned]))

@@ -16,6 +16,7 @@ from examples import CUDA_MACHINE, MACHINE, result, stored
 from bench.errors import InputError
 from bench.records.machine import Machine
 from bench.records.outcome import Hang, Result
+from bench.records.plan import CellPlan, RunPlan
 from bench.records.until import Until
 from bench.store.run_folder import Store
 
@@ -39,6 +40,23 @@ def finish(store: Store, *results: Result) -> None:
     for each in results:
         store.begin(each.attempt)
         store.finish(each)
+
+
+def test_a_folder_holds_one_workload(tmp_path: Path) -> None:
+    def plan(workload: str) -> RunPlan:
+        cell = A.attempt.cell.model_copy(update={"workload": workload})
+        return RunPlan(matrix="mine", cells=(CellPlan(cell=cell, batches=(1,), axes={}),))
+
+    store = Store(tmp_path)
+    with store.open(MACHINE, [A.attempt.cell], "", plan=plan("hf:bert")):
+        finish(store, A)
+    with store.open(MACHINE, [A.attempt.cell], "", plan=plan("hf:bert")):
+        pass
+    with (
+        pytest.raises(InputError, match="of another workload: hf:bert"),
+        store.open(MACHINE, [A.attempt.cell], "", plan=plan("./mine.py:net")),
+    ):
+        pass
 
 
 def test_results_come_in_the_matrix_order_whenever_they_finish(tmp_path: Path, stack: ExitStack) -> None:
