@@ -12,7 +12,7 @@ from bench.imported.contradictions import ROUNDING
 from bench.imported.fields import ACCUMULATION, Amount
 from bench.imported.files import LONGEST_NOTE, Given, Values
 from bench.imported.names import is_figure, plain, setting_of
-from bench.matrix.yaml_file import canonical
+from bench.matrix.yaml_file import canonical, show
 from bench.records.base import not_finite
 from bench.records.stated import FIGURES
 from bench.units import counted, rate
@@ -146,6 +146,23 @@ def _number(row: Given, name: str) -> Amount | None:
     return number if number and number.value > 0 else None
 
 
+def _rate_of(row: Given, name: str) -> Amount | None:
+    """A rate, whose field is its unit.
+
+    Raises:
+        InputError: the value names a unit itself, such as ``12k`` or ``300 samples/min``.
+    """
+    number = _number(row, name)
+    if number and number.unit:
+        raise InputError(
+            f"{show(row.values[name])} cannot be used",
+            where=row.place(name),
+            field=name,
+            allowed="a number above 0, without a unit",
+        )
+    return number
+
+
 def _whole(row: Given, name: str) -> int | None:
     number = _number(row, name)
     return int(number.value) if number and not number.unit and number.value % 1 == 0 else None
@@ -183,7 +200,7 @@ def _with_batch(row: Given) -> Given:
 
 def _from_rates(row: Given, shares: int) -> int | None:
     """The samples of a step from samples/s and steps/s, if the two are exact enough for a whole batch in each share."""
-    samples, steps = _number(row, "samples_per_s"), _number(row, "steps_per_s")
+    samples, steps = _rate_of(row, "samples_per_s"), _rate_of(row, "steps_per_s")
     if samples is None or steps is None:
         return None
     total = round(samples.value / steps.value / shares) * shares
@@ -196,12 +213,12 @@ def _with_rate(row: Given) -> tuple[Given, str | None]:
     """Global samples/s, from whatever rate the row gives; or what is missing for it."""
     ranks, length = _whole(row, "num_processes"), _whole(row, "seq_len")
     values = {name: value for name, value in row.values.items() if name not in fields.RATES or name == "steps_per_s"}
-    samples, missing = _number(row, "samples_per_s"), list[str]()
-    if each := _number(row, "samples_per_s_per_gpu"):
+    samples, missing = _rate_of(row, "samples_per_s"), list[str]()
+    if each := _rate_of(row, "samples_per_s_per_gpu"):
         samples = samples or (_scaled(each, ranks) if ranks else None)
         missing += [] if ranks else ["num_processes"]
-    tokens = _number(row, "tokens_per_s")
-    each = _number(row, "tokens_per_s_per_gpu")
+    tokens = _rate_of(row, "tokens_per_s")
+    each = _rate_of(row, "tokens_per_s_per_gpu")
     if each and tokens is None:
         tokens = _scaled(each, ranks) if ranks else None
         missing += [] if ranks else ["num_processes"]
@@ -214,7 +231,7 @@ def _with_rate(row: Given) -> tuple[Given, str | None]:
         if samples:
             _agree(row, "samples_per_s", samples, from_tokens)
         samples = from_tokens  # tables round samples/s to whole numbers, even to 0
-    steps = _number(row, "steps_per_s")
+    steps = _rate_of(row, "steps_per_s")
     timed = any(name.startswith("step_time_") for name in values)
     if samples is None and steps and not timed:
         values["step_time_s"] = 1 / steps.value

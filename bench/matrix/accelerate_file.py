@@ -164,6 +164,14 @@ def _check_fsdp(document: Document) -> None:
     for name, values in keys.FSDP_VALUES.items():
         if str(_at(document, (*section, name), values[0])).upper() not in (*values, "NONE"):
             _one_of(document, (*section, name), values, None)
+    for name in keys.FSDP_SWITCHES:
+        if str(value := _at(document, (*section, name), False)).lower() not in keys.TRUTHS:
+            raise InputError(
+                f"{show(value)} is neither true nor false: ranks fail once they have started",
+                where=place_of(document.places, (*section, name)),
+                field=dotted((*section, name)),
+                allowed="true or false",
+            )
     if float(str(_at(document, (*section, "fsdp_version"), 1))) == 2:
         key = (*section, "fsdp_reshard_after_forward")
         if str(value := _at(document, key, True)).lower() not in ("true", "false"):
@@ -267,6 +275,16 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
                 fix=f"or leave {name} out",
             )
         _mapping_if_any(document, (name, "params"))
+    kind = _at(document, ("optimizer", "type"), "AdamW")
+    if str(kind).lower() not in keys.ENGINE_OPTIMIZERS and kind not in keys.TORCH_OPTIMIZERS:
+        known = ["Adam", "AdamW", "Lion", "Lamb", "Muon", *sorted(keys.TORCH_OPTIMIZERS)]
+        raise InputError(
+            f"{show(kind)} is no optimizer of DeepSpeed or torch: ranks fail once they have started",
+            where=place_of(document.places, ("optimizer", "type")),
+            field="optimizer.type",
+            allowed="one of DeepSpeed's, such as AdamW, or the name of a class of torch.optim",
+            fix=near_miss(kind, known),
+        )
     numbers: tuple[Key, ...] = (
         ("gradient_clipping",),
         ("optimizer", "params", "lr"),
@@ -324,7 +342,7 @@ def _read_document(path: Path) -> Document:
     if path.suffix != ".json":
         return parse(text, place, str(path))
     try:
-        data = json.loads(text, parse_constant=_refuse_constant)
+        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
     except json.JSONDecodeError as error:
         raise InputError(f"is not JSON: {error.msg}", where=f"{path}:{error.lineno}") from error
     except (ValueError, RecursionError) as error:
@@ -333,6 +351,13 @@ def _read_document(path: Path) -> Document:
         return Document(data, parse(text, place, str(path)).places)  # nearly all JSON is YAML
     except InputError:
         return Document(data, {(): str(path)})
+
+
+def _each_once(pairs: list[tuple[str, JsonValue]]) -> Content:
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{twice!r} is given twice, and only the last one would count")
+    return dict(pairs)
 
 
 def _refuse_constant(name: str) -> None:

@@ -141,6 +141,24 @@ FSDP_VALUES: Mapping[str, tuple[str, ...]] = {
 }
 """For others, ranks fail once they have started."""
 
+FSDP_SWITCHES = (
+    "fsdp_cpu_ram_efficient_loading",
+    "fsdp_forward_prefetch",
+    "fsdp_offload_params",
+    "fsdp_sync_module_states",
+    "fsdp_use_orig_params",
+)
+TRUTHS = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0", "none")
+"""What accelerate reads as true or false, in lower case."""
+
+ENGINE_OPTIMIZERS = _words("adagrad adam adamw lamb lion muadam muadamw muon musgd")
+"""In lower case. DeepSpeed also takes the classes of torch.optim, by their own names."""
+TORCH_OPTIMIZERS = _words(
+    """
+    ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam
+    """
+)
+
 WRAPS_BY: Mapping[str, str] = {
     "fsdp_transformer_layer_cls_to_wrap": "TRANSFORMER_BASED_WRAP",
     "fsdp_min_num_params": "SIZE_BASED_WRAP",

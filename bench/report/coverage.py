@@ -35,6 +35,11 @@ def not_routed(measured: Sampled) -> Iterator[str]:
         yield f"{share} of the parameters are in modules, such as experts, to which warm-up routed no sample."
 
 
+def much_not_routed(measured: Sampled) -> bool:
+    found = _of(measured)
+    return found.not_routed > MUCH * found.parameters
+
+
 def dropped_keys(measured: Sampled) -> Iterator[str]:
     found = _of(measured)
     if found.dropped_keys and not (found.without_gradient or found.not_run):

@@ -118,7 +118,7 @@ class Used:
         gathered: Tensor = accelerator.gather(torch.tensor([counts], device=accelerator.device))
         *found, steps = gathered.sum(dim=0).tolist()
         reached, ran = found[: len(self._names)], dict(zip(self._modules, found[len(self._names) :], strict=True))
-        used = [any(self._may_run(ran, owner) for owner in owners) for owners in self._owners]
+        used = [any(self._may_be_used(ran, owner) for owner in owners) for owners in self._owners]
         unreached = [one for one in trainable if not reached[one]]
         unrun = [one for one, its_used in enumerate(used) if not its_used and not reached[one]]
         routed = {one for one in (*unreached, *unrun) if any(self._is_routed(ran, steps, m) for m in self._owners[one])}
@@ -156,6 +156,11 @@ class Used:
         parent = self._parents.get(module)
         simple = isinstance(module, nn.ModuleList | nn.ModuleDict) or not list(module.children())
         return ran[module] > 0 or (simple and parent is not None and self._may_run(ran, parent))
+
+    def _may_be_used(self, ran: dict[nn.Module, int], module: nn.Module) -> bool:
+        """Whether a parameter of ``module`` may be used. If a part of the module runs, a method of it may have been
+        called, which takes the module's own parameters."""
+        return self._may_run(ran, module) or any(ran[inner] > 0 for inner in module.modules())
 
     def _is_routed(self, ran: dict[nn.Module, int], steps: int, module: nn.Module) -> bool:
         """Whether ``module`` is part of one of several alike, such as experts, of which samples choose: others of them

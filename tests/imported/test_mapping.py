@@ -57,3 +57,16 @@ def test_a_mapped_backend_has_its_name_here_as_one_of_a_known_column_has(tmp_pat
     maps = ["backend=Method", "step_time_ms=ms per step", "batch=bs"]
     read = read_all([file], [text for text in SETTINGS if not text.startswith("backend")], AT, maps)
     assert [result.attempt.cell.backend for result in read.results] == ["fsdp", "zero2", "Ours-v2"]
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("samples_per_s", "12k"), ("samples_per_s", "300 samples/min"), ("tokens_per_s", "1.5k"), ("steps_per_s", "50%")],
+)
+def test_a_unit_in_a_column_whose_name_is_the_unit_is_refused(tmp_path: Path, column: str, value: str) -> None:
+    """12k was read as 12."""
+    file = tmp_path / "theirs.csv"
+    file.write_text(f"batch,seq_len,{column}\n8,100,{value}\n")
+    with pytest.raises(InputError, match=f"'{value}' cannot be used") as error:
+        read_all([file], SETTINGS, AT, [])
+    assert "without a unit" in str(error.value)

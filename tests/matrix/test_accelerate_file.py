@@ -1,6 +1,7 @@
 """What is told of a user's accelerate config before a launch, and that following an advice is accepted."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -71,6 +72,34 @@ def test_deepspeeds_own_fields_belong_into_its_own_file(own: Load, field: dict[s
     with pytest.raises(InputError, match="accelerate would ignore it") as error:
         own({"distributed_type": "DEEPSPEED", "deepspeed_config": field})
     assert "write that to a file, and name it as deepspeed_config_file" in (error.value.fix or "")
+
+
+@pytest.mark.parametrize(
+    ("config", "engine", "field", "says"),
+    [
+        (fsdp(fsdp_offload_params="maybe"), None, "fsdp_config.fsdp_offload_params", "neither true nor false"),
+        (JSON, {**STAGE, "optimizer": {"type": "AdamWW"}}, "optimizer.type", "'AdamWW' is no optimizer"),
+    ],
+)
+def test_what_would_fail_once_ranks_have_started_is_refused_with_its_line(
+    own: Load, config: dict[str, Any], engine: dict[str, Any] | None, field: str, says: str
+) -> None:
+    with pytest.raises(InputError, match=says) as error:
+        own(config, engine)
+    assert error.value.field == field
+    assert re.search(r"(own.yaml|ds.json):\d+$", error.value.where or "")
+
+
+@pytest.mark.parametrize("kind", ["adamw", "AdamW", "Lion", "SGD", "Muon"])
+def test_optimizers_of_deepspeed_and_torch_are_taken(own: Load, kind: str) -> None:
+    own(JSON, {**STAGE, "optimizer": {"type": kind, "params": {"lr": 0.1}}})
+
+
+def test_a_field_that_a_json_gives_twice_is_refused(tmp_path: Path, load_text: Load) -> None:
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump(JSON))
+    (tmp_path / "ds.json").write_text('{"zero_optimization": {"stage": 2},\n "zero_optimization": {"stage": 3}}')
+    with pytest.raises(InputError, match="'zero_optimization' is given twice"):
+        load_text(ROWS, CPU)
 
 
 def test_keys_of_fsdp_need_no_prefix(own: Load) -> None:

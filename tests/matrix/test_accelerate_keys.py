@@ -19,6 +19,17 @@ def source(package: str, file: str) -> str:
     return (Path(spec.origin).parent / file).read_text()
 
 
+def test_the_optimizers_are_those_that_deepspeed_takes() -> None:
+    from torch import optim
+
+    text = source("deepspeed", "runtime/config.py")
+    named = dict(re.findall(r"^(\w+_OPTIMIZER) = '(\w+)'$", text, re.MULTILINE))
+    listed = text.partition("DEEPSPEED_OPTIMIZERS = [")[2].partition("]")[0]
+    assert {named[name] for name in re.findall(r"\w+_OPTIMIZER", listed)} == keys.ENGINE_OPTIMIZERS
+    classes = {name for name, value in vars(optim).items() if isinstance(value, type)}
+    assert classes == keys.TORCH_OPTIMIZERS
+
+
 def test_the_top_keys_are_those_of_accelerate() -> None:
     text = source("accelerate", "commands/config/config_args.py")
     base = text.partition("class BaseConfig")[2].partition("    def ")[0]

@@ -51,6 +51,27 @@ def test_the_largest_modules_without_a_gradient_are_named() -> None:
     assert found.not_run == 0
 
 
+def test_what_a_method_of_a_module_takes_from_it_is_not_said_to_be_unused() -> None:
+    """As `self.enc.features(x)` does: the module's own forward never runs, and a part of it does."""
+
+    class Encoder(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.position, self.inner = nn.Parameter(torch.ones(100)), nn.Linear(4, 4)
+            self.requires_grad_(False)
+
+        def features(self, x: Tensor) -> Tensor:
+            taken: Tensor = self.inner(x) + self.position[:4]
+            return taken
+
+    model = Model("head", forward=lambda m, x: m.head(m.encoder.features(x)))
+    model.encoder = Encoder()
+    assert coverage(model, [X]).not_run == 0
+    spare = Model("head", forward=lambda m, x: m.head(x))
+    spare.encoder = Encoder()
+    assert coverage(spare, [X]).not_run > 0
+
+
 class Tower(nn.Module):
     def __init__(self) -> None:
         super().__init__()

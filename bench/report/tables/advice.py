@@ -44,10 +44,13 @@ def advice_sentences(
         matrices: for the commands.
         missing: what is planned and not measured. Until it is, there is no advice, only who leads.
     """
-    unfinished = unfinished_words(missing)
-    doubted = doubted_rows(summary)
+    doubted, known = doubted_rows(summary), matrices or {}
     shown = _worth_showing(advice)
-    lines = [line for each in shown for line in _sentences(summary, each, doubted, matrices or {}, unfinished)]
+    lines = [
+        line
+        for each in shown
+        for line in _sentences(summary, each, doubted, known, unfinished_words(missing_of(each, known, missing)))
+    ]
     if left := len(advice) - len(shown):
         lines.append(
             f"{counted(left, 'more task')} of imported figures, {sum(map(_is_alone, advice)) or 'none'} with a single"
@@ -70,6 +73,14 @@ def _is_alone(advice: Advice) -> bool:
     return advice.runner_up is None and not advice.alternatives
 
 
+def missing_of(advice: Advice, matrices: Matrices, missing: Sequence[Missing]) -> list[Missing]:
+    """What is missing of the runs that an answer is based on."""
+    ids = {cell.cell.id for cell in advice.cells}
+    apart = {str(cell.contract[RUN]) for cell in advice.cells if RUN in cell.contract}
+    runs = apart or {run for cell, run in matrices if run is not None and cell in ids}
+    return [cell for cell in missing if RUN not in cell.axes or str(cell.axes[RUN]) in runs]
+
+
 def unfinished_words(missing: Sequence[Missing]) -> str:
     """``4 attempts are missing and 1 search has not ended``; empty where all is measured."""
     attempts = sum(len(cell.batches) for cell in missing if cell.launches is None)
@@ -82,7 +93,7 @@ def unfinished_words(missing: Sequence[Missing]) -> str:
 def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequence[Missing] = ()) -> tuple[str, ...]:
     """The answer of one task in a sentence; then what it rests on, and what would make it surer. Without the
     alternatives."""
-    unfinished = unfinished_words(missing)
+    unfinished = unfinished_words(missing_of(advice, matrices, missing))
     lead = list(_lead(summary, advice, doubted_rows(summary), matrices, unfinished))
     task = f"For {advice.task}: " if advice.task else ""
     if advice.chosen is not None and unfinished:

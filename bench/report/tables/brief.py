@@ -4,13 +4,14 @@ It fits into a pull request and on one screen. The full report has the rest.
 """
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from bench.records.outcome import KINDS
 from bench.records.until import Until
 from bench.records.verdict import Probe, Stopped, Verdict
+from bench.report import coverage
 from bench.report.advice import Advice
 from bench.report.claims import Judged
 from bench.report.contract import OBSERVED
@@ -116,16 +117,18 @@ def _here(text: str) -> str:
 
 
 def settings_table(
-    summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = (), *, unfinished: bool = False
+    summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = (), *, unfinished: Collection[int] = ()
 ) -> Table:
     """One row for each setting.
 
     Args:
-        unfinished: whether attempts are missing, so that nothing is recommended yet.
+        unfinished: ids of the advice that waits for missing attempts, so that nothing is recommended yet.
     """
     largest = {probe.cell.id: probe.found.max_batch_per_rank for probe in probes if isinstance(probe.found, Verdict)}
     doubted = doubted_rows(summary)
-    observed = [name for name in sorted(OBSERVED) if len({str(one.cell.contract.get(name)) for one in found}) > 1]
+    observed = [
+        name for name in sorted(OBSERVED) if len({str(one.cell.contract.get(name)) for one in found if one.row}) > 1
+    ]
     columns = [
         Column[Setting]("setting", lambda one: cell_name(summary, one.shown)),
         Column[Setting]("batch", lambda one: batch_of(one.row) if one.row else "", numeric=True),
@@ -163,10 +166,10 @@ def _interval(one: Setting) -> str:
     return "{:.2f} to {:.2f}".format(*one.ratio.interval) if one.ratio else ""
 
 
-def _word(one: Setting, *, unfinished: bool) -> str:
+def _word(one: Setting, *, unfinished: Collection[int]) -> str:
     """How its throughput compares with that of the recommended row."""
     if one.ratio is None:
-        return ("leading" if unfinished else "recommended") if one.is_chosen else ""
+        return ("leading" if id(one.advice) in unfinished else "recommended") if one.is_chosen else ""
     return "slower" if one.ratio.has_winner and one.ratio.estimate < 1 else one.ratio.word
 
 
@@ -199,6 +202,7 @@ def caveats(
     lines = [_caveat(summary, found) for found in grouped.values()]
     if len(lines) > MOST_CAVEATS:
         lines = [*lines[:MOST_CAVEATS], f"{len(lines) - MOST_CAVEATS} more doubts: see the full report."]
+    lines += _unrouted(summary)
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
     lines += [*_threads(summary), *_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
@@ -219,6 +223,17 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
         return f"All {len(rows)} rows, such as {rows[0]}: {found[0].reason}"
     more = f" and {counted(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""
     return f"{rows[0]}{more}: {found[0].reason}"
+
+
+def _unrouted(summary: Summary) -> Iterator[str]:
+    """Cells of which warm-up routed no sample to a large part: experts, or layers that are left out."""
+    told: dict[str, list[str]] = {}
+    for cell in summary.cells:
+        if cell.best and isinstance(cell.best.measured, Sampled) and coverage.much_not_routed(cell.best.measured):
+            for sentence in coverage.not_routed(cell.best.measured):
+                told.setdefault(sentence, []).append(cell_name(summary, cell.best))
+    for sentence, names in told.items():
+        yield f"{_some(names)}: {sentence}"
 
 
 def _threads(summary: Summary) -> Iterator[str]:

@@ -158,3 +158,13 @@ def test_a_row_that_is_recommended_is_never_the_slower_one_of_its_table_without_
         for row in rows:
             if row["verdict"] == "faster":
                 assert row["remark"]
+
+
+def test_what_one_run_lacks_keeps_no_advice_from_another() -> None:
+    one, two = steps(0.1, axes={"num_cams": 1}), steps(0.3, axes={"num_cams": 4})
+    matrices = {(each.attempt.cell.id, run): run for each, run in ((one, "one"), (two, "two"))}
+    missing = [Missing(cell_id="x", axes={"run": "two", "backend": "zero2"}, batches=(1,))]
+    text = brief(one, two, matrices=matrices, missing=missing)
+    assert "- For num_cams 1: train with ddp, batch 2" in text
+    assert "- For num_cams 4: no advice yet: 1 attempt is missing." in text
+    assert [row["verdict"] for row in table(text)] == ["recommended", "leading"]
