@@ -29,7 +29,11 @@ FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
         Format(name="md", endings=(".md", ".markdown"), render=lambda report, _: markdown.document(report.brief)),
-        Format(name="html", endings=(".html", ".htm"), render=lambda report, _: html.render(report.sections)),
+        Format(
+            name="html",
+            endings=(".html", ".htm"),
+            render=lambda report, _: html.render(report.sections, first=report.brief),
+        ),
         Format(name="csv", endings=(".csv",), render=lambda report, _: frame.text(report.records, "csv")),
         Format(name="json", endings=(".json",), render=lambda report, _: frame.text(report.records, "json")),
         Format(

@@ -15,9 +15,18 @@ from bench.report.tables.figure import BarChart, Chart, LineChart
 from bench.report.tables.sections import TITLE, Section
 from bench.report.tables.table import Facts, Lines, Table
 
+SETTINGS = "Settings, the fastest first"
+"""Names the table of the short report, which has no title, for screen readers."""
 
-def render(sections: Sequence[Section], title: str = TITLE) -> str:
-    """The page. It consists of ``sections`` and the files in bench/report/render/page."""
+
+def render(sections: Sequence[Section], title: str = TITLE, first: Sequence[Section] = ()) -> str:
+    """The page. It consists of sections and the files in bench/report/render/page.
+
+    Args:
+        first: the short report. It is the first screen, with the charts over batches below it; links to ``sections``
+            follow.
+    """
+    ahead = [section for section in sections if isinstance(section, LineChart)] if first else []
     style, script = _asset("chart.css") + _asset("page.css"), _asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
@@ -37,11 +46,17 @@ def render(sections: Sequence[Section], title: str = TITLE) -> str:
         "</head>",
         '<body class="chart">',
         f"<header><h1>{escape(title)}</h1></header>",
+        "<main>",
+        *(
+            ['<div class="first">', *(line for part in first for line in _section(part, named=False)), "</div>"]
+            if first
+            else []
+        ),
+        *(line for section in ahead for line in _section(section)),
         '<nav aria-label="Sections">',
         *(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named),
         "</nav>",
-        "<main>",
-        *(line for section in sections for line in _section(section)),
+        *(line for section in sections if section not in ahead for line in _section(section)),
         "</main>",
         '<div id="tip" role="status" hidden></div>',
         f"<script>{script}</script>",
@@ -51,12 +66,13 @@ def render(sections: Sequence[Section], title: str = TITLE) -> str:
     return "\n".join(lines) + "\n"
 
 
-def _section(section: Section) -> Iterator[str]:
+def _section(section: Section, *, named: bool = True) -> Iterator[str]:
+    """A section under its heading; ``named``, links can lead to it."""
     kind = "figure" if isinstance(section, LineChart | BarChart) else type(section).__name__.lower()
     wide = (
         " wide" if (isinstance(section, LineChart) and len(section.panels) > 1) or isinstance(section, BarChart) else ""
     )
-    identity = f' id="{_anchor(section.title)}"' if section.title else ""
+    identity = f' id="{_anchor(section.title)}"' if section.title and named else ""
     yield f'<section class="{kind}{wide}"{identity}>'
     if section.title:
         yield f"<h2>{escape(section.title)}</h2>"
@@ -79,7 +95,7 @@ def _section(section: Section) -> Iterator[str]:
 
 
 def _table(table: Table) -> Iterator[str]:
-    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title)}"><table>'
+    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title or SETTINGS)}"><table>'
     yield "<thead><tr>"
     for header in table.headers:
         number = ' class="number"' if header in table.numeric else ""

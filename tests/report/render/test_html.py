@@ -76,6 +76,17 @@ def test_every_section_has_its_heading_and_a_link_to_it() -> None:
     assert {"Raw matrix", "Rows to doubt", "Regime", "Phases, mean ms", "Ranks", "How it was measured"} <= set(titles)
 
 
+def test_the_page_begins_with_the_answer_and_the_charts_and_links_to_the_rest() -> None:
+    report = sections.Report(results=mixed())
+    page = html.render(report.sections, first=report.brief)
+    places = [
+        page.index(text) for text in ('class="first"', "For num_cams 1: train with ddp", "<figure", "<nav", "<dl>")
+    ]
+    assert places == sorted(places)
+    assert len(re.findall(r' id="([^"]+)"', page)) == len(set(re.findall(r' id="([^"]+)"', page)))
+    assert page.count("<figure") == html.render(report.sections).count("<figure")
+
+
 def test_every_word_of_the_sections_is_on_the_page() -> None:
     shown = {text.strip() for text in page(mixed()).text}
     for section in sections.report(mixed()):
