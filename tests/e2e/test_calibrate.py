@@ -26,7 +26,8 @@ def test_a_calibration_is_stored_and_decides_for_a_later_run(bench: Bench) -> No
     assert learnt.rates.link_bytes_per_s is not None
     assert learnt.rates.link_bytes_per_s > 1e6
     said = bench("run", matrix, "--out", str(bench.folder / "run"), BENCH_STATE=state)
-    assert said.count("train with ") == 1  # num_cams is a choice of this matrix
+    answers = [line for line in said.splitlines() if line.startswith(("## Train with", "## No sure answer"))]
+    assert len(answers) == 1  # num_cams is a choice of this matrix
     assert Store(bench.folder / "run").calibration() == learnt
     report = bench(
         "report", "--full", str(bench.folder / "run"), "--compare", "num_cams", BENCH_STATE=str(bench.folder)

@@ -82,7 +82,7 @@ def test_the_search_finds_where_the_memory_of_a_script_ends(bench: Bench, tmp_pa
     assert found.safe is not None
     assert found.safe.confirmed
     assert "probing with a limit of 120 MiB per process of the script (launch.memory_limit), enforced" in shown
-    assert f"train with script, batch {found.safe.batch}" in shown
+    assert f"script, batch {found.safe.batch}: " in shown
     before = bench.results()
     bench("run", file, "--out", str(tmp_path / "run"))
     assert bench.results() == before

@@ -18,7 +18,7 @@ from bench.report.contract import OBSERVED
 from bench.report.doubts import Doubt, doubted_rows, doubts
 from bench.report.missing import Missing
 from bench.report.naming import batch_of, caption, cell_name, row_name, search_end, setting, settings_name, short_reason
-from bench.report.rows import CellRows, Row, Sampled, Summary
+from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
 from bench.report.speedup import SpeedUp
 from bench.report.tables.advice import Matrices, answer, elsewhere, unfinished_words
 from bench.report.tables.doubts import TITLE as DOUBTS
@@ -142,7 +142,7 @@ def settings_table(
         ),
         Column[Setting]("ratio", _ratio, numeric=True, bold=lambda one: bool(one.ratio and one.ratio.has_winner)),
         Column[Setting]("95%", _interval),
-        Column[Setting]("verdict", partial(_word, unfinished=unfinished)),
+        Column[Setting]("verdict", partial(_word, unfinished=unfinished, doubted=doubted)),
         Column[Setting]("memory", lambda one: percent(one.row.held) if one.row else "", numeric=True),
     ]
     shown = found[:MOST_SETTINGS]
@@ -166,10 +166,12 @@ def _interval(one: Setting) -> str:
     return "{:.2f} to {:.2f}".format(*one.ratio.interval) if one.ratio else ""
 
 
-def _word(one: Setting, *, unfinished: Collection[int]) -> str:
+def _word(one: Setting, *, unfinished: Collection[int], doubted: Collection[RowId]) -> str:
     """How its throughput compares with that of the recommended row."""
     if one.ratio is None:
-        return ("leading" if id(one.advice) in unfinished else "recommended") if one.is_chosen else ""
+        if not one.is_chosen or one.row is None:
+            return ""
+        return "leading" if id(one.advice) in unfinished or one.row.id in doubted else "recommended"
     return "slower" if one.ratio.has_winner and one.ratio.estimate < 1 else one.ratio.word
 
 
