@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from bench.records.claim import Claim
     from bench.records.forecast import Forecast
     from bench.records.outcome import Result
+    from bench.records.verdict import Probe
     from bench.report.missing import Missing
     from bench.report.tables.sections import Report
     from bench.store.run_folder import Run, Store
@@ -35,7 +36,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
     results = {name: store.results() for name, store in by_name.items()}
     probes = {name: store.probes() for name, store in by_name.items()}
     runs = {name: store.plan() for name, store in by_name.items()}
-    absent = {name: _missing(store, runs[name]) for name, store in by_name.items()}
+    absent = {name: _missing(store, runs[name], results[name], probes[name]) for name, store in by_name.items()}
     of_all, searches = merge_runs.merge(results, probes)
     choices = [run.plan.choices if run and run.plan else () for run in runs.values()]
     report = Report(
@@ -65,7 +66,9 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
     return replace(report, unreadable=unreadable)
 
 
-def _missing(store: "Store", run: "Run | None") -> "tuple[Missing, ...]":
+def _missing(
+    store: "Store", run: "Run | None", results: "Sequence[Result]", probes: "Sequence[Probe]"
+) -> "tuple[Missing, ...]":
     """What is planned and has no result yet, and how far the walks of its searches got."""
     from bench.report.missing import missing
 
@@ -76,7 +79,7 @@ def _missing(store: "Store", run: "Run | None") -> "tuple[Missing, ...]":
         for cell, ranks in walks.items()
         if ranks and all(rank.footprints for rank in ranks)
     }
-    return missing(planned, store.results(), store.probes(), reached)
+    return missing(planned, results, probes, reached)
 
 
 def _forecasts(stores: "Sequence[Store]") -> "dict[str, Forecast]":
