@@ -111,7 +111,7 @@ class Store:
             )
         if earlier and earlier.plan and plan and self._holds_results():
             ours, theirs = ({cell.cell.workload for cell in each.cells} for each in (plan, earlier.plan))
-            if not ours & theirs:
+            if ours and theirs and not ours & theirs:
                 raise InputError(
                     f"this run is of another workload: {', '.join(sorted(theirs))}",
                     where=str(self.root),

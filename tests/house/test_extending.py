@@ -171,7 +171,9 @@ def test_an_example_applies_and_works(what: str, tmp_path: Path) -> None:
     assert applied.returncode == 0, applied.stderr
     words, expected = ON_THE_COMMAND_LINE.get(what, (None, ""))
     command = COMMAND.format(words=words) if words else ""
-    assert expected in python(changed, IN_PYTHON.get(what, "") + command)
+    said = python(changed, IN_PYTHON.get(what, "") + command)
+    reports = "".join(file.read_text() for file in changed.glob("reports/*/report-full.md"))
+    assert expected in said + reports
 
 
 def test_without_its_change_each_use_fails_for_that_reason(tmp_path: Path) -> None:
