@@ -103,7 +103,7 @@ def test_a_limit_too_small_for_the_model_is_said(bench: Bench) -> None:
     assert probe.needs_bytes is not None
     assert probe.needs_bytes > limit_bytes  # how much depends on the CPU: without bf16 instructions, kernels take less
     assert f"not even 1 fits; 1 takes {memory_needed(probe.needs_bytes)} a rank" in output
-    assert "No batch to recommend: not even 1 fits\n" in output
+    assert "no batch to recommend: not even 1 fits." in output
 
 
 def test_an_answer_holds_for_the_largest_samples_of_the_data_set(bench: Bench) -> None:

@@ -104,7 +104,7 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
     told = [tuple(map(_here, answer(summary, each, matrices, missing))) for each in advice]
     if not told:
         return Lines(title="Nothing to recommend", lines=("No attempt was measured in full.",))
-    if len(told) == 1:
+    if len(told) == 1 and len(told[0]) > 1:
         heading = told[0][0].rstrip(".")
         return Lines(title=heading[0].upper() + heading[1:], lines=told[0][1:])
     more = [f"and {len(told) - MOST_TASKS} more tasks: see the full report."] if len(told) > MOST_TASKS else []

@@ -168,3 +168,13 @@ def test_what_one_run_lacks_keeps_no_advice_from_another() -> None:
     assert "- For num_cams 1: train with ddp, batch 2" in text
     assert "- For num_cams 4: no advice yet: 1 attempt is missing." in text
     assert [row["verdict"] for row in table(text)] == ["recommended", "leading"]
+
+
+def test_an_answer_of_one_sentence_is_not_lost() -> None:
+    """As of a search without an answer, and of rows that are invalid."""
+    ended = Probe(
+        cell=result().attempt.cell, axes={"backend": "ddp"}, goal=Goal(), found=Stopped(reason="batch 1 hung")
+    )
+    text = brief(result(Oom(rank=0, phase="bwd", reason="x"), batch=1), probes=[ended])
+    assert text.startswith("## What to run\n\nno batch to recommend: batch 1 hung.\n")
+    assert "## Nothing to recommend" in brief(result(Failed(rank=0, phase="start", reason="x")))
