@@ -86,7 +86,7 @@ def print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> None
         )
         print_report(report, console())
         print_unreadable([store])
-        if (others := len(store.results()) - len(results)) > 0:
+        if (others := len(whole.results) - len(results)) > 0:
             typer.echo(f"{counted(others, 'other attempt')} of this run not shown here: see the report")
         if failed := [result.attempt.cell.slug for result in results if KINDS[result.outcome.kind].fails]:
             number = counted(len(failed), "attempt")

@@ -101,9 +101,9 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
         return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
     if advice.chosen is not None:
         surer = "; ".join(_surer(advice, advice.chosen, matrices))
-        first = f"{task}{_choose(summary, advice, advice.chosen)}."
-        if advice.chosen.id in doubted_rows(summary):
-            first = first.replace("train with", "no sure answer, its row is doubted:", 1)
+        is_doubted = advice.chosen.id in doubted_rows(summary)
+        begin = "no sure answer, its row is doubted:" if is_doubted else "train with"
+        first = f"{task}{_choose(summary, advice, advice.chosen, begin)}."
         caveats = _caveats(advice, advice.chosen, frozenset()).strip()
         lead = [first, *([caveats] if caveats else []), *([f"{surer[0].upper()}{surer[1:]}."] if surer else [])]
     return (*lead, *_without(advice))
@@ -161,9 +161,9 @@ def _figures(summary: Summary, advice: Advice, chosen: Row) -> str:
     return f"{rate(chosen.rate)} samples/s, {_against(summary, advice)}"
 
 
-def _choose(summary: Summary, advice: Advice, chosen: Row) -> str:
+def _choose(summary: Summary, advice: Advice, chosen: Row, begin: str = "train with") -> str:
     """What to run, against what, and how sure that is: one sentence for a person."""
-    return f"train with {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}"
+    return f"{begin} {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}"
 
 
 def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:

@@ -4,9 +4,8 @@ It fits into a pull request and on one screen. The full report has the rest.
 """
 
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from bench.records.outcome import KINDS
 from bench.records.until import Until
@@ -20,7 +19,7 @@ from bench.report.missing import Missing
 from bench.report.naming import batch_of, caption, cell_name, row_name, search_end, setting, settings_name, short_reason
 from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
 from bench.report.speedup import SpeedUp
-from bench.report.tables.advice import Matrices, answer, elsewhere, unfinished_words
+from bench.report.tables.advice import Matrices, answer, elsewhere, missing_of, unfinished_words
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
     computer,
@@ -30,7 +29,6 @@ from bench.report.tables.header import (
     until_words,
     versions_in_words,
 )
-from bench.report.tables.missing import TITLE as NOT_MEASURED
 from bench.report.tables.table import Column, Lines, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
@@ -57,6 +55,9 @@ class Setting:
     advice: Advice | None
     """Of its task; None where there is no advice."""
 
+    verdict: str
+    """How it compares with the recommended row; of that row, whether it is recommended or only leads."""
+
     @property
     def shown(self) -> Row:
         """A row with the cell's settings."""
@@ -67,19 +68,22 @@ class Setting:
         return self.advice is not None and self.row is not None and self.row is self.advice.chosen
 
 
-def settings(summary: Summary, advice: Sequence[Advice]) -> list[Setting]:
+def settings(
+    summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]
+) -> list[Setting]:
     """Each cell at its best batch within the headroom, and faster rows beyond it: by task, the fastest first."""
     doubted, found = doubted_rows(summary), list[Setting]()
     for each in advice:
+        waits = bool(unfinished_words(missing_of(each, matrices, missing)))
         named = [row for row in (each.chosen, *each.alternatives) if row]
         of_task = []
         for cell in each.cells:
             rows: list[Row | None] = [row for row in named if any(row is one for one in cell.rows)]
-            of_task += [_setting(cell, row, each, doubted) for row in rows or [_best(cell, each)]]
+            of_task += [_setting(cell, row, each, doubted, waits=waits) for row in rows or [_best(cell, each)]]
         found += sorted(of_task, key=lambda one: one.row.rate if one.row else 0.0, reverse=True)
     told = {cell.cell.id for each in advice for cell in each.cells}
     rest = [cell for cell in summary.cells if cell.cell.id not in told]
-    return [*found, *(Setting(cell=cell, row=cell.best, ratio=None, advice=None) for cell in rest)]
+    return [*found, *(Setting(cell=cell, row=cell.best, ratio=None, advice=None, verdict="") for cell in rest)]
 
 
 def _best(cell: CellRows, advice: Advice) -> Row | None:
@@ -88,15 +92,16 @@ def _best(cell: CellRows, advice: Advice) -> Row | None:
     return max(within, key=lambda row: row.rate, default=cell.best)
 
 
-def _setting(cell: CellRows, row: Row | None, advice: Advice, doubted: frozenset[object]) -> Setting:
-    ratio = None
-    if row and advice.chosen and row is not advice.chosen:
-        is_doubted = not doubted.isdisjoint((row.id, advice.chosen.id))
-        pair = SpeedUp(
-            reference=advice.chosen, row=row, matched=False, comparisons=advice.comparisons, doubted=is_doubted
-        )
+def _setting(cell: CellRows, row: Row | None, advice: Advice, doubted: frozenset[RowId], *, waits: bool) -> Setting:
+    chosen, ratio, verdict = advice.chosen, None, ""
+    if row and row is chosen:
+        verdict = "leading" if waits or row.id in doubted else "recommended"
+    elif row and chosen:
+        is_doubted = not doubted.isdisjoint((row.id, chosen.id))
+        pair = SpeedUp(reference=chosen, row=row, matched=False, comparisons=advice.comparisons, doubted=is_doubted)
         ratio = pair.ratio
-    return Setting(cell=cell, row=row, ratio=ratio, advice=advice)
+        verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
+    return Setting(cell=cell, row=row, ratio=ratio, advice=advice, verdict=verdict)
 
 
 def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]) -> Lines:
@@ -113,17 +118,11 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
 
 def _here(text: str) -> str:
     """A sentence that names a section of the full report names the one that has the same here."""
-    return text.replace(f'"{DOUBTS}"', f'"{CAVEATS}"').replace(f'"{NOT_MEASURED}"', f'"{CAVEATS}"')
+    return text.replace(f'"{DOUBTS}"', f'"{CAVEATS}"')
 
 
-def settings_table(
-    summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = (), *, unfinished: Collection[int] = ()
-) -> Table:
-    """One row for each setting.
-
-    Args:
-        unfinished: ids of the advice that waits for missing attempts, so that nothing is recommended yet.
-    """
+def settings_table(summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = ()) -> Table:
+    """One row for each setting."""
     largest = {probe.cell.id: probe.found.max_batch_per_rank for probe in probes if isinstance(probe.found, Verdict)}
     doubted = doubted_rows(summary)
     observed = [
@@ -142,7 +141,7 @@ def settings_table(
         ),
         Column[Setting]("ratio", _ratio, numeric=True, bold=lambda one: bool(one.ratio and one.ratio.has_winner)),
         Column[Setting]("95%", _interval),
-        Column[Setting]("verdict", partial(_word, unfinished=unfinished, doubted=doubted)),
+        Column[Setting]("verdict", lambda one: one.verdict),
         Column[Setting]("memory", lambda one: percent(one.row.held) if one.row else "", numeric=True),
     ]
     shown = found[:MOST_SETTINGS]
@@ -166,16 +165,7 @@ def _interval(one: Setting) -> str:
     return "{:.2f} to {:.2f}".format(*one.ratio.interval) if one.ratio else ""
 
 
-def _word(one: Setting, *, unfinished: Collection[int], doubted: Collection[RowId]) -> str:
-    """How its throughput compares with that of the recommended row."""
-    if one.ratio is None:
-        if not one.is_chosen or one.row is None:
-            return ""
-        return "leading" if id(one.advice) in unfinished or one.row.id in doubted else "recommended"
-    return "slower" if one.ratio.has_winner and one.ratio.estimate < 1 else one.ratio.word
-
-
-def _remarks(one: Setting, doubted: frozenset[object], observed: Sequence[str]) -> Iterator[str]:
+def _remarks(one: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
     if one.row is None:
         yield from dict.fromkeys(one.cell.traits(row).word for row in one.cell.rows)
     elif one.advice and one.row.id in one.advice.beyond:

@@ -8,8 +8,6 @@ from bench.report.missing import Missing
 from bench.report.naming import settings_name
 from bench.report.tables.table import Column, Table, table_of
 
-TITLE = "Not measured"
-
 
 class _Row(NamedTuple):
     place: str
@@ -35,7 +33,7 @@ def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None 
         _Row(one_line(file), "", one_line(f"cannot be read: {why}", 200)) for file, why in (unreadable or {}).items()
     ]
     return table_of(
-        TITLE,
+        "Not measured",
         [*planned, *torn],
         COLUMNS,
         notes=("Run the same matrix into the same folder again to measure what has no result yet.",),

@@ -23,7 +23,7 @@ from bench.report.sources import newest_sources
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.account import account
-from bench.report.tables.advice import Matrices, advice_section, missing_of, unfinished_words
+from bench.report.tables.advice import Matrices, advice_section
 from bench.report.tables.brief import answer_section, caveats, measured_how, settings, settings_table
 from bench.report.tables.charts import charts
 from bench.report.tables.checkpoints import checkpoints
@@ -121,14 +121,7 @@ class Report:
         judged = judge_claims(self.summary, self.choices.claims)
         parts: list[Section] = [
             answer_section(self.summary, advice, self.matrices, self.missing),
-            settings_table(
-                self.summary,
-                settings(self.summary, advice),
-                self.probes,
-                unfinished={
-                    id(each) for each in advice if unfinished_words(missing_of(each, self.matrices, self.missing))
-                },
-            ),
+            settings_table(self.summary, settings(self.summary, advice, self.matrices, self.missing), self.probes),
             *(_compared(self) if self.choices.compares else ()),
             caveats(self.summary, self.missing, self.unreadable, judged, self.probes, self.untils),
             measured_how(self.summary, self.matrices),

@@ -2,12 +2,11 @@
 
 import io
 import re
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import mixed, ok, result
+from examples import ok, result
 from rich.console import Console
 
 from bench.cli.collect import collect
@@ -150,14 +149,6 @@ def test_it_fits_on_a_screen_of_24_lines_and_80_columns() -> None:
     lines = file.getvalue().splitlines()
     assert len(lines) < 24  # and one that says where the results are
     assert max(map(len, lines)) <= 80
-
-
-def test_a_row_that_is_recommended_is_never_the_slower_one_of_its_table_without_a_reason() -> None:
-    for each in (mixed(), [steps(0.1), steps(0.05, batch=1, backend="fsdp")]):
-        rows = table(markdown.document(replace(Report(results=each)).brief))
-        for row in rows:
-            if row["verdict"] == "faster":
-                assert row["remark"]
 
 
 def test_what_one_run_lacks_keeps_no_advice_from_another() -> None:
