@@ -81,9 +81,8 @@ def opened(
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
     text, of_ranks = None if keep_matrix else matrix.text(), _sources(matrix)
-    with store.open(
-        record, [plan.cell for plan in plans], text, plan=run_plan(matrix, every or plans), shared=share is not None
-    ):
+    planned = None if keep_matrix else run_plan(matrix, every or plans)
+    with store.open(record, [plan.cell for plan in plans], text, plan=planned, shared=share is not None):
         if not keep_matrix:
             last_command.keep(folder, _command(plans[0].cell, of_ranks))
         if learnt := calibrations.newest(record, calibrations.folder()):

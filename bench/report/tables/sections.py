@@ -14,8 +14,8 @@ from bench.records.outcome import Result
 from bench.records.sources import LastCommand
 from bench.records.until import Until
 from bench.records.verdict import Probe
-from bench.report.advice import CHOICES, advise_by_run
-from bench.report.claims import judge_claims
+from bench.report.advice import CHOICES, Advice, advise_by_run
+from bench.report.claims import Judged, judge_claims
 from bench.report.missing import Missing
 from bench.report.plan import Checked, check
 from bench.report.rows import Summary
@@ -104,6 +104,14 @@ class Report:
         return summarize(self.results, self.calibrations, newest_sources(self.results, self.last))
 
     @cached_property
+    def advice(self) -> Sequence[Advice]:
+        return advise_by_run(self.summary, self.probes, self.choices.free)
+
+    @cached_property
+    def judged(self) -> Sequence[Judged]:
+        return judge_claims(self.summary, self.choices.claims)
+
+    @cached_property
     def charts(self) -> Sequence[Chart]:
         return charts(self.summary)
 
@@ -117,13 +125,11 @@ class Report:
         """The short report: what `bench run` ends with, and what goes into a pull request."""
         if not self.results:
             return self._build([_missing])
-        advice = advise_by_run(self.summary, self.probes, self.choices.free)
-        judged = judge_claims(self.summary, self.choices.claims)
         parts: list[Section] = [
-            answer_section(self.summary, advice, self.matrices, self.missing),
-            settings_table(self.summary, settings(self.summary, advice, self.matrices, self.missing), self.probes),
+            answer_section(self.summary, self.advice, self.matrices, self.missing),
+            settings_table(self.summary, settings(self.summary, self.advice, self.matrices, self.missing), self.probes),
             *(_compared(self) if self.choices.compares else ()),
-            caveats(self.summary, self.missing, self.unreadable, judged, self.probes, self.untils),
+            caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
             measured_how(self.summary, self.matrices),
         ]
         return [part for part in parts if not _empty(part)]
@@ -159,8 +165,7 @@ class Part:
 
 def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
-    advice = advise_by_run(report.summary, report.probes, report.choices.free)
-    yield advice_section(report.summary, advice, report.matrices, report.missing)
+    yield advice_section(report.summary, report.advice, report.matrices, report.missing)
     yield from _compared(report)
 
 
@@ -187,7 +192,7 @@ def _searches(report: Report) -> list[Section]:
 
 
 def _claims(report: Report) -> list[Section]:
-    return [claims_table(judge_claims(report.summary, report.choices.claims))]
+    return [claims_table(report.judged)]
 
 
 def _plan(report: Report) -> list[Section]:
