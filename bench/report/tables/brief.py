@@ -237,8 +237,8 @@ def _threads(summary: Summary) -> Iterator[str]:
             names = cells.setdefault(max(rank.raw.threads for rank in row.measured.ranks), [])
             names.append(cell_name(summary, row))
     if len(cells) > 1:
-        parts = (f"{number} in {_some(names)}" for number, names in sorted(cells.items()))
-        yield f"CPU threads of a rank: {', '.join(parts)}. On a busy machine, more threads may be slower."
+        parts = (f"{number} ({_some(names)})" for number, names in sorted(cells.items()))
+        yield f"CPU threads of a rank: {' and '.join(parts)}. On a busy machine, more threads may be slower."
 
 
 def _some(names: Sequence[str]) -> str:
