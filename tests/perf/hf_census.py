@@ -43,7 +43,7 @@ from bench.workloads.huggingface.model import bare
 
 VOCABULARY = 512
 TIME_LIMIT_S = 90
-MEMORY_LIMIT = 3 * 2**30
+MEMORY_LIMIT = 6 * 2**30
 SEQ_LEN = 32
 LAYERS = re.compile(r"(^|_)layers?$|^(depth|n_layers?|num_blocks|encoder_depth|decoder_depth)$")
 WIDTHS = re.compile(
@@ -106,6 +106,8 @@ MIMI = {
 }
 COMPASS = {"rope_parameters": {"full_attention": ROPE}}
 OWN: dict[str, dict[str, Any]] = {
+    # With one head, oneDNN crashes in the backward of its convolution: 65 wide, over 32 tokens, without bench as well.
+    "nystromformer": {"num_attention_heads": 4},
     **{
         key: {"backbone_config": {**RESNET, "out_features": ["stage4"]}}
         for key in ("detr", "conditional_detr", "deformable_detr", "dab-detr", "table-transformer")
