@@ -98,8 +98,15 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Counts the FLOPs of every matrix product, and calls of attention and of Adam.
 
     autograd passes the mode on to the threads of backward. Products of an optimizer do not count: Muon's are bf16 in
-    any regime.
+    any regime. What the model compiles itself, such as FlexAttention, stays compiled: its calls of matrix products are
+    seen, its generated kernels are not.
     """
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
 
     def __init__(self, computed: Computed) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

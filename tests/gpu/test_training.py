@@ -41,8 +41,9 @@ def of_one(bench: Bench, backend: str, *more: str, **environment: Any) -> Result
     """One backend, with the bundled policy, in a world of one."""
     policy = {"name": "pi07", "preset": "tiny"}
     matrix = bench.matrix(workload=policy, matrix={"backend": backend, "batch": 2}, launch={"num_processes": 1})
-    bench("run", matrix, *FEW, *more, "--out", str(bench.folder / "run"), **environment)
-    [result] = bench.results()
+    folder = "-".join(["run", *more])
+    bench("run", matrix, *FEW, *more, "--out", str(bench.folder / folder), **environment)
+    [result] = bench.results(folder)
     return result
 
 

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.attention.flex_attention import flex_attention
 from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
@@ -123,6 +124,27 @@ def test_attention_that_is_not_torch_s_has_no_kernel() -> None:
         next(watched)
         (scores_SS.softmax(-1) @ scores_SS).sum().backward()
     assert computed.attention == {}
+
+
+def test_what_a_model_compiles_itself_stays_compiled() -> None:
+    @torch.compile(backend="eager")
+    def scores(q_BNSH: Tensor) -> tuple[Tensor, bool]:
+        return q_BNSH @ q_BNSH.mT, torch.compiler.is_compiling()
+
+    q_BNSH = torch.ones(2, 2, 16, 4)
+    with watching(batches(), 0) as (watched, computed):
+        next(watched)
+        _, compiled = scores(q_BNSH)
+    assert compiled
+    assert computed.flops == {"float32": 2 * 2 * (2 * 16 * 16 * 4)}
+
+
+def test_a_higher_order_operator_runs_while_watched() -> None:
+    q_BNSH = torch.randn(1, 2, 16, 4)
+    with watching(batches(), 0) as (watched, _), pytest.warns(UserWarning, match="without torch.compile"):
+        next(watched)
+        attended = flex_attention(q_BNSH, q_BNSH, q_BNSH)
+    torch.testing.assert_close(attended, functional.scaled_dot_product_attention(q_BNSH, q_BNSH, q_BNSH))
 
 
 @pytest.mark.parametrize("name", [name for name in _KERNELS if "cpu" not in name and name != "_safe_softmax"])
