@@ -196,6 +196,10 @@ def _disturbed(row: Row) -> Iterator[str]:
     yield from _of_each_launch(row, conditions.disturbances)
 
 
+def _windows_disagree(row: Row) -> Iterator[str]:
+    yield from implausible.windows_disagree([one.measured for one in row.each if isinstance(one.measured, Sampled)])
+
+
 def _straggler(row: Row) -> Iterator[str]:
     """In any launch: the phases that the report shows are those of one of them."""
     for launch in row.each:
@@ -284,7 +288,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("shifts", _each_row(_straggler)),
     Kind("shifts", _each_measured(implausible.starved)),
     Kind("shifts", _each_sampled(implausible.mean_above_median)),
-    Kind("shifts", _each_sampled(implausible.windows_disagree)),
+    Kind("shifts", _each_row(_windows_disagree)),
     Kind("shifts", _each_sampled(implausible.compiled_meanwhile)),
     Kind("shifts", _each_row(_stale)),
     Kind("shifts", _each_row(_failed_launches)),

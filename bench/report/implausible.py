@@ -1,6 +1,7 @@
 """What looks wrong in the figures of one attempt: sentences for `doubts`. Pure."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from statistics import fmean
 
 from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED
 from bench.report.gate import sentence
@@ -78,9 +79,13 @@ def mean_above_median(measured: Sampled) -> Iterator[str]:
         )
 
 
-def windows_disagree(measured: Sampled) -> Iterator[str]:
-    step_s, synchronized_s = measured.slowest.step.mean_s, measured.total_s
-    if synchronized_s and abs(apart := synchronized_s / step_s - 1) > WINDOWS_APART:
+def windows_disagree(launches: Sequence[Sampled]) -> Iterator[str]:
+    """On average over the launches: that steps vary between them is in the interval already."""
+    both = [(launch.slowest.step.mean_s, launch.total_s) for launch in launches if launch.total_s]
+    if not both:
+        return
+    step_s, synchronized_s = map(fmean, zip(*both, strict=True))
+    if abs(apart := synchronized_s / step_s - 1) > WINDOWS_APART:
         yield (
             f"its two timing windows disagree by {percent(abs(apart))}"
             f" ({ms(step_s)} and {ms(synchronized_s)} ms a step): measure more steps."

@@ -4,8 +4,9 @@ from collections.abc import Iterator
 from typing import get_args
 
 import pytest
-from examples import CUDA_MACHINE, MACHINE, ok, rank, rendered, result, vram, world
+from examples import CUDA_MACHINE, MACHINE, launched, ok, rank, rendered, result, vram, world
 
+from bench.records.outcome import Result
 from bench.report.doubts import DOUBT_KINDS, Grade, doubted_rows, doubts
 from bench.report.rows import Summary
 from bench.report.summary import summarize
@@ -54,6 +55,22 @@ def test_phases_must_sum_to_their_total(total_s: float, flagged: bool) -> None:
     found = doubt_sentences(summarize([result(ok(phases_s=phases_s, totals_s=(total_s, total_s)))]))
     assert bool(found) == flagged
     assert all("phases sum to" in flag for flag in found)
+
+
+def windows(step_s: float, total_s: float) -> Result:
+    """A launch whose steps take ``step_s``, and ``total_s`` in the window with timers."""
+    phases_s = tuple(share * total_s for share in (0.05, 0.25, 0.4, 0.1, 0.1, 0.05, 0.05))
+    return result(ok((step_s,) * 3, (step_s,) * 3, phases_s=phases_s, totals_s=(total_s, total_s)))
+
+
+def test_the_timing_windows_of_several_launches_are_compared_by_their_means() -> None:
+    """On an H200, one of 12 launches of a step that waits for its host was 26 % slower in its second window."""
+    apart = [windows(0.1, 0.13), windows(0.12, 0.11), windows(0.11, 0.1)]
+    [words] = doubt_sentences(summarize(apart[:1]))
+    assert "its two timing windows disagree by 30" in words
+    assert doubt_sentences(summarize([launched(one, n) for n, one in enumerate(apart, 1)])) == []
+    slower = [launched(windows(0.1, 0.13), n) for n in (1, 2, 3)]
+    assert len(doubt_sentences(summarize(slower))) == 1
 
 
 def test_reserved_below_allocated_is_flagged_on_any_rank() -> None:
