@@ -1,6 +1,7 @@
 """`bench run` and `bench probe`: measure, or search the batch of, each selected cell."""
 
 import os
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,9 +18,10 @@ from bench.cli.settings import JOB, SEARCH, sets
 from bench.errors import InputError
 
 if TYPE_CHECKING:
-    from bench.records.outcome import Isolation
+    from bench.records.outcome import Isolation, Result
     from bench.sweep.reuse import Rerun
-    from bench.sweep.until import Wish
+    from bench.sweep.sweep import Sweep
+    from bench.sweep.until import Target
 
 
 @sets(*JOB)
@@ -50,8 +52,9 @@ def run(
         typer.Option(
             metavar="TIME",
             rich_help_panel="How to measure",
-            help="With --until: begin no further launch after this time, counted from the end of measure.launches:"
-            " 90s, 20m or 2h.  [default: no limit, but at most 30 launches of one cell at one batch]",
+            help="With --until or measure.launches=auto: begin no further launch after this time, counted from the end"
+            " of the launches before: 90s, 20m or 2h.  [default: with --until no limit, but at most 30 launches of one"
+            " cell at one batch; with auto a quarter of the time before]",
         ),
     ] = None,
     launcher: cluster.Where = "local",
@@ -64,8 +67,9 @@ def run(
 
     Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
     """
-    wish = _wish(until, budget)
-    where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone="--until" if wish else None)
+    target = _target(until)
+    budget_s = None if budget is None else seconds("--budget", budget)
+    where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone="--until" if target else None)
     read = partial(
         selection.read,
         matrix,
@@ -76,7 +80,18 @@ def run(
         settings=settings,
         launcher=launcher,
     )
-    _measure(read, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run, wish=wish)
+    _measure(
+        read,
+        out,
+        rerun,
+        isolation,
+        where,
+        keep_stale=keep_stale,
+        force=force,
+        dry_run=dry_run,
+        target=target,
+        budget_s=budget_s,
+    )
 
 
 @sets(*SEARCH, *JOB)
@@ -125,22 +140,33 @@ def probe(
     _measure(read, out, rerun, isolation, where, keep_stale=keep_stale, force=force, dry_run=dry_run)
 
 
-def _wish(until: str | None, budget: str | None) -> "Wish | None":
-    """What --until and --budget ask for; None without them."""
+def _target(until: str | None) -> "Target | None":
+    """What --until asks for; None without it."""
     if until is None:
-        if budget is not None:
-            raise InputError("has no effect without --until", where="--budget", fix="add --until 2%")
         return None
     half_width = share("--until", until)
     if not 0.0001 <= half_width < 1:
         raise InputError(f"{until!r} is out of range", where="--until", allowed="0.01% or more, and below 100%: 2%")
     from bench.report.widths import compared_axes, widths
-    from bench.sweep.until import Wish
+    from bench.sweep.until import Target
 
-    return Wish(
-        half_width=half_width,
-        budget_s=None if budget is None else seconds("--budget", budget),
-        widths=lambda results: widths(results, compared_axes(results)),
+    return Target(half_width=half_width, widths=lambda results: widths(results, compared_axes(results)))
+
+
+def _auto(sweep: "Sweep", results: "list[Result]") -> "Target":
+    """What `measure.launches: auto` asks for after the first launches."""
+    from bench.cli.collect import collect
+    from bench.report.widths import leading_pairs, widths_of
+    from bench.sweep.until import AUTO_HALF_WIDTH, Target, auto_budget_s
+
+    known = collect([sweep.store], claims=[])
+    tasks = leading_pairs(results, known.probes, known.calibrations, known.choices.free)
+    pairs = [pair for task in tasks for pair in task]
+    return Target(
+        half_width=AUTO_HALF_WIDTH,
+        budget_s=auto_budget_s(results, tasks),
+        widths=lambda results: widths_of(results, pairs),
+        auto=True,
     )
 
 
@@ -154,20 +180,28 @@ def _measure(
     keep_stale: bool,
     force: bool,
     dry_run: bool,
-    wish: "Wish | None" = None,
+    target: "Target | None" = None,
+    budget_s: float | None = None,
 ) -> None:
     from bench import machine
     from bench.cli.progress import Progress
     from bench.matrix.host_memory import refuse_what_cannot_fit
     from bench.sweep.session import opened
-    from bench.sweep.until import go_on
+    from bench.sweep.until import AUTO, go_on
 
     selected = matrix, plans, hardware, every = select()
+    auto = target is None and matrix.measure.launches == "auto"
+    if budget_s is not None and not (target or auto):
+        raise InputError(
+            "has no effect without --until or measure.launches=auto", where="--budget", fix="add --until 2%"
+        )
+    if auto:
+        where = replace(where, alone=AUTO)
     check_environment()
     where.check(plans, isolation)
     folder = out or REPORTS / matrix.name
     if where.launcher == "slurm":
-        again = bool(rerun or wish)
+        again = bool(rerun or target)
         code = cluster.run(where, selected, select, folder, dry_run=dry_run, again=again, keep_stale=keep_stale)
         raise typer.Exit(code)
     if dry_run:
@@ -199,13 +233,15 @@ def _measure(
         begin(progress, sweep, matrix)
         with reported(progress, sweep):
             results = sweep.run()
-            if wish is not None:
-                go_on(sweep, wish)
+            if auto:
+                target = _auto(sweep, results)
+            if target is not None:
+                go_on(sweep, target if budget_s is None else replace(target, budget_s=budget_s))
                 results = sweep.results()
     if where.launcher == "srun":  # who follows the jobs prints the report of all of them
         typer.echo(f"results: {folder}  report: {folder / 'report.md'}")
     else:
-        print_end(sweep, results, went_on=wish is not None)
+        print_end(sweep, results, went_on=target is not None)
     if where.is_followed():
         return
     from bench.records.outcome import KINDS

@@ -77,7 +77,7 @@ def expand(matrix: Matrix, hardware: Hardware) -> list[CellPlan]:
             batches=tuple(sorted(batch for batch in chosen if isinstance(batch, int))),
             search="probe" in chosen,
             axes=axes,
-            launches=matrix.measure.launches,
+            launches=1 if matrix.measure.launches == "auto" else matrix.measure.launches,
         )
         for cell, axes, chosen in plans.values()
     ]

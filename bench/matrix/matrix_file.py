@@ -81,9 +81,10 @@ class Launch(Frozen):
 class Measuring(Measure):
     """How a cell is measured, and how often."""
 
-    launches: Annotated[int, Field(ge=1, le=1000)] = 1
+    launches: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 1
     """How often each attempt is launched, in fresh processes. The launches of all cells take turns, in an order drawn
-    anew for each round. Launches added later do not change what is stored."""
+    anew for each round. Launches added later do not change what is stored. ``auto``: once, and then again those that
+    the decision needs: the recommended setting, its runner-up, and what is too close to call with it."""
 
 
 class WorkloadChoice(Frozen):

@@ -1,4 +1,4 @@
-"""How `bench run --until` ended: what was asked for, and what was reached."""
+"""How further launches ended, of `bench run --until` or `measure.launches: auto`: what was asked for and reached."""
 
 from typing import Annotated, Literal, NamedTuple
 
@@ -30,6 +30,8 @@ class Until(Frozen):
 
     half_width: Positive
     """The share that was asked for."""
+    auto: bool = False
+    """Whether `measure.launches: auto` asked for it, and not --until."""
     budget_s: Positive | None
     """Seconds for the launches after the listed ones; null: no limit."""
     most_launches: Annotated[int, Field(ge=1)]

@@ -14,7 +14,6 @@ from bench.report.doubts import doubted_rows
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import SpeedUp
-from bench.statistics.verdict import EVEN
 from bench.units import percent
 
 CHOICES = frozenset(
@@ -63,11 +62,8 @@ class Advice:
     """The best row of each other backend, and rows that are faster, but beyond the headroom or of unknown memory."""
     beyond: frozenset[RowId] = frozenset()
     """Rows that hold more than the headroom, or may do so in their next launch, as a search reckons."""
-    even: tuple[SpeedUp, ...] = ()
-    """The chosen row against the best row of each other cell, and the other batches of its own, that is even with
-    it."""
-    undecided: tuple[SpeedUp, ...] = ()
-    """The same, where the difference may be noise."""
+    rivals: tuple[SpeedUp, ...] = ()
+    """The chosen row against the best row of each other cell, and the other batches of its own."""
     left_out: tuple[LeftOut, ...] = ()
     unsearched: Mapping[RowId, Goal | None] = field(default_factory=dict)
     """Rows that no search decided about: the goal of a search that could not try the batch, or None for a batch that
@@ -89,6 +85,16 @@ class Advice:
     """How many ratios are judged together."""
     searched: bool = False
     """Whether a search decided about the cell of the chosen row."""
+
+    @property
+    def even(self) -> tuple[SpeedUp, ...]:
+        """The rivals that are even with the chosen row."""
+        return tuple(pair for pair in self.rivals if pair.ratio.even)
+
+    @property
+    def undecided(self) -> tuple[SpeedUp, ...]:
+        """The rivals of which the difference may be noise."""
+        return tuple(pair for pair in self.rivals if not pair.ratio.decided and pair.ratio.may_be_even)
 
 
 def advise(
@@ -246,8 +252,7 @@ def _advise(
         comparisons=n,
         beyond=frozenset(row.id for held, row in known if held > headroom),
         alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
-        even=tuple(pair for pair in pairs if pair.ratio.word == EVEN),
-        undecided=tuple(pair for pair in pairs if not pair.ratio.decided and pair.ratio.may_be_even),
+        rivals=tuple(pairs),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),

@@ -1,4 +1,4 @@
-"""How wide the intervals of a run's comparisons are, for `bench run --until`. Pure."""
+"""How wide the intervals of a run's comparisons are, for `bench run --until` and `measure.launches: auto`. Pure."""
 
 import math
 from collections import Counter
@@ -6,12 +6,17 @@ from collections.abc import Sequence
 
 from pydantic import JsonValue
 
+from bench.records.calibration import Calibration
 from bench.records.cell import Attempt
 from bench.records.leaves import same
 from bench.records.outcome import KINDS, Result
 from bench.records.until import Width
+from bench.records.verdict import Probe
+from bench.report.advice import advise
+from bench.report.rows import RowId, Summary
 from bench.report.speedup import SpeedUp, compare_axis
 from bench.report.summary import summarize
+from bench.statistics.verdict import TOO_CLOSE
 
 FEWEST_LAUNCHES = 3
 """With fewer of one side, a comparison is not known well enough, however narrow it looks."""
@@ -20,19 +25,54 @@ FEWEST_LAUNCHES = 3
 def widths(results: Sequence[Result], axes: Sequence[str]) -> list[Width]:
     """The comparisons along ``axes``, at best and at matched batches, each pair of attempts once."""
     summary = summarize(results)
-    attempts = {
+    return _widths(summary, results, [pair for axis in axes for pair in compare_axis(summary, axis).speed_ups])
+
+
+def leading_pairs(
+    results: Sequence[Result],
+    probes: Sequence[Probe],
+    calibrations: Sequence[Calibration],
+    choices: frozenset[str],
+) -> list[list[tuple[Attempt, Attempt]]]:
+    """What the advice on each task rests on: the recommended attempt with the fastest of another cell, and with every
+    other one that is too close to call. By the first launches alone: further ones must not choose what they decide."""
+    first = summarize([result for result in results if result.attempt.launch == 1], calibrations)
+    attempts = _attempts(first)
+    found = []
+    for advice in advise(first, probes, choices=choices):
+        next_cell = [pair for pair in advice.rivals if pair.row.id.cell != pair.reference.id.cell][:1]
+        close = [pair for pair in advice.rivals if pair.ratio.word == TOO_CLOSE and pair not in next_cell]
+        found.append([(attempts[pair.row.id], attempts[pair.reference.id]) for pair in (*next_cell, *close)])
+    return found
+
+
+def widths_of(results: Sequence[Result], pairs: Sequence[tuple[Attempt, Attempt]]) -> list[Width]:
+    """Of these pairs of attempts."""
+    summary = summarize(results)
+    attempts = _attempts(summary)
+    rows = {attempts[row.id].slug: row for row in summary.rows if row.id in attempts and row.measured}
+    both = [(rows.get(of.slug), rows.get(to.slug)) for of, to in pairs]
+    found = [SpeedUp(row=row, reference=to, matched=False) for row, to in both if row and to]
+    return _widths(summary, results, found)
+
+
+def _attempts(summary: Summary) -> dict[RowId, Attempt]:
+    return {
         row.id: Attempt(cell=cell.cell, batch_per_rank=row.batch_per_rank)
         for cell in summary.cells
         for row in cell.rows
         if not row.short
     }
+
+
+def _widths(summary: Summary, results: Sequence[Result], pairs: Sequence[SpeedUp]) -> list[Width]:
+    attempts = _attempts(summary)
     launches = Counter(_first(result.attempt) for result in results if KINDS[result.outcome.kind].measured)
     found: dict[tuple[str, str], Width] = {}
-    for axis in axes:
-        for pair in compare_axis(summary, axis).speed_ups:
-            of, against = attempts[pair.row.id], attempts[pair.reference.id]
-            known = min(launches[_first(of)], launches[_first(against)]) >= FEWEST_LAUNCHES
-            found.setdefault((of.slug, against.slug), Width(of, against, _half_width(pair) if known else None))
+    for pair in pairs:
+        of, against = attempts[pair.row.id], attempts[pair.reference.id]
+        known = min(launches[_first(of)], launches[_first(against)]) >= FEWEST_LAUNCHES
+        found.setdefault((of.slug, against.slug), Width(of, against, _half_width(pair) if known else None))
     return list(found.values())
 
 

@@ -21,6 +21,10 @@ from bench.sweep import turns
 from bench.sweep.sweep import Sweep
 from bench.units import counted, percent
 
+AUTO = "measure.launches: auto"
+AUTO_HALF_WIDTH = 0.02
+AUTO_SHARE = 0.25
+"""Of the time of the first launches."""
 MOST_LAUNCHES = 30
 """Of one cell at one batch without a budget, unless more are listed. The interval of 30 launches is a third of that of
 5."""
@@ -31,17 +35,23 @@ MOST_FAILED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wish:
-    """What `bench run --until` asks for."""
+class Target:
+    """What `bench run --until` or `measure.launches: auto` asks for."""
 
     half_width: float
     """A share: 0.02 asks for intervals of at most 2 % to each side."""
-    budget_s: float | None
+    budget_s: float | None = None
     """Seconds after `measure.launches`, in all jobs of one command; None: no limit. A launch that has begun is
     finished."""
     widths: Callable[[Sequence[Result]], Sequence[Width]]
     """The comparisons of these results, each once."""
+    auto: bool = False
+    """Whether `measure.launches: auto` asks for it. A resumed run then goes on with what is left of the budget."""
     clock: Callable[[], float] = time.monotonic
+
+    @property
+    def name(self) -> str:
+        return AUTO if self.auto else "--until"
 
     @property
     def most_launches(self) -> int:
@@ -54,34 +64,47 @@ class Wish:
         return sorted(found, key=lambda one: (one.half_width is not None, -(one.half_width or 0)))
 
 
-def go_on(sweep: Sweep, wish: Wish) -> Until:
+def auto_budget_s(results: Sequence[Result], tasks: Sequence[Sequence[tuple[Attempt, Attempt]]]) -> float:
+    """Seconds for further launches: a share of those of the first ones, and enough for three launches of both sides of
+    each task's first pair."""
+    first = {one.attempt.slug: one.wall_s for one in results if one.attempt.launch == 1}
+    least = sum(2 * (first[of.slug] + first[against.slug]) for pairs in tasks for of, against in pairs[:1])
+    return max(AUTO_SHARE * sum(first.values()), least)
+
+
+def go_on(sweep: Sweep, target: Target) -> Until:
     """Launch both sides of every wide comparison once a round, the widest first, until a bound is reached.
 
-    The record is stored before the first launch and at the end. A resumed run spends a new budget; a job of Slurm goes
-    on with that of the jobs before it.
+    The record is stored before the first launch and at the end. With --until, a resumed run spends a new budget; a job
+    of Slurm goes on with that of the jobs before it.
 
     Raises:
         InputError: another process measures some of the cells.
     """
-    _check_alone(sweep)
-    spent_s, launches = _spent_before(sweep)
-    began_s = wish.clock() - spent_s
-    asked = Until(half_width=wish.half_width, budget_s=wish.budget_s, most_launches=wish.most_launches)
+    _check_alone(sweep, target)
+    spent_s, launches = _spent_before(sweep, ever=target.auto)
+    before = sweep.store.until()
+    if target.auto and before is not None and before.auto:
+        spent_s = max(spent_s, before.took_s)
+    began_s = target.clock() - spent_s
+    asked = Until(
+        half_width=target.half_width, auto=target.auto, budget_s=target.budget_s, most_launches=target.most_launches
+    )
     sweep.store.finish_until(asked)
     plans = {plan.cell.slug: plan for plan in sweep.plans}
     planned = sweep.planned()
     while True:
         results = sweep.results()
-        widths = wish.widths(results)
-        wide = wish.wide(widths)
-        due = _next_round(wide, results, sweep.seed, wish.most_launches)
-        ended = _ended(widths, wide, due, wish, wish.clock() - began_s)
+        widths = target.widths(results)
+        wide = target.wide(widths)
+        due = _next_round(wide, results, sweep.seed, target.most_launches)
+        ended = _ended(widths, wide, due, target, target.clock() - began_s)
         if ended is not None:
             break
         planned += len(due)
-        sweep.progress.planned(planned, _why(widths, wide, wish))
+        sweep.progress.planned(planned, _why(widths, wide, target))
         for attempt in due:
-            if _spent(wish, wish.clock() - began_s):
+            if _spent(target, target.clock() - began_s):
                 break
             sweep.attempt(plans[attempt.cell.slug], attempt)
             launches += 1
@@ -91,7 +114,7 @@ def go_on(sweep: Sweep, wish: Wish) -> Until:
             "ended": ended,
             "ended_at": datetime.now(UTC).isoformat(timespec="seconds"),
             "launches": launches,
-            "took_s": wish.clock() - began_s,
+            "took_s": target.clock() - began_s,
             "comparisons": len(widths),
             "wide": len(wide),
             "widest": max(known) if known and len(known) == len(widths) else None,
@@ -101,37 +124,37 @@ def go_on(sweep: Sweep, wish: Wish) -> Until:
     return until
 
 
-def _check_alone(sweep: Sweep) -> None:
+def _check_alone(sweep: Sweep, target: Target) -> None:
     if not all(sweep.share.takes(plan.cell.slug) for plan in sweep.plans):
         raise InputError(
             "cannot start: another job measures some of these cells",
-            where="--until",
+            where=target.name,
             fix=f"wait for it, or end it with `bench cancel {sweep.store.root}`",
         )
 
 
-def _spent_before(sweep: Sweep) -> tuple[float, int]:
-    """Seconds and launches that earlier jobs of this command have added."""
+def _spent_before(sweep: Sweep, *, ever: bool) -> tuple[float, int]:
+    """Seconds and launches that earlier jobs of this command have added, or ``ever`` any command."""
     began = sweep.share.began
-    if began is None:
+    if began is None and not ever:
         return 0.0, 0
     further = (one for plan in sweep.plans for one in sweep.results_of(plan) if one.attempt.launch > plan.launches)
-    added = [one.wall_s for one in further if datetime.fromisoformat(one.started_at) >= began]
+    added = [one.wall_s for one in further if ever or (began and datetime.fromisoformat(one.started_at) >= began)]
     return sum(added), len(added)
 
 
 def _ended(
-    widths: Sequence[Width], wide: Sequence[Width], due: Sequence[Attempt], wish: Wish, took_s: float
+    widths: Sequence[Width], wide: Sequence[Width], due: Sequence[Attempt], target: Target, took_s: float
 ) -> Ended | None:
     if not wide:
         return "narrow" if widths else "no_pairs"
     if not due:
         return "launches"
-    return "budget" if _spent(wish, took_s) else None
+    return "budget" if _spent(target, took_s) else None
 
 
-def _spent(wish: Wish, took_s: float) -> bool:
-    return wish.budget_s is not None and took_s >= wish.budget_s
+def _spent(target: Target, took_s: float) -> bool:
+    return target.budget_s is not None and took_s >= target.budget_s
 
 
 def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int, most_launches: int) -> list[Attempt]:
@@ -150,8 +173,8 @@ def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int, mos
     return list(due.values())
 
 
-def _why(widths: Sequence[Width], wide: Sequence[Width], wish: Wish) -> str:
+def _why(widths: Sequence[Width], wide: Sequence[Width], target: Target) -> str:
     widest = wide[0].half_width
     which = "not known yet" if widest is None else percent(widest)
-    comparisons = f"{len(wide)} of {counted(len(widths), 'comparison')} wider than {percent(wish.half_width)}"
+    comparisons = f"{len(wide)} of {counted(len(widths), 'comparison')} wider than {percent(target.half_width)}"
     return f"going on: {comparisons}, the widest {which}"

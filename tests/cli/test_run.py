@@ -180,7 +180,7 @@ def test_a_dry_run_shows_how_often_each_attempt_is_launched(monkeypatch: pytest.
         (["--until", "2%", "--budget", "0"], "--budget: '0' is not a time"),
         (["--until", "2%", "--budget", "-5m"], "--budget: '-5m' is not a time"),
         (["--until", "2%", "--budget", "5 d"], "--budget: '5 d' is not a time"),
-        (["--budget", "5m"], "--budget: has no effect without --until\n  add --until 2%"),
+        (["--budget", "5m"], "--budget: has no effect without --until or measure.launches=auto\n  add --until 2%"),
         (["measure.launches=0"], "measure.launches=0: measure.launches: 0 cannot be used\n  allowed: at least 1"),
         (["measure.launches=x"], "measure.launches=x: measure.launches: 'x' cannot be used\n  allowed: a whole number"),
     ],

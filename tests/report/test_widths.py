@@ -5,10 +5,12 @@ from collections.abc import Sequence
 import pytest
 from examples import ok, result
 
+from bench.records.cell import Attempt
 from bench.records.outcome import Failed, Result
-from bench.records.until import Until
+from bench.records.until import Until, Width
+from bench.report.advice import CHOICES
 from bench.report.tables.header import until_words
-from bench.report.widths import FEWEST_LAUNCHES, compared_axes, widths
+from bench.report.widths import FEWEST_LAUNCHES, compared_axes, leading_pairs, widths, widths_of
 
 
 def launches(
@@ -48,6 +50,37 @@ def test_best_and_matched_batches_are_compared_and_each_pair_once() -> None:
     )
     pairs = [(one.of.batch_per_rank, one.against.batch_per_rank) for one in found]
     assert pairs == [(2, 4), (2, 2)]
+
+
+def test_the_leading_pairs_are_the_winner_with_its_runner_up_and_with_what_is_too_close() -> None:
+    ddp, fsdp, close, far = (
+        launches(backend, (step_s,))
+        for backend, step_s in (("ddp", 0.1), ("fsdp", 0.11), ("zero2", 0.12), ("zero2", 0.2))
+    )
+
+    def one_task(results: Sequence[Result]) -> list[tuple[Attempt, Attempt]]:
+        [task] = leading_pairs(results, [], [], CHOICES)
+        return task
+
+    def pairs(*results: Result) -> list[tuple[str, str]]:
+        return [(of.cell.backend, to.cell.backend) for of, to in one_task(results)]
+
+    assert pairs(*ddp, *fsdp, *close) == [("ddp", "fsdp"), ("ddp", "zero2")]
+    assert pairs(*ddp, *fsdp, *far) == [("ddp", "fsdp")]
+    assert pairs(*ddp, *far) == [("ddp", "zero2")]
+    assert pairs(*ddp, *launches("ddp", (0.12,), batch=4), *far) == [("ddp", "zero2")]
+    # Further launches do not choose what they decide.
+    assert pairs(*ddp, *fsdp, *launches("zero2", (0.2, 0.05, 0.05))) == [("ddp", "fsdp")]
+
+
+def test_the_widths_of_pairs_follow_their_launches() -> None:
+    ddp, fsdp = launches("ddp", (0.1, 0.101, 0.099)), launches("fsdp", (0.12, 0.121, 0.119))
+    pairs = [(ddp[0].attempt, fsdp[0].attempt)]
+    [early] = widths_of([*ddp, *fsdp[:2]], pairs)
+    [late] = widths_of([*ddp, *fsdp], pairs)
+    assert early == Width(*pairs[0], None)
+    assert (late.of, late.against) == pairs[0]
+    assert late.half_width == widths([*ddp, *fsdp], ["backend"])[0].half_width
 
 
 def test_backends_are_compared_or_else_every_axis_that_varies() -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import MACHINE, cell, rank, rss
+from examples import MACHINE, cell, ok, rank, result, rss
 from rich.console import Console
 from test_sweep import LIMIT, Ranks, plan, sweep_of, swept
 
@@ -16,6 +16,7 @@ from bench.errors import InputError
 from bench.launch.executor import LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.records.cell import Attempt, Cell
+from bench.records.outcome import Result
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankError
 from bench.records.until import Until, Width
@@ -23,7 +24,7 @@ from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Spec
 from bench.sweep.share import Share
-from bench.sweep.until import MOST_FAILED, MOST_LAUNCHES, Wish, go_on
+from bench.sweep.until import MOST_FAILED, MOST_LAUNCHES, Target, auto_budget_s, go_on
 
 
 def launched(backend: str, *batches: Any, launches: int = 3) -> CellPlan:
@@ -170,7 +171,14 @@ class Clock:
 
 
 def went_on(
-    root: Path, plans: list[CellPlan], ranks: Ordered, widths: Any, budget_s: float | None = None, **share: Any
+    root: Path,
+    plans: list[CellPlan],
+    ranks: Ordered,
+    widths: Any,
+    budget_s: float | None = None,
+    *,
+    auto: bool = False,
+    **share: Any,
 ) -> tuple[Until, list[tuple[str, int, int]], str]:
     """A sweep and what follows it: how it ended, the launches after the listed ones, and what was said."""
     said, store = io.StringIO(), Store(root)
@@ -180,7 +188,8 @@ def went_on(
         progress.begin(cells=len(plans), attempts=sweep.planned(), finished=sweep.finished(), folder="run", notes=[])
         sweep.run()
         listed = len(ranks.order)
-        until = go_on(sweep, Wish(half_width=0.02, budget_s=budget_s, widths=widths, clock=Clock(ranks)))
+        target = Target(half_width=0.02, budget_s=budget_s, widths=widths, auto=auto, clock=Clock(ranks))
+        until = go_on(sweep, target)
         assert store.until() == until
     return until, ranks.order[listed:], said.getvalue()
 
@@ -230,12 +239,42 @@ def test_the_jobs_of_one_command_share_a_budget(tmp_path: Path) -> None:
     root, before = tmp_path / "run", datetime.now(UTC) - timedelta(hours=1)
     went_on(root, [DDP, FSDP], Ordered(), never, budget_s=25.0)
     store = Store(root)
-    for result in store.results():  # a real attempt takes 10 s of wall time, too; the listed launches do not count
-        store.finish(result.model_copy(update={"wall_s": 10.0}))
+    for one in store.results():  # a real attempt takes 10 s of wall time, too; the listed launches do not count
+        store.finish(one.model_copy(update={"wall_s": 10.0}))
     until, made, _ = went_on(root, [DDP, FSDP], Ordered(), never, budget_s=45.0, began=before)
     assert (until.ended, until.launches, len(made), until.took_s) == ("budget", 5, 2, 50.0)
     until, made, _ = went_on(root, [DDP, FSDP], Ordered(), never, budget_s=25.0, began=datetime.now(UTC) + timedelta(1))
     assert (until.launches, len(made)) == (3, 3)
+
+
+def test_of_auto_a_resumed_run_goes_on_with_the_same_budget(tmp_path: Path) -> None:
+    def never(_: object) -> list[Width]:
+        return [pair(FSDP, DDP, 0.5)]
+
+    root = tmp_path / "run"
+    until, _, _ = went_on(root, [DDP, FSDP], Ordered(), never, budget_s=25.0, auto=True)
+    assert (until.auto, until.ended, until.launches) == (True, "budget", 3)
+    until, made, _ = went_on(root, [DDP, FSDP], Ordered(), never, budget_s=25.0, auto=True)
+    assert (until.ended, until.launches, made) == ("budget", 3, [])
+    store = Store(root)
+    store.finish_until(until.model_copy(update={"ended": None, "took_s": 0.0}))  # as a killed run leaves it
+    for one in store.results():
+        store.finish(one.model_copy(update={"wall_s": 10.0}))
+    until, made, _ = went_on(root, [DDP, FSDP], Ordered(), never, budget_s=45.0, auto=True)
+    assert (until.ended, until.launches, len(made)) == ("budget", 5, 2)
+
+
+def test_the_budget_of_auto_is_a_quarter_of_the_time_and_enough_for_three_launches_of_the_leading_pair() -> None:
+    def took(backend: str, wall_s: float, launch: int = 1) -> Result:
+        one = result(ok(backend=backend), backend=backend).model_copy(update={"wall_s": wall_s})
+        return one.model_copy(update={"attempt": one.attempt.model_copy(update={"launch": launch})})
+
+    few = [took("ddp", 10.0), took("fsdp", 20.0), took("fsdp", 99.0, launch=2)]
+    pair = few[0].attempt, few[1].attempt
+    assert auto_budget_s(few, [[pair, pair]]) == 60.0
+    assert auto_budget_s(few, [[pair], [pair], []]) == 120.0
+    assert auto_budget_s([*few, took("zero2", 400.0)], [[pair]]) == 0.25 * 430
+    assert auto_budget_s(few, []) == 0.25 * 30
 
 
 def test_precision_is_not_asked_for_where_another_job_measures(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
 
 
 def until_words(until: Until) -> str:
-    """How `bench run --until` ended, as one sentence."""
+    """How further launches ended, as one sentence."""
     asked = percent(until.half_width)
     wide = f"{until.wide} of {counted(until.comparisons, 'comparison')} wider than {asked}"
     if until.widest is not None:
@@ -58,7 +58,11 @@ def until_words(until: Until) -> str:
         "no_pairs": "there was nothing to compare",
     }
     made = f"; {until.launches} added in {duration(until.took_s)}, until {until.ended_at}" if until.ended else ""
-    return f"--until {asked} asks for 95 % intervals of at most {asked} to each side: {reasons[until.ended]}{made}"
+    if until.auto:
+        asks = f"measure.launches: auto asks for 95 % intervals of at most {asked} to each side for what leads"
+    else:
+        asks = f"--until {asked} asks for 95 % intervals of at most {asked} to each side"
+    return f"{asks}: {reasons[until.ended]}{made}"
 
 
 def method(summary: Summary) -> Lines:
