@@ -31,7 +31,7 @@ from bench.units import memory_size
 from bench.workloads import Definition
 
 MEASURE: dict[Device, dict[str, int]] = {
-    "cpu": {"warmup_steps": 2, "steps": 5, "phase_steps": 3},
+    "cpu": {"warmup_steps": 2, "steps": 5, "phase_steps": 5},
     "cuda": {"dataloader_workers": 2},
 }
 """Defaults of `measure` that depend on the device."""

@@ -6,7 +6,7 @@ from statistics import fmean, median
 
 from bench.records.phases import PHASE_NAMES
 from bench.records.rank_outcome import RankOk
-from bench.statistics.straggler import ENOUGH, Straggler, n_series, needed, straggler
+from bench.statistics.straggler import ENOUGH, FEWEST_SIZED, Straggler, n_series, needed, straggler
 from bench.units import counted, ms, percent
 
 
@@ -42,6 +42,8 @@ class Gate:
     straggler: Straggler | None
     unknown: str | None
     """Why no rank could be named even if there were a straggler; None if one could."""
+    counts: bool
+    """Whether there are enough steps to name a straggler of any size."""
 
     @property
     def words(self) -> str:
@@ -49,11 +51,8 @@ class Gate:
         if self.unknown:
             return f"n/a ({self.unknown})"
         if self.straggler is None:
-            return (
-                "no single rank"
-                if len(self.known) == len(PHASE_NAMES)
-                else f"no single rank in {', '.join(self.known)}"
-            )
+            where = "" if len(self.known) == len(PHASE_NAMES) else f" in {', '.join(self.known)}"
+            return f"no single rank{where}" + ("" if self.counts else f" by much; for less, phase_steps={ENOUGH}")
         return f"rank {self.straggler.rank}, by {ms(self.straggler.cost_s)} ms in {self.straggler.phase}"
 
 
@@ -66,7 +65,7 @@ def gate(ranks: Sequence[RankOk]) -> Gate | None:
     unknown = None
     if not known:
         unknown = "own work not recorded"
-    elif needed(n_steps, len(ranks), n_series(len(known))) is None:
+    elif n_steps < FEWEST_SIZED:
         unknown = f"needs measure.phase_steps={ENOUGH}"
     steps_s = [max(times) for times in zip(*(rank.phase_times_s["total"] for rank in ranks), strict=True)]
     found = None if unknown else straggler([{name: rank.own_work_s[name] for name in known} for rank in ranks], steps_s)
@@ -82,6 +81,7 @@ def gate(ranks: Sequence[RankOk]) -> Gate | None:
         known=tuple(known),
         straggler=found,
         unknown=unknown,
+        counts=bool(known) and needed(n_steps, len(ranks), n_series(len(known))) is not None,
     )
 
 

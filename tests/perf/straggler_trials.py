@@ -21,7 +21,6 @@ from bench.report.summary import summarize
 from bench.store.run_folder import Store
 
 TESTS = Path(__file__).parents[1]
-MEASURE = {"warmup_steps": 2, "steps": 5, "phase_steps": 20}
 TOY = {"name": "straggler:Toy", "width": 512}
 PLANTED: dict[str, dict[str, object]] = {
     "100 ms in the loader": {**TOY, "slow": "loader", "slow_s": 0.1, "batch": 4},
@@ -59,8 +58,8 @@ def table(counts: Counter[tuple[str, str, str]]) -> str:
         "# Are stragglers named, and no others?",
         "",
         "Made by `make perf-stragglers` (tests/perf/straggler_trials.py) on two ranks that share two cores. Each run"
-        f" has new ranks and {MEASURE['phase_steps']} phase steps. Nothing is planted into the bundled policy `tiny`;"
-        " the rest is planted into rank 1 of a small workload.",
+        " has new ranks and the default settings of a CPU: 5 phase steps. Nothing is planted into the bundled policy"
+        " `tiny`; the rest is planted into rank 1 of a small workload.",
         "",
         "| planted | backend | gated by | runs |",
         "| --- | --- | --- | ---: |",
@@ -75,7 +74,7 @@ def trial(workload: dict[str, object], backends: list[str]) -> Iterator[tuple[st
         matrix = Path(folder, "matrix.yaml")
         batch = workload.get("batch", 4)
         fixed = {name: value for name, value in workload.items() if name != "batch" or "slow" in workload}
-        content = {"workload": fixed, "matrix": {"backend": backends, "batch": [batch]}, "measure": MEASURE}
+        content = {"workload": fixed, "matrix": {"backend": backends, "batch": [batch]}}
         matrix.write_text(yaml.safe_dump(content))
         command = [sys.executable, "-m", "bench.cli", "run", str(matrix), "--out", str(Path(folder, "run"))]
         path = os.pathsep.join(map(str, (TESTS.parent, TESTS / "faults", TESTS / "e2e")))

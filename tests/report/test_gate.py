@@ -61,11 +61,17 @@ def test_ranks_that_are_alike_show_no_straggler() -> None:
     assert not doubts(summarize([alike]))
 
 
-@pytest.mark.parametrize("steps_there", [2, 7, 10])
-def test_too_few_phase_steps_name_nobody_and_say_so(steps_there: int) -> None:
-    found = gate_of(late_loader(steps_there))
+def test_too_few_phase_steps_name_nobody_and_say_so() -> None:
+    found = gate_of(late_loader(2))
     assert found.straggler is None
     assert found.words == "n/a (needs measure.phase_steps=20)"
+
+
+@pytest.mark.parametrize("n_steps", [3, 5, 10])
+def test_few_phase_steps_name_a_large_straggler_and_say_what_they_may_miss(n_steps: int) -> None:
+    assert gate_of(late_loader(n_steps)).words == "rank 1, by 100 ms in dataload_wait"
+    alike = gate_of(result(world(*(one(number, ALIKE, ALIKE, n_steps) for number in range(2)))))
+    assert alike.words == "no single rank by much; for less, phase_steps=20"
 
 
 def test_results_of_before_show_the_spread_and_say_what_is_unknown() -> None:

@@ -6,7 +6,7 @@ from math import ceil
 import pytest
 from scipy.stats import binom
 
-from bench.statistics.straggler import CHANCE, FEWEST, USUAL, needed, straggler
+from bench.statistics.straggler import CHANCE, FEWEST_SIZED, USUAL, Straggler, needed, straggler
 
 STEPS = 10
 
@@ -131,12 +131,37 @@ def test_needed_is_none_where_even_all_steps_are_too_few(n_ranks: int, series: i
 
 @pytest.mark.parametrize("n_ranks", [2, 4, 8, 64])
 def test_too_few_steps_name_nobody(n_ranks: int) -> None:
-    least = FEWEST
+    least = FEWEST_SIZED
     changes = [{"bwd": 0.05 * (rank == 1)} for rank in range(n_ranks)]
     assert straggler(ranks(*changes, steps=least - 1), [0.15] * (least - 1)) is None
     found = straggler(ranks(*changes, steps=least), [0.15] * least)
     assert found
     assert found.rank == 1
+
+
+def one_phase(excess_percent: list[float]) -> Straggler | None:
+    """Of two ranks whose steps take 100 ms."""
+    slow = [0.1 * (1 + percent / 100) for percent in excess_percent]
+    return straggler([{"bwd": [0.1] * len(slow)}, {"bwd": slow}], [0.1] * len(slow))
+
+
+@pytest.mark.parametrize("excess_percent", [[39, 40, 41], [24, 19, 23, 31, 18], [87, 83, 88], [36, 41, 45, 42, 43]])
+def test_a_large_cost_is_named_by_its_size_in_few_steps(excess_percent: list[float]) -> None:
+    """Measured beside a busy core and with a late loader."""
+    found = one_phase(excess_percent)
+    assert found
+    assert (found.rank, found.phase, found.n_late) == (1, "bwd", len(excess_percent))
+
+
+@pytest.mark.parametrize("excess_percent", [[40, 41], [100, 1, 1], [33, 28, 14, 0, -13], [9, 4, 8, 7, 2]])
+def test_few_steps_name_nobody_by_a_size_that_differs_or_is_small(excess_percent: list[float]) -> None:
+    assert one_phase(excess_percent) is None
+
+
+def test_enough_steps_name_what_is_late_in_each_by_sizes_that_differ() -> None:
+    uneven = [8.0, 6.0, 60.0, 7.0, 6.0]
+    assert one_phase(uneven) is None
+    assert one_phase(uneven * 4)
 
 
 def test_noise_of_other_phases_hides_no_straggler() -> None:
