@@ -52,7 +52,7 @@ class Gate:
             return f"n/a ({self.unknown})"
         if self.straggler is None:
             where = "" if len(self.known) == len(PHASE_NAMES) else f" in {', '.join(self.known)}"
-            return f"no single rank{where}" + ("" if self.counts else f" by much; for less, phase_steps={ENOUGH}")
+            return f"no single rank{where}" + ("" if self.counts else f"; a small cost needs phase_steps={ENOUGH}")
         return f"rank {self.straggler.rank}, by {ms(self.straggler.cost_s)} ms in {self.straggler.phase}"
 
 

@@ -19,7 +19,7 @@ from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked, SampleSizes
 from bench.runner import audits, checkpoint, log, oom, recorder, regime, tensors
-from bench.runner.compiled import compilation
+from bench.runner.compiled import compilation, graphs
 from bench.runner.computed import Computed, watching
 from bench.runner.device import SHIMS, Shim
 from bench.runner.forward import METRICS, Batch
@@ -107,17 +107,21 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
-    of_units = job.units.counted(batches) if job.units else contextlib.nullcontext(batches)
-    of_model = job.used.watched if attempt.cell.train.compile == "none" else contextlib.nullcontext
+    watches, last = attempt.cell.train.compile == "none", measure.warmup_steps - 1
+    of_units = job.units.counted(batches, last) if job.units else contextlib.nullcontext(batches)
     counts = _counts(attempt, device)
-    with of_units as counted, of_model(counted) as watched, tensors.counting(counts):
+    with (
+        of_units as counted,
+        job.used.watched(counted, last) if watches else contextlib.nullcontext(counted) as watched,
+        tensors.counting(counts),
+    ):
         warmup, computed = _warm_up(attempt, job, watched, here)
     coverage = job.used.coverage(job.accelerator, job.forward.dropped)
     observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
     if measure.checkpoint:
         checkpoint.check_room(job, here.out)
-    compiled = compilation() if attempt.cell.train.compile != "none" else None
+    compiled = compilation() if attempt.cell.train.compile != "none" or graphs() else None
     here.device.reset_peaks()
     measure_start = time.perf_counter()
     seen = Seen(batches) if job.largest else batches

@@ -34,6 +34,11 @@ def compile_as_requested(train: Train, model: nn.Module, units: tuple[str, ...])
             model.compile()
 
 
+def graphs() -> int:
+    """How many graphs the compiler has made in this process so far, also of what a model compiles itself."""
+    return counters["stats"]["unique_graphs"]
+
+
 def compilation() -> Compilation:
     """What the compiler has done in this process so far."""
     breaks = Counter[str]()
@@ -41,6 +46,6 @@ def compilation() -> Compilation:
         breaks[reason.strip().partition("\n")[0]] += count  # hints and paths follow
     return Compilation(
         compile_s=calculate_time_spent()["total_wall_time"],
-        graphs=counters["stats"]["unique_graphs"],
+        graphs=graphs(),
         graph_breaks=dict(breaks),
     )

@@ -18,6 +18,7 @@ from accelerate import Accelerator
 from torch import Tensor, nn
 
 from bench.records.rank_outcome import Coverage
+from bench.runner.compiled import graphs
 from bench.runner.unit_names import CONTAINERS
 
 T = TypeVar("T")
@@ -59,26 +60,44 @@ class Used:
         self._steps: list[set[nn.Module]] = []
         self._hooked: dict[_Slot, Any] = {}
         self._handles: list[Any] = []
+        self._graphs = graphs()
 
     @contextlib.contextmanager
-    def watched(self, batches: Iterator[T]) -> Iterator[Iterator[T]]:
+    def watched(self, batches: Iterator[T], last: int | None = None) -> Iterator[Iterator[T]]:
         """``batches``; every step that takes one of them is watched. Not for compiled modules: the hooks would become
-        part of their graphs."""
+        part of their graphs.
+
+        Args:
+            last: index of the last of these steps. It is not watched if the model compiles parts of itself: their
+                graphs are made anew once the hooks are gone, and no measured step may wait for that.
+        """
         self._handles = [module.register_forward_pre_hook(self._enter) for module in self._modules]
         try:
-            yield self._stepped(batches)
+            yield self._stepped(batches, last)
         finally:
-            for handle in self._handles:
-                handle.remove()
-            self._handles.clear()
-            self._hooked.clear()
+            self._release()
 
-    def _stepped(self, batches: Iterator[T]) -> Iterator[T]:
-        for batch in batches:
-            self._steps.append(set())
+    def _stepped(self, batches: Iterator[T], last: int | None) -> Iterator[T]:
+        for number, batch in enumerate(batches):
+            if number and number == last and self._compiles:
+                self._release()
+            else:
+                self._steps.append(set())
             yield batch
 
+    @property
+    def _compiles(self) -> bool:
+        return graphs() > self._graphs
+
+    def _release(self) -> None:
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        self._hooked.clear()
+
     def _enter(self, module: nn.Module, _inputs: object) -> None:
+        if torch.compiler.is_compiling():  # a part that the model compiles itself: nothing for its graph
+            return
         if torch._C._current_graph_task_id() == -1:  # else backward is recomputing
             self._steps[-1].add(module)
         if not self._left:
@@ -115,14 +134,17 @@ class Used:
             return model
         runs = Counter(module for step in self._steps for module in step)
         counts = [*map(int, self._reached), *(runs[module] for module in self._modules), len(self._steps)]
+        counts.append(int(self._compiles))
         gathered: Tensor = accelerator.gather(torch.tensor([counts], device=accelerator.device))
-        *found, steps = gathered.sum(dim=0).tolist()
+        *found, steps, compiled = gathered.sum(dim=0).tolist()
         reached, ran = found[: len(self._names)], dict(zip(self._modules, found[len(self._names) :], strict=True))
         used = [any(self._may_be_used(ran, owner) for owner in owners) for owners in self._owners]
         unreached = [one for one in trainable if not reached[one]]
         unrun = [one for one, its_used in enumerate(used) if not its_used and not reached[one]]
         routed = {one for one in (*unreached, *unrun) if any(self._is_routed(ran, steps, m) for m in self._owners[one])}
         unreached, unrun = ([one for one in group if one not in routed] for group in (unreached, unrun))
+        if compiled and (unreached or unrun):  # they may be in a part that the model compiles itself
+            return model
         return model.model_copy(
             update={
                 "without_gradient": self._sum(unreached),

@@ -71,7 +71,7 @@ def test_too_few_phase_steps_name_nobody_and_say_so() -> None:
 def test_few_phase_steps_name_a_large_straggler_and_say_what_they_may_miss(n_steps: int) -> None:
     assert gate_of(late_loader(n_steps)).words == "rank 1, by 100 ms in dataload_wait"
     alike = gate_of(result(world(*(one(number, ALIKE, ALIKE, n_steps) for number in range(2)))))
-    assert alike.words == "no single rank by much; for less, phase_steps=20"
+    assert alike.words == "no single rank; a small cost needs phase_steps=20"
 
 
 def test_results_of_before_show_the_spread_and_say_what_is_unknown() -> None:
