@@ -13,7 +13,7 @@ from bench.matrix import Matrix, expand, load
 def test_a_cpu_measures_fewer_steps_unless_told(load_text: Callable[..., Matrix]) -> None:
     text = "matrix: {backend: ddp, batch: 1}\nmeasure: {steps: 9}\n"
     on_cpu, on_gpu = load_text(text).measure, load_text(text, GPUS).measure
-    assert (on_cpu.warmup_steps, on_cpu.steps, on_cpu.phase_steps) == (2, 9, 3)
+    assert (on_cpu.warmup_steps, on_cpu.steps, on_cpu.phase_steps) == (2, 9, 5)
     assert (on_gpu.warmup_steps, on_gpu.steps, on_gpu.phase_steps) == (20, 9, 10)
     assert (on_cpu.dataloader_workers, on_gpu.dataloader_workers) == (0, 2)
     assert load_text("measure: {dataloader_workers: 0}", GPUS).measure.dataloader_workers == 0
