@@ -97,25 +97,29 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         job = set_up(cell, here.device, spec.attempt.batches_per_rank[0], enter=here.beat)
         walk(job, spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankWalked(rank=here.rank)
-    with tensors.counting(_counts(spec.attempt, spec.device)):
+    # Without a gap up to the end of the warm-up: a thread of gloo may free what set-up sent at any time after it.
+    with contextlib.ExitStack() as until_warm:
+        until_warm.enter_context(tensors.counting(_counts(spec.attempt, spec.device)))
         job = set_up(cell, here.device, spec.attempt.batch_per_rank, check=spec.check, enter=here.beat)
-    with job.used.explained():
-        return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start)
+        with job.used.explained():
+            return _measure(spec.attempt, spec.device, job, here, time.perf_counter() - start, until_warm)
 
 
-def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: float) -> RankOk:
+def _measure(
+    attempt: Attempt, device: Device, job: Job, here: Here, setup_s: float, until_warm: contextlib.ExitStack
+) -> RankOk:
+    """Warm up, close ``until_warm``, and measure."""
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
     watches, last = attempt.cell.train.compile == "none", measure.warmup_steps - 1
     of_units = job.units.counted(batches, last) if job.units else contextlib.nullcontext(batches)
-    counts = _counts(attempt, device)
     with (
         of_units as counted,
         job.used.watched(counted, last) if watches else contextlib.nullcontext(counted) as watched,
-        tensors.counting(counts),
     ):
         warmup, computed = _warm_up(attempt, job, watched, here)
+    until_warm.close()
     coverage = job.used.coverage(job.accelerator, job.forward.dropped)
     observed = regime.observe(job, computed)
     regime.check(attempt.cell, device, observed)
@@ -132,6 +136,7 @@ def _measure(attempt: Attempt, device: Device, job: Job, here: Here, setup_s: fl
     if compiled:
         compiled = compiled.model_copy(update={"graphs_while_measured": compilation().graphs - compiled.graphs})
     folder = spool.checkpoint_folder(here.out)
+    counts = _counts(attempt, device)
     with tensors.counting(counts and measure.checkpoint):  # loading replaces the optimizer's state
         saved = checkpoint.save_and_load(job, batches, folder, here.device, here.beat) if measure.checkpoint else None
     if counts:
