@@ -36,7 +36,7 @@ def compare(
         typer.Option(
             metavar="SHARE",
             help="Standard deviation of the step time between runs of the same code on this machine: 2%."
-            "  [default: estimated from the steps]",
+            "  [default: known from launches, or assumed]",
         ),
     ] = None,
     same_within: Annotated[
@@ -60,6 +60,7 @@ def compare(
     two = compare_.compare_runs(
         *(run.results() for run in runs),
         searched=[probe.cell.id for run in runs for probe in run.probes()],
+        calibrations=[learnt for run in runs if (learnt := run.calibration())],
         noise=None if noise is None else share("--noise", noise),
         margin=None if same_within is None else share("--same-within", same_within),
         allow_unlike=allow_unlike,

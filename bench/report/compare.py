@@ -10,6 +10,7 @@ from pydantic import JsonValue
 
 from bench.errors import InputError
 from bench.records.base import Device
+from bench.records.calibration import Calibration
 from bench.records.cell import Regime
 from bench.records.figures import PEAK_ALLOCATED
 from bench.records.leaves import differing_keys
@@ -26,9 +27,9 @@ from bench.report.settings import settings_of
 from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
 from bench.statistics.intervals import student_t
-from bench.statistics.launches import ENOUGH_DEGREES, launches_vary
-from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, typical_of_launches, typical_ratios
-from bench.statistics.tail import Tail, joined, tails
+from bench.statistics.launches import ENOUGH_DEGREES, Scatter, launches_vary
+from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, shown_by, typical_of_launches, typical_ratios
+from bench.statistics.tail import Tail, tails
 from bench.statistics.verdict import MARGIN, RateRatio, speed
 from bench.units import UNKNOWN
 
@@ -52,6 +53,7 @@ def compare_runs(
     head: Sequence[Result],
     *,
     searched: Iterable[str] = (),
+    calibrations: Sequence[Calibration] = (),
     noise: float | None = None,
     margin: float | None = None,
     allow_unlike: bool = False,
@@ -60,6 +62,7 @@ def compare_runs(
 
     Args:
         searched: ids of cells with a search's verdict. Cells with short attempts count as searched, too.
+        calibrations: what `bench calibrate` learnt of the machine; used where neither run repeats launches.
         noise: standard deviation of a step's time between runs, as a share, instead of an estimate from the steps: see
             `ratio`.
         margin: share by which a step may change and count as the same; by default `MARGIN`.
@@ -71,6 +74,8 @@ def compare_runs(
     margin = MARGIN if margin is None else margin
     searched = {*searched, *(result.attempt.cell.id for result in (*base, *head) if result.attempt.short)}
     ours, theirs = _by_attempt(base), _by_attempt(head)
+    of_base, of_head = summarize(base, calibrations), summarize(head, calibrations)
+    scatter = max((*of_base.scatters, *of_head.scatters), key=lambda known: known.degrees, default=None)
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
     machines = dict.fromkeys(
         difference for one, other in both for difference in one[0].machine.unlike(other[0].machine)
@@ -85,15 +90,15 @@ def compare_runs(
     summary = summarize([*base, *head])
     # A name is used for both runs, so it does not contain the machine.
     summary = replace(summary, columns=tuple(name for name in summary.columns if name != "machine"))
-    rows = [(_row(summary, one), _row(summary, other)) for one, other in both]
+    rows = [(_row(summary, one, scatter), _row(summary, other, scatter)) for one, other in both]
     measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
     compared = [(one, other) for one, other in rows if one.measured and other.measured]
     others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
-    ratios = typical_ratios(
-        [(typical_of_launches(_steps(one)), typical_of_launches(_steps(other))) for one, other in measured], noise
-    )
-    invalid = _invalid(base), _invalid(head)
-    tail_pairs = tails([(joined(_steps(one)), joined(_steps(other))) for one, other in measured], noise)
+    steps = [(_steps(one), _steps(other)) for one, other in measured]
+    typical = [(typical_of_launches(one), typical_of_launches(other)) for one, other in steps]
+    scatter = scatter or shown_by(typical)
+    ratios, tail_pairs = typical_ratios(typical, noise, scatter), tails(steps, noise, scatter)
+    invalid = _invalid(of_base), _invalid(of_head)
     return TwoRuns(
         pairs=tuple(
             _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin, invalid)
@@ -110,13 +115,14 @@ def compare_runs(
             *_only_in_one(summary, "head", [theirs[key] for key in theirs if key not in ours], base, searched),
         ),
         noise=noise,
+        scatter=scatter,
         margin=margin,
     )
 
 
-def _row(summary: Summary, launches: Launches) -> Row:
+def _row(summary: Summary, launches: Launches, scatter: Scatter | None = None) -> Row:
     """With the settings that both runs name."""
-    return merged([row_of(result, settings_of(result, summary.columns)) for result in launches])
+    return merged([row_of(result, settings_of(result, summary.columns), scatter=scatter) for result in launches])
 
 
 def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Launches]:
@@ -184,9 +190,9 @@ def _launches_vary(base: Row, head: Row) -> float:
     return launches_vary(head.measured.launches, base.measured.launches, head.measured.scatter)
 
 
-def _invalid(results: Sequence[Result]) -> dict[tuple[str, int], str]:
+def _invalid(summary: Summary) -> dict[tuple[str, int], str]:
     """Why figures of a run are wrong, by cell and batch."""
-    spoils = (doubt for doubt in doubts(summarize(results)) if doubt.row and doubt.grade == "spoils")
+    spoils = (doubt for doubt in doubts(summary) if doubt.row and doubt.grade == "spoils")
     return {(doubt.row.id.cell[0], doubt.row.batch_per_rank): doubt.reason.rstrip(".") for doubt in spoils if doubt.row}
 
 

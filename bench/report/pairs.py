@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.report.rows import Row
+from bench.statistics.launches import Scatter
 from bench.statistics.ratio import Ratio
 from bench.statistics.tail import Tail
 from bench.statistics.verdict import RateRatio, Speed, speed
@@ -98,6 +99,9 @@ class TwoRuns:
     changed: tuple[Changed, ...]
     only_in_one: tuple[OnlyInOne, ...]
     noise: float | None
+    """Given by the user."""
+    scatter: Scatter | None
+    """What is known of the scatter between launches."""
     margin: float
 
     @property

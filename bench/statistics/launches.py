@@ -24,8 +24,9 @@ from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
-from bench.statistics.ratio import ENOUGH_LAUNCHES
 
+ENOUGH_LAUNCHES = 3
+"""Fewest launches of a side whose own scatter is used."""
 ENOUGH_DEGREES = 2
 """Fewest degrees of freedom of a usable `Scatter`: three launches of one attempt, or two of each of two."""
 
@@ -144,7 +145,7 @@ def _of_few(sides: Sequence[Sequence[Launch]], scatter: Scatter | None) -> Reach
     errors = [(launch.error, launch.degrees, len(side)) for side in sides for launch in side]
     own = [((error / n) ** 2, float(degrees)) for error, degrees, n in errors if error is not None]
     between, share = scatter or ASSUMED, sum(1 / max(len(side), 1) for side in sides)
-    variance, degrees = _sum([(between.sd**2 * share, between.degrees), *own])
+    variance, degrees = summed([(between.sd**2 * share, between.degrees), *own])
     own_error = math.sqrt(sum(part for part, _ in own))
     return Reach(math.sqrt(variance), degrees, "scatter" if scatter else "assumed", own_error, share)
 
@@ -160,12 +161,12 @@ def _of_rounds(one: Sequence[Launch], other: Sequence[Launch]) -> Reach | None:
 
 def _of_launches(one: Sequence[Launch], other: Sequence[Launch]) -> Reach:
     logs = [[math.log(launch.mean_s) for launch in side] for side in (one, other)]
-    variance, degrees = _sum([(standard_error(side) ** 2, float(len(side) - 1)) for side in logs])
+    variance, degrees = summed([(standard_error(side) ** 2, float(len(side) - 1)) for side in logs])
     return Reach(math.sqrt(variance), degrees, "launches")
 
 
-def _sum(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
-    """The sum of estimated variances, and its degrees of freedom after Welch and Satterthwaite."""
+def summed(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:
+    """The sum of variances, each with its degrees of freedom, and those of the sum after Welch and Satterthwaite."""
     variance = sum(part for part, _ in parts)
     doubt = sum(part**2 / degrees for part, degrees in parts)
     return variance, variance**2 / doubt if doubt else math.inf

@@ -16,11 +16,10 @@ which allows for dependence within a stretch (Künsch, The jackknife and the boo
 observations, Annals of Statistics 17, 1989). It uses logarithms because a disturbance lengthens a step by a share of
 it, and because the interval of a ratio is then the same whichever run is the base.
 
-*Between runs.* Two runs are made at different times in different processes. Memory addresses, the cores of a process
-and the other load of the machine differ from run to run, and no number of steps shows this (Kalibera and Jones,
-Rigorous benchmarking in reasonable time, ISMM 2013, section 5; Maricq et al., Taming performance variability, OSDI
-2018). Two terms represent this. `QUIET` is the standard deviation between processes on a machine without other load.
-The second term is the disturbance of a run,
+*Between runs.* Two runs are made in different processes, whose memory addresses and cores differ, and no number of
+steps shows this: see `launches`. With fewer than `ENOUGH_LAUNCHES` launches of an attempt, the machine's known
+`Scatter` stands for it, or else `ASSUMED`, as everywhere in `bench`: sd^2 / launches of each run. A second term is the
+disturbance of a run,
 
     disturbed = ln(typical step / fast step)
 
@@ -28,26 +27,23 @@ where the fast step is the 5th percentile, close to an undisturbed step. The add
 on the other load, so it may differ between runs by its full size. Disturbances only lengthen steps, so those of base
 can make head look faster and never slower. Each run's disturbance therefore widens one side of the interval:
 
-    below^2 = se_base^2 + se_head^2 + 2 QUIET^2 + disturbed_head^2
-    above^2 = se_base^2 + se_head^2 + 2 QUIET^2 + disturbed_base^2
+    below^2 = se_base^2 + se_head^2 + between^2 + disturbed_head^2
+    above^2 = se_base^2 + se_head^2 + between^2 + disturbed_base^2
 
 A workload whose steps vary by themselves gets wider intervals than necessary. A user who knows the noise can give it:
-its square then replaces both QUIET's and the disturbance's.
+its square then replaces the launches' and the disturbance's.
 
-With `ENOUGH_LAUNCHES` launches of an attempt, their scatter is the error of its typical step, and the disturbance drops
-out. QUIET stays: two runs are made at different times, which the launches of neither show.
+With `ENOUGH_LAUNCHES` launches, their own scatter is the error of an attempt's typical step, and the disturbance drops
+out. `QUIET` takes the place of the machine's scatter: two runs are made at different times, which the launches of
+neither show.
 
 With `ENOUGH_PAIRS` attempts in both runs, the runs themselves show how much they differ: the spread of the log ratios
-about their median, a median absolute deviation, is used where it is larger. A few attempts that really changed do not
-widen the intervals of all others. The median itself is never subtracted, so a change that all attempts have in common
-is still detected.
+about their median, a median absolute deviation, is used where it is larger. With `MANY_PAIRS`, it also takes the place
+of `ASSUMED`. A few attempts that really changed do not widen the intervals of all others. The median itself is never
+subtracted, so a change that all attempts have in common is still detected.
 
 An interval reaches Student's t times these to each side, with degrees of freedom after Welch and Satterthwaite.
 `verdict` turns intervals into words.
-
-Tried with a workload that sleeps for most of a step, on two cores under a load of 2.5 to 5 from other work: of 165
-comparisons of unchanged attempts, from all pairs of 11 runs, none raised an alarm. An added sleep of 30 % was SLOWER in
-30 of 30 attempts, and one of 10 % was SAME in none.
 """
 
 import math
@@ -57,6 +53,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, blocks, standard_error, student_t
+from bench.statistics.launches import ASSUMED, ENOUGH_LAUNCHES, Basis, Reach, Scatter, summed
 
 Steps = Sequence[Sequence[float]]
 """Step times in seconds of every rank."""
@@ -64,15 +61,18 @@ Steps = Sequence[Sequence[float]]
 ALARM_CONFIDENCE = 0.99
 """Probability that no unchanged attempt of two runs is called SLOWER or FASTER."""
 QUIET = 0.01
-"""Standard deviation between runs of the same code on a quiet machine, as a share."""
+"""Standard deviation between runs of the same code at different times on a quiet machine, as a share."""
 FAST = 0.05
 """Share of the steps that are faster than the fast step."""
-ENOUGH_LAUNCHES = 3
-"""Fewest launches of a side whose own scatter is used."""
 ENOUGH_PAIRS = 5
-"""Fewest attempts whose own spread is a usable estimate."""
+"""Fewest attempts whose own spread widens their intervals."""
+MANY_PAIRS = 10
+"""Fewest attempts whose own spread stands for the scatter between launches where that is unknown."""
 MAD_TO_SD = 1.4826
 """Converts a median absolute deviation into the standard deviation of a normal distribution."""
+MAD_EFFICIENCY = 0.37
+"""Share of the degrees of freedom that are left (Rousseeuw and Croux, Alternatives to the median absolute deviation,
+JASA 88, 1993)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +88,11 @@ class Ratio:
     """Mean step of head divided by that of base."""
     typical_s: tuple[float, float]
     """The typical steps of base and head."""
+    basis: Basis = "launches"
+    """Where the difference between launches comes from."""
+    tips_at: float | None = None
+    """Standard deviation between launches, a share, from which ``alarm`` would contain 1; None where both sides have
+    enough launches."""
 
 
 class Typical(NamedTuple):
@@ -100,25 +105,40 @@ class Typical(NamedTuple):
     disturbed: float
     """How much longer the typical step is than the fast one: a logarithm, so a share."""
     mean_s: float
+    launches: int = 1
 
 
-def step_ratios(pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None) -> list[Ratio | None]:
+def step_ratios(
+    pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None, scatter: Scatter | None = None
+) -> list[Ratio | None]:
     """The ratio of each pair of base and head; None where one has fewer than three steps.
 
     Args:
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
+        scatter: between launches on this machine, if known.
     """
-    return typical_ratios([(typical_step(base), typical_step(head)) for base, head in pairs], noise)
+    return typical_ratios([(typical_step(base), typical_step(head)) for base, head in pairs], noise, scatter)
 
 
 def typical_ratios(
-    typical: Sequence[tuple[Typical | None, Typical | None]], noise: float | None = None
+    typical: Sequence[tuple[Typical | None, Typical | None]],
+    noise: float | None = None,
+    scatter: Scatter | None = None,
 ) -> list[Ratio | None]:
     """The ratio of each pair of typical steps; see `step_ratios`."""
     both = [(base, head) for base, head in typical if base and head]
     spread = _spread([math.log(head.time_s / base.time_s) for base, head in both])
-    ratios = iter([_ratio(base, head, noise, spread, len(both)) for base, head in both])
+    ratios = iter([_ratio(base, head, noise, scatter, spread, len(both)) for base, head in both])
     return [next(ratios) if base and head else None for base, head in typical]
+
+
+def shown_by(typical: Sequence[tuple[Typical | None, Typical | None]]) -> Scatter | None:
+    """The scatter between launches that many attempts of two runs show themselves; None with fewer."""
+    logs = [math.log(head.time_s / base.time_s) for base, head in typical if base and head]
+    if len(logs) < MANY_PAIRS:
+        return None
+    sd = max(_spread(logs) / math.sqrt(2), QUIET)
+    return Scatter(sd=sd, degrees=round(MAD_EFFICIENCY * (len(logs) - 1)), source="the attempts of both runs")
 
 
 def typical_step(ranks_s: Steps) -> Typical | None:
@@ -158,6 +178,7 @@ def typical_of_launches(launches: Sequence[Steps]) -> Typical | None:
         degrees=n - 1 if shown else sum(typical.degrees for typical in each),
         disturbed=0.0 if shown else statistics.fmean(typical.disturbed for typical in each),
         mean_s=statistics.fmean(typical.mean_s for typical in each),
+        launches=n,
     )
 
 
@@ -165,27 +186,45 @@ def _faster_half(steps_s: Sequence[float]) -> float:
     return statistics.fmean(sorted(steps_s)[: (len(steps_s) + 1) // 2])
 
 
-def _ratio(base: Typical, head: Typical, noise: float | None, spread: float, n_pairs: int) -> Ratio:
+def _ratio(
+    base: Typical, head: Typical, noise: float | None, scatter: Scatter | None, spread: float, n_pairs: int
+) -> Ratio:
     log = math.log(head.time_s / base.time_s)
-    doubt = base.error**4 / base.degrees + head.error**4 / head.degrees
+    below, above = (_reach(base, head, side.disturbed, noise, scatter) for side in (head, base))
+    confidence = 1 - (1 - ALARM_CONFIDENCE) / n_pairs
 
-    def reach(disturbed: float, confidence: float) -> float:
-        between = 2 * noise**2 if noise is not None else 2 * QUIET**2 + disturbed**2
-        variance = base.error**2 + head.error**2 + between
-        # Only the errors are estimates; the variance between runs counts as known and adds no uncertainty.
-        own = student_t(variance**2 / doubt if doubt else math.inf, confidence) * math.sqrt(variance)
+    def widest(reach: Reach, confidence: float) -> float:
+        own = student_t(reach.degrees, confidence) * reach.error
         return max(own, student_t(n_pairs - 1, confidence) * spread) if spread else own
 
     def ends(confidence: float) -> tuple[float, float]:
-        return math.exp(log - reach(head.disturbed, confidence)), math.exp(log + reach(base.disturbed, confidence))
+        return math.exp(log - widest(below, confidence)), math.exp(log + widest(above, confidence))
 
     return Ratio(
         estimate=math.exp(log),
         interval=ends(CONFIDENCE),
-        alarm=ends(1 - (1 - ALARM_CONFIDENCE) / n_pairs),
+        alarm=ends(confidence),
         of_means=head.mean_s / base.mean_s,
         typical_s=(base.time_s, head.time_s),
+        basis=below.basis,
+        tips_at=(below if log > 0 else above).tips_at(math.exp(log), confidence) if noise is None else None,
     )
+
+
+def _reach(base: Typical, head: Typical, disturbed: float, noise: float | None, scatter: Scatter | None) -> Reach:
+    own = [(base.error**2, float(base.degrees)), (head.error**2, float(head.degrees))]
+    if noise is not None:
+        variance, degrees = summed([*own, (2 * noise**2, math.inf)])
+        return Reach(math.sqrt(variance), degrees, "scatter")
+    few = sum(1 / side.launches for side in (base, head) if side.launches < ENOUGH_LAUNCHES)
+    if not few:
+        variance, degrees = summed([*own, (2 * QUIET**2, math.inf)])
+        return Reach(math.sqrt(variance), degrees, "launches")
+    own.append((disturbed**2, math.inf))
+    known = scatter or ASSUMED
+    variance, degrees = summed([*own, (known.sd**2 * few, float(known.degrees))])
+    own_error = math.sqrt(sum(part for part, _ in own))
+    return Reach(math.sqrt(variance), degrees, "scatter" if scatter else "assumed", own_error, few)
 
 
 def _spread(logs: Sequence[float]) -> float:

@@ -12,7 +12,7 @@ change. Both have the confidence of an alarm for all attempts together. The erro
 burst is no change.
 
 *The mean step is longer* by more than the margin, with 95 % confidence. The interval has the terms of `ratio`: the
-standard errors of both means, from batch means; twice `QUIET` squared for the difference between processes; and the
+standard errors of both means, from batch means; the difference between launches; and the
 disturbance of head, because what disturbs the faster half of its steps disturbs the other one, too. One more term is
 the tail of base,
 
@@ -36,7 +36,8 @@ from dataclasses import dataclass
 from itertools import chain
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
-from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET, Steps, Typical, typical_of_launches, typical_step
+from bench.statistics.launches import ASSUMED, Scatter, summed
+from bench.statistics.ratio import ALARM_CONFIDENCE, Steps, Typical, typical_of_launches, typical_step
 
 SLOW = 1.25
 """A step is slow if it takes this many typical steps."""
@@ -81,18 +82,24 @@ class Tail:
         return self.fewer and self.interval[1] < 1 / (1 + margin)
 
 
-def tails(pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None) -> list[Tail | None]:
+def tails(
+    pairs: Sequence[tuple[Sequence[Steps], Sequence[Steps]]],
+    noise: float | None = None,
+    scatter: Scatter | None = None,
+) -> list[Tail | None]:
     """The tails of each pair of base and head; None where one has fewer than three steps.
 
     Args:
+        pairs: the steps of each launch of base, and of head.
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
+        scatter: between launches on this machine, if known.
     """
     measured = [(_run(base), _run(head)) for base, head in pairs]
     n_pairs = sum(bool(base and head) for base, head in measured)
-    return [_tail(base, head, noise, n_pairs) if base and head else None for base, head in measured]
+    return [_tail(base, head, noise, scatter or ASSUMED, n_pairs) if base and head else None for base, head in measured]
 
 
-def joined(launches: Sequence[Steps]) -> Steps:
+def _joined(launches: Sequence[Steps]) -> Steps:
     """The steps of all launches, one launch after the other.
 
     Each launch is scaled to the typical step of all: a slower launch is not a tail of slow steps.
@@ -110,6 +117,7 @@ def joined(launches: Sequence[Steps]) -> Steps:
 
 @dataclass(frozen=True)
 class _Run:
+    launches: int
     steps_s: Sequence[float]
     typical: Typical
     slow: SlowSteps
@@ -126,7 +134,8 @@ class _Run:
         return math.log(self.typical.mean_s / self.typical.time_s)
 
 
-def _run(ranks_s: Steps) -> _Run | None:
+def _run(launches: Sequence[Steps]) -> _Run | None:
+    ranks_s = _joined(launches)
     typical = typical_step(ranks_s)
     if typical is None:
         return None
@@ -135,6 +144,7 @@ def _run(ranks_s: Steps) -> _Run | None:
     excess = [step_s / typical.time_s - 1 if is_slow else 0.0 for step_s, is_slow in zip(steps_s, slow, strict=True)]
     times = [step_s / typical.time_s for step_s, is_slow in zip(steps_s, slow, strict=True) if is_slow]
     return _Run(
+        launches=len(launches),
         steps_s=steps_s,
         typical=typical,
         slow=SlowSteps(
@@ -149,18 +159,22 @@ def _run(ranks_s: Steps) -> _Run | None:
     )
 
 
-def _tail(base: _Run, head: _Run, noise: float | None, n_pairs: int) -> Tail:
+def _tail(base: _Run, head: _Run, noise: float | None, scatter: Scatter, n_pairs: int) -> Tail:
     confidence = 1 - (1 - ALARM_CONFIDENCE) / n_pairs
     of_means = head.typical.mean_s / base.typical.mean_s
 
     def reach(longer: _Run, shorter: _Run) -> float:
-        between = 2 * noise**2 if noise is not None else 2 * QUIET**2 + longer.typical.disturbed**2 + shorter.tail**2
-        return _reach([base.mean_error, head.mean_error], _degrees(base, head), between, CONFIDENCE)
+        if noise is not None:
+            between = [(2 * noise**2, math.inf)]
+        else:
+            of_launches = scatter.sd**2 * (1 / base.launches + 1 / head.launches)
+            between = [(longer.typical.disturbed**2 + shorter.tail**2, math.inf), (of_launches, float(scatter.degrees))]
+        return _reach([base.mean_error, head.mean_error], _degrees(base, head), CONFIDENCE, between)
 
     # Two tests, of the shares and of the sizes: each with half of the probability of a false alarm.
     confidence = 1 - (1 - confidence) / 2
-    share_reach = _reach([base.share_error, head.share_error], _degrees(base, head), 0.0, confidence)
-    excess_reach = _reach([base.excess_error, head.excess_error], _degrees(base, head), 0.0, confidence)
+    share_reach = _reach([base.share_error, head.share_error], _degrees(base, head), confidence)
+    excess_reach = _reach([base.excess_error, head.excess_error], _degrees(base, head), confidence)
     more, longer = head.slow.share - base.slow.share, head.excess - base.excess
     return Tail(
         base=base.slow,
@@ -176,10 +190,11 @@ def _degrees(*runs: _Run) -> list[int]:
     return [run.typical.degrees for run in runs]
 
 
-def _reach(errors: Iterable[float], degrees: Iterable[int], known: float, confidence: float) -> float:
-    """Half an interval around a sum of estimates with these standard errors, and with a variance that is ``known``;
-    degrees of freedom after Welch and Satterthwaite."""
-    errors = tuple(errors)
-    variance = known + sum(error**2 for error in errors)
-    doubt = sum(error**4 / n for error, n in zip(errors, degrees, strict=True))
-    return student_t(variance**2 / doubt if doubt else math.inf, confidence) * math.sqrt(variance)
+def _reach(
+    errors: Iterable[float], degrees: Iterable[int], confidence: float, more: Sequence[tuple[float, float]] = ()
+) -> float:
+    """Half an interval around a sum of estimates with these standard errors, and with ``more`` variances, each with its
+    degrees of freedom."""
+    parts = [(error**2, float(n)) for error, n in zip(errors, degrees, strict=True)]
+    variance, of_sum = summed([*parts, *more])
+    return student_t(of_sum, confidence) * math.sqrt(variance)

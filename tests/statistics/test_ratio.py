@@ -9,14 +9,26 @@ import pytest
 from examples import N_STEPS, noisy_steps
 from scipy import stats
 
-from bench.statistics.ratio import Ratio, step_ratios, typical_step
+from bench.statistics.launches import Scatter
+from bench.statistics.ratio import (
+    Ratio,
+    Typical,
+    shown_by,
+    step_ratios,
+    typical_of_launches,
+    typical_ratios,
+    typical_step,
+)
 from bench.statistics.verdict import speed
 
 STEPS = N_STEPS
+KNOWN = Scatter(sd=0.01, degrees=1000, source="many launches")
 
 
-def ratio(base: Sequence[float], head: Sequence[float], noise: float | None = None) -> Ratio:
-    (found,) = step_ratios([([base], [head])], noise)
+def ratio(
+    base: Sequence[float], head: Sequence[float], noise: float | None = None, scatter: Scatter | None = None
+) -> Ratio:
+    (found,) = step_ratios([([base], [head])], noise, scatter)
     assert found is not None
     return found
 
@@ -24,7 +36,7 @@ def ratio(base: Sequence[float], head: Sequence[float], noise: float | None = No
 def verdicts(n: int, slower: float, **noise: float) -> list[str]:
     source = random.Random(7)
     pairs = [([noisy_steps(source, **noise)], [noisy_steps(source, slower=slower, **noise)]) for _ in range(n)]
-    return [speed(step_ratios([pair])[0]) for pair in pairs]
+    return [speed(step_ratios([pair], scatter=KNOWN)[0]) for pair in pairs]
 
 
 def test_the_typical_step_is_the_mean_of_the_faster_half_of_what_the_slowest_rank_took() -> None:
@@ -63,7 +75,7 @@ def test_a_disturbed_run_may_have_been_made_slower_and_never_faster() -> None:
     """Its own interval's end lies further off on the side of the truth: head's below, base's above."""
     calm, disturbed = [0.1] * STEPS, [0.09, 0.1, 0.11, 0.12, 0.13] * 10
     for base, head, wider in ((calm, disturbed, 0), (disturbed, calm, 1)):
-        found = ratio(base, head)
+        found = ratio(base, head, scatter=KNOWN)
         reach = [abs(math.log(end / found.estimate)) for end in found.interval]
         assert reach[wider] > 2 * reach[1 - wider]
 
@@ -110,6 +122,50 @@ def test_the_spread_of_five_attempts_widens_their_intervals_and_a_common_change_
     spread = 1.4826 * 0.02
     assert widths([-0.04, -0.02, 0.0, 0.02, 0.04]) == pytest.approx([stats.t.ppf(0.975, 4) * spread] * 5)
     assert widths([-0.04, 0.04]) == pytest.approx([0.0] * 2)
+
+
+@pytest.mark.parametrize("launches", [(1, 1), (2, 1), (1, 5)])
+def test_few_launches_differ_by_what_is_assumed_or_known_of_launches(launches: tuple[int, int]) -> None:
+    """As in a report of one run. Five launches show their own scatter, here none."""
+    sides = [typical_of_launches([[[0.1] * STEPS]] * n) for n in launches]
+    few = sum(1 / n for n in launches if n < 3)
+    for scatter, sd, degrees in ((None, 0.05, 10), (KNOWN, 0.01, 1000)):
+        (found,) = typical_ratios([(sides[0], sides[1])], scatter=scatter)
+        assert found is not None
+        half = stats.t.ppf(0.975, degrees) * sd * math.sqrt(few)
+        assert math.log(found.interval[1]) == pytest.approx(half)
+        assert found.basis == ("scatter" if scatter else "assumed")
+
+
+def test_a_verdict_names_the_scatter_at_which_it_falls() -> None:
+    found = ratio([0.1] * STEPS, [0.14] * STEPS)
+    assert speed(found) == "SLOWER"
+    assert found.tips_at is not None
+    for more, contains in ((1.01, True), (0.99, False)):
+        there = Scatter(sd=found.tips_at * more, degrees=10, source="")
+        low, high = ratio([0.1] * STEPS, [0.14] * STEPS, scatter=there).alarm
+        assert (low < 1 < high) is contains
+    assert speed(ratio([0.1] * STEPS, [0.12] * STEPS)) == "UNCLEAR"
+    assert speed(ratio([0.1] * STEPS, [0.12] * STEPS, scatter=KNOWN)) == "SLOWER"
+
+
+def test_ten_attempts_show_how_much_launches_differ() -> None:
+    source = random.Random(1)
+
+    def launch() -> Typical | None:
+        return typical_step([[0.1 * math.exp(source.gauss(0, 0.03))] * STEPS])
+
+    typical = [(launch(), launch()) for _ in range(400)]
+    assert shown_by(typical[:9]) is None
+    many = shown_by(typical)
+    assert many is not None
+    assert many.sd == pytest.approx(0.03, rel=0.1)
+    ten = shown_by(typical[:10])
+    assert ten is not None
+    assert ten.degrees == 3  # 37 % of nine: a median absolute deviation knows less than a standard deviation
+    alike = shown_by([typical[0]] * 10)
+    assert alike is not None
+    assert alike.sd == 0.01  # never less than on a quiet machine
 
 
 @pytest.mark.parametrize("few", [[], [[]], [[0.1, 0.1]]])
@@ -160,14 +216,15 @@ def test_10_percent_is_never_called_the_same(noise: dict[str, float]) -> None:
 
 def test_a_change_of_all_attempts_alike_is_found() -> None:
     source = random.Random(2)
-    found = step_ratios([([noisy_steps(source)], [noisy_steps(source, slower=1.3)]) for _ in range(12)])
+    found = step_ratios([([noisy_steps(source)], [noisy_steps(source, slower=1.3)]) for _ in range(12)], scatter=KNOWN)
     assert {speed(each) for each in found} == {"SLOWER"}
 
 
 def test_one_attempt_that_changed_among_many_is_found_and_the_others_are_not_blamed() -> None:
     source = random.Random(4)
     found = step_ratios(
-        [([noisy_steps(source)], [noisy_steps(source, slower=1.3 if index == 5 else 1.0)]) for index in range(12)]
+        [([noisy_steps(source)], [noisy_steps(source, slower=1.3 if index == 5 else 1.0)]) for index in range(12)],
+        scatter=KNOWN,
     )
     assert [index for index, each in enumerate(found) if speed(each) == "SLOWER"] == [5]
 

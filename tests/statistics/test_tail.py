@@ -9,7 +9,7 @@ from scipy import stats
 
 from bench.statistics.intervals import standard_error
 from bench.statistics.ratio import step_ratios
-from bench.statistics.tail import SLOW, Tail, joined, tails
+from bench.statistics.tail import SLOW, Tail, tails
 from bench.statistics.verdict import MARGIN, speed
 
 N = 50
@@ -17,7 +17,7 @@ Run = Callable[[random.Random], list[float]]
 
 
 def tail(base: list[float], head: list[float], noise: float | None = None) -> Tail:
-    (found,) = tails([([base], [head])], noise)
+    (found,) = tails([([[base]], [[head]])], noise)
     assert found is not None
     return found
 
@@ -61,7 +61,7 @@ def drift(source: random.Random) -> list[float]:
 def test_which_steps_are_slow_and_how_slow() -> None:
     """The typical step is 1; the slowest rank decides, and 1.2 is not slow."""
     ranks = [[1.0, 1.0, 2.0, 1.0, 1.2, 1.0, 1.0, 1.0], [1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 3.0, 1.0]]
-    (found,) = tails([([[1.0] * 8] * 2, ranks)])
+    (found,) = tails([([[[1.0] * 8] * 2], [ranks])])
     assert found is not None
     assert (found.base.indices, found.base.times) == ((), None)
     assert (found.head.indices, found.head.times, found.head.n_steps) == ((2, 6), (2.0, 3.0), 8)
@@ -79,7 +79,7 @@ def test_the_interval_by_hand_where_the_noise_is_given() -> None:
 
 
 def test_fewer_than_three_steps_have_no_tail() -> None:
-    assert tails([([[1.0, 1.0]], [[1.0, 9.0]])]) == [None]
+    assert tails([([[[1.0, 1.0]]], [[[1.0, 9.0]]])]) == [None]
 
 
 def test_the_tail_that_passed_the_gate_as_the_same() -> None:
@@ -140,7 +140,7 @@ def test_slow_steps_of_another_size_are_found_where_as_many_are_slow() -> None:
 
 
 def test_a_faster_typical_step_does_not_hide_a_longer_mean() -> None:
-    head = [0.25 if index % 3 == 2 else 0.09 for index in range(N)]
+    head = [0.40 if index % 3 == 2 else 0.06 for index in range(N)]
     (ratio,) = step_ratios([([[0.1] * N], [head])])
     assert ratio is not None
     assert ratio.alarm[1] < 1 / (1 + MARGIN) < ratio.of_means
@@ -157,11 +157,11 @@ def test_a_slower_launch_is_no_tail_of_slow_steps() -> None:
     source = random.Random(9)
     even = [[steady(source)] for _ in range(3)]
     apart = [[steady(source)], [[1.4 * step_s for step_s in steady(source)]], [steady(source)]]
-    (found,) = tails([(joined(even), joined(apart))])
+    (found,) = tails([(even, apart)])
     assert found is not None
     assert not found.head.indices
     assert not found.more
-    (planted,) = tails([(joined(even), joined([[doubled(source)] for _ in range(3)]))])
+    (planted,) = tails([(even, [[doubled(source)] for _ in range(3)])])
     assert planted is not None
     assert len(planted.head.indices) == 3 * 16
     assert planted.longer(MARGIN)

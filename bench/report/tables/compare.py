@@ -11,6 +11,7 @@ from bench.report.conditions import disturbances_of
 from bench.report.naming import short_reason
 from bench.report.pairs import Changed, OnlyInOne, Pair, TwoRuns
 from bench.report.rows import Row
+from bench.report.tables.speedup import how_launches_vary
 from bench.report.tables.table import Column, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.tail import SLOW, SlowSteps
@@ -107,13 +108,15 @@ def unclear_regressions(runs: TwoRuns, threshold: float) -> list[str]:
 
 def open_questions(runs: TwoRuns, threshold: float) -> list[str]:
     """Sentences on what keeps the gate from a decision: attempts that head lacks, and steps that are not clear."""
-    missing, unclear = len(runs.never_measured), len(runs.undecided(threshold))
+    missing, unclear = len(runs.never_measured), runs.undecided(threshold)
     sentences = []
     if missing:
         sentences.append(f"{counted(missing, 'attempt')} of base not measured in head")
     if unclear:
-        at = f"{unclear} of {counted(len(runs.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
-        sentences.append(f"{at}: the gate could not decide there")
+        at = f"{len(unclear)} of {counted(len(runs.pairs), 'attempt')} UNCLEAR at {percent(threshold)}"
+        few = runs.noise is None and any(pair.ratio and pair.ratio.basis != "launches" for pair in unclear)
+        more = f"; three or more launches in both runs decide more ({MORE_LAUNCHES})" if few else ""
+        sentences.append(f"{at}: the gate could not decide there{more}")
     return sentences
 
 
@@ -210,12 +213,21 @@ PAIR_COLUMNS: tuple[Column[Pair], ...] = (
 )
 
 
+def _launches_vary(runs: TwoRuns) -> str:
+    """What the intervals assume of the differences between launches."""
+    if runs.noise is not None:
+        return f"The intervals include {percent(runs.noise)} between runs of the same code, given by --noise."
+    ratios = [pair.ratio for pair in runs.pairs if pair.ratio]
+    decided = [pair.ratio for pair in runs.pairs if pair.ratio and pair.speed in ("SLOWER", "FASTER")]
+    tips = [ratio.tips_at for ratio in decided if ratio.tips_at]
+    bases = {ratio.basis for ratio in ratios}
+    sentences = [*how_launches_vary(bases, [runs.scatter] if runs.scatter else [], tips, own=True)]
+    if "launches" in bases:
+        sentences.append(f"Three launches a side: their own scatter, and {percent(QUIET)} between the runs.")
+    return " ".join([*sentences, "--noise replaces this."])
+
+
 def _pairs(runs: TwoRuns) -> Table:
-    noise = (
-        f"{percent(runs.noise)}, given by --noise."
-        if runs.noise is not None
-        else f"{percent(QUIET)}, plus the disturbance seen in the steps of each run. --noise replaces both."
-    )
     name, *figures = PAIR_COLUMNS
     repeated = any(pair.base.launches or pair.head.launches for pair in runs.pairs)
     return table_of(
@@ -231,7 +243,7 @@ def _pairs(runs: TwoRuns) -> Table:
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
             " changes by more than that. UNCLEAR: none of these; measure more launches"
             f" ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
-            f"The intervals include the differences between runs of the same code: {noise}",
+            _launches_vary(runs),
             f"GiB: peak allocated of the worst rank; of several launches, the largest. Memory compares the means of the"
             f" launches' peaks: SAME within {percent(MEMORY_MARGIN)} or"
             f" {size(GRANULE_BYTES)}. UNCLEAR: it differs by more, but launches of one run may differ as much. On a CPU"

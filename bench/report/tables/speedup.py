@@ -1,6 +1,6 @@
 """The sections that say which cells of a run are faster, and which were not compared."""
 
-from collections.abc import Iterator
+from collections.abc import Container, Iterator, Sequence
 from functools import partial
 
 from bench.report.contract import fields_in_words
@@ -10,7 +10,7 @@ from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Table, table_of
-from bench.statistics.launches import ASSUMED
+from bench.statistics.launches import ASSUMED, Basis, Scatter
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
 from bench.units import UNKNOWN, percent, rate
@@ -143,24 +143,35 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
         )
     if any(ratio.doubted for ratio in ratios):
         yield f'{UNDECIDED.capitalize()}: doubted rows decide nothing; "{DOUBTS}" says why.'
-    if "scatter" in bases and summary.scatters:
+    tips = [ratio.tips_at for ratio in ratios if ratio.has_winner and ratio.tips_at]
+    yield from how_launches_vary(bases, summary.scatters, tips, own=own)
+    if any(ratio.word == TOO_CLOSE for ratio in ratios):
+        decide = " More launches decide: `bench run` with a larger measure.launches, or with --until 2%."
+        confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(n)}"
+        yield f"{TOO_CLOSE.capitalize()}: a winner needs {confidence}.{decide if own else ''}"
+
+
+def how_launches_vary(
+    bases: Container[Basis], scatters: Sequence[Scatter], tips: Sequence[float], *, own: bool
+) -> Iterator[str]:
+    """What the intervals of sides with few launches rest on.
+
+    Args:
+        tips: at which standard deviation between launches a verdict would fall, of each that says which side is faster.
+        own: whether `bench` launched a side, and so can launch more.
+    """
+    if "scatter" in bases and scatters:
         known = "; ".join(
-            f"{percent(scatter.sd)} ({scatter.source}, {scatter.degrees} degrees of freedom)"
-            for scatter in summary.scatters
+            f"{percent(scatter.sd)} ({scatter.source}, {scatter.degrees} degrees of freedom)" for scatter in scatters
         )
         yield f"Sides with fewer than three launches: launches of this machine differ by {known}, standard deviation."
     if "assumed" in bases:
-        tips = [ratio.tips_at for ratio in ratios if ratio.has_winner and ratio.tips_at]
         hold = f"; all winners hold unless it is more than {percent(min(tips))}" if tips else ""
         measure = f" `bench run` with {MORE_LAUNCHES}, or `bench calibrate` once for this machine, measures it."
         yield (
             "Fewer than three launches a side: the interval assumes that launches vary by"
             f" {percent(ASSUMED.sd)} (standard deviation){hold}.{measure if own else ''}"
         )
-    if any(ratio.word == TOO_CLOSE for ratio in ratios):
-        decide = " More launches decide: `bench run` with a larger measure.launches, or with --until 2%."
-        confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(n)}"
-        yield f"{TOO_CLOSE.capitalize()}: a winner needs {confidence}.{decide if own else ''}"
 
 
 def _together(comparisons: int) -> str:

@@ -1,0 +1,59 @@
+"""The same measurements get the same word from a report, its advice, a claim and `bench compare`."""
+
+import math
+from collections.abc import Sequence
+
+import pytest
+from examples import claim, launched, ok, result
+
+from bench.records.outcome import Result
+from bench.report.advice import advise
+from bench.report.claims import judge_claims
+from bench.report.compare import compare_runs
+from bench.report.speedup import compare_axis
+from bench.report.summary import summarize
+from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE
+
+VARY = (0.0, 0.6, -1.0, 1.0, -0.6)
+"""Of launches, in standard deviations that the pair gives."""
+PAIRS = [
+    # head's step in units of base's, launches of each side, standard deviation between launches
+    (1.0, 5, 0.005, EVEN),
+    (1.01, 5, 0.005, EVEN),
+    (1.12, 5, 0.005, FASTER),
+    (0.85, 5, 0.005, FASTER),
+    (1.12, 3, 0.05, TOO_CLOSE),
+    (1.04, 1, 0.0, TOO_CLOSE),
+    (1.2, 1, 0.0, TOO_CLOSE),
+    (1.39, 1, 0.0, FASTER),
+    (1.97, 1, 0.0, FASTER),
+    (0.6, 2, 0.0, FASTER),
+]
+BY_SPEED = {"SAME": EVEN, "SLOWER": FASTER, "FASTER": FASTER, "UNCLEAR": TOO_CLOSE}
+
+
+def launches(step_s: float, n: int, sd: float, backend: str = "ddp", *, turned: bool = False) -> list[Result]:
+    """Launches whose steps do not vary; ``turned``: those of the other side vary the other way."""
+    vary = [-each if turned else each for each in VARY[:n]]
+    steps = [step_s * math.exp(sd * each) for each in vary]
+    return [
+        launched(result(ok((each,) * 50, (each,) * 50, backend=backend), backend=backend), number)
+        for number, each in enumerate(steps, 1)
+    ]
+
+
+@pytest.mark.parametrize(("times", "n", "sd", "word"), PAIRS)
+def test_four_places_say_the_same_word(times: float, n: int, sd: float, word: str) -> None:
+    base, head = launches(0.1, n, sd), launches(0.1 * times, n, sd, turned=True)
+    cells = summarize([*base, *launches(0.1 * times, n, sd, "zero2", turned=True)])
+    (report, *_) = compare_axis(cells).speed_ups
+    (advice,) = advise(cells, [])
+    (compare,) = compare_runs(base, head).pairs
+    assert report.ratio.word == word
+    assert {rival.ratio.word for rival in advice.rivals} == {word}
+    assert BY_SPEED[compare.speed] == word
+    bounds: Sequence[dict[str, float]] = ({"at_least": 1.0}, {"at_most": 1.0}, {"at_least": 1 / 1.05, "at_most": 1.05})
+    judged = [judge_claims(cells, [claim(ratio=bound)])[0].verdict for bound in bounds]
+    assert ("CONFIRMED" in judged[:2]) == (word == FASTER)
+    if word == TOO_CLOSE:
+        assert judged == ["UNDECIDED"] * 3
