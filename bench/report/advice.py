@@ -10,10 +10,11 @@ from typing import Literal
 
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.contract import PARTIAL, RUN, contract_key
-from bench.report.doubts import doubted_rows
+from bench.report.doubts import may_be_off
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.report.speedup import SpeedUp
+from bench.report.speedup import SpeedUp, of_both
+from bench.statistics.verdict import UNDECIDED
 from bench.units import percent
 
 CHOICES = frozenset(
@@ -74,6 +75,8 @@ class Advice:
     """Whether rows were measured, and none is left because their figures are wrong."""
     remedy: str = ""
     """The option of a new search that helps when nothing is within the headroom."""
+    unsure: bool = False
+    """Whether the chosen row is doubted, so that another one may be faster."""
     choices: frozenset[str] = CHOICES
     """The settings that were free to choose."""
     runner_up: SpeedUp | None = None
@@ -122,13 +125,13 @@ def advise(
     ]
     of_tasks = [sorted({probe.goal.headroom for probe in group} or {Goal().headroom}) for group in searched]
     names_headroom = len(set(headrooms).union(*of_tasks)) > 1
-    advice, doubted = [], doubted_rows(summary)
+    advice, off = [], may_be_off(summary)
     for cells, group, of_task in zip(tasks.values(), searched, of_tasks, strict=True):
         for headroom in of_task:
             parts = [f"{caption(name)} {value_of(cells[0].rows[0], name)}" for name in columns]
             parts += [f"headroom {percent(headroom)}"] if names_headroom else []
             with_headroom = [probe for probe in group if probe.goal.headroom == headroom]
-            one = _advise(cells, with_headroom, ", ".join(parts), headroom, doubted)
+            one = _advise(cells, with_headroom, ", ".join(parts), headroom, off)
             advice.append(replace(one, choices=choices))
     return [each for each in advice if each.chosen or each.alternatives or each.search_ends or each.invalid]
 
@@ -209,7 +212,7 @@ def _unsearched(rows: Sequence[Row], probes: Sequence[Probe]) -> Mapping[RowId, 
 
 
 def _advise(
-    cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headroom: float, doubted: frozenset[RowId]
+    cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headroom: float, off: Mapping[RowId, float]
 ) -> Advice:
     searches = [[probe for probe in probes if probe.cell.id == cell.cell.id] for cell in cells]
     candidates = [_candidates(cell, group) for cell, group in zip(cells, searches, strict=True)]
@@ -237,7 +240,7 @@ def _advise(
     others = [row for row in within if chosen and (row.id.cell == chosen.id.cell or by_cell[row.id.cell] is row)]
     against = [*beyond, *(row for row in others if row is not chosen)]
     n = max(len(against), 1)
-    pairs = [_pair(row, chosen, n, doubted) for row in against if chosen]
+    pairs = [_pair(row, chosen, n, off) for row in against if chosen]
     rivals = [row for row in within if chosen and row.id.cell != chosen.id.cell]
     rivals += _other_batches(chosen, cells, headroom) if chosen else []
     listed = {row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()
@@ -253,24 +256,25 @@ def _advise(
         beyond=frozenset(row.id for held, row in known if held > headroom),
         alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
         rivals=tuple(pairs),
+        unsure=bool(chosen and chosen.id in off) and (not pairs or any(pair.ratio.word == UNDECIDED for pair in pairs)),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),
         invalid=not ranked and any(row.id in cell.invalid for cell in cells for row in cell.rows),
         remedy=probes[0].goal.remedy if probes else "",
-        runner_up=next((_pair(row, chosen, n, doubted) for row in rivals if chosen), None),
+        runner_up=next((_pair(row, chosen, n, off) for row in rivals if chosen), None),
         larger=_larger(chosen, cells, probes) if chosen else "tried",
         searched=bool(chosen and {probe.cell.id for probe in probes} & {_cell_of(chosen, cells).cell.id}),
     )
 
 
-def _pair(reference: Row, chosen: Row, comparisons: int, doubted: frozenset[RowId]) -> SpeedUp:
+def _pair(reference: Row, chosen: Row, comparisons: int, off: Mapping[RowId, float]) -> SpeedUp:
     return SpeedUp(
         reference=reference,
         row=chosen,
         matched=False,
         comparisons=comparisons,
-        doubted=not doubted.isdisjoint((reference.id, chosen.id)),
+        off=of_both(off, reference, chosen),
     )
 
 

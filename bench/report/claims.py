@@ -9,6 +9,7 @@ the verdict says so. Doubted rows decide nothing. Where a figure has no samples 
 figure, and says so.
 """
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
@@ -21,9 +22,10 @@ from bench.records.claim import Claim
 from bench.records.figures import METRICS
 from bench.report.claim_figures import interval_of, value_of
 from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
-from bench.report.doubts import doubted_rows
+from bench.report.doubts import may_be_off
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary
+from bench.report.speedup import of_both
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Basis
 from bench.units import quantity
@@ -98,13 +100,18 @@ def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
         )
     sides = [side.row for side in (of, against) if side]
     scatter = interval_of(claim, figure, sides[0], sides[1] if against else None, comparisons)
-    doubted = not doubted_rows(summary).isdisjoint(row.id for row in sides)
+    off = of_both(may_be_off(summary), *sides)
+    if off and against and not claim.ratio:
+        off = math.inf  # a share of each side is no share of their difference
     steady = METRICS[claim.metric].of_rank is not None  # a peak of memory stands, also where steps were disturbed
-    undecided = (doubted and not steady) or (scatter is not None and scatter.basis == "mixed sources")
     interval = scatter.interval if scatter else None
+    may_lie = interval or (figure, figure)
+    if off and not steady:
+        may_lie = (may_lie[0] / (1 + off), may_lie[1] * (1 + off))
+    undecided = (math.isinf(off) and not steady) or (scatter is not None and scatter.basis == "mixed sources")
     return Judged(
         claim=claim,
-        verdict="UNDECIDED" if undecided else _verdict(claim, interval or (figure, figure)),
+        verdict="UNDECIDED" if undecided else _verdict(claim, may_lie),
         of=of,
         against=against,
         of_value=of_value,
@@ -112,7 +119,7 @@ def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
         figure=figure,
         interval=interval,
         basis=scatter.basis if scatter else None,
-        doubted=doubted,
+        doubted=off > 0,
     )
 
 

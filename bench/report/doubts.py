@@ -3,6 +3,7 @@
 `DOUBT_KINDS`, at the end, lists every kind of doubt with its grade. To add one, add an entry.
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache, partial
@@ -38,7 +39,9 @@ spoils  the figures are wrong, or those of something else
 shifts  the figures may be off
 note    for your information; the figures stand
 """
-Found = Iterable[tuple["Row | None", str]]
+Reason = str | implausible.Sized
+"""A sentence; of some kinds, with a bound of what the doubt changes."""
+Found = Iterable[tuple["Row | None", Reason]]
 """Rows and reasons of one kind of doubt."""
 
 
@@ -59,11 +62,22 @@ class Doubt:
     reason: str
     """A sentence without its subject where there is a row."""
     grade: Grade
+    share: float
+    """By how much the mean step of the row may be off at most; infinite where that is unknown."""
 
 
 def doubted_rows(summary: Summary) -> frozenset[RowId]:
     """The rows that other tables mark: those with a doubt that spoils or shifts their figures."""
-    return frozenset(doubt.row.id for doubt in doubts(summary) if doubt.row and doubt.grade != "note")
+    return frozenset(may_be_off(summary))
+
+
+def may_be_off(summary: Summary) -> dict[RowId, float]:
+    """By which share the mean step of each doubted row may be off at most; infinite where that is unknown."""
+    off: dict[RowId, float] = {}
+    for doubt in doubts(summary):
+        if doubt.row and doubt.grade != "note":
+            off[doubt.row.id] = (1 + off.get(doubt.row.id, 0.0)) * (1 + doubt.share) - 1
+    return off
 
 
 def spoiled_rows(summary: Summary) -> frozenset[RowId]:
@@ -76,23 +90,28 @@ def spoiled_rows(summary: Summary) -> frozenset[RowId]:
 def doubts(summary: Summary) -> tuple[Doubt, ...]:
     """All doubts, by grade, then row by row. Computed once for all parts of a report."""
     grades, place = get_args(Grade), {row.id: number for number, row in enumerate(summary.rows)}
-    found = (Doubt(row, reason, kind.grade) for kind in DOUBT_KINDS for row, reason in kind.find(summary))
+    found = (_doubt(row, reason, kind.grade) for kind in DOUBT_KINDS for row, reason in kind.find(summary))
     return tuple(sorted(found, key=lambda doubt: (grades.index(doubt.grade), place[doubt.row.id] if doubt.row else -1)))
+
+
+def _doubt(row: Row | None, reason: Reason, grade: Grade) -> Doubt:
+    sized = reason if isinstance(reason, implausible.Sized) else implausible.Sized(reason, math.inf)
+    return Doubt(row, sized.reason, grade, sized.share)
 
 
 def _each_cell(find: Callable[[CellRows], Found]) -> Callable[[Summary], Found]:
     return lambda summary: (found for cell in summary.cells for found in find(cell))
 
 
-def _each_row(find: Callable[[Row], Iterable[str]]) -> Callable[[Summary], Found]:
+def _each_row(find: Callable[[Row], Iterable[Reason]]) -> Callable[[Summary], Found]:
     return lambda summary: ((row, reason) for row in summary.rows for reason in find(row))
 
 
-def _each_measured(find: Callable[[Measured], Iterable[str]]) -> Callable[[Summary], Found]:
+def _each_measured(find: Callable[[Measured], Iterable[Reason]]) -> Callable[[Summary], Found]:
     return _each_row(lambda row: find(row.measured) if row.measured else ())
 
 
-def _each_sampled(find: Callable[[Sampled], Iterable[str]]) -> Callable[[Summary], Found]:
+def _each_sampled(find: Callable[[Sampled], Iterable[Reason]]) -> Callable[[Summary], Found]:
     return _each_row(lambda row: find(row.measured) if isinstance(row.measured, Sampled) else ())
 
 
@@ -196,16 +215,17 @@ def _disturbed(row: Row) -> Iterator[str]:
     yield from _of_each_launch(row, conditions.disturbances)
 
 
-def _windows_disagree(row: Row) -> Iterator[str]:
+def _windows_disagree(row: Row) -> Iterator[Reason]:
     yield from implausible.windows_disagree([one.measured for one in row.each if isinstance(one.measured, Sampled)])
 
 
-def _straggler(row: Row) -> Iterator[str]:
+def _straggler(row: Row) -> Iterator[Reason]:
     """In any launch: the phases that the report shows are those of one of them."""
     for launch in row.each:
         if isinstance(launch.measured, Sampled):
             number = f"launch {launch.launch}: " if row.launches else ""
-            yield from (number + reason for reason in implausible.straggler(launch.measured))
+            for found in implausible.straggler(launch.measured):
+                yield found._replace(reason=number + found.reason)
 
 
 def _short_of_disk(row: Row) -> Iterator[str]:
@@ -270,7 +290,7 @@ def _shorter_steps(cell: CellRows) -> Found:
                 f"its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
                 f" {smaller.batch_per_rank} ({ms(smaller_s)} ms)."
             )
-            yield row, words
+            yield row, implausible.Sized(words, smaller_s / step_s - 1)
 
 
 DOUBT_KINDS: tuple[Kind, ...] = (

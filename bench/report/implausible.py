@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from statistics import fmean
+from typing import NamedTuple
 
 from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED
 from bench.report.gate import sentence
@@ -19,19 +20,27 @@ LOSS_NOISE = 1e-3
 """Share by which equal losses may differ."""
 
 
-def ranks_apart(measured: Measured) -> Iterator[str]:
+class Sized(NamedTuple):
+    """A sentence, and by which share the row's mean step may be off at most because of it."""
+
+    reason: str
+    share: float
+
+
+def ranks_apart(measured: Measured) -> Iterator[Sized]:
     apart, times_s = measured.straggler_spread, measured.step_time_s_per_rank
     if apart is not None and apart > RANKS_APART:
         slowest, fastest = max(times_s), min(times_s)
-        yield (
+        yield Sized(
             f"rank {times_s.index(slowest)}'s mean step ({ms(slowest)} ms) takes {percent(apart)}"
-            f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms)."
+            f" longer than rank {times_s.index(fastest)}'s ({ms(fastest)} ms).",
+            apart,
         )
 
 
-def straggler(measured: Sampled) -> Iterator[str]:
+def straggler(measured: Sampled) -> Iterator[Sized]:
     if measured.gate and (found := measured.gate.straggler):
-        yield sentence(measured.gate, found, measured.ranks[found.rank].name)
+        yield Sized(sentence(measured.gate, found, measured.ranks[found.rank].name), _without(found.share))
 
 
 def phases_miss(measured: Measured) -> Iterator[str]:
@@ -54,7 +63,7 @@ def reserved_below_allocated(measured: Measured) -> Iterator[str]:
         yield f"its peak reserved is {gib(second)} GiB, less than the {gib(first)} GiB allocated."
 
 
-def starved(measured: Measured) -> Iterator[str]:
+def starved(measured: Measured) -> Iterator[Sized]:
     """Steps that wait for data: the row tells about the loader, and not about the backend."""
     shares = {f"rank {rank.raw.rank}": rank.dataload_share for rank in _ranks(measured)}
     if not isinstance(measured, Sampled) and measured.phases:
@@ -65,30 +74,33 @@ def starved(measured: Measured) -> Iterator[str]:
     known = {who: share for who, share in shares.items() if share is not None}
     who = max(known, key=lambda who: known[who], default=None)
     if who is not None and round(known[who], 3) > STARVED:  # as it is shown
-        yield f"{who} waits for data during {percent(known[who])} of its step: the loader is too slow."
+        words = f"{who} waits for data during {percent(known[who])} of its step: the loader is too slow."
+        yield Sized(words, _without(known[who]))
 
 
-def mean_above_median(measured: Sampled) -> Iterator[str]:
+def mean_above_median(measured: Sampled) -> Iterator[Sized]:
     """Disturbed steps, or a warm-up that was too short."""
     step = measured.slowest.step
     above = step.mean_s / step.median_s - 1 if step.median_s else 0
     if above > MEAN_ABOVE_MEDIAN:
-        yield (
+        yield Sized(
             f"{measured.slowest.name}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
-            f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up."
+            f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up.",
+            above,
         )
 
 
-def windows_disagree(launches: Sequence[Sampled]) -> Iterator[str]:
+def windows_disagree(launches: Sequence[Sampled]) -> Iterator[Sized]:
     """On average over the launches: that steps vary between them is in the interval already."""
     both = [(launch.slowest.step.mean_s, launch.total_s) for launch in launches if launch.total_s]
     if not both:
         return
     step_s, synchronized_s = map(fmean, zip(*both, strict=True))
     if abs(apart := synchronized_s / step_s - 1) > WINDOWS_APART:
-        yield (
+        yield Sized(
             f"its two timing windows disagree by {percent(abs(apart))}"
-            f" ({ms(step_s)} and {ms(synchronized_s)} ms a step): measure more steps."
+            f" ({ms(step_s)} and {ms(synchronized_s)} ms a step): measure more steps.",
+            max(synchronized_s / step_s, step_s / synchronized_s) - 1,
         )
 
 
@@ -108,6 +120,11 @@ def not_resumed(measured: Sampled) -> Iterator[str]:
     apart = max((rank.raw.checkpoint.apart for rank in measured.ranks if rank.raw.checkpoint), default=0.0)
     if apart > LOSS_NOISE:
         yield f"its checkpoint does not restore training: the losses after loading differ by {percent(apart)}."
+
+
+def _without(share: float) -> float:
+    """By which share a step is longer than without this share of it."""
+    return share / (1 - share) if share < 1 else float("inf")
 
 
 def _ranks(measured: Measured) -> tuple[Rank, ...]:

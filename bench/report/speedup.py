@@ -4,7 +4,8 @@ The two answers can disagree, and a reader must see it: one backend may win beca
 because it is faster at the same batch.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -12,7 +13,7 @@ from pydantic import JsonValue
 
 from bench.records.leaves import same
 from bench.report.contract import PARTIAL, contract_key, unlike_fields
-from bench.report.doubts import doubted_rows
+from bench.report.doubts import may_be_off
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.statistics.launches import Reach, mean_reach
 from bench.statistics.verdict import RateRatio, rate_ratio
@@ -32,13 +33,13 @@ class SpeedUp:
     """Fields that differ, too, because the user allowed it."""
     comparisons: int = 1
     """How many ratios are judged together with this one, itself included."""
-    doubted: bool = False
-    """Whether one of the rows is doubted."""
+    off: float = 0.0
+    """By which share the ratio may be off because its rows are doubted; infinite where that is unknown."""
 
     @property
     def ratio(self) -> RateRatio:
         """Throughput of ``row`` divided by that of ``reference``."""
-        return replace(throughput_ratio(self.row, self.reference, self.comparisons), doubted=self.doubted)
+        return replace(throughput_ratio(self.row, self.reference, self.comparisons), off=self.off)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,6 +82,11 @@ def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRati
     return ratio if _of_the_same_sources(row, reference) else replace(ratio, basis="mixed sources")
 
 
+def of_both(off: Mapping[RowId, float], *rows: Row) -> float:
+    """By which share the ratio of the rows may be off, where each may be off by its own."""
+    return math.prod(1 + off.get(row.id, 0.0) for row in rows) - 1
+
+
 def _of_the_same_sources(*rows: Row) -> bool:
     """Whether all their launches that measured differ in the same files from the newest sources, or in none."""
     return len({launch.stale for row in rows for launch in row.each if launch.measured}) == 1
@@ -120,15 +126,12 @@ def compare_axis(
         pairs = list(_speed_ups(cells, axis, reference, allowed))
         speed_ups += pairs
         alone += [cell for cell in cells if cell.best and not (pairs and axis in cell.contract)]
-    doubted = doubted_rows(summary)
+    off = may_be_off(summary)
     n = len({(pair.row.id, pair.reference.id) for pair in speed_ups})
     refused = tuple(islice(_refused(alone, summary.cells, axis, allowed), MAX_REFUSED + 1))
     return Comparison(
         axis=axis,
-        speed_ups=tuple(
-            replace(pair, comparisons=n, doubted=not doubted.isdisjoint((pair.row.id, pair.reference.id)))
-            for pair in speed_ups
-        ),
+        speed_ups=tuple(replace(pair, comparisons=n, off=of_both(off, pair.row, pair.reference)) for pair in speed_ups),
         refused=refused[:MAX_REFUSED],
         more_refused=len(refused) > MAX_REFUSED,
     )

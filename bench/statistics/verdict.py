@@ -11,7 +11,8 @@ and the mean changes by more than the margin: see `tail`. UNCLEAR: none of these
 *Two cells of one run.* Their throughputs are compared over launches: see `launches`. Faster: the interval of the ratio
 lies on one side of 1, with 99 % confidence for all comparisons of the table together. Even: not faster, and the 95 %
 interval lies completely inside the margin, a claim of its own as above. Too close to call: neither. Undecided: the
-figures say nothing, because a row is doubted or the launches have different sources. With one launch a side on a
+figures say nothing, because the launches have different sources, or because a row is doubted: what is doubted may
+change the ratio by as much as the whole difference, or by an unknown amount. With one launch a side on a
 machine whose variation between launches is unknown, `launches.ASSUMED` stands for it, and the verdict names the
 variation at which it would fall.
 """
@@ -73,15 +74,17 @@ class RateRatio:
     tips_at: float | None = None
     """Standard deviation between launches, a share, from which `FASTER` would not hold; None where the launches of
     both sides show it."""
-    doubted: bool = False
-    """Whether one side is wrong or may be off: then nothing is decided."""
+    off: float = 0.0
+    """By which share it may be off because of what is doubted; infinite where that is unknown."""
 
     @property
     def word(self) -> Word:
-        if self.doubted or self.basis == "mixed sources":
+        if self.basis == "mixed sources":
             return UNDECIDED
-        if not self.alarm[0] <= 1 <= self.alarm[1]:
+        if self.alarm[0] > 1 + self.off or self.alarm[1] < 1 / (1 + self.off):
             return FASTER
+        if self.off:
+            return UNDECIDED
         return EVEN if self.interval[0] >= 1 / (1 + MARGIN) and self.interval[1] <= 1 + MARGIN else TOO_CLOSE
 
     @property
@@ -105,7 +108,7 @@ class RateRatio:
     @property
     def inverse(self) -> "RateRatio":
         return RateRatio(
-            1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis, self.tips_at, self.doubted
+            1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis, self.tips_at, self.off
         )
 
 

@@ -242,10 +242,11 @@ def test_what_one_side_alone_knows_leaves_a_claim_open() -> None:
 
 def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
     apart = result(ok((0.08,) * 3, (0.04,) * 3, backend="zero2", memory=vram(2, 2.5)), backend="zero2")
-    value = {"against": ..., "ratio": ..., "value": {"at_least": 1}}
-    for changes in ({}, {"ratio": ..., "difference": {"at_least": 1}}, value):
+    near, far = ({"against": ..., "ratio": ..., "value": {"at_least": least}} for least in (40, 1))
+    for changes in ({}, {"ratio": ..., "difference": {"at_least": 1}}, near, far):
         judged = judge([runs()[0], apart], **changes)
-        assert (judged.verdict, finding(judged).endswith("; a row of it is doubted")) == ("UNDECIDED", True)
+        verdict = "CONFIRMED" if changes is far else "UNDECIDED"  # its step may be off by as much as ranks are apart
+        assert (judged.verdict, finding(judged).endswith("; a row of it is doubted")) == (verdict, True)
         assert "doubted" not in finding(judge(runs(), **changes))
 
 

@@ -10,9 +10,11 @@ from bench.records.outcome import Result
 from bench.report.advice import advise
 from bench.report.claims import judge_claims
 from bench.report.compare import compare_runs
+from bench.report.doubts import may_be_off
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
-from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE
+from bench.report.tables.brief import answer_section
+from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE, UNDECIDED
 
 VARY = (0.0, 0.6, -1.0, 1.0, -0.6)
 """Of launches, in standard deviations that the pair gives."""
@@ -57,3 +59,18 @@ def test_four_places_say_the_same_word(times: float, n: int, sd: float, word: st
     assert ("CONFIRMED" in judged[:2]) == (word == FASTER)
     if word == TOO_CLOSE:
         assert judged == ["UNDECIDED"] * 3
+
+
+@pytest.mark.parametrize(
+    ("step_s", "word", "lead"), [(0.05, FASTER, "Train with"), (0.09, UNDECIDED, "No sure answer")]
+)
+def test_a_doubt_of_known_size_leaves_what_is_far_beyond_it(step_s: float, word: str, lead: str) -> None:
+    """The mean step of the faster side is a quarter above its median: it may be off by that, and not by more."""
+    busy = tuple(step_s * (0.8 if number % 4 else 1.6) for number in range(48))
+    calm = (0.12,) * 48
+    summary = summarize([result(ok(calm, calm)), result(ok(busy, busy, backend="zero2"), backend="zero2")])
+    assert list(may_be_off(summary).values()) == pytest.approx([0.25])
+    (report, *_) = compare_axis(summary).speed_ups
+    assert report.ratio.word == word
+    (advice,) = advise(summary, [])
+    assert answer_section(summary, [advice], {}, []).title.startswith(lead)

@@ -1,10 +1,13 @@
 """The words for a comparison: speed of two runs, and ratios of two cells."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Basis
-from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio, Word
+from bench.statistics.verdict import FASTER, TOO_CLOSE, UNDECIDED, RateRatio, Word
 
 
 @pytest.mark.parametrize(
@@ -31,8 +34,11 @@ def test_faster_and_even_are_claims_of_their_own(interval: Interval, alarm: Inte
         assert (ratio.even, ratio.has_winner) == (word == "even", word == "faster")
 
 
-def test_a_doubted_ratio_decides_nothing() -> None:
-    assert RateRatio(1.2, (1.1, 1.3), (1.05, 1.35), "launches", doubted=True).inverse.word == UNDECIDED
+def test_a_doubted_ratio_decides_what_is_beyond_the_doubt() -> None:
+    ratio = RateRatio(1.2, (1.1, 1.3), (1.05, 1.35), "launches")
+    for off, word in ((0.04, FASTER), (0.06, UNDECIDED), (math.inf, UNDECIDED)):
+        assert replace(ratio, off=off).word == replace(ratio, off=off).inverse.word == word
+    assert RateRatio(1.0, (0.99, 1.01), (0.98, 1.02), "launches", off=0.01).word == UNDECIDED
 
 
 def test_the_inverse_is_the_same_ratio_seen_from_the_other_side() -> None:

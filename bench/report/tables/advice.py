@@ -101,8 +101,7 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
         return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
     if advice.chosen is not None:
         surer = "; ".join(_surer(advice, advice.chosen, matrices))
-        is_doubted = advice.chosen.id in doubted_rows(summary)
-        begin = "no sure answer, its row is doubted:" if is_doubted else "train with"
+        begin = "no sure answer, its row is doubted:" if advice.unsure else "train with"
         first = f"{task}{_choose(summary, advice, advice.chosen, begin)}."
         caveats = _caveats(advice, advice.chosen, frozenset()).strip()
         lead = [first, *([caveats] if caveats else []), *([f"{surer[0].upper()}{surer[1:]}."] if surer else [])]

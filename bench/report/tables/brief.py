@@ -14,11 +14,11 @@ from bench.report import coverage
 from bench.report.advice import Advice
 from bench.report.claims import Judged
 from bench.report.contract import OBSERVED
-from bench.report.doubts import Doubt, doubted_rows, doubts
+from bench.report.doubts import Doubt, doubted_rows, doubts, may_be_off
 from bench.report.missing import Missing
 from bench.report.naming import batch_of, caption, cell_name, row_name, search_end, setting, settings_name, short_reason
 from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
-from bench.report.speedup import SpeedUp
+from bench.report.speedup import SpeedUp, of_both
 from bench.report.tables.advice import Matrices, answer, elsewhere, missing_of, unfinished_words
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
@@ -72,14 +72,14 @@ def settings(
     summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]
 ) -> list[Setting]:
     """Each cell at its best batch within the headroom, and faster rows beyond it: by task, the fastest first."""
-    doubted, found = doubted_rows(summary), list[Setting]()
+    off, found = may_be_off(summary), list[Setting]()
     for each in advice:
         waits = bool(unfinished_words(missing_of(each, matrices, missing)))
         named = [row for row in (each.chosen, *each.alternatives) if row]
         of_task = []
         for cell in each.cells:
             rows: list[Row | None] = [row for row in named if any(row is one for one in cell.rows)]
-            of_task += [_setting(cell, row, each, doubted, waits=waits) for row in rows or [_best(cell, each)]]
+            of_task += [_setting(cell, row, each, off, waits=waits) for row in rows or [_best(cell, each)]]
         found += sorted(of_task, key=lambda one: one.row.rate if one.row else 0.0, reverse=True)
     told = {cell.cell.id for each in advice for cell in each.cells}
     rest = [cell for cell in summary.cells if cell.cell.id not in told]
@@ -92,14 +92,13 @@ def _best(cell: CellRows, advice: Advice) -> Row | None:
     return max(within, key=lambda row: row.rate, default=cell.best)
 
 
-def _setting(cell: CellRows, row: Row | None, advice: Advice, doubted: frozenset[RowId], *, waits: bool) -> Setting:
+def _setting(cell: CellRows, row: Row | None, advice: Advice, off: Mapping[RowId, float], *, waits: bool) -> Setting:
     chosen, ratio, verdict = advice.chosen, None, ""
     if row and row is chosen:
-        verdict = "leading" if waits or row.id in doubted else "recommended"
+        verdict = "leading" if waits or advice.unsure else "recommended"
     elif row and chosen:
-        is_doubted = not doubted.isdisjoint((row.id, chosen.id))
-        pair = SpeedUp(reference=chosen, row=row, matched=False, comparisons=advice.comparisons, doubted=is_doubted)
-        ratio = pair.ratio
+        both = of_both(off, row, chosen)
+        ratio = SpeedUp(reference=chosen, row=row, matched=False, comparisons=advice.comparisons, off=both).ratio
         verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
     return Setting(cell=cell, row=row, ratio=ratio, advice=advice, verdict=verdict)
 
@@ -153,7 +152,9 @@ def settings_table(summary: Summary, found: Sequence[Setting], probes: Sequence[
     if TOO_CLOSE in words:
         notes.append(f"{TOO_CLOSE.capitalize()}: a winner needs {percent(ALARM_CONFIDENCE)} for all comparisons.")
     if UNDECIDED in words:
-        notes.append(f"{UNDECIDED.capitalize()}: one of the two rows is doubted, or made by other sources.")
+        notes.append(
+            f"{UNDECIDED.capitalize()}: what is doubted of the two rows may be the whole difference, or sources differ."
+        )
     return table_of("", shown, columns, name=lambda one: row_name(summary, one.shown), notes=notes)
 
 

@@ -141,8 +141,8 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
             f"{UNDECIDED.capitalize()}: launches of different sources (stale) decide nothing. Without --keep-stale,"
             " `bench run` measures the stale ones again."
         )
-    if any(ratio.doubted for ratio in ratios):
-        yield f'{UNDECIDED.capitalize()}: doubted rows decide nothing; "{DOUBTS}" says why.'
+    if any(ratio.off and ratio.word == UNDECIDED for ratio in ratios):
+        yield f'{UNDECIDED.capitalize()}: what is doubted may be the whole difference; "{DOUBTS}" says why.'
     tips = [ratio.tips_at for ratio in ratios if ratio.has_winner and ratio.tips_at]
     yield from how_launches_vary(bases, summary.scatters, tips, own=own)
     if any(ratio.word == TOO_CLOSE for ratio in ratios):
