@@ -52,6 +52,15 @@ def failure(end: ScriptEnd, no_figures: str, killer: str | None = None) -> Oom |
     return Failed(fault=fault, rank=end.rank, phase=None, reason=reason, evidence=said or None)
 
 
+def aborted_at_exit(end: ScriptEnd) -> bool:
+    """Whether a thread of torch aborted a process as Python ended, as far as its log shows.
+
+    DistributedDataParallel keeps gloo's threads beyond `destroy_process_group`. One that wants the interpreter as it
+    ends is made to leave (`PyThread_exit_thread` in Python's C API), and libstdc++ then aborts with these words.
+    """
+    return end.signal == "SIGABRT" and "terminate called without an active exception" in end.log
+
+
 def _oom(end: ScriptEnd, log: str, killer: str | None) -> Oom | None:
     for kind, words in WORDS:
         if match := words.search(log):

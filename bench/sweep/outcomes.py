@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.diagnosis.classify import classify
 from bench.diagnosis.host_memory import told_apart
-from bench.diagnosis.script_end import failure
+from bench.diagnosis.script_end import aborted_at_exit, failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
@@ -96,7 +96,9 @@ def script_outcome(
     read = read_result(result_file(attempt.cell.script, folder), attempt, machine.hardware)
     if isinstance(read, str):
         return told_apart(failure(end, read, killer), apart=has_own_memory(machine.hardware))
-    if not end.finished:
+    if aborted_at_exit(end):
+        note("torch aborted the script as Python ended; its result was whole by then, and counts")
+    elif not end.finished:
         return told_apart(failure(end, "", killer), apart=has_own_memory(machine.hardware))
     if read.not_read:
         note(f"the script's result has keys that bench does not read: {', '.join(read.not_read)}")

@@ -1,6 +1,7 @@
 """A user's script without torch: its memory grows with the batch, and a switch makes it go wrong."""
 
 import argparse
+import ctypes
 import json
 import os
 import signal
@@ -32,6 +33,8 @@ match given.how:
         raise ValueError("no such dataset")
     case "writes none":
         sys.exit()
+    case "aborts":
+        ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()
 
 figures = {"step": {"mean_ms": 10 + given.batch}, "peak": len(held), "world": 1}
 match given.how:
@@ -48,3 +51,5 @@ with open(given.out, "w") as file:
     file.write(text[:20] if given.how == "writes torn" else text)
 if given.how == "fails late":
     sys.exit(3)
+if given.how == "aborts at exit":
+    ctypes.CDLL("libstdc++.so.6")._ZSt9terminatev()  # as a thread that has to leave makes it do

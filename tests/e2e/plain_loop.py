@@ -1,6 +1,7 @@
 """Trains `rotary` in a plain loop of accelerate, and prints what it held and the losses."""
 
 import json
+import os
 import sys
 
 import torch
@@ -40,4 +41,5 @@ dtypes = {
 }
 if accelerator.is_main_process:
     print(json.dumps({"losses": losses, **{name: found.pop() for name, found in dtypes.items()}}))
-accelerator.end_training()  # threads of the process group that still run at exit abort the process
+sys.stdout.flush()
+os._exit(0)  # gloo's threads outlive `end_training` under DDP, and may abort the process as Python ends

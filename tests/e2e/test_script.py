@@ -27,6 +27,10 @@ ENDS: dict[str, Callable[[Outcome], bool]] = {
     "writes NaN": lambda end: isinstance(end, Failed) and "NaN is not a number" in end.reason,
     "has no key": lambda end: isinstance(end, Failed) and "has no key 'step.mean_ms'" in end.reason,
     "ran elsewise": lambda end: isinstance(end, Failed) and "with num_processes 8, not 1" in end.reason,
+    "aborts at exit": lambda end: isinstance(end, Scripted),
+    "aborts": lambda end: (
+        isinstance(end, Failed) and end.reason == "killed by SIGABRT: terminate called without an active exception"
+    ),
     "fails late": lambda end: isinstance(end, Failed) and end.reason == "exit code 3: gave up",
 }
 
