@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
-.PHONY: help install quickstart check test test-docs slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-plan perf-plan-search perf-stragglers soak fuzz gpu cuda-dry clean
+.PHONY: help install quickstart check test test-docs slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-gate perf-plan perf-plan-search perf-stragglers soak fuzz gpu cuda-dry clean
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -81,6 +81,9 @@ perf-probe: install ## What a certified batch costs against a loop of launches
 
 perf-compare: install ## Whether the words of a report can be believed on this machine (an hour or two)
 	$(BIN)/python tests/perf/compare_trials.py --table reports/compare_trials.md
+
+perf-gate: install ## Whether the gate of bench compare finds slow steps on a busy machine (ten minutes)
+	$(BIN)/python tests/perf/gate_trials.py --table reports/gate_trials.md
 
 perf-plan: install ## Whether bench plan predicts memory and time, with every backend on two CPU ranks (an hour)
 	$(BIN)/bench calibrate

@@ -57,8 +57,8 @@ class Page:
             self.events.append(self._read())
 
     def evaluate(self, script: str) -> Any:
-        """The value of a JavaScript expression."""
-        done = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        """The value of a JavaScript expression; of a promise, what it resolves to."""
+        done = self.call("Runtime.evaluate", expression=script, returnByValue=True, awaitPromise=True)
         if "exceptionDetails" in done:
             raise RuntimeError(done["exceptionDetails"])
         return done["result"].get("value")

@@ -32,7 +32,8 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
         result(Failed(rank=0, phase="start", reason=ATTACK), backend="fsdp"),
     ]
     file = folder / "report.html"
-    file.write_text(html.render(sections.report(results)))
+    report = sections.Report(results=results)
+    file.write_text(html.render(report.sections, first=report.brief))
     with browser(folder / "profile") as opened:
         opened.open(file)
         yield opened
@@ -139,6 +140,54 @@ def test_the_legend_hides_a_series_and_shows_it_again(page: Page) -> None:
     assert page.evaluate(shown) == ["false", 1]
     page.point_at(button, click=True)
     assert page.evaluate(shown) == ["true", 4]
+
+
+def test_ratios_stand_on_one_scale_with_the_band_that_is_even(tmp_path: Path) -> None:
+    report = sections.Report(results=[result(), result(ok((0.13,) * 3, (0.13,) * 3, backend="zero2"), backend="zero2")])
+    file = tmp_path / "report.html"
+    file.write_text(html.render(report.sections, first=report.brief))
+    with browser(tmp_path / "profile") as page:
+        page.open(file)
+        check_ratios(page)
+
+
+def check_ratios(page: Page) -> None:
+    boxes = page.evaluate(
+        "[...document.querySelectorAll('[data-chart=ratios] :is(.point, .interval, .band, .axis)')].map((it) => {"
+        " const box = it.getBoundingClientRect();"
+        " return {kind: it.classList.contains('point') ? 'point' : it.classList[it.classList.length - 1],"
+        " value: +it.dataset.x, low: +it.dataset.low, high: +it.dataset.high,"
+        " left: box.left, right: box.right, middle: box.left + box.width / 2}})"
+    )
+    (axis,), (band,) = ([box for box in boxes if box["kind"] == kind] for kind in ("axis", "band"))
+    points, bars = ([box for box in boxes if box["kind"] == kind] for kind in ("point", "interval"))
+    assert [point["value"] == 1 for point in points].count(True) == 1
+    assert len(points) == len(bars) + 1 >= 2  # the recommended setting has no interval
+    assert band["left"] < axis["middle"] < band["right"]
+    one = next(point for point in points if point["value"] == 1)
+    other = next(point for point in points if point["value"] != 1)
+    assert one["middle"] == pytest.approx(axis["middle"], abs=1)
+    by_pixel = (other["middle"] - one["middle"]) / (other["value"] - 1)
+    assert band["left"] == pytest.approx(axis["middle"] + by_pixel * (1 / 1.05 - 1), abs=1.5)
+    assert bars[0]["left"] == pytest.approx(axis["middle"] + by_pixel * (other["low"] - 1), abs=1.5)
+    assert bars[0]["right"] == pytest.approx(axis["middle"] + by_pixel * (other["high"] - 1), abs=1.5)
+
+
+def test_the_settings_and_the_commands_are_copied_for_a_pull_request(page: Page) -> None:
+    page.call("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+
+    def copied(button: str) -> str:
+        page.point_at(button, click=True)
+        return str(page.evaluate("navigator.clipboard.readText()"))
+
+    lines = copied(".first .scroll + .copy").splitlines()
+    assert lines[0].startswith("| setting | batch | samples/s |")
+    assert lines[1].startswith("| --- | ---: | ---: |")
+    assert len(lines) == 2 + page.evaluate("document.querySelectorAll('.first tbody tr').length")
+    assert any(line.startswith("| zero2") and "**40**" in line for line in lines)
+    command = copied(".first code + .copy")
+    assert command == page.evaluate("document.querySelector('.first code:has(+ .copy)').textContent")
+    assert command.startswith("bench ")
 
 
 @pytest.mark.parametrize("width", [360, 768, 1200])

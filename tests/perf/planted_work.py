@@ -1,8 +1,11 @@
 """A workload of one small matrix product, done many times a step: compute-bound, with a planted difference.
 
-Cells that differ in `twin` alone are equal, unless `planted` asks for more work in twin 1.
+Cells that differ in `twin` alone are equal, unless `planted` asks for more work in twin 1. Every third step takes
+`PLANTED_S` longer, a variable of the environment, as if the code had changed.
 """
 
+import os
+import time
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -43,8 +46,12 @@ class Work:
                 super().__init__()
                 self.head = nn.Linear(8, 1)
                 self.square = torch.eye(96)  # no buffer: accelerate would cast and move it
+                self.steps = 0
 
             def forward(self, batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+                self.steps += 1
+                if self.steps % 3 == 0:
+                    time.sleep(float(os.environ.get("PLANTED_S", "0")))
                 with torch.no_grad():
                     work = self.square
                     for _ in range(products):

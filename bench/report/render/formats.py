@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from bench.errors import InputError
 from bench.report.render import frame, html, image, markdown, plots
-from bench.report.tables.figure import BarChart, Chart, LineChart
+from bench.report.tables.figure import Chart
 from bench.report.tables.sections import Report
 
 
@@ -66,7 +66,7 @@ def drawn(report: Report) -> Sequence[Chart]:
     Raises:
         InputError: it has none.
     """
-    charts = [section for section in report.sections if isinstance(section, LineChart | BarChart)]
+    charts = [section for section in report.sections if isinstance(section, Chart)]
     if not charts:
         raise InputError(
             "there is nothing to draw: no attempt was measured", field="--output", fix="--output report.md"
@@ -76,8 +76,4 @@ def drawn(report: Report) -> Sequence[Chart]:
 
 def chart_files(report: Report) -> dict[str, str]:
     """SVG files to write into the folder of charts, by their names."""
-    return {
-        f"{section.name}.svg": plots.svg(section)
-        for section in report.sections
-        if isinstance(section, LineChart | BarChart)
-    }
+    return {f"{section.name}.svg": plots.svg(section) for section in report.sections if isinstance(section, Chart)}

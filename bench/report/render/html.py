@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 from bench.report.render.plots import drawing, escape, swatch
-from bench.report.tables.figure import BarChart, Chart, LineChart
+from bench.report.tables.figure import Chart, LineChart, RatioChart
 from bench.report.tables.sections import TITLE, Section
 from bench.report.tables.table import Facts, Lines, Table
 
@@ -26,7 +26,7 @@ def render(sections: Sequence[Section], title: str = TITLE, first: Sequence[Sect
         first: the short report. It is the first screen, with the charts over batches below it; links to ``sections``
             follow.
     """
-    ahead = [section for section in sections if isinstance(section, LineChart)] if first else []
+    ahead = [section for section in sections if isinstance(section, LineChart | RatioChart)] if first else []
     style, script = _asset("chart.css") + _asset("page.css"), _asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
@@ -68,10 +68,9 @@ def render(sections: Sequence[Section], title: str = TITLE, first: Sequence[Sect
 
 def _section(section: Section, *, named: bool = True) -> Iterator[str]:
     """A section under its heading; ``named``, links can lead to it."""
-    kind = "figure" if isinstance(section, LineChart | BarChart) else type(section).__name__.lower()
-    wide = (
-        " wide" if (isinstance(section, LineChart) and len(section.panels) > 1) or isinstance(section, BarChart) else ""
-    )
+    kind = "figure" if isinstance(section, Chart) else type(section).__name__.lower()
+    narrow = isinstance(section, LineChart) and len(section.panels) == 1
+    wide = " wide" if isinstance(section, Chart) and not narrow else ""
     identity = f' id="{_anchor(section.title)}"' if section.title and named else ""
     yield f'<section class="{kind}{wide}"{identity}>'
     if section.title:
@@ -89,7 +88,7 @@ def _section(section: Section, *, named: bool = True) -> Iterator[str]:
             yield "</dl>"
         case Table():
             yield from _table(section)
-        case LineChart() | BarChart():
+        case _:
             yield from _chart(section)
     yield "</section>"
 

@@ -12,7 +12,7 @@ from importlib.resources import files
 
 from bench.errors import one_line
 from bench.report.render.scales import LEFT, RIGHT, Across, across, heights, step_of
-from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel
+from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel, RatioChart
 from bench.units import plain
 
 COLORS = 8
@@ -93,8 +93,9 @@ def escape(text: str) -> str:
 
 def drawing(chart: Chart, panel: Panel | None = None) -> str:
     """One panel, or all bars, as an <svg> that fills the width of its place."""
-    if isinstance(chart, BarChart):
-        label, lines, height = chart.title, list(_bars(chart)), _height(chart)
+    if not isinstance(chart, LineChart):
+        drawn = _bars(chart) if isinstance(chart, BarChart) else _ratios(chart)
+        label, lines, height = chart.title, list(drawn), _height(chart)
     else:
         assert panel is not None
         label = f"{chart.title}{f', {panel.title}' if panel.title else ''}"
@@ -105,8 +106,8 @@ def drawing(chart: Chart, panel: Panel | None = None) -> str:
 
 
 def _height(chart: Chart) -> int:
-    if isinstance(chart, BarChart):
-        return len(chart.bars) * (BAR + GAP) + AXIS
+    if not isinstance(chart, LineChart):
+        return len(chart.bars if isinstance(chart, BarChart) else chart.ratios) * (BAR + GAP) + AXIS
     return _titles(chart) + TOP + PLOT + _strip(chart) + AXIS
 
 
@@ -220,6 +221,38 @@ def _bar(bar: Bar, top: int, percent_per_unit: float) -> Iterator[str]:
             f"<title>{escape(part.words)}</title></rect>"
         )
         at += width
+
+
+def _ratios(chart: RatioChart) -> Iterator[str]:
+    ends: list[float] = [*chart.even, *(end for one in chart.ratios for end in (one.value, *(one.interval or ())))]
+    step = step_of(max(ends) - min(ends), 6)
+    first, last = math.floor(min(ends) / step), math.ceil(max(ends) / step)
+    bottom = len(chart.ratios) * (BAR + GAP)
+
+    def x(value: float) -> float:
+        return 1.0 + (RIGHT - 1.0) * (value / step - first) / (last - first)
+
+    begin, end = map(x, chart.even)
+    yield f'<rect class="band" x="{begin:.2f}%" width="{end - begin:.2f}%" y="0" height="{bottom}"/>'
+    for number in range(first, last + 1):
+        at = x(number * step)
+        yield f'<line class="grid" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="{bottom + 4}"/>'
+        yield _text("tick", f"{at:.2f}%", bottom + 18, plain(number * step), "middle")
+    yield f'<line class="axis" x1="{x(1):.2f}%" x2="{x(1):.2f}%" y1="0" y2="{bottom + 4}"/>'
+    yield _text("label", f"{RIGHT / 2}%", bottom + 34, chart.x_label, "middle")
+    for number, one in enumerate(chart.ratios):
+        top = number * (BAR + GAP)
+        at, values = top + GAP + BAR / 2, f'data-x="{one.value!r}"'
+        yield _text("name", "0", top + GAP - 6, one.label)
+        if one.interval:
+            values += f' data-low="{one.interval[0]!r}" data-high="{one.interval[1]!r}"'
+            yield (
+                f'<line class="{_color(one.series)} interval" x1="{x(one.interval[0]):.2f}%"'
+                f' x2="{x(one.interval[1]):.2f}%" y1="{at:g}" y2="{at:g}"/>'
+            )
+        hollow = " hollow" if one.hollow else ""
+        shape = SHAPES[one.series % len(SHAPES)]
+        yield _mark(f"mark point{hollow}", one.series, x(one.value), at, shape, one.words, values)
 
 
 def _panels(chart: LineChart) -> tuple[list[str], int]:

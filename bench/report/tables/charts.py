@@ -1,14 +1,29 @@
 """The charts of a report as data. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED, PEAK_RESERVED
 from bench.records.phases import PHASE_NAMES
 from bench.report.naming import cell_name, row_name, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Phases, Row, Summary
-from bench.report.tables.figure import Bar, BarChart, Chart, Limit, Line, LineChart, Miss, Panel, Part, Point
+from bench.report.tables.brief import Setting
+from bench.report.tables.figure import (
+    Bar,
+    BarChart,
+    Chart,
+    Limit,
+    Line,
+    LineChart,
+    Miss,
+    Panel,
+    Part,
+    Point,
+    Ratio,
+    RatioChart,
+)
 from bench.report.tables.phases import DEEPSPEED_NOTE, under_deepspeed
+from bench.statistics.verdict import MARGIN
 from bench.units import GIB, gib, memory_size, ms, percent, rate
 
 TOGETHER = 6
@@ -25,10 +40,47 @@ Group = tuple[str, list[tuple[int, CellRows]]]
 """A panel's title, and its cells with the number of their series."""
 
 
-def charts(summary: Summary) -> list[Chart]:
-    """Throughput, memory and phases; without empty ones."""
-    drawn: list[Chart] = [throughput(summary), memory(summary), phases(summary)]
-    return [chart for chart in drawn if (chart.series if isinstance(chart, LineChart) else chart.bars)]
+def charts(summary: Summary, settings: Sequence[Setting] = ()) -> list[Chart]:
+    """Ratios of the settings, throughput, memory and phases; without empty ones."""
+    compared, bars = ratios(summary, settings), phases(summary)
+    return [
+        *([compared] if len(compared.ratios) > 1 else []),
+        *(chart for chart in (throughput(summary), memory(summary)) if chart.series),
+        *([bars] if bars.bars else []),
+    ]
+
+
+def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
+    """The settings against the recommended one of their task, as the table of the short report has them."""
+    _, groups, _ = _groups(summary)
+    series = {cell.rows[0].id.cell: number for _, cells in groups for number, cell in cells}
+    drawn = [one for one in settings if one.row and (one.ratio or one.is_chosen)]
+    left_out = f" The first {MAX_BARS} of {len(drawn)} settings." if len(drawn) > MAX_BARS else ""
+    return RatioChart(
+        name="ratios",
+        title="Throughput against the recommended setting",
+        x_label="ratio of throughputs, each setting at its best batch",
+        ratios=tuple(_against(summary, one, series) for one in drawn[:MAX_BARS]),
+        even=(1 / (1 + MARGIN), 1 + MARGIN),
+        notes=(
+            "Pale bars: 95 % confidence interval, as in the table. Hollow: not decided."
+            f" Shaded: within {percent(MARGIN)} of 1; an interval that lies inside is even.{left_out}",
+        ),
+    )
+
+
+def _against(summary: Summary, one: Setting, series: Mapping[tuple[str, ...], int]) -> Ratio:
+    assert one.row
+    name, ratio = row_name(summary, one.row), one.ratio
+    said = f"{ratio.estimate:.2f}× ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}), " if ratio else ""
+    return Ratio(
+        label=name,
+        series=series.get(one.row.id.cell, 0),
+        value=ratio.estimate if ratio else 1.0,
+        interval=ratio.interval if ratio else None,
+        words=f"{name}: {said}{one.verdict}",
+        hollow=bool(ratio and not ratio.decided),
+    )
 
 
 def throughput(summary: Summary) -> LineChart:

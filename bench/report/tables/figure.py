@@ -101,4 +101,34 @@ class BarChart:
     notes: tuple[str, ...]
 
 
-Chart = LineChart | BarChart
+@dataclass(frozen=True, kw_only=True)
+class Ratio:
+    """A setting against the reference."""
+
+    label: str
+    series: int
+    """For the color alone."""
+    value: float
+    interval: tuple[float, float] | None
+    """None for the reference itself."""
+    words: str
+    hollow: bool
+    """Not decided."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RatioChart:
+    """Ratios with their intervals, below each other."""
+
+    name: str
+    title: str
+    x_label: str
+    ratios: tuple[Ratio, ...]
+    even: tuple[float, float]
+    """Ratios within these ends count as the same."""
+    notes: tuple[str, ...]
+    series: tuple[str, ...] = ()
+    """None: each ratio has its label."""
+
+
+Chart = LineChart | BarChart | RatioChart

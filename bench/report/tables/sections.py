@@ -24,7 +24,7 @@ from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.account import account
 from bench.report.tables.advice import Matrices, advice_section
-from bench.report.tables.brief import answer_section, caveats, measured_how, settings, settings_table
+from bench.report.tables.brief import Setting, answer_section, caveats, measured_how, settings, settings_table
 from bench.report.tables.charts import charts
 from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.claims import claims_table
@@ -112,8 +112,12 @@ class Report:
         return judge_claims(self.summary, self.choices.claims)
 
     @cached_property
+    def settings(self) -> Sequence[Setting]:
+        return settings(self.summary, self.advice, self.matrices, self.missing)
+
+    @cached_property
     def charts(self) -> Sequence[Chart]:
-        return charts(self.summary)
+        return charts(self.summary, self.settings)
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -127,7 +131,7 @@ class Report:
             return self._build([_missing])
         parts: list[Section] = [
             answer_section(self.summary, self.advice, self.matrices, self.missing),
-            settings_table(self.summary, settings(self.summary, self.advice, self.matrices, self.missing), self.probes),
+            settings_table(self.summary, self.settings, self.probes),
             *(_compared(self) if self.choices.compares else ()),
             caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
             measured_how(self.summary, self.matrices),

@@ -32,6 +32,53 @@ for (const table of document.querySelectorAll("table")) {
   });
 }
 
+// Copying: the table of the settings as Markdown, for a pull request, and each command.
+
+async function copy(text) {
+  try {
+    await navigator.clipboard.writeText(text);
+  } catch {
+    // Not every browser lets a file on a disk use the clipboard that way.
+    const held = document.body.appendChild(document.createElement("textarea"));
+    held.value = text;
+    held.select();
+    document.execCommand("copy");
+    held.remove();
+  }
+}
+
+function offer(label, text) {
+  const button = document.createElement("button");
+  button.type = "button";
+  button.className = "copy";
+  button.textContent = label;
+  button.addEventListener("click", async () => {
+    await copy(text());
+    button.textContent = "copied";
+    setTimeout(() => (button.textContent = label), 1500);
+  });
+  return button;
+}
+
+function markdownOf(table) {
+  const cell = (each) => {
+    const text = each.textContent.trim().replaceAll("|", "\\|");
+    return each.querySelector("strong") && text ? `**${text}**` : text;
+  };
+  const line = (cells) => `| ${cells.join(" | ")} |`;
+  const headers = [...table.tHead.rows[0].cells];
+  const rule = headers.map((header) => (header.classList.contains("number") ? "---:" : "---"));
+  return [line(headers.map(cell)), line(rule), ...[...table.tBodies[0].rows].map((row) => line([...row.cells].map(cell)))].join("\n");
+}
+
+for (const scroll of document.querySelectorAll(".first .scroll")) {
+  scroll.after(offer("Copy as Markdown", () => markdownOf(scroll.querySelector("table"))));
+}
+
+for (const code of document.querySelectorAll(".first code")) {
+  if (code.textContent.startsWith("bench ")) code.after(offer("copy", () => code.textContent));
+}
+
 // Charts: a legend's button hides a series; a mark says what it is to a pointer, and to the arrow keys.
 
 const tip = document.getElementById("tip");
