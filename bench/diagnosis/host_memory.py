@@ -6,7 +6,10 @@ from bench.records.outcome import Failed, Oom
 
 T = TypeVar("T")
 
-HOST = ("cpu_allocator", "onednn", "shared_memory", "cpp", "python", "system", "kernel", "abort", "loader")
+HOST = (
+    *("cpu_allocator", "onednn", "shared_memory", "cpp", "python", "system", "kernel", "abort", "loader"),
+    "pinned_host",
+)
 """Values of `Oom.source` for memory of the host."""
 
 

@@ -10,6 +10,7 @@ Kind = Literal[
     "cudnn",
     "cuda_library",
     "nccl",
+    "pinned_host",
     "cpu_allocator",
     "onednn",
     "shared_memory",

@@ -21,18 +21,20 @@ def added_environment(
         user: the environment that bench itself was started with.
     """
     added = {"OMP_NUM_THREADS": str(max(1, hardware.cores // ranks_per_node)), "TOKENIZERS_PARALLELISM": "false"}
+    if nodes == 1:  # gloo runs on GPUs, too, where an offload needs it; nodes: see bench/launch/slurm/node.py
+        added["GLOO_SOCKET_IFNAME"] = "lo"
     added["TORCH_FR_BUFFER_SIZE"] = "2000"  # entries of torch's flight recorder, to explain hangs
     # torch.cuda.is_available() then asks NVML and leaves CUDA alone, so that a rank server can still fork: also on a
     # machine without a GPU, where torch may be built for CUDA, and DeepSpeed's import asks.
     added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     if hardware.device == "cuda":
         added["TORCH_WARM_POOL"] = "0"  # no pool of compilers in each rank before one is needed
+        # NCCL's monitor would abort a rank after 8 min without a word from its watchdog; bench names a hang itself.
+        added["TORCH_NCCL_ENABLE_MONITORING"] = "0"
         if "PYTORCH_ALLOC_CONF" not in user:
             added["PYTORCH_CUDA_ALLOC_CONF"] = "expandable_segments:True"
     else:
         added |= {"DS_ACCELERATOR": "cpu", "ACCELERATE_TORCH_DEVICE": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-        if nodes == 1:  # else each node has an interface of its own: see bench/launch/slurm/node.py
-            added["GLOO_SOCKET_IFNAME"] = "lo"
     # A job of Slurm may name GPUs that ranks on a CPU do not use.
     ours = (*FOREIGN, "CUDA_VISIBLE_DEVICES")
     return {name: value for name, value in added.items() if name not in user or name.startswith(ours)}

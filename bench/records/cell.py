@@ -213,6 +213,9 @@ class Regime(Frozen):
     matmul_shares: dict[str, Share] | None = None
     """FLOPs of matrix products, convolutions and attention in one warm-up step: the share of each dtype, the largest
     first. null: not observed, as under torch.compile, or there were none."""
+    float32_products: str | None = None
+    """``tf32`` or ``bf16`` where torch may compute float32 matrix products in that; null: in float32, or there were
+    none."""
     attention_kernels: tuple[str, ...] | None = None
     """The kernels that torch's `scaled_dot_product_attention` chose in that step, such as ``flash``; ``with a
     mask`` if it had one. null: not observed, or there were none."""

@@ -261,7 +261,7 @@ def _known(regime: Regime, other: Regime) -> dict[str, JsonValue]:
     """The attributes of a regime, without those of its step that were not observed on both sides."""
     known = {**regime.model_dump(exclude={"matmul_shares"}), "matmul_dtype": regime.matmul_dtype}
     known["attention_kernels"] = ", ".join(regime.attention_kernels or ()) or None
-    of_step = ("matmul_dtype", "attention_kernels", "adam")
+    of_step = ("matmul_dtype", "attention_kernels", "adam")  # float32_products says with null that they are exact
     return {name: one for name, one in known.items() if name not in of_step or None not in (one, getattr(other, name))}
 
 

@@ -23,7 +23,8 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
     """Everything that must agree, by name: all that decides what was computed, where, and how it was measured.
 
     This includes the backend; a comparison of backends excepts it. Of the observed regime, it includes only the
-    precision of the master weights and of the optimizer state: how weights are held and reduced belongs to the backend.
+    precision of the master weights, of the optimizer state and of float32 products: how weights are held and reduced
+    belongs to the backend.
     """
     cell, machine = result.attempt.cell, result.machine
     observed: dict[str, JsonValue] = {}
@@ -31,6 +32,8 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         regimes = [rank.regime for rank in result.outcome.ranks]
         regime = max(regimes, key=lambda regime: regime.trained_on_rank or 0)  # a rank may have nothing to step
         observed = {"masters_dtype": regime.masters_dtype, "optimizer_dtype": regime.optimizer_dtype}
+        if regime.float32_products and cell.mixed_precision == "no":
+            observed["float32_products"] = regime.float32_products
     fields = {
         "backend": cell.backend,
         "workload": cell.workload,

@@ -318,6 +318,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("note", _each_cell(partial(_left_out, much=False))),
     Kind("note", _each_sampled(coverage.not_routed)),
     Kind("note", _each_sampled(coverage.dropped_keys)),
+    Kind("note", _each_sampled(implausible.reduced_products)),
     Kind("note", _each_sampled(implausible.not_resumed)),
     Kind("note", _each_row(_second_try)),
     Kind("note", _each_row(_short_of_disk)),

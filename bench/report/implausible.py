@@ -116,6 +116,14 @@ def compiled_meanwhile(measured: Sampled) -> Iterator[str]:
         yield f"torch.compile made {counted(graphs, 'graph')} while steps were measured: set more measure.warmup_steps."
 
 
+def reduced_products(measured: Sampled) -> Iterator[str]:
+    """A library or the workload may set torch's precision of float32 for the whole process."""
+    for rank in measured.ranks[:1]:
+        regime = rank.raw.regime
+        if regime.float32_products and (regime.matmul_shares or {"float32": 1.0}).get("float32", 0.0) > 0.01:
+            yield f"its float32 matrix products are computed as {regime.float32_products}."
+
+
 def not_resumed(measured: Sampled) -> Iterator[str]:
     apart = max((rank.raw.checkpoint.apart for rank in measured.ranks if rank.raw.checkpoint), default=0.0)
     if apart > LOSS_NOISE:

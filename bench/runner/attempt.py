@@ -60,10 +60,11 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
         with pulse(out, rank, here.beat):
             outcome = _run(spec, here)
     except BaseException as error:
+        full = here.device.is_full()
         here.device.lift_limit()
         sys.stderr.write(_traceback(error))
         limited = spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
-        outcome = failure(error, rank, here.beat.stage, limited=limited)
+        outcome = failure(error, rank, here.beat.stage, limited=limited, full=full)
     _write(out, rank, outcome)
     return isinstance(outcome, RankOk | RankWalked | RankAudited)
 
@@ -217,13 +218,16 @@ def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[
         return throughput_window(job, watched, steps, here.device, here.beat, Stage.WARMUP), computed
 
 
-def failure(error: BaseException, rank: int, phase: str, *, limited: bool = False) -> RankOom | RankError:
+def failure(
+    error: BaseException, rank: int, phase: str, *, limited: bool = False, full: bool = False
+) -> RankOom | RankError:
     """The error as data: out of memory, or anything else.
 
     Args:
         limited: a memory limit of bench was in force, so that some vaguer errors mean memory too.
+        full: the device was full, so that some errors of its libraries do.
     """
-    if evidence := oom.find(error, limited=limited):
+    if evidence := oom.find(error, limited=limited, full=full):
         return RankOom(
             rank=rank,
             phase=phase,

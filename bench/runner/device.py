@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 import torch
+import torch.distributed as dist
 from accelerate import Accelerator, PartialState, state
 from accelerate.utils import (
     AutocastKwargs,
@@ -24,6 +25,7 @@ from accelerate.utils import (
     KwargsHandler,
     set_numa_affinity,
 )
+from torch.distributed import distributed_c10d
 
 from bench.backends import Family
 from bench.machine import gpus
@@ -34,6 +36,18 @@ from bench.records.rank_outcome import Memory
 PATIENCE = timedelta(days=1)
 """Timeout of collectives: long, because bench itself ends ranks that hang, and names the rank that the others wait for.
 NCCL's watchdog would abort after 10 min."""
+
+
+FULL_BYTES = 128 * 2**20
+"""A device with less is full: a handle of cuDNN, its kernels and a plan may need as much."""
+
+
+def be_patient() -> None:
+    """Give every process group that exists `PATIENCE`. DeepSpeed clones the world, and a mesh splits it: such groups
+    have torch's defaults, 10 min with NCCL and 30 min with gloo."""
+    if dist.is_initialized():
+        for group in list(distributed_c10d._world.pg_map):
+            distributed_c10d._set_pg_timeout(PATIENCE, group)
 
 
 class Shim(Protocol):
@@ -55,6 +69,10 @@ class Shim(Protocol):
 
     def limit_memory(self, limit_bytes: int | None) -> int:
         """After ``open``: enforce the limit on what this process takes from now on; returns its capacity in bytes."""
+        ...
+
+    def is_full(self) -> bool:
+        """After an error: whether libraries beside torch's allocator find next to no memory on the device."""
         ...
 
     def lift_limit(self) -> None:
@@ -142,6 +160,13 @@ class Accelerated:
             return int(free)
         self._torch.set_per_process_memory_fraction(min(1.0, limit_bytes / total))
         return int(min(limit_bytes, free))
+
+    def is_full(self) -> bool:
+        try:
+            free, _ = self._torch.mem_get_info()
+        except RuntimeError:  # no context, or a broken one
+            return False
+        return int(free) < FULL_BYTES
 
     def lift_limit(self) -> None: ...
 
@@ -236,6 +261,9 @@ class Cpu:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, ((self._before_bytes or 0) + limit_bytes, hard))
         return limit_bytes
+
+    def is_full(self) -> bool:
+        return False  # a limit on the process takes its place
 
     def lift_limit(self) -> None:
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)

@@ -10,7 +10,8 @@ batch would take a bug for a limit. So these are not out of memory:
     a bus error, no space left on /dev/shm    the size of a mount, not of the memory
     ibv_reg_mr: Cannot allocate memory        the limit on locked pages
 
-Under a limit that bench itself set just above what fits (RLIMIT_DATA), some symptoms do count: see ``find``.
+Under a limit that bench itself set just above what fits (RLIMIT_DATA), and on a device that is full, some symptoms do
+count: see ``find``.
 """
 
 import errno
@@ -36,16 +37,18 @@ class Oom:
     """The size of the failed request, as precise as the message prints it; None if it does not."""
 
 
-def find(error: BaseException, *, limited: bool = False) -> Oom | None:
+def find(error: BaseException, *, limited: bool = False, full: bool = False) -> Oom | None:
     """The evidence that memory ran out, in ``error`` or in any error behind it; None when there is none.
 
     Args:
         limited: bench limited this process's memory. Then some words count that otherwise may come from other faults:
             those of oneDNN, CPython and the start of a thread when an allocation fails.
+        full: the device has next to no memory left. Then those of cuBLAS and cuDNN count, which allocate their handles
+            and plans beside torch's allocator.
     """
-    links = list(_chain(error))
+    links, symptoms = list(_chain(error)), _SYMPTOMS * limited + _ON_A_FULL_DEVICE * full
     proof = next((oom for link in links if (oom := _read(link))), None)
-    return proof or (next((oom for link in links if (oom := _symptom(link))), None) if limited else None)
+    return proof or next((oom for link in links if (oom := _symptom(link, symptoms))), None)
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
@@ -65,7 +68,8 @@ def _chain(error: BaseException) -> Iterator[BaseException]:
             found += link.exceptions
 
 
-_SYMPTOMS: tuple[tuple[Kind, type[Exception], re.Pattern[str]], ...] = (
+Symptoms = tuple[tuple[Kind, type[Exception], re.Pattern[str]], ...]
+_SYMPTOMS: Symptoms = (
     # Its status is lost on the way. The primitive's description has been accepted by then, so what fails is most often
     # memory for its code; once it was a processor that it did not know (pytorch/pytorch#89104).
     ("onednn", RuntimeError, line("could not create a primitive$")),
@@ -74,6 +78,19 @@ _SYMPTOMS: tuple[tuple[Kind, type[Exception], re.Pattern[str]], ...] = (
     # pthread_create says EAGAIN when there is no memory for a stack, and also at the limit on processes.
     ("system", RuntimeError, line("can't start new thread$|Resource temporarily unavailable$")),
 )
+_ON_A_FULL_DEVICE: Symptoms = (
+    ("cublas", RuntimeError, line(r"CUDA error: (?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b")),
+    (
+        "cudnn",
+        RuntimeError,
+        line(
+            r"[Cc]uDNN error: CUDNN_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)\b"
+            r"|cuDNN Frontend error: .*[Nn]o valid execution plans|(?:GET|FIND) was unable to find an engine"
+        ),
+    ),
+)
+_PINNING = re.compile(r"^Caught \w+ in pin memory thread")
+"""Of a DataLoader: it asks the driver for memory of the host, and the driver's words are those for the device."""
 
 
 def _read(error: BaseException) -> Oom | None:
@@ -83,7 +100,8 @@ def _read(error: BaseException) -> Oom | None:
     text = str(error)
     for kind, words in WORDS:
         if match := words.search(text):
-            return _oom(kind, error, text[match.start() :])
+            pinned = kind == "cuda_driver" and _PINNING.match(text)
+            return _oom("pinned_host" if pinned else kind, error, text[match.start() :])
     if isinstance(error, torch.OutOfMemoryError):
         return _oom("cuda_allocator", error, text)
     if isinstance(error, MemoryError):
@@ -93,9 +111,9 @@ def _read(error: BaseException) -> Oom | None:
     return None
 
 
-def _symptom(error: BaseException) -> Oom | None:
-    """The evidence in this one error, under a memory limit."""
-    for kind, of_type, words in _SYMPTOMS:
+def _symptom(error: BaseException, symptoms: Symptoms) -> Oom | None:
+    """The evidence in this one error, where memory is known to be short."""
+    for kind, of_type, words in symptoms:
         if isinstance(error, of_type) and words.search(str(error)):
             return _oom(kind, error, str(error))
     return None

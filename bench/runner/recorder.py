@@ -94,6 +94,8 @@ def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] 
 def _operation(entry: Mapping[str, Any]) -> str | None:
     """The kind of operation: `nccl:_all_gather_base` is an all_gather, as `gloo:all_gather` is."""
     name = str(entry["profiling_name"])
+    if name.endswith("barrier"):  # NCCL's is an all-reduce of one value, all_reduce_barrier
+        return "barrier"
     found = next((operation for operation in OPERATIONS if operation in name), None)
     return found and found.replace("allreduce", "all_reduce").replace("allgather", "all_gather").replace(
         "alltoall", "all_to_all"

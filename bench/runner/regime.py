@@ -1,7 +1,7 @@
 """Observes the regime that really runs, from the live objects and never from the request."""
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -47,10 +47,22 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
         optimizer_dtype=_dtypes(moments),
         reduction_dtype=(step.reduction_dtype or _reduction(job.model)) if job.accelerator.num_processes > 1 else None,
         matmul_shares=step.matmul_shares,
+        float32_products=_float32_products(job.accelerator.device, step.matmul_shares),
         attention_kernels=tuple(sorted(step.attention)) or None,
         adam="+".join(sorted(step.adam)) or None,
         **sharding.observed(job.model, job.unit_names),
     )
+
+
+def _float32_products(device: torch.device, shares: Mapping[str, float] | None) -> str | None:
+    """As `torch.set_float32_matmul_precision` or `torch.backends` set it."""
+    if shares is not None and "float32" not in shares:
+        return None
+    of_device: Any = torch.backends.mkldnn if device.type == "cpu" else torch.backends.cuda
+    everywhere: Any = torch.backends
+    precisions = (of_device.matmul.fp32_precision, everywhere.fp32_precision)
+    chosen = next((one for one in precisions if one != "none"), "none")
+    return chosen if chosen in ("tf32", "bf16") else None
 
 
 def check(cell: Cell, device: Device, regime: Regime) -> None:

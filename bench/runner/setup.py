@@ -23,7 +23,7 @@ from bench.records.rank_outcome import Work
 from bench.runner import sharding, tensors
 from bench.runner.compiled import compile_as_requested
 from bench.runner.coverage import Used
-from bench.runner.device import Shim
+from bench.runner.device import Shim, be_patient
 from bench.runner.forward import Batch, Forward
 from bench.runner.groups import refuse_shared, shareable, units_of
 from bench.runner.largest_samples import Sizes, sizes_of
@@ -129,6 +129,7 @@ def set_up(
         refuse_shared(model, units_of(model, plugin.transformer_cls_names_to_wrap or ()))
     with sharding.meshed(accelerator, cell), placed, shared:
         prepared = _prepare(accelerator, cell, model, names)
+    be_patient()
     if units:
         units.add(sharding.resharded(prepared.model))
     shim.give_back()

@@ -49,7 +49,8 @@ def in_use() -> int:
         return 0
     pynvml.nvmlInit()
     try:
-        return int(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(0)).used)
+        gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+        return int(pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used)  # the first version counts reserved
     finally:
         pynvml.nvmlShutdown()
 

@@ -18,8 +18,15 @@ def test_segments_are_expandable_on_a_gpu_by_default() -> None:
     assert added["PYTORCH_NVML_BASED_CUDA_CHECK"] == "1"
 
 
+@pytest.mark.parametrize("hardware", [CPU, GPUS], ids=["cpu", "cuda"])
+def test_gloo_needs_no_name_of_the_host_on_one_node(hardware: Hardware) -> None:
+    assert added_environment(2, hardware, {})["GLOO_SOCKET_IFNAME"] == "lo"
+    assert "GLOO_SOCKET_IFNAME" not in added_environment(2, hardware, {}, nodes=2)
+
+
 def test_compilers_start_when_they_are_used() -> None:
     assert added_environment(2, GPUS, {})["TORCH_WARM_POOL"] == "0"
+    assert added_environment(2, GPUS, {})["TORCH_NCCL_ENABLE_MONITORING"] == "0"
     assert "TORCH_WARM_POOL" not in added_environment(2, GPUS, {"TORCH_WARM_POOL": "1"})
     assert "TORCH_WARM_POOL" not in added_environment(2, CPU, {})  # without Triton there is no pool
 

@@ -114,6 +114,13 @@ def test_memory_outside_the_allocator_is_what_was_taken_since(gpu: Gpu) -> None:
     assert cuda._overhead_bytes() == 3 * GIB
 
 
+def test_a_gpu_is_full_when_next_to_nothing_is_left(gpu: Gpu) -> None:
+    assert not Cuda().is_full()
+    gpu.used = 80
+    assert Cuda().is_full()
+    assert not Cpu().is_full()
+
+
 def test_a_gpu_marks_its_own_queue_and_the_host_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 

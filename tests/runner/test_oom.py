@@ -192,6 +192,15 @@ OUT_OF_MEMORY: list[tuple[BaseException, Kind, int | None]] = [
         "system",
         None,
     ),
+    # the same thread on a GPU, where it pins memory of the host through the driver
+    (
+        torch.AcceleratorError(
+            f"Caught AcceleratorError in pin memory thread for device 0.\n{IN_WORKER}"
+            f"torch.AcceleratorError: CUDA error: out of memory\n{ASYNC_HINT}"
+        ),
+        "pinned_host",
+        None,
+    ),
     # facebookresearch/SlowFast#473; pytorch/pytorch#92134; libtorch's MapAllocator
     (
         RuntimeError("unable to mmap 280 bytes from file </torch_59534_1208885928>: Cannot allocate memory (12)"),
@@ -326,6 +335,27 @@ def test_what_the_libraries_say_of_it(error: BaseException, kind: Kind, bytes_as
 def test_what_is_something_else(error: BaseException) -> None:
     assert find(error) is None
     assert find(error, limited=True) is None
+
+
+FULL: list[tuple[BaseException, Kind]] = [
+    (RuntimeError("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`"), "cublas"),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_NOT_INITIALIZED"), "cudnn"),
+    (RuntimeError("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR"), "cudnn"),
+    (RuntimeError("cuDNN Frontend error: [cudnn_frontend] Error: No valid execution plans built."), "cudnn"),
+    (RuntimeError("GET was unable to find an engine to execute this computation"), "cudnn"),
+]
+
+
+@pytest.mark.parametrize(("error", "kind"), [pytest.param(*row, id=named(row[0])) for row in FULL])
+def test_symptoms_of_libraries_count_on_a_full_device_alone(error: BaseException, kind: Kind) -> None:
+    assert find(error) is None
+    assert find(error, limited=True) is None
+    found = find(error, full=True)
+    assert found is not None
+    assert found.kind == kind
+    for other in OTHERWISE:
+        if not any(str(other) == str(one) for one, _ in FULL):
+            assert find(other, full=True) is None
 
 
 @pytest.mark.parametrize(("error", "kind"), [pytest.param(*row, id=named(row[0])) for row in SYMPTOMS])

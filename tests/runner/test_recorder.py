@@ -60,7 +60,8 @@ def test_the_payload_is_the_whole_tensor(
 @pytest.mark.usefixtures("group")
 def test_calls_of_one_kind_count_together() -> None:
     both = [entry("nccl:all_reduce", [[8]], [[8]]), entry("nccl:all_reduce", [[2]], [[2]])]
-    (one,) = recorder.traffic([*both, entry("nccl:barrier", [], [])]) or ()
+    barriers = [entry("gloo:barrier", [], []), entry("nccl:all_reduce_barrier", [[1]], [[1]], "Float")]
+    (one,) = recorder.traffic([*both, *barriers]) or ()
     assert (one.calls, one.payload_bytes) == (2, 20)
 
 

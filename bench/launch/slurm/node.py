@@ -33,8 +33,7 @@ def main(config_file: Path, arguments: list[str]) -> int:
     meeting = _meeting(folder, first=number == "0")
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     os.environ |= {spool.NODE: name, spool.MAIN_ADDRESS: meeting.address}
-    if os.environ.get("DS_ACCELERATOR") == "cpu":
-        _leave_gpus_and_name_interface(meeting.address)
+    _set_variables(meeting.address)
     scratch = folder / f"torchelastic{number}"
     machine = ["--machine_rank", number, "--main_process_ip", meeting.address]
     command = launch_command(
@@ -73,10 +72,12 @@ def _must_end(folder: Path, job: JobFolder | None) -> bool:
     return False
 
 
-def _leave_gpus_and_name_interface(address: str) -> None:
-    """On a CPU. srun drops an empty CUDA_VISIBLE_DEVICES: torch built for CUDA would then ask CUDA for its devices, and
-    its rank server could not fork. gloo would take the interface of the host's name, which may be none."""
-    os.environ["CUDA_VISIBLE_DEVICES"] = ""
+def _set_variables(address: str) -> None:
+    """gloo would take the interface of the host's name, which may be none. On a CPU, srun drops an empty
+    CUDA_VISIBLE_DEVICES: torch built for CUDA would then ask CUDA for its devices, and its rank server could not
+    fork."""
+    if os.environ.get("DS_ACCELERATOR") == "cpu":
+        os.environ["CUDA_VISIBLE_DEVICES"] = ""
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(address))
 
 

@@ -47,7 +47,8 @@ DTYPE_COLUMNS: list[Column[Regime]] = [
 def _matmuls(regime: Regime) -> str:
     """The dtypes of matrix products, the one with the most FLOPs first; those below 1 % left out."""
     shares = sorted((regime.matmul_shares or {}).items(), key=lambda pair: -pair[1])
-    return " + ".join(dtype for dtype, share in shares if share >= 0.01) or UNKNOWN
+    within = {"float32": f"float32 (as {regime.float32_products})"} if regime.float32_products else {}
+    return " + ".join(within.get(dtype, dtype) for dtype, share in shares if share >= 0.01) or UNKNOWN
 
 
 def _options(regime: Regime) -> str:

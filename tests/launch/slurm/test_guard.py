@@ -84,11 +84,15 @@ def test_a_file_system_that_is_away_for_a_moment_ends_no_launch(
     assert node._must_end(tmp_path, job)
 
 
-def test_ranks_on_a_cpu_see_no_gpu_whatever_srun_has_made_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for given in (None, "0,1"):
+def test_ranks_on_a_cpu_see_no_gpu_and_gloo_has_its_interface_whatever_srun_has_made_of_the_environment(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for given, device in ((None, "cpu"), ("0,1", "cpu"), ("0,1", "cuda")):
+        monkeypatch.setenv("DS_ACCELERATOR", device)
         monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
         if given:
             monkeypatch.setenv("CUDA_VISIBLE_DEVICES", given)
         monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
-        node._leave_gpus_and_name_interface("127.0.0.1")
-        assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["GLOO_SOCKET_IFNAME"]) == ("", "lo")
+        node._set_variables("127.0.0.1")
+        visible = "" if device == "cpu" else given
+        assert (os.environ["CUDA_VISIBLE_DEVICES"], os.environ["GLOO_SOCKET_IFNAME"]) == (visible, "lo")
