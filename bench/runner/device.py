@@ -164,7 +164,7 @@ class Accelerated:
     def is_full(self) -> bool:
         try:
             free, _ = self._torch.mem_get_info()
-        except RuntimeError:  # no context, or a broken one
+        except Exception:  # no context, a broken one, a torch without CUDA: the attempt's own error must be told
             return False
         return int(free) < FULL_BYTES
 

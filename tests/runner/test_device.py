@@ -121,6 +121,11 @@ def test_a_gpu_is_full_when_next_to_nothing_is_left(gpu: Gpu) -> None:
     assert not Cpu().is_full()
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="needs a torch that has no GPU")
+def test_without_a_context_nothing_is_known_of_a_gpu() -> None:
+    assert not Cuda().is_full()
+
+
 def test_a_gpu_marks_its_own_queue_and_the_host_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     calls: list[str] = []
 
