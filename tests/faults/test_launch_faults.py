@@ -68,7 +68,10 @@ def test_a_rank_that_the_kernel_kills_for_memory(eating: Planted | None, at: Pha
     if eating is None:
         skip(fault, at, "needs the right to make a memory cgroup")
     says = "killed by SIGKILL: the kernel's out-of-memory killer, cgroup memory"
-    judge(eating.bench, fault, at, eating.result(plant="eat", at=at), "oom", says=says, rank=1)
+    seen = eating.result(plant="eat", at=at)
+    # While the memory of the first is not free yet, the kernel may kill the other rank, too.
+    both = seen is not None and "oom_kill 0 -> 2" in getattr(seen.outcome, "reason", "")
+    judge(eating.bench, fault, at, seen, "oom", says=says, rank=None if both else 1)
 
 
 # Each attempt in an accelerate launch of its own.

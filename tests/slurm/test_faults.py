@@ -51,12 +51,12 @@ def test_a_node_that_is_gone_before_slurm_knows_it_costs_a_second_try(patient: C
 
 
 def test_a_controller_that_is_away_ends_nothing(bench: SlurmBench, slurm: Cluster) -> None:
-    process = bench.start("run", bench.three_turns(steps=150), "--launcher", "slurm", "--out", str(bench.out))
+    process = bench.start("run", bench.three_turns(steps=240), "--launcher", "slurm", "--out", str(bench.out))
     bench.slow_attempt()
     controller = slurm.daemon("slurmctld")
     controller.send_signal(signal.SIGSTOP)
     try:
-        time.sleep(30)
+        time.sleep(50)  # squeue gives up after its own time-outs
     finally:
         controller.send_signal(signal.SIGCONT)
     output, _ = process.communicate(timeout=300)
