@@ -4,7 +4,7 @@ BIN := .venv/bin
 # How many modules of tests run at once: three for two cores, because ranks wait for each other much of the time.
 WORKERS ?= $(shell expr $$(getconf _NPROCESSORS_ONLN) \* 3 / 2) --maxprocesses 6
 
-.PHONY: help install quickstart check test test-docs slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-gate perf-plan perf-plan-search perf-stragglers soak fuzz gpu cuda-dry clean
+.PHONY: help install quickstart check test test-docs slurm test-slurm faults long browser picture map perf perf-probe perf-compare perf-gate perf-best perf-plan perf-plan-search perf-stragglers soak fuzz wheelhouse gpu gpu-offline cuda-dry clean
 
 # Python then keeps the bytecode of bench, which the tests start thousands of times.
 unexport PYTHONDONTWRITEBYTECODE
@@ -75,6 +75,7 @@ perf: install ## What bench itself costs, as ratios from interleaved runs
 	$(BIN)/python tests/perf/help_cost.py
 	$(BIN)/python tests/perf/search_cost.py
 	$(BIN)/python tests/perf/report_cost.py
+	$(BIN)/python tests/perf/observe_cost.py
 
 perf-probe: install ## What a certified batch costs against a loop of launches
 	$(BIN)/python tests/perf/probe_cost.py
@@ -84,6 +85,9 @@ perf-compare: install ## Whether the words of a report can be believed on this m
 
 perf-gate: install ## Whether the gate of bench compare finds slow steps on a busy machine (ten minutes)
 	$(BIN)/python tests/perf/gate_trials.py --table reports/gate_trials.md
+
+perf-best: install ## Whether bench run --best finds the fastest setting of simulated grids (ten minutes)
+	$(BIN)/python tests/perf/best_trials.py --table reports/best_trials.md
 
 perf-plan: install ## Whether bench plan predicts memory and time, with every backend on two CPU ranks (an hour)
 	$(BIN)/bench calibrate
@@ -103,8 +107,17 @@ soak: install ## Whether a thousand attempts on one pair of rank servers leave t
 fuzz: install ## Ten thousand mutated matrices and command lines through a dry run (minutes)
 	BENCH_FUZZ_SAMPLES=10000 $(BIN)/pytest tests/cli/test_fuzz.py
 
-gpu: install ## The checks that need a CUDA device; they leave a line each in reports/gpu-<GPUs>.md
-	$(BIN)/pytest -m gpu
+wheelhouse: install ## Collect the wheels that an offline machine needs: PYTHON_VERSION=3.12, MACHINE=, HAVE='torch ...'
+	$(BIN)/python tests/gpu/wheelhouse.py $(PYTHON_VERSION:%=--python %) $(MACHINE:%=--machine %) $(if $(HAVE),--have $(HAVE))
+
+# OFFLINE=1 makes no environment: it adds to that of PYTHON what wheelhouse/ has and it lacks, and runs the checks there.
+GPU_PYTHON = $(if $(OFFLINE),$(PYTHON),$(BIN)/python)
+
+gpu: $(if $(OFFLINE),gpu-offline,install) ## The checks that need a CUDA device, in reports/gpu-<GPUs>.md; PART=oom runs one part
+	$(GPU_PYTHON) -m pytest $(or $(PART:%=tests/gpu/test_%.py),tests/gpu)
+
+gpu-offline:
+	$(PYTHON) -m pip install --quiet --no-index -f wheelhouse --editable '.[tests]'
 
 cuda-dry: .venv-cuda/installed ## Rank servers with torch's CUDA build over made-up drivers: may they fork?
 	.venv-cuda/bin/python -m pytest -m dry tests/e2e/test_cuda_dry.py
@@ -112,8 +125,8 @@ cuda-dry: .venv-cuda/installed ## Rank servers with torch's CUDA build over made
 # An environment of its own, 5.4 GB, with the pinned versions. `===` takes no build with a local label, such as +cpu.
 .venv-cuda/installed: pyproject.toml constraints.txt
 	test -x .venv-cuda/bin/python || $(PYTHON) -m venv .venv-cuda
-	.venv-cuda/bin/python -m pip install --quiet --constraint constraints.txt --editable . pytest pytest-timeout \
-		hypothesis "torch===$$(sed -n 's/^torch==//p' constraints.txt)"
+	.venv-cuda/bin/python -m pip install --quiet --constraint constraints.txt --editable '.[tests]' \
+		"torch===$$(sed -n 's/^torch==//p' constraints.txt)"
 	touch $@
 
 map: install ## Draw the rooms of bench and who imports whom, from the code

@@ -24,6 +24,6 @@ def load(run: str | PathLike[str], *more: str | PathLike[str]) -> "pd.DataFrame"
     """
     from pathlib import Path
 
-    from bench.report.tables.data_frame import load
+    from bench.cli.collect import load
 
     return load([Path(folder) for folder in (run, *more)])

@@ -16,8 +16,10 @@ def gib(n_bytes: float | None) -> str:
     return f"{n_bytes / GIB:.2f}" if abs(n_bytes) >= GIB or not n_bytes else f"{n_bytes / GIB:.3f}"
 
 
-def size(n_bytes: float) -> str:
+def size(n_bytes: float | None) -> str:
     """Bytes in the unit that fits: ``812 B``, ``45.3 MiB``, ``-1.20 GiB``."""
+    if n_bytes is None:
+        return UNKNOWN
     for factor, unit in ((GIB, "GiB"), (2**20, "MiB"), (2**10, "KiB")):
         if abs(n_bytes) >= factor:
             number = n_bytes / factor
@@ -69,11 +71,6 @@ def duration(seconds: float | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
 
 
-def plain(number: float) -> str:
-    """A number on an axis, without trailing zeros."""
-    return f"{number:g}"
-
-
 def counted(count: int, thing: str) -> str:
     """``1 cell``, ``2 cells``, ``2 launches``."""
     plural = "es" if thing.endswith("ch") else "s"
@@ -88,7 +85,7 @@ def amount(count: int) -> str:
     return str(count)
 
 
-Kind = Literal["bytes", "s", "samples/s", "ratio", "count"]
+Kind = Literal["bytes", "s", "samples/s", "J/sample", "ratio", "count"]
 SCALES: dict[Kind, dict[str, float]] = {
     "bytes": {
         "B": 1,
@@ -103,6 +100,7 @@ SCALES: dict[Kind, dict[str, float]] = {
     },
     "s": {"s": 1, "ms": 1e-3, "us": 1e-6},
     "samples/s": {"samples/s": 1},
+    "J/sample": {"J/sample": 1, "mJ/sample": 1e-3, "kJ/sample": 1e3},
     "ratio": {"x": 1, "×": 1, "%": 0.01},
     "count": {"": 1},
 }
@@ -129,6 +127,7 @@ IN_TABLES: dict[Kind, Callable[[float], str]] = {
     "bytes": gib,
     "s": ms,
     "samples/s": rate,
+    "J/sample": rate,
     "ratio": percent,
     "count": str,
 }
@@ -144,7 +143,7 @@ def in_unit(value: float, unit: str) -> str:
     if unit == "samples/s":
         return f"{rate(value)} samples/s"
     if not unit:
-        return plain(value)
+        return f"{value:g}"
     if unit in ("x", "×"):
         return f"{value:.2f}{unit}"
     number = value / next(units[unit] for units in SCALES.values() if unit in units)

@@ -24,6 +24,7 @@ class Pi07:
     cast_inputs: ClassVar[bool] = False  # the policy keeps its targets in fp32
     equal_samples: ClassVar[bool] = True
     units: ClassVar[tuple[str, ...]] = ("InterleavedLayer", "VisionLayer", "PatchEmbedding")
+    cost_options: ClassVar[tuple[str, ...]] = ("attention", "grad_ckpt", "branch_sync")
 
     def __init__(self, config: Pi07Config) -> None:
         self.config = config

@@ -29,7 +29,13 @@ if "PYTEST_XDIST_WORKER" in os.environ:
     gc.disable()  # until all modules are imported: see pytest_collection_finish
 
 SLOWEST_FIRST = (
+    "e2e/test_observed.py",
     "e2e/test_every_backend.py",
+    "e2e/test_explain.py",
+    "e2e/test_observed_libraries.py",
+    "e2e/test_own_workload.py",
+    "e2e/test_own_configs.py",
+    "e2e/test_training.py",
     "e2e/test_optional_parts.py",
     "e2e/test_audit_on_ranks.py",
     "e2e/test_probe.py",

@@ -13,15 +13,20 @@ from rich.console import Console
 from bench.records.account import Account
 from bench.records.cell import Attempt, Cell, Measure, Regime
 from bench.records.claim import Claim
+from bench.records.forecast import Forecast, Line
 from bench.records.machine import Machine
 from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Result, Skipped
 from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import Memory, RankOk
+from bench.records.rank_outcome import Energy, Memory, RankOk
 from bench.records.verdict import Probe
+from bench.report.doubts import doubts
+from bench.report.naming import row_name
 from bench.report.render import markdown, terminal
+from bench.report.rows import Summary
 from bench.report.tables import sections
 from bench.report.tables.sections import Choices, Report
-from bench.statistics.ratio import QUIET
+from bench.statistics.launches import Scatter
+from bench.statistics.ratio import QUIET, Ratio, Steps, typical_ratios, typical_step
 from bench.store.run_folder import Store
 
 GIB = 2**30
@@ -76,6 +81,11 @@ def cell(backend: str = "ddp", **changes: Any) -> Cell:
     return Cell.model_validate(fields | changes)
 
 
+def _sum(values: Sequence[float]) -> float:
+    """The same in every Python: from 3.12 on, `sum` rounds once."""
+    return round(math.fsum(values), 12)
+
+
 def rank(
     number: int = 0,
     step_times_s: Sequence[float] = (0.1, 0.1, 0.1),
@@ -85,19 +95,20 @@ def rank(
     totals_s: Sequence[float] | None = None,
     memory: Memory | None = None,
     losses: Sequence[float] = (1.0, 0.75, 0.5),
+    energy: Energy | None = None,
 ) -> RankOk:
     """One rank of two; each phase takes ``phases_s`` in every step of the phase window, and the last loss stays.
 
     Args:
         totals_s: of the phase window's steps, by default two; empty leaves it out.
     """
-    totals = tuple(totals_s) if totals_s is not None else (sum(phases_s),) * 2
+    totals = tuple(totals_s) if totals_s is not None else (_sum(phases_s),) * 2
     if totals_s is None and tuple(phases_s) == PHASES_S:
         # The two windows agree unless a test says otherwise.
-        phases_s = [part * fmean(step_times_s) / sum(PHASES_S) for part in PHASES_S]
-        totals = (sum(phases_s),) * 2
+        phases_s = [part * fmean(step_times_s) / _sum(PHASES_S) for part in PHASES_S]
+        totals = (_sum(phases_s),) * 2
     n_steps = len(step_times_s) + len(totals)
-    means_s = dict(zip(PHASE_NAMES, phases_s, strict=True)) | {"backward_step": sum(phases_s[2:6])}
+    means_s = dict(zip(PHASE_NAMES, phases_s, strict=True)) | {"backward_step": _sum(phases_s[2:6])}
     phase_times_s = {name: (time,) * len(totals) for name, time in means_s.items()} | {"total": totals}
     return RankOk.model_validate(
         {
@@ -114,6 +125,7 @@ def rank(
             "warmup_s": 0.5,
             "units": (),
             "coverage": {"parameters": 1000, "trainable_parameters": 1000},
+            "energy": energy,
         }
     )
 
@@ -208,9 +220,28 @@ def launched(one: Result, launch: int) -> Result:
     return one.model_copy(update={"attempt": one.attempt.model_copy(update={"launch": launch})})
 
 
+def in_few_steps(one: Result) -> Result:
+    """The same as a search's attempt of a few steps."""
+    return one.model_copy(update={"attempt": one.attempt.model_copy(update={"short": True})})
+
+
 def rendered(results: Sequence[Result], probes: Sequence[Probe] = ()) -> str:
     """The report as markdown."""
-    return markdown.render(sections.report(results, probes))
+    return markdown.render(sections.Report(results=results, probes=probes).sections)
+
+
+def doubt_sentences(summary: Summary) -> list[str]:
+    """One sentence for each doubt."""
+    return [
+        f"{row_name(summary, doubt.row)}: {doubt.reason}" if doubt.row else doubt.reason for doubt in doubts(summary)
+    ]
+
+
+def step_ratios(
+    pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None, scatter: Scatter | None = None
+) -> list[Ratio | None]:
+    """The ratio of each pair of base and head."""
+    return typical_ratios([(typical_step(base), typical_step(head)) for base, head in pairs], noise, scatter)
 
 
 def stored(folder: Path, results: list[Result]) -> Path:
@@ -248,6 +279,27 @@ def mixed() -> list[Result]:
         result(Failed(rank=0, phase="start", reason="ValueError: <b>`x`</b>"), backend="fsdp", axes={"num_cams": 4}),
         result(Skipped(reason="ZeRO-3 with gradient checkpointing"), backend="zero3", axes={"num_cams": 4}, wall_s=0),
     ]
+
+
+def forecast(backend: str = "ddp", *, of: Cell | None = None, parameters: int | None = 100, **changes: Any) -> Forecast:
+    """A plan in small numbers, of a model with so many parameters; None: those of `regime`."""
+    counts = dict.fromkeys(("parameters", "trained_parameters", "gradient_parameters"), parameters)
+    fields = {
+        "cell": of or cell(backend),
+        "device": "cpu",
+        "lines": (Line(when="backward", parts={}, fixed_bytes=0.0, sample_bytes=10.0),),
+        "input_bytes": 0,
+        "allowance_bytes": 0,
+        "apart": 0.0,
+        "assumed": 0,
+        "regime": regime(backend).model_copy(update={**counts, "sharded_parameters": 0} if parameters else {}),
+        "unit_parameters": {1: parameters or 1},
+        "flops": {},
+        "kept_bytes": (0.0, 10.0),
+        "moved_bytes": (0.0, 0.0),
+        "operators": 0,
+    }
+    return Forecast.model_validate(fields | changes)
 
 
 FASTER: dict[str, Any] = {

@@ -2,10 +2,14 @@
 
    FAKE_NVML_GPUS describes the GPUs in PCI order, then their slices, separated by semicolons:
 
-       uuid=GPU-a mib=81920 used=0 mig=0 busy=35 others=1 reasons=68 clock=990 temperature=91; uuid=MIG-a1 mib=10240 of=0
+       uuid=GPU-a mib=81920 used=0 reserved=600 mig=0 busy=35 others=1 mps=1 reasons=68 clock=990 temperature=91
+       limit_mw=700000 energy_mj=5 pci=00000000:41:00.0; uuid=MIG-a1 mib=10240 of=0
 
-   Without the variable, there is no driver. A figure that an entry does not give is not supported; `lost=1` is a GPU that
-   has fallen off the bus. As with the real library, what one process has opened is of no use to a process that it forks: each answer is then NVML_ERROR_UNKNOWN.
+   Without the variable, there is no driver. FAKE_NVML_FILE names a file that has the description instead, for processes
+   that run already. A figure that an entry does not give is not supported; `lost=1` is a GPU that has fallen off the bus.
+   `used` is without what the driver reserves, as version 2 counts it; version 1 counts `reserved`, too. `others` are
+   processes with a context that this one may see: none of another PID namespace, whose memory is in `used` all the same.
+   `mps=1` is the server of MPS among them. As with the real library, what one process has opened is of no use to a process that it forks: each answer is then NVML_ERROR_UNKNOWN.
    The declarations are those of nvml.h. */
 
 #include <stdio.h>
@@ -23,8 +27,19 @@ static int state(void) {
     return owner == getpid() ? OK : UNKNOWN;
 }
 
+static const char *description(void) {
+    static char text[4096];
+    const char *name = getenv("FAKE_NVML_FILE");
+    if (name == NULL) return getenv("FAKE_NVML_GPUS");
+    FILE *file = fopen(name, "r");
+    if (file == NULL) return NULL;
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
 static int entry(unsigned index, char text[512]) {
-    const char *from = getenv("FAKE_NVML_GPUS");
+    const char *from = description();
     if (from == NULL || *from == 0) return 0;
     for (; index > 0; index--) {
         from = strchr(from, ';');
@@ -64,7 +79,7 @@ static int small_number_of(void *gpu, const char *name, unsigned *out) {
 
 int nvmlInitWithFlags(unsigned flags) {
     (void)flags;
-    if (getenv("FAKE_NVML_GPUS") == NULL) return NO_DRIVER;
+    if (description() == NULL) return NO_DRIVER;
     if (opened++ == 0) owner = getpid();
     return OK;
 }
@@ -140,11 +155,19 @@ int nvmlDeviceGetUUID(void *gpu, char *uuid, unsigned size) {
     return state() == OK ? text_of(gpu, "uuid", uuid, size) : state();
 }
 
+static int mib_of(void *gpu, const char *name, unsigned long long *bytes) {
+    int status = number_of(gpu, name, bytes);
+    if (status == OK) *bytes <<= 20;
+    return status;
+}
+
 int nvmlDeviceGetMemoryInfo(void *gpu, unsigned long long memory[3]) {
-    int status = number_of(gpu, "mib", &memory[0]);
-    memory[0] <<= 20;
-    memory[1] = memory[0];
-    memory[2] = 0;
+    unsigned long long used = 0, reserved = 0;
+    int status = mib_of(gpu, "mib", &memory[0]);
+    mib_of(gpu, "used", &used);
+    mib_of(gpu, "reserved", &reserved);
+    memory[1] = memory[0] - used - reserved;
+    memory[2] = used + reserved;
     return status;
 }
 
@@ -154,9 +177,8 @@ struct memory_v2 {
 };
 
 int nvmlDeviceGetMemoryInfo_v2(void *gpu, struct memory_v2 *memory) {
-    int status = number_of(gpu, "used", &memory->used);
-    memory->used <<= 20;
-    return status;
+    mib_of(gpu, "reserved", &memory->reserved);
+    return mib_of(gpu, "used", &memory->used);
 }
 
 int nvmlDeviceGetMigMode(void *gpu, unsigned *now, unsigned *later) {
@@ -184,6 +206,30 @@ int nvmlDeviceGetComputeRunningProcesses_v3(void *gpu, unsigned *count, struct p
     if (others > room) return TOO_SMALL;
     for (unsigned index = 0; index < others; index++) found[index] = (struct process){.pid = index + 1};
     return OK;
+}
+
+int nvmlSystemGetProcessName(unsigned pid, char *name, unsigned size) {
+    char value[8];
+    int mps = pid == 1 && text_of((void *)1, "mps", value, sizeof value) == OK;
+    snprintf(name, size, "%s", mps ? "/usr/bin/nvidia-cuda-mps-server" : "python");
+    return state();
+}
+
+int nvmlDeviceGetEnforcedPowerLimit(void *gpu, unsigned *milliwatts) { return small_number_of(gpu, "limit_mw", milliwatts); }
+
+int nvmlDeviceGetTotalEnergyConsumption(void *gpu, unsigned long long *millijoules) {
+    return number_of(gpu, "energy_mj", millijoules);
+}
+
+struct pci {
+    char legacy[16];
+    unsigned domain, bus, device, id, subsystem;
+    char bus_id[32];
+};
+
+int nvmlDeviceGetPciInfo_v3(void *gpu, struct pci *pci) {
+    memset(pci, 0, sizeof *pci);
+    return state() == OK ? text_of(gpu, "pci", pci->bus_id, sizeof pci->bus_id) : state();
 }
 
 int nvmlDeviceGetCurrentClocksThrottleReasons(void *gpu, unsigned long long *reasons) {

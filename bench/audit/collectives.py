@@ -11,10 +11,8 @@ from itertools import zip_longest
 from typing import Literal
 
 from bench.audit import unfinished_in_words
-from bench.diagnosis.collectives import Difference, first_difference
-from bench.diagnosis.hang import differ, grouped, ranks_in_words
 from bench.records.base import Frozen
-from bench.records.hang import Collective
+from bench.records.hang import Collective, Difference, differ, first_difference, grouped, ranks_in_words
 from bench.records.outcome import Failed, Hang, Oom
 
 Purpose = Literal["forward", "backward", "gradient"]

@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from typing import Literal
 
 from bench.audit import unfinished_in_words
-from bench.diagnosis.hang import ranks_in_words
 from bench.records.base import Frozen
+from bench.records.hang import ranks_in_words
 from bench.records.outcome import Failed, Hang, Oom
 from bench.units import percent, rate
 

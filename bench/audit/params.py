@@ -6,7 +6,6 @@ from typing import Literal
 from pydantic import Field
 
 from bench.audit import unfinished_in_words
-from bench.backends import Family
 from bench.records.base import Frozen
 from bench.records.outcome import Failed, Hang, Oom
 from bench.records.rank_outcome import MUCH
@@ -70,8 +69,8 @@ class ParamsVerdict(Frozen):
 
 def judge(
     looked: Looked | None,
-    family: Family,
     *,
+    of_ddp: bool,
     find_unused: bool,
     allow_unused: bool,
     ended: Oom | Hang | Failed | None,
@@ -79,7 +78,7 @@ def judge(
     """Whether `find_unused_parameters` can be off, and whether a row of the cell would be invalid.
 
     Args:
-        family: of the cell's backend. Only DDP uses the setting.
+        of_ddp: whether the cell's backend is DDP. Only DDP uses the setting.
         find_unused: whether the cell has it on.
         allow_unused: the same.
         ended: the outcome of the audit if it did not finish.
@@ -95,8 +94,8 @@ def judge(
         do = "can be turned off, which saves a search of the graph in every step" if find_unused else "can stay off"
         says = f"backward reaches every parameter in {batches}: find_unused_parameters {do}"
         return ParamsVerdict(good=True, says=says, batches=looked.batches, groups=tuple(groups))
-    fails = family == "ddp" and not find_unused
-    if family != "ddp":
+    fails = of_ddp and not find_unused
+    if not of_ddp:
         do = "they are not trained, and ddp needs find_unused_parameters on"
         if any(g.batches < looked.batches for g in unused):
             do = (

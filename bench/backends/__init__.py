@@ -3,8 +3,7 @@
 from bench.backends.accelerate_config import accelerate_config, beside_config
 from bench.backends.model_state import UNSHARDED_BYTES, bytes_per_parameter
 from bench.backends.own_config import DEEPSPEED_OPTIMIZER, extensions, own_engine, own_precision, own_settings
-from bench.backends.precision import autocasts, fp32_weights
-from bench.backends.refusals import accumulation_refused, forbids
+from bench.backends.refusals import forbids
 from bench.backends.regimes import expected_regime, shards_parameters
 from bench.backends.registry import (
     BACKENDS,
@@ -12,7 +11,9 @@ from bench.backends.registry import (
     SHARDING_STRATEGIES,
     Backend,
     Family,
+    autocasts,
     backend_of,
+    fp32_weights,
     from_accelerate_config,
     preloads,
 )
@@ -27,7 +28,6 @@ __all__ = [
     "Backend",
     "Family",
     "accelerate_config",
-    "accumulation_refused",
     "autocasts",
     "backend_of",
     "beside_config",

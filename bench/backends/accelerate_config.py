@@ -3,8 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from bench.backends.precision import autocasts
-from bench.backends.registry import FAMILIES, backend_of
+from bench.backends.registry import FAMILIES, autocasts, backend_of
 from bench.backends.sharding import beside_sharding, sharding_config
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -58,7 +57,7 @@ def _resolved(engine: Mapping[str, Any], cell: Cell) -> dict[str, Any]:
 
     The runner fills in what depends on the batch; accelerate fills in the rest.
     """
-    precision = {**engine.get("bf16", {}), "enabled": cell.mixed_precision == "bf16"}
+    precision = {**engine.get("bf16", {}), "enabled": cell.in_bf16}
     clipping = {"gradient_clipping": cell.train.max_grad_norm or 0} if engine.get("gradient_clipping") == "auto" else {}
     return {**engine, "bf16": precision, **clipping}
 
@@ -73,7 +72,7 @@ def beside_config(cell: Cell, device: Device) -> list[str]:
         settings.append("autocast off")
     if cell.train.cpu_affinity:
         settings.append("ranks bound to the cores beside their GPUs")
-    if FAMILIES[family].reduces_in_fp32 and cell.mixed_precision == "bf16":
+    if FAMILIES[family].reduces_in_fp32 and cell.in_16_bits:
         settings.append("gradients reduced in fp32")
     if family == "deepspeed":
         settings.append("DeepSpeed's buckets no larger than the model")

@@ -1,12 +1,20 @@
-"""From the program of a cell to a forecast of its memory at any batch. Pure."""
+"""From the program of a cell to a forecast of its memory at any batch, from what a rank holds at each moment. Pure.
+
+It holds the activations of the program, and what its backend adds. That was read in the sources of torch 2.13,
+accelerate 1.15 and DeepSpeed 0.19.8; each class names the files. All trained parameters are stepped with AdamW, or
+none.
+"""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
-from bench.backends.allowance import allowance_bytes
-from bench.backends.holding import RANKS, Holding, holdings
+from bench.backends.fsdp_memory import Fsdp1, Fsdp2
+from bench.backends.rank_memory import Unsharded
 from bench.backends.regimes import expected_regime
-from bench.backends.registry import BACKENDS, backend_of
+from bench.backends.registry import BACKENDS, Family, backend_of
+from bench.backends.zero_memory import Zero3, Zero12
+from bench.records.base import Device
 from bench.records.cell import Cell, Regime
 from bench.records.forecast import Forecast, Line
 from bench.records.program import Program
@@ -14,6 +22,42 @@ from bench.records.program import Program
 LOADED = {"cuda": 1, "cpu": 2}
 """Batches in the memory of the device at once. accelerate's loader has the next one on the host
 (accelerate/data_loader.py, `DataLoaderShard.__iter__`)."""
+
+MIB = 2**20
+CUDA_CONTEXT = 700 * MIB
+"""The driver's context with the kernels of torch, cuBLAS and cuDNN."""
+NCCL = 900 * MIB
+"""Buffers and channels of NCCL in a process group over NVLink, and the kernels that it loads."""
+DATA_SEGMENT: dict[Family, int] = {
+    "single": 125 * MIB,
+    "ddp": 125 * MIB,
+    "fsdp": 125 * MIB,
+    "fsdp2": 165 * MIB,
+    "deepspeed": 145 * MIB,
+}
+"""On a CPU: by how much modules, threads and oneDNN's code let the data segment grow."""
+
+RANKS: Mapping[str, Callable[[Cell, Program, Device], Unsharded]] = {
+    "none": Unsharded,
+    "FULL_SHARD": Fsdp1,
+    "SHARD_GRAD_OP": Fsdp1,
+    "fully_shard": Fsdp2,
+    "zero1": Zero12,
+    "zero2": Zero12,
+    "zero3": Zero3,
+}
+"""By the value of `Regime.sharding`."""
+
+
+class Holding(NamedTuple):
+    """Memory around one event of a step."""
+
+    when: str
+    """``forward``, ``backward`` or ``optimizer``."""
+    parts: Mapping[str, int]
+    """Bytes that do not depend on the batch."""
+    activation_bytes: tuple[int, ...]
+    """For each batch of the program."""
 
 
 def not_planned(cell: Cell) -> str | None:
@@ -40,8 +84,10 @@ def forecast(cell: Cell, program: Program) -> Forecast:
     if backend_of(cell).family == "fsdp" and program.flat is not None:
         program = program.flat
     first, second, *more = program.batches
-    held = list(holdings(cell, program))
+    several = min(2, cell.accumulate(1))
+    held = list(holdings(cell, program, several))
     lines = upper([_line(one, first, second) for one in held])
+    alone = holdings(cell, program, 1) if several > 1 and cell.global_batch is not None else ()
     third = [(batch, index) for index, batch in enumerate(more, start=2)]
     turn = next(moment for moment in program.moments if moment.event == "turn")
     grouped = backend_of(cell).family == "fsdp2"
@@ -50,6 +96,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         cell=cell,
         device=program.device,
         lines=tuple(lines),
+        alone=tuple(upper([_line(one, first, second) for one in alone])),
         input_bytes=LOADED[program.device] * program.input_bytes,
         allowance_bytes=allowance_bytes(cell, program.device),
         apart=min(1.0, max((_apart(lines, held, batch, index) for batch, index in third), default=0.0)),
@@ -62,6 +109,30 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         moved_bytes=_straight(program.moved_bytes, first, second),
         operators=program.operators,
     )
+
+
+def holdings(cell: Cell, program: Program, several: int = 1) -> Iterator[Holding]:
+    """What a rank of ``cell`` holds, event by event.
+
+    Args:
+        several: micro-batches of the step; a third one holds what the second does.
+    """
+    rank = RANKS[backend_of(cell).sharding](cell, program, program.device)
+    rank.parts["weights"] += program.buffers_bytes
+    last = program.moments[-1].live_bytes
+    for micro_batch in range(several):
+        when = "forward"
+        rank.starts(first=micro_batch == 0, last=micro_batch == several - 1)
+        for moment in program.moments:
+            yield Holding(when, dict(rank.parts), moment.peak_bytes)
+            if moment.event == "turn":
+                when = "backward"
+            other = moment.event != "gradient" and moment.index is not None and moment.index >= program.units
+            for _ in () if other and not rank.grouped else rank.meets(moment):
+                yield Holding(when, dict(rank.parts), moment.live_bytes)
+    for _ in rank.ends():
+        yield Holding("optimizer", dict(rank.parts), last)
+    yield Holding("optimizer", dict(rank.parts), last)
 
 
 def _line(holding: Holding, first: int, second: int) -> Line:
@@ -154,3 +225,10 @@ def _regime(cell: Cell, program: Program) -> Regime:
         "gradient_parameters": sum(one.elements for one in parameters if one.trained or (flat and one.unit in trained)),
     }
     return Regime.model_validate(given | counts)
+
+
+def allowance_bytes(cell: Cell, device: Device) -> int:
+    """What a rank of ``cell`` needs outside of torch's tensors: an allowance, and no measurement of the machine."""
+    if device == "cpu":
+        return DATA_SEGMENT[backend_of(cell).family]
+    return CUDA_CONTEXT + (NCCL if cell.num_processes > 1 else 0)

@@ -20,13 +20,20 @@ class Sharded(Unsharded):
         for one in self.program.parameters:
             self.units[self.owner(one)] += one.elements
             self.left[self.owner(one)] += one.trained
+        self.of_step = self.left.copy()
         self.trains = set(+self.left)  # the other units get no gradient
+        self.sharded = set[int]()  # units with a shard of an earlier micro-batch's gradient
         share = 4 * -(-self.all // self.shards)
         self.parts["weights"] = share
         self.parts["moments"] = 2 * 4 * -(-self.stepped // self.shards) if self.steps else 0
         self.gathered: set[int] = set()
         self.pieces = Counter[int]()  # gradients by unit that are not reduced yet
         self.order: list[int] = []
+        self.forward, self.running = True, -1
+
+    def starts(self, *, first: bool, last: bool) -> None:
+        super().starts(first=first, last=last)
+        self.left, self.order = self.of_step.copy(), []
         self.forward, self.running = True, -1
 
     @staticmethod
@@ -63,6 +70,14 @@ class Sharded(Unsharded):
         self.parts["transport"] += transport
         yield from self.within(part, extra)
         self.parts["transport"] -= transport
+
+    def shard(self, unit: int, size: int) -> Iterator[None]:
+        """The reduced gradient of a rank, which stays; one of a later micro-batch is added to it and freed."""
+        if unit in self.sharded:
+            yield from self.within("gradients", size)
+        else:
+            self.parts["gradients"] += size
+            self.sharded.add(unit)
 
     def ends(self) -> Iterator[None]:
         if self.steps:
@@ -112,7 +127,8 @@ class Fsdp1(Sharded):
     def begin(self) -> None:
         super().begin()
         for one in self.program.parameters:  # all pieces of a flat parameter get gradients together
-            self.left[self.unit_of(one.unit)] += not one.trained and self.unit_of(one.unit) in self.trains
+            self.of_step[self.unit_of(one.unit)] += not one.trained and self.unit_of(one.unit) in self.trains
+        self.left = self.of_step.copy()
         ranks = range(min(self.shards, RANKS_LOOKED_AT))
         self.parts["moments"] = 8 * max(sum(self.pieces_on(rank)) for rank in ranks) if self.steps else 0
         self.whole: set[int] = set()  # units with a flat gradient of an earlier run
@@ -144,7 +160,7 @@ class Fsdp1(Sharded):
                 yield from self.run_ends(self.running)
                 for unit in [unit for unit in self.left if self.left[unit] > 0 and self.pieces[unit]]:
                     yield from self.reduce(unit)
-                for unit in list(self.gathered):
+                for unit in list(self.gathered) if not (self.defers and self.keeps) else ():
                     self.free(unit)
 
     def goes_back(self, unit: int) -> Iterator[None]:
@@ -180,11 +196,17 @@ class Fsdp1(Sharded):
             yield from self.flatten(unit)
 
     def reduce(self, unit: int) -> Iterator[None]:
+        """Or keep the whole gradient up to the last micro-batch, and weights that forward does not free."""
         yield from self.flatten(unit)
+        if self.defers and self.keeps:
+            return
         self.free(unit)
+        if self.defers:
+            return
         shard = self.units[unit] // self.shards
         yield from self.sends(self.weight_bytes(unit), "gradients", self.width * shard)
-        self.parts["gradients"] += 4 * shard - self.pieces[unit]
+        yield from self.shard(unit, 4 * shard)
+        self.parts["gradients"] -= self.pieces[unit]
         self.pieces[unit] = 0
         self.whole.discard(unit)
 
@@ -195,6 +217,9 @@ class Fsdp2(Sharded):
     All-gather fills a buffer, from which weights are copied out. In forward, the buffer lives until the next unit's. In
     backward the next unit's is filled ahead. Gradients are reduced at the end of each run of a unit, in fp32: the input
     of the reduction lives until the next one. While it runs, a variable of `foreach_reduce` has the last gradient.
+
+    Micro-batches before the last keep whole gradients in fp32 (`_fsdp_param.py`, `to_accumulated_grad_if_needed`): 4
+    bytes a parameter, whatever the number of ranks. The first run of a unit in the last one reduces them.
     """
 
     grouped = True
@@ -210,6 +235,11 @@ class Fsdp2(Sharded):
                 self.last[self.owner(one)] = one.elements
         self.buffer = self.reduced = 0
         self.ahead: int | None = None
+        self.kept = Counter[int]()  # elements by unit of whole gradients of earlier micro-batches
+
+    def starts(self, *, first: bool, last: bool) -> None:
+        super().starts(first=first, last=last)
+        self.ahead = None
 
     @property
     def reshards(self) -> bool:
@@ -253,11 +283,10 @@ class Fsdp2(Sharded):
                 yield from self.gather(index)
                 yield from self.fetch_ahead(index)
             case "gradient" if moment.index is not None:
-                owner = self.owner(self.program.parameters[moment.index])
-                self.pieces[owner] += self.sizes[moment.index]
-                self.parts["gradients"] += self.width * self.sizes[moment.index]
+                yield from self.takes(moment.index)
             case "end":
-                for unit in [self.running, *[unit for unit in self.pieces if unit != self.running]]:
+                found = dict.fromkeys([*self.pieces, *self.kept])
+                for unit in [self.running, *[unit for unit in found if unit != self.running]]:
                     yield from self.run_ends(unit)
                 self.parts["gradients"] -= self.reduced
                 self.reduced = 0
@@ -265,6 +294,14 @@ class Fsdp2(Sharded):
                     self.free(unit)
                 if self.ahead is not None:
                     self.parts["gathered"] -= self.weight_bytes(self.ahead)
+
+    def takes(self, parameter: int) -> Iterator[None]:
+        owner, size = self.owner(self.program.parameters[parameter]), self.sizes[parameter]
+        if self.width == 4 and self.kept[owner]:  # autograd adds it at once
+            yield from self.within("gradients", self.width * size)
+        else:
+            self.pieces[owner] += size
+            self.parts["gradients"] += self.width * size
 
     def fetch_ahead(self, index: int) -> Iterator[None]:
         """Fill the buffer of the unit that ran before this run; each of its runs counts."""
@@ -280,13 +317,21 @@ class Fsdp2(Sharded):
 
     def run_ends(self, unit: int) -> Iterator[None]:
         self.free(unit)
-        elements = self.pieces[unit]
-        if not elements:
+        new, kept = self.pieces[unit], self.kept[unit]
+        self.pieces[unit] = 0
+        if kept:  # the new one was added to it
+            self.parts["gradients"] -= self.width * new
+        elif new and self.defers:
+            self.kept[unit] = new
+            yield from self.within("gradients", 4 * self.last[unit] if self.width == 2 else 0)
+            self.parts["gradients"] += (4 - self.width) * new
+        if self.defers or not (kept or new):
             return
-        reduced = (4 if self.width == 2 else self.width) * elements
+        elements, each = kept or new, 4 if kept else self.width
+        reduced = 4 * elements
         yield from self.within("gradients", reduced)
-        self.parts["gradients"] += reduced - self.width * elements - self.reduced
-        held = self.width * self.last[unit] if self.width == 2 else 0
+        self.parts["gradients"] += reduced - each * elements - self.reduced
+        held = each * self.last[unit] if self.width == 2 else 0
         yield from self.sends(reduced, "gradients", 4 * elements // self.shards + held)
-        self.parts["gradients"] += 4 * elements // self.shards
-        self.reduced, self.pieces[unit] = reduced, 0
+        yield from self.shard(unit, 4 * elements // self.shards)
+        self.reduced, self.kept[unit] = reduced, 0

@@ -51,6 +51,7 @@ def own_settings(config: Mapping[str, JsonValue]) -> dict[str, Any]:
         "reshard_after_forward": None,
         "dp_replicate_size": 1,
         "zero_overlap_comm": None,
+        **({} if family == "ddp" else {"bucket_mb": Train.model_fields["bucket_mb"].default}),
     }
     match family:
         case "fsdp" | "fsdp2":
@@ -139,6 +140,7 @@ WHERE_TO_SET: Mapping[str, Mapping[Family, str]] = {
     "dp_replicate_size": {
         "fsdp2": "parallelism_config_dp_replicate_size and parallelism_config_dp_shard_size in its parallelism_config"
     },
+    "bucket_mb": {},
     "zero_overlap_comm": {"deepspeed": "overlap_comm in zero_optimization of the JSON file that it names"},
     "max_grad_norm": {"deepspeed": "gradient_clipping; auto leaves it to the matrix"},
     "optimizer": {"deepspeed": "optimizer in its JSON file; without it, the matrix chooses"},

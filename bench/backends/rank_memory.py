@@ -35,6 +35,7 @@ class Unsharded:
         self.all, self.stepped = sum(self.sizes), sum(self.trained)
         self.steps = cell.train.optimizer != "none"
         self.parts = Counter[str]()
+        self.first, self.defers = True, False
         self.begin()
 
     @property
@@ -52,11 +53,21 @@ class Unsharded:
         self.parts["moments"] = 2 * (4 if self.own_masters else self.width) * self.stepped if self.steps else 0
         self.parts["buckets"] = self.width * self.stepped if self.ranks > 1 else 0
 
+    def starts(self, *, first: bool, last: bool) -> None:
+        """A micro-batch of the step begins; what holds back gradients reduces them in the last one."""
+        self.first, self.defers = first, not last and self.cell.train.accumulate_sync != "each"
+
     def meets(self, moment: Moment) -> Iterator[None]:
         """Change the parts at an event. Yields where they are at a peak of their own."""
         if moment.event == "gradient" and moment.index is not None:
-            self.parts["gradients"] += self.width * self.sizes[moment.index]
-        yield from ()
+            yield from self.accumulates(self.width * self.sizes[moment.index])
+
+    def accumulates(self, size: int) -> Iterator[None]:
+        """A whole gradient, which stays; one of a later micro-batch is added to it and freed."""
+        if self.first:
+            self.parts["gradients"] += size
+        else:
+            yield from self.within("gradients", size)
 
     def ends(self) -> Iterator[None]:
         """Clipping and the optimizer's step, after backward."""

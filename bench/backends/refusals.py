@@ -1,14 +1,12 @@
-"""What cannot run: cells that their backend forbids, and gradient accumulation."""
+"""Cells that their backend forbids."""
 
 from collections.abc import Mapping
 
 from pydantic import JsonValue
 
 from bench.backends.own_config import DEEPSPEED_OPTIMIZER
-from bench.backends.precision import autocasts
-from bench.backends.registry import FAMILIES, NOT_SHARDED, Family, backend_of, section
+from bench.backends.registry import FAMILIES, NOT_SHARDED, Family, autocasts, backend_of, section
 from bench.backends.sharding import forbids_option
-from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.cell import Cell
 from bench.records.script import Script
@@ -33,7 +31,7 @@ def _forbids(cell: Cell, device: Device) -> str | None:
 def _forbids_training(cell: Cell, family: Family) -> str | None:
     """Master weights, optimizers and compilation that the backend does not have, or that its sharding breaks."""
     traits, train = FAMILIES[family], cell.train
-    if traits.keeps_masters and cell.mixed_precision == "bf16" and not train.master_weights:
+    if traits.keeps_masters and cell.in_16_bits and not train.master_weights:
         return f"{cell.backend} always keeps its own fp32 master weights; bench cannot turn them off"
     if autocasts(cell) and not train.master_weights:
         return f"the optimizer of {cell.backend} updates its fp32 weights, of which there are no copies: weights: bf16"
@@ -42,12 +40,25 @@ def _forbids_training(cell: Cell, family: Family) -> str | None:
             f"Muon orthogonalizes whole matrices, and {cell.backend} gives the optimizer flat parts of the weights: use"
             " single, ddp or fsdp2"
         )
+    if reason := _forbids_sync(cell):
+        return f"train.accumulate_sync: {train.accumulate_sync} does not work with {cell.backend}: {reason}"
     if train.compile == "model" and backend_of(cell).sharding not in NOT_SHARDED:
         return (
             f"{cell.backend} gathers weights in hooks around each unit, and torch.compile makes no graph across"
             " them: it would compile pieces and not the model; use compile: unit"
         )
     return _forbids_engine(cell) if family == "deepspeed" else None
+
+
+def _forbids_sync(cell: Cell) -> str | None:
+    match cell.train.accumulate_sync, backend_of(cell).sharding:
+        case ("last" | "each", _) if cell.num_processes == 1:
+            return "it has one rank, with nobody to reduce gradients with"
+        case "last", "zero2" | "zero3":
+            return "its ranks keep only their part of the gradients, so each micro-batch reduces them"
+        case "each", "zero0" | "zero1":
+            return "DeepSpeed reduces in the last micro-batch alone"
+    return None
 
 
 def _forbids_engine(cell: Cell) -> str | None:
@@ -86,14 +97,3 @@ def _forbids_loading(fsdp: Mapping[str, JsonValue], family: Family, device: Devi
             " its default: set both to false in its fsdp_config"
         )
     return None
-
-
-WHY_NO_ACCUMULATION = (
-    "bench runs one optimizer step per batch, so gradients never accumulate. The value is always 1; choose a larger"
-    " batch"
-)
-
-
-def accumulation_refused(value: str, where: str | None, field: str) -> InputError:
-    """The message of every refusal of accumulation, wherever it was requested."""
-    return InputError(f"{value}: gradient accumulation is refused", where=where, field=field, fix=WHY_NO_ACCUMULATION)

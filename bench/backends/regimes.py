@@ -1,7 +1,6 @@
 """The regime that a cell requests: what its ranks must observe."""
 
-from bench.backends.precision import autocasts, fp32_weights
-from bench.backends.registry import FAMILIES, NOT_SHARDED, backend_of
+from bench.backends.registry import FAMILIES, NOT_SHARDED, autocasts, backend_of, fp32_weights
 from bench.backends.sharding import expected_sharding
 from bench.records.base import Device
 from bench.records.cell import Cell
@@ -16,7 +15,7 @@ def expected_regime(cell: Cell, device: Device) -> dict[str, object]:
     """
     backend = backend_of(cell)
     family = FAMILIES[backend.family]
-    low = "bfloat16" if cell.mixed_precision == "bf16" else "float32"
+    low = cell.computes_in
     alone = cell.num_processes == 1
     whole = fp32_weights(cell)
     master = None if cell.train.optimizer == "none" else "float32" if cell.train.master_weights else low

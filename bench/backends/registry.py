@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from pydantic import JsonValue
 
-from bench.records.cell import Cell
+from bench.records.cell import HOLD_WHOLE_WEIGHTS, Cell
 
 Family = Literal["single", "ddp", "fsdp", "fsdp2", "deepspeed"]
 
@@ -81,7 +81,7 @@ FAMILIES: dict[Family, FamilyTraits] = {
 }
 """All families. To add one: an entry here, its name in `Family`, its config in `from_accelerate_config`, how the runner
 sets it up in bench/runner/setup.py and bench/runner/device.py, what it shards in bench/report/theory.py and
-adds to memory in bench/backends/holding.py, and its backends in `BACKENDS`."""
+adds to memory in bench/backends/forecast.py, and its backends in `BACKENDS`."""
 
 NOT_SHARDED = ("none", "NO_SHARD", "zero0", "zero1", "zero2")
 """Values of `Regime.sharding` with whole weights on every rank."""
@@ -195,6 +195,18 @@ BACKENDS: dict[str, Backend] = {
 def backend_of(cell: Cell) -> Backend:
     """The cell's backend: a built-in one, or the one that the user's accelerate config describes."""
     return BACKENDS[cell.backend] if cell.accelerate is None else from_accelerate_config(cell.accelerate)
+
+
+def autocasts(cell: Cell) -> bool:
+    """Whether forward runs under autocast over fp32 weights, as accelerate runs it."""
+    if not cell.in_16_bits or backend_of(cell).family not in HOLD_WHOLE_WEIGHTS:
+        return False
+    return not cell.chooses_weights or cell.train.weights == "fp32"
+
+
+def fp32_weights(cell: Cell) -> bool:
+    """Whether the model is built in fp32, and the optimizer updates its weights or shards of them."""
+    return cell.mixed_precision == "no" or FAMILIES[backend_of(cell).family].fp32_weights or autocasts(cell)
 
 
 def preloads(cell: Cell) -> set[str]:

@@ -23,6 +23,7 @@ OPTIONS: dict[str, Option] = {
     "dp_replicate_size": Option(("fsdp2",), "only FSDP2 gets a mesh from bench"),
     "offload": Option(("fsdp", "fsdp2", "deepspeed"), "it keeps all its state on its device"),
     "zero_overlap_comm": Option(("deepspeed",), "it is a setting of DeepSpeed"),
+    "bucket_mb": Option(("ddp",), "it is a setting of DDP"),
 }
 """By field of `Train`."""
 

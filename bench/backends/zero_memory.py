@@ -21,8 +21,9 @@ class Zero12(Unsharded):
     """DeepSpeed ZeRO-1 and ZeRO-2 (deepspeed/runtime/zero/stage_1_and_2.py).
 
     Weights are one flat tensor. `setup_buckets` makes a bucket at the first gradient; when it is full, and at the end,
-    `average_tensor` flattens and reduces it. ZeRO-1 keeps all gradients until the end of backward. `step` flattens a
-    rank's gradients and copies them to fp32, and AdamW steps them as one tensor.
+    `average_tensor` flattens and reduces it. ZeRO-1 keeps all gradients until the end of the last backward of a step,
+    and its bucket from the first on. ZeRO-2 adds the partition of each micro-batch to that of the ones before. `step`
+    flattens a rank's gradients and copies them to fp32, and AdamW steps them as one tensor.
     """
 
     def begin(self) -> None:
@@ -38,6 +39,10 @@ class Zero12(Unsharded):
     def early(self) -> bool:
         return backend_of(self.cell).sharding == "zero2"
 
+    def starts(self, *, first: bool, last: bool) -> None:
+        self.first, self.defers = first, not last and not self.early
+        self.partition = False
+
     def meets(self, moment: Moment) -> Iterator[None]:
         if moment.event == "gradient" and moment.index is not None:
             size = self.sizes[moment.index]
@@ -46,14 +51,16 @@ class Zero12(Unsharded):
             if self.early:
                 yield from self.add(size)
             else:
-                self.parts["gradients"] += self.width * size
-        if moment.event == "end":
+                yield from self.accumulates(self.width * size)
+        if moment.event == "end" and not self.defers:
             if not self.early:
                 self.parts["gradients"] = 0
                 for size in self.trained:
                     yield from self.add(size)
             yield from self.reduce()
             self.parts["buckets"] = 0
+            if self.early and not self.first:
+                self.parts["gradients"] -= self.width * self.share
 
     def add(self, size: int) -> Iterator[None]:
         yield from self.within("gradients", self.width * size)
@@ -98,17 +105,21 @@ class Zero3(Zero12):
         self.units = Counter[int]()
         for one in self.program.parameters:
             self.units[-1 if one.unit is None else one.unit] += one.elements
-        self.gathered = Counter[int]()
-        self.runs_left = Counter[int]()  # forwards whose backward is to come
-        self.running: int | None = None
-        turn = [moment.event for moment in self.program.moments].index("turn")
-        self.leaves = sum(moment.event == "leave" for moment in self.program.moments[:turn])
         self.passed = {moment.index for moment in self.program.moments if moment.event == "backward"}
         fetched = [one for one in self.program.parameters if one.elements > PERSISTENT]
         elements = min(sum(one.elements for one in fetched), PREFETCHED) if len(fetched) > 1 else 0
         self.buffer = self.width * elements
         lone = [one.elements for one in fetched[:1] if one.unit is None and not one.trained]
         self.embedding = sum(lone)
+        self.starts(first=True, last=True)
+
+    def starts(self, *, first: bool, last: bool) -> None:
+        super().starts(first=first, last=last)
+        self.gathered = Counter[int]()
+        self.runs_left = Counter[int]()  # forwards whose backward is to come
+        self.running: int | None = None
+        turn = [moment.event for moment in self.program.moments].index("turn")
+        self.leaves = sum(moment.event == "leave" for moment in self.program.moments[:turn])
         if not self.leaves:  # the model is one unit
             self.gathered = self.units.copy()
             self.hold()

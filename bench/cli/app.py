@@ -12,7 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from bench import __version__
 from bench.errors import InputError, one_line
-from bench.secrets import mask
+from bench.store.secrets import mask
 
 REPORTS = Path("reports")
 """The folder that holds all runs, unless --out names another one."""
@@ -28,12 +28,13 @@ COMMANDS = {
     "report": ("report:report", "Show runs as tables, markdown, a web page or data"),
     "compare": ("compare:compare", "Compare two runs of a matrix and find regressions"),
     "show": ("show:show", "Show everything about one cell"),
+    "explain": ("explain:explain", "Explain where the time of a step goes, or why one cell is slower"),
     "audit": ("audit:audit", "Check a cell's collectives, data loading or unused parameters"),
     "import": ("import_:import_", "Import figures measured elsewhere as a run"),
-    "matrices": ("matrices:matrices", "List the matrices that come with bench, or print one"),
+    "matrices": ("named_texts:matrices", "List the matrices that come with bench, or print one"),
     "export": ("export:export", "Add results to W&B, MLflow or trackio, without a network"),
     "schema": ("schema:schema", "Print the JSON Schema of a matrix file or a stored result"),
-    "guide": ("guide:guide", "List the guides, or print one"),
+    "guide": ("named_texts:guide", "List the guides, or print one"),
 }
 """In the order of use: the module below `bench.cli` with its function, and the help in one line. The help is repeated
 here so that `bench --help` imports no command; a test compares both."""

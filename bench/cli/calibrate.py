@@ -11,6 +11,7 @@ from bench.cli import selection
 from bench.cli.environment import check_environment
 from bench.cli.printing import console
 from bench.errors import InputError
+from bench.matrix.matrix_file import DEFAULT_WORKLOAD
 
 BACKENDS = "ddp,fsdp2"
 """Cells of the built-in matrix."""
@@ -22,7 +23,7 @@ def calibrate(
         Path | None,
         typer.Argument(
             metavar="MATRIX",
-            help="Launch the cells of this matrix.  [default: ddp and fsdp2 of workload pi07, batch 1]",
+            help=f"Launch the cells of this matrix.  [default: ddp and fsdp2 of workload {DEFAULT_WORKLOAD}, batch 1]",
         ),
     ] = None,
     overrides: selection.Overrides = None,
@@ -59,7 +60,7 @@ def calibrate(
         _learn_from(runs)
         return
     from bench.cli.progress import Progress
-    from bench.launch.measured_rates import measured_rates
+    from bench.launch.torch_side import measured_rates
     from bench.records.calibration import Calibration
     from bench.report.summary import summarize
     from bench.store import calibrations

@@ -15,8 +15,8 @@ def cancel(
 
     What is measured stays. The same `bench run` resumes.
     """
-    from bench.launch.slurm.client import Away, Refused, living, look
-    from bench.launch.slurm.ending import end_jobs
+    from bench.launch.slurm.client import ControllerUnavailable, RequestRejected, living, look
+    from bench.launch.slurm.fate import end_jobs
     from bench.launch.slurm.script import job_name
     from bench.store import jobs
     from bench.units import counted
@@ -29,7 +29,7 @@ def cancel(
         known = [number for number, seen in look(unended).items() if seen.living]
         numbers = list(dict.fromkeys([*living(job_name(root)), *known]))  # a moved folder has another name
         end_jobs(root, numbers)
-    except (Away, Refused) as error:
+    except (ControllerUnavailable, RequestRejected) as error:
         raise InputError(f"Slurm: {error}", where=str(run)) from error
     words = f"{counted(len(numbers), 'job')} cancelled: {', '.join(numbers)}" if numbers else "no job waits or runs"
     typer.echo(f"{words}; results: {run}")

@@ -90,11 +90,11 @@ class Place:
         from bench.sweep.share import Share
 
         job = _job_of_this_process(folder)
-        if job.nodes < matrix.slurm.nodes:
+        if job.nodes < matrix.launch.nodes:
             raise InputError(
-                f"the job has {job.nodes} of the {matrix.slurm.nodes} nodes that cells need",
+                f"the job has {job.nodes} of the {matrix.launch.nodes} nodes that cells need",
                 where="--launcher srun",
-                fix=f"submit it with --nodes={matrix.slurm.nodes}",
+                fix=f"submit it with --nodes={matrix.launch.nodes}",
             )
         if hardware.devices < (asked := matrix.slurm.gpus_per_node or 0):
             raise InputError(
@@ -102,7 +102,7 @@ class Place:
                 where="--launcher srun",
                 fix="see what nvidia-smi says in a job; to measure on CPUs, leave out slurm.gpus_per_node",
             )
-        if matrix.slurm.nodes > 1 and hardware.device == "cuda" and matrix.slurm.gpus_per_node is None:
+        if matrix.launch.nodes > 1 and hardware.device == "cuda" and matrix.slurm.gpus_per_node is None:
             raise InputError(
                 "the other nodes would give no GPU to ranks: srun gives what the job has asked for",
                 where="--launcher srun",
@@ -112,8 +112,8 @@ class Place:
         began = os.environ.get(BEGAN)
         with job.entered():
             yield Share(
-                takes=job.takes,
-                holds=job.holds,
+                takes=job.claims.take,
+                holds=job.claims.holds,
                 left_s=job.left_s,
                 is_ending=job.is_ending,
                 began=None if began is None else datetime.fromisoformat(began),
@@ -138,8 +138,12 @@ def _job_of_this_process(root: Path) -> "Allocation":
     return Allocation(root, number)
 
 
-def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
-    """The arguments of this command as a job runs it: the same, but for where it measures."""
+def inner_arguments(context: typer.Context, folder: Path, *, once: bool = False) -> list[str]:
+    """The arguments of this command as a job runs it: the same, but for where it measures.
+
+    Args:
+        once: launch nothing again: several jobs share the cells.
+    """
     words = [str(context.info_name)]
     tail: list[str] = []
     for parameter in context.command.params:
@@ -153,7 +157,7 @@ def inner_arguments(context: typer.Context, folder: Path) -> list[str]:
             words.append((parameter.opts if value else parameter.secondary_opts)[0])
         else:
             words += [f"{parameter.opts[0]}={one}" for one in values]
-    return [*words, "--launcher=srun", f"--out={folder}", *tail]
+    return [*words, "--launcher=srun", f"--out={folder}", *tail, *(["measure.launches=1"] if once else [])]
 
 
 def run(
@@ -164,6 +168,8 @@ def run(
     *,
     dry_run: bool,
     again: bool,
+    goes_on: bool,
+    best: bool,
     keep_stale: bool,
 ) -> int:
     """Submit jobs and follow them until all is measured, or print their script. Returns the exit code.
@@ -171,7 +177,9 @@ def run(
     Args:
         selected: on this machine.
         select: the same for other hardware.
-        again: there may be something to measure even if nothing is missing.
+        again: it measures again, or further, what is stored.
+        goes_on: there may be something to launch again even if nothing is missing.
+        best: it looks for the fastest setting, and ends before all is measured. Only a job can tell when.
 
     Raises:
         InputError: Slurm refuses the request, or will never run it.
@@ -188,20 +196,25 @@ def run(
     name = job_name(root)
     text = script(
         matrix.slurm,
+        matrix.launch.nodes,
         name,
         root,
         python=sys.executable,
         folder=Path.cwd(),
-        arguments=inner_arguments(where.context, root),
+        arguments=inner_arguments(
+            where.context, root, once=where.jobs > 1 and selected.matrix.measure.launches == "auto"
+        ),
         began=datetime.now(UTC).isoformat(timespec="seconds") if again else None,
     )
     if dry_run:
         typer.echo(text, nl=False)
         return 0
     from bench.cli.jobs_screen import follow
+    from bench.sweep import session
 
     def is_finished() -> bool:
-        return not again and _is_finished(_stored(select, root, keep_stale=keep_stale))
+        found = None if again or goes_on or best else _stored(select, root, keep_stale=keep_stale)
+        return found is not None and session.is_finished(found)
 
     if not is_finished():  # nobody has to wait for a job that would find that everything is measured
         _check_installed()
@@ -211,7 +224,7 @@ def run(
     sweep = _stored(select, root)
     if sweep is None:
         raise InputError("the jobs left no results", where=str(root / "slurm"), fix="see their logs there")
-    return _end(sweep, went_on=where.alone is not None)
+    return _end(sweep, went_on=where.alone is not None and not best, best=best)
 
 
 def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True) -> "Sweep | None":
@@ -228,22 +241,18 @@ def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True
     return session.stored(matrix, plans, root, Progress(console()), keep_stale=keep_stale)
 
 
-def _is_finished(found: "Sweep | None") -> bool:
-    from bench.sweep.session import is_finished
-
-    return found is not None and is_finished(found)
-
-
-def _end(sweep: "Sweep", *, went_on: bool) -> int:
+def _end(sweep: "Sweep", *, went_on: bool, best: bool) -> int:
     """Print what the jobs measured; returns the exit code."""
     from bench.cli.report_files import write_reports
     from bench.cli.run_screen import print_end
     from bench.records.outcome import KINDS
+    from bench.sweep import session
 
     write_reports(sweep.store)
     results = sweep.results()
     print_end(sweep, results, went_on=went_on)
-    if not _is_finished(sweep):
+    found = sweep.store.best()
+    if not ((found is not None and found.ended) if best else session.is_finished(sweep)):
         typer.echo(
             "not everything is measured: jobs of other commands have some cells. The same command goes on", err=True
         )

@@ -1,19 +1,45 @@
 """Makes a report of run folders: the one place that reads for it what they hold."""
 
-from collections.abc import Mapping, Sequence
+import os
+import shlex
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from bench.cli import resume
+from bench.cli.app import REPORTS
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from bench.records.claim import Claim
     from bench.records.forecast import Forecast
     from bench.records.outcome import Result
     from bench.records.verdict import Probe
     from bench.report.missing import Missing
     from bench.report.tables.sections import Report
+    from bench.report.tables.show import Files
     from bench.store.run_folder import Run, Store
+
+
+def stores_of(folders: Iterable[Path]) -> "list[Store]":
+    """These run folders, each once."""
+    from bench.store.run_folder import Store
+
+    return [Store(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
+
+
+def load(folders: Iterable[Path]) -> "pd.DataFrame":
+    """See `bench.load`."""
+    from bench.report.render.frame import frame
+
+    stores = stores_of(folders)
+    table = frame(collect(stores, claims=[]).records)
+    for store in stores:
+        for file, why in store.unreadable.items():
+            warnings.warn(f"{file} is left out: {why}", stacklevel=3)
+    return table
 
 
 def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) -> "Report":
@@ -25,26 +51,29 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
     Raises:
         InputError: a folder holds no run, or its claims.yaml is wrong.
     """
+    from bench.records.plan import COST_OPTIONS
     from bench.report import merge_runs
-    from bench.report.advice import CHOICES
+    from bench.report.advice import choices_of
     from bench.report.contract import RUN
+    from bench.report.missing import without_ruled_out
     from bench.report.tables.sections import Choices, Report
-    from bench.store import last_command
 
     names = merge_runs.run_names([store.root for store in stores])
     by_name = dict(zip(names, stores, strict=True))
     results = {name: store.results() for name, store in by_name.items()}
     probes = {name: store.probes() for name, store in by_name.items()}
     runs = {name: store.plan() for name, store in by_name.items()}
+    bests = {name: best for name, store in by_name.items() if (best := store.best()) is not None}
     absent = {name: _missing(store, runs[name], results[name], probes[name]) for name, store in by_name.items()}
+    absent = {name: without_ruled_out(cells, bests.get(name)) for name, cells in absent.items()}
     of_all, searches = merge_runs.merge(results, probes)
-    choices = [run.plan.choices if run and run.plan else () for run in runs.values()]
+    plans = [run.plan if run else None for run in runs.values()]
     report = Report(
         results=of_all,
         probes=searches,
         choices=Choices(
             claims=tuple(_claims(by_name, runs) if claims is None else claims),
-            free=frozenset[str]().union(*(each or CHOICES for each in choices)),
+            free=frozenset[str]().union(*map(choices_of, plans)),
         ),
         missing=[
             replace(cell, axes={RUN: name, **cell.axes}) if len(stores) > 1 else cell
@@ -52,11 +81,14 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
             for cell in cells
         ],
         calibrations=[learnt for store in stores if (learnt := store.calibration())],
+        logs=_logs(stores[0], of_all) if len(stores) == 1 else {},
         scripts=any(store.has_scripts(results[name]) for name, store in by_name.items()),
         untils=[until for store in stores if (until := store.until()) is not None],
+        bests=list(bests.values()),
         forecasts=_forecasts(stores),
-        matrices=_matrices(results, {name: resume.arguments(store) for name, store in by_name.items()}),
-        last=last_command.of_runs(by_name),
+        cost_options={name for plan in plans for name in (plan.cost_options if plan else COST_OPTIONS)},
+        matrices=_matrices(results, {name: _goes_on(store, best=name in bests) for name, store in by_name.items()}),
+        last={name: command for name, store in by_name.items() if (command := store.last_command())},
     )
     unreadable = {
         str(file.relative_to(store.root) if len(stores) == 1 else file): why
@@ -64,6 +96,14 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
         for file, why in store.unreadable.items()
     }
     return replace(report, unreadable=unreadable)
+
+
+def _goes_on(store: "Store", *, best: bool) -> str | None:
+    """What `bench run` takes to go on with a run; None where it keeps no matrix."""
+    from bench.report.tables.advice import BEST
+
+    arguments = resumes(store)
+    return f"{arguments}{BEST}" if arguments and best else arguments
 
 
 def _missing(
@@ -82,12 +122,21 @@ def _missing(
     return missing(planned, results, probes, reached)
 
 
+def _logs(store: "Store", results: "Sequence[Result]") -> "dict[str, Files]":
+    """The ends of the logs of attempts that failed, by the attempt's slug."""
+    from bench.records.outcome import KINDS
+    from bench.report.tables.show import LOG_LINES, Files
+
+    failed = [result.attempt for result in results if KINDS[result.outcome.kind].explained_by_logs]
+    return {
+        attempt.slug: Files(folder=str(store.folder(attempt)), log_tails=store.log_tails(attempt, LOG_LINES))
+        for attempt in failed
+    }
+
+
 def _forecasts(stores: "Sequence[Store]") -> "dict[str, Forecast]":
     """The plans that these runs keep, by the cell's id."""
-    from bench.records.forecast import KeptPlan
-    from bench.store import plans
-
-    kept = [plan for store in stores if (plan := store.load(plans.file(store.root), KeptPlan))]
+    kept = [plan for store in stores if (plan := store.forecasts())]
     return {one.cell.id: one for plan in kept for one in plan.forecasts}
 
 
@@ -125,3 +174,29 @@ def _matrices(
         of_cell.setdefault(cell, set()).add(words)
     found: dict[tuple[str, str | None], str] = {(cell, name): words for cell, name, words in known}
     return found | {(cell, None): min(words) for cell, words in of_cell.items() if len(words) == 1}
+
+
+def resumes(store: "Store") -> str | None:
+    """The arguments with which `bench run` and `bench probe` go on with a run: ``reports/mine/matrix.yaml --select
+    backend=ddp``; None without a matrix, as of imported figures.
+
+    Paths are relative to the current folder where they are below it, as in a job, which gets absolute ones.
+    """
+    from bench.matrix.select import conditions
+    from bench.store.run_folder import MATRIX
+
+    run = store.plan()
+    if run is None or run.plan is None or not (store.root / MATRIX).is_file():
+        return None
+    root = store.root
+    here, plain = Path.cwd(), Path(os.path.abspath(root))
+    root = plain if plain.resolve() == root.resolve() else root.resolve()  # a/link/../b may be elsewhere than a/b
+    root = root.relative_to(here) if root.is_relative_to(here) else root
+    words = [str(root / MATRIX)]
+    for condition in conditions(run.plan.cells, run.planned):
+        words += ["--select", condition]
+    if (REPORTS / run.plan.matrix).resolve() != root.resolve():
+        words += ["--out", str(root)]
+    if (root / "slurm").is_dir():
+        words += ["--launcher", "slurm"]
+    return shlex.join(words)

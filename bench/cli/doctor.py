@@ -10,8 +10,9 @@ import typer
 
 from bench import machine, workloads
 from bench.backends import BACKENDS, FAMILIES
-from bench.launch.trial import trial
+from bench.launch.torch_side import trial
 from bench.machine import gpus
+from bench.matrix.matrix_file import DEFAULT_WORKLOAD
 from bench.records.machine import Hardware
 from bench.units import UNKNOWN, amount, memory_size
 
@@ -51,7 +52,7 @@ def examine() -> list[Finding]:
     devices = ", ".join(record.accelerators) or f"no GPU: {record.cpu}, {hardware.cores} cores"
     memory = hardware.memory_bytes if hardware.device == "cuda" else hardware.memory_bytes // ranks
     compiler = _compiler(hardware)
-    choose = workloads.load("pi07").auto_preset
+    choose = workloads.load(DEFAULT_WORKLOAD).auto_preset
     preset = choose(hardware.device, memory) if choose else None
     return [
         Finding("bench", True, f"{record.bench or UNKNOWN}, Python {record.python or UNKNOWN}"),
@@ -59,7 +60,7 @@ def examine() -> list[Finding]:
         Finding(
             "ranks",
             True,
-            f"{ranks} by default, {memory_size(memory)} each; workload pi07 uses preset {preset!r}",
+            f"{ranks} by default, {memory_size(memory)} each; workload {DEFAULT_WORKLOAD} uses preset {preset!r}",
         ),
         *(_library(name, record.libraries) for name in ("torch", "accelerate", "deepspeed", "transformers")),
         *(_driver(hardware, record.driver) if hardware.device == "cuda" else ()),

@@ -12,7 +12,7 @@ from bench.matrix.script import workload_of
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware
 from bench.records.plan import CellPlan
-from bench.records.verdict import Goal
+from bench.records.verdict import Goal, OfDivisors
 from bench.units import percent, size
 
 MOST_DETAILED = 8
@@ -58,7 +58,7 @@ def _cell(
         command, beside = shlex.join(script_command(attempt, folder)), []
     shown = [
         title,
-        *([f"  search: {_settings(goal)}"] if plan.search else []),
+        *([f"  search: {_settings(goal.of(cell))}"] if plan.search else []),
         f"  memory limit: {'none; all that the device has' if limit is None else f'{size(limit)} a {per}, enforced'}",
         "  environment: " + " ".join(f"{name}={value}" for name, value in environment.items()),
         *([] if cell.script else [f"  set outside the config: {', '.join(beside) or 'nothing'}"]),
@@ -82,4 +82,5 @@ def _skipped(plan: CellPlan, hardware: Hardware) -> list[str]:
 
 def _settings(goal: Goal) -> str:
     shares = f"tolerance {percent(goal.tolerance)}, headroom {percent(goal.headroom)}"
-    return f"max_batch {goal.max_batch}, granularity {goal.granularity}, {shares}"
+    divisors = f", {goal.candidates}" if isinstance(goal, OfDivisors) else ""
+    return f"max_batch {goal.max_batch}, granularity {goal.granularity}, {shares}{divisors}"

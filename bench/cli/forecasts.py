@@ -20,8 +20,14 @@ PATIENCE_S = 600.0
 """For the tracing of one model; the largest of the bundled ones takes ten seconds."""
 
 
-def forecasts_of(cells: "Sequence[Cell]", device: "Device", workload: str, folder: str | None) -> "Forecasts":
-    """The forecasts of cells. Shows on stderr what is traced."""
+def forecasts_of(
+    cells: "Sequence[Cell]", device: "Device", workload: str, folder: str | None, gpu: str | None
+) -> "Forecasts":
+    """The forecasts of cells. Shows on stderr what is traced.
+
+    Args:
+        gpu: its name; None on a CPU.
+    """
     from bench.records.program import Program
     from bench.sweep import forecasts
 
@@ -33,7 +39,7 @@ def forecasts_of(cells: "Sequence[Cell]", device: "Device", workload: str, folde
         took = f" in {found.seconds:.0f} s" if isinstance(found, Program) else ""
         typer.echo(f"bench: traced model {done}, of at most {number}{took}", err=True)
 
-    return forecasts.forecasts_of(cells, device, workload, folder, finished, patience_s=PATIENCE_S)
+    return forecasts.forecasts_of(cells, device, workload, folder, finished, gpu=gpu, patience_s=PATIENCE_S)
 
 
 def forecasts_of_run(store: "Store") -> "Forecasts":
@@ -45,11 +51,11 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
     by_cell: dict[str, list[Result]] = {}
     for result in store.results():
         by_cell.setdefault(result.attempt.cell.id, []).append(result)
-    together: dict[tuple[Device, str], list[Cell]] = {}  # what one process traces
+    together: dict[tuple[Device, str | None, str], list[Cell]] = {}  # what one process traces
     forecasts: dict[str, Forecast] = {}
     why: dict[str, str] = {}
     for results in by_cell.values():
-        cell, hardware = results[0].attempt.cell, results[0].machine.hardware
+        cell, machine = results[0].attempt.cell, results[0].machine
         try:
             changed = [] if cell.script else _changed(results, cell.workload, folder)
         except InputError as error:
@@ -58,10 +64,11 @@ def forecasts_of_run(store: "Store") -> "Forecasts":
         if changed:
             why[cell.id] = f"{named(changed)}: changed since the run: `bench run` measures it again"
         else:
-            together.setdefault((hardware.device, cell.workload), []).append(cell)
-    for (device, workload), cells in together.items():
+            gpu = next(iter(machine.accelerators), None)
+            together.setdefault((machine.hardware.device, gpu, cell.workload), []).append(cell)
+    for (device, gpu, workload), cells in together.items():
         try:
-            found = forecasts_of(cells, device, workload, folder)
+            found = forecasts_of(cells, device, workload, folder, gpu)
         except InputError as error:
             why.update((cell.id, str(error)) for cell in cells)
             continue

@@ -27,11 +27,9 @@ def follow(root: Path, name: str, script: str, jobs: int, is_finished: Callable[
     Raises:
         InputError: Slurm refuses the request, or will never run it; or jobs end without a result.
     """
-    from bench.launch.slurm.client import Away, Refused
-    from bench.launch.slurm.follow import Following
-    from bench.launch.slurm.told import Cancelled, GivesUp, NeverRuns, Show
-    from bench.machine import disk
-    from bench.store import run_lock
+    from bench.launch.slurm.client import ControllerUnavailable, RequestRejected
+    from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns
+    from bench.store import disk, run_lock
 
     jobs_folder = root / "slurm"
     try:
@@ -39,8 +37,7 @@ def follow(root: Path, name: str, script: str, jobs: int, is_finished: Callable[
     except OSError as error:
         raise disk.refused(root, error) from error
     with run_lock.held(jobs_folder), _Screen() as screen:
-        show = Show(note=screen.note, relay=screen.relay, status=screen.status)
-        following = Following(root, name, script, jobs, show, is_finished)
+        following = Following(root, name, script, jobs, screen, is_finished)
         screen.note(f"{name}: results in {root}")
         try:
             return following.run()
@@ -52,7 +49,7 @@ def follow(root: Path, name: str, script: str, jobs: int, is_finished: Callable[
             screen.end()
             typer.echo(f"cancelled by another bench; the same command resumes: {root}", err=True)
             raise typer.Exit(130) from None
-        except (Away, Refused, NeverRuns) as error:
+        except (ControllerUnavailable, RequestRejected, NeverRuns) as error:
             raise InputError(
                 f"Slurm: {error}",
                 where="--launcher slurm",
@@ -64,7 +61,7 @@ def follow(root: Path, name: str, script: str, jobs: int, is_finished: Callable[
 
 def _detach_or_cancel(following: "Following", root: Path) -> None:
     """What becomes of the jobs after Ctrl-C. Without a terminal to ask on, they go on."""
-    from bench.launch.slurm.client import Away, Refused
+    from bench.launch.slurm.client import ControllerUnavailable, RequestRejected
 
     numbers = ", ".join(following.living) or "none yet"
     if following.living and sys.stdin.isatty():
@@ -75,7 +72,7 @@ def _detach_or_cancel(following: "Following", root: Path) -> None:
         if answer.strip().lower().startswith("c"):
             try:
                 following.cancel()
-            except (Away, Refused) as error:
+            except (ControllerUnavailable, RequestRejected) as error:
                 raise InputError(f"Slurm: {error}", fix=f"try `bench cancel {root}` later") from error
             typer.echo(f"cancelled: {numbers}; the same command resumes: {root}", err=True)
             return

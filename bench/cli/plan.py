@@ -18,7 +18,10 @@ if TYPE_CHECKING:
     from bench.records.forecast import Forecast
     from bench.records.machine import Hardware
     from bench.report.plan import PlannedCell
+    from bench.report.tables.export import Record
     from bench.report.tables.table import Table
+
+Format = Literal["md", "json", "csv"] | None
 
 
 def plan(
@@ -57,7 +60,7 @@ def plan(
         ),
     ] = None,
     format_: Annotated[
-        Literal["md", "json", "csv"] | None,
+        Format,
         typer.Option("--format", help="Print data or markdown instead of tables for the terminal."),
     ] = None,
 ) -> None:
@@ -68,7 +71,6 @@ def plan(
     that `bench run` skips do not count.
     """
     from bench.report.plan import rows
-    from bench.report.render import frame
     from bench.report.tables import plan as plan_tables
 
     if check is not None:
@@ -89,8 +91,8 @@ def plan(
     if matrix is None:
         raise InputError("nothing to plan", fix="name a matrix file, or a run with --check")
     cost = None if price is None else _price(price)
-    spec, hardware = _device(device, ranks, devices, memory)
-    fitted = _fitted(spec, hardware)
+    spec, hardware = device_of(device, ranks, devices, memory)
+    fitted = paces_of(spec, hardware)
     if device is not None and ranks is None:
         asked = _asked(matrix, overrides or [], axis or [], hardware)
         hardware = hardware.model_copy(update={"devices": max(hardware.devices, asked)})
@@ -111,19 +113,24 @@ def plan(
         spec = spec.model_copy(update={"memory_bytes": shared_bytes // most})
     cells = _planned(selected, spec, shared_bytes)
     listed = rows(cells, spec, cost, fitted.paces if fitted else {})
-    if format_ in ("json", "csv"):
-        typer.echo(frame.text(plan_tables.records(listed, cells), format_), nl=False)
-    else:
-        number = max((cell.plan.cell.num_processes for cell in cells), default=1)
-        title, said = f"Plan of {selected.matrix.name}", plan_tables.sentences(cells, spec, number)
-        tables = plan_tables.tables(listed, spec, fitted)
-        (print_document if format_ is None else _print_markdown)(title, said, tables)
+    number = max((cell.plan.cell.num_processes for cell in cells), default=1)
+    said, tables = plan_tables.sentences(cells, spec, number), plan_tables.tables(listed, spec, fitted)
+    _print(format_, f"Plan of {selected.matrix.name}", said, tables, plan_tables.records(listed, cells))
     if any(row.fits == "no" for row in listed) or any(cell.impossible or cell.unknown for cell in cells):
         raise typer.Exit(1)
 
 
-def _print_markdown(title: str, sentences: Sequence[str], tables: "Sequence[Table]") -> None:
-    typer.echo(as_markdown(title, sentences, tables))
+def _print(
+    format_: Format, title: str, sentences: Sequence[str], tables: "Sequence[Table]", records: "Sequence[Record]"
+) -> None:
+    from bench.report.render import frame
+
+    if format_ in ("json", "csv"):
+        typer.echo(frame.text(records, format_), nl=False)
+    elif format_ == "md":
+        typer.echo(as_markdown(title, sentences, tables))
+    else:
+        print_document(title, sentences, tables)
 
 
 def _asked(matrix: Path, overrides: Sequence[str], axis: Sequence[str], hardware: "Hardware") -> int:
@@ -133,10 +140,10 @@ def _asked(matrix: Path, overrides: Sequence[str], axis: Sequence[str], hardware
 
     loaded = load(named(matrix), overrides=overrides, axes=axis, hardware=hardware)
     asked = loaded.launch.num_processes
-    return 1 if asked == "auto" else -(-asked // loaded.slurm.nodes)
+    return 1 if asked == "auto" else -(-asked // loaded.launch.nodes)
 
 
-def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', 'csv'] | None") -> None:
+def _check(folder: Path, added: Sequence[str], format_: Format) -> None:
     """Print the plan of a run's cells beside what was measured; exits with 1 if a peak refutes it.
 
     Args:
@@ -149,16 +156,14 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
             fix=f"leave out {', '.join(added)}, or plan the matrix without --check",
         )
     from bench.report.plan import check
-    from bench.report.render import frame
     from bench.report.summary import summarize
     from bench.report.tables import plan as plan_tables
-    from bench.store import plans
     from bench.store.run_folder import Store
 
     store = Store(folder)
     summary = summarize(store.results())
     forecasts, why = forecasts_of_run(store)
-    plans.keep(folder, forecasts.values())
+    store.keep_forecasts(forecasts.values())
     learnt = store.calibration()
     checked = check(summary, forecasts, learnt.rates if learnt else None)
     if not checked:
@@ -169,11 +174,8 @@ def _check(folder: Path, added: Sequence[str], format_: "Literal['md', 'json', '
     for cell in summary.cells:
         if (reason := why.get(cell.cell.id)) is not None:
             typer.echo(f"bench: {cell.cell.backend}, {cell.cell.id}: no plan: {reason}", err=True)
-    if format_ in ("json", "csv"):
-        typer.echo(frame.text(plan_tables.check_records(checked), format_), nl=False)
-    else:
-        parts = [plan_tables.verdict(checked)], [plan_tables.check_table(checked)]
-        (print_document if format_ is None else _print_markdown)(f"Plan of {folder.resolve().name}", *parts)
+    said, tables = [plan_tables.verdict(checked)], [plan_tables.check_table(checked)]
+    _print(format_, f"Plan of {folder.resolve().name}", said, tables, plan_tables.check_records(checked))
     if not all(one.confirmed for one in checked):
         raise typer.Exit(1)
 
@@ -194,7 +196,7 @@ def _price(text: str) -> float:
     return value
 
 
-def _device(
+def device_of(
     name: str | None, ranks: int | None, file: Path | None, memory: str | None
 ) -> "tuple[DeviceSpec, Hardware]":
     """The device to plan for, and the hardware that the matrix is expanded for."""
@@ -235,11 +237,15 @@ def _device(
     on_cpu = name is None and here.device == "cpu"
     host = spec.memory_bytes * number if on_cpu else spec.memory_bytes
     return spec, Hardware(
-        device="cpu" if on_cpu else "cuda", devices=0 if on_cpu else number, cores=here.cores, memory_bytes=host
+        device="cpu" if on_cpu else "cuda",
+        devices=0 if on_cpu else number,
+        cores=here.cores,
+        memory_bytes=host,
+        bf16=here.bf16 or not on_cpu,
     )
 
 
-def _fitted(spec: "DeviceSpec", hardware: "Hardware") -> "Paces | None":
+def paces_of(spec: "DeviceSpec", hardware: "Hardware") -> "Paces | None":
     """The latest paces of the planned device: of this machine's CPU, or of a GPU of this name."""
     from bench import machine
     from bench.records.devices import spec_of
@@ -273,6 +279,7 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec", shared_bytes: in
         device,
         selected.matrix.workload.name,
         selected.matrix.workload_folder,
+        spec.name if device == "cuda" else None,
     )
     return [
         PlannedCell(
@@ -280,14 +287,14 @@ def _planned(selected: selection.Selection, spec: "DeviceSpec", shared_bytes: in
             forecast=forecasts.get(one.cell.id),
             reason=reasons[one.cell.id] or why.get(one.cell.id),
             skipped=reasons[one.cell.id] is not None,
-            capacity_bytes=_capacity_bytes(one.cell, forecasts.get(one.cell.id), spec, shared_bytes),
-            goal=selected.matrix.probe if one.search else None,
+            capacity_bytes=capacity_bytes(one.cell, forecasts.get(one.cell.id), spec, shared_bytes),
+            goal=selected.matrix.probe.of(one.cell) if one.search else None,
         )
         for one in selected.plans
     ]
 
 
-def _capacity_bytes(cell: "Cell", forecast: "Forecast | None", spec: "DeviceSpec", shared_bytes: int | None) -> int:
+def capacity_bytes(cell: "Cell", forecast: "Forecast | None", spec: "DeviceSpec", shared_bytes: int | None) -> int:
     """What one rank may use."""
     own = spec.memory_bytes if shared_bytes is None else shared_bytes // cell.ranks_per_node
     if cell.memory_limit_bytes is None:

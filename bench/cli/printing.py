@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from bench.report.tables.sections import Report
+    from bench.report.tables.show import Verbatim
     from bench.report.tables.table import Table
-    from bench.report.tables.verbatim import Verbatim
     from bench.store.run_folder import Store
 
 
@@ -59,7 +59,8 @@ def print_report(report: "Report", to: "Console", *, full: bool = False) -> None
     from bench.report.render import markdown, terminal
 
     if to.is_terminal:
-        for part in terminal.render(report.sections if full else report.brief):
+        parts = terminal.render(report.sections) if full else terminal.screen(report, to)
+        for part in parts:
             to.print(part)
     else:
         typer.echo(markdown.document(report.brief))

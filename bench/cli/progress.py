@@ -24,6 +24,9 @@ from bench.units import counted, duration, memory_size, rate
 
 PLAIN_INTERVAL_S = 30.0
 """Without a terminal, a running attempt prints at most one line in this time."""
+MANY_ATTEMPTS = 200
+LONG_S = 3600.0
+"""More attempts than this, or more time left, are said once."""
 
 
 class Progress:
@@ -45,6 +48,8 @@ class Progress:
         self._timed, self._wall_s = 0, 0.0
         self._probe_began_s: float | None = None
         self._waiting_since_s: float | None = None
+        self._fastest, self._fastest_rate = "", 0.0
+        self._said_long = False
 
     def __enter__(self) -> "Progress":
         return self
@@ -68,6 +73,8 @@ class Progress:
         self._say(f"{counted(cells, 'cell')}, {counted(attempts, 'attempt')}{already}; results in {folder}")
         for note in notes:
             self._say(note)
+        if attempts - finished >= MANY_ATTEMPTS:
+            self._say_long(f"{counted(attempts - finished, 'attempt')} to measure")
         if self._console.is_terminal and not self._console.is_dumb_terminal:
             self._live = Live(console=self._console, auto_refresh=False, transient=True, get_renderable=self._display)
             with _ignore_write_errors():
@@ -113,7 +120,8 @@ class Progress:
         self._at = where
         self._redraw()
         if self._live is None and self._clock() - self._spoke_s >= PLAIN_INTERVAL_S:
-            self._say(f"{self._count()} {self._doing}: {self._at}, {self._times()}")
+            fastest = f"; {self._fastest}" if self._fastest else ""
+            self._say(f"{self._count()} {self._doing}: {self._at}, {self._times()}{fastest}")
 
     def result(self, label: str, result: Result) -> None:
         """An attempt ended, or was skipped."""
@@ -131,8 +139,11 @@ class Progress:
         elif row.measured:
             summary = f"{rate(row.rate)} samples/s, {duration(result.wall_s)}"
         where = one_line(f"{self._count()} {label}, {_at_batch(row.batch_per_rank, result.attempt.launch)}:")
-        wrong = [doubt.reason for doubt in doubts(summarized) if doubt.grade == "spoils"]
+        wrong = [doubt.reason for doubt in doubts(summarized) if doubt.grade == "invalid"]
         traits = INVALID if wrong else KINDS[row.outcome]
+        if row.rate > self._fastest_rate and not wrong and not row.short:
+            self._fastest_rate = row.rate
+            self._fastest = f"fastest so far: {label}, batch {row.batch_per_rank}, {rate(row.rate)} samples/s"
         outcome = (traits.word, COLORS[traits.tone])
         summary = "; ".join([*(reason.rstrip(".") for reason in wrong[:1]), summary])
         self._say(Text.assemble(f"{where} ", outcome, f", {one_line(summary, REASON_LIMIT)}"))
@@ -199,7 +210,8 @@ class Progress:
         bar = ProgressBar(total=max(1, n_attempts), completed=self._finished, width=30)
         first.add_row(bar, f"{self._count()} attempts", self._times())
         second = Text(f"{self._doing}: {self._at}" if self._at else self._doing, no_wrap=True, overflow="ellipsis")
-        return Group(first, second)
+        third = [Text(one_line(self._fastest), no_wrap=True, overflow="ellipsis")] if self._fastest else []
+        return Group(first, second, *third)
 
     def _count(self) -> str:
         return f"{self._finished}/{max(self._attempts, self._finished)}"
@@ -211,6 +223,12 @@ class Progress:
         """Keeps two sums instead of a list: memory does not grow with thousands of attempts."""
         self._timed += 1
         self._wall_s += self._clock() - began_s
+        if not self._said_long and (left_s := self._left_s() or 0.0) > LONG_S:
+            self._say_long(f"about {duration(left_s)} left")
+
+    def _say_long(self, why: str) -> None:
+        self._said_long = True
+        self._say(f"{why}: Ctrl-C keeps what is measured, and the same command resumes; --dry-run lists the rest")
 
     def _left_s(self) -> float | None:
         """Estimated by the mean of this run's attempts, without skipped ones.

@@ -150,11 +150,10 @@ def _collect(
     claims: Path | None,
 ) -> "Report":
     """Everything that the report is made of, from the files of the runs and the options."""
-    from bench.cli.collect import collect
+    from bench.cli.collect import collect, stores_of
     from bench.matrix.claims_file import read
-    from bench.store.run_folder import Store
 
-    stores = [Store(folder) for folder in {folder.resolve(): folder for folder in folders}.values()]
+    stores = stores_of(folders)
     found = collect(stores, claims=read(claims) if claims else None)
     print_unreadable(stores)
     if choice and found.results:

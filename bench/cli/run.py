@@ -1,7 +1,7 @@
 """`bench run` and `bench probe`: measure, or search the batch of, each selected cell."""
 
 import os
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,10 +18,22 @@ from bench.cli.settings import JOB, SEARCH, sets
 from bench.errors import InputError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from bench.matrix import Matrix
     from bench.records.outcome import Isolation, Result
     from bench.sweep.reuse import Rerun
     from bench.sweep.sweep import Sweep
     from bench.sweep.until import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class More:
+    """The options of further launches."""
+
+    settle: float | None = None
+    budget_s: float | None = None
+    best: bool = False
 
 
 @sets(*JOB)
@@ -43,8 +55,17 @@ def run(
         typer.Option(
             metavar="SHARE",
             rich_help_panel="How to measure",
-            help="After measure.launches, launch the compared settings again, the widest interval first, until each"
-            " 95 % interval is at most this share to each side: 2%.",
+            help="After measure.launches, repeat close comparisons until each 95 % interval is at most this share to"
+            " each side: 2%.",
+        ),
+    ] = None,
+    settle: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SHARE",
+            rich_help_panel="How to measure",
+            help="With measure.launches=auto, the default: launch again what decides until each of its 95 % intervals"
+            " is at most this share to each side. With --best: by which another setting may be faster.  [default: 2%]",
         ),
     ] = None,
     budget: Annotated[
@@ -52,11 +73,20 @@ def run(
         typer.Option(
             metavar="TIME",
             rich_help_panel="How to measure",
-            help="With --until or measure.launches=auto: begin no further launch after this time, counted from the end"
-            " of the launches before: 90s, 20m or 2h.  [default: with --until no limit, but at most 30 launches of one"
-            " cell at one batch; with auto a quarter of the time before]",
+            help="Begin no further launch of --until or measure.launches=auto after this time, counted from the end of"
+            " the launches before: 90s, 20m or 2h. With --best: no attempt after this time.  [default: with --until"
+            " and --best no limit, but at most 30 launches of one cell at one batch; with auto a quarter of the time"
+            " before]",
         ),
     ] = None,
+    best: Annotated[
+        bool,
+        typer.Option(
+            "--best",
+            rich_help_panel="How to measure",
+            help="Measure only as much of the matrix as it takes to name the fastest setting: see `bench guide best`.",
+        ),
+    ] = False,
     launcher: cluster.Where = "local",
     jobs: cluster.Jobs = 1,
     force: selection.Force = False,
@@ -67,9 +97,18 @@ def run(
 
     Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
     """
+    if best:
+        _check_best({"--until": until, "--rerun": rerun})
+    if until is not None and settle is not None:
+        raise InputError("cannot be combined with --until, which asks for all comparisons", where="--settle")
     target = _target(until)
-    budget_s = None if budget is None else seconds("--budget", budget)
-    where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone="--until" if target else None)
+    more = More(
+        settle=None if settle is None else _half_width("--settle", settle),
+        budget_s=None if budget is None else seconds("--budget", budget),
+        best=best,
+    )
+    alone = "--best" if best else "--until" if target else None
+    where = cluster.Place(context=context, launcher=launcher, jobs=jobs, alone=alone)
     read = partial(
         selection.read,
         matrix,
@@ -90,7 +129,7 @@ def run(
         force=force,
         dry_run=dry_run,
         target=target,
-        budget_s=budget_s,
+        more=more,
     )
 
 
@@ -144,30 +183,75 @@ def _target(until: str | None) -> "Target | None":
     """What --until asks for; None without it."""
     if until is None:
         return None
-    half_width = share("--until", until)
-    if not 0.0001 <= half_width < 1:
-        raise InputError(f"{until!r} is out of range", where="--until", allowed="0.01% or more, and below 100%: 2%")
+    half_width = _half_width("--until", until)
     from bench.report.widths import compared_axes, widths
     from bench.sweep.until import Target
 
     return Target(half_width=half_width, widths=lambda results: widths(results, compared_axes(results)))
 
 
-def _auto(sweep: "Sweep", results: "list[Result]") -> "Target":
-    """What `measure.launches: auto` asks for after the first launches."""
+def _half_width(option: str, text: str) -> float:
+    half_width = share(option, text)
+    if not 0.0001 <= half_width < 1:
+        raise InputError(f"{text!r} is out of range", where=option, allowed="0.01% or more, and below 100%: 2%")
+    return half_width
+
+
+def _auto(sweep: "Sweep", results: "list[Result]", more: More) -> "Target | None":
+    """What `measure.launches: auto` asks for after the first launches; None where nothing leads,
+    time is short, or jobs of other commands have some of the cells."""
     from bench.cli.collect import collect
     from bench.report.widths import leading_pairs, widths_of
-    from bench.sweep.until import AUTO_HALF_WIDTH, Target, auto_budget_s
+    from bench.sweep.until import AUTO_HALF_WIDTH, Target, auto_budget_s, is_alone
 
     known = collect([sweep.store], claims=[])
     tasks = leading_pairs(results, known.probes, known.calibrations, known.choices.free)
     pairs = [pair for task in tasks for pair in task]
+    budget_s = more.budget_s or auto_budget_s(results, tasks)
+    if not pairs or budget_s is None or not is_alone(sweep):
+        return None
     return Target(
-        half_width=AUTO_HALF_WIDTH,
-        budget_s=auto_budget_s(results, tasks),
+        half_width=more.settle or AUTO_HALF_WIDTH,
+        budget_s=budget_s,
         widths=lambda results: widths_of(results, pairs),
         auto=True,
     )
+
+
+def _goes_on_by_itself(matrix: "Matrix", target: "Target | None", more: More | None, jobs: int) -> bool:
+    """Whether `measure.launches: auto` launches again what decides. By default, a search of batches (without ``more``)
+    and several jobs do not."""
+    asked = "launches" in matrix.measure.model_fields_set
+    best = more is not None and more.best
+    auto = target is None and matrix.measure.launches == "auto" and not best
+    auto = auto and (asked or (more is not None and jobs == 1))
+    if more is not None and more.budget_s is not None and not (target or auto or best):
+        raise InputError(
+            "has no effect without --until or measure.launches=auto", where="--budget", fix="add --until 2%"
+        )
+    if more is not None and more.settle is not None and not (auto or best):
+        raise InputError("has no effect without measure.launches=auto", where="--settle", fix="set it, or use --until")
+    return auto
+
+
+def _check_best(others: "Mapping[str, object]") -> None:
+    """Raises InputError for what --best cannot be combined with."""
+    for option, value in others.items():
+        if value is not None:
+            raise InputError(f"cannot be combined with {option}", where="--best", fix=f"leave out {option}")
+
+
+def _run_all(sweep: "Sweep") -> "list[Result]":
+    sweep.store.forget_best()
+    return sweep.run()
+
+
+def _has_gone_on(folder: Path) -> bool:
+    """Whether the further launches of the run in ``folder`` have ended."""
+    from bench.store.run_folder import Store
+
+    until = Store(folder).until()
+    return until is not None and until.ended is not None
 
 
 def _measure(
@@ -181,28 +265,35 @@ def _measure(
     force: bool,
     dry_run: bool,
     target: "Target | None" = None,
-    budget_s: float | None = None,
+    more: More | None = None,
 ) -> None:
     from bench import machine
+    from bench.cli.best import find_best
     from bench.cli.progress import Progress
     from bench.matrix.host_memory import refuse_what_cannot_fit
     from bench.sweep.session import opened
     from bench.sweep.until import AUTO, go_on
 
     selected = matrix, plans, hardware, every = select()
-    auto = target is None and matrix.measure.launches == "auto"
-    if budget_s is not None and not (target or auto):
-        raise InputError(
-            "has no effect without --until or measure.launches=auto", where="--budget", fix="add --until 2%"
-        )
+    auto, more = _goes_on_by_itself(matrix, target, more, where.jobs), more or More()
     if auto:
         where = replace(where, alone=AUTO)
     check_environment()
     where.check(plans, isolation)
     folder = out or REPORTS / matrix.name
     if where.launcher == "slurm":
-        again = bool(rerun or target)
-        code = cluster.run(where, selected, select, folder, dry_run=dry_run, again=again, keep_stale=keep_stale)
+        again, goes_on = bool(rerun or target), auto and not _has_gone_on(folder)
+        code = cluster.run(
+            where,
+            selected,
+            select,
+            folder,
+            dry_run=dry_run,
+            again=again,
+            goes_on=goes_on,
+            best=more.best,
+            keep_stale=keep_stale,
+        )
         raise typer.Exit(code)
     if dry_run:
         from bench.cli import dry_run as preview
@@ -232,11 +323,13 @@ def _measure(
         sweep.prepare()
         begin(progress, sweep, matrix)
         with reported(progress, sweep):
-            results = sweep.run()
+            results = find_best(sweep, matrix, more.settle, more.budget_s) if more.best else _run_all(sweep)
             if auto:
-                target = _auto(sweep, results)
+                target = _auto(sweep, results, more)
+            elif target is not None:
+                target = replace(target, budget_s=more.budget_s)
             if target is not None:
-                go_on(sweep, target if budget_s is None else replace(target, budget_s=budget_s))
+                go_on(sweep, target)
                 results = sweep.results()
     if where.launcher == "srun":  # who follows the jobs prints the report of all of them
         typer.echo(f"results: {folder}  report: {folder / 'report.md'}")

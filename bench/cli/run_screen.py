@@ -121,8 +121,14 @@ def _limits(plans: "Sequence[CellPlan]", device: "Device") -> list[str]:
     return enforced or (["probing without a limit, up to the free memory of the device"] if doing == "probing" else [])
 
 
+def _now(text: str) -> str:
+    """Of what was seen just before the first attempt."""
+    seen = text.removesuffix(".").replace("processes took", "processes take").removesuffix(" just before")
+    return f"now: {seen}. Stop them, or expect no sure answer" if "processes" in seen else f"now: {seen}"
+
+
 def _disturbances(sweep: "Sweep") -> list[str]:
     """What already disturbs measurements on this machine."""
-    from bench.report.conditions import disturbances
+    from bench.report.implausible import disturbances
 
-    return [f"the machine before the run: {text.removesuffix('.')}" for text in disturbances(sweep.beside.now())]
+    return [_now(text) for text in disturbances(sweep.beside.now())]

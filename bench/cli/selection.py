@@ -67,8 +67,7 @@ KeepStale = Annotated[
     typer.Option(
         "--keep-stale",
         rich_help_panel="How to measure",
-        help="Keep stored results that other sources made: the workload or the runner has changed since. Reports mark"
-        " them.",
+        help="Keep stored results from older code: the workload or the runner has changed since. Reports mark them.",
     ),
 ]
 Isolate = Annotated[
@@ -144,7 +143,7 @@ def read(
     """
     from bench import machine
     from bench.cli import settings as settings_
-    from bench.matrix import expand, load
+    from bench.matrix import expand, left_out, load
     from bench.matrix.bundled import named
     from bench.matrix.select import narrow
     from bench.matrix.yaml_file import place_of
@@ -159,17 +158,18 @@ def read(
         if launcher == "slurm" and known is None and (gpus := loaded.slurm.gpus_per_node):
             hardware = hardware.model_copy(update={"device": "cuda", "devices": gpus})
             loaded = load(file, overrides=overrides, axes=[*(axis or []), *backends], probed=probed, hardware=hardware)
-        if launcher == "local" and loaded.slurm.nodes > 1:
+        if launcher == "local" and loaded.launch.nodes > 1:
             raise InputError(
-                f"{loaded.slurm.nodes} nodes are asked for, and this command runs on one machine",
-                where=place_of(loaded.places, ("slurm", "nodes")),
-                field="slurm.nodes",
-                fix="use `bench run` or `bench probe` with --launcher slurm, or set slurm.nodes=1",
+                f"{loaded.launch.nodes} nodes are asked for, and this command runs on one machine",
+                where=place_of(loaded.places, ("launch", "nodes")),
+                field="launch.nodes",
+                fix="use `bench run` or `bench probe` with --launcher slurm, or set launch.nodes=1",
             )
         if batch is not None:
             loaded = loaded.model_copy(update={"defaults": {"batch": batch, **loaded.defaults}})
         picked = backend if matrix is not None else None
         every = expand(loaded, hardware)
+        loaded = loaded.model_copy(update={"notes": (*loaded.notes, *left_out(loaded, hardware))})
         plans = narrow(every, backend=picked, select=select or [], exclude=exclude or [])
     except InputError as error:
         if backends and error.where == f"--axis {backends[0]}" and backends[0] not in (axis or []):

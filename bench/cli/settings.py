@@ -13,13 +13,8 @@ from bench.records.slurm import Slurm
 from bench.records.verdict import Goal
 
 SEARCH = ("probe.max_batch", "launch.memory_limit", "probe.granularity", "probe.tolerance", "probe.headroom")
-JOB = tuple(f"slurm.{name}" for name in Slurm.model_fields)
-_SECTIONS: Final[dict[str, tuple[type[BaseModel], str]]] = {
-    "launch": (Launch, "Search"),
-    "probe": (Goal, "Search"),
-    "slurm": (Slurm, "Where"),
-}
-"""The fields of a section, and the heading of its options in ``--help``."""
+JOB = ("launch.nodes", *(f"slurm.{name}" for name in Slurm.model_fields))
+_SECTIONS: Final[dict[str, type[BaseModel]]] = {"launch": Launch, "probe": Goal, "slurm": Slurm}
 
 
 def sets(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -36,7 +31,7 @@ def sets(*keys: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 
 def overrides(settings: Mapping[str, object]) -> dict[str, str]:
-    """Of each option that was given, the override of the matrix and the option: ``slurm.nodes=2``, ``--nodes 2``."""
+    """Of each option that was given, the override of the matrix and the option: ``launch.nodes=2``, ``--nodes 2``."""
     keys = {key.partition(".")[2]: key for key in (*SEARCH, *JOB)}
     return {
         f"{keys[name]}={_yaml(keys[name], value)}": f"--{name.replace('_', '-')} {value}"
@@ -63,7 +58,7 @@ def _option(key: str) -> inspect.Parameter:
         metavar=None if flag else "TEXT" if many else "N" if types == {"integer"} else "VALUE",
         help=text,
         show_default=False,
-        rich_help_panel=_SECTIONS[key.partition(".")[0]][1],
+        rich_help_panel="Search" if key in SEARCH else "Where",
     )
     kind: Any = bool if flag else list[str] if many else str
     return inspect.Parameter(
@@ -74,7 +69,7 @@ def _option(key: str) -> inspect.Parameter:
 def _field(key: str) -> dict[str, Any]:
     """The JSON Schema of a field."""
     section, _, name = key.partition(".")
-    field: dict[str, Any] = _SECTIONS[section][0].model_json_schema()["properties"][name]
+    field: dict[str, Any] = _SECTIONS[section].model_json_schema()["properties"][name]
     return field
 
 

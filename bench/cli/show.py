@@ -10,8 +10,6 @@ from bench.cli.app import REPORTS
 from bench.cli.printing import print_document, print_unreadable
 from bench.errors import InputError
 
-LOG_LINES = 20
-
 
 def show(
     words: Annotated[
@@ -28,10 +26,9 @@ def show(
     Results of each batch, what the ranks observed, settings, errors with their stacks, and the end of each log.
     """
     from bench.report import find_cell
-    from bench.report.sources import newest_sources
+    from bench.report.summary import newest_sources, summarize
     from bench.report.tables import show as show_
-    from bench.report.tables.verbatim import Files
-    from bench.store import last_command
+    from bench.report.tables.show import LOG_LINES, Files
     from bench.store.newest_run import newest
     from bench.store.run_folder import Store
 
@@ -49,8 +46,12 @@ def show(
         )
         for result in results
     }
-    last = last_command.of_runs({store.root.name: store})
-    parts = show_.show(results, files, store.probe(cell), store.walked(cell), newest_sources(found, last))
+    last = {store.root.name: command} if (command := store.last_command()) else {}
+    learnt = store.calibration()
+    rows = [row for row in summarize(found, [learnt] if learnt else []).rows if row.id.cell[0] == cell.id]
+    scatter = next((row.measured.scatter for row in rows if row.measured), None)
+    sources = newest_sources(found, last)
+    parts = show_.show(results, files, store.probe(cell), store.walked(cell), sources, scatter)
     print_document(show_.title(results), [f"From the run {store.root}"], parts)
 
 

@@ -3,12 +3,14 @@
 import math
 import re
 from collections.abc import Sequence
+from typing import TypeVar
 
-from bench.diagnosis.hang import explain
-from bench.records.hang import Stuck
+from bench.records.hang import Stuck, explain
 from bench.records.outcome import INFRASTRUCTURE, Failed, Fault, Hang, Ok, Oom, Outcome
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankOutcome, RankWalked
+
+T = TypeVar("T")
 
 # Errors of a rank whose peer has ended: a consequence, not the cause.
 _PEER_LOST = re.compile(
@@ -21,8 +23,11 @@ _PEER_LOST = re.compile(
 
 
 EVIDENCE_CHARS = 2000
+FULL_DISK = "No space left on device|Read-only file system|Disk quota exceeded"
 _DESYNC = re.compile(r"Detected mismatch between collectives|distributed collective mismatch")
 """Words of torch's own check, and of gloo when it receives an unexpected size."""
+_GAVE_UP = re.compile(r"watchdog got stuck for \d+ seconds|Watchdog caught collective operation timeout", re.IGNORECASE)
+"""What torch's NCCL watchdog and its monitor write before they abort a rank that waits for another one."""
 STARTING = (Stage.START, Stage.JOIN, Stage.SETUP)
 """Stages in which the ranks connect to each other."""
 _FAULTS: tuple[tuple[Fault, tuple[Stage, ...] | None, re.Pattern[str]], ...] = (
@@ -35,7 +40,7 @@ _FAULTS: tuple[tuple[Fault, tuple[Stage, ...] | None, re.Pattern[str]], ...] = (
         re.compile(
             r"^OSError: \[Errno (28|30|122)\]"
             r"|^PermissionError: \[Errno (13\].*: b?['\"]|1\].*: b?['\"].*/)"  # of a file: a socket has no name
-            r"|No space left on device|Read-only file system|Disk quota exceeded"
+            rf"|{FULL_DISK}"
         ),
     ),
     (
@@ -50,6 +55,11 @@ _FAULTS: tuple[tuple[Fault, tuple[Stage, ...] | None, re.Pattern[str]], ...] = (
     ("nccl_init", STARTING, re.compile(r"NCCL error|nccl\w+Error")),
 )
 """A fault by the words of the rank's error, and the stages in which they mean it; None for all stages."""
+HOST = (
+    *("cpu_allocator", "onednn", "shared_memory", "cpp", "python", "system", "kernel", "abort", "loader"),
+    "pinned_host",
+)
+"""Values of `Oom.source` for memory of the host."""
 
 
 def classify(
@@ -76,6 +86,7 @@ def classify(
     causes = sorted((f for f in failures if not _is_consequence(f)), key=lambda f: (f.kind != "oom", f.at))
     if causes:
         return _desync(failures) or _outcome_of(causes[0])
+    cancelled = cancelled or _gave_up(failures)
     if cancelled is not None:
         finished = [rank.rank for rank in measured]
         where = explain(stuck, world_size, finished) if stuck or finished else _phases(failures)
@@ -101,10 +112,18 @@ def _phases(failures: Sequence[RankOom | RankError | RankKilled]) -> str:
 def _is_consequence(failure: RankOom | RankError | RankKilled) -> bool:
     match failure:
         case RankKilled(by_bench=reason):
-            return reason is not None
+            return reason is not None or _gave_up([failure]) is not None
         case RankError(error=error):
             return bool(_PEER_LOST.search(error))
     return False
+
+
+def _gave_up(failures: Sequence[RankOom | RankError | RankKilled]) -> str | None:
+    """The words with which torch's watchdog aborted a rank. bench's own limit comes first, unless a library made a
+    group with torch's time limit after set-up."""
+    aborted = (f.last_words or "" for f in failures if isinstance(f, RankKilled) and f.signal == "SIGABRT")
+    lines = (line.strip() for words in aborted for line in words.splitlines() if _GAVE_UP.search(line))
+    return next((f"torch gave up on a collective: {line}" for line in lines), None)
 
 
 def _desync(failures: Sequence[RankOom | RankError | RankKilled]) -> Failed | None:
@@ -159,3 +178,15 @@ def _without_number(ranks: Sequence[RankOk]) -> Failed | None:
                     reason = f"the loss is {loss} at step {step} of {stage}"
                     return Failed(fault="nan_loss", rank=None, phase=stage, reason=reason)
     return None
+
+
+def reclassify_host_oom(outcome: T | Oom, *, separate_memory: bool) -> T | Oom | Failed:
+    """The outcome, but a failure where the host of a GPU ran out of memory: a smaller batch may not help.
+
+    Args:
+        separate_memory: ranks train in another memory than the host's: on GPUs that have their own.
+    """
+    if not separate_memory or not isinstance(outcome, Oom) or outcome.source not in HOST:
+        return outcome
+    reason = f"the memory of the host ran out, not that of the GPU: {outcome.reason}"
+    return Failed(fault="host_memory", rank=outcome.rank, phase=outcome.phase, reason=reason)

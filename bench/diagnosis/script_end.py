@@ -6,6 +6,7 @@ only where there are no figures: a script may try a batch, run out of memory, an
 
 import re
 
+from bench.diagnosis.classify import FULL_DISK
 from bench.diagnosis.oom_words import WORDS, abort_source, bytes_asked, line
 from bench.records.outcome import Failed, Fault, Hang, Oom
 from bench.records.script import ScriptEnd
@@ -22,7 +23,7 @@ _UNDER_LIMIT = line(r"could not create a primitive$|can't start new thread$|Reso
 """What says under a memory limit that memory ran out, and may mean another fault without one."""
 _FAULTS: tuple[tuple[Fault, re.Pattern[str]], ...] = (
     ("missing_package", line(r"No module named '|cannot import name '")),
-    ("disk", re.compile(r"No space left on device|Read-only file system|Disk quota exceeded")),
+    ("disk", re.compile(FULL_DISK)),
     ("rendezvous", re.compile(r"address already in use|EADDRINUSE|RendezvousTimeout", re.IGNORECASE)),
 )
 

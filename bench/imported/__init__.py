@@ -1,25 +1,14 @@
-"""Imported figures -> results: tables as they are published, and the JSON of profilers and trainers.
-
-files.py           a file -> its rows, with the place of every value
-tables.py          csv, tsv, Markdown and HTML -> lines of cells
-names.py           the names of tables, profilers and bench itself -> fields
-fields.py          the fields of a row, their units, and how each is parsed
-meanings.py        rows -> settings and notes, batches, samples/s from tokens/s
-results.py         a row -> a Result; what the row does not say stays unknown
-script.py          what a script of a matrix has written -> its figures
-contradictions.py  figures of a row that contradict each other
-"""
+"""Imported figures -> results: tables as they are published, and the JSON of profilers and trainers."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from bench.errors import InputError, InputErrors
-from bench.imported.files import Given, Table, given_on_the_command_line, mapped, read, text_of
+from bench.imported.files import Given, Table, given_on_the_command_line, mapped, read
 from bench.imported.meanings import understood
 from bench.imported.results import results_of
 from bench.records.outcome import Result
-from bench.store.run_folder import Store
 from bench.units import counted
 
 
@@ -97,25 +86,3 @@ def read_all(
 
 def _gives(row: Given, field: str) -> bool:
     return row.places.get(field) != "command line" and field in row.values
-
-
-def save(results: Sequence[Result], sources: Sequence[Path], store: Store) -> None:
-    """Store ``results`` as a new run, with copies of their source files in ``imported/``.
-
-    Raises:
-        InputError: the folder already holds a run or cannot be written, or two files have the same name.
-    """
-    names = [path.name for path in sources]
-    if twice := [str(path) for path in sources if names.count(path.name) > 1]:
-        raise InputError("have the same name", where=" and ".join(twice), fix="rename one")
-    if (store.root / "run.json").exists():
-        raise InputError(
-            "already holds a run", where=str(store.root), fix="choose another folder with --out, or remove this one"
-        )
-    texts = {path.name: text_of(path) for path in sources}
-    cells = [result.attempt.cell for result in results]
-    with store.open(results[0].machine, cells, None):
-        for name, text in texts.items():
-            store.keep(name, text)
-        for result in results:
-            store.finish(result)

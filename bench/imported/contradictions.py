@@ -29,11 +29,10 @@ def of_throughput(row: Given, attempt: Attempt, step_s: float, samples_per_s: fl
     """Checks the throughput against the step time."""
     expected = attempt.batch_global / step_s
     if abs(samples_per_s / expected - 1) > ROUNDING:
-        raise InputError(
+        raise row.wrong(
+            "samples_per_s",
             f"{rate(samples_per_s)} samples/s is impossible: batch {attempt.batch_per_rank} on"
             f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} in {step_s:g} s gives {rate(expected)}",
-            where=row.place("samples_per_s"),
-            field="samples_per_s",
             fix=FIX,
         )
 
@@ -51,11 +50,10 @@ def of_steps(row: Given, attempt: Attempt) -> None:
     total = samples.value / steps.value
     rounded = samples.step / samples.value / 2 + steps.step / steps.value / 2
     if abs(total / attempt.batch_global - 1) > ROUNDING + rounded:
-        raise InputError(
+        raise row.wrong(
+            "samples_per_s",
             f"{rate(total)} samples a step are impossible: batch {attempt.batch_per_rank} on"
             f" {attempt.cell.num_processes} ranks{_accumulated(attempt)} gives {attempt.batch_global}",
-            where=row.place("samples_per_s"),
-            field="samples_per_s",
             fix=FIX,
         )
 
@@ -75,10 +73,9 @@ def of_memory(row: Given, name: str, peak: int | None, capacity: int | None, sha
         return
     more = share - peak / capacity
     if -more > ROUNDING or more > _more_held(name, row.values.get("device") == "cpu"):
-        raise InputError(
+        raise row.wrong(
+            "capacity_share",
             f"{percent(share)} is impossible: {name} is {gib(peak)} of {gib(capacity)} GiB, {percent(peak / capacity)}",
-            where=row.place("capacity_share"),
-            field="capacity_share",
             fix="if the source contradicts itself, leave one of the two out",
         )
 

@@ -7,11 +7,12 @@ from typing import NamedTuple
 
 from pydantic import JsonValue
 
-from bench import workloads
-from bench.machine.hardware import LIBRARIES
+from bench.matrix.matrix_file import DEFAULT_WORKLOAD
+from bench.matrix.workload_choice import load_workload
 from bench.records import stated
 from bench.records.base import LARGEST, SMALLEST
 from bench.records.cell import Measure, Train
+from bench.records.machine import LIBRARIES
 
 TEXTS = ("backend", "workload", "outcome", "reason", "source", "device", "accelerator", "driver", "cpu", "git_commit")
 TEXTS_OF_MACHINE = (*LIBRARIES, "allocator", "python")
@@ -41,8 +42,8 @@ UNITS_IN_WORDS = ", ".join(
 
 
 def _option_types() -> dict[str, type]:
-    """The type of each field of the bundled workload; NoneType if its default is null."""
-    kind = workloads.load("pi07").Config
+    """The type of each field of the default workload; NoneType if its default is null."""
+    kind = load_workload(DEFAULT_WORKLOAD, None).Config
     return {name: type(value) for name, value in kind.model_validate({}).model_dump(mode="json").items()}
 
 

@@ -1,6 +1,5 @@
 """A file -> its rows, with the place of every value. Pure, except for reading the file."""
 
-import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,7 +13,7 @@ from bench.imported import fields, tables
 from bench.imported.fields import FIELDS, NOTE, OPTION, UNITS_IN_WORDS, Expected
 from bench.imported.names import GPUS, RATE, Meaning, backend_of, fields_of, is_own, meaning, rate_of
 from bench.imported.tables import Grid
-from bench.matrix.yaml_file import read_text, show
+from bench.matrix.yaml_file import parse_json, read_text, show
 from bench.records.phases import STORED_PHASES
 from bench.records.stated import FIGURES
 from bench.units import UNKNOWN
@@ -58,6 +57,10 @@ class Given:
     def place(self, name: str) -> str:
         """Where a value was written; the place of the row if the value is missing."""
         return self.places.get(name, self.where)
+
+    def wrong(self, name: str, problem: str, *, allowed: str | None = None, fix: str | None = None) -> InputError:
+        """The error of a value."""
+        return InputError(problem, where=self.place(name), field=name, allowed=allowed, fix=fix)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,7 +182,7 @@ def _chosen(grids: Sequence[Grid], where: str, number: int | None, renamed: Name
     """The table that ``number`` names, or the only one with figures."""
     if not grids:
         raise InputError("has no table", where=where)
-    with_figures = [grid for grid in grids if any(_gives_figures(column, renamed) for column in grid.columns)]
+    with_figures = [grid for grid in grids if any(_figures_in(column, renamed) for column in grid.columns)]
     found = grids if number is not None or not with_figures else with_figures
     if number is None and len(found) == 1:
         return found[0]
@@ -190,10 +193,15 @@ def _chosen(grids: Sequence[Grid], where: str, number: int | None, renamed: Name
     raise InputError(said, where=where, allowed=listed[:12], fix="choose one with --table N")
 
 
-def _gives_figures(column: str, renamed: Names) -> bool:
-    name = renamed.get(column) or fields_of([column])[column]
+def _figures_in(column: str, renamed: Names) -> set[str | None]:
+    exact = renamed.get(column) or fields_of([column])[column]
+    return _possible(column, exact) & {*_MEASURED, RATE}
+
+
+def _possible(column: str, exact: str | None) -> set[str | None]:
+    """The fields that a column may hold, by its exact name and by what it means."""
     known = meaning(column)
-    return name in _MEASURED or bool(known and (known.field in _MEASURED or known.field == RATE))
+    return {exact, known.field if known else None}
 
 
 _MEASURED = {*FIGURES, *fields.RATES} - {name for name in FIGURES if name.startswith("capacity")}
@@ -209,7 +217,7 @@ def _of_grid(grid: Grid, common: Given, renamed: Names) -> Table:
         if column in columns[:index]:
             raise InputError(f"the column {column!r} is given twice", where=grid.place)
     exact = {**fields_of(columns), **renamed}
-    lines = _with_points(grid, [column for column in columns if _is_number(column, exact[column])])
+    lines = _with_points(grid, [column for column in columns if _possible(column, exact[column]) & _NUMBERS])
     rows = []
     for place, cells in lines:
         entry: Values = {
@@ -219,11 +227,6 @@ def _of_grid(grid: Grid, common: Given, renamed: Names) -> Table:
     if not rows:
         raise InputError("has columns but no rows", where=grid.place)
     return Table(rows=tuple(rows), not_read=tuple(column for column in columns if exact[column] is None))
-
-
-def _is_number(column: str, exact: str | None) -> bool:
-    known = meaning(column)
-    return exact in _NUMBERS or bool(known and known.field in _NUMBERS)
 
 
 def _with_points(grid: Grid, columns: Sequence[str]) -> Sequence[tuple[str, Sequence[str]]]:
@@ -403,7 +406,7 @@ def _records(text: str, where: str) -> list[tuple[Values, str]]:
     lines = [(number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip()]
     if len(lines) > 1 and all(line.lstrip()[0] == "{" and line.rstrip()[-1] == "}" for _, line in lines):
         return [(object_in(line, f"{where}:{number}"), f"{where}:{number}") for number, line in lines]
-    data = _json(text, where)
+    data = parse_json(text, where)
     entries = data if isinstance(data, list) else _of_columns(data) if isinstance(data, dict) else None
     if entries is None and isinstance(data, dict) and data:
         return [(data, where)]
@@ -435,34 +438,10 @@ def object_in(text: str, where: str) -> Values:
     Raises:
         InputError: it is torn, is no JSON, or holds another value.
     """
-    data = _json(text, where)
+    data = parse_json(text, where)
     if not isinstance(data, dict):
         raise InputError(f"holds {show(data)}", where=where, allowed="an object of figures")
     return data
-
-
-def _json(text: str, where: str) -> JsonValue:
-    try:
-        data: JsonValue = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_once)
-    except json.JSONDecodeError as error:
-        at = where if re.search(r":\d+$", where) else f"{where}:{error.lineno}"
-        raise InputError(f"is not JSON: {error.msg}", where=at) from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON that can be used: {error}", where=where) from error
-    return data
-
-
-def _refuse_constant(name: str) -> float:
-    raise ValueError(f"{name} is not a number")
-
-
-def _once(pairs: list[tuple[str, JsonValue]]) -> Values:
-    values = dict(pairs)
-    if len(values) < len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"{show(twice)} is given twice")
-    return values
 
 
 def profiled(entry: Values, place: str) -> Given:

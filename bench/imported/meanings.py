@@ -154,12 +154,7 @@ def _rate_of(row: Given, name: str) -> Amount | None:
     """
     number = _number(row, name)
     if number and number.unit:
-        raise InputError(
-            f"{show(row.values[name])} cannot be used",
-            where=row.place(name),
-            field=name,
-            allowed="a number above 0, without a unit",
-        )
+        raise row.wrong(name, f"{show(row.values[name])} cannot be used", allowed="a number above 0, without a unit")
     return number
 
 
@@ -254,10 +249,9 @@ def _scaled(number: Amount, factor: float) -> Amount:
 def _agree(row: Given, name: str, number: Amount, expected: Amount) -> None:
     if abs(number.value - expected.value) <= ROUNDING * expected.value + number.step + expected.step:
         return
-    raise InputError(
+    raise row.wrong(
+        name,
         f"{rate(number.value)} is impossible: the tokens/s beside it give {rate(expected.value)}",
-        where=row.place(name),
-        field=name,
         fix="if the source contradicts itself, leave one of the two out",
     )
 

@@ -7,6 +7,7 @@ from typing import NamedTuple
 from bench.imported.fields import ACCUMULATION, FIELDS
 from bench.records.cell import Train
 from bench.records.figures import PHASE_MEANS, STATED, TIMED
+from bench.units import SCALES
 
 FROM_PROFILERS = {
     "global_step_time_s": "step_time_s",
@@ -27,11 +28,7 @@ SECONDS = {
     **dict.fromkeys(("min", "mins", "minute", "minutes"), 60.0),
     **dict.fromkeys(("h", "hr", "hrs", "hour", "hours"), 3600.0),
 }
-BYTES = {
-    **dict.fromkeys(("b", "byte", "bytes"), 1.0),
-    **{f"{prefix}b": 10.0 ** (3 * power) for power, prefix in enumerate("kmgt", 1)},
-    **{f"{prefix}ib": 2.0 ** (10 * power) for power, prefix in enumerate("kmgt", 1)},
-}
+BYTES = {"byte": 1.0, "bytes": 1.0, **{unit.lower(): scale for unit, scale in SCALES["bytes"].items()}}
 """Units that a value or a column's name may have, in lower case."""
 
 _THINGS = {

@@ -1,31 +1,29 @@
 """A row -> a Result. What the row does not say stays unknown. Pure."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, TypeVar, cast, get_args
+from typing import Any, TypeVar, cast, get_args
 
 from pydantic import JsonValue
 
 from bench.errors import InputError, InputErrors
 from bench.imported import contradictions, fields, names
 from bench.imported.files import Given
-from bench.machine.hardware import LIBRARIES
 from bench.matrix.matrix_file import NAME_IN_WORDS
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import show
 from bench.records.base import Device, Frozen
 from bench.records.cell import Attempt, Cell, Measure, Train
 from bench.records.figures import CAPACITY_SHARE, STATED, Figure
-from bench.records.machine import Machine, StatedHardware
-from bench.records.outcome import Failed, Hang, Oom, Outcome, Reported, Result, Skipped
+from bench.records.machine import LIBRARIES, Machine, StatedHardware
+from bench.records.outcome import Failed, Hang, Oom, Outcome, OutcomeKind, Reported, Result, Skipped
 from bench.records.phases import STORED_PHASES
 from bench.records.stated import BYTES, MEMORIES, RESULTS, SECONDS
 
 Value = TypeVar("Value")
-Kind = Literal["ok", "reported", "scripted", "oom", "hang", "failed", "skipped"]
 
 
 class _OfCell(Frozen):
@@ -185,7 +183,7 @@ def _machine(row: Given, most_processes: int) -> Machine:
 
 
 def _outcome(row: Given, attempt: Attempt) -> Outcome:
-    kind = cast(Kind, _read(row, "outcome", _one_of(get_args(Kind))) or "ok")
+    kind = cast(OutcomeKind, _read(row, "outcome", _one_of(get_args(OutcomeKind))) or "ok")
     source = _read(row, "source", fields.text) or Path(re.sub(r"[:\[]\d+\]?$", "", row.where)).name
     figures = [name for name in row.values if name in RESULTS]
     if kind not in ("ok", "reported", "scripted") and (
@@ -254,26 +252,27 @@ def _steps(row: Given, num_processes: int) -> tuple[float, ...]:
 
     one, many = _seconds(row, "step_time"), _read(row, "step_time_s_per_rank", per_rank)
     if one and many and abs(one / max(many) - 1) > contradictions.ROUNDING:
-        raise InputError(
+        raise row.wrong(
+            "step_time_s_per_rank",
             f"{max(many):g} s for the slowest rank is impossible: the step takes {one:g} s",
-            where=row.place("step_time_s_per_rank"),
-            field="step_time_s_per_rank",
             fix="ranks wait for each other; if the source contradicts itself, leave one of the two out",
         )
     return tuple(many) if many else () if one is None else (one,)
 
 
 def _seconds(row: Given, name: str, *, zero: bool = False) -> float | None:
-    return _in_base_units(row, name, SECONDS, zero=zero)
+    return _in_base_units(row, name, SECONDS, names.SECONDS, zero=zero)
 
 
 def _bytes(row: Given, name: str) -> int | None:
-    size = _in_base_units(row, name, BYTES)
+    size = _in_base_units(row, name, BYTES, names.BYTES)
     return None if size is None else max(1, round(size))
 
 
-def _in_base_units(row: Given, name: str, units: dict[str, float], *, zero: bool = False) -> float | None:
-    written = [unit for unit in units if f"{name}_{unit}" in row.values]
+def _in_base_units(
+    row: Given, name: str, endings: Sequence[str], units: Mapping[str, float], *, zero: bool = False
+) -> float | None:
+    written = [unit for unit in endings if f"{name}_{unit}" in row.values]
     if len(written) > 1:
         both = " and ".join(f"{name}_{unit}" for unit in written)
         raise InputError(
@@ -282,8 +281,7 @@ def _in_base_units(row: Given, name: str, units: dict[str, float], *, zero: bool
     if not written:
         return None
     scale = units[written[0]]
-    named = names.SECONDS if units is SECONDS else names.BYTES
-    return _read(row, f"{name}_{written[0]}", lambda value: fields.quantity(value, scale, units=named, zero=zero))
+    return _read(row, f"{name}_{written[0]}", lambda value: fields.quantity(value, scale, units=units, zero=zero))
 
 
 def _one_of(allowed: Sequence[str]) -> Callable[[JsonValue], str]:

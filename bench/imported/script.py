@@ -1,6 +1,7 @@
 """The figures that a script has written, checked against what it was asked for."""
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from bench.matrix.yaml_file import canonical, show
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware
 from bench.records.outcome import Scripted
+from bench.records.script import IN_LOG, Script
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +47,8 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
     """
     script = attempt.cell.script
     assert script is not None
+    if script.is_read_from_log:
+        return _checked(_from_log(file, script), [], attempt, hardware, file.name)
     if not file.is_file():
         in_it = f"{{output_dir}}: there is no {file.name} in it"
         raise InputError(f"the script wrote no result to {'{out}' if script.uses('out') else in_it}")
@@ -60,17 +64,55 @@ def _read(file: Path, attempt: Attempt, hardware: Hardware) -> Read:
         values = dict(given.values)
         own = {name: entry[name] for name in attempt.cell.options if name in entry}
         not_read = [name for name in given.unknown if name not in own]
-    _check_asked({**own, **values}, attempt)
+    return _checked(values, not_read, attempt, hardware, file.name, own)
+
+
+def _from_log(log: Path, script: Script) -> dict[str, JsonValue]:
+    """The last number that each pattern finds in a script's output.
+
+    Raises:
+        InputError: one finds none.
+    """
+    text, values = log.read_text(errors="replace") if log.is_file() else "", dict[str, JsonValue]()
+    for name, key in script.result.items():
+        pattern = key.removeprefix(IN_LOG)
+        found = re.findall(pattern, text)
+        if not found:
+            raise InputError(f"no line of the script's output has {pattern!r}", field=f"result.{name}")
+        try:
+            values[name] = float(found[-1].replace(",", ""))
+        except ValueError as error:
+            raise InputError(
+                f"{show(found[-1])}, which {pattern!r} finds in the script's output, is no number",
+                field=f"result.{name}",
+            ) from error
+    return values
+
+
+def _checked(
+    values: Mapping[str, JsonValue],
+    not_read: Sequence[str],
+    attempt: Attempt,
+    hardware: Hardware,
+    where: str,
+    own: Mapping[str, JsonValue] | None = None,
+) -> Read:
+    """The figures, if they are those that the attempt asked for.
+
+    Args:
+        own: what the script says of its own options.
+    """
+    _check_asked({**(own or {}), **values}, attempt)
     length = {"seq_len": attempt.cell.options["seq_len"]} if "seq_len" in attempt.cell.options else {}
-    values = of_script({"num_processes": attempt.cell.num_processes, **length, **values}, file.name)
-    values["device"] = hardware.device
-    if not any(name.startswith("capacity_") for name in values):
-        values["capacity_bytes"] = attempt.cell.memory_limit_bytes or _share_of_device(attempt, hardware)
-    row = Given(values=values, places=dict.fromkeys(values, file.name), where=file.name)
+    read = of_script({"num_processes": attempt.cell.num_processes, **length, **values}, where)
+    read["device"] = hardware.device
+    if not any(name.startswith("capacity_") for name in read):
+        read["capacity_bytes"] = attempt.cell.memory_limit_bytes or _share_of_device(attempt, hardware)
+    row = Given(values=read, places=dict.fromkeys(read, where), where=where)
     figures = Scripted(**stated_figures(row, attempt))
     if not figures.step_time_s_per_rank and figures.samples_per_s_global is None:
         raise InputError(
-            "has neither a step time nor a throughput", where=file.name, fix="give step_time_ms or samples_per_s"
+            "has neither a step time nor a throughput", where=where, fix="give step_time_ms or samples_per_s"
         )
     return Read(figures=figures, not_read=tuple(not_read))
 

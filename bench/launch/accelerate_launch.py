@@ -4,7 +4,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from bench import processes
@@ -15,10 +15,8 @@ from bench.launch.leashed import Leashed
 from bench.launch.watch import Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.records.cell import Cell
 from bench.records.machine import Hardware
-from bench.records.phases import Stage
-from bench.records.rank_outcome import RankError, RankKilled
+from bench.records.outcome import Isolation
 from bench.store import spool
-from bench.store.beats import read_beat
 
 
 class Launch(Leashed):
@@ -33,7 +31,7 @@ class Launch(Leashed):
     def __init__(self, config_file: Path, log: Path, arguments: Sequence[str], added: Mapping[str, str]) -> None:
         self._scratch = log.with_name("torchelastic")  # else torch leaves a folder in /tmp for each launch
         command = launch_command(arguments, python=sys.executable, config_file=config_file, log_dir=self._scratch)
-        super().__init__(command, log, launch_environment(os.environ, added, Path(sys.executable).parent))
+        super().__init__(command, log, launch_environment(os.environ, added))
 
     def exit_reason(self) -> str | None:
         """Why the launch has ended; None while it runs."""
@@ -52,8 +50,11 @@ class Launch(Leashed):
 class OwnLaunch:
     """Each attempt in its own `accelerate launch`."""
 
-    def __init__(self, hardware: Hardware) -> None:
-        self.hardware = hardware
+    isolation: Isolation = "launch"
+    """What results say of it."""
+
+    def __init__(self, hardware: Hardware, await_memory: Callable[[], None] = lambda: None) -> None:
+        self.hardware, self._await_memory = hardware, await_memory
         self._launch: Launch | None = None
 
     def prepare(self, cell: Cell) -> None:
@@ -70,18 +71,24 @@ class OwnLaunch:
                 if reason := watch.pause():
                     stuck = watch.diagnose()
                     ranks = spool.read_ranks(folder, world_size)
-                    self.close()
+                    self._launch.kill()
                     ended_s = time.monotonic()
-                    return LaunchResult(ranks=ranks, isolation="launch", cancelled=reason, stuck=stuck, ended_s=ended_s)
+                    return LaunchResult(
+                        ranks=ranks, isolation=self.isolation, cancelled=reason, stuck=stuck, ended_s=ended_s
+                    )
             ended_s = time.monotonic()
             ranks = spool.read_ranks(folder, world_size)
             reported = {rank.rank for rank in ranks}
             codes = exit_codes(self._launch.output())
-            ranks += [_from_exit_code(folder, rank, code) for rank, code in codes.items() if rank not in reported]
+            ranks += [
+                spool.report_of_end(folder, rank, processes.signal_name(-code) if code < 0 else code, time.time())
+                for rank, code in codes.items()
+                if rank not in reported
+            ]
             # A rank's own report says more than the launcher's summary of that rank.
             explained = len(ranks) == world_size or any(rank in reported for rank in codes)
             error = None if explained else exit_reason
-            return LaunchResult(ranks=ranks, isolation="launch", launcher_error=error, ended_s=ended_s)
+            return LaunchResult(ranks=ranks, isolation=self.isolation, launcher_error=error, ended_s=ended_s)
         finally:
             self.close()
 
@@ -89,20 +96,4 @@ class OwnLaunch:
         if self._launch is not None:
             self._launch.kill()
             self._launch = None
-
-
-def _from_exit_code(folder: Path, rank: int, code: int) -> RankKilled | RankError:
-    """The report that a rank server would have written for this rank."""
-    beat = read_beat(folder, rank)
-    phase, place = beat.phase if beat else Stage.START, spool.last_place(folder, rank)
-    if code >= 0:
-        error = f"the process ended by itself with exit code {code} and left no result"
-        return RankError(rank=rank, phase=phase, error=error, traceback="", at=time.time(), place=place)
-    return RankKilled(
-        rank=rank,
-        phase=phase,
-        signal=processes.signal_name(-code),
-        at=time.time(),
-        place=place,
-        last_words=spool.last_words(folder, rank) or None,
-    )
+            self._await_memory()

@@ -1,9 +1,12 @@
-"""The environment variables of a launch: what bench adds to the user's, and what it takes away."""
+"""The environment variables of a launch: what bench adds to the user's, what it removes, and what results record."""
 
+import re
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
 from bench.records.machine import Hardware
+from bench.store import secrets
 
 FOREIGN = ("ACCELERATE_", "FSDP_", "PARALLELISM_CONFIG_", "TORCHELASTIC_", "PMI_", "OMPI_", "MV2_", "MPI_LOCALRANKID")
 """Prefixes of environment variables that would silently override a launch's config: accelerate's, other launchers'."""
@@ -40,14 +43,56 @@ def added_environment(
     return {name: value for name, value in added.items() if name not in user or name.startswith(ours)}
 
 
-def launch_environment(user: Mapping[str, str], added: Mapping[str, str], tools: Path) -> dict[str, str]:
+def launch_environment(user: Mapping[str, str], added: Mapping[str, str]) -> dict[str, str]:
     """The complete environment of a launch: the user's, without the variables that would silently change a cell.
 
-    accelerate also reads its settings from variables, and a launcher around bench leaves its rendezvous in others.
-
-    Args:
-        tools: the folder of this Python environment's programs. First in PATH, so that DeepSpeed always builds with
-            the same ninja.
+    accelerate also reads its settings from variables, and a launcher around bench leaves its rendezvous in others. The
+    programs of this Python environment are first in PATH, so that DeepSpeed always builds with the same ninja.
     """
     kept = {name: value for name, value in user.items() if not name.startswith(FOREIGN) and name not in RENDEZVOUS}
-    return {**kept, **added, "PATH": f"{tools}:{kept.get('PATH', '')}"}
+    return {**kept, **added, "PATH": f"{Path(sys.executable).parent}:{kept.get('PATH', '')}"}
+
+
+RECORDED = (
+    "CUBLAS_",
+    "CUDA_",
+    "CUDNN_",
+    "DEEPSPEED_",
+    "DNNL_",
+    "DS_",
+    "GLOO_",
+    "GOMP_",
+    "KMP_",
+    "MALLOC_",
+    "MKL_",
+    "NCCL_",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_",
+    "ONEDNN_",
+    "PYTORCH_",
+    "TORCH_",
+    "TORCHINDUCTOR_",
+)
+RECORDED_NAMES = ("GLIBC_TUNABLES", "LD_PRELOAD", "PYTHONHASHSEED")
+"""Variables that a launch removes, such as accelerate's, have no effect and are left out."""
+NOT_RECORDED = (
+    *("NCCL_HOSTID", "NCCL_COMM_ID"),
+    *("OMP_NUM_THREADS", "MKL_NUM_THREADS", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"),
+    "TORCH_EXTENSIONS_DIR",
+)
+"""They name a host or a folder of compiled programs, or have a field of their own in the record."""
+_FOLDER = re.compile(r"(?<![\w.])[~\w.-]*/(?:[^\s:;,/]+/)*")
+_GPU = re.compile(r"\b(GPU|MIG)-[0-9a-fA-F][0-9a-fA-F-]+")
+
+
+def recorded_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The listed variables that are set, by name, without secrets, folders of paths, and names of machines or GPUs."""
+    names = (name for name in sorted(environment) if name.startswith(RECORDED) or name in RECORDED_NAMES)
+    return {name: _recorded(name, environment) for name in names if name not in NOT_RECORDED}
+
+
+def _recorded(name: str, environment: Mapping[str, str]) -> str:
+    value = secrets.mask(environment[name], environment)
+    if home := environment.get("HOME"):
+        value = value.replace(home, "~")
+    return _GPU.sub(r"\1-[id]", _FOLDER.sub("", value))[:200]

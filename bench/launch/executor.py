@@ -54,6 +54,10 @@ class Context:
     """Receives what takes time."""
     note: Callable[[str], None]
     """Receives what the user should know."""
+    await_memory: Callable[[], None] = lambda: None
+    """Returns once this machine's GPUs have back the memory of processes that have ended."""
+    note_held: Callable[[int], None] = lambda _: None
+    """Receives how many bytes a GPU did not have back in time."""
 
 
 class Executor(Protocol):

@@ -10,7 +10,7 @@ from bench.records.outcome import Isolation
 
 LAUNCHERS: Mapping[Isolation, Callable[[Context], Executor]] = {
     "fork": Forking,
-    "launch": lambda context: OwnLaunch(context.hardware),
+    "launch": lambda context: OwnLaunch(context.hardware, context.await_memory),
     "script": ScriptLaunch,
 }
 """How `--isolation` runs attempts, and how those of a script run."""

@@ -6,9 +6,16 @@ from collections.abc import Mapping, Sequence
 from os import getpid
 from pathlib import Path
 
-from bench import processes, secrets
+from bench import processes
+from bench.store import secrets
 
 END_TIMEOUT_S = 10.0
+
+
+def on_leash(command: Sequence[str], folder: str = ".", limit_bytes: int | None = None) -> list[str]:
+    """The command of a process that runs ``command`` and ends with this one: see bench/launch/leash.py."""
+    leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(getpid()), folder, str(limit_bytes or 0)]
+    return [*leash, *command]
 
 
 class Leashed:
@@ -30,10 +37,9 @@ class Leashed:
         limit_bytes: int | None = None,
     ) -> None:
         self.log = log
-        leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(getpid()), folder, str(limit_bytes or 0)]
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                [*leash, *command],
+                on_leash(command, folder, limit_bytes),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -44,6 +50,10 @@ class Leashed:
     def output(self) -> str:
         """The output so far, without the user's secrets."""
         return secrets.mask(self.log.read_text(errors="replace"))
+
+    def last_line(self) -> str | None:
+        """Of the output so far; None without any."""
+        return next(reversed(self.output().strip().splitlines()), None)
 
     def kill(self) -> None:
         """End the command and every process below it, in any state. The leash does this when it is terminated."""

@@ -3,10 +3,9 @@
 import math
 import os
 import time
-from collections.abc import Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import yaml
 
@@ -44,12 +43,13 @@ class RankServers:
     def __init__(self, folder: Path, world: World, context: Context) -> None:
         self.folder, self.world, self.num_processes = folder, world, world.ranks
         config_file = folder / "accelerate.yaml"
-        write_yaml(config_file, _plain_config(world))
+        spool.write_text(config_file, _plain_config(world))
         added = added_environment(world.ranks_per_node, context.hardware, os.environ, nodes=world.nodes)
         preloads = ",".join(sorted(context.preloads.get(world.ranks, ())))
         serve = ["serve", str(folder), preloads, context.workload_folder or "", *context.modules]
         start = Launch if world.nodes == 1 else partial(SpreadLaunch, world.nodes)
         self.launch = start(config_file, folder / "launch.log", serve, added)
+        self._note_held = context.note_held
         self._number = 0
         self._started_s = time.monotonic()
         self.ready = False
@@ -94,6 +94,8 @@ class RankServers:
                 end_by = time.monotonic() + END_TIMEOUT_S
             elif time.monotonic() > end_by:
                 self.close()  # a server does not react to the cancellation
+        if held_bytes := sum(state.held_bytes for state in self.states()):
+            self._note_held(held_bytes)
         return LaunchResult(
             ranks=spool.read_ranks(folder, self.num_processes),
             isolation="fork",
@@ -140,12 +142,12 @@ class Forking:
                     f"a rank server cannot fork: {reason}. Every attempt now gets its own accelerate launch"
                 )
                 self.close()
-                self._own = OwnLaunch(self.context.hardware)
+                self._own = OwnLaunch(self.context.hardware, self.context.await_memory)
         if self._own is not None and cell.num_nodes == 1:
             return self._own.run(cell, folder, limits, on_beat)
         result = self._servers[_world(cell)].run(folder, limits, on_beat)
         if result.launcher_error is not None:
-            self._servers.pop(_world(cell)).close()
+            self._end(_world(cell))
         return result
 
     def prepare(self, cell: Cell) -> None:
@@ -158,7 +160,7 @@ class Forking:
         world = _world(cell)
         servers = self._servers.get(world)
         if servers is not None and servers.ready and not servers.alive():
-            self._servers.pop(world).close()  # died between two attempts: not the fault of either
+            self._end(world)  # died between two attempts: not the fault of either
         self.prepare(cell)
         servers = self._servers[world]
         if not servers.ready:
@@ -166,14 +168,18 @@ class Forking:
             self.context.waiting(f"starting rank servers: {world.ranks}{on}")
             if problem := servers.wait_ready():
                 silent = servers.launch.silent()
-                self._servers.pop(world).close()
+                self._end(world)
                 return LaunchResult(ranks=[], isolation="fork", launcher_error=problem, silent=silent)
         return servers
 
+    def _end(self, world: World) -> None:
+        """Return once this machine's GPUs have the memory back: new servers read what is in use when they start."""
+        self._servers.pop(world).close()
+        self.context.await_memory()
+
     def close(self) -> None:
-        for servers in self._servers.values():
-            servers.close()
-        self._servers.clear()
+        for world in list(self._servers):
+            self._end(world)
         if self._own is not None:
             self._own.close()
 
@@ -182,9 +188,9 @@ def _world(cell: Cell) -> World:
     return World(cell.num_processes, cell.num_nodes)
 
 
-def _plain_config(world: World) -> dict[str, Any]:
-    """The config that starts rank servers. It names no backend: every attempt has its own."""
-    return {
+def _plain_config(world: World) -> str:
+    """The config that starts rank servers, in YAML. It names no backend: every attempt has its own."""
+    config = {
         "compute_environment": "LOCAL_MACHINE",
         "distributed_type": "MULTI_GPU" if world.ranks > 1 else "NO",
         "machine_rank": 0,
@@ -195,8 +201,4 @@ def _plain_config(world: World) -> dict[str, Any]:
         "same_network": True,
         "use_cpu": False,  # it would stay in the environment of every attempt, and DeepSpeed's could not join
     }
-
-
-def write_yaml(path: Path, content: Mapping[str, Any]) -> None:
-    """Write YAML with the library that accelerate reads it with, so that `no` stays a word."""
-    spool.write_text(path, yaml.safe_dump(dict(content), sort_keys=False))
+    return yaml.safe_dump(config, sort_keys=False)  # as accelerate reads it, so that `no` stays a word

@@ -1,18 +1,24 @@
 """The executor that runs the user's own script, anew for each attempt."""
 
+import json
 import os
 import shlex
-import sys
+import time
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from bench import processes
+from bench.launch.attempt_files import srun
 from bench.launch.environment import added_environment, launch_environment
 from bench.launch.executor import Context, LaunchResult
 from bench.launch.leashed import Leashed
+from bench.launch.ports import free_port
+from bench.launch.slurm.node import MEETS
+from bench.launch.slurm.spread import SpreadLaunch
 from bench.launch.watch import FIRST_STEP_S, Limits, OnBeat, Watch, exit_codes
 from bench.records.cell import Attempt, Cell
+from bench.records.hang import Stuck
 from bench.records.machine import Hardware
 from bench.records.phases import Stage
 from bench.records.script import Script, ScriptEnd
@@ -27,6 +33,10 @@ OUTPUT = "output"
 """What ``{output_dir}`` names, in the attempt's folder."""
 OF_TRAINER = "train_results.json"
 """What a Trainer's `save_metrics` writes into its ``--output_dir``."""
+END_S = 20.0
+"""How long a script's launcher has to end after its ranks have been measured."""
+MOST_UNASKED = 64
+"""Ranks that are looked for where the matrix says fewer, to say how many there were."""
 TAIL_BYTES = 32_000
 """How much of the log's end is searched for the cause: the summary of a launcher alone may have thousands."""
 
@@ -47,22 +57,37 @@ class ScriptLaunch:
         assert isinstance(spec.attempt, Attempt)
         added = script_environment(cell, self.context.hardware)
         spool.write_text(folder / "command.sh", _by_hand(spec.attempt, folder, added, self.context.folder))
-        self._script = script = Leashed(
-            script_command(spec.attempt, folder),
-            folder / LOG,
-            launch_environment(os.environ, added, Path(sys.executable).parent),
-            self.context.folder,
-            cell.memory_limit_bytes,
-        )
-        watch, cancelled = Silence(folder, limits, on_beat), None
+        observed = spec.attempt.cell.script is not None and spec.attempt.cell.script.is_observed
+        if observed:
+            added |= observing(spec.attempt, folder, self.context.hardware, os.environ)
+        command = script_command(spec.attempt, folder)
+        if cell.num_nodes > 1:
+            words = [self.context.folder, *command]
+            script: Leashed = SpreadLaunch(cell.num_nodes, folder / "spec.json", folder / LOG, words, added)
+        else:
+            environment = launch_environment(os.environ, added)
+            script = Leashed(command, folder / LOG, environment, self.context.folder, cell.memory_limit_bytes)
+        self._script = script
+        watch = Observing(folder, cell.num_processes, limits, on_beat) if observed else Silence(folder, limits, on_beat)
+        cancelled, stuck = None, list[Stuck]()
         try:
-            while (code := script.process.poll()) is None and cancelled is None:
+            while (code := script.process.poll()) is None and cancelled is None and not watch.is_over():
                 cancelled = watch.pause()
+            if cancelled is not None and observed:
+                stuck = watch.diagnose()
         finally:
             self.close()
         limited = cell.memory_limit_bytes is not None
         end = _end(code, spool.end_of(folder / LOG, TAIL_BYTES), cancelled, limited=limited)
-        return LaunchResult(ranks=[], isolation="script", script=end)
+        ranks = spool.read_ranks(folder, max(cell.num_processes, MOST_UNASKED)) if observed else []
+        return LaunchResult(
+            ranks=ranks,
+            isolation="script",
+            cancelled=cancelled,
+            stuck=stuck,
+            ended_s=time.monotonic() if observed else None,
+            script=end,
+        )
 
     def close(self) -> None:
         if self._script is not None:
@@ -73,11 +98,19 @@ class ScriptLaunch:
 class Silence(Watch):
     """Takes output, and any growth of a file in the attempt's folder, for progress: a script sends no beats."""
 
-    def __init__(self, folder: Path, limits: Limits, on_beat: OnBeat) -> None:
-        super().__init__(folder, 0, limits, on_beat)
+    def __init__(self, folder: Path, limits: Limits, on_beat: OnBeat, world_size: int = 0) -> None:
+        super().__init__(folder, world_size, limits, on_beat)
         self._sizes: dict[Path, int] = {}
 
+    def is_over(self) -> bool:
+        """Whether all is measured, though processes still run."""
+        return False
+
     def _look(self, now: float) -> None:
+        self._look_for_output(now)
+        self.on_beat(Beat(phase=Stage.MEASURE, step=0, steps=0))
+
+    def _look_for_output(self, now: float) -> None:
         sizes = {}
         for folder, _, names in os.walk(self.folder):  # rglob raises when the script removes a folder meanwhile
             for name in names:
@@ -86,20 +119,71 @@ class Silence(Watch):
                     sizes[file] = file.stat().st_size
         if sizes != self._sizes:
             self._sizes, self._moved_s = sizes, now
-        self.on_beat(Beat(phase=Stage.MEASURE, step=0, steps=0))
 
     def _patience_s(self) -> float:
         return self.limits.hang_after_s or FIRST_STEP_S
 
 
+class Observing(Silence):
+    """Takes output for progress until the first step, and from then on the beats of the observed ranks."""
+
+    def __init__(self, folder: Path, world_size: int, limits: Limits, on_beat: OnBeat) -> None:
+        super().__init__(folder, limits, on_beat, world_size)
+        self._done_s: float | None = None
+
+    def is_over(self) -> bool:
+        """Ranks end by themselves; what their launcher does after that does not count."""
+        return self._done_s is not None and time.monotonic() - self._done_s > END_S
+
+    def _look(self, now: float) -> None:
+        if not self._steps:
+            self._look_for_output(now)
+        Watch._look(self, now)
+        if self._done_s is None and all(spool.rank_file(self.folder, rank).exists() for rank in range(self.world_size)):
+            self._done_s = now
+
+    def _patience_s(self) -> float:
+        return Watch._patience_s(self) if self._steps else super()._patience_s()
+
+    @property
+    def _steps(self) -> bool:
+        return any(beat.phase in (Stage.WARMUP, Stage.MEASURE, Stage.PHASES) for beat in self._beats.values())
+
+
+def observing(attempt: Attempt, folder: Path, hardware: Hardware, user: Mapping[str, str]) -> dict[str, str]:
+    """The variables that put bench/observe into each Python process of a script.
+
+    Args:
+        folder: of the attempt's files.
+        user: the environment that bench itself was started with.
+    """
+    cell, startup = attempt.cell, Path(__file__).parents[1] / "observe" / "startup"
+    settings = {
+        "folder": str(folder),
+        "warmup_steps": attempt.measure.warmup_steps,
+        "steps": attempt.measure.steps,
+        "phase_steps": attempt.measure.phase_steps,
+        "capacity_bytes": cell.memory_limit_bytes or hardware.memory_bytes // cell.ranks_per_node,
+    }
+    return {
+        "BENCH_OBSERVE": json.dumps(settings),
+        "PYTHONPATH": os.pathsep.join(filter(None, [str(startup), user.get("PYTHONPATH")])),
+        "PYTHONDONTWRITEBYTECODE": "1",  # else it would write into the user's folder
+    }
+
+
 def result_file(script: Script, folder: Path) -> Path:
     """Where a script leaves its figures."""
+    if script.is_read_from_log:
+        return folder / LOG
     return folder / RESULT if script.uses("out") else folder / OUTPUT / OF_TRAINER
 
 
 def script_environment(cell: Cell, hardware: Hardware) -> dict[str, str]:
     """The variables that bench adds to a script's environment."""
-    added = added_environment(cell.ranks_per_node, hardware, os.environ)
+    added = added_environment(cell.ranks_per_node, hardware, os.environ, nodes=cell.num_nodes)
+    if cell.memory_limit_bytes is not None:
+        added |= processes.malloc_variables()
     # Without it, each of several processes on a CPU takes itself for the only one: its launch config cannot say so.
     return {**added, "ACCELERATE_USE_CPU": "true"} if hardware.device == "cpu" else added
 
@@ -114,8 +198,15 @@ def script_command(attempt: Attempt, folder: Path | str, out: str = RESULT, outp
     """
     cell = attempt.cell
     assert cell.script is not None
+    alone = ("0", "127.0.0.1", str(free_port()) if cell.script.uses("main_port") else "")
     return cell.script.filled(
         {
+            **dict.fromkeys(cell.script.accumulating, cell.accumulate(attempt.batch_per_rank)),
+            **(
+                dict(zip(MEETS, alone, strict=True)) if cell.num_nodes == 1 else {name: f"{{{name}}}" for name in MEETS}
+            ),
+            "num_nodes": cell.num_nodes,
+            "ranks_per_node": cell.ranks_per_node,
             **cell.options,
             **attempt.measure.model_dump(),
             "backend": cell.backend,
@@ -131,15 +222,25 @@ def script_command(attempt: Attempt, folder: Path | str, out: str = RESULT, outp
 
 
 def _by_hand(attempt: Attempt, folder: Path, added: Mapping[str, str], runs_in: str) -> str:
+    script = attempt.cell.script
+    seen = script is not None and script.is_observed
     lines = [
         "#!/bin/sh",
-        "# Runs this attempt by hand. Its result goes to by_hand.json, beside this file.",
+        "# Runs this attempt by hand. "
+        + ("Nothing observes it." if seen else "Its result goes to by_hand.json, beside this file."),
         "set -eu",
         f"cd {shlex.quote(runs_in)}",
         *(f"export {name}={shlex.quote(value)}" for name, value in added.items()),
-        "exec " + shlex.join(script_command(attempt, folder, "by_hand.json", "by_hand")),
+        "exec " + _on_nodes(attempt, shlex.join(script_command(attempt, folder, "by_hand.json", "by_hand"))),
     ]
     return "\n".join(lines) + "\n"
+
+
+def _on_nodes(attempt: Attempt, command: str) -> str:
+    if attempt.cell.num_nodes == 1:
+        return command
+    node = "python -m bench.launch.slurm.node"
+    return f'{shlex.join(srun(attempt.cell.num_nodes))} {node} "$(mktemp -d)/spec.json" . {command}'
 
 
 def _end(code: int | None, log: str, cancelled: str | None, *, limited: bool) -> ScriptEnd:

@@ -5,11 +5,12 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from statistics import fmean
 from typing import Any, TypeVar
 
 import psutil
+import pynvml
 
-from bench import processes
 from bench.machine import gpus
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.phases import Stage
@@ -21,8 +22,8 @@ EVERY_S = 1.0
 """Interval of the samples during an attempt."""
 LEAST_WINDOW_S = 0.5
 """A share of time over a shorter window is meaningless."""
-WORKING = (Stage.WARMUP, Stage.MEASURE, Stage.PHASES)
-"""Stages in which a GPU works. Earlier it is idle, and lowers its clock by itself."""
+MPS_SERVER = "nvidia-cuda-mps-server"
+"""NVIDIA's own process, which stays on a GPU that several processes share. It computes nothing of its own."""
 GPU_WINDOW_S = 2.0
 """NVML's utilization covers up to the last second. This long after an attempt, it contains nothing of that attempt."""
 THROTTLING: Mapping[int, str] = {
@@ -71,7 +72,7 @@ class Sampler:
         self._next_s, self._phase = now + EVERY_S, phase
         self._look_at_host()
         self._cpu.look()
-        if phase in WORKING:
+        if phase == Stage.MEASURE:  # earlier a GPU may be idle, and then lowers its clock by itself
             for gpu in self._gpus:
                 gpu.look()
 
@@ -156,14 +157,25 @@ def _core_times() -> tuple[float, float]:
 def _tree_s() -> float:
     """CPU seconds of this process and its descendants, including those that have ended and were waited for. In a job,
     also of its tasks, which are nobody's descendants."""
-    ours = {process.pid: process for process in _or_none(lambda: processes.tree(os.getpid())) or ()}
+    this = psutil.Process()
+    ours = {this, *(_or_none(lambda: this.children(recursive=True)) or ())}
     if job := os.environ.get(JOB):
-        ours |= {process.pid: process for process in _or_none(lambda: processes.with_variable(JOB, job)) or ()}
+        ours.update(_or_none(lambda: _with_variable(JOB, job)) or ())
     total_s = 0.0
-    for process in ours.values():
+    for process in ours:
         with contextlib.suppress(psutil.Error):
             total_s += sum(process.cpu_times()[:4])
     return total_s
+
+
+def _with_variable(name: str, value: str) -> list[psutil.Process]:
+    """The processes that were started with this variable, as far as this one may see their environment."""
+    found = []
+    for process in psutil.process_iter():
+        with contextlib.suppress(psutil.Error):
+            if process.environ().get(name) == value:
+                found.append(process)
+    return found
 
 
 class _Gpu:
@@ -173,27 +185,25 @@ class _Gpu:
         self._handle = handle
 
     def begin(self, *, rested: bool) -> None:
-        import pynvml
-
         # Before a rank has started, nothing on the GPU is ours: rank servers do not use it.
         self._busy_share = (
             self._ask(lambda gpu: pynvml.nvmlDeviceGetUtilizationRates(gpu).gpu / 100) if rested else None
         )
-        self._others = self._ask(lambda gpu: len(pynvml.nvmlDeviceGetComputeRunningProcesses(gpu)))
-        # Version 2 does not count what the driver reserves for itself.
-        self._others_bytes = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used))
+        running = self._ask(pynvml.nvmlDeviceGetComputeRunningProcesses)
+        self._others = None if running is None else sum(not _is_mps_server(process.pid) for process in running)
+        self._others_bytes = self._ask(gpus.used_bytes)
         self._throttled: dict[str, None] | None = None
+        self._clocks_hz: list[float] = []
         self._clock_share: float | None = None
         self._temperature_c: int | None = None
 
     def look(self) -> None:
-        import pynvml
-
         reasons = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(gpu)))
         if reasons is not None:
             seen = {words: None for bit, words in THROTTLING.items() if reasons & bit}
             self._throttled = (self._throttled or {}) | seen
         clock = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetClockInfo(gpu, pynvml.NVML_CLOCK_SM)))
+        self._clocks_hz += [] if clock is None else [clock * 1e6]
         highest = self._ask(lambda gpu: int(pynvml.nvmlDeviceGetMaxClockInfo(gpu, pynvml.NVML_CLOCK_SM)))
         if clock is not None and highest:
             self._clock_share = min(clock / highest, 1.0 if self._clock_share is None else self._clock_share)
@@ -208,6 +218,7 @@ class _Gpu:
             others_bytes_before=self._others_bytes,
             throttled=None if self._throttled is None else tuple(self._throttled),
             sm_clock_share_min=self._clock_share,
+            sm_clock_hz_mean=fmean(self._clocks_hz) if self._clocks_hz else None,
             temperature_c_max=self._temperature_c,
         )
 
@@ -215,9 +226,13 @@ class _Gpu:
         return _or_none(lambda: question(self._handle))
 
 
+def _is_mps_server(pid: int) -> bool:
+    name = _or_none(lambda: str(pynvml.nvmlSystemGetProcessName(pid)))
+    return name is not None and Path(name).name == MPS_SERVER
+
+
 def _handles(environment: Mapping[str, str]) -> list[Any]:
     """NVML handles of the visible GPUs. NVML stays open until the process ends."""
-    import pynvml
 
     def opened() -> list[Any]:
         uuids = [gpu.uuid for gpu in gpus.visible(environment)]

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
 
 import psutil
+import pynvml
 
 from bench.errors import InputError
 
@@ -68,18 +69,43 @@ def index_of(rank: int, environment: Mapping[str, str]) -> int:
     return gpus.index(_visible(gpus, environment.get(_VISIBLE))[rank])
 
 
+def power_limits_w(environment: Mapping[str, str]) -> tuple[float | None, ...]:
+    """The power limit in force of each visible GPU, in watts; None for one that does not tell."""
+    limits = (
+        ask(gpu.uuid, lambda handle: int(pynvml.nvmlDeviceGetEnforcedPowerLimit(handle)))
+        for gpu in visible(environment)
+    )
+    return tuple(None if limit is None else limit / 1000 for limit in limits)
+
+
+def ask(uuid: str, question: Callable[[Any], T]) -> T | None:
+    """The answer of one GPU to a question about its NVML handle; None where there is none."""
+    with _nvml() as available:
+        try:
+            return question(pynvml.nvmlDeviceGetHandleByUUID(uuid)) if available else None
+        except pynvml.NVMLError:
+            return None
+
+
+def pci_address(handle: Any) -> str:
+    """Such as ``00000000:41:00.0``."""
+    address = pynvml.nvmlDeviceGetPciInfo(handle).busId
+    return address.decode() if isinstance(address, bytes) else str(address)
+
+
+def used_bytes(handle: Any) -> int:
+    """Memory in use, without what the driver reserves for itself, which the first version of the question counts."""
+    return int(pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2).used)
+
+
 def driver() -> str | None:
     """The version of the driver; None without a driver."""
-    import pynvml
-
     with _nvml() as available:
         return str(pynvml.nvmlSystemGetDriverVersion()) if available else None
 
 
 def newest_cuda() -> str | None:
     """The newest version of CUDA that the driver runs, such as ``12.4``; None without a driver."""
-    import pynvml
-
     with _nvml() as available:
         if not available:
             return None
@@ -131,8 +157,6 @@ def _visible(gpus: Sequence[Gpu], setting: str | None) -> list[Gpu]:
 
 def _slices(setting: str) -> list[Gpu]:
     """The first slice only: CUDA shows a process at most one."""
-    import pynvml
-
     with _nvml() as available:
         if not available:
             return []
@@ -146,8 +170,6 @@ def _slices(setting: str) -> list[Gpu]:
 
 
 def _uuid_of_whole(slice_uuid: str) -> str:
-    import pynvml
-
     with _nvml():
         part = pynvml.nvmlDeviceGetHandleByUUID(slice_uuid)
         return str(pynvml.nvmlDeviceGetUUID(pynvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(part)))
@@ -155,8 +177,6 @@ def _uuid_of_whole(slice_uuid: str) -> str:
 
 def _gpus() -> list[Gpu]:
     """All GPUs that the driver reports; none without a driver."""
-    import pynvml
-
     with _nvml() as available:
         if not available:
             return []
@@ -167,8 +187,6 @@ def _gpus() -> list[Gpu]:
 
 def _unless_split(index: int, gpu: Gpu) -> Gpu:
     """The GPU, with a fault if it is split: CUDA would show one of its slices, which has less memory."""
-    import pynvml
-
     try:
         now, _ = pynvml.nvmlDeviceGetMigMode(pynvml.nvmlDeviceGetHandleByIndex(index))
     except pynvml.NVMLError:
@@ -180,8 +198,6 @@ def _unless_split(index: int, gpu: Gpu) -> Gpu:
 
 
 def _gpu(label: str, find: Callable[[T], Any], key: T) -> Gpu:
-    import pynvml
-
     try:
         handle = find(key)
         return Gpu(str(pynvml.nvmlDeviceGetName(handle)), _memory_bytes(handle), str(pynvml.nvmlDeviceGetUUID(handle)))
@@ -191,8 +207,6 @@ def _gpu(label: str, find: Callable[[T], Any], key: T) -> Gpu:
 
 
 def _memory_bytes(handle: Any) -> int:
-    import pynvml
-
     try:
         return int(pynvml.nvmlDeviceGetMemoryInfo(handle).total)
     except pynvml.NVMLError as error:
@@ -204,8 +218,6 @@ def _memory_bytes(handle: Any) -> int:
 @contextmanager
 def _nvml() -> Iterator[bool]:
     """Opens NVML. Yields whether it is available, that is, whether there is a driver."""
-    import pynvml
-
     try:
         pynvml.nvmlInit()
     except pynvml.NVMLError:

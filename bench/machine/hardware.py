@@ -14,9 +14,8 @@ from types import MappingProxyType
 import psutil
 
 from bench.machine import cgroup, gpus
-from bench.records.machine import Hardware, Machine, StatedHardware
+from bench.records.machine import LIBRARIES, Hardware, Machine, StatedHardware
 
-LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
 UNTRIED = {"rocm": "GPUs of AMD", "xpu": "GPUs of Intel"}
 """By the beginning of the local label in torch's version."""
 THREADS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
@@ -43,7 +42,20 @@ def detect(environment: Mapping[str, str] = os.environ, root: Path = Path("/")) 
     if shown:
         memory_bytes = min(gpu.memory_bytes for gpu in shown)
         return Hardware(device="cuda", devices=len(shown), cores=cores, memory_bytes=memory_bytes)
-    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=host_bytes(root))
+    bf16 = multiplies_bf16(_cpu_field("flags", "Features"), environment)
+    return Hardware(device="cpu", devices=0, cores=cores, memory_bytes=host_bytes(root), bf16=bf16)
+
+
+def multiplies_bf16(features: str, environment: Mapping[str, str]) -> bool:
+    """Whether oneDNN, which multiplies matrices for torch on a CPU, has bf16 instructions to use.
+
+    Args:
+        features: of the CPU, as Linux lists them.
+        environment: may limit oneDNN: https://uxlfoundation.github.io/oneDNN/dev_guide_cpu_dispatcher_control.html
+    """
+    allowed = environment.get("ONEDNN_MAX_CPU_ISA", environment.get("DNNL_MAX_CPU_ISA", "ALL")).upper()
+    limited = allowed not in ("ALL", "DEFAULT") and not re.search("BF16|FP16|AMX|AVX10", allowed)
+    return not limited and not {"avx512_bf16", "amx_bf16", "bf16"}.isdisjoint(features.split())
 
 
 def has_own_memory(hardware: Hardware | StatedHardware) -> bool:
@@ -75,6 +87,7 @@ def record(
     return Machine(
         hardware=hardware,
         accelerators=tuple(gpu.name for gpu in gpus.visible(environment)),
+        power_limits_w=gpus.power_limits_w(environment),
         driver=gpus.driver(),
         cpu=_cpu_model(),
         system=f"{platform.system()} {platform.release()}",
@@ -103,6 +116,8 @@ def notes(machine: Machine) -> list[str]:
         )
     if machine.hardware.device == "cpu":
         notes.append("no GPU: ranks run on the CPU over gloo; compare figures within this machine only")
+    if isinstance(machine.hardware, Hardware) and not machine.hardware.bf16:
+        notes.append("no bf16 instructions: mixed_precision is 'no' unless you set it, because bf16 is slower here")
     return notes
 
 
@@ -118,11 +133,16 @@ def libraries() -> dict[str, str]:
 
 
 def _cpu_model() -> str:
+    return _cpu_field("model name") or platform.processor() or platform.machine()
+
+
+def _cpu_field(*names: str) -> str:
+    """The first of these fields that Linux tells of the CPU; empty where it tells none."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
-        return platform.processor() or platform.machine()
-    return next((line.partition(":")[2].strip() for line in lines if line.startswith("model name")), platform.machine())
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(names)), "")
 
 
 def _git(*arguments: str) -> str | None:

@@ -5,35 +5,30 @@ grew between a fork and the end of the child tells the two apart. Killers outsid
 scheduler) increment no counter.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from bench.machine import cgroup
 
-
-@dataclass(frozen=True)
-class Counters:
-    """Counts of processes that the kernel's out-of-memory killer has ended."""
-
-    oom_kill: dict[str, int]
-    """By the file of the counter, innermost first: this process's cgroup, then the machine."""
-
-    @classmethod
-    def read(cls, root: Path = Path("/")) -> "Counters":
-        """The current counters. Missing files, as on another system, are left out."""
-        counts = {name: _field(path, "oom_kill") for name, path in _files(root)}
-        return cls({name: count for name, count in counts.items() if count is not None})
+Counts = Mapping[str, int]
+"""How many processes the kernel's out-of-memory killer has ended, by the file of the counter, innermost first: this
+process's cgroup, then the machine."""
 
 
-def killed_since(before: Counters, root: Path = Path("/")) -> str | None:
+def counts(root: Path = Path("/")) -> Counts:
+    """The current counts. Missing files, as on another system, are left out."""
+    found = {name: _field(path, "oom_kill") for name, path in _files(root)}
+    return {name: count for name, count in found.items() if count is not None}
+
+
+def killed_since(before: Counts, root: Path = Path("/")) -> str | None:
     """The killer and its counter, in words, if it has ended a process since ``before``; None if not, or if unknown.
 
     Only the innermost counter decides. A cgroup counts its own processes whichever limit they hit, so if its counter is
     unchanged, a kill that the machine's counter shows happened elsewhere.
     """
-    now = Counters.read(root).oom_kill
-    for name, count in before.oom_kill.items():
+    now = counts(root)
+    for name, count in before.items():
         if name in now:
             grew = now[name] > count
             return f"the kernel's out-of-memory killer, {name} oom_kill {count} -> {now[name]}" if grew else None

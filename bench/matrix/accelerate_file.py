@@ -1,6 +1,5 @@
 """Reads the user's accelerate config, and rejects settings that bench would not measure as written."""
 
-import json
 import math
 from collections.abc import Collection, Iterator
 from pathlib import Path
@@ -12,14 +11,13 @@ from bench.backends import (
     FAMILIES,
     SHARDING_STRATEGIES,
     Family,
-    accumulation_refused,
     from_accelerate_config,
     own_precision,
 )
 from bench.backends.registry import section
 from bench.errors import InputError, near_miss
 from bench.matrix import accelerate_keys as keys
-from bench.matrix.yaml_file import Document, Key, dotted, parse, place_of, read_text, show
+from bench.matrix.yaml_file import Document, Key, dotted, parse, parse_json, place_of, read_text, show
 
 DISTRIBUTED_TYPES = tuple(dict.fromkeys(family.distributed_type for family in FAMILIES.values()))
 ACCUMULATION = "gradient_accumulation_steps"
@@ -67,10 +65,10 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
             where, allowed = str(path), list(DISTRIBUTED_TYPES)
             raise InputError("is required by accelerate", where=where, field="distributed_type", allowed=allowed)
     if content.get("distributed_type") == "MULTI_CPU":
-        raise InputError(
+        raise _wrong(
+            document,
+            ("distributed_type",),
             "'MULTI_CPU' silently starts only one process on a single machine",
-            where=place_of(document.places, ("distributed_type",)),
-            field="distributed_type",
             fix="use MULTI_GPU: bench runs it on the CPU when there is no GPU",
         )
     _mapping_if_any(document, ("fsdp_config",))
@@ -115,11 +113,11 @@ def _check_parallelism(document: Document) -> None:
     for dimension, what in (("tp", "tensor"), ("cp", "context"), ("sp", "sequence")):
         key = (*section, f"parallelism_config_{dimension}_size")
         if (size := _at(document, key, 1)) != 1:
-            raise InputError(
+            raise _wrong(
+                document,
+                key,
                 f"{show(size)}: bench does not measure {what} parallelism: ranks would share samples, and throughput"
                 " would count those samples twice",
-                where=place_of(document.places, key),
-                field=dotted(key),
                 allowed="1",
                 fix="leave it out; the sizes dp_replicate and dp_shard are measured",
             )
@@ -127,12 +125,7 @@ def _check_parallelism(document: Document) -> None:
         key = (*section, f"parallelism_config_{dimension}_size")
         size = _at(document, key, 1)
         if type(size) is not int or size < 1:
-            raise InputError(
-                f"{show(size)} is not supported",
-                where=place_of(document.places, key),
-                field=dotted(key),
-                allowed="a whole number, at least 1",
-            )
+            raise _wrong(document, key, f"{show(size)} is not supported", allowed="a whole number, at least 1")
 
 
 def _as_written(content: Content, folder: Path, where: str | None) -> Content:
@@ -146,7 +139,7 @@ def _as_written(content: Content, folder: Path, where: str | None) -> Content:
 
 
 def written_accumulation(content: Content) -> JsonValue:
-    """The micro-batches of a step that a script's config names, for DeepSpeed; 1 if it names none."""
+    """The micro-batches of a step that a config names, for DeepSpeed; 1 if it names none."""
     given = section(content, "deepspeed_config")
     return (section(given, "deepspeed_config_file") or given).get(ACCUMULATION, 1)
 
@@ -166,21 +159,16 @@ def _check_fsdp(document: Document) -> None:
             _one_of(document, (*section, name), values, None)
     for name in keys.FSDP_SWITCHES:
         if str(value := _at(document, (*section, name), False)).lower() not in keys.TRUTHS:
-            raise InputError(
+            raise _wrong(
+                document,
+                (*section, name),
                 f"{show(value)} is neither true nor false: ranks fail once they have started",
-                where=place_of(document.places, (*section, name)),
-                field=dotted((*section, name)),
                 allowed="true or false",
             )
     if float(str(_at(document, (*section, "fsdp_version"), 1))) == 2:
         key = (*section, "fsdp_reshard_after_forward")
         if str(value := _at(document, key, True)).lower() not in ("true", "false"):
-            raise InputError(
-                f"{show(value)} fails with fsdp_version 2",
-                where=place_of(document.places, key),
-                field=dotted(key),
-                allowed="true or false",
-            )
+            raise _wrong(document, key, f"{show(value)} fails with fsdp_version 2", allowed="true or false")
 
 
 def _check_deepspeed(document: Document, path: Path) -> None:
@@ -189,10 +177,10 @@ def _check_deepspeed(document: Document, path: Path) -> None:
     if "deepspeed_config_file" in given:
         for key in (*((*section, name) for name in keys.BESIDE_NO_FILE), ("mixed_precision",)):
             if _at(document, key) is not None:
-                raise InputError(
+                raise _wrong(
+                    document,
+                    key,
                     "accelerate rejects this field beside deepspeed_config_file",
-                    where=place_of(document.places, key),
-                    field=dotted(key),
                     fix="leave it out, and set launch.mixed_precision in the matrix or bf16.enabled in the JSON file"
                     if key == ("mixed_precision",)
                     else "leave it out, and set it in the JSON file",
@@ -201,7 +189,7 @@ def _check_deepspeed(document: Document, path: Path) -> None:
         given["deepspeed_config_file"] = _read_deepspeed(given["deepspeed_config_file"], path.parent, place)
         return
     _one_of(document, (*section, "zero_stage"), (0, 1, 2, 3), 2)
-    _refuse_accumulation(document, (*section, ACCUMULATION), auto=False)
+    _check_accumulation(document, (*section, ACCUMULATION))
     _number_or_auto(document, (*section, "gradient_clipping"))
     for part in ("optimizer", "param"):
         _one_of(document, (*section, f"offload_{part}_device"), ("none", "cpu", None), "none", _NO_NVME)
@@ -252,19 +240,14 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
     for name in ("bf16", "fp16", "optimizer", "scheduler", "torch_autocast", "zero_optimization"):
         _mapping_if_any(document, (name,))
     _known(document, zero, keys.ZERO, "DeepSpeed rejects it, once the ranks have started")
-    _refuse_accumulation(document, (ACCUMULATION,))
+    _check_accumulation(document, (ACCUMULATION,), "auto")
     _one_of(document, (*zero, "stage"), (0, 1, 2, 3, "auto"), 0)
     for part in ("optimizer", "param"):
         _mapping_if_any(document, (*zero, f"offload_{part}"))
         _one_of(document, (*zero, f"offload_{part}", "device"), ("none", "cpu", "auto"), "none", _NO_NVME)
     _one_of(document, ("bf16", "enabled"), ("auto", True, False), False)
     if _at(document, ("fp16", "enabled"), False) not in (False, "auto"):
-        raise InputError(
-            "fp16 is not supported",
-            where=place_of(document.places, ("fp16", "enabled")),
-            field="fp16.enabled",
-            allowed="bf16, or neither of the two",
-        )
+        raise _wrong(document, ("fp16", "enabled"), "fp16 is not supported", allowed="bf16, or neither of the two")
     for name in ("optimizer", "scheduler"):
         if name in content and not isinstance(_mapping(document, (name,)).get("type"), str):
             raise InputError(
@@ -278,10 +261,10 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
     kind = _at(document, ("optimizer", "type"), "AdamW")
     if str(kind).lower() not in keys.ENGINE_OPTIMIZERS and kind not in keys.TORCH_OPTIMIZERS:
         known = ["Adam", "AdamW", "Lion", "Lamb", "Muon", *sorted(keys.TORCH_OPTIMIZERS)]
-        raise InputError(
+        raise _wrong(
+            document,
+            ("optimizer", "type"),
             f"{show(kind)} is no optimizer of DeepSpeed or torch: ranks fail once they have started",
-            where=place_of(document.places, ("optimizer", "type")),
-            field="optimizer.type",
             allowed="one of DeepSpeed's, such as AdamW, or the name of a class of torch.optim",
             fix=near_miss(kind, known),
         )
@@ -306,10 +289,10 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
         _refuse(document, key, what, ("0", "1"), "leave it out")
     for key in _autos(content, ()):
         if dotted(key) not in keys.AUTO:
-            raise InputError(
+            raise _wrong(
+                document,
+                key,
                 "'auto' is not resolved by accelerate, only by the Trainer of transformers",
-                where=place_of(document.places, key),
-                field=dotted(key),
                 fix="write the value, or leave it out",
             )
     if not {"train_batch_size", "train_micro_batch_size_per_gpu"}.intersection(content):
@@ -341,27 +324,19 @@ def _read_document(path: Path) -> Document:
     text, place = read_text(path), lambda line: f"{path}:{line + 1}"
     if path.suffix != ".json":
         return parse(text, place, str(path))
-    try:
-        data = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
-    except json.JSONDecodeError as error:
-        raise InputError(f"is not JSON: {error.msg}", where=f"{path}:{error.lineno}") from error
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"is not JSON: {error}", where=str(path)) from error
+    data = parse_json(text, str(path))
     try:
         return Document(data, parse(text, place, str(path)).places)  # nearly all JSON is YAML
     except InputError:
         return Document(data, {(): str(path)})
 
 
-def _each_once(pairs: list[tuple[str, JsonValue]]) -> Content:
-    names = [name for name, _ in pairs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise ValueError(f"{twice!r} is given twice, and only the last one would count")
-    return dict(pairs)
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON value")
+def _wrong(
+    document: Document, key: Key, problem: str, *, allowed: Collection[str] | str | None = None, fix: str | None = None
+) -> InputError:
+    return InputError(
+        problem, where=place_of(document.places, key), field=dotted(key) or None, allowed=allowed, fix=fix
+    )
 
 
 def _at(document: Document, key: Key, default: JsonValue = None) -> JsonValue:
@@ -376,12 +351,7 @@ def _at(document: Document, key: Key, default: JsonValue = None) -> JsonValue:
 def _mapping(document: Document, key: Key) -> Content:
     value = _at(document, key)
     if not isinstance(value, dict):
-        raise InputError(
-            f"{show(value)} cannot be used",
-            where=place_of(document.places, key),
-            field=dotted(key) or None,
-            allowed="a mapping of fields to values",
-        )
+        raise _wrong(document, key, f"{show(value)} cannot be used", allowed="a mapping of fields to values")
     return value
 
 
@@ -393,10 +363,10 @@ def _known(document: Document, key: Key, known: Collection[str], otherwise: str)
     """Raises InputError for the first field that is not known. A comment may begin with an underscore."""
     for name in _mapping_if_any(document, key):
         if name not in known and not name.startswith("_"):
-            raise InputError(
+            raise _wrong(
+                document,
+                (*key, name),
                 f"unknown field {name!r}: {otherwise}",
-                where=place_of(document.places, (*key, name)),
-                field=dotted((*key, name)),
                 fix=near_miss(name, known) or near_miss(*_ending_in(name, known)) or _fix(name),
             )
 
@@ -420,12 +390,7 @@ def _number_or_auto(document: Document, key: Key) -> None:
             return
     except ValueError:
         pass
-    raise InputError(
-        f"{show(value)} is not supported",
-        where=place_of(document.places, key),
-        field=dotted(key),
-        allowed="a number, at least 0, or auto",
-    )
+    raise _wrong(document, key, f"{show(value)} is not supported", allowed="a number, at least 0, or auto")
 
 
 def _one_of(
@@ -434,12 +399,8 @@ def _one_of(
     value = _at(document, key, default)
     if value not in allowed or (type(value) is float) or (type(value) is bool and bool not in map(type, allowed)):
         words = list(dict.fromkeys(str(word) for word in allowed if word is not None))
-        raise InputError(
-            f"{show(value)} is not supported",
-            where=place_of(document.places, key),
-            field=dotted(key),
-            allowed=words,
-            fix=fix or near_miss(value, words),
+        raise _wrong(
+            document, key, f"{show(value)} is not supported", allowed=words, fix=fix or near_miss(value, words)
         )
 
 
@@ -447,13 +408,7 @@ def _refuse(document: Document, key: Key, what: str, off: tuple[str, ...], fix: 
     """Raises InputError unless the setting is absent or has one of the values ``off``."""
     value = _at(document, key, off[0])
     if str(value).lower() not in off:
-        raise InputError(
-            f"{show(value)}: {what}",
-            where=place_of(document.places, key),
-            field=dotted(key),
-            allowed=off[0],
-            fix=fix,
-        )
+        raise _wrong(document, key, f"{show(value)}: {what}", allowed=off[0], fix=fix)
 
 
 def _refuse_compilation(document: Document) -> None:
@@ -464,14 +419,8 @@ def _refuse_compilation(document: Document) -> None:
         _refuse(document, key, what, ("no", "false", "none"), fix)
 
 
-def _refuse_accumulation(document: Document, key: Key, *, auto: bool = True) -> None:
-    value = _at(document, key, "1")
-    if value == "auto" and not auto:
-        raise InputError(
-            "'auto' fails in accelerate launch, which wants a number here",
-            where=place_of(document.places, key),
-            field=dotted(key),
-            allowed="1",
-        )
-    if str(value).lower() not in ("1", "1.0", "auto"):
-        raise accumulation_refused(show(value), place_of(document.places, key), dotted(key))
+def _check_accumulation(document: Document, key: Key, *others: str) -> None:
+    value = _at(document, key, 1)
+    if value not in others and (type(value) is not int or value < 1):
+        allowed = " or ".join(["a whole number, at least 1", *others])
+        raise _wrong(document, key, f"{show(value)} fails in accelerate or DeepSpeed", allowed=allowed)

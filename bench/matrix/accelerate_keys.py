@@ -7,39 +7,34 @@ from collections.abc import Mapping
 
 from bench.backends import Family
 
-
-def _words(text: str, prefix: str = "") -> frozenset[str]:
-    return frozenset(prefix + word for word in text.split())
-
-
-TOP = _words(
+TOP = frozenset(
     """
     command_file commands compute_environment debug deepspeed_config distributed_type downcast_bf16 dynamo_config
     enable_cpu_affinity fp8_config fsdp_config gpu_ids machine_rank main_process_ip main_process_port
     main_training_function megatron_lm_config mixed_precision mpirun_config num_machines num_processes
     parallelism_config rdzv_backend same_network tpu_env tpu_name tpu_use_cluster tpu_use_sudo tpu_vm tpu_zone use_cpu
     dynamo_backend fp16
-    """
+    """.split()
 )
 """accelerate rejects any other; it still reads the last two, of older versions."""
 
-FSDP = _words(
-    """
+FSDP = frozenset(
+    f"fsdp_{word}"
+    for word in """
     activation_checkpointing activation_checkpointing_offload auto_wrap_policy backward_prefetch
     cpu_ram_efficient_loading forward_prefetch ignored_modules min_num_params offload_params reshard_after_forward
     sharding_strategy state_dict_type sync_module_states transformer_layer_cls_to_wrap use_orig_params version
-    """,
-    "fsdp_",
+    """.split()
 )
 """What accelerate launch hands to its ranks."""
 
-DEEPSPEED = _words(
+DEEPSPEED = frozenset(
     """
     deepspeed_config_file deepspeed_exclusion_filter deepspeed_hostfile deepspeed_inclusion_filter
     deepspeed_moe_layer_cls_names deepspeed_multinode_launcher gradient_accumulation_steps gradient_clipping
     offload_optimizer_device offload_optimizer_nvme_path offload_param_device offload_param_nvme_path zero3_init_flag
     zero3_save_16bit_model zero_stage
-    """
+    """.split()
 )
 
 BESIDE_NO_FILE = (
@@ -54,19 +49,15 @@ BESIDE_NO_FILE = (
 )
 """accelerate raises an error if one of these, or mixed_precision, stands beside deepspeed_config_file."""
 
-PARALLELISM = _words(
-    """
+PARALLELISM = frozenset(
+    f"parallelism_config_{word}"
+    for word in """
     cp_backend cp_comm_strategy cp_size dp_replicate_size dp_shard_size sp_attn_implementation sp_backend sp_seq_length
     sp_seq_length_is_variable sp_size tp_size
-    """,
-    "parallelism_config_",
+    """.split()
 )
 
-DYNAMO = frozenset(
-    f"dynamo_{key}" for key in ["backend", "mode", "use_dynamic", "use_fullgraph", "use_regional_compilation"]
-)
-
-ENGINE = _words(
+ENGINE = frozenset(
     """
     activation_checkpointing aio amp autotuning bf16 bfloat16 checkpoint comms_logger communication_data_type comet
     compile compression_training csv_monitor curriculum_learning data_efficiency data_types dataloader_drop_last
@@ -77,11 +68,11 @@ ENGINE = _words(
     tensorboard timers torch_autocast train_batch_size train_micro_batch_size_per_gpu
     use_data_before_expert_parallelism vocabulary_size wall_clock_breakdown wandb weight_quantization
     zero_allow_untested_optimizer zero_force_ds_cpu_optimizer zero_optimization
-    """
+    """.split()
 )
 """DeepSpeed ignores any other, without a word."""
 
-ZERO = _words(
+ZERO = frozenset(
     """
     allgather_bucket_size allgather_partitions allgather_sequential compute_grad_norm contiguous_gradients cpu_offload
     cpu_offload_param cpu_offload_use_pin_memory elastic_checkpoint enable_sanity_checks
@@ -95,11 +86,11 @@ ZERO = _words(
     stage3_param_persistence_threshold stage3_prefetch_bucket_size stage3_use_all_reduce_for_fetch_params
     sub_group_size use_all_reduce_for_fetch_params use_multi_rank_bucket_allreduce zenflow zero_hpz_partition_size
     zero_quantized_gradients zero_quantized_nontrainable_weights zero_quantized_weights
-    """
+    """.split()
 )
 """DeepSpeed raises an error for any other, once the ranks have started."""
 
-AUTO = _words(
+AUTO = frozenset(
     """
     train_batch_size train_micro_batch_size_per_gpu gradient_accumulation_steps gradient_clipping bf16.enabled
     fp16.enabled zero_optimization.stage zero_optimization.offload_optimizer.device
@@ -109,7 +100,7 @@ AUTO = _words(
     zero_optimization.stage3_param_persistence_threshold optimizer.params.lr optimizer.params.weight_decay
     scheduler.params.warmup_min_lr scheduler.params.warmup_max_lr scheduler.params.warmup_num_steps
     scheduler.params.total_num_steps
-    """
+    """.split()
 )
 """The fields whose ``auto`` accelerate replaces; for any other it raises an error. Trainer replaces more."""
 
@@ -151,12 +142,12 @@ FSDP_SWITCHES = (
 TRUTHS = ("y", "yes", "t", "true", "on", "1", "n", "no", "f", "false", "off", "0", "none")
 """What accelerate reads as true or false, in lower case."""
 
-ENGINE_OPTIMIZERS = _words("adagrad adam adamw lamb lion muadam muadamw muon musgd")
+ENGINE_OPTIMIZERS = frozenset("adagrad adam adamw lamb lion muadam muadamw muon musgd".split())
 """In lower case. DeepSpeed also takes the classes of torch.optim, by their own names."""
-TORCH_OPTIMIZERS = _words(
+TORCH_OPTIMIZERS = frozenset(
     """
     ASGD Adadelta Adafactor Adagrad Adam AdamW Adamax LBFGS Muon NAdam Optimizer RAdam RMSprop Rprop SGD SparseAdam
-    """
+    """.split()
 )
 
 WRAPS_BY: Mapping[str, str] = {

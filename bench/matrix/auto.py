@@ -7,18 +7,19 @@ from bench.errors import InputError, near_miss
 from bench.matrix.combinations import Value
 from bench.matrix.matrix_file import Launch, Matrix, Values
 from bench.matrix.yaml_file import dotted, place_of, show
+from bench.records.cell import MixedPrecision
 from bench.records.machine import Hardware
 from bench.workloads import Definition
 
 
-def num_processes(launch: Launch, hardware: Hardware, nodes: int) -> int:
+def num_processes(launch: Launch, hardware: Hardware) -> int:
     """Ranks of every backend but ``single``, on all nodes together.
 
     Args:
         hardware: of each node.
     """
     if launch.num_processes == "auto":
-        return hardware.devices * nodes if hardware.device == "cuda" else max(2, nodes)
+        return hardware.devices * launch.nodes if hardware.device == "cuda" else max(2, launch.nodes)
     return launch.num_processes
 
 
@@ -26,8 +27,7 @@ def memory_per_rank(matrix: Matrix, hardware: Hardware) -> int:
     """Bytes for ``preset: auto``: one GPU's memory, or a rank's share of the host's."""
     if hardware.device == "cuda":
         return hardware.memory_bytes
-    nodes = matrix.slurm.nodes
-    return hardware.memory_bytes // -(-num_processes(matrix.launch, hardware, nodes) // nodes)
+    return hardware.memory_bytes // -(-num_processes(matrix.launch, hardware) // matrix.launch.nodes)
 
 
 def resolve_preset(
@@ -62,7 +62,7 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
     keeps_whole = False in (matrix.train.reshard_after_forward, *matrix.values_of("reshard_after_forward"))
     sizes = [matrix.train.dp_replicate_size, *matrix.values_of("dp_replicate_size")]
     replicas = max(size for size in sizes if isinstance(size, int))
-    ranks = num_processes(matrix.launch, hardware, matrix.slurm.nodes)
+    ranks = num_processes(matrix.launch, hardware)
     bf16_weights = "bf16" in (matrix.train.weights, *matrix.values_of("weights"))
     held = (
         bytes_per_parameter(
@@ -76,6 +76,11 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
         for name, backend in used.items()
     )
     return round(memory_bytes * UNSHARDED_BYTES / max(held))
+
+
+def precision(launch: Launch, hardware: Hardware) -> MixedPrecision:
+    """What the matrix states; else its default on this hardware."""
+    return launch.mixed_precision if "mixed_precision" in launch.model_fields_set or hardware.bf16 else "no"
 
 
 def memory_limit(matrix: Matrix, workload: Definition, preset: str, searches: bool, hardware: Hardware) -> int | None:

@@ -9,7 +9,7 @@ from pydantic_core import PydanticSerializationError
 from bench import backends
 from bench.backends import BACKENDS
 from bench.errors import InputError
-from bench.matrix import accelerate_file, script
+from bench.matrix import accelerate_file, auto, script
 from bench.matrix.auto import memory_limit, num_processes, resolve_preset
 from bench.matrix.combinations import (
     Combination,
@@ -20,13 +20,13 @@ from bench.matrix.combinations import (
     check_count,
     combinations,
 )
-from bench.matrix.matrix_file import Launch, Matrix, Values, as_list
+from bench.matrix.matrix_file import Launch, Matrix, Training, Values, as_list
 from bench.matrix.validation import validate
 from bench.matrix.yaml_file import Key, canonical, dotted, place_of, show
 from bench.records.base import not_finite
 from bench.records.cell import Cell, Measure, MixedPrecision, Train
 from bench.records.machine import Hardware
-from bench.records.plan import CellPlan, RunPlan
+from bench.records.plan import COST_OPTIONS, CellPlan, RunPlan
 from bench.records.script import NO_BACKEND
 from bench.workloads import Definition
 
@@ -57,7 +57,9 @@ def expand(matrix: Matrix, hardware: Hardware) -> list[CellPlan]:
     searches = any("probe" in as_list(batch_of(matrix, combination).value) for combination in combined)
     for combination in combined:
         cell, resolved = _cell(matrix, workload, combination, hardware, measure, searches=searches)
-        batches = batches_of(matrix, combination)
+        batches = [one for one in batches_of(matrix, combination) if isinstance(one, str) or cell.divides(one)]
+        if not batches:
+            continue
         points += len(batches)
         check_count(matrix, points)
         axes = {name: resolved[name] for name in dict.fromkeys(columns) if name != "batch" and name in resolved}
@@ -81,9 +83,28 @@ def expand(matrix: Matrix, hardware: Hardware) -> list[CellPlan]:
         )
         for cell, axes, chosen in plans.values()
     ]
+    if not result:
+        where = place_of(matrix.places, ("matrix", "batch"))
+        raise InputError(f"{'; '.join(left_out(matrix, hardware))}: nothing is left", where=where, field="matrix.batch")
     if len({plan.cell.id for plan in result}) < len(result):
         raise InputError("two different cells have the same id", fix="change measure.seed or split the matrix")
     return result
+
+
+def left_out(matrix: Matrix, hardware: Hardware) -> tuple[str, ...]:
+    """One sentence on the batches that do not divide their global batch, which `expand` leaves out; empty if none."""
+    found: dict[int, list[int]] = {}
+    for combination in combinations(matrix):
+        whole = combination.get("global_batch", Value(matrix.train.global_batch, ())).value
+        share = whole // _ranks(matrix, backend_of(matrix, combination), hardware) if isinstance(whole, int) else 0
+        for batch in batches_of(matrix, combination) if share else ():
+            if isinstance(batch, int) and share % batch:
+                found.setdefault(share, []).append(batch)
+    each = [
+        f"batch {', '.join(map(str, dict.fromkeys(batches)))}, which does not divide the {share} samples of a rank"
+        for share, batches in found.items()
+    ]
+    return (f"left out: {'; '.join(each)}",) if each else ()
 
 
 def run_plan(matrix: Matrix, every: Sequence[CellPlan]) -> RunPlan:
@@ -93,6 +114,7 @@ def run_plan(matrix: Matrix, every: Sequence[CellPlan]) -> RunPlan:
         cells=tuple(every),
         claims=tuple(matrix.claims),
         choices=tuple(matrix.choices),
+        cost_options=script.workload_of(matrix).cost_options or COST_OPTIONS,
         workload_folder=matrix.workload_folder,
     )
 
@@ -119,6 +141,7 @@ def _cell(
     accelerate = matrix.configs.get(backend)
     if accelerate is not None:
         train |= {name: Value(value, ("train", name)) for name, value in backends.own_settings(accelerate).items()}
+        train |= _own_accumulation(matrix, backend, accelerate, combination) if matrix.command is None else {}
     train |= {name: value for name, value in combination.items() if name in train and name not in options}
     if measure.count_tensors and measure.warmup_steps < 2:
         raise InputError(
@@ -127,25 +150,36 @@ def _cell(
             field="measure.warmup_steps",
             allowed="2 or more",
         )
+    trained = _validate(matrix, Training, train, "train")
+    ranks = _ranks(matrix, backend, hardware)
+    if (whole := trained.global_batch) is not None:
+        _check_global_batch(matrix, train, whole // ranks if whole % ranks == 0 else None, searches=searches)
+    del train["accumulate"], train["global_batch"]
     script.check_values(matrix, options)
     config = _validate(matrix, workload.Config, options, "workload")
     launch = {name: Value(value, ("launch", name)) for name, value in matrix.launch.model_dump(mode="json").items()}
-    launch |= {name: value for name, value in combination.items() if name == "mixed_precision"}
+    launch["mixed_precision"] = combination.get(
+        "mixed_precision", Value(auto.precision(matrix.launch, hardware), ("launch", "mixed_precision"))
+    )
     precision: str = _validate(matrix, Launch, launch, "launch").mixed_precision
     if accelerate is not None and matrix.command is not None:
         precision = accelerate_file.written_precision(accelerate)
     elif accelerate is not None:
         precision = _config_precision(matrix, backend, accelerate, combination)
     stored = _json(matrix, config, options)
+    several = script.accumulation_of(matrix, stored, options) if matrix.command is not None else trained.accumulate
+    if several == 1 and whole is None:  # cells that would do the same are one
+        train["accumulate_sync"] = Value(None, ("train", "accumulate_sync"))
     cell = Cell(
         backend=backend,
         accelerate=accelerate,
         workload=script.name_of(matrix),
         options=stored,
-        num_processes=(ranks := _ranks(matrix, backend, hardware)),
-        num_nodes=matrix.slurm.nodes if ranks > 1 else 1,
+        num_processes=ranks,
+        num_nodes=matrix.launch.nodes if ranks > 1 else 1,
         mixed_precision=precision,
-        gradient_accumulation_steps=script.accumulation_of(matrix, stored, options),
+        gradient_accumulation_steps=several,
+        global_batch=whole,
         memory_limit_bytes=memory_limit(matrix, workload, str(preset), searches, hardware),
         train=_validate(matrix, Train, train, "train"),
         measure=measure,
@@ -153,8 +187,32 @@ def _cell(
     )
     if not cell.chooses_weights:  # cells that would do the same are one
         cell = cell.model_copy(update={"train": cell.train.model_copy(update={"weights": Train().weights})})
-    others = {"preset": preset, "mixed_precision": precision, "backend": backend}
+    others = {"preset": preset, "mixed_precision": precision, "backend": backend, "global_batch": whole}
+    others |= {} if whole is not None else {"accumulate": several}
     return cell, {**cell.train_settings, **cell.options, **others}
+
+
+def _check_global_batch(matrix: Matrix, train: Combination, share: int | None, *, searches: bool) -> None:
+    """Raises InputError for a global batch beside `accumulate`, which follows from it, and for one that the ranks, or
+    the candidates of a search, do not divide.
+
+    Args:
+        share: of a rank; None where ranks have no equal one.
+    """
+    (value, given), several = (train["global_batch"].value, train["global_batch"].key), train["accumulate"].key
+    granularity, more = matrix.probe.granularity, dict[str, str]()
+    if several != ("train", "accumulate") or "accumulate" in matrix.train.model_fields_set:
+        problem = f"cannot be used with {dotted(several)}: accumulation follows from the global batch and the batch"
+        more["fix"] = "leave one of the two out"
+    elif share is None:
+        problem, more["allowed"] = "cannot be shared evenly by the ranks", "a multiple of launch.num_processes"
+    elif searches and share % granularity:
+        problem = (
+            f"gives each rank {share} samples, of which no multiple of probe.granularity {granularity} is a divisor"
+        )
+    else:
+        return
+    raise InputError(f"{show(value)} {problem}", where=place_of(matrix.places, given), field=dotted(given), **more)
 
 
 def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:
@@ -192,22 +250,45 @@ def _config_precision(matrix: Matrix, backend: str, config: Values, combination:
     return precision
 
 
+def _own_accumulation(matrix: Matrix, backend: str, config: Values, combination: Combination) -> Combination:
+    """`accumulate` as the accelerate config sets it. `accelerate config` writes 1, which leaves it to the matrix.
+
+    Raises:
+        InputError: an axis, or a global batch, asks for something else.
+    """
+    own = accelerate_file.written_accumulation(config)
+    if not isinstance(own, int) or own == 1:
+        return {}
+    whole = Value(matrix.train.global_batch, ("train", "global_batch"))
+    for asked in (combination.get("accumulate"), combination.get("global_batch", whole)):
+        if asked is not None and asked.value not in (None, own):
+            raise InputError(
+                f"{show(asked.value)} cannot be used with {backend}: its own config accumulates {own} micro-batches",
+                where=place_of(matrix.places, asked.key),
+                field=dotted(asked.key),
+                fix=f"exclude it for {backend}, or set its gradient_accumulation_steps to 1",
+            )
+    return {"accumulate": Value(own, ("train", "accumulate"))}
+
+
 def _ranks(matrix: Matrix, backend: str, hardware: Hardware) -> int:
+    if (own := script.own_processes(matrix)) is not None:
+        return own
     if matrix.command is not None and not script.starts_several(matrix):
         return 1
     if backend == NO_BACKEND:
-        return num_processes(matrix.launch, hardware, matrix.slurm.nodes)
+        return num_processes(matrix.launch, hardware)
     config = matrix.configs.get(backend)
     if matrix.command is not None and config is not None and config.get("distributed_type", "NO") != "NO":
-        return num_processes(matrix.launch, hardware, matrix.slurm.nodes)
+        return num_processes(matrix.launch, hardware)
     chosen = BACKENDS[backend] if config is None else backends.from_accelerate_config(config)
-    return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware, matrix.slurm.nodes)
+    return 1 if chosen.family == "single" else num_processes(matrix.launch, hardware)
 
 
 def _check_ranks(matrix: Matrix, hardware: Hardware) -> None:
     """Raises InputError for more ranks than GPUs, and for ranks that the nodes cannot share evenly."""
-    nodes = matrix.slurm.nodes
-    ranks, gpus = num_processes(matrix.launch, hardware, nodes), hardware.devices * nodes
+    nodes = matrix.launch.nodes
+    ranks, gpus = num_processes(matrix.launch, hardware), hardware.devices * nodes
     place = place_of(matrix.places, ("launch", "num_processes"))
     if ranks > gpus > 0:
         raise InputError(
@@ -218,12 +299,13 @@ def _check_ranks(matrix: Matrix, hardware: Hardware) -> None:
         )
     if nodes == 1:
         return
-    if matrix.command is not None:
+    if matrix.command is not None and not script.spreads(matrix):
         raise InputError(
-            "a script runs on one node: it starts its own ranks, and bench does not know how to spread them",
-            where=place_of(matrix.places, ("slurm", "nodes")),
-            field="slurm.nodes",
-            allowed="1",
+            "the command does not say how to start the ranks of one of several nodes",
+            where=place_of(matrix.places, ("launch", "nodes")),
+            field="launch.nodes",
+            allowed=f"1; or more for an observed script with {', '.join(f'{{{name}}}' for name in script.ON_NODES)}",
+            fix="see the recipe for several nodes in `bench guide scripts`",
         )
     if ranks % nodes:
         raise InputError(

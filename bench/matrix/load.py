@@ -9,30 +9,40 @@ from pydantic import BaseModel, JsonValue
 
 from bench.backends import (
     BACKENDS,
-    accumulation_refused,
     from_accelerate_config,
     own_engine,
     own_precision,
     own_settings,
 )
 from bench.backends.registry import section
-from bench.errors import InputError, near_miss
+from bench.errors import InputError, accumulation_refused, near_miss
 from bench.matrix import accelerate_file, script, workload_choice, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION
 from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
 from bench.matrix.combinations import Value, combinations
-from bench.matrix.matrix_file import NAME, OWN_AXES, Launch, Matrix, MatrixFile, Measuring, Values, WorkloadChoice
+from bench.matrix.matrix_file import (
+    DEFAULT_WORKLOAD,
+    NAME,
+    OWN_AXES,
+    Launch,
+    Matrix,
+    MatrixFile,
+    Measuring,
+    Training,
+    Values,
+    WorkloadChoice,
+)
 from bench.matrix.validation import check_names, validate
 from bench.matrix.yaml_file import Key, Places, canonical, dotted, place_of, show
 from bench.records.base import Device
-from bench.records.cell import Measure, Train
+from bench.records.cell import Measure
 from bench.records.machine import Hardware
 from bench.units import memory_size
 from bench.workloads import Definition
 
 MEASURE: dict[Device, dict[str, int]] = {
     "cpu": {"warmup_steps": 2, "steps": 5, "phase_steps": 5},
-    "cuda": {"dataloader_workers": 2},
+    "cuda": {"dataloader_workers": 2, "warmup_s": 10},
 }
 """Defaults of `measure` that depend on the device."""
 
@@ -99,7 +109,12 @@ def load(
 def _by_device(data: Values, device: Device) -> dict[str, int]:
     """The defaults of a device; a script has no use for those that it does not get."""
     command = data.get("command")
-    return {name: n for name, n in MEASURE[device].items() if command is None or f"{{{name}}}" in str(command)}
+    observed = script.OBSERVED if not data.get("result") and "{out}" not in str(command) else ()
+    return {
+        name: n
+        for name, n in MEASURE[device].items()
+        if command is None or name in observed or f"{{{name}}}" in str(command)
+    }
 
 
 def _override(data: Values, places: Places, text: str, *, axis: bool = False) -> str | None:
@@ -153,11 +168,11 @@ def _refuse_accumulation(value: JsonValue, places: Places, key: Key) -> None:
 def _paths(data: Values) -> list[str]:
     """Every dotted path that may appear in a matrix file."""
     chosen = data.get("workload")
-    name = chosen.get("name", "pi07") if isinstance(chosen, dict) else "pi07"
+    name = chosen.get("name", DEFAULT_WORKLOAD) if isinstance(chosen, dict) else DEFAULT_WORKLOAD
     sections: dict[str, type[BaseModel]] = {
         "launch": Launch,
         "measure": Measuring,
-        "train": Train,
+        "train": Training,
         "workload": WorkloadChoice,
     }
     paths = [f"{section}.{field}" for section, model in sections.items() for field in model.model_fields]
@@ -175,7 +190,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     script.check_axes(file, places)
     workload = workload_choice.workload_of(file, places)
     check_names(file.workload.options, ("workload",), list(workload.Config.model_fields), places)
-    names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Train.model_fields]))
+    names = list(dict.fromkeys([*OWN_AXES, *workload.Config.model_fields, *Training.model_fields]))
     check_names(file.matrix, ("matrix",), names, places, file.fix_for_axis)
     check_names(file.defaults, ("defaults",), names, places, file.fix_for_axis)
     for name, entries in (("exclude", file.exclude), ("include", file.include)):
@@ -306,7 +321,7 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
     if preset != matrix.workload.preset and "preset" not in {**matrix.matrix, **matrix.defaults}:
         memory = memory_size(memory_per_rank(matrix, hardware))
         notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} per rank")
-    ranks = num_processes(matrix.launch, hardware, matrix.slurm.nodes)
+    ranks = num_processes(matrix.launch, hardware)
     for name, content in matrix.configs.items():
         if from_accelerate_config(content).family == "single":
             if ranks != 1:
@@ -334,6 +349,9 @@ def _overridden(matrix: Matrix, name: str, content: Values) -> Iterator[str]:
     for field, value in own_settings(content).items():
         if field in train.model_fields_set and (stated := getattr(train, field)) != value:
             yield f"{name}: its own config sets {field} {value}, and not train.{field} {stated}"
+    own = accelerate_file.written_accumulation(content)
+    if "accumulate" in train.model_fields_set and own not in (1, "auto", train.accumulate):
+        yield f"{name}: its own config sets {ACCUMULATION} {own}, and not train.accumulate {train.accumulate}"
     engine = own_engine(content)
     if section(engine, "bf16").get("enabled") == "auto" and own_precision(content, requested) == "no":
         fix = "set launch.mixed_precision: bf16 for bf16"

@@ -58,13 +58,28 @@ Axis = Annotated[list[JsonValue], BeforeValidator(as_list), Field(min_length=1)]
 """The values of an axis; a single value needs no brackets."""
 
 
+class Training(Train):
+    """Settings of the training step, and how many batches it takes."""
+
+    accumulate: Annotated[int, Field(ge=1, le=10_000)] = 1
+    """Micro-batches of one optimizer step: each rank adds up the gradients of so many batches. `batch` is the size of
+    one of them; samples/s counts all."""
+    global_batch: Annotated[int, Field(ge=1, le=2**40)] | None = None
+    """Instead of `accumulate`: the samples of one optimizer step of all ranks. Each rank takes as many micro-batches of
+    `batch` as that needs, and only batches that divide it are measured."""
+
+
 class Launch(Frozen):
     """How the ranks are started."""
 
     num_processes: Annotated[int, Field(ge=1, le=1024)] | Literal["auto"] = "auto"
     """Number of ranks. ``auto``: one per GPU, or on CPUs two, but at least one per
     node. The backend ``single`` always has one."""
+    nodes: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Nodes of a job. The ranks of a cell are spread evenly over them. The backend ``single`` uses one."""
     mixed_precision: MixedPrecision = "bf16"
+    """``no``: fp32. ``fp16``, with scaled gradients, is for GPUs without bf16. The default is ``no`` on a CPU without
+    bf16 instructions."""
     memory_limit: (
         Annotated[ByteSize, Field(gt=0, le=2**62), BeforeValidator(_whole_size), AfterValidator(_enough), _SIZE_SCHEMA]
         | Literal["auto"]
@@ -81,10 +96,15 @@ class Launch(Frozen):
 class Measuring(Measure):
     """How a cell is measured, and how often."""
 
-    launches: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = 1
-    """How often each attempt is launched, in fresh processes. The launches of all cells take turns, in an order drawn
-    anew for each round. Launches added later do not change what is stored. ``auto``: once, and then again those that
-    the decision needs: the recommended setting, its runner-up, and what is too close to call with it."""
+    launches: Annotated[int, Field(ge=1, le=1000)] | Literal["auto"] = "auto"
+    """How often each attempt is launched, in fresh processes. ``auto``: once, and then ``bench run`` launches again
+    what the decision needs: the recommended setting, its runner-up, and what is too close to call with it. A number:
+    so often and no more. The launches of all cells take turns, in an order drawn anew for each round. Launches added
+    later do not change what is stored."""
+
+
+DEFAULT_WORKLOAD = "pi07"
+"""Of a matrix that names none: the bundled policy."""
 
 
 class WorkloadChoice(Frozen):
@@ -93,7 +113,7 @@ class WorkloadChoice(Frozen):
     model_config = ConfigDict(extra="allow")
     __pydantic_extra__: dict[str, JsonValue]
 
-    name: str = "pi07"
+    name: str = DEFAULT_WORKLOAD
     """A bundled workload, or your own: ``package.module:name`` or ``./file.py:name`` of a class or a function."""
     preset: str = "auto"
     """Named field values, which all others override. ``auto``: the largest preset that fits in the memory."""
@@ -113,9 +133,10 @@ class MatrixFile(Frozen):
     """Where your own workload is looked for, before the current folder. Relative to this file; null: its folder."""
     command: Annotated[list[str], Field(min_length=1)] | None = None
     """Instead of a workload: the program to measure and its arguments. ``{batch}``, ``{out}`` and the name of any axis
-    in braces are replaced; `bench guide scripts` lists them. No shell is involved."""
+    in braces are replaced; `bench guide script-results` lists them. No shell is involved."""
     result: dict[str, str] = Field(default_factory=dict)
-    """Of a command: its key of each figure, such as ``step_time_ms: timing.step``, in the JSON that it writes."""
+    """Of a command: its key of each figure, such as ``step_time_ms: timing.step``, in the JSON that it writes; or
+    ``regex:`` and a pattern with a group, for its output. Without it and ``{out}``, bench observes the script."""
     units: list[str] = Field(default_factory=list)
     """Of a command: class names of the modules that FSDP shards, each as one unit."""
     folder: str = "."
@@ -132,7 +153,7 @@ class MatrixFile(Frozen):
     slurm: Slurm = Slurm()
     """With ``--launcher slurm``: the job to ask for."""
     measure: Measuring = Measuring()
-    train: Train = Train()
+    train: Training = Training()
     probe: Goal = Goal()
     """How ``batch: probe`` searches."""
     choices: list[str] = Field(default_factory=list)
@@ -231,7 +252,7 @@ def json_schema() -> dict[str, Any]:
         "batch": batch,
         "preset": {"type": "string", "description": "One of the workload's presets, or auto."},
         "mixed_precision": {"enum": list(get_args(MixedPrecision))},
-        **Train.model_json_schema()["properties"],
+        **Training.model_json_schema()["properties"],
     }
     for field in fields.values():
         field.pop("default", None)

@@ -18,20 +18,24 @@ from bench.matrix.matrix_file import Matrix, MatrixFile
 from bench.matrix.yaml_file import Key, Places, dotted, place_of, show
 from bench.records.base import Device
 from bench.records.cell import Measure
-from bench.records.script import ACCUMULATIONS, Script, placeholders
+from bench.records.script import ACCUMULATIONS, IN_LOG, Script, placeholders
 from bench.records.stated import FIGURES
 from bench.workloads import Definition, Workload
 
-CONFIG = "accelerate_config"
+CONFIG, GLOBAL = "accelerate_config", "global_batch"
 OF_BENCH: dict[str, tuple[str, ...]] = {
     "backend": ("backend", CONFIG),
     "batch": ("batch", "batch_global"),
     "mixed_precision": ("mixed_precision", CONFIG),
-    "num_processes": ("num_processes", "batch_global", CONFIG),
+    "num_processes": ("num_processes", "ranks_per_node", "batch_global", CONFIG),
     **{name: (name,) for name in Measure.model_fields},
 }
 """The settings that bench has a value for, and the placeholders that hand each of them to a script."""
-PROVIDED = (CONFIG, "batch_global", "out", "output_dir", *OF_BENCH)
+ON_NODES = ("num_nodes", "ranks_per_node", "node_rank", "main_address", "main_port")
+"""Placeholders with which a command starts the ranks of one of several nodes. On one, they have values too."""
+OBSERVED = ("num_processes", "warmup_steps", "steps", "phase_steps")
+"""Settings that apply to an observed script without a placeholder: bench counts its steps, and checks its processes."""
+PROVIDED = (CONFIG, "batch_global", "out", "output_dir", *ON_NODES, *OF_BENCH)
 """Every placeholder that is no axis of the user's own."""
 _TAKEN = re.compile(rf"_|(?:{'|'.join(name for name in dir(BaseModel) if name.startswith('model_'))})$")
 """Names that no field of a pydantic model can have."""
@@ -47,7 +51,9 @@ def script_of(file: MatrixFile) -> Script | None:
 def workload_of(file: MatrixFile) -> Definition:
     """What a matrix trains: its workload, or its script in the form of one."""
     script = script_of(file)
-    return workloads.load(file.workload.name) if script is None else _as_workload(script.placeholders, script.units)
+    if script is None:
+        return workloads.load(file.workload.name)
+    return _as_workload(script.placeholders.difference(_provided(file, script)), script.units)
 
 
 def name_of(file: MatrixFile) -> str:
@@ -65,9 +71,29 @@ def starts_several(file: MatrixFile) -> bool:
     return script is not None and script.uses(*OF_BENCH["num_processes"])
 
 
+def spreads(file: MatrixFile) -> bool:
+    """Whether bench can start a script on several nodes: each is told which it is, and where they meet."""
+    script = script_of(file)
+    return script is not None and script.is_observed and script.placeholders >= {"node_rank", "main_address"}
+
+
+def own_processes(file: MatrixFile) -> int | None:
+    """How many processes an observed script starts by itself, as far as the matrix says: a run checks it."""
+    script = script_of(file)
+    if script is None or not script.is_observed or script.uses(*OF_BENCH["num_processes"]):
+        return None
+    stated = file.launch.num_processes
+    return (script.num_processes or 1) if stated == "auto" else stated
+
+
+def _provided(file: MatrixFile, script: Script) -> tuple[str, ...]:
+    """The placeholders that bench fills in by itself. With a global batch, micro-batches of a step are one."""
+    return (*PROVIDED, *(script.accumulating if file.values_of(GLOBAL) else ()))
+
+
 @cache
 def _as_workload(names: frozenset[str], units: tuple[str, ...]) -> Definition:
-    fields: dict[str, Any] = dict.fromkeys(sorted(names.difference(PROVIDED)), (JsonValue, ...))
+    fields: dict[str, Any] = dict.fromkeys(sorted(names), (JsonValue, ...))
     with warnings.catch_warnings(action="ignore"):  # about fields such as {copy}, which a model has as a method
         config = create_model("Config", __config__=ConfigDict(frozen=True, extra="forbid"), **fields)
     return Definition(
@@ -107,6 +133,7 @@ def check(file: MatrixFile, places: Places, device: Device) -> None:
 def axes_of(script: Script) -> list[str]:
     """The names that an axis may have."""
     of_bench = [name for name in ("backend", "batch", "mixed_precision") if script.uses(*OF_BENCH[name])]
+    of_bench += [GLOBAL] if script.accumulating else []
     return [*of_bench, *sorted(script.placeholders.difference(PROVIDED))]
 
 
@@ -121,6 +148,7 @@ def check_axes(file: MatrixFile, places: Places) -> None:
     for key, entry in sections:
         if wrong := next((name for name in entry if name not in allowed), None):
             use = " or ".join(f"{{{name}}}" for name in OF_BENCH.get(wrong, (wrong,)))
+            use = "{accumulate}" if wrong == GLOBAL else use
             raise _error(
                 f"no placeholder of the command uses {wrong!r}",
                 places,
@@ -135,7 +163,11 @@ def check_values(matrix: Matrix, given: Combination) -> None:
     script = script_of(matrix)
     if script is None:
         return
-    if missing := sorted(script.placeholders.difference(PROVIDED, given)):
+    provided = _provided(matrix, script)
+    if twice := [name for name in script.accumulating if name in provided and name in given]:
+        problem = f"{twice[0]} follows from global_batch and the batch"
+        raise _error(problem, matrix.places, given[twice[0]].key, fix="leave one of the two out")
+    if missing := sorted(script.placeholders.difference(provided, given)):
         index = next(i for i, word in enumerate(script.command) if missing[0] in placeholders(word))
         raise _error(
             f"the placeholder {{{missing[0]}}} has no value",
@@ -217,13 +249,13 @@ def _check_words(script: Script, places: Places) -> None:
         raise _error("{preset} cannot be a placeholder: a script has no presets", places, ("command",))
     if taken := sorted(filter(_TAKEN.match, script.placeholders)):
         raise _error(f"{{{taken[0]}}} cannot be a placeholder: bench uses such names itself", places, ("command",))
-    if not script.uses("out", "output_dir"):
+    if not (script.is_observed or script.is_read_from_log or script.uses("out", "output_dir")):
         raise _error(
             "{out} is missing from the command: its result, as JSON, goes to the file {out}",
             places,
             ("command",),
-            fix="for a script of transformers' Trainer, which writes train_results.json by itself, --output_dir"
-            " {output_dir} does as well",
+            fix="leave result out, and bench observes the script; or take its figures from its output with patterns,"
+            " such as samples_per_s: 'regex:([\\d.]+) samples/s'",
         )
     if not script.uses(*OF_BENCH["batch"]):
         raise _error("{batch} or {batch_global} is missing from the command: the batch", places, ("command",))
@@ -236,6 +268,18 @@ def _check_result(script: Script, places: Places) -> None:
             raise _error(
                 f"unknown figure {name!r}", places, ("result", name), allowed=allowed, fix=near_miss(name, allowed)
             )
+    patterns = {name: key.removeprefix(IN_LOG) for name, key in script.result.items() if key.startswith(IN_LOG)}
+    for name, pattern in patterns.items():
+        try:
+            groups = re.compile(pattern).groups
+        except re.error as error:
+            raise _error(f"{show(pattern)} is no regular expression: {error}", places, ("result", name)) from error
+        if groups != 1:
+            raise _error(
+                f"{show(pattern)} has {groups} groups, and the figure is the only one", places, ("result", name)
+            )
+    if patterns and len(patterns) < len(script.result):
+        raise _error("takes some figures from the output and some from a file", places, ("result",), fix="choose one")
     gives = [name for name in script.result if name.startswith(("step_time", "samples_per_s"))]
     if script.result and not gives:
         raise _error("names neither a step time nor samples_per_s", places, ("result",), fix="add one of the two")
@@ -246,6 +290,8 @@ def _check_settings(script: Script, places: Places) -> None:
     given = {name: ("launch", name) for name in ("num_processes", "mixed_precision")}
     given |= {name: ("measure", name) for name in Measure.model_fields}
     for name, key in given.items():
+        if script.is_observed and name in OBSERVED:
+            continue
         if key in places and not script.uses(*OF_BENCH[name]):
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])
             raise _error("has no effect on the script", places, key, fix=f"put {use} into the command")

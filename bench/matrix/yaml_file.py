@@ -192,6 +192,33 @@ class _Values:
         return InputError(problem, where=where, field=dotted(key) or None, allowed=allowed, fix=fix)
 
 
+def parse_json(text: str, place: str) -> JsonValue:
+    """Parses JSON. An error names the line after ``place``, unless that ends with one.
+
+    Raises:
+        InputError: it is no JSON, has a number that is none, or gives a key twice.
+    """
+    try:
+        data: JsonValue = json.loads(text, parse_constant=_refuse_constant, object_pairs_hook=_each_once)
+    except json.JSONDecodeError as error:
+        where = place if re.search(r":\d+$", place) else f"{place}:{error.lineno}"
+        raise InputError(f"is not JSON: {error.msg}", where=where) from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"is not JSON that can be used: {error}", where=place) from error
+    return data
+
+
+def _refuse_constant(name: str) -> float:
+    raise ValueError(f"{name} is not a number")
+
+
+def _each_once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
+    names = [name for name, _ in pairs]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise ValueError(f"{show(twice)} is given twice, and only the last one would count")
+    return dict(pairs)
+
+
 def dotted(key: Key) -> str:
     """``matrix.backend[1]``."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in key).removeprefix(".")

@@ -10,7 +10,7 @@ from pydantic import AfterValidator, Field, JsonValue, WithJsonSchema, model_val
 from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Share
 from bench.records.script import Script
 
-MixedPrecision = Literal["bf16", "no"]
+MixedPrecision = Literal["bf16", "fp16", "no"]
 Offload = Literal["none", "optimizer", "params"]
 Weights = Literal["fp32", "bf16"]
 Compile = Literal["none", "unit", "model"]
@@ -27,12 +27,21 @@ def _optimizer(name: str) -> str:
 Optimizer = Annotated[str, AfterValidator(_optimizer), WithJsonSchema({"type": "string", "pattern": _OPTIMIZER})]
 
 
+COST = "cost"
+"""Marks a setting that changes what a step costs, and not its losses."""
+SWITCH = "switch"
+"""Marks a setting that most runs leave alone: a report names it only where it differs from its default."""
+
+
 class Measure(Frozen):
-    """How a step is measured. Unless the user gives them, the matrix loader uses fewer steps on a CPU, and two workers
-    of the loader on CUDA."""
+    """How a step is measured. Unless the user gives them, the matrix loader uses fewer steps on a CPU, and on CUDA two
+    workers of the loader and a warm-up by time."""
 
     warmup_steps: Annotated[int, Field(ge=1)] = 20
     """Steps before the measurement. At least one, because the first step allocates the optimizer's state."""
+    warmup_s: Annotated[Finite, Field(ge=0), SWITCH] = 0.0
+    """Seconds before the measurement: warm-up goes on, beyond its steps, until every rank has spent as long. By default
+    10 on CUDA, whose clocks settle in seconds."""
     steps: Annotated[int, Field(ge=1)] = 50
     """Steps of the throughput window, without synchronization inside a step."""
     phase_steps: Annotated[int, Field(ge=0)] = 10
@@ -44,10 +53,10 @@ class Measure(Frozen):
     from the ranks."""
     dataloader_prefetch: Annotated[int, Field(ge=1)] = 2
     """Batches that each worker keeps ready."""
-    checkpoint: bool = False
+    checkpoint: Annotated[bool, SWITCH] = False
     """After the steps, save a checkpoint and load it again: the time of both, the bytes, and whether training goes on
     with the same losses."""
-    count_tensors: bool = False
+    count_tensors: Annotated[bool, SWITCH] = False
     """On a CPU, count tensors in two more steps, after all that is measured: about 3 s. A GPU always does."""
 
 
@@ -57,39 +66,48 @@ class Train(Frozen):
     optimizer: Optimizer = "adamw"
     """``adamw``; ``muon``: torch's Muon for the matrices of hidden layers and AdamW for the rest; ``none``: forward and
     backward only; or your own, as ``package.module:Class``."""
-    weights: Weights = "fp32"
+    weights: Annotated[Weights, COST] = "fp32"
     """single and ddp in bf16: ``fp32``, autocast over fp32 weights, which the optimizer updates, as accelerate does;
     or ``bf16``, without autocast, with ``master_weights``. Other backends hold weights in their own way: their cells
     keep the default."""
     master_weights: bool = True
     """Keep fp32 copies of bf16 weights for the optimizer to update. Without them, Adam's moments are bf16 too: a
     control, not a way to train. FSDP and DeepSpeed always keep their own."""
-    fused: bool | None = None
+    fused: Annotated[bool | None, COST] = None
     """AdamW's fused implementation on or off. null: on for a GPU, unless `foreach` is set or state is offloaded;
     elsewhere torch chooses. Off, and without `foreach`: the plain loop."""
-    foreach: bool | None = None
+    foreach: Annotated[bool | None, COST, SWITCH] = None
     """AdamW's foreach implementation on or off; null: see `fused`."""
     learning_rate: Annotated[Finite, Field(ge=0)] = 1e-4
     weight_decay: Annotated[Finite, Field(ge=0)] = 0.01
     max_grad_norm: Annotated[Finite, Field(gt=0)] | None = 1.0
     """Gradients are clipped to this global norm. null: they are not clipped."""
-    find_unused_parameters: bool = False
+    accumulate_sync: Literal["last", "each"] | None = None
+    """With `accumulate`: reduce gradients between ranks in the ``last`` micro-batch of a step, or in ``each``. null: as
+    accelerate does, the last; ZeRO-2 and ZeRO-3 can only reduce in each."""
+    find_unused_parameters: Annotated[bool, COST] = False
     """Let DDP look for parameters that the loss does not depend on. Walks the graph every step."""
-    compile: Compile = "none"
+    bucket_mb: Annotated[int, Field(ge=1), COST, SWITCH] = 25
+    """ddp: reduce gradients as soon as they fill a bucket of so many MiB. With 25, torch's default, the first bucket
+    has 1 MiB."""
+    compile: Annotated[Compile, COST] = "none"
     """torch.compile each ``unit`` of the model, or the whole ``model``."""
-    reshard_after_forward: bool | Annotated[int, Field(ge=2)] | None = None
+    reshard_after_forward: Annotated[bool | Annotated[int, Field(ge=2)] | None, COST, SWITCH] = None
     """fsdp2: free the gathered weights of a unit after its forward, and gather them again for its backward. A number
     spreads them over that many ranks instead. null: the backend's default, true."""
-    dp_replicate_size: Annotated[int, Field(ge=1)] = 1
+    dp_replicate_size: Annotated[int, Field(ge=1), COST, SWITCH] = 1
     """fsdp2: the number of groups of ranks that each shard a whole model: hybrid sharding."""
-    offload: Offload = "none"
+    offload: Annotated[Offload, COST, SWITCH] = "none"
     """Keep the optimizer's state and its step on the host, or the weights too."""
-    zero_overlap_comm: bool | None = None
+    zero_overlap_comm: Annotated[bool | None, COST, SWITCH] = None
     """ZeRO: reduce gradients on a stream of their own while backward runs. null: DeepSpeed's default, true for ZeRO-3
     and false for ZeRO-1 and ZeRO-2."""
-    cpu_affinity: bool = False
+    numa_binding: Annotated[bool, COST, SWITCH] = True
+    """Bind ranks to NUMA nodes where the topology is known: on CUDA to the cores beside the GPU, on a CPU as many to
+    each node. Not under your own accelerate config, nor with ``cpu_affinity``."""
+    cpu_affinity: Annotated[bool, COST, SWITCH] = False
     """Bind each rank to the cores of its GPU's NUMA node, as accelerate's ``enable_cpu_affinity`` does."""
-    allow_unused: bool = False
+    allow_unused: Annotated[bool, SWITCH] = False
     """Accept rows of which more than a tenth of the trained parameters get no gradient, or of all parameters are in
     modules that do not run. Without it, such rows are invalid: see *Rows to doubt*."""
 
@@ -100,9 +118,28 @@ class Train(Frozen):
         return self
 
 
+COST_SETTINGS = frozenset(name for name, field in Train.model_fields.items() if COST in field.metadata)
+SWITCHES = {
+    name: field.default
+    for kind in (Measure, Train)
+    for name, field in kind.model_fields.items()
+    if SWITCH in field.metadata
+}
+"""The defaults of such settings."""
+
 HOLD_WHOLE_WEIGHTS = ("single", "ddp")
 """Backends, and their families, whose weights `Train.weights` decides in bf16: the others shard or cast them their own
 way."""
+
+
+LATER: dict[tuple[str, ...], object] = {
+    ("global_batch",): None,
+    ("measure", "warmup_s"): 0.0,
+    ("train", "numa_binding"): True,
+    ("train", "accumulate_sync"): None,
+    ("train", "bucket_mb"): 25,
+}
+"""Settings that stored cells may lack, with the values that these have: an id leaves them out."""
 
 
 class Cell(Frozen):
@@ -121,9 +158,13 @@ class Cell(Frozen):
     num_nodes: Annotated[int, Field(ge=1)] = 1
     """Nodes over which the ranks are spread evenly."""
     mixed_precision: str | None
-    """bf16 or no. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
+    """bf16, fp16 or no. Of imported figures whatever their source says, such as fp8; null where it says nothing."""
     gradient_accumulation_steps: AtLeastOne = 1
-    """Batches of a rank whose gradients add up to one optimizer step: of a script, or of imported figures."""
+    """Micro-batches of a rank whose gradients add up to one optimizer step: `train.accumulate` of a matrix, or what a
+    script's command says. 1 with ``global_batch``: see `accumulate`."""
+    global_batch: AtLeastOne | None = None
+    """Samples of one optimizer step at any batch: each rank takes as many micro-batches as that needs. null: the step
+    grows with the batch."""
     memory_limit_bytes: Annotated[int, Field(ge=1)] | None = None
     """Enforced per rank; null allows all of the device's memory."""
     train: Train = Train()
@@ -137,29 +178,70 @@ class Cell(Frozen):
             raise ValueError(f"{self.num_processes} ranks cannot be spread evenly over {self.num_nodes} nodes")
         return self
 
-    def global_batch(self, batch_per_rank: int) -> int:
-        """Samples of one optimizer step."""
-        return batch_per_rank * self.num_processes * self.gradient_accumulation_steps
+    @model_validator(mode="after")
+    def _one_accumulation(self) -> Self:
+        if self.global_batch is not None and self.gradient_accumulation_steps > 1:
+            raise ValueError("global_batch and gradient_accumulation_steps both say how many batches make one step")
+        return self
+
+    def divides(self, batch_per_rank: int) -> bool:
+        """Whether micro-batches of this size make the global batch."""
+        return self.global_batch is None or self.global_batch % (self.num_processes * batch_per_rank) == 0
+
+    def accumulate(self, batch_per_rank: int) -> int:
+        """Micro-batches of a rank in one optimizer step."""
+        if self.global_batch is None:
+            return self.gradient_accumulation_steps
+        return self.global_batch // (self.num_processes * batch_per_rank)
+
+    def samples_per_step(self, batch_per_rank: int) -> int:
+        """Of one optimizer step and all ranks."""
+        return batch_per_rank * self.num_processes * self.accumulate(batch_per_rank)
+
+    @property
+    def accumulates(self) -> bool:
+        """Whether a step has several micro-batches, at some batch."""
+        return self.gradient_accumulation_steps > 1 or self.global_batch is not None
 
     @property
     def ranks_per_node(self) -> int:
         return self.num_processes // self.num_nodes
 
     @property
+    def in_bf16(self) -> bool:
+        """Whether it computes in bf16."""
+        return self.mixed_precision == "bf16"
+
+    @property
+    def computes_in(self) -> str:
+        """The dtype, by torch's name."""
+        return {"bf16": "bfloat16", "fp16": "float16"}.get(self.mixed_precision or "", "float32")
+
+    @property
+    def in_16_bits(self) -> bool:
+        return self.computes_in != "float32"
+
+    @property
     def chooses_weights(self) -> bool:
         """Whether ``train.weights`` applies."""
-        bf16 = self.mixed_precision == "bf16" and self.accelerate is None and self.script is None
-        return bf16 and self.backend in HOLD_WHOLE_WEIGHTS
+        of_bench = self.accelerate is None and self.script is None
+        return self.in_bf16 and of_bench and self.backend in HOLD_WHOLE_WEIGHTS
 
     @property
     def train_settings(self) -> dict[str, JsonValue]:
         """``train`` without what does not apply."""
-        return self.train.model_dump(mode="json", exclude=set() if self.chooses_weights else {"weights"})
+        idle = {"weights": not self.chooses_weights, "accumulate_sync": not self.accumulates}
+        return self.train.model_dump(mode="json", exclude={name for name, is_idle in idle.items() if is_idle})
 
     @property
     def id(self) -> str:
         """Ten hex digits of the content's hash."""
-        text = json.dumps(self.model_dump(mode="json"), sort_keys=True, separators=(",", ":"), allow_nan=False)
+        content = self.model_dump(mode="json")
+        for (*section, name), value in LATER.items():
+            part = content[section[0]] if section else content
+            if part[name] == value:
+                del part[name]
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
         return hashlib.sha256(text.encode()).hexdigest()[:10]
 
     @property
@@ -255,15 +337,17 @@ class Attempt(Frozen):
     """Which of the repeated launches of this cell at this batch. A short attempt has only one."""
 
     @model_validator(mode="after")
-    def _short_once(self) -> Self:
+    def _possible(self) -> Self:
         if self.short and self.launch > 1:
             raise ValueError(f"launch {self.launch} of a short attempt, which is launched once")
+        if not self.cell.divides(self.batch_per_rank):
+            raise ValueError(f"batch {self.batch_per_rank} does not divide the global batch {self.cell.global_batch}")
         return self
 
     @property
     def batch_global(self) -> int:
         """Samples of one optimizer step."""
-        return self.cell.global_batch(self.batch_per_rank)
+        return self.cell.samples_per_step(self.batch_per_rank)
 
     @property
     def measure(self) -> Measure:
@@ -271,7 +355,7 @@ class Attempt(Frozen):
         if not self.short:
             return self.cell.measure
         return self.cell.measure.model_copy(
-            update={"warmup_steps": 1, "steps": 3, "phase_steps": 0, "checkpoint": False}
+            update={"warmup_steps": 1, "warmup_s": 0.0, "steps": 3, "phase_steps": 0, "checkpoint": False}
         )
 
     @property
@@ -288,11 +372,17 @@ class Walk(Frozen):
     batches_per_rank: tuple[int, ...]
 
     @property
+    def trained(self) -> Cell:
+        """The cell with at most two micro-batches in a step: more hold no more memory."""
+        several = min(2, self.cell.accumulate(self.batches_per_rank[0]))
+        return self.cell.model_copy(update={"global_batch": None, "gradient_accumulation_steps": several})
+
+    @property
     def slug(self) -> str:
         return f"{self.cell.slug}/walk"
 
 
-AuditKind = Literal["collectives", "dataloader", "params"]
+AuditKind = Literal["collectives", "dataloader", "params", "profile"]
 
 
 class Audit(Frozen):
@@ -306,4 +396,6 @@ class Audit(Frozen):
 
     @property
     def slug(self) -> str:
+        if self.kind == "profile":  # of each batch, to compare
+            return f"{self.cell.slug}/profile-b{self.batch_per_rank}"
         return f"{self.cell.slug}/audit-{self.kind}"

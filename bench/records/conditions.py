@@ -13,11 +13,13 @@ class GpuConditions(Frozen):
     others_bytes_before: Count | None
     """Memory in use at that time."""
     throttled: tuple[str, ...] | None
-    """Reasons for throttling, such as a power cap, seen while steps ran."""
+    """Reasons for throttling, such as a power cap, seen in the throughput window."""
     sm_clock_share_min: Amount | None
-    """Lowest clock seen while steps ran, as a share of its maximum clock."""
+    """Lowest clock of its multiprocessors seen in the throughput window, as a share of its maximum clock."""
     temperature_c_max: Count | None
-    """Highest temperature while steps ran."""
+    """Highest temperature in the throughput window."""
+    sm_clock_hz_mean: Amount | None = None
+    """Mean of that clock over the samples of the window, one a second."""
 
 
 class Conditions(Frozen):

@@ -3,9 +3,10 @@ entry."""
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from statistics import fmean
 
 from bench.records.base import Device
-from bench.records.phases import PHASE_NAMES
+from bench.records.phases import SHOWN_PHASES
 from bench.records.rank_outcome import RankOk
 from bench.units import Kind
 
@@ -28,6 +29,8 @@ class Figure:
     """Of its column in the raw matrix, the ranks and `bench show`; empty without one."""
     devices: tuple[Device, ...] = ()
     """Whose raw matrix has this column; empty: that of every device."""
+    rare: bool = False
+    """Whether tables leave it out where no result has it."""
     exported: bool = True
     """Whether csv and json have it."""
     stated: bool = False
@@ -81,6 +84,36 @@ CAPACITY = Figure(
 """What a rank could have used."""
 ALLOC_RETRIES = Figure("alloc_retries", "count", lambda rank: rank.memory.alloc_retries, scope="", over=sum)
 """How often the allocators of all ranks had to free their blocks and ask again."""
+ENERGY = Figure(
+    "energy_j_per_sample",
+    "J/sample",
+    lambda rank: None if rank.energy is None else rank.energy.joules / rank.energy.samples,
+    scope="",
+    over=fmean,
+    header="J/sample",
+    rare=True,
+)
+"""Over ranks a mean: each trains as many samples."""
+
+
+def _tokens_per_sample(rank: RankOk) -> float | None:
+    if rank.tokens is not None:
+        return sum(rank.tokens.trained) / rank.tokens.samples
+    return rank.work.tokens_per_sample if rank.work else None
+
+
+TOKENS = Figure("tokens_per_sample", "count", _tokens_per_sample, scope="", over=fmean, rare=True)
+"""Without padding, as counted in batches, else as the workload states it."""
+PADDING = Figure(
+    "padding_share",
+    "ratio",
+    lambda rank: None if rank.tokens is None else rank.tokens.padding_share,
+    scope="",
+    over=fmean,
+    header="padding",
+    rare=True,
+)
+"""Of all places for tokens."""
 
 FIGURES: tuple[Figure, ...] = (
     PEAK_ALLOCATED,
@@ -89,6 +122,9 @@ FIGURES: tuple[Figure, ...] = (
     CAPACITY_SHARE,
     CAPACITY,
     ALLOC_RETRIES,
+    ENERGY,
+    TOKENS,
+    PADDING,
 )
 """Those of a rank, in the order of csv. To add one, have `RankOk` hold its measurement, and add an entry."""
 COLUMNS = tuple(figure for figure in FIGURES if figure.header)
@@ -96,7 +132,7 @@ STATED = {figure.name: figure for figure in FIGURES if figure.stated}
 
 STEP_TIME = Figure("step_time_s", "s")
 THROUGHPUT = Figure("samples_per_s", "samples/s", scope="global")
-PHASE_MEANS = tuple(Figure(name, "s", scope="s_mean") for name in (*PHASE_NAMES, "total"))
+PHASE_MEANS = tuple(Figure(name, "s", scope="s_mean") for name in (*SHOWN_PHASES, "total"))
 TIMED = (STEP_TIME, THROUGHPUT, *PHASE_MEANS)
 """Those of the steps: of the throughput window, and means of the phase window."""
 METRICS = {figure.name: figure for figure in (*FIGURES, *TIMED)}

@@ -52,11 +52,14 @@ class Forecast(Frozen):
     cell: Cell
     device: Device
     lines: Annotated[tuple[Line, ...], Field(min_length=1)]
-    """Each decides the peak at some batches, the smallest first."""
+    """Each decides the peak at some batches, the smallest first. Where a step has several micro-batches at some batch,
+    they are of such a step."""
+    alone: tuple[Line, ...] = ()
+    """The same where one micro-batch makes the global batch; empty where no batch of the cell is as large, or all."""
     input_bytes: Count
     """Of one sample of the batches that are on the device at once."""
     allowance_bytes: Count
-    """Outside torch's tensors: see `bench.backends.allowance`."""
+    """Outside torch's tensors: see `bench.backends.forecast.allowance_bytes`."""
     apart: Share
     """By which share the peak of a third batch differs from that of the lines through the first two."""
     assumed: Count
@@ -83,7 +86,8 @@ class Forecast(Frozen):
 
     def line(self, batch: int) -> Line:
         """The moment of the peak."""
-        return max(self.lines, key=lambda line: line.at(batch))
+        lines = self.alone if self.alone and self.cell.accumulate(batch) <= 1 else self.lines
+        return max(lines, key=lambda line: line.at(batch))
 
     def parts(self, batch: int) -> dict[str, float]:
         """Bytes at the peak by part."""
@@ -106,8 +110,16 @@ class Forecast(Frozen):
             off: by which share the tensors may be more than predicted, or less if it is negative.
         """
         room = (capacity_bytes - self.allowance_bytes) / (1 + off)
-        batches = [(room - line.at_zero) / max(line.sample_bytes + self.input_bytes, 1e-9) for line in self.lines]
-        return max(0, math.floor(min(batches)))
+
+        def most(lines: tuple[Line, ...]) -> int:
+            batches = [(room - line.at_zero) / max(line.sample_bytes + self.input_bytes, 1e-9) for line in lines]
+            return max(0, math.floor(min(batches)))
+
+        found = most(self.lines)
+        if not self.alone or (whole := self.cell.global_batch) is None:
+            return found
+        alone = most(self.alone)
+        return max(found, alone) if alone >= whole // self.cell.num_processes else found
 
 
 class KeptPlan(Frozen):

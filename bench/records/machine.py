@@ -1,7 +1,10 @@
 """The machine that a result was measured on."""
 
-from bench.records.base import AtLeastOne, Count, Device, Frozen
+from bench.records.base import Amount, AtLeastOne, Count, Device, Frozen
 from bench.units import UNKNOWN
+
+LIBRARIES = ("torch", "accelerate", "deepspeed", "transformers", "nvidia-nccl-cu12", "nvidia-nccl-cu13")
+"""Whose versions are recorded."""
 
 
 class Hardware(Frozen):
@@ -15,6 +18,8 @@ class Hardware(Frozen):
     """CPU cores that this process may use, by its affinity and its control group's limit."""
     memory_bytes: AtLeastOne
     """Memory of one GPU. On a CPU, memory of the host, or the control group's limit."""
+    bf16: bool = True
+    """Whether the device multiplies in bf16. Without such instructions, a CPU is slower in bf16 than in fp32."""
 
 
 class StatedHardware(Frozen):
@@ -51,17 +56,20 @@ class Machine(Frozen):
     threads: dict[str, str]
     """Variables such as OMP_NUM_THREADS that the user has set. Each rank's actual count is in its result."""
 
+    power_limits_w: tuple[Amount | None, ...] = ()
+    """The power limit in force of each GPU. Empty: not known."""
     environment: dict[str, str] | None = None
-    """The user's variables that may change a measurement: see bench/launch/recorded_environment.py. null: not known."""
+    """The user's variables that may change a measurement: see bench/launch/environment.py. null: not known."""
 
     def unlike(self, other: "Machine") -> list[str]:
         """The differences because of which results of the two machines must not be mixed in one run."""
-        fields = ("hardware", "accelerators", "driver", "cpu", "libraries", "allocator", "threads")
+        fields = ("hardware", "accelerators", "power_limits_w", "driver", "cpu", "libraries", "allocator", "threads")
         return [
             f"{name}: {_words(ours)} against {_words(theirs)}"
             for name in fields
             if (ours := getattr(self, name)) != (theirs := getattr(other, name))
             and not (name == "hardware" and _alike(self.hardware, other.hardware))
+            and not (name == "power_limits_w" and None in (*ours, *theirs, *[None] * (not ours or not theirs)))
         ]
 
     def differences(self, other: "Machine") -> list[str]:

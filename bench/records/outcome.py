@@ -37,6 +37,14 @@ class Ok(Frozen):
                 raise ValueError(f"rank {rank.rank} is of a world of {rank.regime.world_size}, here are {size}")
         return self
 
+    def samples_per_step(self, attempt: Attempt) -> float:
+        """Of all ranks and one optimizer step: as observed, else as the attempt asks for."""
+        taken = [rank.observed.taken for rank in self.ranks if rank.observed is not None]
+        known = [samples for samples in taken if samples is not None]
+        if len(known) < len(self.ranks):
+            return attempt.batch_global
+        return sum(known) / len(self.ranks[0].step_times_s)
+
 
 class Stated(Frozen):
     """Figures that a file states: means without samples, and only those that it gives."""
@@ -218,6 +226,7 @@ SETTINGS = (
     "num_nodes",
     "mixed_precision",
     "gradient_accumulation_steps",
+    "global_batch",
     "memory_limit_bytes",
     *Train.model_fields,
     *Measure.model_fields,
@@ -274,7 +283,12 @@ class Result(Frozen):
         if len(self.outcome.ranks) != size:
             raise ValueError(f"it has {counted(len(self.outcome.ranks), 'rank')}, its cell {size}")
         for rank in self.outcome.ranks:
-            stored = (len(rank.warmup_losses), len(rank.step_times_s), rank.n_phase_steps)
+            warm = len(rank.warmup_losses)
+            if measure.warmup_s or self.attempt.cell.mixed_precision == "fp16":  # as many as fit, or find the scale
+                warm = min(warm, measure.warmup_steps)
+            stored = (warm, len(rank.step_times_s), rank.n_phase_steps)
+            if rank.observed is not None:  # without losses; it may have ended before its phases
+                stored = (measure.warmup_steps, len(rank.step_times_s), rank.n_phase_steps or measure.phase_steps)
             if stored != requested:
                 words = "{} warm-up, {} measured and {} phase steps"
                 raise ValueError(

@@ -57,5 +57,10 @@ PHASE_NAMES = tuple(phase.name for phase in PHASES)
 BACKWARD_STEP = tuple(phase.name for phase in PHASES if phase.backward_step)
 """Their sum is stored too, as `backward_step`: DeepSpeed's engine divides this part of a step differently. It is not
 printed beside its parts."""
+REST = "rest"
+"""All of an observed script's step that is in none of the phases that hooks see: resetting gradients, logging."""
+SEEN_PHASES = ("dataload_wait", "forward", "bwd", "optim_step", REST)
+"""Those of an observed script, as far as it has them; they sum to the total. See bench/observe/phases.py."""
+SHOWN_PHASES = (*PHASE_NAMES, REST)
 STORED_PHASES = (*PHASE_NAMES, "total", "backward_step")
 """Keys of `phase_times_s`. `total` is timed on its own, not summed."""

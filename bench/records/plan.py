@@ -35,6 +35,10 @@ class CellPlan(Frozen):
         return " ".join(value if name == "backend" else f"{name}={value}" for name, value in values.items())
 
 
+COST_OPTIONS = ("attention", "grad_ckpt")
+"""Fields that change what a step costs, and not its losses, of workloads that do not name theirs."""
+
+
 class RunPlan(Frozen):
     """The matrix of a run, as the last command of the run read it. Reports and the command that resumes read this."""
 
@@ -45,5 +49,7 @@ class RunPlan(Frozen):
     claims: tuple[Claim, ...] = ()
     choices: tuple[str, ...] = ()
     """Axes of which the report picks the best value; empty for the default."""
+    cost_options: tuple[str, ...] = COST_OPTIONS
+    """Fields of its workload that change what a step costs, and not its losses."""
     workload_folder: str | None = None
     """Where the workload is, if it is not in the current folder."""

@@ -6,7 +6,8 @@ from pydantic import Field, field_validator, model_validator
 
 from bench.records.base import MOST, Amount, AtLeastOne, Count, Frozen, Positive, Rank
 from bench.records.cell import Regime
-from bench.records.phases import PHASE_NAMES, STORED_PHASES
+from bench.records.observed import Observed
+from bench.records.phases import REST, SEEN_PHASES, SHOWN_PHASES, STORED_PHASES
 
 
 class Memory(Frozen):
@@ -43,21 +44,48 @@ class Memory(Frozen):
         return self.peak_reserved_bytes + (self.overhead_bytes or 0)
 
 
-class SampleSizes(Frozen):
-    """How many values, in all their tensors, samples and batches hold. Where samples differ in size, a step with the
-    largest ones follows the throughput window, and memory peaks include it."""
+class Energy(Frozen):
+    """What one rank took over the throughput window: its GPU, or on a CPU its share of all processors of the node."""
 
+    joules: Amount
     samples: AtLeastOne
-    """In the data set."""
-    scanned: AtLeastOne
+    """Of this rank in that window."""
+
+
+class SampleSizes(Frozen):
+    """How many values, in all their tensors, samples and batches hold. Where samples differ in size, steps with the
+    largest ones follow the throughput window, and memory peaks include them."""
+
+    samples: AtLeastOne | None = None
+    """In the data set. null, as the next three: nothing was looked at, as the workload itself names its largest batch.
+    """
+    scanned: AtLeastOne | None = None
     """Of these, looked at within some seconds."""
-    smallest: Count
-    largest: Count
+    smallest: Count | None = None
+    largest: Count | None = None
     """Values of a sample."""
     largest_batch: Count | None = None
     """Values of the batch of the largest samples; null if all samples have one shape."""
     largest_measured_batch: Count | None = None
     """Most values of a batch in the throughput window; null in the same case."""
+
+
+class Tokens(Frozen):
+    """Tokens that one rank trained in the throughput window, counted in the batches of its steps."""
+
+    samples: AtLeastOne
+    """Of these steps."""
+    trained: Annotated[tuple[Count, ...], Field(min_length=1)]
+    """Of each step, without padding."""
+    places: tuple[AtLeastOne, ...] | None = None
+    """Of each step, with padding. null: not known."""
+    longest: Count | None = None
+    """Tokens of the longest sample. null: the batches say how many they hold together."""
+
+    @property
+    def padding_share(self) -> float | None:
+        """Of all places."""
+        return None if self.places is None else 1 - sum(self.trained) / sum(self.places)
 
 
 class Traffic(Frozen):
@@ -78,10 +106,11 @@ class Traffic(Frozen):
 
 
 class Work(Frozen):
-    """What one sample takes, as its workload states it; null is unknown."""
+    """What one sample takes, as its workload states it; of samples of many lengths, a mean over those of the throughput
+    window. null is unknown."""
 
     step_flops: AtLeastOne | None = None
-    """Floating-point operations of forward, backward and recomputation; a multiply-add counts as two."""
+    """Floating-point operations of forward, backward and recomputation, none for padding; a multiply-add is two."""
     recomputed_flops: Count | None = None
     """Those of them that repeat a part of forward, for gradient checkpointing."""
     tokens_per_sample: AtLeastOne | None = None
@@ -96,6 +125,10 @@ class Work(Frozen):
 MUCH = 0.10
 """Share of the trained parameters without a gradient, or of all parameters in modules that do not run, above which a
 step is no longer that of the model."""
+
+
+GROWN = 0.02
+"""Share of its memory peak by which a step of the second half of the window raises it where later ones may, too."""
 
 
 class Coverage(Frozen):
@@ -178,19 +211,32 @@ class RankOk(Frozen):
     regime: Regime
     memory: Memory
     step_times_s: Annotated[tuple[Positive, ...], Field(min_length=1)]
-    """Step times of the throughput window."""
+    """Step times of the throughput window, each from the end of the step before it."""
     host_times_s: tuple[Positive, ...] | None = None
-    """How long the host took to queue each of these steps, without waiting for the device. A step that takes it as long
-    waits for the host. null: on a CPU, which computes them."""
+    """How long the host was busy or blocked until each of these steps was queued. While the device's queue is full, the
+    host waits for room in it: only times well below the step's say that the host keeps up. null: on a CPU, which
+    computes the steps."""
+    step_peaks_bytes: tuple[Count, ...] | None = None
+    """The memory peak since the warm-up at the end of each of these steps: allocated on CUDA, resident on a CPU. null:
+    it cannot be read."""
+    skipped_steps: Count | None = None
+    """Of these steps, those that left the weights as they were, as their scaled gradients overflowed. null: gradients
+    are not scaled."""
     phase_times_s: dict[str, Annotated[tuple[Amount, ...], Field(min_length=1)]]
-    """Times in the phase window: seconds of each step, by STORED_PHASES. Empty without a phase window."""
+    """Times in the phase window: seconds of each step, by STORED_PHASES; of an observed script, by SEEN_PHASES and the
+    total. Empty without a phase window."""
     own_work_s: dict[str, tuple[Amount, ...]] = Field(default_factory=dict)
     """Seconds of each step of the phase window in which this rank worked and did not wait for a collective, by phase.
     Without the phases where this is unknown: those with collectives on NCCL. Empty for a single process."""
+    collective_times_s: tuple[Amount, ...] | None = None
+    """Seconds of each step of the phase window that its collectives took on the device, by NCCL's flight recorder:
+    their own time, and the wait for other ranks. null: unknown, and with gloo."""
     losses: tuple[float, ...]
-    """Mean over ranks for every step after warm-up: the throughput window, then the phase window."""
+    """Mean over ranks for every step after warm-up: the throughput window, then the phase window. Empty: not known, as
+    of an observed script."""
     warmup_losses: tuple[float, ...]
-    """Losses of the warm-up. The first is computed with the initial weights, so it is the same on every backend."""
+    """Losses of all steps of the warm-up. The first is computed with the initial weights, so it is the same on every
+    backend."""
     metrics: dict[str, tuple[float, ...]]
     """The other scalars of the workload, with as many values as ``losses``."""
     setup_s: Amount
@@ -199,6 +245,10 @@ class RankOk(Frozen):
     """CPU threads that torch's operators use in this rank."""
     cores: Count | None = None
     """CPU cores that this rank may run on; null: not known."""
+    cpus: str | None = None
+    """Which ones, as Linux lists them: ``0-15,64-79``."""
+    numa_node: Count | None = None
+    """The NUMA node of all of them; null: they are of several, or it is not known."""
     traffic: tuple[Traffic, ...] | None = None
     """The collectives of the last step of the phase window; null if the recorder did not hold that whole step, and
     without a phase window."""
@@ -213,17 +263,24 @@ class RankOk(Frozen):
     passes, and for that which precedes such a run, as it is fetched ahead. null as ``unit_parameters``."""
     coverage: Coverage
     work: Work | None = None
+    tokens: Tokens | None = None
+    """null: the batches do not say how many they hold."""
+    energy: Energy | None = None
+    """null: no counter of it can be read."""
     sizes: SampleSizes | None = None
-    """null if the workload says that its samples have one size."""
+    """null if the workload says that its samples have one size, and names no batch."""
     compilation: Compilation | None = None
     """null if nothing is compiled."""
     checkpoint: Checkpoint | None = None
     """null unless the cell asks for it."""
+    observed: Observed | None = None
+    """What a script did. null: bench's own runner made the steps."""
 
     @field_validator("phase_times_s")
     @classmethod
     def _all_phases(cls, times_s: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
-        if times_s and set(times_s) != set(STORED_PHASES):
+        seen = {REST, "total"} <= set(times_s) <= {*SEEN_PHASES, "total"}
+        if times_s and not seen and set(times_s) != set(STORED_PHASES):
             raise ValueError("phases are missing or unknown")
         if len({len(samples) for samples in times_s.values()}) > 1:
             raise ValueError("phases have different numbers of steps")
@@ -234,9 +291,17 @@ class RankOk(Frozen):
     @field_validator("own_work_s")
     @classmethod
     def _known_phases(cls, own_s: dict[str, tuple[float, ...]]) -> dict[str, tuple[float, ...]]:
-        if set(own_s) - set(PHASE_NAMES):
+        if set(own_s) - set(SHOWN_PHASES):
             raise ValueError("phases are unknown")
         return own_s
+
+    @property
+    def grew_at(self) -> int | None:
+        """The last measured step, from 1 on, at which the memory peak was still growing, late: see `GROWN`."""
+        peaks = self.step_peaks_bytes or ()
+        later = range(len(peaks) // 2, len(peaks)) if len(peaks) > 3 else ()
+        grown = [step for step in later if peaks[step] - peaks[step - 1] > GROWN * peaks[step]]
+        return grown[-1] + 1 if grown else None
 
     @property
     def n_phase_steps(self) -> int:
@@ -246,12 +311,16 @@ class RankOk(Frozen):
     def _a_value_per_step(self) -> Self:
         steps = len(self.step_times_s) + self.n_phase_steps
         for name, values in {"losses": self.losses, **self.metrics}.items():
-            if len(values) != steps:
+            if (values or self.observed is None) and len(values) != steps:
                 raise ValueError(f"{name} has values for {len(values)} steps, but times for {steps}")
+        if self.step_peaks_bytes is not None and len(self.step_peaks_bytes) != len(self.step_times_s):
+            raise ValueError("step_peaks_bytes and step_times_s have different numbers of steps")
         if self.host_times_s is not None and len(self.host_times_s) != len(self.step_times_s):
             raise ValueError("host_times_s and step_times_s have different numbers of steps")
         if any(len(samples) != self.n_phase_steps for samples in self.own_work_s.values()):
             raise ValueError("own_work_s and phase_times_s have different numbers of steps")
+        if self.collective_times_s is not None and len(self.collective_times_s) != self.n_phase_steps:
+            raise ValueError("collective_times_s and phase_times_s have different numbers of steps")
         return self
 
 
@@ -260,6 +329,22 @@ class RankWalked(Frozen):
 
     kind: Literal["walked"] = "walked"
     rank: Rank
+
+
+class Footprint(Frozen):
+    """One batch of a walk, as one rank saw it."""
+
+    batch_per_rank: AtLeastOne
+    memory: Memory
+    step_time_s: Positive
+    """Of the last step at this batch; with several micro-batches, of one of them."""
+
+
+class Walked(Frozen):
+    """`walk<N>.json`: the batches of one rank so far; rewritten after every batch."""
+
+    rank: int
+    footprints: tuple[Footprint, ...]
 
 
 class RankAudited(Frozen):

@@ -18,6 +18,10 @@ ACCUMULATIONS = frozenset(
     | {"grad_acc", "grad_acc_steps", "acc_steps", "n_accum", "num_accum"}
 )
 """What scripts call the number of batches whose gradients add up to one optimizer step."""
+WORLDS = ("nproc_per_node", "num_processes", "num_gpus", "devices")
+"""What launchers and trainers call the number of processes on a node."""
+IN_LOG = "regex:"
+"""Before a pattern that finds a figure in a script's output."""
 NO_BACKEND = "script"
 """The backend of a script that is handed none: it chooses for itself."""
 
@@ -31,6 +35,27 @@ class Script(Frozen):
     """The script's key of each figure, by the name that `bench import` has for it. Empty: it uses these names."""
     units: tuple[str, ...] = ()
     """Class names of the modules that FSDP shards, each as one unit."""
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether bench watches it from outside, as it hands over no figures."""
+        return not self.result and not self.uses("out")
+
+    @property
+    def is_read_from_log(self) -> bool:
+        """Whether its figures are found in its output."""
+        return bool(self.result) and all(key.startswith(IN_LOG) for key in self.result.values())
+
+    @property
+    def num_processes(self) -> int | None:
+        """How many processes the options of a launcher ask for; None where the command does not say."""
+        words = [part for word in self.command for part in re.split(r"[=\s]+", word.strip())]
+        said = [
+            int(value)
+            for word, value in pairwise(words)
+            if word.lstrip("-").replace("-", "_") in WORLDS and value.isdecimal()
+        ]
+        return said[-1] if said else None
 
     def uses(self, *names: str) -> bool:
         """Whether any of these placeholders is in the command."""
@@ -53,6 +78,11 @@ class Script(Frozen):
             if value.strip("'\"+").isdecimal()
         ]
         return said[-1] if said else None
+
+    @property
+    def accumulating(self) -> tuple[str, ...]:
+        """The placeholders for how many batches make one optimizer step."""
+        return tuple(sorted(name for name in self.placeholders if name.lower() in ACCUMULATIONS))
 
     @property
     def placeholders(self) -> frozenset[str]:

@@ -33,7 +33,7 @@ def _directive(line: str) -> str:
         raise ValueError(f"a quote without an end: {line}") from error
     option = line.partition("=")[0].split()[0] if line.startswith("--") else line[:2]
     if option in ("-N", "--nodes"):  # else the ranks would be spread over other nodes than the job has
-        raise ValueError(f"the field slurm.nodes sets the nodes: leave out {line}")
+        raise ValueError(f"the field launch.nodes sets the nodes: leave out {line}")
     if any(name.startswith(option) for name in _OURS):  # sbatch takes --arr, too, and -a1-4
         raise ValueError(
             f"bench itself sets the name, the output, the cluster and the restarts of its jobs: leave out {line}"
@@ -54,8 +54,6 @@ Directive = Annotated[str, AfterValidator(_directive), WithJsonSchema({"type": "
 class Slurm(Frozen):
     """The job in which `bench run --launcher slurm` measures. What is not given, the cluster decides."""
 
-    nodes: Annotated[int, Field(ge=1, le=1024)] = 1
-    """Nodes of a job. The ranks of a cell are spread evenly over them. The backend ``single`` uses one."""
     gpus_per_node: Annotated[int, Field(ge=1, le=64)] | None = None
     """GPUs of each node. null: none are asked for."""
     partition: Word | None = None

@@ -3,9 +3,8 @@
 from bench.records.figures import STATED
 from bench.records.phases import STORED_PHASES
 
-SECONDS = {"s": 1.0, "ms": 1e-3}
-BYTES = {"gb": 1e9, "gib": 2.0**30, "bytes": 1.0}
-"""Units, by the end of a field's name. 1 GB is 1e9 bytes, 1 GiB is 2**30."""
+SECONDS, BYTES = ("s", "ms"), ("gb", "gib", "bytes")
+"""Units at the end of a field's name. 1 GB is 1e9 bytes, 1 GiB is 2**30."""
 TIMES = ("step_time", *STORED_PHASES)
 MEMORIES = (*(figure.short.removesuffix("_bytes") for figure in STATED.values() if figure.kind == "bytes"), "peak")
 """`peak` is for a source that does not say which of the two it means; only its share of capacity is stored."""

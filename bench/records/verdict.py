@@ -1,6 +1,9 @@
 """A batch search: its goal and its verdict. Batches are per rank."""
 
+import math
+from bisect import bisect_right
 from contextlib import suppress
+from functools import cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, JsonValue, WithJsonSchema, field_validator, model_validator
@@ -87,21 +90,61 @@ class Goal(Frozen):
 
     def tries(self, batch: int) -> bool:
         """Whether ``batch`` can be an answer. Other measured batches serve only as hints."""
-        return batch % self.granularity == 0 and batch <= self.cap
+        return batch == self.down(batch) and batch <= self.cap
 
     def down(self, batch: float) -> int:
-        """``batch`` rounded down to a multiple of the granularity."""
+        """The largest candidate that is no larger than ``batch``, whatever the cap; 0 below the first."""
         return int(batch // self.granularity) * self.granularity
+
+    def up(self, batch: int) -> int:
+        """The next candidate above the candidate ``batch``, or above 0."""
+        return batch + self.granularity
 
     def width(self, fits: int) -> int:
         """The largest distance from ``fits`` to the next failure at which ``fits`` counts as max."""
         return max(self.granularity, self.down(fits * self.tolerance))
 
+    def of(self, cell: Cell) -> "Goal":
+        """The goal of the search of ``cell``."""
+        if cell.global_batch is None:
+            return self
+        return OfDivisors(**self.model_dump(), share=cell.global_batch // cell.num_processes)
+
+
+class OfDivisors(Goal):
+    """The same, where micro-batches make a global batch."""
+
+    share: AtLeastOne
+    """Samples of a rank in one optimizer step: only divisors are tried."""
+
+    @property
+    def candidates(self) -> str:
+        multiples = f"multiples of {self.granularity} that divide" if self.granularity > 1 else "divisors of"
+        return f"{multiples} {self.share} up to {self.cap}"
+
+    def down(self, batch: float) -> int:
+        listed = _divisors(self.share, self.granularity)
+        return listed[at - 1] if (at := bisect_right(listed, batch)) else 0
+
+    def up(self, batch: int) -> int:
+        listed = _divisors(self.share, self.granularity)
+        return listed[at] if (at := bisect_right(listed, batch)) < len(listed) else 2 * batch
+
+    def width(self, fits: int) -> int:
+        return self.up(fits) - fits
+
+
+@cache
+def _divisors(number: int, granularity: int) -> tuple[int, ...]:
+    """Those that are multiples of ``granularity``, ascending."""
+    small = [one for one in range(1, math.isqrt(number) + 1) if number % one == 0]
+    return tuple(sorted(one for one in {*small, *(number // one for one in small)} if one % granularity == 0))
+
 
 Certificate = Literal["next_fails", "tolerance", "cap_fits", "nothing_fits", "contradicted"]
 """The evidence for max, from attempts in fresh processes only.
 
-next_fails    max fits, and max + granularity does not
+next_fails    max fits, and the next candidate does not
 tolerance     max fits, and a batch within the tolerance above it does not
 cap_fits      the largest allowed batch fits
 nothing_fits  the smallest candidate does not fit
@@ -177,7 +220,7 @@ class Probe(Frozen):
 
     cell: Cell
     axes: dict[str, JsonValue]
-    goal: Goal
+    goal: OfDivisors | Goal
     found: Verdict | Stopped
     needs_bytes: int | None = None
     """Memory that the smallest batch needs without a memory limit; measured when it did not fit within the limit."""

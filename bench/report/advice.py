@@ -6,33 +6,42 @@ named. A batch that the search could not try, or that was measured after it, may
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from types import MappingProxyType
+from typing import Literal, NamedTuple
 
+from bench.records.best import Fastest
+from bench.records.cell import COST_SETTINGS, HOLD_WHOLE_WEIGHTS, Train
+from bench.records.plan import COST_OPTIONS, RunPlan
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.contract import PARTIAL, RUN, contract_key
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.report.speedup import SpeedUp, of_both
+from bench.report.speedup import SpeedUp, between
 from bench.statistics.verdict import UNDECIDED
 from bench.units import percent
 
-CHOICES = frozenset(
-    {
-        "backend",
-        "attention",
-        "grad_ckpt",
-        "branch_sync",
-        "compile",
-        "weights",
-        "fused",
-        "foreach",
-        "find_unused_parameters",
-    }
-    | {"reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm", "cpu_affinity"}
-)
-"""Settings that are free to choose for a task, unless the matrix declares its own. All other settings belong to the
-task itself."""
+CHOICES = frozenset({"backend", *COST_OPTIONS, *COST_SETTINGS})
+"""Settings that are free to choose for a task, where neither the matrix nor the workload says otherwise. All other
+settings belong to the task itself."""
+
+
+def choices_of(plan: RunPlan | None) -> frozenset[str]:
+    """The settings that are free to choose in a run: those that its matrix declares, else what changes the cost of a
+    step alone."""
+    if plan is None:
+        return CHOICES
+    return frozenset(plan.choices or {"backend", *COST_SETTINGS, *plan.cost_options})
+
+
+class Certified(NamedTuple):
+    """How sure `bench run --best` is of an answer."""
+
+    answer: Fastest
+    confidence: float
+
+
+NOTHING: Mapping[tuple[str, int], Certified] = MappingProxyType({})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,7 +67,8 @@ class Advice:
     cells: tuple[CellRows, ...] = ()
     """Of the task."""
     chosen: Row | None
-    """None when nothing was measured within the headroom. Its memory is unknown only if that of every row is."""
+    """The fastest one; of those that are even with it, the simplest. None when nothing was measured within the
+    headroom. Its memory is unknown only if that of every row is."""
     alternatives: tuple[Row, ...]
     """The best row of each other backend, and rows that are faster, but beyond the headroom or of unknown memory."""
     beyond: frozenset[RowId] = frozenset()
@@ -88,6 +98,10 @@ class Advice:
     """How many ratios are judged together."""
     searched: bool = False
     """Whether a search decided about the cell of the chosen row."""
+    certified: Certified | None = None
+    """Of the chosen row, by `bench run --best`."""
+    expected: bool = False
+    """Whether `bench run --best` names the chosen row, though the mean of another one is higher."""
 
     @property
     def even(self) -> tuple[SpeedUp, ...]:
@@ -105,6 +119,7 @@ def advise(
     probes: Sequence[Probe] = (),
     headrooms: Collection[float] = (),
     choices: frozenset[str] = CHOICES,
+    certified: Mapping[tuple[str, int], Certified] = NOTHING,
 ) -> list[Advice]:
     """Advice for each task of the run, and for each headroom of its searches. Never chooses rows that thrash, that are
     invalid, that were measured in a few steps, or that other sources made than the newest ones.
@@ -112,6 +127,7 @@ def advise(
     Args:
         headrooms: all headrooms of the report. If there is more than one, each task names its own.
         choices: settings of which to pick the best value.
+        certified: the answers of `bench run --best`, by a cell's id and the batch per rank. They lead their tasks.
     """
     tasks: dict[str, list[CellRows]] = {}
     free = choices | PARTIAL.difference(summary.columns)
@@ -120,38 +136,45 @@ def advise(
     one_backend = len({cell.cell.backend for cell in summary.cells}) == 1
     without = choices | ({"backend", "cell"} if one_backend else {"cell"})
     columns = [name for name in summary.columns if name not in without]
-    searched = [
-        [probe for probe in probes if probe.cell.id in {cell.cell.id for cell in cells}] for cells in tasks.values()
-    ]
-    of_tasks = [sorted({probe.goal.headroom for probe in group} or {Goal().headroom}) for group in searched]
-    names_headroom = len(set(headrooms).union(*of_tasks)) > 1
+    searches: list[tuple[list[CellRows], float, list[Probe]]] = []
+    for cells in tasks.values():
+        ids = {cell.cell.id for cell in cells}
+        of_task = [probe for probe in probes if probe.cell.id in ids]
+        for headroom in sorted({probe.goal.headroom for probe in of_task} or {Goal().headroom}):
+            searches.append((cells, headroom, [probe for probe in of_task if probe.goal.headroom == headroom]))
+    names_headroom = len({*headrooms, *(headroom for _, headroom, _ in searches)}) > 1
     advice, off = [], may_be_off(summary)
-    for cells, group, of_task in zip(tasks.values(), searched, of_tasks, strict=True):
-        for headroom in of_task:
-            parts = [f"{caption(name)} {value_of(cells[0].rows[0], name)}" for name in columns]
-            parts += [f"headroom {percent(headroom)}"] if names_headroom else []
-            with_headroom = [probe for probe in group if probe.goal.headroom == headroom]
-            one = _advise(cells, with_headroom, ", ".join(parts), headroom, off)
-            advice.append(replace(one, choices=choices))
-    return [each for each in advice if each.chosen or each.alternatives or each.search_ends or each.invalid]
+    for cells, headroom, with_headroom in searches:
+        row = cells[0].rows[0]
+        parts = [f"{caption(name)} {value_of(row, name)}" for name in columns if name != "global_batch"]
+        parts += [] if row.global_batch is None else [f"at a global batch of {row.global_batch}"]
+        parts += [f"headroom {percent(headroom)}"] if names_headroom else []
+        advice.append(_advise(cells, with_headroom, ", ".join(parts), headroom, off, choices, certified))
+    return [task for task in advice if task.chosen or task.alternatives or task.search_ends or task.invalid]
 
 
-def advise_by_run(summary: Summary, probes: Sequence[Probe] = (), choices: frozenset[str] = CHOICES) -> list[Advice]:
+def advise_by_run(
+    summary: Summary,
+    probes: Sequence[Probe] = (),
+    choices: frozenset[str] = CHOICES,
+    certified: Mapping[tuple[str, int], Certified] = NOTHING,
+) -> list[Advice]:
     """`advise` for each run by itself, where a report keeps runs apart: a search only decides about its own run."""
     advice, headrooms = [], {probe.goal.headroom for probe in probes}
     for run in {str(run): run for run in (cell.contract.get(RUN) for cell in summary.cells)}.values():
         cells = tuple(cell for cell in summary.cells if cell.contract.get(RUN) == run)
         of_run = [probe for probe in probes if probe.axes.get(RUN, run) == run]
-        advice += advise(replace(summary, cells=cells), of_run, headrooms, choices)
+        advice += advise(replace(summary, cells=cells), of_run, headrooms, choices, certified)
     return advice
 
 
 def _candidates(cell: CellRows, probes: Sequence[Probe]) -> list[Row]:
     """The rows that may be named, after the searches of this cell."""
     searches = _verdicts(probes)
-    rows = [row for row in cell.sound if not row.short]
-    measured = {row.batch_per_rank: row for row in rows}
-    return [row for row in rows if not searches or any(_may_be_named(row, *search, measured) for search in searches)]
+    measured = {row.batch_per_rank: row for row in cell.full}
+    return [
+        row for row in cell.full if not searches or any(_may_be_named(row, *search, measured) for search in searches)
+    ]
 
 
 def _verdicts(probes: Sequence[Probe]) -> list[tuple[Goal, Verdict]]:
@@ -212,70 +235,92 @@ def _unsearched(rows: Sequence[Row], probes: Sequence[Probe]) -> Mapping[RowId, 
 
 
 def _advise(
-    cells: Sequence[CellRows], probes: Sequence[Probe], task: str, headroom: float, off: Mapping[RowId, float]
+    cells: Sequence[CellRows],
+    probes: Sequence[Probe],
+    task: str,
+    headroom: float,
+    off: Mapping[RowId, float],
+    choices: frozenset[str],
+    certified: Mapping[tuple[str, int], Certified],
 ) -> Advice:
     searches = [[probe for probe in probes if probe.cell.id == cell.cell.id] for cell in cells]
     candidates = [_candidates(cell, group) for cell, group in zip(cells, searches, strict=True)]
     if any(not row.stale for rows in candidates for row in rows):
         candidates = [[row for row in rows if not row.stale] for rows in candidates]
     ranked = sorted((row for rows in candidates for row in rows), key=lambda row: row.rate, reverse=True)
-    of_row = {row.id: group for rows, group in zip(candidates, searches, strict=True) for row in rows}
-    known = [(held, row) for row in ranked if (held := _held(row, of_row[row.id], headroom)) is not None]
-    beyond = [row for held, row in known[:1] if held > headroom]
-    decided = {row.id for _, row in known}
-    unknown = [row for row in ranked if row.id not in decided]
-    within = [row for held, row in known if held <= headroom]
+    held: dict[RowId, float] = {}
+    unsearched: dict[RowId, Goal | None] = {}
+    for rows, group in zip(candidates, searches, strict=True):
+        held |= {row.id: share for row in rows if (share := _held(row, group, headroom)) is not None}
+        unsearched |= _unsearched(rows, group)
+    known = [row for row in ranked if row.id in held]
+    unknown = [row for row in ranked if row.id not in held]
+    beyond = [row for row in known[:1] if held[row.id] > headroom]
+    within = [row for row in known if held[row.id] <= headroom]
     if all(row.held is None for row in ranked):
         within, unknown = unknown, []
-    chosen = within[0] if within else None
+    leader = next((row for row in within if (row.id.cell[0], row.batch_per_rank) in certified), None)
+    chosen = _simplest(within, leader or within[0], off) if within else None
     risky = {row.id for row in (*beyond, *unknown[:1])}
     faster = [row for row in ranked if row.id in risky and not (chosen and row.rate <= chosen.rate)]
     by_backend: dict[str, Row] = {}
-    by_cell: dict[tuple[str, ...], Row] = {}
-    for row in within:
+    for row in (*within, *unknown):
         by_backend.setdefault(str(row.settings["backend"]), row)
-        by_cell.setdefault(row.id.cell, row)
-    for row in unknown:
-        by_backend.setdefault(str(row.settings["backend"]), row)
-    others = [row for row in within if chosen and (row.id.cell == chosen.id.cell or by_cell[row.id.cell] is row)]
+    best_of_cell = {row.id.cell: row for row in reversed(within)}
+    others = [row for row in within if chosen and (row.id.cell == chosen.id.cell or best_of_cell[row.id.cell] is row)]
     against = [*beyond, *(row for row in others if row is not chosen)]
     n = max(len(against), 1)
-    pairs = [_pair(row, chosen, n, off) for row in against if chosen]
+    pairs = [between(chosen, row, off, n) for row in against if chosen]
     rivals = [row for row in within if chosen and row.id.cell != chosen.id.cell]
     rivals += _other_batches(chosen, cells, headroom) if chosen else []
     listed = {row.id: row for row in (*faster, *by_backend.values()) if row is not chosen}.values()
     named = {str(row.settings["backend"]) for row in (*within, *beyond, *unknown)}
     backends = dict.fromkeys(cell.cell.backend for cell in cells)
-    undecided = [_unsearched(rows, group) for rows, group in zip(candidates, searches, strict=True)]
     return Advice(
         task=task,
         headroom=headroom,
         cells=tuple(cells),
         chosen=chosen,
         comparisons=n,
-        beyond=frozenset(row.id for held, row in known if held > headroom),
+        beyond=frozenset(row.id for row in known if held[row.id] > headroom),
         alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
         rivals=tuple(pairs),
         unsure=bool(chosen and chosen.id in off) and (not pairs or any(pair.ratio.word == UNDECIDED for pair in pairs)),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
-        unsearched={row_id: goal for group in undecided for row_id, goal in group.items()},
+        unsearched=unsearched,
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),
         invalid=not ranked and any(row.id in cell.invalid for cell in cells for row in cell.rows),
         remedy=probes[0].goal.remedy if probes else "",
-        runner_up=next((_pair(row, chosen, n, off) for row in rivals if chosen), None),
+        runner_up=next((between(chosen, row, off, n) for row in rivals if chosen), None),
         larger=_larger(chosen, cells, probes) if chosen else "tried",
+        choices=choices,
+        certified=certified.get((leader.id.cell[0], leader.batch_per_rank)) if leader and chosen is leader else None,
+        expected=bool(chosen and chosen is leader and chosen.rate < within[0].rate),
         searched=bool(chosen and {probe.cell.id for probe in probes} & {_cell_of(chosen, cells).cell.id}),
     )
 
 
-def _pair(reference: Row, chosen: Row, comparisons: int, off: Mapping[RowId, float]) -> SpeedUp:
-    return SpeedUp(
-        reference=reference,
-        row=chosen,
-        matched=False,
-        comparisons=comparisons,
-        off=of_both(off, reference, chosen),
-    )
+def _simplest(within: Sequence[Row], leader: Row, off: Mapping[RowId, float]) -> Row:
+    """The leader; of rows of other cells that are even with it, the one with the fewest settings to explain.
+
+    Args:
+        within: the fastest first.
+    """
+    of_cells = {leader.id.cell: leader}
+    for row in within:
+        of_cells.setdefault(row.id.cell, row)
+    others = [row for row in of_cells.values() if row is not leader]
+    even = [row for row in others if between(leader, row, off, len(others)).ratio.even]
+    return min((leader, *even), key=_complexity)
+
+
+def _complexity(row: Row) -> tuple[int, int]:
+    """How much a setting asks of its reader: sharding, then the switches that are on."""
+    backend = str(row.settings["backend"])
+    sharded = HOLD_WHOLE_WEIGHTS.index(backend) if backend in HOLD_WHOLE_WEIGHTS else len(HOLD_WHOLE_WEIGHTS)
+    defaults = {name: field.default for name, field in Train.model_fields.items()}
+    switches = CHOICES.intersection(row.settings) - {"backend", "attention"}  # a kernel is no switch
+    return sharded, sum(row.settings[name] not in (None, False, defaults.get(name)) for name in switches)
 
 
 def _is_alternative(row: Row, chosen: Row) -> bool:
@@ -289,20 +334,22 @@ def _is_alternative(row: Row, chosen: Row) -> bool:
 
 def _other_batches(chosen: Row, cells: Sequence[CellRows], headroom: float) -> list[Row]:
     """Of the chosen row's cell, within the headroom, the fastest first; those that its search has ruled out, too."""
-    sound = _cell_of(chosen, cells).sound
-    rows = [row for row in sound if row is not chosen and not row.short and bool(row.stale) == bool(chosen.stale)]
+    full = _cell_of(chosen, cells).full
+    rows = [row for row in full if row is not chosen and bool(row.stale) == bool(chosen.stale)]
     within = [row for row in rows if chosen.held is None or (row.held is not None and row.held <= headroom)]
     return sorted(within, key=lambda row: row.rate, reverse=True)
 
 
 def _cell_of(row: Row, cells: Sequence[CellRows]) -> CellRows:
-    return next(cell for cell in cells if any(one is row for one in cell.rows))
+    return next(cell for cell in cells if any(row is other for other in cell.rows))
 
 
 def _larger(
     chosen: Row, cells: Sequence[CellRows], probes: Sequence[Probe]
 ) -> Literal["tried", "not_tried", "max_batch"]:
     cell = _cell_of(chosen, cells)
+    if chosen.global_batch == chosen.batch_per_rank * chosen.world_size:
+        return "tried"  # a larger one would not divide it
     if any(row.batch_per_rank > chosen.batch_per_rank for row in cell.rows):
         return "tried"
     found = [verdict for _, verdict in _verdicts([probe for probe in probes if probe.cell.id == cell.cell.id])]
@@ -314,7 +361,7 @@ def _larger(
 def _left_out(backend: str, cells: Sequence[CellRows], probes: Sequence[Probe]) -> LeftOut:
     """A backend that failed everywhere, or was measured in a few steps, says nothing of its memory."""
     of_backend = [cell for cell in cells if cell.cell.backend == backend]
-    full = [row for cell in of_backend for row in cell.sound if not row.short]
+    full = [row for cell in of_backend for row in cell.full]
     if full:
         return LeftOut(backend=backend, cause="stale" if all(row.stale for row in full) else "headroom")
     if any(row.id in cell.invalid for cell in of_backend for row in cell.rows):

@@ -1,35 +1,37 @@
 """Claims against measurements: CONFIRMED, REFUTED, UNDECIDED or NOT TESTED, with the numbers. Pure.
 
-Two sides are compared only when they agree in everything except the fields that the claim compares.
-
-A claim is CONFIRMED if the whole interval of its figure is within its bounds, REFUTED if all of it is outside, and
-UNDECIDED if it contains a bound: another run could decide otherwise. The interval has 99 % confidence for all claims
-together. Where the variation between launches is unknown, as of figures from elsewhere, the interval assumes one, and
-the verdict says so. Doubted rows decide nothing. Where a figure has no samples at all, the verdict is that of the bare
-figure, and says so.
+Two sides are compared only when they agree in everything except the fields that the claim compares. A claim is
+CONFIRMED if the whole interval of its figure is within its bounds, and REFUTED if all of it is outside. `bench guide
+imports` says when neither holds. An interval includes the run-to-run variation of all sides, between steps and between
+launches: see `bench.statistics.launches`. A peak of memory is taken as it is.
 """
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 from pydantic import JsonValue
 
 from bench.errors import near_miss
 from bench.records.claim import Claim
-from bench.records.figures import METRICS
-from bench.report.claim_figures import interval_of, value_of
+from bench.records.figures import METRICS, STEP_TIME
+from bench.records.figures import THROUGHPUT as SAMPLES_PER_S
 from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, setting, settings_name
-from bench.report.rows import CellRows, Row, Summary
-from bench.report.speedup import of_both
-from bench.statistics.intervals import Interval
-from bench.statistics.launches import Basis
+from bench.report.rows import CellRows, Row, Summary, Times
+from bench.report.speedup import of_both, throughput_ratio, throughput_reach
+from bench.statistics.intervals import Interval, difference_interval, mean_interval, student_t
+from bench.statistics.launches import ASSUMED, Basis
+from bench.statistics.verdict import confidence_of
 from bench.units import quantity
 
+THROUGHPUT = (SAMPLES_PER_S.name, STEP_TIME.name)
+"""Metrics of the throughput window."""
+PHASE = "_s_mean"
+"""The end of a metric that is a phase."""
 Verdict = Literal["CONFIRMED", "REFUTED", "UNDECIDED", "NOT TESTED"]
 
 
@@ -62,7 +64,7 @@ class Judged:
     interval: Interval | None = None
     """Where the figure lies; None where that is unknown."""
     basis: Basis | None = None
-    """Where the scatter between launches comes from; None where it is unknown, or there is none."""
+    """Where the variation between launches comes from; None where it is unknown, or there is none."""
     doubted: bool = False
     """Whether one of its rows is doubted."""
 
@@ -74,14 +76,13 @@ def judge_claims(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
 
 def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
     try:
-        if claim.against is None:
-            of, against = _find_one(summary, claim), None
-        else:
-            of, against = _find_pair(summary, claim, claim.against)
-        values = [_metric(side, claim) for side in (of, against) if side]
+        of, against = _find(summary, claim)
+        of_value, against_value = _metric(of, claim), _metric(against, claim) if against else None
     except NotTestedError as missing:
         return Judged(claim=claim, verdict="NOT TESTED", missing=str(missing))
-    of_value, against_value = values[0], values[1] if against else None
+    judged = Judged(
+        claim=claim, verdict="NOT TESTED", of=of, against=against, of_value=of_value, against_value=against_value
+    )
     if against_value is None:
         figure = of_value
     elif not claim.ratio:
@@ -89,36 +90,23 @@ def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
     elif against_value:
         figure = of_value / against_value
     else:
-        return Judged(
-            claim=claim,
-            verdict="NOT TESTED",
-            missing="no ratio to 0",
-            of=of,
-            against=against,
-            of_value=of_value,
-            against_value=against_value,
-        )
+        return replace(judged, missing="no ratio to 0")
     sides = [side.row for side in (of, against) if side]
-    scatter = interval_of(claim, figure, sides[0], sides[1] if against else None, comparisons)
+    uncertain = interval_of(claim, figure, of.row, against.row if against else None, comparisons)
     off = of_both(may_be_off(summary), *sides)
     if off and against and not claim.ratio:
         off = math.inf  # a share of each side is no share of their difference
     steady = METRICS[claim.metric].of_rank is not None  # a peak of memory stands, also where steps were disturbed
-    interval = scatter.interval if scatter else None
-    may_lie = interval or (figure, figure)
+    low, high = uncertain.interval if uncertain else (figure, figure)
     if off and not steady:
-        may_lie = (may_lie[0] / (1 + off), may_lie[1] * (1 + off))
-    undecided = (math.isinf(off) and not steady) or (scatter is not None and scatter.basis == "mixed sources")
-    return Judged(
-        claim=claim,
-        verdict="UNDECIDED" if undecided else _verdict(claim, may_lie),
-        of=of,
-        against=against,
-        of_value=of_value,
-        against_value=against_value,
+        low, high = low / (1 + off), high * (1 + off)
+    undecided = (math.isinf(off) and not steady) or (uncertain is not None and uncertain.basis == "mixed sources")
+    return replace(
+        judged,
+        verdict="UNDECIDED" if undecided else _verdict(claim, (low, high)),
         figure=figure,
-        interval=interval,
-        basis=scatter.basis if scatter else None,
+        interval=uncertain.interval if uncertain else None,
+        basis=uncertain.basis if uncertain else None,
         doubted=off > 0,
     )
 
@@ -160,44 +148,35 @@ def _metric(side: Side, claim: Claim) -> float:
     return value
 
 
-def _find_one(summary: Summary, claim: Claim) -> Side:
-    """The one row of a claim that names one side.
+def _find(summary: Summary, claim: Claim) -> tuple[Side, Side | None]:
+    """The one row that a claim names; or its two sides, which agree in everything except the compared fields.
 
     Raises:
         NotTestedError: there is none, or more than one.
     """
-    return _only(list(_sides(summary, claim, claim.of)), claim.of)
-
-
-def _find_pair(summary: Summary, claim: Claim, against: Mapping[str, JsonValue]) -> tuple[Side, Side]:
-    """The two sides, which agree in everything except the compared fields.
-
-    Raises:
-        NotTestedError: there is none, or more than one.
-    """
-    ours, theirs = list(_sides(summary, claim, claim.of)), list(_sides(summary, claim, against))
-    pairs = sorted(
-        ((_unlike(one, other, claim), one, other) for one, other in product(ours, theirs)),
-        key=lambda pair: len(pair[0]),
-    )
-    alike = [(one, other) for fields, one, other in pairs if not fields]
+    ours = list(_sides(summary, claim, claim.of))
+    if claim.against is None:
+        return _only(ours, claim.of), None
+    theirs = list(_sides(summary, claim, claim.against))
+    pairs = [(_unlike(side, other, claim), side, other) for side, other in product(ours, theirs)]
+    alike = [(side, other) for fields, side, other in pairs if not fields]
     if not alike:
-        fields, one, other = pairs[0]
-        unlike = fields_in_words(fields, one.cell.contract, other.cell.contract)
+        fields, side, other = min(pairs, key=lambda pair: len(pair[0]))
+        unlike = fields_in_words(fields, side.cell.contract, other.cell.contract)
         raise NotTestedError(f"the two sides also differ in {unlike}")
     if len(alike) > 1:
-        _only([one for one, _ in alike], claim.of)
-        _only([other for _, other in alike], against)
+        _only([side for side, _ in alike], claim.of)
+        _only([other for _, other in alike], claim.against)
     return alike[0]
 
 
-def _unlike(one: Side, other: Side, claim: Claim) -> tuple[str, ...]:
+def _unlike(side: Side, other: Side, claim: Claim) -> tuple[str, ...]:
     compared = [*claim.of, *OBSERVED] if "backend" in claim.of else list(claim.of)
     fields = [
-        name for name in unlike_fields(one.cell.contract, other.cell.contract, but=compared[0]) if name not in compared
+        name for name in unlike_fields(side.cell.contract, other.cell.contract, but=compared[0]) if name not in compared
     ]
     any_batch = "batch" in claim.of or claim.where.get("batch") == "best"
-    same_batch = any_batch or one.row.batch_per_rank == other.row.batch_per_rank
+    same_batch = any_batch or side.row.batch_per_rank == other.row.batch_per_rank
     return (*fields, *([] if same_batch else ["batch"]))
 
 
@@ -221,7 +200,7 @@ def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Ite
         raise NotTestedError(f"{settings_name(wanted, wanted)}: what was measured there is invalid")
     measured = [side for side in measured if side.row.id not in side.cell.invalid]
     if not measured and any(side.row.measured for side in sides):
-        raise NotTestedError(f"{settings_name(wanted, wanted)}: only a few steps were measured there")
+        raise NotTestedError(f"{settings_name(wanted, wanted)}: only a short trial was made there")
     if not measured:
         outcomes = dict.fromkeys(side.row.outcome for side in sides)
         raise NotTestedError(f"{settings_name(wanted, wanted)}: {', '.join(outcomes) or 'no such batch was measured'}")
@@ -231,12 +210,12 @@ def _sides(summary: Summary, claim: Claim, side: Mapping[str, JsonValue]) -> Ite
 def _fits(cell: CellRows, wanted: Mapping[str, JsonValue]) -> bool:
     # An unknown field is not null; a run is named by its folder, and YAML may read that name as a number.
     fields = {name: str(value) if name == RUN else value for name, value in wanted.items() if name != "batch"}
-    return all(name in cell.contract and _same(cell.contract[name], value) for name, value in fields.items())
-
-
-def _same(one: JsonValue, other: JsonValue) -> bool:
-    # In Python 1 == True.
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
+    return all(
+        name in cell.contract
+        and cell.contract[name] == value
+        and isinstance(cell.contract[name], bool) == isinstance(value, bool)  # in Python 1 == True
+        for name, value in fields.items()
+    )
 
 
 def _no_cell(summary: Summary, wanted: Mapping[str, JsonValue]) -> str:
@@ -277,3 +256,80 @@ def _only(sides: Sequence[Side], wanted: Mapping[str, JsonValue]) -> Side:
     which = ", ".join(f"{RUN} ({runs})" if name == RUN else name for name in fields)
     do = f"choose in `where`: {which}" if which else "report on one run only"
     raise NotTestedError(f"{len(distinct)} results match {settings_name(wanted, wanted)}: {do}")
+
+
+class Uncertain(NamedTuple):
+    """Where a figure lies."""
+
+    interval: Interval
+    basis: Basis | None
+    """Where the variation between launches comes from; None where none is counted."""
+
+
+def value_of(row: Row, metric: str) -> float | None:
+    """The measured value; None where it is unknown."""
+    if metric.endswith(PHASE):
+        times = _phase(row, metric)
+        return times.mean_s if times else None
+    if row.measured is None:
+        return None
+    if metric not in THROUGHPUT:
+        return row.measured.figures.get(metric)
+    return row.measured.samples_per_s_global if metric == THROUGHPUT[0] else row.measured.step_time_s_rank_max
+
+
+def interval_of(
+    claim: Claim, figure: float, of: Row, against: Row | None = None, comparisons: int = 1
+) -> Uncertain | None:
+    """Around the figure of a claim, both sides taken as independent; None where the variation of one is unknown.
+
+    Args:
+        comparisons: number of claims that are judged together.
+    """
+    confidence = confidence_of(comparisons)
+    ours = _of_one(of, claim.metric, confidence)
+    if against is None or ours is None:
+        return ours
+    theirs = _of_one(against, claim.metric, confidence)
+    if theirs is None:
+        return None
+    bases = [side.basis for side in (ours, theirs) if side.basis]
+    basis = max(bases, key=get_args(Basis).index, default=None)  # the weakest
+    if not claim.ratio:
+        return Uncertain(difference_interval(figure, ours.interval, theirs.interval), basis)
+    if claim.metric in THROUGHPUT:
+        ratio = throughput_ratio(of, against, comparisons)
+        widest, basis = ratio.alarm[1] / ratio.estimate, ratio.basis
+    else:
+        # A mean that may be 0, such as a short wait for data, can be any multiple of another one.
+        sides = ours.interval, theirs.interval
+        known = min(low for low, _ in sides) > 0
+        widest = math.exp(math.hypot(*(math.log(high / low) / 2 for low, high in sides))) if known else math.inf
+    return Uncertain((figure / widest, figure * widest), basis)  # on a logarithmic scale: the same for times and rates
+
+
+def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
+    """Where one side lies."""
+    if METRICS[metric].of_rank:  # one peak does not vary from step to step
+        value = value_of(row, metric)
+        return None if value is None else Uncertain((value, value), None)
+    if metric in THROUGHPUT:
+        within = throughput_reach(row)
+        value = row.rate if metric == THROUGHPUT[0] else row.batch_global / row.rate
+        return None if within is None else Uncertain(within.interval(value, confidence), within.basis)
+    times = _phase(row, metric)
+    steps = mean_interval(times.samples_s, confidence) if times else None
+    if steps is None:
+        return None
+    # That is the interval from the steps of one launch; another launch differs by more.
+    known = row.measured.scatter if row.measured else None
+    between = known or ASSUMED
+    mean, of_steps = sum(steps) / 2, (steps[1] - steps[0]) / 2
+    half_width = math.hypot(of_steps, student_t(between.degrees, confidence) * between.sd * mean)
+    return Uncertain((mean - half_width, mean + half_width), "scatter" if known else "assumed")
+
+
+def _phase(row: Row, metric: str) -> Times | None:
+    """The samples of a phase, or of all phases together; None where they are unknown."""
+    phases, name = row.measured.phases if row.measured else None, metric.removesuffix(PHASE)
+    return None if phases is None else phases.total if name == "total" else phases.parts.get(name)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from bench.records.cell import Cell, Regime
 from bench.records.rank_outcome import Traffic
-from bench.report.rows import CellRows, Sampled
+from bench.report.rows import CellRows
 from bench.report.theory import ITEM_BYTES, observed_regime
 
 REUSE_DISTANCE = 1_000_000_000
@@ -71,6 +71,8 @@ def payload_bytes(
     *,
     again: Mapping[int, int] | None = None,
     computed_in_bytes: int,
+    cell: Cell | None = None,
+    accumulate: int = 1,
 ) -> dict[str, float] | None:
     """Payload of one step by operation. None where it takes ``units`` and has none.
 
@@ -80,17 +82,29 @@ def payload_bytes(
     model reduce-scatters its gradients and gathers its weights (section 7.2.2), see `gathered`: those that are frozen,
     too.
 
-    There is no formula for hybrid sharding, nor for weights that are resharded to smaller groups, nor for sharded
-    weights of several dtypes.
+    On a hybrid mesh, the ranks that share one model do so among themselves, and then each all-reduces its part of the
+    gradients with those that hold the same part of other replicas (torch/distributed/fsdp/_fully_shard,
+    `foreach_reduce`).
+
+    There is no formula for weights that are resharded to smaller groups, nor for sharded weights of several dtypes.
 
     Args:
         units, again: see `gathered`.
         computed_in_bytes: size of one gathered weight.
+        cell: whose step it is; it says when gradients are reduced.
+        accumulate: its micro-batches. FSDP and ZeRO-3 gather weights for each of them; SHARD_GRAD_OP keeps them up to
+            the last one, unless gradients are reduced in each (torch/distributed/fsdp/_runtime_utils.py,
+            `_should_free_in_backward`). ZeRO-2 and ZeRO-3 reduce gradients in each.
     """
     if regime.world_size == 1:
         return {}
     kind = regime.sharding
-    reduced = float(ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.gradient_parameters)
+    reduces_each = cell is not None and cell.train.accumulate_sync == "each"
+    reductions = accumulate if reduces_each or kind in ("zero2", "zero3") else 1
+    gathers = accumulate if reduces_each or kind != "SHARD_GRAD_OP" else 1
+    reduced = reductions * float(
+        ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype] * regime.gradient_parameters
+    )
     if kind in ("none", "NO_SHARD", "zero0"):
         return {"all_reduce": reduced}
     if kind in ("zero1", "zero2"):
@@ -99,15 +113,35 @@ def payload_bytes(
             "all_gather": float(ITEM_BYTES[regime.weights_dtype] * regime.trained_parameters),
         }
     reshards, mixed = regime.reshard_after_forward, regime.frozen_dtype not in (None, regime.weights_dtype)
-    if units is None or regime.replicas > 1 or reshards not in (None, True, False) or mixed:
+    if units is None or reshards not in (None, True, False) or mixed:
         return None
-    weights = gathered(kind, regime.parameters, units, again=again, reshards=reshards is not False)
-    return {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * weights)}
+    if kind == "fully_shard" and accumulate > reductions and any(runs > 1 for runs in units):
+        return None  # what earlier micro-batches left may be reduced after one run, and the rest after another
+    weights = gathers * gathered(kind, regime.parameters, units, again=again, reshards=reshards is not False)
+    within = {"reduce_scatter": reduced, "all_gather": float(computed_in_bytes * weights)}
+    return within if regime.replicas == 1 else within | {"all_reduce": reduced / (regime.world_size // regime.replicas)}
 
 
 def sent_bytes(operation: str, payload: float, ranks: int) -> float | None:
     """What each rank sends with ring algorithms, on average; None for an operation that is not in `RING`."""
     return RING[operation] * payload * (ranks - 1) / ranks if operation in RING else None
+
+
+def sent(regime: Regime, payload: Mapping[str, float], *, gloo: bool) -> dict[str, float]:
+    """What each rank sends in one step with the payload of `payload_bytes`, in bytes by the operation that runs.
+
+    Args:
+        gloo: it has no reduce-scatter: torch runs an all-reduce for it.
+    """
+    shards = regime.world_size // regime.replicas
+    found = dict[str, float]()
+    for operation, size in payload.items():
+        ranks = regime.replicas if operation == "all_reduce" and regime.replicas > 1 else shards
+        if ranks == 1:
+            continue
+        runs = "all_reduce" if gloo and operation == "reduce_scatter" else operation
+        found[runs] = found.get(runs, 0.0) + (sent_bytes(runs, size, ranks) or 0.0)
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,39 +167,44 @@ class Sent:
 
 
 def communication(cell: CellRows) -> list[Sent]:
-    """By operation, the formula's order first. A recorded operation without formula counts from 1 % of all payload.
-
-    gloo has no reduce-scatter: torch runs an all-reduce for it, which the formula then follows.
-    """
+    """By operation, the formula's order first. A recorded operation without formula counts from 1 % of all payload."""
     regime = observed_regime(cell)
     if regime is None or regime.world_size == 1:
         return []
-    ranks = [row.measured.slowest for row in cell.rows if isinstance(row.measured, Sampled)]
-    recorded = next((rank.raw.traffic for rank in ranks if rank.raw.traffic is not None), None)
+    ranks = [(row.batch_per_rank, row.sampled.slowest.raw) for row in cell.rows if row.sampled]
+    batch, shown = next(((batch, rank) for batch, rank in ranks if rank.traffic is not None), ranks[0])
+    recorded, accumulate = shown.traffic, cell.cell.accumulate(batch)
     units, again = next(
-        ((rank.raw.unit_parameters, rank.raw.regathered) for rank in ranks if rank.raw.unit_parameters is not None),
+        ((rank.unit_parameters, rank.regathered) for _, rank in ranks if rank.unit_parameters is not None),
         (None, None),
     )
     computed_in = computed_in_bytes(cell.cell)
-    formula = payload_bytes(regime, units, again=again, computed_in_bytes=computed_in) if computed_in else None
-    if formula and recorded and any(one.library == "gloo" for one in recorded):
-        formula["all_reduce"] = formula.get("all_reduce", 0) + formula.pop("reduce_scatter", 0)
+    payload = (
+        payload_bytes(regime, units, again=again, computed_in_bytes=computed_in, cell=cell.cell, accumulate=accumulate)
+        if computed_in
+        else None
+    )
+    gloo = any(one.library == "gloo" for one in recorded or ())
+    formula = None if payload is None else sent(regime, payload, gloo=gloo)
     if formula and cell.cell.train.optimizer == "muon":
         formula.pop("all_gather", None)  # Muon gathers the matrices too, and how many scalars they hold is not stored
-    total = sum(one.payload_bytes for one in recorded or ())
+    between = [one for one in recorded or () if one.group_size > 1]
+    total = sum(one.payload_bytes for one in between)
     payloads = Counter[str]()
-    for one in recorded or ():
+    for one in between:
         payloads[one.operation] += one.payload_bytes
     operations = {*(formula or {}), *(name for name, payload in payloads.items() if payload >= NEGLIGIBLE * total)}
     known_units = units or {}
-    bound = regime.sharding == "zero3" and gathered("zero3", regime.parameters, known_units) > regime.parameters
+    bound = regime.sharding == "zero3" and (
+        accumulate > 1 or gathered("zero3", regime.parameters, known_units) > regime.parameters
+    )
     return [
         Sent(
             cell=cell,
             operation=operation,
             calls=_calls(recorded, operation),
             recorded_bytes=_recorded(recorded, operation),
-            formula_bytes=None if formula is None else _formula(formula, operation, regime.world_size),
+            formula_bytes=(formula or {}).get(operation),
             upper_bound=bound and operation == "all_gather",
         )
         for operation in sorted(operations)
@@ -176,11 +215,7 @@ def computed_in_bytes(cell: Cell) -> int | None:
     """Size of a weight as the step computes with it; None where the user's own config may say something else."""
     if cell.accelerate is not None:
         return None
-    return 2 if cell.mixed_precision == "bf16" else 4
-
-
-def _formula(formula: Mapping[str, float], operation: str, ranks: int) -> float | None:
-    return sent_bytes(operation, formula[operation], ranks) if operation in formula else None
+    return 2 if cell.in_16_bits else 4
 
 
 def _calls(recorded: Sequence[Traffic] | None, operation: str) -> int | None:

@@ -1,9 +1,10 @@
 """Two runs of one matrix, attempt by attempt: what is slower or larger, what fails now, what is missing. Pure."""
 
+import json
 import math
 import statistics
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from pydantic import JsonValue
@@ -11,26 +12,25 @@ from pydantic import JsonValue
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.calibration import Calibration
-from bench.records.cell import Regime
+from bench.records.cell import Cell, Regime
 from bench.records.figures import PEAK_ALLOCATED
-from bench.records.leaves import differing_keys
+from bench.records.leaves import differing_keys, flat
 from bench.records.outcome import Ok, Result
+from bench.records.rank_outcome import RankOk
 from bench.records.sources import differing
-from bench.report.conditions import disturbances_of
-from bench.report.differences import Cells
+from bench.report.contract import settings_of
 from bench.report.doubts import doubts
-from bench.report.launches import merged
+from bench.report.figures import merged
+from bench.report.implausible import disturbances_of
 from bench.report.naming import row_name
-from bench.report.pairs import Changed, OnlyInOne, Pair, Space, TwoRuns
 from bench.report.rows import Row, Summary
-from bench.report.settings import settings_of
 from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
 from bench.statistics.intervals import student_t
 from bench.statistics.launches import ENOUGH_DEGREES, Scatter, launches_vary
 from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, shown_by, typical_of_launches, typical_ratios
 from bench.statistics.tail import Tail, tails
-from bench.statistics.verdict import MARGIN, RateRatio, speed
+from bench.statistics.verdict import MARGIN, RateRatio, Speed, speed
 from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02
@@ -46,6 +46,132 @@ MAX_NEAREST = 100
 
 Launches = Sequence[Result]
 """All launches of one attempt."""
+Space = Literal["SAME", "LESS", "MORE", "UNCLEAR", "n/a"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """One attempt that was measured in both runs."""
+
+    name: str
+    base: Row
+    head: Row
+    ratio: Ratio | None
+    """Of the step's time, head to base; None when a run holds too few samples, or none."""
+    means: RateRatio
+    """Of the mean steps, head to base, by the model of the report's ratios of throughputs."""
+    launches_vary: float
+    """How many times as long the mean step may be because launches of the same code vary."""
+    speed: Speed
+    space: Space
+    """By the mean of the launches' peaks of allocated memory, of the worst rank of each."""
+    unlike: tuple[str, ...]
+    """Differences that are no change of the code: machine, environment, regime, threads, isolation."""
+    sources: tuple[str, ...] = ()
+    """Source files that differ; none where a run does not know its sources."""
+    tail: Tail | None = None
+    """The slow steps of both; None like ``ratio``."""
+    disturbed: str = ""
+    """What the machine recorded beside the run with more slow steps, and not beside the other one. It may be why they
+    are slow, so the tail decides nothing."""
+
+    @property
+    def tail_changed(self) -> bool:
+        """Whether the slow steps differ, or are why the verdict is not SAME."""
+        return self.tail is not None and (
+            self.tail.more
+            or self.tail.fewer
+            or (self.speed == "UNCLEAR" and bool(self.tail.base.indices or self.tail.head.indices))
+        )
+
+    def slower(self, threshold: float) -> bool:
+        """Whether the step, or its tail, is longer by more than ``threshold``."""
+        tail = None if self.disturbed else self.tail
+        return speed(self.ratio, threshold, tail) in ("SLOWER", "SLOWER TAIL")
+
+    def undecided(self, threshold: float) -> bool:
+        """Whether it may or may not be longer by ``threshold``."""
+        if self.ratio is None:
+            return self.speed == "UNCLEAR"
+        reaches = self.ratio.alarm[1] > 1 + threshold or self.ratio.of_means > 1 + threshold
+        return reaches and not self.slower(threshold)
+
+    def may_hide_a_regression(self, threshold: float) -> bool:
+        """Whether it is undecided although the mean step is longer by more than ``threshold``, and by more than
+        launches of the same code differ by."""
+        return self.undecided(threshold) and self.means.estimate > max(1 + threshold, self.launches_vary)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Changed:
+    """An attempt with another outcome in head than in base."""
+
+    name: str
+    base: Row
+    head: Row
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlyInOne:
+    """An attempt that only one of the runs has."""
+
+    name: str
+    run: Literal["base", "head"]
+    row: Row
+    nearest: str
+    """What the other run has instead."""
+    cell_gone: bool
+    """The other run has no result of its cell."""
+    searched: bool
+    """Whether one of the runs searched for the batch of this cell. Two searches may try different batches."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TwoRuns:
+    """The comparison of two runs."""
+
+    pairs: tuple[Pair, ...]
+    unmeasured: int
+    """Attempts with the same outcome in both runs that is not a measurement."""
+    changed: tuple[Changed, ...]
+    only_in_one: tuple[OnlyInOne, ...]
+    noise: float | None
+    """Given by the user."""
+    scatter: Scatter | None
+    """What is known of the variation between launches."""
+    margin: float
+
+    @property
+    def unlike(self) -> tuple[str, ...]:
+        """All differences between the pairs that are no change of the code."""
+        return tuple(dict.fromkeys(difference for pair in self.pairs for difference in pair.unlike))
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        """All source files that differ between the pairs."""
+        return tuple(sorted({file for pair in self.pairs for file in pair.sources}))
+
+    @property
+    def never_measured(self) -> tuple[OnlyInOne, ...]:
+        """Attempts that base measured and head should have. A search of head may have left out a batch."""
+        return tuple(
+            attempt
+            for attempt in self.only_in_one
+            if attempt.run == "base" and attempt.row.measured and (attempt.cell_gone or not attempt.searched)
+        )
+
+    def slower(self, threshold: float) -> list[Pair]:
+        """Pairs whose step, or its tail, is longer by more than ``threshold``, with the confidence of an alarm."""
+        return [pair for pair in self.pairs if pair.slower(threshold)]
+
+    @property
+    def broken(self) -> list[Changed]:
+        """Attempts that succeeded in base and fail in head."""
+        return [changed for changed in self.changed if changed.base.measured]
+
+    def undecided(self, threshold: float) -> list[Pair]:
+        """Pairs whose step may or may not be longer by ``threshold``."""
+        return [pair for pair in self.pairs if pair.undecided(threshold)]
 
 
 def compare_runs(
@@ -74,11 +200,9 @@ def compare_runs(
     margin = MARGIN if margin is None else margin
     searched = {*searched, *(result.attempt.cell.id for result in (*base, *head) if result.attempt.short)}
     ours, theirs = _by_attempt(base), _by_attempt(head)
-    of_base, of_head = summarize(base, calibrations), summarize(head, calibrations)
-    scatter = max((*of_base.scatters, *of_head.scatters), key=lambda known: known.degrees, default=None)
     both = [(ours[key], theirs[key]) for key in ours if key in theirs]
     machines = dict.fromkeys(
-        difference for one, other in both for difference in one[0].machine.unlike(other[0].machine)
+        difference for before, after in both for difference in before[0].machine.unlike(after[0].machine)
     )
     if machines and not allow_unlike:
         raise InputError(
@@ -90,25 +214,26 @@ def compare_runs(
     summary = summarize([*base, *head])
     # A name is used for both runs, so it does not contain the machine.
     summary = replace(summary, columns=tuple(name for name in summary.columns if name != "machine"))
-    rows = [(_row(summary, one, scatter), _row(summary, other, scatter)) for one, other in both]
-    measured = [pair for pair, (one, other) in zip(both, rows, strict=True) if one.measured and other.measured]
-    compared = [(one, other) for one, other in rows if one.measured and other.measured]
-    others = [(one, other) for one, other in rows if not (one.measured and other.measured)]
-    steps = [(_steps(one), _steps(other)) for one, other in measured]
-    typical = [(typical_of_launches(one), typical_of_launches(other)) for one, other in steps]
+    of_base, of_head = summarize(base, calibrations), summarize(head, calibrations)
+    scatter = max((*of_base.scatters, *of_head.scatters), key=lambda known: known.degrees, default=None)
+    rows = [(_row(summary, before, scatter), _row(summary, after, scatter)) for before, after in both]
+    measured = [number for number, (before, after) in enumerate(rows) if before.measured and after.measured]
+    steps = [(_steps(both[number][0]), _steps(both[number][1])) for number in measured]
+    typical = [(typical_of_launches(before), typical_of_launches(after)) for before, after in steps]
     scatter = scatter or shown_by(typical)
     ratios, tail_pairs = typical_ratios(typical, noise, scatter), tails(steps, noise, scatter)
     invalid = _invalid(of_base), _invalid(of_head)
+    others = [pair for number, pair in enumerate(rows) if number not in measured]
     return TwoRuns(
         pairs=tuple(
-            _pair(row_name(summary, pair[0]), results, pair, ratio, tail, margin, invalid)
-            for results, pair, ratio, tail in zip(measured, compared, ratios, tail_pairs, strict=True)
+            _pair(row_name(summary, rows[number][0]), both[number], rows[number], ratio, tail, margin, invalid)
+            for number, ratio, tail in zip(measured, ratios, tail_pairs, strict=True)
         ),
-        unmeasured=sum(one.outcome == other.outcome for one, other in others),
+        unmeasured=sum(before.outcome == after.outcome for before, after in others),
         changed=tuple(
-            Changed(name=row_name(summary, one), base=one, head=other)
-            for one, other in others
-            if one.outcome != other.outcome
+            Changed(name=row_name(summary, before), base=before, head=after)
+            for before, after in others
+            if before.outcome != after.outcome
         ),
         only_in_one=(
             *_only_in_one(summary, "base", [ours[key] for key in ours if key not in theirs], head, searched),
@@ -154,7 +279,9 @@ def _pair(
     invalid: tuple[Mapping[tuple[str, int], str], ...],
 ) -> Pair:
     (base, head), (ours, theirs) = results, rows
-    spoiled = [found.get((base[0].attempt.cell.id, ours.batch_per_rank)) for found in invalid]
+    assert ours.measured
+    assert theirs.measured
+    spoiled = [reasons.get((base[0].attempt.cell.id, ours.batch_per_rank)) for reasons in invalid]
     means = throughput_ratio(ours, theirs)  # of rates, base to head: of steps, head to base
     same = [result.outcome for result in base] == [result.outcome for result in head]
     if same and ratio is not None:  # the same measurement
@@ -163,48 +290,38 @@ def _pair(
     disturbed = ""
     if tail is not None and (tail.more or tail.fewer):
         disturbed = _disturbed(head, base) if tail.more else _disturbed(base, head)
+    before, after = _first(base), _first(head)
     return Pair(
         name=name,
         base=ours,
         head=theirs,
         ratio=ratio,
         means=means,
-        launches_vary=_launches_vary(ours, theirs),
+        launches_vary=launches_vary(theirs.measured.launches, ours.measured.launches, theirs.measured.scatter),
         speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
         space=_space(ours, theirs),
         unlike=(
             *base[0].machine.unlike(head[0].machine),
             *base[0].machine.differences(head[0].machine),
-            *_ran_unlike(_first(base), _first(head)),
+            *_ran_unlike(before, after),
             *(f"{run} is invalid: {why}" for run, why in zip(("base", "head"), spoiled, strict=True) if why),
         ),
-        sources=_sources_apart(base, head),
+        sources=differing(before.sources, after.sources) if before.sources and after.sources else (),
         tail=tail,
         disturbed=disturbed,
     )
 
 
-def _launches_vary(base: Row, head: Row) -> float:
-    assert base.measured
-    assert head.measured
-    return launches_vary(head.measured.launches, base.measured.launches, head.measured.scatter)
-
-
 def _invalid(summary: Summary) -> dict[tuple[str, int], str]:
     """Why figures of a run are wrong, by cell and batch."""
-    spoils = (doubt for doubt in doubts(summary) if doubt.row and doubt.grade == "spoils")
+    spoils = (doubt for doubt in doubts(summary) if doubt.row and doubt.grade == "invalid")
     return {(doubt.row.id.cell[0], doubt.row.batch_per_rank): doubt.reason.rstrip(".") for doubt in spoils if doubt.row}
 
 
-def _sources_apart(base: Launches, head: Launches) -> tuple[str, ...]:
-    ours, theirs = _first(base).sources, _first(head).sources
-    return differing(ours, theirs) if ours and theirs else ()
-
-
-def _disturbed(one: Launches, other: Launches) -> str:
-    """What disturbed ``one``, if nothing disturbed ``other``: a sentence without its subject, or nothing."""
-    ours, theirs = (disturbances_of(run.conditions for run in launches) for launches in (one, other))
-    return ours[0] if ours and not theirs else ""
+def _disturbed(launches: Launches, others: Launches) -> str:
+    """What disturbed ``launches``, if nothing disturbed ``others``: a sentence without its subject, or nothing."""
+    found = disturbances_of(result.conditions for result in launches)
+    return found[0] if found and not disturbances_of(result.conditions for result in others) else ""
 
 
 def _first(launches: Launches) -> Result:
@@ -232,7 +349,7 @@ def _peaks(row: Row) -> list[float]:
 
 
 def _chance_bytes(peaks: Sequence[Sequence[float]], device: Device) -> float:
-    """By how much the peaks of two sides may differ although nothing has changed: by the scatter between launches,
+    """By how much the peaks of two sides may differ although nothing has changed: by the variation between launches,
     with the confidence of an alarm. Without enough launches: `HEAP_BLOCK_BYTES` on a CPU, and nothing on a GPU, whose
     tensors are counted."""
     degrees = sum(len(side) - 1 for side in peaks)
@@ -255,6 +372,21 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
                 yield f"threads of a rank: {ours.threads} against {theirs.threads}"
             before, after = _known(ours.regime, theirs.regime), _known(theirs.regime, ours.regime)
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
+            before, after = _did(ours), _did(theirs)
+            yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
+
+
+def _did(rank: RankOk) -> dict[str, JsonValue]:
+    """What decides of an observed script's steps how much they are."""
+    if (seen := rank.observed) is None:
+        return {}
+    steps = len(rank.step_times_s)
+    return {
+        "optimizer": seen.optimizer,
+        "torch.compile": seen.compiled,
+        "samples per step": None if seen.taken is None else seen.taken / steps,
+        "forwards per step": None if seen.forwards is None else seen.forwards / steps,
+    }
 
 
 def _known(regime: Regime, other: Regime) -> dict[str, JsonValue]:
@@ -262,7 +394,9 @@ def _known(regime: Regime, other: Regime) -> dict[str, JsonValue]:
     known = {**regime.model_dump(exclude={"matmul_shares"}), "matmul_dtype": regime.matmul_dtype}
     known["attention_kernels"] = ", ".join(regime.attention_kernels or ()) or None
     of_step = ("matmul_dtype", "attention_kernels", "adam")  # float32_products says with null that they are exact
-    return {name: one for name, one in known.items() if name not in of_step or None not in (one, getattr(other, name))}
+    return {
+        name: value for name, value in known.items() if name not in of_step or None not in (value, getattr(other, name))
+    }
 
 
 def _only_in_one(
@@ -276,17 +410,15 @@ def _only_in_one(
     if not alone:
         return
     cells = {other.attempt.cell.id: other.attempt.cell for other in others}
-    batches: dict[str, list[str]] = {}
+    batches: dict[str, dict[str, None]] = {}
     for other in others:
-        of_cell = batches.setdefault(other.attempt.cell.id, [])
-        if (batch := str(other.attempt.batch_per_rank)) not in of_cell:
-            of_cell.append(batch)
-    candidates, nearest = Cells(cells.values()), dict[str, str]()
+        batches.setdefault(other.attempt.cell.id, {})[str(other.attempt.batch_per_rank)] = None
+    candidates, nearest = [_fields(cell) for cell in cells.values()], dict[str, str]()
     for launches in alone:
         cell, row = launches[0].attempt.cell, _row(summary, launches)
         cell_id = cell.id
         if cell_id not in cells and cell_id not in nearest and len(nearest) < MAX_NEAREST:
-            nearest[cell_id] = candidates.nearest(cell)
+            nearest[cell_id] = _nearest(cell, candidates)
         has = f"this cell at batch {', '.join(batches[cell_id])}" if cell_id in cells else nearest.get(cell_id, UNKNOWN)
         yield OnlyInOne(
             name=row_name(summary, row),
@@ -305,5 +437,24 @@ def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
     shared = next((result for result in head if result.attempt.cell.id in cells), None)
     if shared is not None:
         return "their cells are the same, but their batches differ"
-    differences = Cells(result.attempt.cell for result in base).nearest(head[0].attempt.cell)
+    differences = _nearest(head[0].attempt.cell, [_fields(result.attempt.cell) for result in base])
     return f"the cell of base that is most similar to head's first cell has {differences}"
+
+
+def _fields(cell: Cell) -> Mapping[str, JsonValue]:
+    return flat(cell.model_dump(mode="json"))
+
+
+def _nearest(cell: Cell, others: Sequence[Mapping[str, JsonValue]]) -> str:
+    """In words, how ``cell`` differs from the most similar one of the cells with these fields."""
+    if not others:
+        return "nothing"
+    before = _fields(cell)
+    after = min(others, key=lambda other: len(differing_keys(before, other)))
+
+    def value(fields: Mapping[str, JsonValue], name: str) -> str:
+        return json.dumps(fields[name]) if name in fields else "none"
+
+    return "; ".join(
+        f"{name} {value(after, name)} instead of {value(before, name)}" for name in differing_keys(before, after)
+    )

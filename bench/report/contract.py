@@ -1,4 +1,5 @@
-"""The contract of a fair comparison: all that must agree between two results, except what is compared. Pure."""
+"""The settings of a cell by name, which of them become columns, and the contract of a fair comparison: the controlled
+variables, which must agree between two results. Pure."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -6,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.records.cell import Cell
-from bench.records.leaves import differing_keys
+from bench.records.leaves import differing_keys, same
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
@@ -17,6 +18,77 @@ PARTIAL = OBSERVED | {"weights"}
 """Fields that one side alone may know: `train.weights` does not apply to every backend."""
 RUN = "run"
 """The axis, and the contract's field, that `merge_runs` adds where two runs hold the same cell."""
+
+
+Settings = dict[str, JsonValue]
+
+
+def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None = None) -> Settings:
+    """Named values of a cell. The axes give the order; what the cell resolved them to gives the value.
+
+    Args:
+        named: axes of other results. A plain option of this one with such a name becomes a setting, too.
+        cell_id: saves computing it again.
+    """
+    cell, options = result.attempt.cell, result.attempt.cell.options
+    preset = {"preset": cell.options["preset"]} if "preset" in cell.options else {}
+    settings = {
+        "backend": cell.backend,
+        **{name: value for name, value in result.axes.items() if name not in ("backend", "batch")},
+        **{name: options[name] for name in named if name in options and name not in result.axes},
+        "workload": cell.workload,
+        **preset,
+        "num_processes": cell.num_processes,
+        **({"num_nodes": cell.num_nodes} if cell.num_nodes > 1 else {}),
+        "mixed_precision": cell.mixed_precision,
+        **_whole(cell),
+        "memory_limit_bytes": cell.memory_limit_bytes,
+        **train_of(cell),
+        **cell.measure.model_dump(mode="json"),
+        "cell": cell_id or cell.id,
+    }
+    return result.known(settings)
+
+
+def distinguishing_settings(settings: Sequence[Settings]) -> tuple[str, ...]:
+    """Names whose values differ between cells, plus the cell's id when two cells still look the same."""
+    names = [name for name in dict.fromkeys(name for of_cell in settings for name in of_cell) if name != "cell"]
+    columns = [name for name in names if name == "backend" or _varies(settings, name)]
+    unique = len({_key(of_cell, columns) for of_cell in settings}) == len(settings)
+    return tuple(columns if unique else [*columns, "cell"])
+
+
+def options_without_axis(cells: Sequence[tuple[Cell, Settings]], columns: Sequence[str]) -> tuple[str, ...]:
+    """Options that differ, without being an axis, between cells that otherwise differ at most in their backend.
+
+    Args:
+        cells: with their settings.
+    """
+    names = [name for name in columns if name not in ("backend", "cell")]
+    alike: dict[str, list[Settings]] = {}
+    for cell, settings in cells:
+        alike.setdefault(_key(settings, names), []).append(cell.options)
+    return tuple(
+        dict.fromkeys(
+            name
+            for options in alike.values()
+            for name in dict.fromkeys(name for of_cell in options for name in of_cell)
+            if name not in columns and _varies(options, name)
+        )
+    )
+
+
+def _varies(settings: Sequence[Settings], name: str) -> bool:
+    """A missing value is not the same as null. Where a setting does not apply, it does not vary."""
+    applies = [of_cell for of_cell in settings if name in of_cell or name not in PARTIAL]
+    first = applies[0] if applies else {}
+    return any(
+        (name in of_cell) != (name in first) or not same(of_cell.get(name), first.get(name)) for of_cell in applies
+    )
+
+
+def _key(settings: Settings, names: Sequence[str]) -> str:
+    return json.dumps([[settings[name]] if name in settings else [] for name in names], sort_keys=True)
 
 
 def contract_of(result: Result) -> dict[str, JsonValue]:
@@ -34,6 +106,7 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         observed = {"masters_dtype": regime.masters_dtype, "optimizer_dtype": regime.optimizer_dtype}
         if regime.float32_products and cell.mixed_precision == "no":
             observed["float32_products"] = regime.float32_products
+    accumulated = cell.gradient_accumulation_steps  # a script has an option for it
     fields = {
         "backend": cell.backend,
         "workload": cell.workload,
@@ -42,7 +115,8 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
         "num_processes": cell.num_processes,
         "num_nodes": cell.num_nodes,
         "mixed_precision": cell.mixed_precision,
-        **_accumulated(cell),
+        **({"accumulate": accumulated} if accumulated > 1 and cell.script is None else {}),
+        **_whole(cell),
         "memory_limit_bytes": cell.memory_limit_bytes,
         **train_of(cell),
         **cell.measure.model_dump(mode="json"),
@@ -53,10 +127,8 @@ def contract_of(result: Result) -> dict[str, JsonValue]:
     return result.known(fields)
 
 
-def _accumulated(cell: Cell) -> dict[str, JsonValue]:
-    """How often gradients accumulate, where they do. A script has an option for it."""
-    several = cell.gradient_accumulation_steps
-    return {"gradient_accumulation_steps": several} if several > 1 and cell.script is None else {}
+def _whole(cell: Cell) -> dict[str, JsonValue]:
+    return {} if cell.global_batch is None else {"global_batch": cell.global_batch}
 
 
 def train_of(cell: Cell) -> dict[str, JsonValue]:
@@ -95,7 +167,9 @@ def machine_names(machines: Sequence[Machine]) -> list[str | None]:
     distinct = dict(zip(kinds, machines, strict=True))
     if len(distinct) < 2:
         return [None for _ in machines]
-    devices = [" + ".join(dict.fromkeys(one.accelerators)) or one.cpu or UNKNOWN for one in distinct.values()]
+    devices = [
+        " + ".join(dict.fromkeys(machine.accelerators)) or machine.cpu or UNKNOWN for machine in distinct.values()
+    ]
     names = [name if devices.count(name) == 1 else f"{name} ({number})" for number, name in enumerate(devices, 1)]
     by_kind = dict(zip(distinct, names, strict=True))
     return [by_kind[kind] for kind in kinds]

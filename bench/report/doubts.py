@@ -12,11 +12,13 @@ from statistics import median
 from typing import Literal, get_args
 
 from bench.errors import one_line
+from bench.records.cell import COST_SETTINGS
 from bench.records.conditions import Conditions
 from bench.records.figures import ALLOC_RETRIES, CAPACITY_SHARE
+from bench.records.observed import other_batch, other_steps
 from bench.records.outcome import KINDS
 from bench.records.sources import named
-from bench.report import conditions, coverage, implausible
+from bench.report import implausible
 from bench.report.contract import OBSERVED, RUN, contract_key
 from bench.report.naming import short_reason
 from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
@@ -24,19 +26,17 @@ from bench.units import counted, ms, percent, rate
 
 STEP_SHORTER = 0.05
 LOSSES_APART = 0.02
-SAME_LOSS = frozenset(
-    {"backend", "num_processes", "num_nodes", "attention", "grad_ckpt", "compile", "fused", "foreach", "branch_sync"}
-    | {"find_unused_parameters", "reshard_after_forward", "dp_replicate_size", "offload", "zero_overlap_comm"}
-    | {"weights", "cpu_affinity", "memory_limit_bytes", "allow_unused", RUN, *OBSERVED}
+SAME_LOSS = frozenset({"backend", "num_processes", "num_nodes", "memory_limit_bytes", "allow_unused"}).union(
+    COST_SETTINGS, OBSERVED, [RUN]
 )
-"""Fields that change how a step is computed, and not its result."""
+"""Fields that change no loss, beside those of the workload: `Summary.cost_options`."""
 
 
-Grade = Literal["spoils", "shifts", "note"]
+Grade = Literal["invalid", "inaccurate", "note"]
 """The worst first.
 
-spoils  the figures are wrong, or those of something else
-shifts  the figures may be off
+invalid     the figures are wrong, or those of something else
+inaccurate  the figures may be off
 note    for your information; the figures stand
 """
 Reason = str | implausible.Sized
@@ -67,8 +67,17 @@ class Doubt:
 
 
 def doubted_rows(summary: Summary) -> frozenset[RowId]:
-    """The rows that other tables mark: those with a doubt that spoils or shifts their figures."""
+    """The rows that other tables mark: those with a doubt that makes their figures invalid or inaccurate."""
     return frozenset(may_be_off(summary))
+
+
+def causes(summary: Summary) -> dict[RowId, str]:
+    """Why each of them is doubted first."""
+    first: dict[RowId, str] = {}
+    for doubt in doubts(summary):
+        if doubt.row and doubt.grade != "note":
+            first.setdefault(doubt.row.id, doubt.reason)
+    return first
 
 
 def may_be_off(summary: Summary) -> dict[RowId, float]:
@@ -82,7 +91,7 @@ def may_be_off(summary: Summary) -> dict[RowId, float]:
 
 def spoiled_rows(summary: Summary) -> frozenset[RowId]:
     """The rows whose figures are wrong, or those of something else. Nothing is decided by them."""
-    spoils = (kind for kind in DOUBT_KINDS if kind.grade == "spoils")
+    spoils = (kind for kind in DOUBT_KINDS if kind.grade == "invalid")
     return frozenset(row.id for kind in spoils for row, _ in kind.find(summary) if row)
 
 
@@ -90,13 +99,12 @@ def spoiled_rows(summary: Summary) -> frozenset[RowId]:
 def doubts(summary: Summary) -> tuple[Doubt, ...]:
     """All doubts, by grade, then row by row. Computed once for all parts of a report."""
     grades, place = get_args(Grade), {row.id: number for number, row in enumerate(summary.rows)}
-    found = (_doubt(row, reason, kind.grade) for kind in DOUBT_KINDS for row, reason in kind.find(summary))
+    found = []
+    for kind in DOUBT_KINDS:
+        for row, reason in kind.find(summary):
+            words, share = reason if isinstance(reason, implausible.Sized) else (reason, math.inf)
+            found.append(Doubt(row, words, kind.grade, share))
     return tuple(sorted(found, key=lambda doubt: (grades.index(doubt.grade), place[doubt.row.id] if doubt.row else -1)))
-
-
-def _doubt(row: Row | None, reason: Reason, grade: Grade) -> Doubt:
-    sized = reason if isinstance(reason, implausible.Sized) else implausible.Sized(reason, math.inf)
-    return Doubt(row, sized.reason, grade, sized.share)
 
 
 def _each_cell(find: Callable[[CellRows], Found]) -> Callable[[Summary], Found]:
@@ -112,7 +120,7 @@ def _each_measured(find: Callable[[Measured], Iterable[Reason]]) -> Callable[[Su
 
 
 def _each_sampled(find: Callable[[Sampled], Iterable[Reason]]) -> Callable[[Summary], Found]:
-    return _each_row(lambda row: find(row.measured) if isinstance(row.measured, Sampled) else ())
+    return _each_row(lambda row: find(row.sampled) if row.sampled else ())
 
 
 def _repeated(cell: CellRows) -> Found:
@@ -125,10 +133,26 @@ def _repeated(cell: CellRows) -> Found:
 def _left_out(cell: CellRows, *, much: bool) -> Found:
     """Rows of a model that is not all trained or run; too ``much`` of it, unless the cell allows that."""
     for row in cell.rows:
-        if isinstance(row.measured, Sampled):
-            invalid = coverage.is_invalid(row.measured) and not cell.cell.train.allow_unused
+        if row.sampled:
+            invalid = implausible.leaves_out_much(row.sampled) and not cell.cell.train.allow_unused
             accept = " If that is meant, set train.allow_unused: true." if invalid else ""
-            yield from ((row, reason + accept) for reason in coverage.left_out(row.measured) if invalid == much)
+            yield from ((row, reason + accept) for reason in implausible.left_out(row.sampled) if invalid == much)
+
+
+def _otherwise(cell: CellRows, *, batch: bool) -> Found:
+    """Rows of a script that did other steps than the matrix says: other samples, or the same in another way."""
+    for row in cell.rows:
+        accumulation = cell.cell.accumulate(row.batch_per_rank)
+        for rank in row.sampled.ranks if row.sampled else ():
+            if (seen := rank.raw.observed) is None:
+                continue
+            steps = len(rank.raw.step_times_s)
+            found = (
+                other_batch(seen, steps, row.batch_per_rank, accumulation)
+                if batch
+                else other_steps(seen, steps, accumulation)
+            )
+            yield from ((row, f"rank {rank.raw.rank}: {words}; its figures count what was seen.") for words in found)
 
 
 def _second_try(row: Row) -> Iterator[str]:
@@ -190,9 +214,9 @@ def _unlike_launches(summary: Summary) -> Found:
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
         for row in cell.rows:
-            if isinstance(row.measured, Sampled):
+            if row.sampled:
                 like = (str(cell.contract.get("cpu_cores")), row.world_size)
-                threads.setdefault(like, set()).update(rank.raw.threads for rank in row.measured.ranks)
+                threads.setdefault(like, set()).update(rank.raw.threads for rank in row.sampled.ranks)
     for (_, ranks), numbers in threads.items():
         if len(numbers) > 1:
             counts = ", ".join(map(str, sorted(numbers)))
@@ -202,40 +226,21 @@ def _unlike_launches(summary: Summary) -> Found:
 
 def _unlike_machines(summary: Summary) -> Found:
     pairs = [(summary.machines[0], other) for other in summary.machines[1:]]
-    unlike = dict.fromkeys(difference for one, other in pairs for difference in one.unlike(other))
-    software = dict.fromkeys(difference for one, other in pairs for difference in one.differences(other))
-    return [
-        *((None, f"The results come from unlike machines: {short_reason(difference)}.") for difference in unlike),
-        *((None, f"The results differ in their environment: {short_reason(difference)}.") for difference in software),
-    ]
+    for difference in dict.fromkeys(difference for one, other in pairs for difference in one.unlike(other)):
+        yield None, f"The results come from unlike machines: {short_reason(difference)}."
+    for difference in dict.fromkeys(difference for one, other in pairs for difference in one.differences(other)):
+        yield None, f"The results differ in their environment: {short_reason(difference)}."
 
 
-def _disturbed(row: Row) -> Iterator[str]:
-    """Of any outcome: another process on the GPU may explain an oom."""
-    yield from _of_each_launch(row, conditions.disturbances)
-
-
-def _windows_disagree(row: Row) -> Iterator[Reason]:
-    yield from implausible.windows_disagree([one.measured for one in row.each if isinstance(one.measured, Sampled)])
-
-
-def _straggler(row: Row) -> Iterator[Reason]:
-    """In any launch: the phases that the report shows are those of one of them."""
-    for launch in row.each:
-        if isinstance(launch.measured, Sampled):
-            number = f"launch {launch.launch}: " if row.launches else ""
-            for found in implausible.straggler(launch.measured):
-                yield found._replace(reason=number + found.reason)
-
-
-def _short_of_disk(row: Row) -> Iterator[str]:
-    yield from _of_each_launch(row, conditions.short_of_disk)
-
-
-def _of_each_launch(row: Row, find: Callable[[Conditions], Iterable[str]]) -> Iterator[str]:
-    for launch in row.each:
-        number = f"launch {launch.launch}: " if row.launches else ""
-        yield from (number + reason for reason in (find(launch.conditions) if launch.conditions else ()))
+def _each_launch(find: Callable[[Conditions], Iterable[str]]) -> Callable[[Summary], Found]:
+    """Of rows with any outcome: another process on the GPU may explain an oom."""
+    return _each_row(
+        lambda row: (
+            implausible.of_launch(row, launch) + reason
+            for launch in row.each
+            for reason in (find(launch.conditions) if launch.conditions else ())
+        )
+    )
 
 
 def _thrashing(cell: CellRows) -> Found:
@@ -257,14 +262,14 @@ def _unlike_losses(summary: Summary) -> Found:
     """Rows whose losses differ from those of other backends with the same weights and samples."""
     groups: dict[str, list[Row]] = {}
     for cell in summary.cells:
-        if cell.contract.get("attention_dropout"):
+        if any(value for name, value in cell.cell.options.items() if name.endswith("dropout")):
             continue  # every rank draws its own
-        task = contract_key(cell.contract, without=SAME_LOSS)
+        task = contract_key(cell.contract, without=SAME_LOSS | summary.cost_options)
         for row in cell.rows:
-            if isinstance(row.measured, Sampled):
+            if row.sampled and row.sampled.losses:
                 groups.setdefault(f"{task} {row.batch_global} {row.n_steps}", []).append(row)
     for rows in groups.values():
-        series = [row.measured.losses for row in rows if isinstance(row.measured, Sampled)]
+        series = [row.sampled.losses for row in rows if row.sampled]
         middle = [median(values) for values in zip(*series, strict=False)]
         for row, losses in zip(rows, series, strict=True):
             apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, middle, strict=False)]
@@ -294,33 +299,38 @@ def _shorter_steps(cell: CellRows) -> Found:
 
 
 DOUBT_KINDS: tuple[Kind, ...] = (
-    Kind("spoils", _unlike_losses),
-    Kind("spoils", _each_sampled(implausible.loss_not_finite)),
-    Kind("spoils", _each_measured(implausible.reserved_below_allocated)),
-    Kind("spoils", _each_cell(partial(_left_out, much=True))),
-    Kind("shifts", _unlike_machines),
-    Kind("shifts", _unlike_launches),
-    Kind("shifts", _contradicted),
-    Kind("shifts", _each_cell(_thrashing)),
-    Kind("shifts", _each_cell(_shorter_steps)),
-    Kind("shifts", _each_measured(implausible.phases_miss)),
-    Kind("shifts", _each_measured(implausible.ranks_apart)),
-    Kind("shifts", _each_row(_straggler)),
-    Kind("shifts", _each_measured(implausible.starved)),
-    Kind("shifts", _each_sampled(implausible.mean_above_median)),
-    Kind("shifts", _each_row(_windows_disagree)),
-    Kind("shifts", _each_sampled(implausible.compiled_meanwhile)),
-    Kind("shifts", _each_row(_stale)),
-    Kind("shifts", _each_row(_failed_launches)),
-    Kind("shifts", _each_row(_disturbed)),
+    Kind("invalid", _unlike_losses),
+    Kind("invalid", _each_sampled(implausible.loss_not_finite)),
+    Kind("invalid", _each_measured(implausible.reserved_below_allocated)),
+    Kind("invalid", _each_cell(partial(_left_out, much=True))),
+    Kind("inaccurate", _unlike_machines),
+    Kind("inaccurate", _unlike_launches),
+    Kind("inaccurate", _contradicted),
+    Kind("inaccurate", _each_cell(_thrashing)),
+    Kind("inaccurate", _each_cell(_shorter_steps)),
+    Kind("inaccurate", _each_measured(implausible.phases_miss)),
+    Kind("inaccurate", _each_measured(implausible.ranks_apart)),
+    Kind("inaccurate", _each_row(implausible.straggler)),
+    Kind("inaccurate", _each_measured(implausible.starved)),
+    Kind("inaccurate", _each_sampled(implausible.mean_above_median)),
+    Kind("inaccurate", _each_row(implausible.windows_disagree)),
+    Kind("inaccurate", _each_sampled(implausible.compiled_meanwhile)),
+    Kind("inaccurate", _each_row(implausible.skipped_steps)),
+    Kind("inaccurate", _each_cell(partial(_otherwise, batch=True))),
+    Kind("inaccurate", _each_row(_stale)),
+    Kind("inaccurate", _each_row(_failed_launches)),
+    Kind("inaccurate", _each_launch(implausible.disturbances)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),
     Kind("note", _each_cell(partial(_left_out, much=False))),
-    Kind("note", _each_sampled(coverage.not_routed)),
-    Kind("note", _each_sampled(coverage.dropped_keys)),
+    Kind("note", _each_sampled(implausible.not_routed)),
+    Kind("note", _each_sampled(implausible.dropped_keys)),
     Kind("note", _each_sampled(implausible.reduced_products)),
+    Kind("note", _each_sampled(implausible.may_be_late)),
     Kind("note", _each_sampled(implausible.not_resumed)),
+    Kind("note", _each_row(implausible.still_growing)),
+    Kind("note", _each_cell(partial(_otherwise, batch=False))),
     Kind("note", _each_row(_second_try)),
-    Kind("note", _each_row(_short_of_disk)),
+    Kind("note", _each_launch(implausible.short_of_disk)),
 )
 """All kinds of doubt."""

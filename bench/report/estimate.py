@@ -1,16 +1,23 @@
-"""Estimates of the time of a step, from measured steps of the same device. Pure.
+"""The time of a step of a plan: its lower bounds and what binds, and estimates from measured steps of the same device.
+Pure.
 
-The time is taken for a sum over kinds of work, of which each unit takes the same seconds in every cell. These seconds
-are fitted to measured steps: least squares of the relative error, and none below zero. So an estimate knows no cache,
-no overlap, and no kernel that is better than another. How far it is off is shown by leaving out each measured cell.
+Each bound is what the hardware's datasheet allows at most: operations over the peak rate, bytes that must be moved over
+the bandwidth, bytes that ranks must send over the link (the roofline model: Williams et al. 2009,
+doi:10.1145/1498765.1498785). A real step reaches none of them.
+
+An estimate takes the time for a sum over kinds of work, of which each unit takes the same seconds in every cell. These
+seconds are fitted to measured steps: least squares of the relative error, and none below zero. So an estimate knows no
+cache, no overlap, and no kernel that is better than another. How far it is off is shown by leaving out each measured
+cell.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.records.calibration import Pace
+from bench.records.devices import DeviceSpec
 from bench.records.forecast import Forecast
-from bench.report.communication import computed_in_bytes, payload_bytes, sent_bytes
+from bench.report.communication import computed_in_bytes, payload_bytes, sent
 from bench.report.theory import state
 
 SPARE = 3
@@ -20,6 +27,92 @@ BEYOND = 2.0
 
 Work = Mapping[str, float]
 """Amounts by kind: operations by dtype, bytes that operators move, bytes that ranks send, calls of operators."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bounds:
+    """Seconds of one step at one batch; None where the device's rate or the amount is not known."""
+
+    compute_s: float | None
+    memory_s: float | None
+    communication_s: float | None
+
+    @property
+    def step_s(self) -> float | None:
+        """The bound if communication, memory and compute overlap entirely."""
+        return max(self._known.values(), default=None)
+
+    @property
+    def apart_s(self) -> float | None:
+        """The bound if no communication overlaps with the rest."""
+        rest = [value for name, value in self._known.items() if name != "communication"]
+        return max(rest, default=0.0) + (self.communication_s or 0.0) if self._known else None
+
+    @property
+    def binds(self) -> str | None:
+        """``compute``, ``memory`` or ``communication``: the largest of the three."""
+        return max(self._known, key=self._known.__getitem__, default=None)
+
+    @property
+    def _known(self) -> dict[str, float]:
+        named = {"compute": self.compute_s, "memory": self.memory_s, "communication": self.communication_s}
+        return {name: value for name, value in named.items() if value is not None}
+
+
+def bounds(forecast: Forecast, device: DeviceSpec, batch: int) -> Bounds:
+    """The bounds of a step of ``forecast`` at this batch per rank."""
+    return Bounds(
+        compute_s=_compute_s(forecast, device, batch),
+        memory_s=_over(_least_moved_bytes(forecast, batch), device.bandwidth_bytes_per_s),
+        communication_s=_over(_least_sent_bytes(forecast, batch), device.link_bytes_per_s),
+    )
+
+
+def _over(amount: float | None, rate: float | None) -> float | None:
+    return None if amount is None or rate is None else amount / rate
+
+
+def _compute_s(forecast: Forecast, device: DeviceSpec, batch: int) -> float | None:
+    total_s, several = 0.0, forecast.cell.accumulate(batch)
+    for dtype, (fixed, each) in forecast.flops.items():
+        rate = device.fp32_flops_per_s if dtype == "float32" else device.bf16_flops_per_s
+        if rate is None:
+            return None
+        total_s += several * max(0.0, fixed + each * batch) / rate
+    return total_s
+
+
+def _least_moved_bytes(forecast: Forecast, batch: int) -> float:
+    """What must at least pass between the memory and the processors: weights are read in forward, and trained ones in
+    backward too, the optimizer reads and writes master weights and moments, and what forward keeps is written and read
+    once."""
+    regime, (fixed, each) = forecast.regime, forecast.kept_bytes
+    model = state(regime)
+    computed = (computed_in_bytes(forecast.cell) or 0) * (regime.parameters + regime.trained_parameters)
+    stepped = model.stepped + model.moments if regime.optimizer_dtype else 0.0
+    return forecast.cell.accumulate(batch) * (computed + 2 * max(0.0, fixed + each * batch)) + 2 * stepped
+
+
+def _least_sent_bytes(forecast: Forecast, batch: int) -> float | None:
+    """None for a single rank, where there is no formula, and where it is only an upper bound, as for ZeRO-3."""
+    if forecast.regime.world_size == 1 or forecast.regime.sharding == "zero3":
+        return None
+    by_operation = _sent_bytes(forecast, batch, gloo=False)
+    if by_operation is None:
+        return None
+    # A switch may reduce on the way (NVLink SHARP): an all-reduce then sends half of what a ring does.
+    return sum(each / 2 if operation == "all_reduce" else each for operation, each in by_operation.items())
+
+
+def _sent_bytes(forecast: Forecast, batch: int, *, gloo: bool) -> dict[str, float] | None:
+    """What one rank sends in a step, by operation; None where there is no formula."""
+    regime, width = forecast.regime, computed_in_bytes(forecast.cell)
+    if width is None:
+        return None
+    units, again = forecast.unit_parameters, forecast.regathered
+    several = forecast.cell.accumulate(batch)
+    payload = payload_bytes(regime, units, again=again, computed_in_bytes=width, cell=forecast.cell, accumulate=several)
+    return None if payload is None else sent(regime, payload, gloo=gloo)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,16 +131,20 @@ def work(forecast: Forecast, batch: int) -> Work | None:
     On a CPU, the ranks of a node share its cores, but each calls its operators by itself. ZeRO-3 counts as if it
     gathered each unit whenever it is used.
     """
-    sent = _sent_bytes(forecast)
-    if sent is None:
+    on_cpu = forecast.device == "cpu"
+    of_rank, several = _sent_bytes(forecast, batch, gloo=on_cpu), forecast.cell.accumulate(batch)
+    if of_rank is None:
         return None
-    sharing = forecast.cell.ranks_per_node if forecast.device == "cpu" else 1
+    sharing = forecast.cell.ranks_per_node if on_cpu else 1
     fixed, each = forecast.moved_bytes
     amounts = {
-        "moved_bytes": sharing * (fixed + each * batch + _stepped_bytes(forecast)),
-        "sent_bytes": sharing * sent,
-        "operators": float(forecast.operators),
-        **{f"{dtype}_flops": sharing * (fixed + each * batch) for dtype, (fixed, each) in forecast.flops.items()},
+        "moved_bytes": sharing * (several * (fixed + each * batch) + _stepped_bytes(forecast)),
+        "sent_bytes": sharing * sum(of_rank.values()),
+        "operators": float(several * forecast.operators),
+        **{
+            f"{dtype}_flops": sharing * several * (fixed + each * batch)
+            for dtype, (fixed, each) in forecast.flops.items()
+        },
     }
     return {kind: amount for kind, amount in amounts.items() if amount > 0}
 
@@ -58,20 +155,6 @@ def _stepped_bytes(forecast: Forecast) -> float:
         return 0.0
     model = state(forecast.regime)
     return 2 * (model.stepped + model.moments + model.gradients)
-
-
-def _sent_bytes(forecast: Forecast) -> float | None:
-    """Of one rank. gloo has no reduce-scatter: torch runs an all-reduce for it."""
-    regime, width = forecast.regime, computed_in_bytes(forecast.cell)
-    if width is None:
-        return None
-    units, again = forecast.unit_parameters, forecast.regathered
-    if (payload := payload_bytes(regime, units, again=again, computed_in_bytes=width)) is None:
-        return None
-    if forecast.device == "cpu" and "reduce_scatter" in payload:
-        payload = {**payload, "all_reduce": payload.get("all_reduce", 0.0) + payload["reduce_scatter"]}
-        del payload["reduce_scatter"]
-    return sum(sent_bytes(operation, size, regime.world_size) or 0.0 for operation, size in payload.items())
 
 
 def paces(steps: Sequence[Step]) -> dict[str, Pace]:
@@ -100,16 +183,14 @@ def paces(steps: Sequence[Step]) -> dict[str, Pace]:
 
 def estimate_s(work: Work | None, known: Mapping[str, Pace]) -> float | None:
     """The time of a step; None without paces, and where its work is of another kind or size than what was measured."""
-    if not work or not known or not all(kind in known and _near(amount, known[kind]) for kind, amount in work.items()):
+    if not work or not known or not known.keys() >= work.keys():
+        return None
+    if not all(known[kind].least / BEYOND <= amount <= known[kind].most * BEYOND for kind, amount in work.items()):
         return None
     return sum(known[kind].seconds * amount for kind, amount in work.items())
 
 
-def _near(amount: float, pace: Pace) -> bool:
-    return pace.least / BEYOND <= amount <= pace.most * BEYOND
-
-
 def left_out(steps: Sequence[Step]) -> list[float | None]:
     """The estimate of each step from those of the other cells."""
-    others = {cell: paces([one for one in steps if one.cell != cell]) for cell in {step.cell for step in steps}}
+    others = {cell: paces([step for step in steps if step.cell != cell]) for cell in {step.cell for step in steps}}
     return [estimate_s(step.work, others[step.cell]) for step in steps]

@@ -1,29 +1,33 @@
-"""The figures of one result, from the raw samples of its ranks or from what a source states. Pure."""
+"""The figures of one result, from the raw samples of its ranks or from what a source states; and those of all launches
+of one cell at one batch as one row. Pure."""
 
 import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import replace
+from operator import itemgetter
 
 from bench.records.base import Device
 from bench.records.cell import Attempt
 from bench.records.figures import CAPACITY, CAPACITY_SHARE, FIGURES
 from bench.records.outcome import Ok, Reported, Result, Scripted, Stated
 from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import RankOk
-from bench.report.gate import gate
-from bench.report.launches import throughput_interval
-from bench.report.rows import Measured, Phases, Rank, Sampled, Times
-from bench.statistics.launches import Launch, Scatter, launch_of
+from bench.report.critical_rank import critical_rank
+from bench.report.rows import Measured, Phases, Rank, Row, Sampled, Times, times
+from bench.statistics.intervals import Interval
+from bench.statistics.launches import Launch, Scatter, launch_of, mean_reach, mean_step_s
+from bench.units import counted
 
 
 def launch_in(result: Result) -> Launch:
     """What a measured result says of its launch."""
-    if isinstance(result.outcome, Scripted):
-        return launch_of((_step_s(result.outcome, result.attempt),), result.attempt.launch)
-    assert isinstance(result.outcome, Ok)
-    slowest = max((rank.step_times_s for rank in result.outcome.ranks), key=statistics.fmean)
-    return launch_of(slowest, result.attempt.launch)
+    outcome, attempt = result.outcome, result.attempt
+    if isinstance(outcome, Scripted):  # it states the mean step, or this follows from its throughput
+        rate = outcome.samples_per_s_global or math.inf
+        step_s = max(outcome.step_time_s_per_rank, default=0.0) or attempt.batch_global / rate
+        return launch_of((step_s,), attempt.launch)
+    assert isinstance(outcome, Ok)
+    return launch_of(max((rank.step_times_s for rank in outcome.ranks), key=statistics.fmean), attempt.launch)
 
 
 def measured(result: Result, scatter: Scatter | None) -> Measured | None:
@@ -31,7 +35,7 @@ def measured(result: Result, scatter: Scatter | None) -> Measured | None:
     attempt = result.attempt
     match result.outcome:
         case Ok() as outcome:
-            return _from_launch(_measure(outcome, attempt.batch_per_rank), result, scatter)
+            return _from_launch(_measure(outcome, attempt), result, scatter)
         case Reported() as outcome:
             stated = _stated(outcome, attempt, result.machine.hardware.device)
             return stated and replace(stated, source=outcome.source)
@@ -44,12 +48,6 @@ def measured(result: Result, scatter: Scatter | None) -> Measured | None:
 def _from_launch(figures: Measured, result: Result, scatter: Scatter | None) -> Measured:
     known = replace(figures, launches=(launch_in(result),), scatter=scatter)
     return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
-
-
-def _step_s(outcome: Stated, attempt: Attempt) -> float:
-    """The mean step that a script states, or that follows from its throughput."""
-    rate = outcome.samples_per_s_global or math.inf
-    return max(outcome.step_time_s_per_rank, default=0.0) or attempt.batch_global / rate
 
 
 def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | None:
@@ -81,35 +79,93 @@ def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | Non
     )
 
 
-def _measure(outcome: Ok, batch_per_rank: int) -> Sampled:
+def _measure(outcome: Ok, attempt: Attempt) -> Sampled:
     ranks = tuple(Rank(raw=rank, step=times(rank.step_times_s)) for rank in outcome.ranks)
     slowest = max(ranks, key=lambda rank: rank.step.mean_s)
-    batch_global = batch_per_rank * len(ranks)
+    windows = [(window.total.mean_s, window) for rank in ranks if (window := rank.phases) and window.total]
     return Sampled(
         ranks=ranks,
         slowest=slowest,
-        samples_per_s_global=batch_global / slowest.step.mean_s,
+        samples_per_s_global=outcome.samples_per_step(attempt) / slowest.step.mean_s,
         step_time_s_per_rank=tuple(rank.step.mean_s for rank in ranks),
-        figures={one.name: one.combined(list(map(one.of_rank, outcome.ranks))) for one in FIGURES if one.of_rank},
-        phases=_phases(outcome.ranks),
-        gate=gate(outcome.ranks),
+        figures={
+            figure.name: figure.combined(list(map(figure.of_rank, outcome.ranks)))
+            for figure in FIGURES
+            if figure.of_rank
+        },
+        phases=max(windows, key=itemgetter(0))[1] if len(windows) == len(ranks) else None,
+        critical_rank=critical_rank(outcome.ranks),
         losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),
     )
 
 
-def _phases(ranks: Sequence[RankOk]) -> Phases | None:
-    if not all(rank.phase_times_s.get("total") for rank in ranks):
-        return None
-    slowest = max(ranks, key=lambda rank: statistics.fmean(rank.phase_times_s["total"]))
-    samples = slowest.phase_times_s
-    return Phases(
-        rank=slowest.rank,
-        parts={name: times(samples[name]) for name in PHASE_NAMES},
-        total=times(samples["total"]),
-        backward_step=times(samples["backward_step"]),
+def merged(launches: Sequence[Row]) -> Row:
+    """One row for all launches of an attempt. A launch that measured nothing is named in the reason.
+
+    What no mean of launches can say, such as phases and losses, is that of the launch with the median step.
+    """
+    if len(launches) == 1:
+        return launches[0]
+    launches = [_of_source(row) for row in launches]
+    known = [(row.measured, row) for row in launches if row.measured and row.measured.launches]
+    if not known:
+        return replace(launches[0], launches=tuple(launches))
+    ranked = sorted(known, key=lambda pair: mean_step_s(pair[0].launches))
+    middle, row = ranked[(len(ranked) - 1) // 2]
+    return replace(
+        row,
+        id=launches[0].id,
+        reason=_failures([launch for launch in launches if not launch.measured], len(launches)),
+        measured=_of_all([figures for figures, _ in known], middle),
+        stale=tuple(sorted({file for launch in launches for file in launch.stale})),
+        launches=tuple(launches),
     )
 
 
-def times(samples: Sequence[float]) -> Times:
-    """Statistics of raw samples."""
-    return Times(mean_s=statistics.fmean(samples), samples_s=samples)
+def _of_source(row: Row) -> Row:
+    """A row of imported figures that its source repeats: each of them is a launch."""
+    if row.measured is None or row.measured.source is None:
+        return row
+    launch = launch_of((row.batch_global / row.rate,), row.launch)
+    return replace(row, measured=replace(row.measured, launches=(launch,)))
+
+
+def _failures(failed: Sequence[Row], n_launches: int) -> str | None:
+    """``4 of 5 launches; 1 failed: ...``"""
+    if not failed:
+        return None
+    kinds = dict.fromkeys(row.outcome for row in failed)
+    counts = ", ".join(f"{sum(row.outcome == kind for row in failed)} {kind}" for kind in kinds)
+    why = f": {failed[0].reason}" if failed[0].reason else ""
+    return f"{n_launches - len(failed)} of {counted(n_launches, 'launch')}; {counts}{why}"
+
+
+def _of_all(each: Sequence[Measured], middle: Measured) -> Measured:
+    """The throughput of the mean step of all launches, and the largest peaks."""
+    launches = tuple(launch for figures in each for launch in figures.launches)
+    step_s = mean_step_s(launches)
+    rate = middle.samples_per_s_global * mean_step_s(middle.launches) / step_s
+    times = [figures.step_time_s_per_rank for figures in each]  # a script may state them in one launch alone
+    merged = replace(
+        middle,
+        launches=launches,
+        samples_per_s_global=rate,
+        interval=throughput_interval(rate, replace(middle, launches=launches)),
+        step_time_s_per_rank=tuple(map(statistics.fmean, zip(*times, strict=True)))
+        if len(set(map(len, times))) == 1
+        else (),
+        figures={figure.name: figure.combined([measured.of(figure) for measured in each]) for figure in FIGURES},
+    )
+    sampled = [figures for figures in each if isinstance(figures, Sampled)]
+    if not isinstance(merged, Sampled):
+        return merged
+    samples_s = tuple(sample for figures in sampled for sample in figures.slowest.step.samples_s)
+    return replace(
+        merged,
+        slowest=replace(merged.slowest, step=Times(mean_s=step_s, samples_s=samples_s)),
+    )
+
+
+def throughput_interval(rate: float, figures: Measured) -> Interval:
+    """Where the throughput lies with 95 % confidence, by the variation between launches."""
+    return mean_reach(figures.launches, figures.scatter).interval(rate)

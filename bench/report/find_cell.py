@@ -85,10 +85,10 @@ def _by_settings(cells: Mapping[str, Result], words: Sequence[str]) -> list[str]
         if name not in names:
             short = [path for path in names if "." not in path]
             raise InputError(f"no cell has a setting called {name!r}", allowed=short, fix=near_miss(name, names))
+        known = {cell_id: settings_of[cell_id][name] for cell_id in matching if name in settings_of[cell_id]}
+        # As in a matrix, as in JSON, and as in the tables.
         with_value = [
-            cell_id
-            for cell_id in matching
-            if name in settings_of[cell_id] and value in _spellings(name, settings_of[cell_id][name])
+            cell_id for cell_id, own in known.items() if value in (str(own), json.dumps(own), setting(name, own))
         ]
         if not with_value:
             values = dict.fromkeys(json.dumps(settings_of[cell_id].get(name)).strip('"') for cell_id in matching)
@@ -104,36 +104,22 @@ def _settings(result: Result) -> dict[str, JsonValue]:
     return {**row_of(result).settings, **cell.options, **flat(cell.model_dump(mode="json"))}
 
 
-def _spellings(name: str, value: JsonValue) -> set[str]:
-    """The accepted spellings of a value: as in a matrix, as in JSON, and as in the tables."""
-    return {str(value), json.dumps(value), setting(name, value)}
-
-
 def _listed(results: Sequence[Result]) -> str:
-    """Cells by folder and axes, for an error. Cells that differ in other settings have these, too."""
-    told = list(map(_axes, results))
-    if len(set(told)) < len(told):
-        told = [" ".join(filter(None, pair)) for pair in zip(told, _apart(results), strict=True)]
-    cells = [
-        f"{result.attempt.cell.slug} ({text})" for result, text in list(zip(results, told, strict=True))[:MAX_LISTED]
-    ]
-    more = [f"and {len(results) - MAX_LISTED} more"] if len(results) > MAX_LISTED else []
-    return "; ".join([*cells, *more])
-
-
-def _axes(result: Result) -> str:
-    return _written(result.axes)
-
-
-def _apart(results: Sequence[Result]) -> list[str]:
-    """For each cell, the settings that are not the same in all, without its axes: ``memory_limit_bytes=335544320``."""
+    """Cells by folder and axes, for an error. Cells that have the same axes are followed by the other settings in which
+    cells differ: ``memory_limit_bytes=335544320``."""
     settings = [flat(result.attempt.cell.model_dump(mode="json")) for result in results]
-    paths = dict.fromkeys(path for of_cell in settings for path in of_cell)
-    differing = [path for path in paths if len({json.dumps(of_cell.get(path)) for of_cell in settings}) > 1]
-    return [
-        _written({path: of_cell.get(path) for path in differing if path.rpartition(".")[2] not in result.axes})
-        for result, of_cell in zip(results, settings, strict=True)
-    ]
+    axes = [_written(result.axes) for result in results]
+    if len(set(axes)) < len(axes):
+        paths = dict.fromkeys(path for of_cell in settings for path in of_cell)
+        differing = [path for path in paths if len({json.dumps(of_cell.get(path)) for of_cell in settings}) > 1]
+        others = [
+            _written({path: of_cell.get(path) for path in differing if path.rpartition(".")[2] not in result.axes})
+            for result, of_cell in zip(results, settings, strict=True)
+        ]
+        axes = [" ".join(filter(None, pair)) for pair in zip(axes, others, strict=True)]
+    cells = [f"{result.attempt.cell.slug} ({words})" for result, words in zip(results, axes, strict=True)]
+    more = [f"and {len(cells) - MAX_LISTED} more"] if len(cells) > MAX_LISTED else []
+    return "; ".join([*cells[:MAX_LISTED], *more])
 
 
 def _written(settings: Mapping[str, JsonValue]) -> str:

@@ -1,23 +1,38 @@
-"""What looks wrong in the figures of one attempt: sentences for `doubts`. Pure."""
+"""Sentences for `doubts`: what looks wrong in the figures of one attempt, what its steps leave out, and what disturbed
+it, such as other processes, swapping, a throttled GPU or a full disk. Pure."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from statistics import fmean
 from typing import NamedTuple
 
+from bench.records.conditions import Conditions, GpuConditions
 from bench.records.figures import PEAK_ALLOCATED, PEAK_RESERVED
-from bench.report.gate import sentence
-from bench.report.rows import Measured, Rank, Sampled
-from bench.units import counted, gib, ms, percent
+from bench.records.rank_outcome import MUCH, Coverage
+from bench.report.rows import Measured, Rank, Row, Sampled
+from bench.units import GIB, amount, counted, gib, ms, percent, size
 
 PHASES_MISS_TOTAL = 0.02
 RANKS_APART = 0.10
-"""For imported figures. A step of bench ends in a gather, so the means of its ranks agree: see `gate`."""
+"""For imported figures. A step of bench ends in a gather, so the means of its ranks agree: see `critical_rank`."""
 WINDOWS_APART = 0.20
 MEAN_ABOVE_MEDIAN = 0.15
 STARVED = 0.10
 """Share of a step that the wait for data may take."""
 LOSS_NOISE = 1e-3
 """Share by which equal losses may differ."""
+
+
+OTHERS_CPU = 0.1
+"""Share of all cores. Two ranks on two cores lose about the same share of their time."""
+GPU_BUSY = 0.05
+LOW_DISK_BYTES, LOW_DISK_SHARE = GIB, 0.02
+SWAPPED_BYTES = 16 * 2**20
+"""A kernel swaps less than this in its routine work."""
+CLOCKS_LOW = 0.8
+OTHERS_GPU_BYTES = GIB
+"""A driver or a desktop uses less. Inside a container, the processes that use the memory are invisible."""
+EXPECTED = frozenset({"power cap"})
+"""A busy large GPU reaches its power cap: this is recorded, and is no reason for doubt."""
 
 
 class Sized(NamedTuple):
@@ -38,16 +53,42 @@ def ranks_apart(measured: Measured) -> Iterator[Sized]:
         )
 
 
-def straggler(measured: Sampled) -> Iterator[Sized]:
-    if measured.gate and (found := measured.gate.straggler):
-        yield Sized(sentence(measured.gate, found, measured.ranks[found.rank].name), _without(found.share))
+def straggler(row: Row) -> Iterator[Sized]:
+    """In any launch: the phases that the report shows are those of one of them."""
+    for launch in row.each:
+        measured = launch.sampled
+        if measured and measured.critical_rank and (found := measured.critical_rank.straggler):
+            # It may be ahead in a phase whose own work is not known.
+            at_most = "" if measured.critical_rank.all_known else "at most "
+            yield Sized(
+                f"{of_launch(row, launch)}{measured.ranks[found.rank].name} is a straggler: the others wait"
+                f" {at_most}{ms(found.cost_s)} ms a step for it ({percent(found.share)} of the step), most of all for"
+                f" its {found.phase} (late in {found.n_late} of {counted(found.n_steps, 'phase step')}).",
+                _without(found.share),
+            )
+
+
+def of_launch(row: Row, launch: Row) -> str:
+    """Begins a sentence on one of several launches."""
+    return f"launch {launch.launch}: " if row.launches else ""
+
+
+def may_be_late(measured: Sampled) -> Iterator[str]:
+    critical = measured.critical_rank
+    if critical and (found := critical.late) and not critical.straggler:
+        yield (
+            f"{measured.ranks[found.rank].name} may be late: its collectives are the shortest, so the others may wait"
+            f" {ms(found.cost_s)} ms a step ({percent(found.share)}) in them. NCCL's flight recorder says so, which no"
+            " planted straggler has confirmed."
+        )
 
 
 def phases_miss(measured: Measured) -> Iterator[str]:
-    shares = {f"rank {rank.raw.rank}'s": rank.unaccounted_share for rank in _ranks(measured)}
+    windows = {f"rank {rank.raw.rank}'s": rank.phases for rank in _ranks(measured)}
     if not isinstance(measured, Sampled) and measured.phases:
-        shares["its"] = measured.phases.unaccounted_share
-    for whose, share in shares.items():
+        windows["its"] = measured.phases
+    for whose, window in windows.items():
+        share = window.unaccounted_share if window else None
         if share is not None and abs(share) > PHASES_MISS_TOTAL:
             yield f"{whose} phases sum to {percent(abs(share))} {'short of' if share > 0 else 'beyond'} their total."
 
@@ -65,12 +106,13 @@ def reserved_below_allocated(measured: Measured) -> Iterator[str]:
 
 def starved(measured: Measured) -> Iterator[Sized]:
     """Steps that wait for data: the row tells about the loader, and not about the backend."""
-    shares = {f"rank {rank.raw.rank}": rank.dataload_share for rank in _ranks(measured)}
+    windows = {f"rank {rank.raw.rank}": rank.phases for rank in _ranks(measured)}
     if not isinstance(measured, Sampled) and measured.phases:
-        shares["a rank"] = measured.phases.share("dataload_wait")
-    late = measured.gate.straggler if isinstance(measured, Sampled) and measured.gate else None
+        windows["a rank"] = measured.phases
+    late = measured.critical_rank.straggler if isinstance(measured, Sampled) and measured.critical_rank else None
     if late and late.phase == "dataload_wait":
-        del shares[f"rank {late.rank}"]  # `straggler` says so already
+        del windows[f"rank {late.rank}"]  # `straggler` says so already
+    shares = {who: window.share("dataload_wait") for who, window in windows.items() if window}
     known = {who: share for who, share in shares.items() if share is not None}
     who = max(known, key=lambda who: known[who], default=None)
     if who is not None and round(known[who], 3) > STARVED:  # as it is shown
@@ -90,18 +132,43 @@ def mean_above_median(measured: Sampled) -> Iterator[Sized]:
         )
 
 
-def windows_disagree(launches: Sequence[Sampled]) -> Iterator[Sized]:
+def windows_disagree(row: Row) -> Iterator[Sized]:
     """On average over the launches: that steps vary between them is in the interval already."""
-    both = [(launch.slowest.step.mean_s, launch.total_s) for launch in launches if launch.total_s]
+    launches = [launch.sampled for launch in row.each if launch.sampled]
+    both = [(measured.slowest.step.mean_s, measured.total_s) for measured in launches if measured.total_s]
     if not both:
         return
     step_s, synchronized_s = map(fmean, zip(*both, strict=True))
     if abs(apart := synchronized_s / step_s - 1) > WINDOWS_APART:
         yield Sized(
-            f"its two timing windows disagree by {percent(abs(apart))}"
-            f" ({ms(step_s)} and {ms(synchronized_s)} ms a step): measure more steps.",
+            f"with phase timers, steps took {percent(abs(apart))} {'more' if apart > 0 else 'less'}"
+            f" ({ms(synchronized_s)} ms, and {ms(step_s)} ms without): measure more steps.",
             max(synchronized_s / step_s, step_s / synchronized_s) - 1,
         )
+
+
+def skipped_steps(row: Row) -> Iterator[Sized]:
+    """Such a step takes no time in the optimizer."""
+    for launch in row.each:
+        rank = launch.sampled.slowest.raw if launch.sampled else None
+        if rank and rank.skipped_steps:
+            steps = len(rank.step_times_s)
+            words = (
+                f"{rank.skipped_steps} of {counted(steps, 'step')} did not change the weights: gradients overflowed."
+            )
+            yield Sized(of_launch(row, launch) + words, _without(rank.skipped_steps / steps))
+
+
+def still_growing(row: Row) -> Iterator[str]:
+    """Where samples differ in size, peaks include a step with the largest ones, which comes after these."""
+    for launch in row.each:
+        for rank in launch.sampled.ranks if launch.sampled else ():
+            peaks, sizes = rank.raw.step_peaks_bytes, rank.raw.sizes
+            if peaks and (step := rank.raw.grew_at) and not (sizes and sizes.largest_batch):
+                yield (
+                    f"{of_launch(row, launch)}{rank.name}'s memory peak still grew in step {step} of {len(peaks)}, by"
+                    f" {size(peaks[step - 1] - peaks[step - 2])}: a longer training may need more."
+                )
 
 
 def loss_not_finite(measured: Sampled) -> Iterator[str]:
@@ -130,6 +197,56 @@ def not_resumed(measured: Sampled) -> Iterator[str]:
         yield f"its checkpoint does not restore training: the losses after loading differ by {percent(apart)}."
 
 
+def leaves_out_much(measured: Sampled) -> bool:
+    """Whether a step is no longer that of the model."""
+    found = _coverage(measured)
+    return max(found.without_gradient_share, found.not_run_share) > MUCH
+
+
+def left_out(measured: Sampled) -> Iterator[str]:
+    """Parameters without a gradient, and modules that do not run."""
+    found = _coverage(measured)
+    because = f"; {_keys(found)} of the samples are not used" if found.dropped_keys else ""
+    if found.without_gradient:
+        yield (
+            f"{percent(found.without_gradient_share)} of the trained parameters ({amount(found.without_gradient)})"
+            f" get no gradient: {', '.join(found.without_gradient_names)}{because}."
+        )
+    if found.not_run and found.not_run_names != found.without_gradient_names:
+        yield (
+            f"{percent(found.not_run_share)} of the parameters ({amount(found.not_run)}) are in modules that never run:"
+            f" {', '.join(found.not_run_names)}{because}."
+        )
+
+
+def not_routed(measured: Sampled) -> Iterator[str]:
+    found = _coverage(measured)
+    if found.not_routed:
+        share = percent(found.not_routed / found.parameters)
+        yield f"{share} of the parameters are in modules, such as experts, to which warm-up routed no sample."
+
+
+def much_not_routed(measured: Sampled) -> bool:
+    found = _coverage(measured)
+    return found.not_routed > MUCH * found.parameters
+
+
+def dropped_keys(measured: Sampled) -> Iterator[str]:
+    found = _coverage(measured)
+    if found.dropped_keys and not (found.without_gradient or found.not_run):
+        yield f"forward takes no {_keys(found)}: they are in the samples and not used."
+
+
+def _coverage(measured: Sampled) -> Coverage:
+    """Of all ranks: each stores the same, but for the samples."""
+    dropped = {key: kind for rank in measured.ranks for key, kind in rank.raw.coverage.dropped_keys.items()}
+    return measured.ranks[0].raw.coverage.model_copy(update={"dropped_keys": dropped})
+
+
+def _keys(found: Coverage) -> str:
+    return ", ".join(f"{key} ({kind})" for key, kind in found.dropped_keys.items())
+
+
 def _without(share: float) -> float:
     """By which share a step is longer than without this share of it."""
     return share / (1 - share) if share < 1 else float("inf")
@@ -137,3 +254,42 @@ def _without(share: float) -> float:
 
 def _ranks(measured: Measured) -> tuple[Rank, ...]:
     return measured.ranks if isinstance(measured, Sampled) else ()
+
+
+def disturbances(conditions: Conditions) -> Iterator[str]:
+    """Sentences; each ends with a full stop."""
+    if (share := conditions.others_cpu_share) is not None and share > OTHERS_CPU:
+        yield f"other processes took {percent(share)} of the CPU during the attempt."
+    elif (share := conditions.others_cpu_share_before) is not None and share > OTHERS_CPU:
+        yield f"other processes took {percent(share)} of the CPU just before."
+    if conditions.swapped_bytes is not None and conditions.swapped_bytes > SWAPPED_BYTES:
+        yield f"{gib(conditions.swapped_bytes)} GiB were swapped during the attempt."
+    for index, gpu in enumerate(conditions.gpus):
+        yield from (f"GPU {index} {disturbance}" for disturbance in _of_gpu(gpu))
+
+
+def disturbances_of(launches: Iterable[Conditions | None]) -> list[str]:
+    """Those of all launches, in their order."""
+    return [words for conditions in launches if conditions for words in disturbances(conditions)]
+
+
+def short_of_disk(conditions: Conditions) -> Iterator[str]:
+    """A sentence where the disk was nearly full. It disturbs no step."""
+    free, whole = conditions.disk_free_bytes_min, conditions.disk_bytes
+    if free is not None and whole and (free < LOW_DISK_BYTES or free < LOW_DISK_SHARE * whole):
+        yield f"the disk of the run's folder had {gib(free)} GiB left."
+
+
+def _of_gpu(gpu: GpuConditions) -> Iterator[str]:
+    if gpu.others_before:
+        used = "" if gpu.others_bytes_before is None else f", {gib(gpu.others_bytes_before)} GiB in use"
+        yield f"had {gpu.others_before} other process{'es' * (gpu.others_before > 1)} on it before{used}."
+    elif gpu.others_bytes_before is not None and gpu.others_bytes_before > OTHERS_GPU_BYTES:
+        yield f"had {gib(gpu.others_bytes_before)} GiB in use by other processes before."
+    elif gpu.busy_share_before is not None and gpu.busy_share_before > GPU_BUSY:
+        yield f"was {percent(gpu.busy_share_before)} busy before."
+    if why := [reason for reason in gpu.throttled or () if reason not in EXPECTED]:
+        warm = "" if gpu.temperature_c_max is None else f" at up to {gpu.temperature_c_max} °C"
+        low = gpu.sm_clock_share_min
+        clock = f", its clock down to {percent(low)}" if low is not None and low < CLOCKS_LOW else ""
+        yield f"was throttled{warm}{clock}: {', '.join(why)}."

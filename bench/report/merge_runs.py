@@ -45,6 +45,16 @@ def merge(
     )
 
 
+def runs_by_time(results: Sequence[Result]) -> list[str]:
+    """The runs that `merge` kept apart, the oldest first."""
+    began: dict[str, str] = {}
+    for result in results:
+        if RUN in result.axes and RUN not in result.attempt.cell.options:
+            run = str(result.axes[RUN])
+            began[run] = min(began.get(run, result.started_at), result.started_at)
+    return sorted(began, key=lambda run: began[run])
+
+
 def _share_a_cell(runs: Sequence[Sequence[Result]], searched: Container[str]) -> bool:
     """Whether two runs hold the same cell, either on machines of the same kind or with a search.
 

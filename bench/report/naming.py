@@ -5,8 +5,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.errors import beginning, one_line
+from bench.records.outcome import Result
 from bench.records.verdict import Stopped, Verdict
 from bench.report.rows import Row, Summary
+from bench.statistics.intervals import Interval
 from bench.units import UNKNOWN, memory_needed, memory_size
 
 REASON_LIMIT = 400
@@ -15,12 +17,30 @@ REASON_LIMIT = 400
 
 def row_name(summary: Summary, row: Row) -> str:
     """``ddp, num_cams 4, batch 8``."""
-    return f"{cell_name(summary, row)}, batch {batch_of(row)}"
+    return f"{cell_name(summary, row)}, {batch_in_words(row)}"
+
+
+def batch_in_words(row: Row) -> str:
+    """``batch 8``; ``micro-batch 8, accumulate 4`` where several make a global batch."""
+    if row.global_batch is None:
+        return f"batch {batch_of(row)}"
+    return f"micro-batch {batch_of(row)}, accumulate {row.accumulate}"
 
 
 def batch_of(row: Row) -> str:
     """The batch per rank, with a mark if other sources made the row than the newest of its workload."""
     return f"{row.batch_per_rank}{' (stale)' if row.stale else ''}"
+
+
+def result_batch(result: Result) -> str:
+    """The batch of a result, marked if it has few steps, and the launch if it is a further one."""
+    launch = f" (launch {result.attempt.launch})" if result.attempt.launch > 1 else ""
+    return f"{result.attempt.batch_per_rank}{few_steps(result.attempt.short)}{launch}"
+
+
+def few_steps(short: bool) -> str:
+    """The addition to the name of an attempt with few steps."""
+    return " (short trial)" if short else ""
 
 
 def cell_name(summary: Summary, row: Row) -> str:
@@ -79,3 +99,9 @@ def search_end(verdict: Verdict | Stopped, needs_bytes: int | None = None) -> st
 def listed(texts: Sequence[str]) -> str:
     """Different texts, each once, as one short reason."""
     return short_reason("; ".join(dict.fromkeys(texts)))
+
+
+def ends(interval: Interval, digits: int = 2) -> str:
+    """``1.14 to 1.26``."""
+    low, high = interval
+    return f"{low:.{digits}f} to {high:.{digits}f}"

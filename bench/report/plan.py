@@ -11,10 +11,9 @@ from bench.records.figures import PEAK_ALLOCATED
 from bench.records.forecast import Forecast
 from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
-from bench.report.bounds import Bounds, bounds
-from bench.report.estimate import Step, estimate_s, left_out, work
+from bench.report.estimate import Bounds, Step, bounds, estimate_s, left_out, work
 from bench.report.naming import row_name
-from bench.report.rows import Measured, Row, Sampled, Summary
+from bench.report.rows import Row, Sampled, Summary
 
 OFF = 0.10
 """By which share a forecast may be off: see reports/plan_cpu.md."""
@@ -90,13 +89,15 @@ class PlannedRow:
     @property
     def samples_per_s_at_most(self) -> float | None:
         """Over all ranks."""
-        step_s = self.bounds.step_s
-        return self.cell.plan.cell.global_batch(self.batch) / step_s if step_s else None
+        return self._samples_per_s(self.bounds.step_s)
 
     @property
     def samples_per_s(self) -> float | None:
         """The estimate, over all ranks."""
-        return self.cell.plan.cell.global_batch(self.batch) / self.estimate_s if self.estimate_s else None
+        return self._samples_per_s(self.estimate_s)
+
+    def _samples_per_s(self, step_s: float | None) -> float | None:
+        return self.cell.plan.cell.samples_per_step(self.batch) / step_s if step_s else None
 
     @property
     def samples_per_unit_at_most(self) -> float | None:
@@ -198,12 +199,11 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
         rates: of the CPU that was measured, if known.
     """
     found: list[Checked] = []
-    for cell in summary.cells:
-        forecast = forecasts.get(cell.cell.id)
-        for row in cell.rows if forecast else ():
-            if forecast is None or row.measured is None or row.device != forecast.device:
-                continue
-            counted = _counted_bytes(row.measured)
+    rows = [(cell.cell.id, row) for cell in summary.cells for row in cell.rows if cell.cell.id in forecasts]
+    for cell_id, row in rows:
+        forecast = forecasts[cell_id]
+        if row.measured and row.device == forecast.device:
+            counted = _counted_bytes(row.sampled)
             peak = counted or row.measured.of(PEAK_ALLOCATED)
             if not peak or peak <= 0:
                 continue
@@ -211,7 +211,7 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
             planned = forecast.allocated_bytes if tensors else forecast.needed_bytes
             found.append(
                 Checked(
-                    cell=cell.cell.id,
+                    cell=cell_id,
                     name=row_name(summary, row),
                     batch=row.batch_per_rank,
                     planned_bytes=planned(row.batch_per_rank),
@@ -222,17 +222,16 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
                     step_s=None if row.short else row.measured.step_time_s_rank_max,
                 )
             )
-    return _estimated(found, forecasts)
+    estimates = left_out(steps_of(found, forecasts))
+    return [replace(checked, estimate_s=estimate) for checked, estimate in zip(found, estimates, strict=True)]
 
 
 def steps_of(checked: Iterable[Checked], forecasts: Mapping[str, Forecast]) -> list[Step]:
     """The measured steps with their work, to estimate others from."""
-    return [Step(cell=one.cell, work=work(forecasts[one.cell], one.batch), step_s=one.step_s) for one in checked]
-
-
-def _estimated(checked: Sequence[Checked], forecasts: Mapping[str, Forecast]) -> list[Checked]:
-    estimates = left_out(steps_of(checked, forecasts))
-    return [replace(one, estimate_s=found) for one, found in zip(checked, estimates, strict=True)]
+    return [
+        Step(cell=attempt.cell, work=work(forecasts[attempt.cell], attempt.batch), step_s=attempt.step_s)
+        for attempt in checked
+    ]
 
 
 def _device(row: Row, rates: Rates | None) -> DeviceSpec:
@@ -244,9 +243,8 @@ def _device(row: Row, rates: Rates | None) -> DeviceSpec:
     return bare.model_copy(update=rates.of_a_device) if rates else bare
 
 
-def _counted_bytes(measured: Measured) -> int | None:
+def _counted_bytes(measured: Sampled | None) -> int | None:
     """Of the worst rank; None if a rank did not count."""
-    ranks = measured.ranks if isinstance(measured, Sampled) else ()
-    peaks = [rank.raw.memory.peak_tensor_bytes for rank in ranks]
+    peaks = [rank.raw.memory.peak_tensor_bytes for rank in measured.ranks] if measured else []
     known = [peak for peak in peaks if peak is not None]
     return max(known) if known and len(known) == len(peaks) else None

@@ -4,6 +4,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from pydantic import JsonValue
@@ -13,11 +14,11 @@ from bench.records.cell import Cell
 from bench.records.conditions import Conditions
 from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED, Figure, Value
 from bench.records.machine import Machine
-from bench.records.outcome import INVALID, KINDS, THRASHING, Fault, KindTraits, OutcomeKind
-from bench.records.phases import PHASE_NAMES
+from bench.records.outcome import INVALID, KINDS, THRASHING, Fault, KindTraits, OutcomeKind, Result
+from bench.records.phases import PHASE_NAMES, REST, SHOWN_PHASES
+from bench.records.plan import COST_OPTIONS
 from bench.records.rank_outcome import RankOk
-from bench.report.account import Spent
-from bench.report.gate import Gate
+from bench.report.critical_rank import CriticalRank
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Launch, Scatter
 
@@ -44,14 +45,19 @@ class Times:
         return sorted(self.samples_s)[int(0.95 * (n - 1))] if n >= P95_NEEDS else None
 
 
+def times(samples_s: Sequence[float]) -> Times:
+    """Statistics of raw samples."""
+    return Times(mean_s=statistics.fmean(samples_s), samples_s=samples_s)
+
+
 @dataclass(frozen=True, kw_only=True)
 class Phases:
-    """The phase window of the rank with the longest `total`."""
+    """The phase window of one rank; of a measured attempt, of that with the longest `total`."""
 
     rank: int | None
     """None where the source does not say which."""
     parts: dict[str, Times]
-    """In the order of PHASE_NAMES; of imported figures, those that the source gives."""
+    """In the order of SHOWN_PHASES; of imported figures, those that the source gives."""
     total: Times | None
     """None where the source does not give it."""
     backward_step: Times | None
@@ -60,7 +66,7 @@ class Phases:
     @property
     def complete(self) -> bool:
         """Whether every phase is known, and the total."""
-        return self.total is not None and len(self.parts) == len(PHASE_NAMES)
+        return self.total is not None and (REST in self.parts or len(self.parts) == len(PHASE_NAMES))
 
     @property
     def unaccounted_share(self) -> float | None:
@@ -88,26 +94,18 @@ class Rank:
     def name(self) -> str:
         return f"rank {self.raw.rank} ({self.raw.node})" if self.raw.node else f"rank {self.raw.rank}"
 
-    @property
-    def sharded_share(self) -> float:
-        """Share of the model's parameters that this rank holds only a part of."""
-        return self.raw.regime.sharded_parameters / self.raw.regime.parameters
-
-    @property
-    def unaccounted_share(self) -> float | None:
-        """Share of `total` that none of its phases accounts for; None without a phase window."""
-        taken = self._share_of(PHASE_NAMES)
-        return None if taken is None else 1 - taken
-
-    @property
-    def dataload_share(self) -> float | None:
-        """Share of `total` that it waits for data; None without a phase window."""
-        return self._share_of(("dataload_wait",))
-
-    def _share_of(self, phases: Sequence[str]) -> float | None:
-        times_s = self.raw.phase_times_s
-        total = sum(times_s.get("total", ()))
-        return sum(sum(times_s[name]) for name in phases) / total if total else None
+    @cached_property
+    def phases(self) -> Phases | None:
+        """Of its phase window; None without one."""
+        samples = self.raw.phase_times_s
+        if not samples.get("total"):
+            return None
+        return Phases(
+            rank=self.raw.rank,
+            parts={name: times(samples[name]) for name in SHOWN_PHASES if name in samples},
+            total=times(samples["total"]),
+            backward_step=times(samples["backward_step"]) if "backward_step" in samples else None,
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +156,9 @@ class Sampled(Measured):
 
     ranks: tuple[Rank, ...]
     slowest: Rank
-    """The rank with the longest mean step. Every step ends in a gather, so means differ little: see ``gate``."""
-    gate: Gate | None
+    """The rank with the longest mean step. Every step ends in a gather, so means differ little: see
+    ``critical_rank``."""
+    critical_rank: CriticalRank | None
     """Which rank the others wait for; None without a phase window, and for a single rank."""
     losses: tuple[float, ...]
     """Means over ranks, one a step, warm-up included; the first is the loss of the initial weights."""
@@ -196,6 +195,8 @@ class Row:
     """Everything that may differ between cells, the matrix's axes first."""
     batch_per_rank: int
     batch_global: int
+    global_batch: int | None = None
+    """`batch_global` where the matrix states it, and accumulation follows from the batch."""
     world_size: int
     outcome: OutcomeKind
     reason: str | None
@@ -224,9 +225,19 @@ class Row:
     """A row for each of several launches, with its own samples; empty for a single one."""
 
     @property
+    def accumulate(self) -> int:
+        """Micro-batches of one optimizer step."""
+        return max(1, round(self.batch_global / (self.batch_per_rank * self.world_size)))
+
+    @property
     def each(self) -> tuple["Row", ...]:
         """The row of each launch."""
         return self.launches or (self,)
+
+    @property
+    def sampled(self) -> Sampled | None:
+        """What bench's own runner measured; None for figures from elsewhere, too."""
+        return self.measured if isinstance(self.measured, Sampled) else None
 
     @property
     def failures(self) -> tuple["Row", ...]:
@@ -260,8 +271,8 @@ class CellRows:
     contract: Mapping[str, JsonValue]
     """What must agree before this cell is compared with another one: see `contract`."""
     rows: tuple[Row, ...]
-    spent: Spent
-    """Of all its attempts, also of short ones without a row."""
+    launched: tuple[Result, ...]
+    """All results that bench launched, also short ones without a row."""
     thrashing: frozenset[int]
     """Batches that fit only because the allocator frees its blocks and asks for them again."""
     invalid: frozenset[RowId] = frozenset()
@@ -285,9 +296,15 @@ class CellRows:
         return tuple(row for row in self.rows if row.measured and self.is_sound(row))
 
     @property
+    def full(self) -> tuple[Row, ...]:
+        """The sound rows that were measured in full. A search's attempts of a few steps decide what fits, not what is
+        faster."""
+        return tuple(row for row in self.sound if not row.short)
+
+    @property
     def best(self) -> Row | None:
-        """The sound row with the highest throughput; None when nothing was measured in full."""
-        return max((row for row in self.sound if not row.short), key=lambda row: row.rate, default=None)
+        """The one of `full` with the highest throughput; None when there is none."""
+        return max(self.full, key=lambda row: row.rate, default=None)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -309,8 +326,10 @@ class Summary:
     """Of the first attempt."""
     wall_s: float
     """All attempts together."""
+    cost_options: frozenset[str] = frozenset(COST_OPTIONS)
+    """Fields of the workload that change what a step costs, and not its losses."""
     scatters: tuple[Scatter, ...] = ()
-    """What is known of the scatter between launches, of each kind of machine."""
+    """What is known of the variation between launches, of each kind of machine."""
 
     @property
     def rows(self) -> tuple[Row, ...]:

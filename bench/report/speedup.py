@@ -79,7 +79,9 @@ def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRati
     assert theirs
     scatter = ours.scatter if theirs.launches else None
     ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, scatter, comparisons)
-    return ratio if _of_the_same_sources(row, reference) else replace(ratio, basis="mixed sources")
+    # Whether all their launches that measured differ in the same files from the newest sources, or in none.
+    stale = {launch.stale for side in (row, reference) for launch in side.each if launch.measured}
+    return ratio if len(stale) == 1 else replace(ratio, basis="mixed sources")
 
 
 def of_both(off: Mapping[RowId, float], *rows: Row) -> float:
@@ -87,9 +89,10 @@ def of_both(off: Mapping[RowId, float], *rows: Row) -> float:
     return math.prod(1 + off.get(row.id, 0.0) for row in rows) - 1
 
 
-def _of_the_same_sources(*rows: Row) -> bool:
-    """Whether all their launches that measured differ in the same files from the newest sources, or in none."""
-    return len({launch.stale for row in rows for launch in row.each if launch.measured}) == 1
+def between(row: Row, reference: Row, off: Mapping[RowId, float], comparisons: int) -> SpeedUp:
+    """Two rows, each at its own batch, of which each may be ``off``."""
+    both = of_both(off, row, reference)
+    return SpeedUp(row=row, reference=reference, matched=False, comparisons=comparisons, off=both)
 
 
 def throughput_reach(row: Row) -> Reach | None:
@@ -100,7 +103,7 @@ def throughput_reach(row: Row) -> Reach | None:
 
 def even_batches(cell: CellRows) -> tuple[int, ...]:
     """Batches of a cell whose throughput is even with that of its best one."""
-    best, rows = cell.best, [row for row in cell.sound if not row.short and row is not cell.best]
+    best, rows = cell.best, [row for row in cell.full if row is not cell.best]
     return tuple(row.batch_per_rank for row in rows if best and throughput_ratio(best, row, comparisons=len(rows)).even)
 
 
@@ -153,16 +156,15 @@ def _speed_ups(
         if not allowed.issuperset(unlike):
             continue
         yield SpeedUp(reference=top, row=best, matched=False, unlike=unlike)
-        # A search's attempts of a few steps decide what fits, not what is faster.
-        rows, others = ({row.batch_per_rank: row for row in _slowest_first(each)} for each in (cell, first))
+        rows, others = _by_batch(cell), _by_batch(first)
         for batch in sorted(rows):
             if batch in others:
                 yield SpeedUp(reference=others[batch], row=rows[batch], matched=True, unlike=unlike)
 
 
-def _slowest_first(cell: CellRows) -> list[Row]:
+def _by_batch(cell: CellRows) -> dict[int, Row]:
     """Of two rows with the same batch, the faster one counts, as it does for the best batch."""
-    return sorted((row for row in cell.sound if not row.short), key=lambda row: row.rate)
+    return {row.batch_per_rank: row for row in sorted(cell.full, key=lambda row: row.rate)}
 
 
 def _refused(
@@ -174,24 +176,24 @@ def _refused(
         if cell.best:
             by_value.setdefault(contract_key({axis: cell.contract.get(axis)}), []).append(cell)
     seen = set()
-    for one in alone:
-        own_value = contract_key({axis: one.contract.get(axis)})
-        others = [cell for value, group in by_value.items() if value != own_value for cell in group]
-        unlike, other = _most_similar(one, others, axis)
+    for cell in alone:
+        own_value = contract_key({axis: cell.contract.get(axis)})
+        others = [other for value, group in by_value.items() if value != own_value for other in group]
+        unlike, nearest = _most_similar(cell, others, axis)
         fields = tuple(name for name in unlike if name not in allowed)
-        if other is not None and fields and (pair := frozenset({one.rows[0].id, other.rows[0].id})) not in seen:
+        if nearest is not None and fields and (pair := frozenset({cell.rows[0].id, nearest.rows[0].id})) not in seen:
             seen.add(pair)
-            yield Refused(one=one, other=other, fields=fields)
+            yield Refused(one=cell, other=nearest, fields=fields)
 
 
-def _most_similar(one: CellRows, others: Sequence[CellRows], axis: str) -> tuple[tuple[str, ...], CellRows | None]:
+def _most_similar(cell: CellRows, others: Sequence[CellRows], axis: str) -> tuple[tuple[str, ...], CellRows | None]:
     """The cell of ``others`` that differs in the fewest fields, and these fields."""
-    nearest: tuple[tuple[str, ...], CellRows | None] = ((), None)
+    fewest: tuple[tuple[str, ...], CellRows | None] = ((), None)
     for other in others:
-        both_know = axis in one.contract and axis in other.contract
-        fields = unlike_fields(one.contract, other.contract, but=axis if both_know else "")
-        if nearest[1] is None or len(fields) < len(nearest[0]):
-            nearest = fields, other
+        both_know = axis in cell.contract and axis in other.contract
+        fields = unlike_fields(cell.contract, other.contract, but=axis if both_know else "")
+        if fewest[1] is None or len(fields) < len(fewest[0]):
+            fewest = fields, other
         if len(fields) <= 1:
             break
-    return nearest
+    return fewest

@@ -3,38 +3,51 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pydantic import JsonValue
 
 from bench.records.calibration import Calibration
 from bench.records.figures import ALLOC_RETRIES, CAPACITY_SHARE, PEAK_RESERVED
+from bench.records.machine import Machine
 from bench.records.outcome import KINDS, Failed, Ok, Oom, Reported, Result, Scripted
-from bench.report.account import spent
-from bench.report.contract import RUN, contract_of, machine_names
+from bench.records.plan import COST_OPTIONS
+from bench.records.sources import LastCommand, Sources, differing
+from bench.report.contract import (
+    RUN,
+    contract_of,
+    distinguishing_settings,
+    machine_names,
+    options_without_axis,
+    settings_of,
+)
 from bench.report.doubts import spoiled_rows
-from bench.report.figures import launch_in, measured
-from bench.report.launches import merged
+from bench.report.figures import launch_in, measured, merged
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.report.settings import distinguishing_settings, options_without_axis, settings_of
-from bench.report.sources import Newest, newest_sources, stale_files
 from bench.statistics.launches import Launch, Scatter, scatter_of
-from bench.statistics.thrashing import CEILING, thrashing_batches
+from bench.statistics.thrashing import CEILING, Fit, thrashing_batches
 
 CellKey = tuple[str, str | None, str | None]
 """A cell's id; with the machine and the run where these tell two of it apart."""
 Item = TypeVar("Item")
+Workload = tuple[str, tuple[str, ...], str]
+"""A workload, the command of a script, and the run where `merge_runs` keeps runs apart."""
+Newest = Mapping[Workload, Sources]
 
 
 def summarize(
-    results: Sequence[Result], calibrations: Sequence[Calibration] = (), newest: Newest | None = None
+    results: Sequence[Result],
+    calibrations: Sequence[Calibration] = (),
+    newest: Newest | None = None,
+    cost_options: Iterable[str] = COST_OPTIONS,
 ) -> Summary:
     """The summary of ``results``, in any order. A cell that ran on two unlike machines, or in two runs that
     `merge_runs` keeps apart, counts as two.
 
     Args:
-        calibrations: what `bench calibrate` learnt; used for machines whose own launches say nothing of the scatter.
+        calibrations: what `bench calibrate` learnt; used for machines whose own launches do not show how they vary.
         newest: the sources that are not stale; by default, the newest of these results.
+        cost_options: see `Summary`.
     """
     machines = tuple(_distinct(result.machine for result in results))
     names = machine_names(machines)
@@ -52,7 +65,7 @@ def summarize(
 
     cells = cells_with(named)
     columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
-    if more := options_without_axis(cells, columns):
+    if more := options_without_axis([(cell.cell, cell.rows[0].settings) for cell in cells], columns):
         cells = cells_with((*named, *more))
         columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
     shared = cells[0].rows[0].settings if cells else {}
@@ -65,6 +78,7 @@ def summarize(
         n_attempts=len(results),
         started_at=min((result.started_at for result in results), default=None),
         wall_s=sum(result.wall_s for result in results),
+        cost_options=frozenset(cost_options),
         scatters=tuple(scatters.values()),
     )
     invalid = spoiled_rows(summary)
@@ -76,25 +90,24 @@ def _scatters(
 ) -> dict[str | None, Scatter]:
     """Between launches, by the name of the machine: from repeated launches, else from its calibration."""
     repeated: dict[str | None, dict[tuple[CellKey, int], list[Launch]]] = {}
+    machines: dict[str | None, Machine] = {}
     for key, group in by_cell.items():
+        machines.setdefault(key[1], group[0].machine)
+        attempts = repeated.setdefault(key[1], {})
         for result in group:
             if KINDS[result.outcome.kind].measured and not result.attempt.short:
-                attempts = repeated.setdefault(key[1], {})
                 attempts.setdefault((key, result.attempt.batch_per_rank), []).append(launch_in(result))
     scatters = {}
-    for key, group in by_cell.items():
-        if key[1] in scatters:
-            continue
-        own = scatter_of(repeated.get(key[1], {}).values(), "repeated launches of this run")
-        machine = group[0].machine
-        calibrated = [each for each in calibrations if not each.machine.unlike(machine)]
-        if own or calibrated:
-            scatters[key[1]] = own or _calibrated(calibrated[-1])
+    for name, attempts in repeated.items():
+        own = scatter_of(attempts.values(), "repeated launches of this run")
+        calibrated = [learnt for learnt in calibrations if not learnt.machine.unlike(machines[name])]
+        if own:
+            scatters[name] = own
+        elif calibrated:
+            learnt = calibrated[-1]
+            source = f"`bench calibrate` on {learnt.measured_at[:10]}"
+            scatters[name] = Scatter(sd=learnt.sd, degrees=learnt.degrees, source=source)
     return scatters
-
-
-def _calibrated(learnt: Calibration) -> Scatter:
-    return Scatter(sd=learnt.sd, degrees=learnt.degrees, source=f"`bench calibrate` on {learnt.measured_at[:10]}")
 
 
 def row_of(
@@ -117,7 +130,8 @@ def row_of(
         id=row_id or RowId((attempt.cell.id,), attempt.batch_per_rank, attempt.short),
         settings=settings or settings_of(result),
         batch_per_rank=attempt.batch_per_rank,
-        batch_global=attempt.batch_global,
+        batch_global=round(outcome.samples_per_step(attempt)) if isinstance(outcome, Ok) else attempt.batch_global,
+        global_batch=attempt.cell.global_batch,
         world_size=attempt.cell.num_processes,
         outcome=outcome.kind,
         reason=_reason(result),
@@ -157,7 +171,8 @@ def _cell_rows(
         row_id = RowId(names, *launch[:2], repeat=seen[launch])
         seen[launch] += 1
         # Axes may be named in another order in another run, and imported rows may state different fields.
-        of_row = shared if _named_alike(result, first) else settings(result)
+        alike = list(result.axes.items()) == list(first.axes.items()) and result.stated == first.stated
+        of_row = shared if alike else settings(result)
         launches.setdefault(row_id, []).append(row_of(result, of_row, row_id, scatter, newest))
     rows = [merged(group) for group in launches.values()]
     rows.sort(key=lambda row: row.batch_per_rank)
@@ -166,23 +181,14 @@ def _cell_rows(
         cell=first.attempt.cell,
         contract=contract_of(knows_most),
         rows=tuple(rows),
-        spent=spent(results),
+        launched=tuple(result for result in results if result.isolation is not None),
         thrashing=_thrashing(rows),
     )
 
 
-class _Fit(NamedTuple):
-    """What decides whether a batch thrashes."""
-
-    batch: int
-    rate: float
-    at_ceiling: bool
-    retried: bool
-
-
 def _thrashing(rows: Sequence[Row]) -> frozenset[int]:
     return thrashing_batches(
-        _Fit(
+        Fit(
             batch=row.batch_per_rank,
             rate=measured.samples_per_s_global,
             # An allocator that keeps no blocks cannot thrash.
@@ -192,10 +198,6 @@ def _thrashing(rows: Sequence[Row]) -> frozenset[int]:
         for row in rows
         if (measured := row.measured)
     )
-
-
-def _named_alike(one: Result, other: Result) -> bool:
-    return list(one.axes) == list(other.axes) and one.axes == other.axes and one.stated == other.stated
 
 
 def _reason(result: Result) -> str | None:
@@ -212,6 +214,33 @@ def _reason(result: Result) -> str | None:
         fault = outcome.fault.replace("_", " ")
         reason = reason if outcome.reason.startswith(fault) else f"{fault}: {reason}"
     return reason if result.retried is None else f"second try, {reason} (first try: {result.retried})"
+
+
+def newest_sources(results: Sequence[Result], last: Mapping[str, LastCommand] | None = None) -> Newest:
+    """The newest sources of each workload: of its newest result, or of a later command that kept all its results.
+    Results that do not know theirs count for nothing.
+
+    Args:
+        last: the last command of each run, by the run's name.
+    """
+    known = [(result.started_at, _workload(result), result.sources) for result in results if result.sources is not None]
+    known += [
+        (command.at, (command.workload, command.script, run), command.sources)
+        for name, command in (last or {}).items()
+        for run in ("", name)
+    ]
+    return {workload: sources for _, workload, sources in sorted(known, key=lambda found: found[0])}
+
+
+def stale_files(result: Result, newest: Newest) -> tuple[str, ...]:
+    """The source files in which ``result`` differs from the newest; none where its sources are not known."""
+    return differing(result.sources, newest.get(_workload(result), {})) if result.sources is not None else ()
+
+
+def _workload(result: Result) -> Workload:
+    """The name of a script is that of its file: two folders may have one train.py each."""
+    cell = result.attempt.cell
+    return cell.workload, cell.script.command if cell.script else (), str(result.axes.get(RUN, ""))
 
 
 def _distinct(items: Iterable[Item]) -> list[Item]:

@@ -1,17 +1,23 @@
-"""What model state must take in theory, beside the measured peak. Pure.
+"""What model state takes in theory, beside the measured peak; and how much of the peak rate a step uses. Pure.
 
 Memory of model state after Rajbhandari et al. 2020, ZeRO (arXiv:1910.02054), section 3; the parts of mixed precision
 after Micikevicius et al. 2018, Mixed Precision Training (arXiv:1710.03740); DDP's buckets after Li et al. 2020, PyTorch
 Distributed (arXiv:2006.15704).
+
+Model FLOPs utilization (MFU) counts the operations that the step needs, hardware FLOPs utilization (HFU) also those
+that gradient checkpointing repeats (Chowdhery et al. 2022, PaLM, arXiv:2204.02311, section 4.1 and appendix B;
+Korthikanti et al. 2022, arXiv:2205.05198, section 6.3).
 """
 
 from dataclasses import dataclass
+from statistics import fmean
 from typing import NamedTuple
 
 from bench.records.cell import Cell, Regime
-from bench.records.figures import PEAK_ALLOCATED
-from bench.report.rows import CellRows, Sampled
-from bench.report.utilization import recomputed_share
+from bench.records.devices import peak_rate
+from bench.records.figures import PADDING, PEAK_ALLOCATED, TOKENS
+from bench.records.rank_outcome import Work
+from bench.report.rows import CellRows, Row
 
 ITEM_BYTES = {"bfloat16": 2, "float16": 2, "float32": 4}
 FROZEN_BYTES = {**ITEM_BYTES, "int8": 1, "uint8": 1}
@@ -43,7 +49,7 @@ class State:
         return self.masters or self.trained_weights
 
 
-def state(regime: Regime) -> State:
+def state(regime: Regime, *, whole_gradient_bytes: int | None = None) -> State:
     """Model state on one rank, for P parameters on n ranks, of which T are trained.
 
     With bf16 weights and fp32 masters, in bytes (arXiv:1910.02054, section 3.1 and figure 1, there with T = P and
@@ -71,6 +77,9 @@ def state(regime: Regime) -> State:
     makes of weights, activations.
 
     With hybrid sharding, n is the number of ranks that share one model.
+
+    Args:
+        whole_gradient_bytes: `held_back_bytes`: then FSDP1 holds 2G or 4G in the place of shards, and FSDP2 4T.
     """
     n, kind = regime.world_size // regime.replicas, regime.sharding
     whole, zero = kind in ("none", "NO_SHARD", "zero0"), kind.startswith("zero")
@@ -81,6 +90,8 @@ def state(regime: Regime) -> State:
     here = None if zero or whole else regime.trained_on_rank
     stepped = here if here is not None else regime.trained_parameters / (1 if whole else n)
     gradients = weight * regime.gradient_parameters / (1 if whole or kind == "zero1" else n)
+    if whole_gradient_bytes is not None:
+        gradients = float(whole_gradient_bytes * regime.gradient_parameters)
     shares, trained = 1 if whole or kind in ("zero1", "zero2") else n, weight * regime.trained_parameters
     return State(
         weights=(trained + frozen * (regime.parameters - regime.trained_parameters)) / shares,
@@ -90,6 +101,20 @@ def state(regime: Regime) -> State:
         masters=ITEM_BYTES[regime.masters_dtype] * stepped if own_masters and regime.masters_dtype else 0.0,
         moments=2 * ITEM_BYTES[regime.optimizer_dtype] * stepped if regime.optimizer_dtype else 0.0,
     )
+
+
+def held_back_bytes(cell: CellRows, regime: Regime) -> int | None:
+    """Bytes of each gradient that FSDP holds unreduced up to the last of several micro-batches, whatever the number of
+    ranks: FSDP1 as backward makes them, FSDP2 in the dtype of the reduction, fp32. None where it holds shards."""
+    several = any(cell.cell.accumulate(row.batch_per_rank) > 1 for row in cell.rows if row.sampled)
+    if not several or cell.cell.train.accumulate_sync == "each" or regime.world_size == 1:
+        return None
+    match regime.sharding:
+        case "FULL_SHARD" | "SHARD_GRAD_OP":
+            return 2 if cell.cell.in_bf16 else 4
+        case "fully_shard":
+            return ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype]
+    return None
 
 
 class Peak(NamedTuple):
@@ -104,12 +129,11 @@ def without_batch(cell: CellRows) -> Peak | None:
 
     None where nothing was measured, or where noise gives a result above every measured peak or below zero.
     """
-    known = [
-        (row.batch_per_rank, row.measured.of(PEAK_ALLOCATED))
+    points = [
+        (row.batch_per_rank, peak)
         for row in cell.rows
-        if isinstance(row.measured, Sampled) and row.measured.of(PEAK_ALLOCATED) is not None
-    ]
-    points = [(batch, peak) for batch, peak in known if peak is not None][:2]
+        if row.sampled and (peak := row.sampled.of(PEAK_ALLOCATED)) is not None
+    ][:2]
     if not points:
         return None
     (small, low), (large, high) = points[0], points[-1]
@@ -139,17 +163,19 @@ class Theory:
 def theory_of(cell: CellRows) -> Theory:
     """The prediction for one cell."""
     regime = observed_regime(cell)
-    ranks = [row.measured.slowest for row in cell.rows if isinstance(row.measured, Sampled)]
-    work = next((rank.raw.work for rank in ranks if rank.raw.work is not None), None)
+    works = (row.sampled.slowest.raw.work for row in cell.rows if row.sampled)
+    work = next((work for work in works if work is not None), None)
     return Theory(
         regime=regime,
-        state=state(regime) if regime and _is_known(cell.cell, regime) else None,
+        state=state(regime, whole_gradient_bytes=held_back_bytes(cell, regime))
+        if regime and _describes(cell.cell, regime)
+        else None,
         peak=without_batch(cell) if regime else None,
         recomputed_share=recomputed_share(work) if work else None,
     )
 
 
-def _is_known(cell: Cell, regime: Regime) -> bool:
+def _describes(cell: Cell, regime: Regime) -> bool:
     """Whether `state` describes what a rank holds on its device."""
     return regime.offload in (None, "none") and cell.train.optimizer in ("adamw", "none")
 
@@ -159,10 +185,69 @@ def observed_regime(cell: CellRows) -> Regime | None:
 
     None where bench measured nothing, or where the size of a dtype is not known.
     """
-    ranks = next((row.measured.ranks for row in cell.rows if isinstance(row.measured, Sampled)), ())
+    ranks = next((row.sampled.ranks for row in cell.rows if row.sampled), ())
     regime = max((rank.raw.regime for rank in ranks), key=lambda regime: regime.trained_on_rank or 0, default=None)
     if regime is None:
         return None
     dtypes = (regime.weights_dtype, regime.masters_dtype, regime.optimizer_dtype, regime.reduction_dtype)
     known = all(dtype is None or dtype in ITEM_BYTES for dtype in dtypes)
     return regime if known and (regime.frozen_dtype or regime.weights_dtype) in FROZEN_BYTES else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Utilization:
+    """What one row does with its devices. None is unknown: the workload or the device does not say."""
+
+    row: Row
+    model_flops_per_s_per_rank: float | None
+    """Without recomputation."""
+    hardware_flops_per_s_per_rank: float | None
+    peak_flops_per_s: float | None
+    """Of one device: see bench/records/devices.py."""
+    tokens_per_s_global: float | None
+    """Without padding."""
+    padding_share: float | None
+    recomputed_share: float | None
+    """Share of the step's operations that is done a second time."""
+
+    @property
+    def mfu(self) -> float | None:
+        return _share(self.model_flops_per_s_per_rank, self.peak_flops_per_s)
+
+    @property
+    def hfu(self) -> float | None:
+        return _share(self.hardware_flops_per_s_per_rank, self.peak_flops_per_s)
+
+
+def utilization(cell: CellRows, row: Row) -> Utilization | None:
+    """Of one row; None if the workload states neither operations nor tokens, or nothing was measured."""
+    if row.sampled is None:
+        return None
+    works, tokens = [rank.raw.work for rank in row.sampled.ranks], row.sampled.of(TOKENS)
+    work = works[0] or Work()
+    if work.step_flops is None and tokens is None:
+        return None
+    per_rank = row.rate / row.world_size
+    hardware = None if work.step_flops is None else fmean(each.step_flops or 0 for each in works if each)
+    needed = hardware and hardware - fmean(each.recomputed_flops or 0 for each in works if each)
+    device = row.accelerators[0] if len(set(row.accelerators)) == 1 else None
+    return Utilization(
+        row=row,
+        model_flops_per_s_per_rank=None if needed is None else per_rank * needed,
+        hardware_flops_per_s_per_rank=None if hardware is None else per_rank * hardware,
+        peak_flops_per_s=None if device is None else peak_rate(device, cell.cell.mixed_precision),
+        tokens_per_s_global=None if tokens is None else row.rate * tokens,
+        padding_share=row.sampled.of(PADDING),
+        recomputed_share=recomputed_share(work),
+    )
+
+
+def recomputed_share(work: Work) -> float | None:
+    """Share of the step's operations that gradient checkpointing repeats; None where the workload states none."""
+    if work.step_flops is None or work.recomputed_flops is None:
+        return None
+    return work.recomputed_flops / work.step_flops
+
+
+def _share(rate: float | None, peak: float | None) -> float | None:
+    return None if rate is None or peak is None else rate / peak

@@ -56,6 +56,14 @@ def widths_of(results: Sequence[Result], pairs: Sequence[tuple[Attempt, Attempt]
     return _widths(summary, results, found)
 
 
+def spoiled(results: Sequence[Result]) -> frozenset[str]:
+    """The slugs of the first launches of rows that are invalid or thrash."""
+    summary = summarize(results)
+    attempts = _attempts(summary)
+    rows = [row for cell in summary.cells for row in cell.rows if row.measured and not cell.is_sound(row)]
+    return frozenset(attempts[row.id].slug for row in rows if row.id in attempts)
+
+
 def _attempts(summary: Summary) -> dict[RowId, Attempt]:
     return {
         row.id: Attempt(cell=cell.cell, batch_per_rank=row.batch_per_rank)

@@ -11,26 +11,36 @@ from pathlib import Path
 
 import torch
 
-from bench import secrets, workloads
+from bench import workloads
 from bench.backends import backend_of, extensions, preloads
-from bench.machine import disk
+from bench.machine import numa
+from bench.observe.beats import BeatFile
+from bench.observe.products import Computed
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
-from bench.records.rank_outcome import RankAudited, RankError, RankOk, RankOom, RankOutcome, RankWalked, SampleSizes
+from bench.records.rank_outcome import (
+    Energy,
+    RankAudited,
+    RankError,
+    RankOk,
+    RankOom,
+    RankOutcome,
+    RankWalked,
+    SampleSizes,
+)
 from bench.runner import audits, checkpoint, log, oom, recorder, regime, tensors
 from bench.runner.compiled import compilation, graphs
-from bench.runner.computed import Computed, watching
+from bench.runner.computed import watching
 from bench.runner.device import SHIMS, Shim
-from bench.runner.forward import METRICS, Batch
+from bench.runner.forward import METRICS
 from bench.runner.heartbeat import pulse
-from bench.runner.largest_samples import values_in
 from bench.runner.preload import build_extensions, preload
+from bench.runner.seen import Seen
 from bench.runner.setup import Job, set_up
-from bench.runner.steps import Batches, Window, no_lap, phase_window, step, throughput_window
+from bench.runner.steps import Batches, Window, no_lap, phase_window, settle, step, throughput_window
 from bench.runner.walk import walk
-from bench.store import spool
-from bench.store.beats import BeatFile
+from bench.store import disk, secrets, spool
 from bench.store.spool import Spec
 
 _EPOCH_S = time.time() - time.monotonic()
@@ -39,6 +49,13 @@ _EPOCH_S = time.time() - time.monotonic()
 def now_s() -> float:
     """Seconds since the epoch. Increases with time even if the system clock is set meanwhile."""
     return _EPOCH_S + time.monotonic()
+
+
+SCALE_STEPS = 64
+"""At most, to find a scale of fp16's gradients: more than there are powers of two to halve the first one by."""
+WORST_STEPS = 6
+"""Steps with the largest samples; after every second one follows another step. Allocators fragment: on a CPU, a single
+one held up to a third less than a hundred steps of which some were as large."""
 
 
 @dataclass(frozen=True)
@@ -95,7 +112,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
         return RankAudited(rank=here.rank)
     if isinstance(spec.attempt, Walk):
         here.device.keep_little()
-        job = set_up(cell, here.device, spec.attempt.batches_per_rank[0], enter=here.beat)
+        job = set_up(spec.attempt.trained, here.device, spec.attempt.batches_per_rank[0], enter=here.beat)
         walk(job, spec.attempt, here.device, here.out, here.rank, here.beat)
         return RankWalked(rank=here.rank)
     # Without a gap up to the end of the warm-up: a thread of gloo may free what set-up sent at any time after it.
@@ -113,8 +130,10 @@ def _measure(
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
-    watches, last = attempt.cell.train.compile == "none", measure.warmup_steps - 1
-    of_units = job.units.counted(batches, last) if job.units else contextlib.nullcontext(batches)
+    scaled = _find_scale(job, batches, here) if attempt.cell.mixed_precision == "fp16" else []
+    watches = attempt.cell.train.compile == "none"
+    last = (measure.warmup_steps - 1) * job.accumulate
+    of_units = job.units.watched(batches, last) if job.units else contextlib.nullcontext(batches)
     with (
         of_units as counted,
         job.used.watched(counted, last) if watches else contextlib.nullcontext(counted) as watched,
@@ -126,12 +145,18 @@ def _measure(
     regime.check(attempt.cell, device, observed)
     if measure.checkpoint:
         checkpoint.check_room(job, here.out)
+    warmup = settle(job, batches, warmup_start, warmup, here.device, here.beat, measure.warmup_s)
     compiled = compilation() if attempt.cell.train.compile != "none" or graphs() else None
     here.device.reset_peaks()
+    meter = here.device.meter()
     measure_start = time.perf_counter()
-    seen = Seen(batches) if job.largest else batches
+    n_batches = measure.steps * job.accumulate
+    seen = Seen(batches, n_batches, attempt.batch_per_rank, values=job.largest is not None)
+    meter.start()
     throughput = throughput_window(job, seen, measure.steps, here.device, here.beat, Stage.MEASURE)
-    sizes = _step_on_largest(attempt, job, seen, here)
+    joules = meter.stop()
+    tokens, lengths = seen.tokens(measure.steps)
+    sizes = _step_on_largest(attempt, job, batches, seen.most_values, here)
     memory = here.device.memory(job.capacity_bytes)
     phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
     if compiled:
@@ -146,6 +171,7 @@ def _measure(
             update={"peak_tensor_bytes": tensors.peak_bytes(partial(step, job, batches, no_lap))}
         )
     here.beat(Stage.DONE)
+    cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     metrics = dict(zip(METRICS, zip(*throughput.metrics, *phases.metrics, strict=True), strict=True))
     return RankOk(
         rank=here.rank,
@@ -154,20 +180,29 @@ def _measure(
         memory=memory,
         step_times_s=tuple(throughput.times_s),
         host_times_s=None if device == "cpu" else tuple(throughput.host_times_s),
+        step_peaks_bytes=_known(throughput.peaks_bytes),
+        skipped_steps=throughput.skipped if attempt.cell.mixed_precision == "fp16" else None,
         phase_times_s={phase: tuple(times) for phase, times in phases.phase_times_s.items()},
         own_work_s={phase: tuple(times) for phase, times in phases.own_work_s.items()},
+        collective_times_s=phases.collective_times_s,
         losses=metrics.pop("loss"),
-        warmup_losses=tuple(means[METRICS.index("loss")] for means in warmup.metrics),
+        warmup_losses=tuple(means[METRICS.index("loss")] for means in (*scaled, *warmup.metrics)),
         metrics=metrics,
         setup_s=setup_s,
         warmup_s=measure_start - warmup_start,
         threads=torch.get_num_threads(),
-        cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+        cores=len(cpus) if cpus else None,
+        cpus=numa.listed(cpus) if cpus else None,
+        numa_node=numa.node_of(cpus, numa.nodes()) if cpus else None,
         units=job.unit_names,
         unit_parameters=job.units.parameters_by_runs() if job.units else None,
         regathered=job.units.parameters_regathered() if job.units else None,
         coverage=coverage,
-        work=job.work,
+        work=job.work(lengths),
+        tokens=tokens,
+        energy=None
+        if joules is None
+        else Energy(joules=joules, samples=measure.steps * attempt.batch_global // attempt.cell.num_processes),
         sizes=sizes,
         compilation=compiled,
         checkpoint=saved,
@@ -175,40 +210,45 @@ def _measure(
     )
 
 
-class Seen:
-    """Batches, and the most values that one of them held."""
-
-    def __init__(self, batches: Batches) -> None:
-        self._batches, self.most_values = batches, 0
-
-    def __iter__(self) -> "Seen":
-        return self
-
-    def __next__(self) -> Batch:
-        batch = next(self._batches)
-        self.most_values = max(self.most_values, values_in(batch))
-        return batch
-
-
-def _step_on_largest(attempt: Attempt, job: Job, measured: Batches, here: Here) -> SampleSizes | None:
-    """Where samples differ in size, one step on a batch of the largest, for the memory peaks: a later step of a
-    training takes such samples, too."""
-    if job.sizes is None:
-        return None
-    sizes = SampleSizes(
-        samples=job.sizes.samples, scanned=job.sizes.scanned, smallest=job.sizes.smallest, largest=job.sizes.largest
-    )
-    if job.largest is None or not isinstance(measured, Seen):
+def _step_on_largest(
+    attempt: Attempt, job: Job, batches: Batches, most_measured: int, here: Here
+) -> SampleSizes | None:
+    """Where samples differ in size, steps on a batch of the largest, for the memory peaks: later steps of a training
+    take such samples, too."""
+    sizes = None
+    if found := job.sizes:
+        sizes = SampleSizes(
+            samples=found.samples, scanned=found.scanned, smallest=found.smallest, largest=found.largest
+        )
+    if job.largest is None:
         return sizes
     here.beat(Stage.LARGEST)
-    batch = Seen(iter(job.largest(attempt.batch_per_rank)))
-    step(job, batch, no_lap)
+    batch = Seen(iter(job.largest(attempt.batch_per_rank)), 0, attempt.batch_per_rank, values=True)
+    for number in range(WORST_STEPS):
+        step(job, batch, no_lap)
+        if number % 2:
+            step(job, batches, no_lap)
     here.device.synchronize()
-    return sizes.model_copy(update={"largest_batch": batch.most_values, "largest_measured_batch": measured.most_values})
+    held = {"largest_batch": batch.most_values, "largest_measured_batch": most_measured}
+    return sizes.model_copy(update=held) if sizes else SampleSizes(**held)
+
+
+def _known(peaks_bytes: list[int | None]) -> tuple[int, ...] | None:
+    known = tuple(peak for peak in peaks_bytes if peak is not None)
+    return known if len(known) == len(peaks_bytes) else None
 
 
 def _counts(attempt: Attempt, device: Device) -> bool:
     return attempt.cell.measure.count_tensors and device == "cpu" and not attempt.short
+
+
+def _find_scale(job: Job, batches: Batches, here: Here) -> list[list[float]]:
+    """The metrics of steps up to the first whose scaled gradients do not overflow: only then there is an optimizer's
+    state."""
+    metrics: list[list[float]] = []
+    while len(metrics) < SCALE_STEPS and (not metrics or job.skipped):
+        metrics += throughput_window(job, batches, 1, here.device, here.beat, Stage.WARMUP).metrics
+    return metrics
 
 
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:

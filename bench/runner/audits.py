@@ -15,9 +15,10 @@ from bench.audit.dataloader import Loaded
 from bench.audit.params import Looked, Parameter
 from bench.backends import backend_of
 from bench.errors import InputError
+from bench.observe.beats import BeatFile
 from bench.records.cell import Audit, AuditKind
 from bench.records.phases import Stage
-from bench.runner import recorder
+from bench.runner import profile, recorder
 from bench.runner.device import Shim
 from bench.runner.forward import Forward
 from bench.runner.order import Order, watched
@@ -25,7 +26,6 @@ from bench.runner.samples import loader_of, samples_of
 from bench.runner.setup import build, set_up, task_of
 from bench.runner.steps import no_lap, step
 from bench.store import spool
-from bench.store.beats import BeatFile
 
 Look = Callable[[Audit, Shim, Path, int, BeatFile], None]
 
@@ -62,7 +62,7 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
 
 def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
     cell = audit.cell
-    accelerator = device.open(backend_of(cell).family, find_unused_parameters=False)
+    accelerator = device.open(backend_of(cell).family, cell.train)
     dataset = samples_of(cell, task_of(cell))
     loader = loader_of(cell, dataset, accelerator, audit.batch_per_rank, on_device=False)
     # Workers deliver in turns, in bursts. The first round starts them; the window holds whole rounds.
@@ -106,7 +106,7 @@ def _check_tensors(batch: object) -> None:
 
 
 def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
-    accelerator = device.open("single", find_unused_parameters=False)
+    accelerator = device.open("single", audit.cell.train)
     task = task_of(audit.cell)
     model, undrawn = build(audit.cell, task)
     if undrawn is not None:
@@ -161,4 +161,9 @@ def _on_gradient(parameter: nn.Parameter, name: str, reached: set[str]) -> objec
     return accumulator
 
 
-LOOKS: Mapping[AuditKind, Look] = {"collectives": _collectives, "dataloader": _dataloader, "params": _params}
+LOOKS: Mapping[AuditKind, Look] = {
+    "collectives": _collectives,
+    "dataloader": _dataloader,
+    "params": _params,
+    "profile": profile.profile,
+}

@@ -11,11 +11,11 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from bench.backends import FAMILIES
+from bench.observe.held import stepped_by
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Checkpoint
 from bench.runner.device import Shim
 from bench.runner.forward import METRICS
-from bench.runner.regime import stepped_by
 from bench.runner.setup import Job
 from bench.runner.steps import Batches, Beat, no_lap, step
 

@@ -11,17 +11,16 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from functools import partial
 from itertools import groupby
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from accelerate import Accelerator
 from torch import Tensor, nn
 
 from bench.records.rank_outcome import Coverage
-from bench.runner.compiled import graphs
 from bench.runner.unit_names import CONTAINERS
+from bench.runner.watched import Watched, in_backward
 
-T = TypeVar("T")
 MOST_NAMES = 4
 UNFINISHED = "Expected to have finished reduction in the prior iteration"
 """Words of torch's reducer, in the step after the one without the gradients."""
@@ -35,10 +34,11 @@ class _Slot(NamedTuple):
     parameter: int
 
 
-class Used:
+class Used(Watched[set[nn.Module]]):
     """The modules and parameters of a model that is not sharded yet, and which of them are used once it is."""
 
     def __init__(self, model: nn.Module) -> None:
+        super().__init__(set)
         parameters = dict(model.named_parameters())
         numbers = {id(one): number for number, one in enumerate(parameters.values())}
         self._names = list(parameters)
@@ -57,48 +57,20 @@ class Used:
         self._owners: list[list[nn.Module]] = [[] for _ in self._names]
         for slot in (slot for slots in self._slots.values() for slot in slots):
             self._owners[slot.parameter].append(slot.module)
-        self._steps: list[set[nn.Module]] = []
-        self._hooked: dict[_Slot, Any] = {}
-        self._handles: list[Any] = []
-        self._graphs = graphs()
+        self._held: dict[_Slot, Any] = {}
+        """The tensor that each place held when it was hooked."""
 
-    @contextlib.contextmanager
-    def watched(self, batches: Iterator[T], last: int | None = None) -> Iterator[Iterator[T]]:
-        """``batches``; every step that takes one of them is watched. Not for compiled modules: the hooks would become
-        part of their graphs.
-
-        Args:
-            last: index of the last of these steps. It is not watched if the model compiles parts of itself: their
-                graphs are made anew once the hooks are gone, and no measured step may wait for that.
-        """
-        self._handles = [module.register_forward_pre_hook(self._enter) for module in self._modules]
-        try:
-            yield self._stepped(batches, last)
-        finally:
-            self._release()
-
-    def _stepped(self, batches: Iterator[T], last: int | None) -> Iterator[T]:
-        for number, batch in enumerate(batches):
-            if number and number == last and self._compiles:
-                self._release()
-            else:
-                self._steps.append(set())
-            yield batch
-
-    @property
-    def _compiles(self) -> bool:
-        return graphs() > self._graphs
+    def _hooked(self) -> Iterator[Any]:
+        return (module.register_forward_pre_hook(self._enter) for module in self._modules)
 
     def _release(self) -> None:
-        for handle in self._handles:
-            handle.remove()
-        self._handles.clear()
-        self._hooked.clear()
+        super()._release()
+        self._held.clear()
 
     def _enter(self, module: nn.Module, _inputs: object) -> None:
         if torch.compiler.is_compiling():  # a part that the model compiles itself: nothing for its graph
             return
-        if torch._C._current_graph_task_id() == -1:  # else backward is recomputing
+        if not in_backward():
             self._steps[-1].add(module)
         if not self._left:
             return
@@ -111,13 +83,13 @@ class Used:
         # Not by `getattr`: DeepSpeed would gather a parameter whose module does not run yet, and remember that.
         state = vars(slot.module)
         held = state.get(slot.attribute, dict.get(state["_parameters"], slot.attribute))
-        seen = self._hooked.get(slot)
+        seen = self._held.get(slot)
         if not isinstance(held, Tensor) or not held.requires_grad or (seen and seen() is held):
             return
-        self._hooked[slot] = weakref.ref(held)
+        self._held[slot] = weakref.ref(held)
         handle = held.register_hook(partial(self._reach, slot.parameter))  # type: ignore[no-untyped-call]
         if held.is_leaf:  # a view of FSDP's flat parameter ends with its step
-            self._handles.append(handle)
+            self._hooks.append(handle)
 
     def _reach(self, parameter: int, gradient: Tensor | None) -> None:
         if gradient is not None and not self._reached[parameter]:
@@ -134,7 +106,7 @@ class Used:
             return model
         runs = Counter(module for step in self._steps for module in step)
         counts = [*map(int, self._reached), *(runs[module] for module in self._modules), len(self._steps)]
-        counts.append(int(self._compiles))
+        counts.append(int(self._compiled))
         gathered: Tensor = accelerator.gather(torch.tensor([counts], device=accelerator.device))
         *found, steps, compiled = gathered.sum(dim=0).tolist()
         reached, ran = found[: len(self._names)], dict(zip(self._modules, found[len(self._names) :], strict=True))

@@ -9,10 +9,8 @@ import contextlib
 import ctypes
 import os
 import resource
-import time
 from datetime import timedelta
-from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -26,11 +24,17 @@ from accelerate.utils import (
     set_numa_affinity,
 )
 from torch.distributed import distributed_c10d
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
+from torch.nn import functional
 
+from bench import processes
 from bench.backends import Family
-from bench.machine import gpus
+from bench.machine import energy, gpus, numa
 from bench.machine.hardware import host_bytes
+from bench.observe import device
+from bench.observe.device import status_bytes
 from bench.records.base import Device
+from bench.records.cell import Train
 from bench.records.rank_outcome import Memory
 
 PATIENCE = timedelta(days=1)
@@ -54,10 +58,11 @@ class Shim(Protocol):
     """One rank's device. ``open`` comes first, at most after ``bind_to_cores``, then ``limit_memory``; ``reset_peaks``
     and ``memory`` enclose what is measured."""
 
-    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
+    def open(self, family: Family, train: Train, *, autocast: bool = False) -> Accelerator:
         """Join the process group and return the accelerator that the environment asks for.
 
         Args:
+            train: the settings of DDP count.
             autocast: whether accelerate runs forward under autocast, as it does by default where the precision is bf16.
                 Without it, forward computes in the dtype of the weights.
         """
@@ -65,6 +70,10 @@ class Shim(Protocol):
 
     def bind_to_cores(self) -> None:
         """Before ``open``: run on the cores beside the device alone, and so do all threads that start from here on."""
+        ...
+
+    def near(self) -> list[int | None]:
+        """The NUMA node of the device of each rank on this machine, by its local number; None where it is not known."""
         ...
 
     def limit_memory(self, limit_bytes: int | None) -> int:
@@ -107,40 +116,44 @@ class Shim(Protocol):
         """Start a new measurement of peak memory."""
         ...
 
+    def meter(self) -> energy.Meter:
+        """For the energy of this rank's device, or its share of what ranks use together."""
+        ...
+
+    def peak_bytes(self) -> int | None:
+        """The peak since ``reset_peaks``, quickly read: allocated on an accelerator, resident on a CPU."""
+        ...
+
     def memory(self, capacity_bytes: int) -> Memory:
         """Peaks since ``reset_peaks``, beside the capacity that ``limit_memory`` returned."""
         ...
 
 
-def _handlers(find_unused_parameters: bool, autocast: bool) -> list[KwargsHandler]:
+def _handlers(train: Train, autocast: bool) -> list[KwargsHandler]:
     return [
         AutocastKwargs(enabled=autocast),
-        DistributedDataParallelKwargs(find_unused_parameters=find_unused_parameters),
+        DistributedDataParallelKwargs(
+            find_unused_parameters=train.find_unused_parameters, bucket_cap_mb=train.bucket_mb
+        ),
     ]
 
 
-class Accelerated:
+class Accelerated(device.Cuda):
     """One accelerator a rank, by torch's module for its kind and the process group that torch chooses for it.
 
     A kind whose module has the functions that are called here needs a subclass with its name, and no more.
     """
 
-    kind: ClassVar[str]
-    """As torch names it: ``torch.<kind>`` is its module."""
     _free_bytes = 0
     _limited = False
 
-    @property
-    def _torch(self) -> Any:
-        return getattr(torch, self.kind)
-
-    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
+    def open(self, family: Family, train: Train, *, autocast: bool = False) -> Accelerator:
         if family != "deepspeed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             # accelerate has no field for the device; DeepSpeed names it. Without it, NCCL starts at the first
             # collective, on a device that torch guesses, and every new group exchanges its addresses anew.
             PartialState(timeout=PATIENCE, device_id=torch.device(self.kind, _local_rank()))
         group = InitProcessGroupKwargs(timeout=PATIENCE)
-        accelerator = Accelerator(kwargs_handlers=[*_handlers(find_unused_parameters, autocast), group])
+        accelerator = Accelerator(kwargs_handlers=[*_handlers(train, autocast), group])
         # At the latest, NCCL starts here, and not in the warm-up, whose failures are the workload's.
         accelerator.wait_for_everyone()
         return accelerator
@@ -149,8 +162,11 @@ class Accelerated:
         # accelerate's own call takes the rank for the index, which it is not where some GPUs are hidden.
         set_numa_affinity(gpus.index_of(_local_rank(), os.environ))
 
+    def near(self) -> list[int | None]:
+        return [None] * _local_ranks()
+
     def limit_memory(self, limit_bytes: int | None) -> int:
-        # The context, NCCL, other processes and the handles of cuBLAS take memory that is not the attempt's.
+        # The context, NCCL, other processes and the handles of cuBLAS and cuDNN take memory that is not the attempt's.
         self._torch.set_device(_local_rank())
         _make_handles(self.kind)
         free, total = self._torch.mem_get_info()
@@ -175,34 +191,18 @@ class Accelerated:
     def give_back(self) -> None:
         self._torch.empty_cache()
 
-    def synchronize(self) -> None:
-        self._torch.synchronize()
-
-    def mark(self) -> Any:
-        event = self._torch.Event(enable_timing=True)
-        event.record()
-        return event
-
     def reach(self, mark: Any) -> None:
         mark.synchronize()
 
-    def between_s(self, first: Any, last: Any) -> float:
-        return float(first.elapsed_time(last)) / 1e3  # from milliseconds
+    def meter(self) -> energy.Meter:
+        return energy.Meter()
 
-    def reset_peaks(self) -> None:
-        self._torch.reset_peak_memory_stats()
-        self._torch.reset_accumulated_memory_stats()  # the retries
-        _reset_peak_rss()
+    def peak_bytes(self) -> int | None:
+        return int(self._torch.max_memory_allocated())
 
     def memory(self, capacity_bytes: int) -> Memory:
-        return Memory(
-            peak_allocated_bytes=self._torch.max_memory_allocated(),
-            peak_reserved_bytes=self._torch.max_memory_reserved(),
-            peak_rss_bytes=_status_bytes("VmHWM"),
-            capacity_bytes=capacity_bytes,
-            overhead_bytes=self._overhead_bytes(),
-            alloc_retries=self._torch.memory_stats().get("num_alloc_retries", 0),
-        )
+        peaks: dict[str, Any] = self.peaks()
+        return Memory(**peaks, capacity_bytes=capacity_bytes, overhead_bytes=self._overhead_bytes())
 
     def _overhead_bytes(self) -> int:
         """Device memory used since the start outside the allocator's blocks; a limit does not count it."""
@@ -217,30 +217,58 @@ class Cuda(Accelerated):
 
     kind = "cuda"
 
-    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
+    def open(self, family: Family, train: Train, *, autocast: bool = False) -> Accelerator:
         # The launcher has run nvidia-smi for this, once, and its ranks inherit the variables that it sets.
         state.check_cuda_p2p_ib_support = lambda: True
-        return super().open(family, find_unused_parameters=find_unused_parameters, autocast=autocast)
+        return super().open(family, train, autocast=autocast)
+
+    def near(self) -> list[int | None]:
+        addresses = [gpus.ask(gpu.uuid, gpus.pci_address) for gpu in gpus.visible(os.environ)]
+        known = [None if address is None else numa.of_pci(address) for address in addresses[: _local_ranks()]]
+        return known + [None] * (_local_ranks() - len(known))
+
+    def meter(self) -> energy.Meter:
+        return energy.of_gpu(os.environ, _local_rank())
 
 
 def _local_rank() -> int:
     return int(os.environ.get("LOCAL_RANK", "0"))
 
 
+def _local_ranks() -> int:
+    return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+
+
+def bind_to_node(shim: Shim) -> None:
+    """Run beside the device, as all threads that start from here on, where the topology of this machine is known."""
+    if not hasattr(os, "sched_setaffinity"):
+        return
+    nodes = numa.nodes()
+    bound = numa.binding(_local_rank(), shim.near(), os.sched_getaffinity(0), nodes)
+    if bound is not None:
+        os.sched_setaffinity(0, bound.cpus)
+        torch.set_num_threads(min(torch.get_num_threads(), bound.threads))
+
+
 def _make_handles(kind: str) -> None:
-    """Multiply in this thread and in that of backward: each has a handle of cuBLAS of its own."""
-    ones = torch.ones(16, 16, device=kind, dtype=torch.bfloat16, requires_grad=True)
-    (ones @ ones).sum().backward()  # type: ignore[no-untyped-call]
+    """Multiply, convolve and attend in this thread and in that of backward: each has handles of cuBLAS and cuDNN of its
+    own, which cannot be made once a model has filled the device. cuSOLVER's are not made: no optimizer of bench needs
+    them."""
+    x = torch.ones(1, 8, 16, 64, device=kind, dtype=torch.bfloat16, requires_grad=True)
+    attended = functional.scaled_dot_product_attention(x, x, x)
+    multiplied = attended[0, 0] @ x[0, 0].mT
+    picture = multiplied[None, None].float()  # cuDNN convolves bf16 only on GPUs since Ampere
+    functional.conv2d(picture, torch.ones(8, 1, 2, 2, device=kind, requires_grad=True)).sum().backward()  # type: ignore[no-untyped-call]
     getattr(torch, kind).synchronize()
 
 
-class Cpu:
+class Cpu(device.Cpu):
     """Several ranks on one machine over gloo, with the same accelerate configs as on GPUs."""
 
     _before_bytes: int | None = None
 
-    def open(self, family: Family, *, find_unused_parameters: bool = False, autocast: bool = False) -> Accelerator:
-        handlers = _handlers(find_unused_parameters, autocast)
+    def open(self, family: Family, train: Train, *, autocast: bool = False) -> Accelerator:
+        handlers = _handlers(train, autocast)
         if family == "deepspeed":
             # Its engine reads DS_ACCELERATOR; with cpu=True it would assume a world of one process.
             return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo", timeout=PATIENCE)])
@@ -248,15 +276,23 @@ class Cpu:
         if family in ("fsdp", "fsdp2"):
             # accelerate silently runs plain DDP for FSDP on MULTI_CPU.
             process._shared_state["distributed_type"] = DistributedType.MULTI_GPU
-        return Accelerator(cpu=family == "single", kwargs_handlers=handlers)
+        accelerator = Accelerator(cpu=family == "single", kwargs_handlers=handlers)
+        if accelerator.mixed_precision == "fp16":  # which accelerate silently leaves out on a CPU
+            accelerator.native_amp = True
+            accelerator.scaler = ShardedGradScaler("cpu") if family == "fsdp" else torch.amp.GradScaler("cpu")
+        return accelerator
 
     def bind_to_cores(self) -> None: ...
 
+    def near(self) -> list[int | None]:
+        return numa.spread(_local_ranks(), os.sched_getaffinity(0), numa.nodes())
+
     def limit_memory(self, limit_bytes: int | None) -> int:
         # Memory of the imports and of the process group is not the attempt's.
-        self._before_bytes = _status_bytes("VmData")
+        self._before_bytes = status_bytes("VmData")
         if limit_bytes is None:
-            return host_bytes() // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            return host_bytes() // _local_ranks()
+        processes.map_large_blocks()
         # torch's CPU allocator raises when the data segment cannot grow.
         _, hard = resource.getrlimit(resource.RLIMIT_DATA)
         resource.setrlimit(resource.RLIMIT_DATA, ((self._before_bytes or 0) + limit_bytes, hard))
@@ -277,54 +313,22 @@ class Cpu:
         with contextlib.suppress(AttributeError):  # glibc only
             ctypes.CDLL(None).malloc_trim(0)
 
-    def synchronize(self) -> None: ...
-
-    def mark(self) -> float:
-        return time.perf_counter()
-
     def reach(self, mark: float) -> None: ...
 
-    def between_s(self, first: float, last: float) -> float:
-        return last - first
+    def meter(self) -> energy.Meter:
+        return energy.of_processors(_local_ranks())
 
-    def reset_peaks(self) -> None:
-        _reset_peak_rss()
+    def peak_bytes(self) -> int | None:
+        return status_bytes("VmHWM")
 
     def memory(self, capacity_bytes: int) -> Memory:
+        peaks: dict[str, Any] = self.peaks()
+        data_bytes = peaks["peak_allocated_bytes"]
+        known = data_bytes is not None and self._before_bytes is not None
         return Memory(
-            peak_allocated_bytes=self._peak_data_bytes(),
-            peak_reserved_bytes=None,
-            peak_rss_bytes=_status_bytes("VmHWM"),
+            **{**peaks, "peak_allocated_bytes": data_bytes - (self._before_bytes or 0) if known else None},
             capacity_bytes=capacity_bytes,
         )
 
-    def _peak_data_bytes(self) -> int | None:
-        """What the attempt added to the data segment at its peak, which is what RLIMIT_DATA counts.
-
-        The kernel records no peak of it. The allocator has returned the pages that were resident at the peak and no
-        longer are; they were in the data segment too.
-        """
-        data, peak, now = _status_bytes("VmData"), _status_bytes("VmHWM"), _status_bytes("VmRSS")
-        if data is None or peak is None or now is None or self._before_bytes is None:
-            return None
-        return data + (peak - now) - self._before_bytes
-
 
 SHIMS: dict[Device, type[Shim]] = {"cuda": Cuda, "cpu": Cpu}
-
-
-def _reset_peak_rss() -> None:
-    """Reset VmHWM to the current VmRSS: proc(5), clear_refs."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5")
-    except OSError:
-        return
-
-
-def _status_bytes(field: str) -> int | None:
-    """A field of /proc/self/status in bytes; None if there is no such file or field."""
-    try:
-        lines = Path("/proc/self/status").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), None)

@@ -15,6 +15,9 @@ from bench.workloads import Workload
 
 METRICS = ("loss", "mse", "ce", "l1", "accuracy")
 
+TOKENS = "num_tokens"
+"""The key of a batch that says how many tokens it trains. Only a forward that names it receives it."""
+
 Batch = Any
 """As the workload's ``collate`` makes it, or torch's ``default_collate`` of dicts, of tuples, or of tensors."""
 
@@ -24,8 +27,8 @@ class Forward:
 
     ``forward`` receives, by the kind of a sample:
 
-    - dict, or any other mapping: its keys as keywords. A ``forward`` with ``**kwargs`` gets all of them, else those
-      that it names as parameters. It gets the whole dict as one argument if it names none of them.
+    - dict, or any other mapping: its keys as keywords. A ``forward`` with ``**kwargs`` gets all of them, but for
+      `TOKENS`, else those that it names as parameters. It gets the whole dict as one argument if it names none of them.
     - tuple or list: its parts; without the last one, the target, if the workload has a ``loss``.
     - tensor: the tensor.
 
@@ -106,9 +109,9 @@ class Forward:
         if not names and (self._required or not self._takes_any):
             return [batch], {}
         if self._takes_any:
-            return [], dict(batch)
+            return [], {key: value for key, value in batch.items() if key != TOKENS or key in names}
         if not for_loss:
-            dropped = {str(key): key for key in batch if key not in names}
+            dropped = {str(key): key for key in batch if key not in names and key != TOKENS}
             self.dropped |= {name: _kind(batch[key]) for name, key in dropped.items() if name not in self.dropped}
         return [], {key: batch[key] for key in batch if key in names}
 

@@ -1,29 +1,25 @@
 """A thread beside the training: reports progress twice a second, and the rank's stacks when bench asks."""
 
 import faulthandler
-import sys
 import threading
-import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from bench.diagnosis.call_site import site
+from bench.observe import flight
+from bench.observe.beats import BeatFile
+from bench.observe.pulse import EVERY_S, stuck
+from bench.records.call_site import site
 from bench.records.hang import Stuck
-from bench.runner import recorder
 from bench.store import spool
-from bench.store.beats import BeatFile
 
-EVERY_S = 0.5
 SILENT_S = 20.0
 """If this thread has not run for so long, faulthandler writes the stacks without the interpreter."""
-NEWEST = 200
-"""Collectives in a stuck rank's answer."""
 
 
 @contextmanager
 def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
-    """Inside the context, `rank<N>.beat` holds the number of the newest collective, and the rank answers a file called
+    """Inside the context, `rank<N>.beat` counts the collectives of all groups, and the rank answers a file called
     `diagnose` in ``folder`` with `rank<N>.stuck.json`.
 
     This thread runs while the rank waits in a collective or sleeps, but not while native code holds the interpreter.
@@ -37,9 +33,10 @@ def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
             answered = False
             while not ended.wait(EVERY_S):
                 faulthandler.dump_traceback_later(SILENT_S, file=stacks)
-                beat.collective(recorder.last_number())
+                beat.collective(flight.issued())
                 if not answered and spool.diagnosis_asked(folder):
-                    spool.write(spool.stuck_file(folder, rank), _stuck(folder, rank, beat, trained_by))
+                    answer = stuck(rank, beat, trained_by, site, spool.last_words(folder, rank))
+                    spool.write(spool.stuck_file(folder, rank), Stuck(**answer))
                     answered = True
             faulthandler.cancel_dump_traceback_later()
 
@@ -54,24 +51,3 @@ def pulse(folder: Path, rank: int, beat: BeatFile) -> Iterator[None]:
             faulthandler.disable()
             ended.set()
             thread.join(timeout=EVERY_S)
-
-
-def _stuck(folder: Path, rank: int, beat: BeatFile, trained_by: int) -> Stuck:
-    stage, step, steps = beat.at
-    running = sys._current_frames()
-    names = {thread.ident: thread.name for thread in threading.enumerate()}
-    stacks = [
-        f"Thread {names.get(ident, ident)}:\n" + "".join(traceback.format_stack(frame))
-        for ident, frame in running.items()
-        if ident != threading.get_ident()
-    ]
-    return Stuck(
-        rank=rank,
-        phase=stage,
-        step=step,
-        steps=steps,
-        place=site(list(recorder.frames(traceback.walk_stack(running[trained_by])))),
-        stacks="\n".join(stacks)[-20_000:],
-        collectives=recorder.collectives(NEWEST),
-        log_tail=spool.last_words(folder, rank),
-    )

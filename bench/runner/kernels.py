@@ -17,11 +17,15 @@ _DEVICE_OF = Tensor.device.__get__
 
 
 class Kernels(TorchFunctionMode):
-    """Stands for ``device`` while a model runs on meta."""
+    """Stands for ``device`` while a model runs on meta.
 
-    def __init__(self, device: Device) -> None:
+    Args:
+        cudnn: attention tries cuDNN's kernel first; see `bench.records.devices.prefers_cudnn`.
+    """
+
+    def __init__(self, device: Device, *, cudnn: bool = False) -> None:
         super().__init__()
-        self._device = torch.device(device)
+        self._device, self._cudnn = torch.device(device), cudnn
         self.assumed = 0
         """How often the model asked whether a tensor is true. Such as transformers ask whether all tokens are real,
         which they are in bench's samples: the answer is yes."""
@@ -34,7 +38,7 @@ class Kernels(TorchFunctionMode):
         if func is functional.scaled_dot_product_attention:
             if torch.is_autocast_enabled("cpu"):
                 args, kwargs = cast("scaled_dot_product_attention", args, kwargs)
-            return _attention(self._device.type, *args, **kwargs)
+            return _attention(self._device.type, self._cudnn, *args, **kwargs)
         if func is functional.rms_norm and self._device.type == "cuda":
             return _rms_norm(*args, **kwargs)
         if func is Tensor.__bool__ and args[0].is_meta:
@@ -49,6 +53,7 @@ class Kernels(TorchFunctionMode):
 
 def _attention(
     device: str,
+    cudnn: bool,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -59,8 +64,8 @@ def _attention(
     enable_gqa: bool = False,
 ) -> Tensor:
     """As torch chooses between its kernels (aten/src/ATen/native/transformers: ``sdp_utils_cpp.cpp`` and
-    ``cuda/sdp_utils.cpp``): with a mask, on CUDA, the memory-efficient one, else flash. On a CPU, flash, which has no
-    dropout. A mask of booleans becomes one of numbers."""
+    ``cuda/sdp_utils.cpp``): on CUDA, cuDNN's where it is the first, else flash, which takes no mask, else the
+    memory-efficient one. On a CPU, flash, which has no dropout. A mask of booleans becomes one of numbers."""
     if enable_gqa:
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1)
@@ -75,6 +80,11 @@ def _attention(
             query, key, value, 0.0, is_causal, attn_mask=bias, scale=scale
         )[0]
         return out
+    if cudnn and _suits_cudnn(query, key, value, dropout_p):
+        found: Tensor = ATEN._scaled_dot_product_cudnn_attention(
+            query, key, value, bias, query.requires_grad, dropout_p, is_causal, False, scale=scale
+        )[0]
+        return found
     if bias is None and query.dtype != torch.float32:
         return _flash(query, key, value, dropout_p, is_causal, scale)
     if bias is not None:
@@ -86,6 +96,17 @@ def _attention(
         query, key, value, bias, True, dropout_p, is_causal, scale=scale
     )[0]
     return result
+
+
+CUDNN_WIDTH = 128
+"""Of heads, at most; 256 on Hopper since cuDNN 9.10."""
+
+
+def _suits_cudnn(query: Tensor, key: Tensor, value: Tensor, dropout_p: float) -> bool:
+    """`check_cudnn_tensor_shapes`, for the version of cuDNN that torch 2.11 and later come with."""
+    widths, (queries, keys) = (query.shape[-1], value.shape[-1]), (query.shape[-2], key.shape[-2])
+    fits = all(width % 8 == 0 and width <= CUDNN_WIDTH for width in widths)
+    return query.dtype != torch.float32 and fits and keys > 1 and not (queries == 1 and dropout_p)
 
 
 def _flash(query: Tensor, key: Tensor, value: Tensor, dropout_p: float, is_causal: bool, scale: float | None) -> Tensor:

@@ -1,13 +1,21 @@
-"""Optimizers over low-precision weights."""
+"""Optimizers over low-precision weights, and what an optimizer's step does with a closure."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from bench.runner.closure import Closure, loss_of
+Closure = Callable[[], float]
+
+
+def loss_of(closure: Closure | None) -> float | None:
+    """Run a closure, which makes the gradients, although a step records none; None without one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
 
 
 class MasterWeights(Optimizer):

@@ -10,7 +10,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.optim import Muon, Optimizer
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
-from bench.runner.closure import Closure, loss_of
+from bench.runner.master_weights import Closure, loss_of
 
 
 class GatheredMuon(Muon):

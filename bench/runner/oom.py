@@ -43,8 +43,8 @@ def find(error: BaseException, *, limited: bool = False, full: bool = False) -> 
     Args:
         limited: bench limited this process's memory. Then some words count that otherwise may come from other faults:
             those of oneDNN, CPython and the start of a thread when an allocation fails.
-        full: the device has next to no memory left. Then those of cuBLAS and cuDNN count, which allocate their handles
-            and plans beside torch's allocator.
+        full: the device has next to no memory left. Then those of cuBLAS, cuDNN and cuSOLVER count, which allocate
+            their handles and plans beside torch's allocator.
     """
     links, symptoms = list(_chain(error)), _SYMPTOMS * limited + _ON_A_FULL_DEVICE * full
     proof = next((oom for link in links if (oom := _read(link))), None)
@@ -79,7 +79,8 @@ _SYMPTOMS: Symptoms = (
     ("system", RuntimeError, line("can't start new thread$|Resource temporarily unavailable$")),
 )
 _ON_A_FULL_DEVICE: Symptoms = (
-    ("cublas", RuntimeError, line(r"CUDA error: (?:CU|HIP)BLAS_STATUS_NOT_INITIALIZED\b")),
+    ("cublas", RuntimeError, line(r"CUDA error: (?:CU|HIP)BLAS_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)\b")),
+    ("cuda_library", RuntimeError, line(r"cusolver error: CUSOLVER_STATUS_(?:NOT_INITIALIZED|INTERNAL_ERROR)\b")),
     (
         "cudnn",
         RuntimeError,

@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule, FullyShardedDataParallel
 from torch.utils._pytree import tree_leaves
 
 from bench.audit.collectives import Purpose, Use
 from bench.runner.setup import Job
+from bench.runner.watched import in_backward
 
 _WRAPPERS = re.compile(r"^module\.|\b(_fsdp_wrapped_module|_checkpoint_wrapped_module|_orig_mod)\b\.?")
 
@@ -86,7 +86,7 @@ def _gathered(model: nn.Module) -> Iterator[_Gathered]:
 def _on_backward(order: Order, name: str, output: Any) -> None:
     """Record when backward reaches ``output``, which a module returned. Not where backward itself runs the module
     again."""
-    if torch._C._current_graph_task_id() != -1:
+    if in_backward():
         return
     tensors = [leaf for leaf in tree_leaves(output) if isinstance(leaf, Tensor) and leaf.requires_grad]
     for tensor in tensors:

@@ -13,6 +13,7 @@ from unittest.mock import patch
 import torch
 from accelerate.utils import convert_outputs_to_fp32
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch.autograd.graph import _engine_run_backward
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map
@@ -28,7 +29,7 @@ from bench.runner.forward import Batch, Forward
 from bench.runner.groups import EMBEDDINGS, Group, groups, plugin_for, shareable, units_of
 from bench.runner.kernels import Kernels
 from bench.runner.largest_samples import scan
-from bench.runner.samples import samples_of, stacked
+from bench.runner.samples import samples_of, stacked, worst_of
 from bench.runner.setup import task_of
 from bench.runner.unit_names import unit_names
 
@@ -44,6 +45,12 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         known: tensors whose storages do not count.
     """
 
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
+
     def __init__(self, device: Device, known: Iterable[Tensor]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._block = BLOCK_BYTES[device]
@@ -58,6 +65,9 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         made = _tensors(out)
         for tensor in made:
             self._add(tensor.untyped_storage())
+        if isinstance(func, HigherOrderOperator):
+            self.operators += 1
+            return out
         if not func.is_view:
             self.operators += 1
             self.moved += _bytes((*made, *_tensors((args, kwargs))))
@@ -104,8 +114,11 @@ class _Trace:
         live.peak = live.live
 
 
-def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
+def trace(cell: Cell, device: Device, batches: tuple[int, ...], *, cudnn: bool = False) -> Program:
     """The program of ``cell`` as it runs with kernels of ``device``.
+
+    Args:
+        cudnn: as `Kernels`.
 
     Raises:
         Exception: whatever the model raises where it needs the values of tensors: on the meta device there are none.
@@ -113,7 +126,7 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     start = time.perf_counter()
     task = task_of(cell)
     autocast = autocasts(cell)
-    low = cell.mixed_precision == "bf16" and not autocast
+    low = cell.in_16_bits and not autocast
     with torch.device("meta"):
         model = task.build().train()
     if low:
@@ -125,8 +138,11 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
     parameters = _parameters(model, modules, others)
     samples = samples_of(cell, task)
     # Peaks of attempts include a step with the largest samples, too.
-    largest = () if getattr(task, "equal_samples", False) else scan(samples.dataset).indices
-    sample = samples.dataset[largest[0] if largest else 0]
+    if worst := getattr(task, "worst_batch", None):
+        [sample] = worst_of(worst, samples.dataset, 1)
+    else:
+        largest = () if getattr(task, "equal_samples", False) else scan(samples.dataset).indices
+        sample = samples.dataset[largest[0] if largest else 0]
     sample = _meta(sample) if samples.collate is stacked else sample  # a collate of the user may need values
     of_model = partial(
         _trace_model,
@@ -138,6 +154,7 @@ def trace(cell: Cell, device: Device, batches: tuple[int, ...]) -> Program:
         parameters=parameters,
         batches=batches,
         device=device,
+        cudnn=cudnn,
         weights_bytes=2 if low else 4,
         autocast=autocast,
     )
@@ -163,6 +180,7 @@ def _trace_model(
     parameters: list[Parameter],
     batches: tuple[int, ...],
     device: Device,
+    cudnn: bool,
     weights_bytes: Literal[2, 4],
     autocast: bool,
 ) -> Program:
@@ -170,7 +188,7 @@ def _trace_model(
     traces, lives = [], []
     for size in batches:
         batch = _meta(batch_of(size))
-        done, live = _step(model, forward, batch, made, device, autocast=autocast)
+        done, live = _step(model, forward, batch, made, Kernels(device, cudnn=cudnn), device, autocast=autocast)
         traces.append(done)
         lives.append(live)
     first = traces[0]
@@ -203,7 +221,14 @@ def _trace_model(
 
 
 def _step(
-    model: nn.Module, forward: Forward, batch: Batch, made: list[Group], device: Device, *, autocast: bool
+    model: nn.Module,
+    forward: Forward,
+    batch: Batch,
+    made: list[Group],
+    kernels: Kernels,
+    device: Device,
+    *,
+    autocast: bool,
 ) -> tuple[_Trace, Live]:
     """Forward and backward once, watched."""
     casts = autocast_on_meta(device) if autocast else nullcontext()
@@ -212,7 +237,7 @@ def _step(
     run = convert_outputs_to_fp32(_under_autocast(model)) if autocast else model
     live = Live(device, [*model.parameters(), *model.buffers(), *_tensors(batch)])
     trace = _Trace(live)
-    with _marked(model, made, trace.mark), casts, unchecked, Kernels(device) as kernels, live:
+    with _marked(model, made, trace.mark), casts, unchecked, kernels, live:
         loss = forward(run, batch)["loss"]
         trace.mark("turn")
         _backward(loss)

@@ -1,15 +1,15 @@
 """`python -m bench.runner.programs FOLDER`: traces the programs that FOLDER/requests.json asks for.
 
-bench/launch/tracing.py starts it for `bench plan`. Writes KEY.json or KEY.failed.json for each.
+bench/launch/torch_side.py starts it for `bench plan`. Writes KEY.json or KEY.failed.json for each.
 """
 
 import os
 import sys
 from pathlib import Path
 
-from bench import secrets, workloads
+from bench import workloads
 from bench.runner.program import trace
-from bench.store import spool
+from bench.store import secrets, spool
 from bench.store.programs import NotTraced, ProgramRequests
 
 
@@ -22,7 +22,7 @@ def main(folder: Path) -> int:
     workloads.search(asked.workload_folder)
     for request in asked.requests:
         try:
-            program = trace(request.cell, request.device, request.batches)
+            program = trace(request.cell, request.device, request.batches, cudnn=request.cudnn)
         except Exception as error:  # a model may raise anything
             why = (str(error).strip() or type(error).__name__).splitlines()[0]
             spool.write(

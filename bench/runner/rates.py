@@ -1,7 +1,7 @@
 """`python -m bench.runner.rates FILE`: the most that this CPU does in matrix products, copies and all-reduces.
 
 Lower bounds divide by these rates, so the best of many trials counts, with all cores, and also for copies that fit in
-caches. bench/launch/measured_rates.py starts it for `bench calibrate`.
+caches. bench/launch/torch_side.py starts it for `bench calibrate`.
 """
 
 import sys

@@ -1,17 +1,19 @@
 """The collectives that this process has issued, from torch's flight recorder, for gloo and NCCL."""
 
+import contextlib
 import math
-import pickle
+import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import FrameType
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-import torch
 import torch.distributed as dist
 
-from bench.diagnosis.call_site import Frame, site
+from bench.observe import flight
+from bench.observe.flight import call_of, collectives_since
+from bench.observe.pulse import frames
+from bench.records.call_site import site
 from bench.records.hang import Collective
 from bench.records.rank_outcome import Traffic
 
@@ -25,6 +27,9 @@ ITEM_BYTES = {
 }  # fmt: skip
 """Bytes of one element, by the recorder's name of a dtype."""
 
+RETIRED_WITHIN_S = 2.0
+"""torch's watchdog looks ten times a second."""
+
 
 class Kind(NamedTuple):
     """Collectives that `traffic` counts together."""
@@ -35,37 +40,60 @@ class Kind(NamedTuple):
     group_size: int
 
 
-def collectives(newest: int | None = None) -> tuple[Collective, ...]:
-    """The collectives of all groups that the recorder still holds (``TORCH_FR_BUFFER_SIZE``), oldest first.
-
-    Args:
-        newest: only the newest of them, so many; all by default.
-    """
-    recorded = sorted(_entries(), key=lambda entry: int(entry["record_id"]))
-    return tuple(_collective(entry) for entry in (recorded if newest is None else recorded[-newest:]))
+def collectives() -> tuple[Collective, ...]:
+    """The collectives of all groups that the recorder still holds (``TORCH_FR_BUFFER_SIZE``), oldest first."""
+    return tuple(Collective(**one) for one in flight.collectives(None, site))
 
 
-def last_number() -> int:
-    """Sequence number of the newest collective of the default group; 0 before the first. Cheap."""
-    if not dist.is_initialized():
-        return 0
-    group: Any = dist.group.WORLD
-    return int(group._get_sequence_number_for_group())
-
-
-def collectives_since(start_ns: int) -> list[dict[str, Any]] | None:
-    """The recorder's entries for the collectives of all groups that were issued since then, oldest first.
-
-    Args:
-        start_ns: nanoseconds since the epoch.
+def enable_timing() -> bool:
+    """Have NCCL record from now on how long collectives take on the device, as TORCH_NCCL_ENABLE_TIMING does from the
+    beginning: one more event for each. torch warns of time on the host, and of a watchdog that hangs more easily.
 
     Returns:
-        None if the recorder has lost some. The entries have no stack traces.
+        Whether some group does.
     """
-    entries = sorted(_entries(stacks=False), key=lambda entry: int(entry["record_id"]))
-    if entries and int(entries[0]["record_id"]) > 0 and int(entries[0]["time_created_ns"]) >= start_ns:
-        return None
-    return [entry for entry in entries if int(entry["time_created_ns"]) >= start_ns]
+    enabled = False
+    if dist.is_initialized() and "nccl" in dist.get_backend():
+        for group in dist.distributed_c10d._world.pg_map:
+            with contextlib.suppress(AttributeError, RuntimeError):  # an older torch, or the group's gloo
+                group._enable_collectives_timing()  # type: ignore[attr-defined]
+                enabled = True
+    return enabled
+
+
+def times_s(spans_ns: Sequence[tuple[int, int]]) -> tuple[float, ...] | None:
+    """How long the collectives that were issued in each span took on the device, waiting for other ranks included.
+
+    Durations are there once the watchdog has retired a collective: this waits `RETIRED_WITHIN_S` at most.
+
+    Args:
+        spans_ns: start and end, in nanoseconds since the epoch.
+
+    Returns:
+        Seconds; None where a duration is unknown.
+    """
+    until_s = time.monotonic() + RETIRED_WITHIN_S
+    while (found := collectives_since(min(start for start, _ in spans_ns))) is not None:
+        each = [
+            _duration_s([entry for entry in found if start <= int(entry["time_created_ns"]) <= end])
+            for start, end in spans_ns
+        ]
+        known = tuple(duration_s for duration_s in each if duration_s is not None)
+        if len(known) == len(each):
+            return known
+        if time.monotonic() > until_s:
+            break
+        time.sleep(0.05)
+    return None
+
+
+def _duration_s(entries: Sequence[Mapping[str, Any]]) -> float | None:
+    calls: dict[tuple[str, int], float | None] = {}
+    for entry in entries:
+        duration_ms, before_ms = entry.get("duration_ms"), calls.get(call_of(entry))
+        calls[call_of(entry)] = before_ms if duration_ms is None else (before_ms or 0.0) + float(duration_ms)
+    known = [duration_ms for duration_ms in calls.values() if duration_ms is not None]
+    return sum(known) / 1e3 if calls and len(known) == len(calls) else None
 
 
 def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] | None:
@@ -91,6 +119,15 @@ def traffic(entries: Sequence[Mapping[str, Any]] | None) -> tuple[Traffic, ...] 
     )
 
 
+def sizes(entries: Sequence[Mapping[str, Any]]) -> list[tuple[str, int]]:
+    """The operation of each entry and its payload in bytes; without entries whose dtype is unknown."""
+    return [
+        (str(entry["profiling_name"]), max(_bytes(entry, "input"), _bytes(entry, "output")))
+        for entry in entries
+        if ITEM_BYTES.keys() >= {*entry["input_dtypes"], *entry["output_dtypes"]}
+    ]
+
+
 def _operation(entry: Mapping[str, Any]) -> str | None:
     """The kind of operation: `nccl:_all_gather_base` is an all_gather, as `gloo:all_gather` is."""
     name = str(entry["profiling_name"])
@@ -113,51 +150,6 @@ def _group_sizes() -> dict[str, int]:
     return {name: group.size() for group, name in names.items()}
 
 
-def newest_id() -> int:
-    """The recorder's number of the newest collective; -1 before the first."""
-    return max((int(entry["record_id"]) for entry in _entries(stacks=False)), default=-1)
-
-
-DTYPES = {"Float": "float32", "BFloat16": "bfloat16", "Half": "float16", "Double": "float64"}
-
-
-def reductions(since: int) -> Iterator[tuple[str, int]]:
-    """Dtype and number of scalars of each reduction after the collective with this number, as far as they are held."""
-    for entry in _entries(stacks=False):
-        if int(entry["record_id"]) > since and "reduce" in entry["profiling_name"].lower():
-            for dtype, shape in zip(entry["input_dtypes"], entry["input_sizes"], strict=False):
-                yield DTYPES.get(dtype, dtype), math.prod(map(int, shape))
-
-
-def _entries(*, stacks: bool = True) -> list[dict[str, Any]]:
-    c10d: Any = torch._C._distributed_c10d
-    if not dist.is_initialized():
-        return []
-    dump = getattr(c10d, "_dump_nccl_trace" if "nccl" in dist.get_backend() else "_dump_fr_trace", None)
-    if dump is None:  # an older torch records gloo's collectives nowhere
-        return []
-    entries: list[dict[str, Any]] = pickle.loads(dump(includeStackTraces=stacks)).get("entries", [])  # noqa: S301  its own data
-    return [entry for entry in entries if not entry.get("is_p2p")]
-
-
-def _collective(entry: Mapping[str, Any]) -> Collective:
-    return Collective(
-        group=str(entry["process_group"][0]),
-        number=int(entry["collective_seq_id"]),
-        operation=str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"]),
-        shapes=tuple(tuple(map(int, shape)) for shape in entry["input_sizes"]),
-        dtypes=tuple(map(str, entry["input_dtypes"])),
-        finished=entry["state"] == "completed" or bool(entry["retired"]),
-        site=site([Frame(frame["name"], frame["filename"], frame["line"]) for frame in entry["frames"]]),
-    )
-
-
 def site_of(error: BaseException) -> str:
     """Where the workload was when ``error`` was raised."""
     return site(list(frames(traceback.walk_tb(error.__traceback__)))[::-1])
-
-
-def frames(walked: Iterable[tuple[FrameType, int]]) -> Iterator[Frame]:
-    """In the flight recorder's form."""
-    for frame, line in walked:
-        yield Frame(frame.f_code.co_name, frame.f_code.co_filename, line)

@@ -19,14 +19,14 @@ def check_same_build(model: nn.Module, undrawn: Undrawn | None = None) -> None:
     Raises:
         WorkloadError: a parameter differs; every rank raises it.
     """
-    mine = []
+    own = []
     for name, one in model.named_parameters():
         values = one.detach()
         if undrawn is not None:
             values = torch.empty(min(FEW, one.numel()))
             undrawn.draw(name, 0, values)
-        mine.append((name, tuple(one.shape), repr(values.double().sum().item())))
-    first, *others = gather_object([mine])
+        own.append((name, tuple(one.shape), repr(values.double().sum().item())))
+    first, *others = gather_object([own])
     for rank, theirs in enumerate(others, start=1):
         if theirs == first:
             continue

@@ -20,6 +20,8 @@ from bench.runner.forward import Batch
 from bench.workloads import Workload
 
 Collate = Callable[[list[Any]], Batch]
+Worst = Callable[[Any, int], Sequence[Any]]
+"""`Workload.worst_batch`."""
 COLLATE = "collate(samples) of the workload makes a batch of a list of samples, as a DataLoader's collate_fn does"
 
 
@@ -201,12 +203,37 @@ def loader_of(
 
 
 def largest_of(
-    cell: Cell, samples: Samples, accelerator: Accelerator, indices: Sequence[int], batch_per_rank: int
+    cell: Cell, samples: Samples, accelerator: Accelerator, largest: Sequence[int] | Worst, batch_per_rank: int
 ) -> Iterable[Batch]:
-    """Batches of the samples at ``indices``, the same on every rank, without processes that prepare them."""
+    """Batches of the largest samples, the same on every rank, without processes that prepare them.
+
+    Args:
+        largest: their indices, or what names them.
+
+    Raises:
+        WorkloadError: the workload names others than so many.
+    """
     here = cell.model_copy(update={"measure": cell.measure.model_copy(update={"dataloader_workers": 0})})
-    repeated = list(itertools.islice(itertools.cycle(indices), batch_per_rank))
-    return loader_of(here, samples._replace(dataset=Subset(samples.dataset, repeated)), accelerator, batch_per_rank)
+    if callable(largest):
+        dataset: Any = worst_of(largest, samples.dataset, batch_per_rank)
+    else:
+        dataset = Subset(samples.dataset, list(itertools.islice(itertools.cycle(largest), batch_per_rank)))
+    return loader_of(here, samples._replace(dataset=dataset), accelerator, batch_per_rank)
+
+
+def worst_of(worst: Worst, samples: Any, size: int) -> list[Any]:
+    """The samples that a workload names as its worst batch.
+
+    Raises:
+        WorkloadError: they are not ``size`` samples.
+    """
+    found = worst(samples, size)
+    if not isinstance(found, Sequence) or len(found) != size:
+        held = f"{len(found)} samples" if isinstance(found, Sequence) else f"a {type(found).__name__}"
+        raise WorkloadError(
+            f"worst_batch(samples, {size}) of the workload returned {held}", allowed=f"a list of {size}"
+        )
+    return list(found)
 
 
 def _end_with_rank(_worker: int) -> None:

@@ -21,13 +21,13 @@ from accelerate.utils.launch import (
 
 from bench import processes, workloads
 from bench.diagnosis.oom_words import abort_source
-from bench.machine import gpus, oom_kill
+from bench.machine import freed, gpus, oom_kill
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
 from bench.store import spool
-from bench.store.beats import read_beat
+from bench.store.beats import last_stage
 from bench.store.spool import Request, ServerState, Spec
 
 IDLE_POLL_S = 0.05
@@ -53,6 +53,8 @@ class Server:
         self.finished = 0
         self._unforkable: str | None = None
         self._ended_s: float | None = None
+        self._memory = freed.Memory(os.environ, int(os.environ.get("LOCAL_RANK", "0")))
+        self._held_bytes = 0
 
     def serve(self, preloads: Sequence[str], workload_folder: str | None, modules: Sequence[str]) -> None:
         """Import ``preloads`` and the workload's ``modules``; then serve until the parent ends."""
@@ -80,13 +82,14 @@ class Server:
             finished=self.finished,
             ended_s=self._ended_s,
             unforkable=self._unforkable,
+            held_bytes=self._held_bytes,
         )
         spool.write(self.folder / f"server{self.rank}.json", state)
 
     def _attempt(self, request: Request) -> None:
         folder = Path(request.folder)
         spool.look_across(folder)  # an earlier try of this attempt may have had the name
-        kills = oom_kill.Counters.read()
+        kills = oom_kill.counts()
         child = gpus.fork()
         if child == 0:
             self._be_child(request, folder)
@@ -98,6 +101,7 @@ class Server:
         self._ended_s = time.monotonic()
         if not spool.rank_file(folder, self.rank).exists():
             self._report(folder, status, ended_because, kills)
+        self._held_bytes = self._memory.wait()  # the next attempt reads its capacity when it starts
 
     def _be_child(self, request: Request, folder: Path) -> None:
         """Run the attempt in the forked child. Never returns: this copy of the server must not serve."""
@@ -140,43 +144,34 @@ class Server:
                     os.killpg(child, signal.SIGKILL)
             time.sleep(BUSY_POLL_S)
 
-    def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counters) -> None:
+    def _report(self, folder: Path, status: int, ended_because: str | None, kills: oom_kill.Counts) -> None:
         """Write the outcome of a child that ended without writing its own."""
-        beat = read_beat(folder, self.rank)
-        phase, now = beat.phase if beat else Stage.START, attempt.now_s()
-        outcome: RankOom | RankKilled | RankError
-        if os.WIFSIGNALED(status):
-            name = processes.signal_name(os.WTERMSIG(status))
-            source, words = (None, None) if ended_because else self._out_of_memory(folder, name, kills)
-            if source and words:
-                outcome = RankOom(
-                    rank=self.rank, phase=phase, message=f"killed by {name}: {words}", source=source, at=now
-                )
-            else:
-                outcome = RankKilled(
-                    rank=self.rank,
-                    phase=phase,
-                    signal=name,
-                    at=now,
-                    by_bench=ended_because,
-                    place=spool.last_place(folder, self.rank),
-                    last_words=spool.last_words(folder, self.rank) or None,
-                )
-        elif os.WEXITSTATUS(status) == LOADER_FAILED and _limited(folder):
-            words = "the dynamic loader could not map a library within the memory limit"
-            outcome = RankOom(rank=self.rank, phase=phase, message=words, source="loader", at=now)
+        now = attempt.now_s()
+        signaled = os.WIFSIGNALED(status)
+        end = processes.signal_name(os.WTERMSIG(status)) if signaled else os.WEXITSTATUS(status)
+        source, words = (None, None) if signaled and ended_because else self._out_of_memory(folder, end, kills)
+        reported: RankOom | RankError | RankKilled
+        if source and words:
+            phase = last_stage(folder, self.rank)
+            reported = RankOom(rank=self.rank, phase=phase, message=words, source=source, at=now)
         else:
-            error = f"the process ended by itself with exit code {os.WEXITSTATUS(status)} and left no result"
-            outcome = RankError(rank=self.rank, phase=phase, error=error, traceback="", at=now)
-        spool.write(spool.rank_file(folder, self.rank), outcome)
+            reported = spool.report_of_end(folder, self.rank, end, now, ended_because)
+        spool.write(spool.rank_file(folder, self.rank), reported)
 
-    def _out_of_memory(self, folder: Path, name: str, kills: oom_kill.Counters) -> tuple[str | None, str | None]:
-        """What ended the child because memory ran out, and the evidence; None and None otherwise."""
-        if name == "SIGKILL":
-            return "kernel", oom_kill.killed_since(kills)
+    def _out_of_memory(self, folder: Path, end: int | str, kills: oom_kill.Counts) -> tuple[str | None, str | None]:
+        """What reported that memory ran out when the child ended so, and in which words; None if nothing did.
+
+        Args:
+            end: see `spool.report_of_end`.
+        """
+        if end == LOADER_FAILED and _limited(folder):
+            return "loader", "the dynamic loader could not map a library within the memory limit"
+        if end == "SIGKILL":
+            killer = oom_kill.killed_since(kills)
+            return "kernel", killer and f"killed by {end}: {killer}"
         log = folder / f"rank{self.rank}.log"
-        if name == "SIGABRT" and (source := abort_source(log.read_text(errors="replace")[-20_000:])):
-            return source, "native code aborted because an allocation failed"
+        if end == "SIGABRT" and (source := abort_source(log.read_text(errors="replace")[-20_000:])):
+            return source, f"killed by {end}: native code aborted because an allocation failed"
         return None, None
 
 

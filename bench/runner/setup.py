@@ -1,7 +1,8 @@
 """Builds what a step needs: accelerator, model, optimizer, scheduler and samples, in the backend's precision regime."""
 
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import inspect
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
@@ -9,13 +10,13 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 from accelerate import Accelerator
-from accelerate.utils import DummyOptim, DummyScheduler
+from accelerate.utils.deepspeed import DummyOptim, DummyScheduler  # accelerate.utils has them with DeepSpeed alone
 from torch import nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
 from bench import workloads
-from bench.backends import FAMILIES, Family, accumulation_refused, autocasts, backend_of, fp32_weights
+from bench.backends import FAMILIES, Family, autocasts, backend_of, fp32_weights
 from bench.errors import InputError, WorkloadError
 from bench.records.cell import Cell
 from bench.records.phases import Stage
@@ -23,7 +24,7 @@ from bench.records.rank_outcome import Work
 from bench.runner import sharding, tensors
 from bench.runner.compiled import compile_as_requested
 from bench.runner.coverage import Used
-from bench.runner.device import Shim, be_patient
+from bench.runner.device import Shim, be_patient, bind_to_node
 from bench.runner.forward import Batch, Forward
 from bench.runner.groups import refuse_shared, shareable, units_of
 from bench.runner.largest_samples import Sizes, sizes_of
@@ -55,6 +56,10 @@ class Job:
     """Batches of so many of the largest samples; None if all have one size."""
     masters: MasterWeights | None
     max_grad_norm: float | None
+    accumulate: int
+    """Micro-batches of one optimizer step."""
+    reduces_each: bool
+    """Whether ranks reduce their gradients in each micro-batch."""
     family: Family
     forward: Forward
     """Runs ``model`` on a batch."""
@@ -64,7 +69,21 @@ class Job:
     """None where they are compiled."""
     used: Used
     """What steps use of the model, once they are watched."""
-    work: Work | None
+    work: Callable[[Mapping[int, int]], Work | None]
+    """What a sample takes, given how many samples had each length."""
+
+    @property
+    def skipped(self) -> bool:
+        """Whether the last step left the weights as they were, because its scaled gradients overflowed."""
+        scales = self.accelerator.mixed_precision == "fp16" and self.optimizer is not None
+        return scales and bool(self.optimizer.step_was_skipped)
+
+    @contextlib.contextmanager
+    def micro_batch(self, *, last: bool) -> Iterator[None]:
+        """Around the forward and backward of one micro-batch; after the ``last`` one, the optimizer steps."""
+        self.accelerator.gradient_state._set_sync_gradients(last)  # DeepSpeed's engine steps inside backward then
+        with contextlib.nullcontext() if last or self.reduces_each else self.accelerator.no_sync(self.model):
+            yield
 
     def clip(self) -> None:
         """Clip gradients to the norm. DeepSpeed clips inside backward, by its own config."""
@@ -91,17 +110,19 @@ def set_up(
         enter: called at the beginning of each stage.
 
     Raises:
-        InputError: gradient accumulation is on, or the workload does not keep to its protocol.
+        InputError: the workload does not keep to its protocol.
         Exception: whatever torch, accelerate or DeepSpeed raise.
     """
     family = backend_of(cell).family
     enter(Stage.JOIN)
     if cell.train.cpu_affinity:
         shim.bind_to_cores()
+    elif cell.train.numa_binding and cell.accelerate is None:
+        bind_to_node(shim)
     # A config of the user runs as accelerate runs it, which computes under autocast around FSDP's own precision, too.
     autocast = cell.accelerate is not None or autocasts(cell)
-    accelerator = shim.open(family, find_unused_parameters=cell.train.find_unused_parameters, autocast=autocast)
-    _refuse_accumulation(accelerator)
+    accelerator = shim.open(family, cell.train, autocast=autocast)
+    accelerator.gradient_accumulation_steps = accumulate = cell.accumulate(batch_per_rank)
     _keep_only_the_wrapper()
     # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.
     capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
@@ -115,10 +136,13 @@ def set_up(
     check_layout(model, family)
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
-        work = work_of(task)
+        work = None if _takes_tokens(task) else work_of(task)
     with tensors.uncounted():
         samples = samples_of(cell, task)
-        sizes = None if getattr(task, "equal_samples", False) else sizes_of(samples.dataset, accelerator)
+        worst = getattr(task, "worst_batch", None)
+        looks = not (worst or getattr(task, "equal_samples", False))
+        sizes = sizes_of(samples.dataset, accelerator) if looks else None
+        largest = worst or (sizes and sizes.indices)
     forward = Forward(task, model, accelerator.device)
     used = Used(model)
     units = Units(model, names) if cell.train.compile == "none" else None
@@ -143,28 +167,59 @@ def set_up(
         scheduler=prepared.scheduler,
         loader=partial(loader_of, cell, samples, accelerator),
         sizes=sizes,
-        largest=partial(largest_of, cell, samples, accelerator, sizes.indices) if sizes and sizes.indices else None,
+        largest=partial(largest_of, cell, samples, accelerator, largest) if largest else None,
         masters=prepared.masters,
         max_grad_norm=cell.train.max_grad_norm,
+        accumulate=accumulate,
+        reduces_each=cell.train.accumulate_sync == "each",
         family=family,
         forward=forward,
         unit_names=names,
         units=units,
         used=used,
-        work=work,
+        work=partial(_work_at, cell, task) if _takes_tokens(task) else lambda _: work,
     )
 
 
-def work_of(task: workloads.Workload) -> Work | None:
+def _takes_tokens(task: workloads.Workload) -> bool:
+    flops = getattr(task, "flops_per_sample", None)
+    return flops is not None and bool(inspect.signature(flops).parameters)
+
+
+def _flops(task: workloads.Workload, lengths: Mapping[int, int] | None) -> tuple[int, int] | None:
+    """Of a step and recomputed, of one sample; a mean over lengths. None where it is not known."""
+    if lengths is None:
+        one = task.flops_per_sample()
+        return None if one is None else (one.step, one.recomputed)
+    each = {length: task.flops_per_sample(length) for length in lengths}  # type: ignore[call-arg]
+    known = [(flops, lengths[length]) for length, flops in each.items() if flops is not None]
+    total = sum(number for _, number in known)
+    if not known or len(known) < len(each):
+        return None
+    return (
+        round(sum(flops.step * number for flops, number in known) / total),
+        round(sum(flops.recomputed * number for flops, number in known) / total),
+    )
+
+
+def _work_at(cell: Cell, task: workloads.Workload, lengths: Mapping[int, int]) -> Work | None:
+    with whole_tensors(cell):
+        return work_of(task, lengths)
+
+
+def work_of(task: workloads.Workload, lengths: Mapping[int, int] | None = None) -> Work | None:
     """What one sample takes, as the workload states it; None where it states nothing.
+
+    Args:
+        lengths: how many samples had each number of tokens, where ``flops_per_sample`` takes it.
 
     Raises:
         WorkloadError: it states something else than whole numbers.
     """
     stated: dict[str, int] = {}
     try:
-        if hasattr(task, "flops_per_sample") and (flops := task.flops_per_sample()) is not None:
-            stated |= {"step_flops": flops.step, "recomputed_flops": flops.recomputed}
+        if hasattr(task, "flops_per_sample") and (flops := _flops(task, lengths)) is not None:
+            stated |= {"step_flops": flops[0], "recomputed_flops": flops[1]}
         if hasattr(task, "tokens_per_sample") and (tokens := task.tokens_per_sample()) is not None:
             stated |= {"tokens_per_sample": tokens}
         return Work(**stated) if stated else None
@@ -206,12 +261,6 @@ def _has_bytes(parameter: nn.Parameter) -> bool:
     return True
 
 
-def _refuse_accumulation(accelerator: Accelerator) -> None:
-    if accelerator.gradient_accumulation_steps != 1:
-        steps = str(accelerator.gradient_accumulation_steps)
-        raise accumulation_refused(steps, "environment", "ACCELERATE_GRADIENT_ACCUMULATION_STEPS")
-
-
 def _configure(
     accelerator: Accelerator, cell: Cell, model: nn.Module, batch_per_rank: int, units: tuple[str, ...]
 ) -> None:
@@ -220,6 +269,7 @@ def _configure(
     if family == "deepspeed":
         engine = accelerator.state.deepspeed_plugin.deepspeed_config
         engine |= {"train_micro_batch_size_per_gpu": batch_per_rank, "train_batch_size": "auto"}
+        engine["gradient_accumulation_steps"] = accelerator.gradient_accumulation_steps
     if cell.accelerate is not None:
         return  # the user's own config stays as it is
     plugin = getattr(accelerator.state, "fsdp_plugin", None)  # None where accelerate silently runs something else
@@ -227,8 +277,8 @@ def _configure(
         plugin.transformer_cls_names_to_wrap = list(units)
     if family == "deepspeed":
         _fit_buckets(accelerator, model)
-    if family == "fsdp2" and cell.mixed_precision == "bf16":
-        _reduce_in_fp32(accelerator)
+    if family == "fsdp2" and cell.in_16_bits:
+        _reduce_in_fp32(accelerator, getattr(torch, cell.computes_in))
     sharding.configure(accelerator, cell)
 
 
@@ -301,19 +351,29 @@ def build(cell: Cell, task: workloads.Workload) -> tuple[nn.Module, Undrawn | No
     with whole_tensors(cell), torch.device("meta") if draws else contextlib.nullcontext():
         model = task.build()
     if not fp32_weights(cell):
-        model = model.bfloat16()  # as DeepSpeed does; `to` would discard the imaginary parts of complex tensors
+        # As DeepSpeed does; `to` would discard the imaginary parts of complex tensors.
+        model = model.half() if cell.mixed_precision == "fp16" else model.bfloat16()
     return model, Undrawn(model, task.draw, cell.measure.seed) if draws else None
+
+
+FSDP2_CASTS_COMPLEX = torch.__version__ < "2.13"  # as versions, not as texts
 
 
 def refuse_complex(cell: Cell, model: nn.Module) -> None:
     """FSDP1 cannot flatten complex parameters. FSDP2 shards them in units that have no others, and names both dtypes
-    elsewhere.
+    elsewhere; before torch 2.13, it discards their imaginary parts where it casts to bf16.
 
     Raises:
-        ValueError: the model has one under FSDP1; names it.
+        ValueError: the model has one under a backend that cannot keep it; names it.
     """
     name = next((name for name, parameter in model.named_parameters() if parameter.is_complex()), None)
-    if name is not None and backend_of(cell).family == "fsdp":
+    family = backend_of(cell).family
+    if name is not None and family == "fsdp2" and cell.mixed_precision == "bf16" and FSDP2_CASTS_COMPLEX:
+        raise ValueError(
+            f"the parameter {name} is complex, of which {cell.backend} keeps the real part alone with torch"
+            f" {torch.__version__} and mixed_precision: bf16; it needs torch 2.13, or mixed_precision: no"
+        )
+    if name is not None and family == "fsdp":
         raise ValueError(
             f"the parameter {name} is complex, which {cell.backend} cannot flatten: make it a buffer, or a real"
             " parameter and torch.view_as_complex in forward"
@@ -351,12 +411,12 @@ def whole_tensors(cell: Cell) -> Iterator[None]:
         deepspeed._hf_deepspeed_config_weak_ref = active
 
 
-def _reduce_in_fp32(accelerator: Accelerator) -> None:
-    """FSDP2's masters are fp32 shards, so its gradients are reduced in fp32; accelerate would reduce them in bf16."""
+def _reduce_in_fp32(accelerator: Accelerator, computes_in: torch.dtype) -> None:
+    """FSDP2's masters are fp32 shards, so its gradients are reduced in fp32; accelerate would take 16 bits."""
     from torch.distributed.fsdp import MixedPrecisionPolicy
 
     accelerator.state.fsdp_plugin.mixed_precision_policy = MixedPrecisionPolicy(
-        param_dtype=torch.bfloat16, reduce_dtype=torch.float32
+        param_dtype=computes_in, reduce_dtype=torch.float32
     )
 
 

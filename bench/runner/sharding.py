@@ -1,17 +1,15 @@
-"""Sharding options that accelerate has no field for, and what of them the prepared model shows."""
+"""Sharding options that accelerate has no field for."""
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 from accelerate import Accelerator, ParallelismConfig
 from torch import nn
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
-from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: N817
 
 from bench.backends import backend_of, mesh
-from bench.records.cell import Cell, Offload
+from bench.records.cell import Cell
 
 
 class _Named(ParallelismConfig):  # type: ignore[misc]  # accelerate has no types
@@ -56,30 +54,6 @@ def meshed(accelerator: Accelerator, cell: Cell) -> Iterator[None]:
         state.device_mesh, state.parallelism_config = None, own
 
 
-def observed(model: nn.Module, units: tuple[str, ...]) -> dict[str, Any]:
-    """The attributes of `Regime` that the options decide, from a prepared model that has made a step.
-
-    Args:
-        units: class names of the modules that are sharded, each as one.
-    """
-    if isinstance(model, FSDPModule):
-        sharded = (module for module in model.modules() if isinstance(module, FSDPModule))
-        found = (module._get_fsdp_state()._fsdp_param_group for module in sharded)
-        groups = [group for group in found if group is not None]
-        root = _root(groups[0].mesh_info.mesh)
-        return {
-            "mesh": dict(zip(root.mesh_dim_names, root.mesh.shape, strict=True)) if root.mesh_dim_names else None,
-            "reshard_after_forward": _reshards(groups) if units else None,
-            "offload": _params(any(isinstance(group.offload_policy, CPUOffloadPolicy) for group in groups)),
-        }
-    if isinstance(model, FSDP):
-        return {"offload": _params(model.cpu_offload.offload_params)}
-    if hasattr(model, "zero_optimization_stage"):
-        engine: Any = model
-        return {"offload": _offload_of(engine.optimizer), "overlap_comm": engine.zero_overlap_comm()}
-    return {}
-
-
 def resharded(model: nn.Module) -> dict[nn.Module, int]:
     """Parameters of each group that FSDP2 frees after its forward, by the first of its modules; of a prepared model."""
     found = {}
@@ -90,34 +64,3 @@ def resharded(model: nn.Module) -> dict[nn.Module, int]:
             if group is not None and group.post_forward_mesh_info is not None:
                 found[state._modules[0]] = sum(one._orig_size.numel() for one in group.fsdp_params)
     return found
-
-
-def _root(part: DeviceMesh) -> DeviceMesh:
-    """The whole mesh of which FSDP2 was given a part."""
-    if hasattr(part, "_get_root_mesh"):
-        return part._get_root_mesh()
-    from torch.distributed import device_mesh  # before torch 2.10
-
-    resources: Any = device_mesh._mesh_resources
-    root: DeviceMesh = resources.get_root_mesh(part)
-    return root
-
-
-def _reshards(groups: list[Any]) -> bool | int:
-    """What the units do after forward. accelerate has the root and what is near it keep their weights in any case."""
-    to = [group.post_forward_mesh_info for group in groups if group.post_forward_mesh_info is not None]
-    if not to:
-        return False
-    ranks: int = to[0].shard_mesh_size
-    return True if ranks == groups[0].mesh_info.shard_mesh_size else ranks
-
-
-def _params(offloaded: bool) -> Offload:
-    return "params" if offloaded else "none"
-
-
-def _offload_of(zero: Any) -> Offload:
-    """Of DeepSpeed's ZeRO optimizer. Its first two stages name the flag differently than the third."""
-    if getattr(zero, "offload_param", False):
-        return "params"
-    return "optimizer" if getattr(zero, "offload_optimizer", False) or getattr(zero, "cpu_offload", False) else "none"

@@ -1,19 +1,22 @@
 """The training step, its phases and the two windows in which it is timed."""
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise, starmap
+from statistics import fmean
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import Tensor
 
+from bench.observe import flight
+from bench.observe.own_work import Span, blocked, issued_s, own_work, without_blocking
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
 from bench.runner import recorder
 from bench.runner.device import Shim
 from bench.runner.forward import METRICS, Batch
-from bench.runner.own_work import Span, blocked, own_work
 from bench.runner.setup import Job
 
 Batches = Iterator[Batch]
@@ -31,29 +34,41 @@ class Window:
     phase_times_s: dict[str, list[float]]
     metrics: list[list[float]]
     last_step_collectives: list[dict[str, Any]] | None = None
-    """As recorded; see `recorder.collectives_since`. Only in the phase window."""
+    """As recorded; see `flight.collectives_since`. Only in the phase window."""
+    skipped: int = 0
+    """Steps whose gradients overflowed. Only in the throughput window."""
+    peaks_bytes: list[int | None] = field(default_factory=list)
+    """At the end of each step, as queued. Only in the throughput window."""
     host_times_s: list[float] = field(default_factory=list)
-    """How long the host took to queue each step. Only in the throughput window."""
+    """How long the host was busy or blocked until each step was queued. Only in the throughput window."""
     own_work_s: dict[str, list[float]] = field(default_factory=dict)
     """By phase; only those in which waiting for other ranks is known."""
+    collective_times_s: tuple[float, ...] | None = None
+    """Of each step of the phase window; see `recorder.times_s`."""
 
 
 def step(job: Job, batches: Batches, lap: Lap) -> Tensor:
     """One training step. Nothing in it waits for the device.
 
     Args:
-        batches: of this rank, on its device; the next one is taken.
-        lap: called at the end of each phase, with its name from PHASES.
+        batches: of this rank, on its device; the next `Job.accumulate` are taken.
+        lap: called at the end of each phase, with its name from PHASES; again in each micro-batch.
 
     Returns:
-        The METRICS as means over ranks, fp32, on the device; 0 for a metric that the workload does not return.
+        The METRICS as means over ranks and micro-batches, fp32, on the device; 0 for a metric that the workload does
+        not return.
     """
-    batch = next(batches)
-    lap("dataload_wait")
-    output = job.forward(job.model, batch)
-    lap("forward")
-    job.accelerator.backward(output["loss"])
-    lap("bwd")
+    earlier_M: Tensor | float = 0.0
+    for left in reversed(range(job.accumulate)):
+        batch = next(batches)
+        lap("dataload_wait")
+        with job.micro_batch(last=not left):
+            output = job.forward(job.model, batch)
+            lap("forward")
+            job.accelerator.backward(output["loss"])  # accelerate or DeepSpeed divide it by the micro-batches
+            lap("bwd")
+        if left:
+            earlier_M += _metrics(output)
     job.clip()
     lap("unscale_clip")
     if job.optimizer is not None:
@@ -65,35 +80,68 @@ def step(job: Job, batches: Batches, lap: Lap) -> Tensor:
     else:
         job.model.zero_grad()
     lap("zero_grad_sched")
-    means = _gather(job, output)
+    local_M = (earlier_M + _metrics(output)) / job.accumulate
+    gathered_RM: Tensor = job.accelerator.gather(local_M[None])
+    means = gathered_RM.mean(dim=0)
     del batch, output  # freeing takes about a millisecond on a CPU and would count in no phase
     lap("sync_gather")
     return means
 
 
-def _gather(job: Job, output: dict[str, Tensor]) -> Tensor:
+def _metrics(output: dict[str, Tensor]) -> Tensor:
     loss = output["loss"]
-    local_M = torch.stack([output.get(name, torch.zeros_like(loss)).detach().float() for name in METRICS])
-    gathered_RM: Tensor = job.accelerator.gather(local_M[None])
-    return gathered_RM.mean(dim=0)
+    return torch.stack([output.get(name, torch.zeros_like(loss)).detach().float() for name in METRICS])
 
 
 def throughput_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat, stage: Stage) -> Window:
-    """Times whole steps by the device's own marks. The device always has work queued; the end waits for it."""
-    marks: list[tuple[Any, Any]] = []
+    """Times whole steps by the device's own marks. The device always has work queued; the end waits for it.
+
+    A step lasts from the end of the one before it, so that the steps sum to the wall time of the window.
+    """
     host_times_s: list[float] = []
+    peaks_bytes: list[int | None] = []
+    skipped = 0
     metrics_SM = _room(job, steps)
+    ends = [shim.mark()]
     for index in range(steps):
         if index >= AHEAD:
-            shim.reach(marks[index - AHEAD][1])
+            shim.reach(ends[index - AHEAD + 1])
         beat(stage, index, steps)
-        start, start_s = shim.mark(), time.perf_counter()
+        start_s = time.perf_counter()
         metrics_SM[index] = step(job, batches, no_lap)
         host_times_s.append(time.perf_counter() - start_s)
-        marks.append((start, shim.mark()))
+        ends.append(shim.mark())
+        peaks_bytes.append(shim.peak_bytes())
+        skipped += job.skipped
     shim.synchronize()
-    times_s = [shim.between_s(*pair) for pair in marks]
-    return Window(times_s, {}, metrics_SM.tolist(), host_times_s=host_times_s)
+    times_s = list(starmap(shim.between_s, pairwise(ends)))
+    return Window(times_s, {}, metrics_SM.tolist(), host_times_s=host_times_s, skipped=skipped, peaks_bytes=peaks_bytes)
+
+
+def settle(job: Job, batches: Batches, since_s: float, warm: Window, shim: Shim, beat: Beat, until_s: float) -> Window:
+    """More steps of warm-up, until all ranks have spent ``until_s`` in it. Every rank makes as many.
+
+    Ranks agree by a collective after steps that all of them make, so none waits in a step that another leaves out.
+
+    Args:
+        since_s: when this rank's warm-up began, by ``time.perf_counter``.
+        warm: the steps of the warm-up before these.
+        until_s: seconds; the same on every rank.
+
+    Returns:
+        ``warm``, with the metrics of these steps.
+    """
+    metrics, pace_s = list(warm.metrics), warm.times_s[-1]
+    while until_s:
+        left_s = until_s - (time.perf_counter() - since_s)
+        mine_2 = torch.tensor([[left_s, pace_s]], device=job.accelerator.device)
+        left_s, pace_s = job.accelerator.gather(mine_2).amax(dim=0).tolist()
+        if left_s <= 0:
+            break
+        more = throughput_window(job, batches, math.ceil(left_s / pace_s), shim, beat, Stage.WARMUP)
+        metrics += more.metrics
+        pace_s = fmean(more.times_s)
+    return replace(warm, metrics=metrics)
 
 
 def _room(job: Job, steps: int) -> Tensor:
@@ -105,16 +153,17 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
     """Times the phases of a step, with a synchronization at each boundary. `total` is timed on its own."""
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
     metrics_SM, own_s = _room(job, steps), []
-    spans: dict[str, Span] = {}
+    spans: list[tuple[str, Span]] = []
     since = 0.0
     collectives: list[dict[str, Any]] | None = None
+    # Only here, where steps are synchronized anyway: no other figure has the cost of the events.
+    timed, spans_ns = steps > 0 and recorder.enable_timing(), []
 
     def lap(phase: str) -> None:
         nonlocal since
         shim.synchronize()
         now = time.perf_counter()
-        times_s[phase].append(now - since)
-        spans[phase] = since, now
+        spans.append((phase, (since, now)))
         since = now
 
     with blocked() as waits:
@@ -123,12 +172,17 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
             shim.synchronize()
             job.accelerator.wait_for_everyone()
             waits.clear()
+            spans.clear()
             start_ns = time.time_ns()
             start = since = time.perf_counter()
             metrics_SM[index] = step(job, batches, lap)
             times_s["total"].append(time.perf_counter() - start)
-            collectives = recorder.collectives_since(start_ns)
-            own_s.append(_own_work(spans, waits, collectives, start, start_ns))
+            for phase in PHASE_NAMES:
+                times_s[phase].append(sum(end - begin for name, (begin, end) in spans if name == phase))
+            spans_ns.append((start_ns, time.time_ns()))
+            collectives = flight.collectives_since(start_ns)
+            issued = issued_s(collectives, start, start_ns)
+            own_s.append(own_work(without_blocking(spans, issued), waits, issued) if issued else {})
     if steps:
         times_s["backward_step"] = [
             sum(parts) for parts in zip(*(times_s[part] for part in BACKWARD_STEP), strict=True)
@@ -140,23 +194,8 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
         metrics_SM.tolist(),
         own_work_s={phase: [work_s[phase] for work_s in own_s] for phase in known},
         last_step_collectives=collectives,
+        collective_times_s=recorder.times_s(spans_ns) if timed else None,
     )
-
-
-def _own_work(
-    spans: Mapping[str, Span],
-    waits: Sequence[Span],
-    collectives: list[dict[str, Any]] | None,
-    start: float,
-    start_ns: int,
-) -> dict[str, float]:
-    """This rank's work in each phase of the last step; without those whose collectives block only the device."""
-    if not collectives:  # one process; or lost, or not recorded: the gather at the end is a collective
-        return {}
-    issued = [start + (int(entry["time_created_ns"]) - start_ns) / 1e9 for entry in collectives]
-    if dist.get_backend() != "gloo":  # also "cuda:nccl,cpu:gloo", which offloading takes
-        spans = {name: (a, b) for name, (a, b) in spans.items() if not any(a <= at < b for at in issued)}
-    return own_work(spans, waits, issued)
 
 
 def no_lap(_phase: str) -> None:

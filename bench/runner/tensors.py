@@ -8,11 +8,19 @@ memory of its own, so it watches two steps of its own, after everything that is 
 import ctypes
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.autograd.profiler import record_function
 from torch.profiler import ProfilerActivity, profile
+
+from bench.records.peak import Move
+
+STEP = "bench:step"
+COLLECTIVES = ("c10d::", "gloo:", "FSDP::post_backward_reduce")
+"""Ranges in which tensors are made for a collective alone."""
 
 
 @contextmanager
@@ -51,29 +59,50 @@ def peak_bytes(step: Callable[[], object]) -> int | None:
     allocator neither saw the earlier one freed nor the present one made. The first step frees the present one: the
     count then is too high by what this step adds to it.
     """
+    moved = moves(step, step)
+    return moved and max(accumulate((move.size for move in moved.moves), initial=moved.before_bytes))
+
+
+class Moved(NamedTuple):
+    """The memory of tensors in a step."""
+
+    before_bytes: int
+    """Of all tensors before the first move."""
+    moves: list[Move]
+
+
+def moves(first: Callable[[], object], step: Callable[[], object]) -> Moved | None:
+    """What ``step`` takes and gives back after ``first``, a step that is alike; None if this torch does not count."""
     if _flag() is None:
         return None
     with counting(True):
-        first, second = _counts(step), _counts(step)
-    if not first or not second:
+        earlier, later = _counts(first), _counts(step)
+    if not earlier or not later:
         return None
-    (before, size), (after, _) = first[0], first[-1]
-    return max(total for total, _ in second) - (after - (before - size))
+    before, after = earlier[0][0] - earlier[0][1].size, earlier[-1][0]
+    total, move = later[0]
+    return Moved(total - move.size - (after - before), [move for _, move in later])
 
 
-def _counts(step: Callable[[], object]) -> list[tuple[int, int]]:
-    """The total after each allocation of a step, in order, and the size of the allocation, negative where it ends."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
+def _counts(step: Callable[[], object]) -> list[tuple[int, Move]]:
+    """The total after each allocation of a step, in order, and the allocation."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled, record_function(STEP):
         step()
     results: Any = profiled.profiler
-    waiting, found = list(results.kineto_results.experimental_event_tree()), list[tuple[int, int, int]]()
+    waiting = [(event, False) for event in results.kineto_results.experimental_event_tree()]
+    found, own = list[tuple[Any, int, bool, int]](), 0
     while waiting:
-        event = waiting.pop()
-        waiting += event.children
+        event, communicates = waiting.pop()
+        inside = communicates or event.name.startswith(COLLECTIVES)
+        waiting += [(child, inside) for child in event.children]
+        if event.name == STEP:
+            own = event.start_tid
         if event.tag.name == "Allocation" and event.extra_fields.device.type == "cpu":
-            it = event.extra_fields
-            found.append((event.start_time_ns, it.total_allocated, it.alloc_size))
-    return [(total, size) for _, total, size in sorted(found, key=lambda one: one[0])]
+            found.append((event.extra_fields, event.start_time_ns, communicates, event.start_tid))
+    return [
+        (it.total_allocated, Move(at_ns, it.ptr, it.alloc_size, own=thread == own and not communicates))
+        for it, at_ns, communicates, thread in sorted(found, key=lambda one: one[1])
+    ]
 
 
 def _flag() -> ctypes.c_bool | None:

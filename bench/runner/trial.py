@@ -1,6 +1,6 @@
 """`python -m bench.runner.trial DEVICE RANK RANKS MEETING`: whether a rank computes, and reduces with the others.
 
-bench/launch/trial.py starts it for `bench doctor`.
+bench/launch/torch_side.py starts it for `bench doctor`.
 """
 
 import json

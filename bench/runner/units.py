@@ -1,18 +1,15 @@
 """How often a step runs each of the workload's units: sharding libraries gather a unit's weights when it runs."""
 
-import contextlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from itertools import zip_longest
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
 from torch.utils._pytree import tree_leaves
 
-from bench.runner.compiled import graphs
-
-T = TypeVar("T")
+from bench.runner.watched import Watched, in_backward
 
 
 class Run(NamedTuple):
@@ -23,7 +20,7 @@ class Run(NamedTuple):
     """Whether backward will pass it."""
 
 
-class Units:
+class Units(Watched[list[Run]]):
     """The units of a model that is not sharded yet, and what they do once it is."""
 
     def __init__(self, model: nn.Module, names: Collection[str]) -> None:
@@ -32,11 +29,8 @@ class Units:
         Args:
             names: their classes.
         """
+        super().__init__(list)
         self._parameters: dict[nn.Module, int] = {}
-        self._steps: list[list[Run]] = []
-        self._hooks: list[Any] = []
-        self._compiled = False
-        """Whether the model compiled parts of itself meanwhile: a unit that no hook saw may be in one of them."""
         taken: set[nn.Parameter] = set()
         # Inner units first: an outer unit is gathered without them.
         for module in reversed([module for module in model.modules() if type(module).__name__ in names]):
@@ -48,40 +42,13 @@ class Units:
         """Count these modules too, with so many parameters each."""
         self._parameters = {**parameters, **self._parameters}
 
-    @contextlib.contextmanager
-    def counted(self, batches: Iterator[T], last: int | None = None) -> Iterator[Iterator[T]]:
-        """``batches``, with the runs counted of each step that takes one of them.
-
-        Not for compiled units: a hook would become part of their graphs.
-
-        Args:
-            last: as in `Used.watched`.
-        """
-        self._hooks = [module.register_forward_hook(self._ran) for module in self._parameters]
-        before = graphs()
-        try:
-            yield self._stepped(batches, last, before)
-        finally:
-            self._release()
-            self._compiled = graphs() > before
-
-    def _stepped(self, batches: Iterator[T], last: int | None, before: int) -> Iterator[T]:
-        for number, batch in enumerate(batches):
-            if number and number == last and graphs() > before:
-                self._release()
-            else:
-                self._steps.append([])
-            yield batch
-
-    def _release(self) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        self._hooks.clear()
+    def _hooked(self) -> Iterator[Any]:
+        return (module.register_forward_hook(self._ran) for module in self._parameters)
 
     def _ran(self, unit: nn.Module, _inputs: object, output: object) -> None:
         if torch.compiler.is_compiling():  # a part that the model compiles itself: nothing for its graph
             return
-        if torch._C._current_graph_task_id() == -1:  # else backward is recomputing, and has gathered the unit
+        if not in_backward():  # which has gathered the unit
             grad = any(isinstance(leaf, torch.Tensor) and leaf.requires_grad for leaf in tree_leaves(output))
             self._steps[-1].append(Run(unit, grad))
 

@@ -5,15 +5,14 @@ from pathlib import Path
 
 import torch
 
+from bench.observe.beats import BeatFile
 from bench.records.cell import Walk
 from bench.records.phases import Stage
-from bench.records.rank_outcome import Memory
+from bench.records.rank_outcome import Footprint, Memory, Walked
 from bench.runner.device import Shim
 from bench.runner.setup import Job
 from bench.runner.steps import no_lap, step
 from bench.store import spool
-from bench.store.beats import BeatFile
-from bench.store.spool import Footprint, Walked
 
 NEAR = 0.95
 """The walk ends before a batch that is likely to need more than this share of capacity on any rank."""
@@ -42,7 +41,7 @@ def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFil
         if job.largest is not None:
             step(job, iter(job.largest(batch)), no_lap)
         device.synchronize()
-        took_s = device.between_s(start, end)
+        took_s = device.between_s(start, end) / job.accumulate
         memory = device.memory(job.capacity_bytes)
         used_bytes.append((batch, memory.used_bytes))
         footprints.append(Footprint(batch_per_rank=batch, memory=_without_free(memory, footprints), step_time_s=took_s))

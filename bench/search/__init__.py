@@ -1,17 +1,8 @@
-"""The batch search of one cell: observations in, the next attempt or the verdict out. Pure.
-
-data.py         observations, the steps of the search, and which observations count as evidence
-memory.py       peak memory as a curve over the batch
-prior.py        what a plan expects of it, before anything is measured
-ceiling.py      max: narrows the bracket between fits and failures in few attempts
-points.py       the observations of each batch on one scale: rates, peaks, thrashing
-throughput.py   best and safe: explores the throughput curve below max
-rivals.py       the final: rivals measured in full, and the answers
-"""
+"""The batch search of one cell: observations in, the next attempt or the verdict out. Pure."""
 
 from collections.abc import Iterator, Sequence
 
-from bench.records.verdict import Answer, Certificate, Goal, Verdict
+from bench.records.verdict import Answer, Certificate, Goal, OfDivisors, Verdict
 from bench.search.ceiling import Bracket, settle
 from bench.search.data import Observation, Scout, Step, Try, evidence, rate_error
 from bench.search.points import batches_up_to_max
@@ -114,7 +105,11 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
     best, safe, thrashing = answers.best, answers.safe, answers.thrashing
     if best:
         of = counted(answers.points, "fresh point") + (
-            f" at multiples of {goal.granularity}" if goal.granularity > 1 else ""
+            f" at {goal.candidates}"
+            if isinstance(goal, OfDivisors)
+            else f" at multiples of {goal.granularity}"
+            if goal.granularity > 1
+            else ""
         )
         yield f"{best.batch} is fastest at {rate(best.samples_per_s)} samples/s, of {of}{_within_noise(best)}"
     if safe and best and safe.batch != best.batch:
@@ -133,18 +128,29 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
 
 
 def _samples_in_words(seen: Sequence[Observation], answer: Answer | None) -> Iterator[str]:
-    """What the answer's memory was seen with, where samples differ in size, and what was not looked at."""
-    of_answer = [o for o in seen if answer and o.batch == answer.batch and o.sizes and o.outcome == "ok"]
-    if not of_answer or (sizes := of_answer[-1].sizes) is None:
+    """What the answer's memory was seen with, and what was not looked at."""
+    of_answer = [o for o in seen if answer and o.batch == answer.batch and o.steps and o.outcome == "ok"]
+    if not of_answer:
         return
-    alike = sizes.largest_batch is None
-    if not alike:
-        steps = counted(of_answer[-1].steps or 0, "measured step")
-        yield (
-            f"samples hold {sizes.smallest:,} to {sizes.largest:,} values: a batch of the largest,"
-            f" {sizes.largest_batch:,} values, fits; in {steps}, batches held up to {sizes.largest_measured_batch:,}"
+    last, sizes = of_answer[-1], of_answer[-1].sizes
+    steps = counted(last.steps or 0, "measured step")
+    longest = f", the longest sample {last.longest:,} tokens" if last.longest else ""
+    if grown := [o for o in of_answer if o.grew_at]:
+        yield f"its peak still grew in step {grown[-1].grew_at} of {grown[-1].steps}: a longer training may need more"
+    alike = sizes is None or sizes.largest_batch is None
+    if sizes is None or alike:
+        yield f"its memory was seen in {steps}{longest}"
+    else:
+        found = (
+            "the worst batch of the workload"
+            if sizes.samples is None
+            else f"samples hold {sizes.smallest:,} to {sizes.largest:,} values: a batch of the largest"
         )
-    if sizes.scanned < sizes.samples:
+        yield (
+            f"{found}, {sizes.largest_batch:,} values, fits; in {steps}, batches held up to"
+            f" {sizes.largest_measured_batch:,}{longest}"
+        )
+    if sizes and sizes.scanned and sizes.samples and sizes.scanned < sizes.samples:
         yield (
             f"bench looked at {sizes.scanned:,} of {sizes.samples:,} samples{', all of one size' if alike else ''}:"
             " with larger ones, the batch may not fit"

@@ -32,7 +32,7 @@ class Bracket(NamedTuple):
             return "cap_fits"
         if self.fails is None or not self.fits:
             return None
-        if self.fails - self.fits == goal.granularity:
+        if self.fails == goal.up(self.fits):
             return "next_fails"
         return "tolerance" if self.fails - self.fits <= goal.width(self.fits) else None
 
@@ -82,7 +82,7 @@ def _scout(
     known = expected is None and len({o.batch for o in observations if o.peak is not None}) >= 3
     if known or top - bracket.fits <= 3 * goal.granularity or not all(o.fresh for o in observations):
         return None
-    doublings = [goal.granularity << i for i in range((top // goal.granularity).bit_length())]
+    doublings = {goal.down(goal.granularity << i) for i in range((top // goal.granularity).bit_length())}
     extra = [goal.down(start)] if start is not None and goal.granularity <= goal.down(start) <= top else []
     return Scout(batches=tuple(sorted({*doublings, *extra})))
 
@@ -107,9 +107,9 @@ def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal, plan: Prior | 
         batch = _aim(curve, evidence.seen, bracket, hint, goal)
         reach = goal.down(min(max(curve.reaches(1.0), 0), goal.cap))
         failed = fails is not None and reach >= fails
-        why = f"memory predicts {reach} as the largest batch"
-        why += f", but {fails} ran out of memory" if failed else ": trying it and the next one"
-    return min(max(batch, fits + goal.granularity), _top(bracket, goal)), why
+        why = f"limit about {reach}"
+        why += f", but {fails} ran out of memory" if failed else ": trying it, then the next one"
+    return min(max(goal.down(batch), goal.up(fits)), _top(bracket, goal)), why
 
 
 def _crawls(seen: Sequence[Observation], bracket: Bracket, goal: Goal) -> bool:
@@ -156,7 +156,7 @@ def _aim(curve: memory.Curve | Prior, seen: Sequence[Observation], bracket: Brac
         return fits + goal.width(fits)
     if fails is not None and expected >= fails - width:
         return fails - width
-    return expected - goal.down((width - goal.granularity) / 2)
+    return expected - goal.down((width - (goal.up(expected) - expected)) / 2)
 
 
 def _hinted(hints: Sequence[Observation], bracket: Bracket) -> Bracket:

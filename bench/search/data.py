@@ -35,6 +35,10 @@ class Observation(Frozen):
     """Of the samples, where bench looked at them."""
     steps: int | None = None
     """Measured, with these samples."""
+    longest: int | None = None
+    """Tokens of the longest of these samples."""
+    grew_at: int | None = None
+    """The last of these steps in which the peak still grew, late, where no worst batch came after them."""
 
     @property
     def peak(self) -> float | None:

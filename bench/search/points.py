@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from bench.records.verdict import Goal
 from bench.search.data import Evidence, Observation
-from bench.statistics.thrashing import CEILING, thrashing_batches
+from bench.statistics.thrashing import CEILING, Fit, thrashing_batches
 
 NEAR_TOP = 0.95
 """Share of max above which a batch adds nothing about the curve."""
@@ -65,11 +65,11 @@ def batches_up_to_max(evidence: Evidence, fits: int, goal: Goal) -> Batches:
     full_over_short = _full_over_short(fitted.values())
     spread = _peak_spread(fitted.values())
     points = {batch: _point(batch, group, full_over_short or 1.0, spread) for batch, group in fitted.items()}
-    candidates = (o for o in evidence.hints if o.batch % goal.granularity == 0 and o.batch < NEAR_TOP * fits)
+    candidates = (o for o in evidence.hints if goal.tries(o.batch) and o.batch < NEAR_TOP * fits)
     hints = _scaled(
         {b: _point(b, group, full_over_short or 1.0, spread) for b, group in _by_batch(candidates).items()}, points
     )
-    thrashing = thrashing_batches(points.values())
+    thrashing = thrashing_batches(Fit(p.batch, p.rate, p.at_ceiling, p.retried) for p in points.values())
     sound = {batch: point for batch, point in points.items() if batch not in thrashing and point.rate}
     within = {b: point for b, point in sound.items() if point.may_hold is not None and point.may_hold <= goal.headroom}
     unseen = {batch: point for batch, point in hints.items() if batch not in points and not point.retried}

@@ -27,8 +27,8 @@ NARROW = 0.06
 def further(batches: Batches, goal: Goal, *, full_only: bool) -> Try | None:
     """The next attempt for best and safe: explore the curve, then hold the final. None: no more are needed."""
     if not batches.alike:
-        why = "measuring the fastest of the short attempts in full: only full rates are compared with full ones"
-        return Try(batch=fastest_short(batches), full=True, why=why)
+        short = fastest_short(batches)
+        return Try(batch=short, full=True, why="measuring the fastest of the short trials in full")
     if (batch := _curve_batch(batches, goal)) is not None:
         return Try(batch=batch, full=True, why="looking for the batch with the highest throughput")
     if (batch := _headroom_batch(batches, goal)) is not None:
@@ -86,6 +86,7 @@ def _extended(one: tuple[int, float], other: tuple[int, float], batch: int) -> f
 def _middle(left: int, right: int, gap: float, goal: Goal) -> int | None:
     """The candidate in the middle, if the two are further apart than ``gap``."""
     middle = goal.down((left + right) / 2)
+    middle = goal.up(left) if middle == left else middle
     return middle if right - left > gap and left < middle < right else None
 
 
@@ -103,7 +104,7 @@ def _headroom_batch(batches: Batches, goal: Goal) -> int | None:
         return goal.granularity
     crowded = len(beyond) > 3 * WALK
     batch = goal.down((settled + above) / 2) if crowded else _end_of_headroom(batches, settled, above, goal)
-    batch = min(max(batch, goal.granularity), above - goal.granularity)
+    batch = min(max(batch, goal.granularity), goal.down(above - 1))
     near_enough = batch <= settled + ENOUGH * above or sum(point.full for point in batches.points.values()) > WALK + 1
     return None if batches.within and near_enough else batch
 

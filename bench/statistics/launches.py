@@ -5,16 +5,9 @@ other load of the machine (Kalibera and Jones, Rigorous benchmarking in reasonab
 et al., Taming performance variability, OSDI 2018). So the unit of observation is the launch, and its value is the
 logarithm of its mean step: of the slowest rank, because ranks wait for each other.
 
-*Launches on both sides*, at least `ENOUGH_LAUNCHES` each. If both sides have launches of the same rounds, the
-differences within each round are taken: what slows the whole machine for a while slows both sides, and drops out. The
-interval is Student's t on these differences. If the rounds differ, it is Welch's test on the two sets of launches.
-
-*Fewer launches, and a machine whose scatter is known*: `Scatter` is the standard deviation of launches of the same
-attempt on this machine, learnt from repeated launches. The standard error of each launch's own steps is added. Part of
-it is in the scatter already, so the interval may be too wide, and is not too narrow.
-
-*Fewer launches, and no known scatter*, as for figures from elsewhere: `ASSUMED` stands for it. Such a verdict says so,
-and at which standard deviation between launches it would fall: `Reach.tips_at`.
+*What decides*, in `bench guide launches`, says what the interval of a ratio takes for the differences between launches.
+Where it adds the standard error of a launch's own steps to a known `Scatter`, part of it is in the scatter already: the
+interval may be too wide, and is not too narrow.
 """
 
 import math

@@ -108,8 +108,10 @@ class Typical(NamedTuple):
     launches: int = 1
 
 
-def step_ratios(
-    pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None, scatter: Scatter | None = None
+def typical_ratios(
+    typical: Sequence[tuple[Typical | None, Typical | None]],
+    noise: float | None = None,
+    scatter: Scatter | None = None,
 ) -> list[Ratio | None]:
     """The ratio of each pair of base and head; None where one has fewer than three steps.
 
@@ -117,15 +119,6 @@ def step_ratios(
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
         scatter: between launches on this machine, if known.
     """
-    return typical_ratios([(typical_step(base), typical_step(head)) for base, head in pairs], noise, scatter)
-
-
-def typical_ratios(
-    typical: Sequence[tuple[Typical | None, Typical | None]],
-    noise: float | None = None,
-    scatter: Scatter | None = None,
-) -> list[Ratio | None]:
-    """The ratio of each pair of typical steps; see `step_ratios`."""
     both = [(base, head) for base, head in typical if base and head]
     spread = _spread([math.log(head.time_s / base.time_s) for base, head in both])
     ratios = iter([_ratio(base, head, noise, scatter, spread, len(both)) for base, head in both])

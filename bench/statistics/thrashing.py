@@ -1,7 +1,7 @@
 """Which batches thrash: they fit only because the allocator frees its blocks and asks for them again. Pure."""
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import NamedTuple
 
 CLEARLY = 0.03
 """Share by which a throughput must be lower for a step or two of noise not to explain it."""
@@ -9,23 +9,16 @@ CEILING = 0.97
 """Share of capacity from which on memory counts as full."""
 
 
-class Fit(Protocol):
+class Fit(NamedTuple):
     """A batch that fits."""
 
-    @property
-    def batch(self) -> int: ...
-
-    @property
-    def rate(self) -> float:
-        """Samples per second; 0 where it is unknown."""
-
-    @property
-    def at_ceiling(self) -> bool:
-        """Whether an allocator that keeps blocks held at least `CEILING` of the capacity."""
-
-    @property
-    def retried(self) -> bool:
-        """Whether the allocator had to free its blocks and ask again."""
+    batch: int
+    rate: float
+    """Samples per second; 0 where it is unknown."""
+    at_ceiling: bool = False
+    """Whether an allocator that keeps blocks held at least `CEILING` of the capacity."""
+    retried: bool = False
+    """Whether the allocator had to free its blocks and ask again."""
 
 
 def thrashing_batches(fits: Iterable[Fit]) -> frozenset[int]:

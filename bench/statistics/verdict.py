@@ -1,20 +1,9 @@
-"""The words for a comparison, and the rule behind each word.
+"""The words for a comparison, and the rule behind each: `bench guide comparisons` says what they mean.
 
-*Two runs of one attempt.* A change of the step time within the margin counts as none. SAME: the attempt's 95 % interval
-lies completely inside the margin, and so does the ratio of mean steps. This is a claim of its own, as in a test of
-equivalence, and not the absence of another verdict. SLOWER, FASTER: the interval lies completely outside the margin
-(Kruschke, Rejecting or accepting parameter values in Bayesian estimation, AMPPS 1, 2018, has the same rule), with 99 %
-confidence for all attempts together (Bonferroni), so that a large matrix does not raise an alarm by its size, and the
-mean does not say the opposite. SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow,
-and the mean changes by more than the margin: see `tail`. UNCLEAR: none of these.
-
-*Two cells of one run.* Their throughputs are compared over launches: see `launches`. Faster: the interval of the ratio
-lies on one side of 1, with 99 % confidence for all comparisons of the table together. Even: not faster, and the 95 %
-interval lies completely inside the margin, a claim of its own as above. Too close to call: neither. Undecided: the
-figures say nothing, because the launches have different sources, or because a row is doubted: what is doubted may
-change the ratio by as much as the whole difference, or by an unknown amount. With one launch a side on a
-machine whose variation between launches is unknown, `launches.ASSUMED` stands for it, and the verdict names the
-variation at which it would fall.
+SAME and even are claims of their own, as in a test of equivalence, and not the absence of another verdict. An interval
+that lies completely outside the margin is SLOWER or FASTER (Kruschke, Rejecting or accepting parameter values in
+Bayesian estimation, AMPPS 1, 2018, has the same rule), with 99 % confidence for all attempts or comparisons together
+(Bonferroni), so that a large matrix does not raise an alarm by its size. The mean step may not say the opposite.
 """
 
 from collections.abc import Sequence

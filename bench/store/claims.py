@@ -40,14 +40,14 @@ class Claims:
         """Become the owner with this number, unless another process has just done so."""
         folder = self._root / "claims"
         folder.mkdir(exist_ok=True)
-        mine = folder / f".{cell}.{self._owner}.{os.getpid()}"
-        mine.write_text(self._owner)
+        own = folder / f".{cell}.{self._owner}.{os.getpid()}"
+        own.write_text(self._owner)
         try:
-            os.link(mine, folder / f"{cell}.{number}")
+            os.link(own, folder / f"{cell}.{number}")
         except FileExistsError:  # also if a network's file system repeats a link that it has made
             return self.holds(cell)
         finally:
-            mine.unlink()
+            own.unlink()
         return True
 
 

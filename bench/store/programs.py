@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,6 +25,8 @@ class ProgramRequest(Frozen):
     cell: Cell
     device: Device
     batches: tuple[int, ...]
+    cudnn: bool = False
+    """Whether attention tries cuDNN's kernel first."""
 
 
 class ProgramRequests(Frozen):
@@ -42,15 +44,22 @@ class NotTraced(Frozen):
 
 
 def request_of(
-    cell: Cell, device: Device, batches: tuple[int, ...], sources: Sources, libraries: Mapping[str, str]
+    cell: Cell,
+    device: Device,
+    batches: tuple[int, ...],
+    sources: Sources,
+    libraries: Mapping[str, str],
+    *,
+    cudnn: bool = False,
 ) -> ProgramRequest:
     """The request for a cell. Cells that differ only in their backend have the same key, if they hold
     their weights in the same dtype while they compute."""
     model = (cell.workload, cell.options, cell.mixed_precision, cell.measure.seed)  # samples may depend on the seed
     fp32_weights = cell.train_settings.get("weights") == "fp32"
-    decides = (*model, fp32_weights, device, batches, sources, dict(libraries), "with groups")
+    decides = (*model, fp32_weights, device, batches, sources, dict(libraries), "with groups", cudnn)
     text = json.dumps(decides, sort_keys=True)
-    return ProgramRequest(key=hashlib.sha256(text.encode()).hexdigest()[:16], cell=cell, device=device, batches=batches)
+    key = hashlib.sha256(text.encode()).hexdigest()[:16]
+    return ProgramRequest(key=key, cell=cell, device=device, batches=batches, cudnn=cudnn)
 
 
 def find(state: Path, key: str) -> Program | None:
@@ -67,7 +76,8 @@ def keep(state: Path, key: str, program: Program) -> None:
     with suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         spool.write_text(file, program.model_dump_json())
-        for old in _oldest(file.parent.glob("*.json")):
+        oldest_first = sorted(file.parent.glob("*.json"), key=lambda each: each.stat().st_mtime)
+        for old in oldest_first[:-KEPT]:
             old.unlink(missing_ok=True)
 
 
@@ -80,8 +90,3 @@ def answer(folder: Path, key: str) -> Program | NotTraced | None:
 
 def _file(state: Path, key: str) -> Path:
     return state / "programs" / f"{key}.json"
-
-
-def _oldest(files: Iterable[Path]) -> list[Path]:
-    """All but the newest `KEPT`."""
-    return sorted(files, key=lambda file: file.stat().st_mtime)[:-KEPT]

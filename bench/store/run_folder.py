@@ -1,19 +1,7 @@
 """The run folder: one class knows every file name. No file is ever half written, no measurement overwritten.
 
-reports/<name>/
-    run.json                          the machine, the cells of the matrix, and the claims: what reports read
-    matrix.yaml                       the matrix, with the changes from the command line: to resume or change it
-    attempts/<backend>-<id>/b<batch>/ one attempt: see bench/store/spool.py, and
-        launch.log, command.sh        the output of its own launch; the command that runs it again by hand
-        result.json                   its outcome; written last
-    calibration.json                  what `bench calibrate` knew of the machine when the run began, if anything
-    superseded/                       attempts that were measured again, or that a kill interrupted
-    servers/                          logs of the rank servers
-    imported/                         the files that imported figures come from
-    until.json                        how `bench run --until` ended
-    last_command.json                 the sources of the last command: see bench/store/last_command.py
-    slurm/, claims/                   jobs, and what each measures: see bench/store/jobs.py and claims.py
-    .room                             reserved disk space while a run uses the folder: see bench/machine/disk.py
+`bench guide run-folder` lists the files. An attempt's folder also has `launch.log`, the output of its own launch, and
+the files of bench/store/spool.py. While a run uses the folder, `.room` reserves disk space: see bench/store/disk.py.
 """
 
 import os
@@ -21,24 +9,26 @@ import re
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, TypeVar
 
 from pydantic import BaseModel, Field, ValidationError
 
-from bench import secrets
 from bench.errors import InputError
-from bench.machine import disk
 from bench.records.base import Frozen
+from bench.records.best import Best
 from bench.records.calibration import Calibration
 from bench.records.cell import Attempt, Audit, Cell, Walk
+from bench.records.forecast import Forecast, KeptPlan
 from bench.records.machine import Machine
 from bench.records.outcome import Result
 from bench.records.plan import CellPlan, RunPlan
+from bench.records.rank_outcome import Walked
+from bench.records.sources import LastCommand
 from bench.records.until import Until
 from bench.records.verdict import Probe
-from bench.store import newest_run, run_lock, spool, tries
-from bench.store.spool import Walked
+from bench.store import disk, newest_run, run_lock, secrets, spool, tries
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -102,7 +92,7 @@ class Store:
             yield
 
     def _prepare(self, machine: Machine, cells: Sequence[Cell], matrix_text: str | None, plan: RunPlan | None) -> None:
-        earlier, file = self._run(), self.root / "run.json"
+        earlier, file = self.plan(), self.root / "run.json"
         if earlier is not None and (differences := earlier.machine.unlike(machine)):
             raise InputError(
                 "this run was measured on an unlike machine: " + "; ".join(differences),
@@ -146,7 +136,7 @@ class Store:
         Raises:
             InputError: the folder holds no run.
         """
-        run = self._run()
+        run = self.plan()
         if run is None:
             raise newest_run.no_run(self.root)
         return [result for slug in dict.fromkeys(run.cells) for result in self._results(slug)]
@@ -169,10 +159,6 @@ class Store:
         """Whether `command.sh` lies beside one of these results; a copy of a run may leave them out."""
         return any((self.folder(result.attempt) / "command.sh").exists() for result in results)
 
-    def plan(self) -> Run | None:
-        """What the folder was opened for: the machine and the cells; None when it holds no run."""
-        return self._run()
-
     def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
         """The last ``lines`` of each log that is not blank, without the user's secrets."""
         logs = sorted(self.folder(attempt).glob("*.log"))
@@ -191,7 +177,7 @@ class Store:
 
     def probes(self) -> list[Probe]:
         """The verdicts of all searches, in the matrix's order."""
-        run = self._run()
+        run = self.plan()
         return [found for slug in dict.fromkeys(run.cells if run else ()) if (found := self._probe(slug)) is not None]
 
     def finish_probe(self, found: Probe) -> None:
@@ -205,6 +191,16 @@ class Store:
 
     def finish_until(self, until: Until) -> None:
         spool.write(self.root / "until.json", until)
+
+    def best(self) -> Best | None:
+        """How the last `bench run --best` ended; None without one, or if a run of the whole matrix came after it."""
+        return self.load(self.root / "best.json", Best)
+
+    def finish_best(self, best: Best) -> None:
+        spool.write(self.root / "best.json", best)
+
+    def forget_best(self) -> None:
+        (self.root / "best.json").unlink(missing_ok=True)
 
     def _probe(self, slug: str) -> Probe | None:
         file = self._probe_file(slug)
@@ -253,6 +249,37 @@ class Store:
     def keep_calibration(self, learnt: Calibration) -> None:
         spool.write(self.root / "calibration.json", learnt)
 
+    def last_command(self) -> LastCommand | None:
+        """The last command that measured here; None where that is not known."""
+        return self.load(self.root / "last_command.json", LastCommand)
+
+    def keep_command(self, command: LastCommand) -> None:
+        spool.write(self.root / "last_command.json", command)
+
+    def forecasts(self) -> KeptPlan | None:
+        """The plan that the folder keeps, to set it beside what was measured, on any machine."""
+        return self.load(self._plan_file, KeptPlan)
+
+    def keep_forecasts(self, forecasts: Iterable[Forecast]) -> None:
+        """Keep these forecasts, if the folder can be written, and earlier ones of other cells."""
+        earlier = self.forecasts()
+        self.unreadable.pop(self._plan_file, None)  # one of another version is made again
+        known = {one.cell.id: one for one in earlier.forecasts} if earlier else {}
+        found = tuple((known | {one.cell.id: one for one in forecasts}).values())
+        if found and (earlier is None or found != earlier.forecasts):
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            with suppress(OSError):
+                spool.write(self._plan_file, KeptPlan(planned_at=now, forecasts=found))
+
+    def forget_forecasts(self) -> None:
+        """Of sources that have changed since: it is the plan of another model."""
+        with suppress(OSError):
+            self._plan_file.unlink(missing_ok=True)
+
+    @property
+    def _plan_file(self) -> Path:
+        return self.root / "plan.json"
+
     def keep(self, name: str, text: str) -> None:
         """Keep a copy of a file that figures were imported from."""
         folder = self.root / "imported"
@@ -272,8 +299,11 @@ class Store:
         """Where the files of ``attempt`` lie."""
         return self.root / "attempts" / attempt.slug
 
-    def _run(self) -> Run | None:
-        """None without a run. A run.json that is missing or cannot be read is rebuilt from the results."""
+    def plan(self) -> Run | None:
+        """What the folder was opened for: the machine and the cells; None when it holds no run.
+
+        A run.json that is missing or cannot be read is rebuilt from the results.
+        """
         file = self.root / "run.json"
         run = self.load(file, Run)
         if run is None and self._holds_results() and not file.exists():

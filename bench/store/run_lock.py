@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.errors import InputError
-from bench.machine import disk
+from bench.store import disk
 
 
 @contextmanager

@@ -31,14 +31,13 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from bench import secrets
-from bench.diagnosis.call_site import site_of_dump
-from bench.records.base import AtLeastOne, Device, Frozen, Positive
+from bench.records.base import Device, Frozen
+from bench.records.call_site import site_of_dump
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.hang import Stuck
-from bench.records.phases import Stage
-from bench.records.rank_outcome import Memory, RankError, RankOutcome
-from bench.store.beats import read_beat
+from bench.records.rank_outcome import RankError, RankKilled, RankOutcome
+from bench.store import secrets
+from bench.store.beats import last_stage
 
 Model = TypeVar("Model", bound=BaseModel)
 _RANK_OUTCOME: TypeAdapter[RankOutcome] = TypeAdapter(RankOutcome)
@@ -96,27 +95,13 @@ class ServerState(Frozen):
     child: int | None = None
     """The process of the running attempt."""
     finished: int = 0
-    """Number of the last request whose child process has ended."""
+    """Number of the last request whose child process has ended, and left its GPU."""
     ended_s: float | None = None
     """When that was, by the clock of `beats.Entry`."""
     unforkable: str | None = None
     """Why this server cannot fork, once that is known."""
-
-
-class Footprint(Frozen):
-    """One batch of a walk, as one rank saw it."""
-
-    batch_per_rank: AtLeastOne
-    memory: Memory
-    step_time_s: Positive
-    """Of the last step at this batch."""
-
-
-class Walked(Frozen):
-    """`walk<N>.json`: the batches of one rank so far; rewritten after every batch."""
-
-    rank: int
-    footprints: tuple[Footprint, ...]
+    held_bytes: int = 0
+    """Memory that its GPU did not have back in time after that child."""
 
 
 def node_file(folder: Path, node: int) -> Path:
@@ -243,6 +228,24 @@ def last_place(folder: Path, rank: int) -> str | None:
         return None
 
 
+def report_of_end(
+    folder: Path, rank: int, end: int | str, at: float, by_bench: str | None = None
+) -> RankError | RankKilled:
+    """The report on a rank whose process ended without writing its own.
+
+    Args:
+        end: its exit code, or the name of the signal that ended it.
+        at: see `RankError`.
+        by_bench: see `RankKilled`.
+    """
+    phase, place = last_stage(folder, rank), last_place(folder, rank)
+    if isinstance(end, int):
+        error = f"the process ended by itself with exit code {end} and left no result"
+        return RankError(rank=rank, phase=phase, error=error, traceback="", at=at, place=place)
+    words = last_words(folder, rank) or None
+    return RankKilled(rank=rank, phase=phase, signal=end, at=at, by_bench=by_bench, place=place, last_words=words)
+
+
 def _whole(path: Path, kind: type[Model]) -> Model | None:
     try:
         return read(path, kind)
@@ -280,7 +283,6 @@ def read_ranks(folder: Path, world_size: int) -> list[RankOutcome]:
         try:
             found.append(_RANK_OUTCOME.validate_json(text))
         except ValidationError as error:
-            beat = read_beat(folder, rank)
-            words, phase = f"{file.name} cannot be read: {why(error)}", beat.phase if beat else Stage.START
+            words, phase = f"{file.name} cannot be read: {why(error)}", last_stage(folder, rank)
             found.append(RankError(rank=rank, phase=phase, error=words, traceback="", at=file.stat().st_mtime))
     return found

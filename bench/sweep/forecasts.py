@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from bench import workloads
 from bench.backends.forecast import forecast, not_planned
-from bench.launch.tracing import traced
+from bench.launch.torch_side import traced
 from bench.machine import libraries
 from bench.records.base import Device
 from bench.records.cell import Cell
+from bench.records.devices import prefers_cudnn
 from bench.records.forecast import Forecast
 from bench.records.program import Program
 from bench.store import calibrations, programs
@@ -39,6 +40,7 @@ def forecasts_of(
     folder: str | None,
     finished: Callable[[Program | NotTraced, int], object] | None = None,
     *,
+    gpu: str | None = None,
     patience_s: float = math.inf,
 ) -> Forecasts:
     """The forecasts of ``cells``, which share a workload.
@@ -46,13 +48,14 @@ def forecasts_of(
     Args:
         folder: where the workload's module is looked for first.
         finished: called for each program that is traced now, with the number of all programs.
+        gpu: its name, which decides the kernel of attention.
         patience_s: for the tracing of one program; those that are missing after it are not traced.
     """
     why = {cell.id: reason for cell in cells if (reason := not_planned(cell))}
     planned = [cell for cell in cells if cell.id not in why]
     if not planned:
         return Forecasts({}, why)
-    requests = _requests(planned, device, workload, folder)
+    requests = _requests(planned, device, workload, folder, cudnn=prefers_cudnn(gpu))
     number = len({request.key for request in requests.values()})
     asked = list(requests.values())
 
@@ -78,8 +81,10 @@ def forecasts_of(
     return Forecasts(forecasts, why)
 
 
-def _requests(cells: Sequence[Cell], device: Device, workload: str, folder: str | None) -> dict[str, ProgramRequest]:
+def _requests(
+    cells: Sequence[Cell], device: Device, workload: str, folder: str | None, *, cudnn: bool
+) -> dict[str, ProgramRequest]:
     workloads.search(folder)
     workloads.load(workload)
     known, files = libraries(), sources.of(workload)
-    return {cell.id: programs.request_of(cell, device, BATCHES, files, known) for cell in cells}
+    return {cell.id: programs.request_of(cell, device, BATCHES, files, known, cudnn=cudnn) for cell in cells}

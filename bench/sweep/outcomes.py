@@ -4,20 +4,20 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 
-from bench.diagnosis.classify import classify
-from bench.diagnosis.host_memory import told_apart
+from bench.diagnosis.classify import classify, reclassify_host_oom
 from bench.diagnosis.script_end import aborted_at_exit, failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
 from bench.machine import has_own_memory, oom_kill
-from bench.matrix.script import OF_BENCH
+from bench.matrix.script import OBSERVED, OF_BENCH
 from bench.records.cell import Attempt, Cell
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.outcome import SETTINGS, Failed, Isolation, Outcome, Result
 from bench.records.plan import CellPlan
 from bench.records.script import ScriptEnd
 from bench.records.sources import Sources
+from bench.sweep.observed import observed_outcome
 
 
 def outcome_of(launched: LaunchResult, cell: Cell, hardware: Hardware | StatedHardware) -> Outcome:
@@ -29,12 +29,12 @@ def outcome_of(launched: LaunchResult, cell: Cell, hardware: Hardware | StatedHa
         stuck=launched.stuck,
         launcher_error=launched.launcher_error,
     )
-    return told_apart(outcome, apart=has_own_memory(hardware))
+    return reclassify_host_oom(outcome, separate_memory=has_own_memory(hardware))
 
 
 def outcome_of_attempt(
     launched: LaunchResult,
-    kills: oom_kill.Counters,
+    kills: oom_kill.Counts,
     attempt: Attempt,
     folder: Path,
     machine: Machine,
@@ -49,7 +49,11 @@ def outcome_of_attempt(
     """
     if launched.script is None:
         return outcome_of(launched, attempt.cell, machine.hardware)
-    return script_outcome(launched.script, oom_kill.killed_since(kills), attempt, folder, machine, note)
+    killer = oom_kill.killed_since(kills)
+    if attempt.cell.script is not None and attempt.cell.script.is_observed:
+        outcome = observed_outcome(launched, launched.script, killer, attempt, folder, machine, note)
+        return reclassify_host_oom(outcome, separate_memory=has_own_memory(machine.hardware))
+    return script_outcome(launched.script, killer, attempt, folder, machine, note)
 
 
 def result_of(
@@ -71,7 +75,7 @@ def result_of(
         isolation=isolation,
         started_at=(started or datetime.now(UTC)).isoformat(timespec="seconds"),
         wall_s=wall_s,
-        stated=handed_over(attempt.cell),
+        stated=script_settings(attempt.cell),
         sources=sources,
     )
 
@@ -95,20 +99,19 @@ def script_outcome(
     assert attempt.cell.script is not None
     read = read_result(result_file(attempt.cell.script, folder), attempt, machine.hardware)
     if isinstance(read, str):
-        return told_apart(failure(end, read, killer), apart=has_own_memory(machine.hardware))
+        return reclassify_host_oom(failure(end, read, killer), separate_memory=has_own_memory(machine.hardware))
     if aborted_at_exit(end):
         note("torch aborted the script as Python ended; its result was whole by then, and counts")
     elif not end.finished:
-        return told_apart(failure(end, "", killer), apart=has_own_memory(machine.hardware))
+        return reclassify_host_oom(failure(end, "", killer), separate_memory=has_own_memory(machine.hardware))
     if read.not_read:
         note(f"the script's result has keys that bench does not read: {', '.join(read.not_read)}")
     return read.figures
 
 
-def handed_over(cell: Cell) -> tuple[str, ...] | None:
+def script_settings(cell: Cell) -> tuple[str, ...] | None:
     """The settings that a cell's script gets, or that bench enforces on it; None for a cell of bench's runner."""
     if cell.script is None:
         return None
-    return tuple(
-        name for name in SETTINGS if name == "memory_limit_bytes" or cell.script.uses(*OF_BENCH.get(name, (name,)))
-    )
+    script, given = cell.script, ("memory_limit_bytes", *(OBSERVED if cell.script.is_observed else ()))
+    return tuple(name for name in SETTINGS if name in given or script.uses(*OF_BENCH.get(name, (name,))))

@@ -22,13 +22,19 @@ class Priors:
     Args:
         folder: where the workload's module is looked for first.
         waiting: shows what takes time.
+        gpu: as `forecasts_of`.
     """
 
     def __init__(
-        self, plans: Sequence[CellPlan], hardware: Hardware, folder: str | None, waiting: Callable[[str], object]
+        self,
+        plans: Sequence[CellPlan],
+        hardware: Hardware,
+        folder: str | None,
+        waiting: Callable[[str], object],
+        gpu: str | None = None,
     ) -> None:
         self._cells = [plan.cell for plan in plans if plan.search]
-        self._hardware, self._folder, self._waiting = hardware, folder, waiting
+        self._hardware, self._folder, self._waiting, self._gpu = hardware, folder, waiting, gpu
         self._forecasts: dict[str, Forecast] | None = None
 
     def of(self, cell: Cell) -> Prior | None:
@@ -45,7 +51,8 @@ class Priors:
             cells = [cell for cell in self._cells if cell.workload == workload]
             with suppress(InputError, OSError):  # of a workload that ranks refuse, too; of a full /tmp
                 device = self._hardware.device
-                found |= forecasts_of(cells, device, workload, self._folder, patience_s=PATIENCE_S).found
+                made = forecasts_of(cells, device, workload, self._folder, gpu=self._gpu, patience_s=PATIENCE_S)
+                found |= made.found
         return found
 
 

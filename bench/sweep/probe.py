@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from statistics import fmean
-from typing import TYPE_CHECKING
 
 from bench import backends
 from bench.records.base import Device
@@ -11,22 +10,24 @@ from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED
 from bench.records.machine import Hardware
 from bench.records.outcome import Failed, Ok, Oom, Result, Scripted
 from bench.records.plan import CellPlan
-from bench.records.rank_outcome import Memory, RankOk
+from bench.records.rank_outcome import Footprint, Memory, RankOk, Walked
 from bench.records.verdict import Goal, Probe, Stopped, Verdict
 from bench.search import Observation, Prior, Scout, Try, next_step, rate_error
-from bench.store.spool import Footprint, Walked
 from bench.sweep.priors import off
+from bench.sweep.sweep import Sweep
 
-if TYPE_CHECKING:
-    from bench.sweep.sweep import Sweep
+
+def search_cell(sweep: Sweep, plan: CellPlan) -> None:
+    """Search the batch of one cell; store and show the verdict."""
+    CellSearch(sweep, plan).run()
 
 
 class CellSearch:
     """The search of one cell in a sweep. Its verdict is stored beside the cell's attempts."""
 
-    def __init__(self, sweep: "Sweep", plan: CellPlan) -> None:
+    def __init__(self, sweep: Sweep, plan: CellPlan) -> None:
         self.sweep, self.plan, self.cell = sweep, plan, plan.cell
-        self.goal, self.store, self.progress = sweep.goal, sweep.store, sweep.progress
+        self.goal, self.store, self.progress = sweep.goal.of(plan.cell), sweep.store, sweep.progress
         self.stale = False
         """Whether other sources made some of the cell's stored results: then its walk is theirs, too."""
 
@@ -64,7 +65,9 @@ class CellSearch:
 
     def _attempt(self, batch: int, full: bool, why: str) -> Result:
         self.progress.probing(self.plan.label, f"batch {batch}: {why}")
-        short = not full and (self.cell.script is None or self.cell.script.uses("steps"))
+        short = not full and (
+            self.cell.script is None or self.cell.script.is_observed or self.cell.script.uses("steps")
+        )
         attempt = Attempt(cell=self.cell, batch_per_rank=batch, short=short)
         return self.sweep.attempt(self.plan, attempt)
 
@@ -149,6 +152,7 @@ def search(
     """
     observations = [*hints(walked), *(seen for result in results if (seen := observation(result)))]
     scouts, prior, asked = True, None, False
+    taken: dict[float, int] = {}
     while True:
         step = next_step(observations, goal, start=start, prior=prior, scouts=scouts)
         if isinstance(step, Verdict):
@@ -169,9 +173,20 @@ def search(
             seen = observation(result)
             if seen is None:
                 return Stopped(reason=f"batch {one.batch} failed, but not for lack of memory: {_why(result)}")
+            if (each := _per_forward(result)) and taken.setdefault(each, one.batch) != one.batch:
+                reason = (
+                    f"the script ignores its batch: {each:g} samples per forward at {taken[each]} and at {one.batch}"
+                )
+                return Stopped(reason=reason)
             observations.append(seen)
             if seen.outcome == "oom":
                 break
+
+
+def _per_forward(result: Result) -> float | None:
+    """The samples that an observed script's model took each time; None where that is not known."""
+    seen = result.outcome.ranks[0].observed if isinstance(result.outcome, Ok) else None
+    return seen.samples / seen.forwards if seen and seen.samples and seen.forwards else None
 
 
 def _why(result: Result) -> str:
@@ -192,11 +207,11 @@ def observation(result: Result) -> Observation | None:
         return _observation(
             attempt.batch_per_rank,
             [rank.memory for rank in outcome.ranks],
-            attempt.batch_per_rank * len(outcome.ranks) / max(map(_step_s, outcome.ranks)),
+            outcome.samples_per_step(attempt) / max(map(_step_s, outcome.ranks)),
             fresh=True,
             full=not attempt.short,
             error=rate_error(max(outcome.ranks, key=_step_s).step_times_s),
-        ).model_copy(update={"sizes": outcome.ranks[0].sizes, "steps": len(outcome.ranks[0].step_times_s)})
+        ).model_copy(update=_seen_by(outcome.ranks))
     if isinstance(outcome, Oom):
         hardware = result.machine.hardware
         assert isinstance(hardware, Hardware)  # bench ran it
@@ -210,6 +225,19 @@ def observation(result: Result) -> Observation | None:
             full=not attempt.short,
         )
     return None
+
+
+def _seen_by(ranks: Sequence[RankOk]) -> dict[str, object]:
+    """What an attempt saw of the samples, for the certificate."""
+    sizes = ranks[0].sizes
+    grown = [rank.grew_at for rank in ranks if rank.grew_at and not (sizes and sizes.largest_batch)]
+    longest = [rank.tokens.longest for rank in ranks if rank.tokens and rank.tokens.longest]
+    return {
+        "sizes": sizes,
+        "steps": len(ranks[0].step_times_s),
+        "longest": max(longest, default=None),
+        "grew_at": max(grown, default=None),
+    }
 
 
 def _stated(outcome: Scripted, attempt: Attempt, device: Device) -> Observation:

@@ -13,11 +13,11 @@ import bench
 from bench import backends, machine, workloads
 from bench.errors import InputError
 from bench.launch.accelerate_launch import OwnLaunch
-from bench.launch.environment import added_environment
+from bench.launch.environment import added_environment, recorded_environment
 from bench.launch.executor import Context, Executor
 from bench.launch.launchers import LAUNCHERS
-from bench.launch.recorded_environment import recorded_environment
 from bench.launch.watch import Limits
+from bench.machine import freed
 from bench.machine.conditions import Sampler
 from bench.matrix import Matrix, run_plan
 from bench.matrix.script import check_program, workload_of
@@ -29,15 +29,16 @@ from bench.records.outcome import Isolation
 from bench.records.plan import CellPlan
 from bench.records.sources import LastCommand, Sources
 from bench.records.verdict import Goal
-from bench.store import calibrations, last_command
-from bench.store import plans as kept
+from bench.store import calibrations
 from bench.store.run_folder import Store
 from bench.sweep import sources
 from bench.sweep.priors import Priors
+from bench.sweep.probe import search_cell
 from bench.sweep.progress import Progress
 from bench.sweep.reuse import Rerun
 from bench.sweep.share import Share
 from bench.sweep.sweep import Sweep
+from bench.units import memory_size
 
 
 @contextmanager
@@ -84,9 +85,21 @@ def opened(
     planned = None if keep_matrix else run_plan(matrix, every or plans)
     with store.open(record, [plan.cell for plan in plans], text, plan=planned, shared=share is not None):
         if not keep_matrix:
-            last_command.keep(folder, _command(plans[0].cell, of_ranks))
+            store.keep_command(_command(plans[0].cell, of_ranks))
         if learnt := calibrations.newest(record, calibrations.folder()):
             store.keep_calibration(learnt)
+        memory = freed.Memory(os.environ)
+
+        def note_held(held_bytes: int) -> None:
+            progress.note(
+                f"{freed.AT_MOST_S:g} s after an attempt had ended, {memory_size(held_bytes)} of GPU memory were still"
+                " in use: attempts have less from now on"
+            )
+
+        def await_memory() -> None:
+            if held_bytes := memory.wait():
+                note_held(held_bytes)
+
         context = Context(
             hardware=hardware,
             new_folder=store.servers,
@@ -96,14 +109,18 @@ def opened(
             folder=matrix.folder,
             waiting=progress.waiting,
             note=progress.note,
+            await_memory=await_memory,
+            note_held=note_held,
         )
         with closing(LAUNCHERS["script" if scripted else isolation](context)) as executor:
-            priors = Priors(plans, hardware, matrix.workload_folder, progress.waiting)
+            priors = Priors(
+                plans, hardware, matrix.workload_folder, progress.waiting, next(iter(record.accelerators), None)
+            )
             sweep = _sweep(
                 matrix, plans, of_ranks, record, store, executor, progress, rerun, keep_stale, limits, share, priors
             )
             if any(sweep.reuse.is_stale(result) for plan in plans for result in store.of_cell(plan.cell)):
-                kept.forget(folder)
+                store.forget_forecasts()
             yield sweep
 
 
@@ -134,7 +151,7 @@ def is_finished(sweep: Sweep) -> bool:
 def _has_other_goals(store: Store, plans: Sequence[CellPlan], goal: Goal) -> bool:
     """Whether a stored verdict answers another question than this search asks."""
     found = (store.probe(plan.cell) for plan in plans if plan.search)
-    return any(probe.goal != goal for probe in found if probe is not None)
+    return any(probe.goal != goal.of(probe.cell) for probe in found if probe is not None)
 
 
 def _sweep(
@@ -154,6 +171,7 @@ def _sweep(
     return Sweep(
         plans=plans,
         goal=matrix.probe,
+        search=search_cell,
         units=workload_of(matrix).units,
         workload_folder=matrix.workload_folder,
         workload_place=place_of(matrix.places, ("workload", "name")),

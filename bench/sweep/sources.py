@@ -16,7 +16,7 @@ from bench import workloads
 from bench.records.sources import Sources
 from bench.workloads import huggingface
 
-RUNNER = ("runner", "launch/environment.py", "backends", "workloads", "diagnosis/oom_words.py")
+RUNNER = ("runner", "observe", "launch/environment.py", "backends", "workloads", "diagnosis/oom_words.py")
 """Below bench/: a result depends on no other file, except through what the cell's id covers."""
 SOURCES = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 """Endings of the files of a script that decide what it does; others hold data."""
@@ -53,7 +53,7 @@ def of_script(folder: Path, command: Sequence[str]) -> Sources:
     roots = list(dict.fromkeys([folder, *(file.parent for file in own)]))  # python imports from a script's own folder
     named = {str(file): [file] for file in own} | {module: _module(folder, module) for module in modules}
     theirs = _with_imports(roots, named)
-    ours = [file for part in ("launch/environment.py", "backends") for file in _files(home / part)]
+    ours = [file for part in ("observe", "launch/environment.py", "backends") for file in _files(home / part)]
     return {**_digests(home.parent, ours), **_digests(folder, theirs)}
 
 

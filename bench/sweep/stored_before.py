@@ -36,7 +36,7 @@ def _other_settings(sweep: Sweep) -> list[str]:
         return []
     has, stays, it = ("has", "stays", "it") if n_results == 1 else ("have", "stay", "them")
     words = f"{counted(n_results, 'stored result')} {has} other settings ({', '.join(differing)})"
-    return [f"{words} and {stays} in the report; give those settings again to resume {it}"]
+    return [f"{words} and {stays} in the report: both will be reported; with those settings again, a run resumes {it}"]
 
 
 def _failed(sweep: Sweep) -> list[str]:
@@ -58,7 +58,7 @@ def _stale(sweep: Sweep) -> list[str]:
     stale = [files for result in stored if (files := sweep.reuse.changed(result))]
     if not stale:
         return []
-    words = f"{counted(len(stale), 'stored result')} {'was' if len(stale) == 1 else 'were'} made by other sources"
+    words = f"{counted(len(stale), 'stored result')} {'was' if len(stale) == 1 else 'were'} made by older code"
     changed = named({file for files in stale for file in files})
     then = (
         "kept, and marked in the report"

@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import cached_property
@@ -16,7 +16,7 @@ from bench.launch import attempt_files
 from bench.launch.environment import added_environment
 from bench.launch.executor import Executor, LaunchResult
 from bench.launch.watch import Limits
-from bench.machine import disk, oom_kill
+from bench.machine import oom_kill
 from bench.machine.conditions import Sampler
 from bench.records.cell import Attempt, Audit, Cell, Walk
 from bench.records.conditions import Conditions
@@ -26,10 +26,10 @@ from bench.records.phases import Stage
 from bench.records.plan import CellPlan
 from bench.records.sources import Sources
 from bench.records.verdict import Goal, Verdict
-from bench.store import spool
+from bench.store import disk, spool
 from bench.store.beats import Beat
 from bench.store.run_folder import Store
-from bench.sweep import mistakes, probe, turns
+from bench.sweep import mistakes, turns
 from bench.sweep.account import account_in
 from bench.sweep.outcomes import given_up, outcome_of_attempt, result_of
 from bench.sweep.priors import Priors
@@ -45,6 +45,8 @@ class Sweep:
     plans: Sequence[CellPlan]
     goal: Goal
     """Of the search, for cells whose batch is `probe`."""
+    search: Callable[["Sweep", CellPlan], None]
+    """Searches the batch of such a cell."""
     units: tuple[str, ...] | None
     """Class names of the workload's modules that are sharded as one; None: each attempt finds them in its model."""
     workload_folder: str | None = None
@@ -76,8 +78,8 @@ class Sweep:
         Returns the results of all attempts, old and new, in the matrix's order.
         """
         self._first_launches()
-        mine = (plan for plan in self.plans if self.share.takes(plan.cell.slug))
-        further = [(plan, attempt) for plan in mine for attempt in self._further(plan)]
+        owned = (plan for plan in self.plans if self.share.takes(plan.cell.slug))
+        further = [(plan, attempt) for plan in owned for attempt in self._further(plan)]
         if further:
             self.progress.planned(self.planned())
         for number in sorted({attempt.launch for _, attempt in further}):
@@ -92,7 +94,7 @@ class Sweep:
             if not self.share.takes(plan.cell.slug):
                 continue
             if batch is None:
-                probe.CellSearch(self, plan).run()
+                self.search(self, plan)
                 continue
             attempt = Attempt(cell=plan.cell, batch_per_rank=batch)
             if self.attempt(plan, attempt, ran_out.get(plan.cell.slug)).outcome.kind == "oom":
@@ -219,21 +221,20 @@ class Sweep:
     def _try(self, plan: CellPlan, attempt: Attempt) -> Result:
         started, began_s = datetime.now(UTC), time.monotonic()
         self.progress.attempt(plan.label, attempt.batch_per_rank, attempt.launch)
-        folder, before = self.store.begin(attempt).resolve(), oom_kill.Counters.read()
+        folder, before = self.store.begin(attempt).resolve(), oom_kill.counts()
         launched, conditions = self.launch(attempt, folder)
         read_s = time.monotonic()
         wall_s = read_s - began_s
         account = account_in(folder, attempt.cell.ranks_per_node, began_s, launched.ended_s, read_s)
 
-        def made(outcome: Outcome) -> Result:
-            how = (started, wall_s, launched.isolation, self.sources)
-            return result_of(plan, attempt, outcome, self.machine, *how)
+        def make_result(outcome: Outcome) -> Result:
+            return result_of(plan, attempt, outcome, self.machine, started, wall_s, launched.isolation, self.sources)
 
         try:
-            result = made(outcome_of_attempt(launched, before, attempt, folder, self.machine, self._note_once))
+            result = make_result(outcome_of_attempt(launched, before, attempt, folder, self.machine, self._note_once))
         except ValidationError as error:  # another program has written to a rank's file
             reason = f"its ranks left invalid result files: {spool.why(error)}"
-            result = made(Failed(fault="ended", rank=None, phase=None, reason=reason))
+            result = make_result(Failed(fault="ended", rank=None, phase=None, reason=reason))
         if result.outcome.kind in ("failed", "hang"):
             disk.check(self.store.root)  # a full disk ends the run here; this attempt stays unfinished
             self.share.check_failure(launched.silent, self.progress.note)

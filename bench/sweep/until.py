@@ -14,17 +14,21 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 from bench.errors import InputError
+from bench.records.account import LAUNCH
 from bench.records.cell import Attempt
 from bench.records.outcome import KINDS, Result
+from bench.records.phases import Stage
 from bench.records.until import Ended, Until, Width
 from bench.sweep import turns
 from bench.sweep.sweep import Sweep
-from bench.units import counted, percent
+from bench.units import counted, duration, percent
 
 AUTO = "measure.launches: auto"
 AUTO_HALF_WIDTH = 0.02
 AUTO_SHARE = 0.25
 """Of the time of the first launches."""
+SHORT_S = 20.0
+"""What decides a short run may take so long, even if that is more than the share."""
 MOST_LAUNCHES = 30
 """Of one cell at one batch without a budget, unless more are listed. The interval of 30 launches is a third of that of
 5."""
@@ -64,12 +68,22 @@ class Target:
         return sorted(found, key=lambda one: (one.half_width is not None, -(one.half_width or 0)))
 
 
-def auto_budget_s(results: Sequence[Result], tasks: Sequence[Sequence[tuple[Attempt, Attempt]]]) -> float:
-    """Seconds for further launches: a share of those of the first ones, and enough for three launches of both sides of
-    each task's first pair."""
-    first = {one.attempt.slug: one.wall_s for one in results if one.attempt.launch == 1}
-    least = sum(2 * (first[of.slug] + first[against.slug]) for pairs in tasks for of, against in pairs[:1])
-    return max(AUTO_SHARE * sum(first.values()), least)
+def auto_budget_s(results: Sequence[Result], tasks: Sequence[Sequence[tuple[Attempt, Attempt]]]) -> float | None:
+    """Seconds for further launches: a share of those of the first ones; or if `SHORT_S` is enough for it, what three
+    launches of both sides of each task's first pair take. None: not even one of them fits."""
+    first = {one.attempt.slug: one for one in results if one.attempt.launch == 1}
+    once = [_again_s(first[of.slug]) + _again_s(first[against.slug]) for pairs in tasks for of, against in pairs[:1]]
+    least_s, budget_s = 2 * sum(once), AUTO_SHARE * sum(one.wall_s for one in first.values())
+    if budget_s < least_s <= SHORT_S:
+        return least_s
+    return budget_s if once and budget_s >= min(once) else None
+
+
+def _again_s(result: Result) -> float:
+    """How long another launch takes: without what happened once, the build of extensions and the start of servers."""
+    parts_s = result.account.parts_s if result.account else {}
+    once = (Stage.COMPILE, LAUNCH) if result.isolation == "fork" else (Stage.COMPILE,)
+    return result.wall_s - sum(parts_s.get(part, 0.0) for part in once)
 
 
 def go_on(sweep: Sweep, target: Target) -> Until:
@@ -81,7 +95,7 @@ def go_on(sweep: Sweep, target: Target) -> Until:
     Raises:
         InputError: another process measures some of the cells.
     """
-    _check_alone(sweep, target)
+    check_alone(sweep, target.name)
     spent_s, launches = _spent_before(sweep, ever=target.auto)
     before = sweep.store.until()
     if target.auto and before is not None and before.auto:
@@ -102,7 +116,7 @@ def go_on(sweep: Sweep, target: Target) -> Until:
         if ended is not None:
             break
         planned += len(due)
-        sweep.progress.planned(planned, _why(widths, wide, target))
+        sweep.progress.planned(planned, _why(widths, wide, target, target.clock() - began_s))
         for attempt in due:
             if _spent(target, target.clock() - began_s):
                 break
@@ -120,15 +134,27 @@ def go_on(sweep: Sweep, target: Target) -> Until:
             "widest": max(known) if known and len(known) == len(widths) else None,
         }
     )
+    if before is not None and until.model_copy(update={"ended_at": before.ended_at, "took_s": before.took_s}) == before:
+        until = before  # nothing was added
     sweep.store.finish_until(until)
     return until
 
 
-def _check_alone(sweep: Sweep, target: Target) -> None:
-    if not all(sweep.share.takes(plan.cell.slug) for plan in sweep.plans):
+def is_alone(sweep: Sweep) -> bool:
+    """Whether this process measures all cells."""
+    return all(sweep.share.takes(plan.cell.slug) for plan in sweep.plans)
+
+
+def check_alone(sweep: Sweep, asked: str) -> None:
+    """Raises InputError where another process measures some of the cells.
+
+    Args:
+        asked: what needs all of them.
+    """
+    if not is_alone(sweep):
         raise InputError(
             "cannot start: another job measures some of these cells",
-            where=target.name,
+            where=asked,
             fix=f"wait for it, or end it with `bench cancel {sweep.store.root}`",
         )
 
@@ -173,8 +199,10 @@ def _next_round(wide: Sequence[Width], results: Sequence[Result], seed: int, mos
     return list(due.values())
 
 
-def _why(widths: Sequence[Width], wide: Sequence[Width], target: Target) -> str:
+def _why(widths: Sequence[Width], wide: Sequence[Width], target: Target, took_s: float) -> str:
     widest = wide[0].half_width
     which = "not known yet" if widest is None else percent(widest)
     comparisons = f"{len(wide)} of {counted(len(widths), 'comparison')} wider than {percent(target.half_width)}"
-    return f"going on: {comparisons}, the widest {which}"
+    left = "" if target.budget_s is None else f"; for at most {duration(max(0.0, target.budget_s - took_s))}"
+    what = "launching again what decides" if target.auto else "going on"
+    return f"{what}: {comparisons}, the widest {which}{left}"

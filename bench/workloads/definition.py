@@ -2,17 +2,19 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
+from inspect import Parameter
 from typing import Any, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model
+from pydantic.errors import PydanticUserError
 
 from bench.errors import InputError, WorkloadError
-from bench.workloads.fields import arguments, config_of
 from bench.workloads.protocol import Definition, Workload
 
+STRICT = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 GUIDE = "`bench guide workloads` shows one"
 
 
@@ -28,10 +30,10 @@ def define(name: str, found: Any) -> Definition:
         InputError: it is neither, or one of its parts is not what the protocol says.
     """
     if not inspect.isclass(found) and callable(found):
-        config = config_of(name, found)
+        config = _config_of(name, found)
 
         def create(values: BaseModel) -> Workload:
-            return cast(Workload, FromFunction(name, partial(found, **arguments(values))))
+            return cast(Workload, FromFunction(name, partial(found, **_arguments(values))))
 
         return _definition(name, found, config, create)
     missing = [part for part in ("build", "dataset") if not hasattr(found, part)]
@@ -39,11 +41,11 @@ def define(name: str, found: Any) -> Definition:
         raise _refused(name, f"it has no {', '.join(missing)}", GUIDE)
     own = getattr(found, "Config", None)
     if own is None:
-        return _definition(name, found, config_of(name, found), lambda values: found(**arguments(values)))
+        return _definition(name, found, _config_of(name, found), lambda values: found(**_arguments(values)))
     _check_takes_config(name, found)
     if dataclasses.is_dataclass(own):
         make = cast(type, own)
-        return _definition(name, found, config_of(name, make), lambda values: found(make(**arguments(values))))
+        return _definition(name, found, _config_of(name, make), lambda values: found(make(**_arguments(values))))
     if not (isinstance(own, type) and issubclass(own, BaseModel) and own is not BaseModel):
         raise _refused(
             name,
@@ -70,6 +72,7 @@ def _definition(name: str, found: Any, config: type[BaseModel], create: Callable
         cpu_memory_limits=getattr(found, "cpu_memory_limits", {}),
         parameter_counts=getattr(found, "parameter_counts", None),
         units=units,
+        cost_options=tuple(getattr(found, "cost_options", ())),
         draws=_draws(found),
         create=create,
     )
@@ -129,3 +132,68 @@ def _check_takes_config(name: str, found: Any) -> None:
 
 def _refused(name: str, why: str, fix: str) -> InputError:
     return InputError(f"{name!r} is not a workload: {why}", field="workload.name", fix=fix)
+
+
+def _config_of(name: str, made: Callable[..., Any]) -> type[BaseModel]:
+    """A pydantic model with a field for each parameter of ``made``.
+
+    A parameter's annotation is the type of its field. Without one, it is the type of the default.
+
+    Args:
+        name: of the workload, for messages.
+
+    Raises:
+        InputError: a parameter cannot be a field.
+    """
+
+    def make(**given: Any) -> type[BaseModel]:
+        return create_model("Config", __config__=STRICT, __module__=made.__module__, **given)
+
+    field = None
+    try:
+        fields: dict[str, Any] = {}
+        for parameter in _parameters(made):
+            field = parameter.name
+            if parameter.kind is Parameter.POSITIONAL_ONLY:
+                raise TypeError("it can only be given by its position")
+            if parameter.kind in (Parameter.VAR_POSITIONAL, Parameter.VAR_KEYWORD):
+                continue
+            if field.startswith("_"):
+                raise TypeError("its name begins with an underscore")
+            fields[field] = _field(made, parameter)
+            alone = make(**{field: fields[field]})  # to name the wrong one
+            if not alone.__pydantic_complete__:
+                raise TypeError(f"the type {parameter.annotation!r} is not defined")
+        return make(**fields)
+    except (PydanticUserError, NameError, TypeError, ValueError) as error:
+        which = f"its parameter {field!r}" if field else "its signature"
+        raise InputError(
+            f"{name!r} is not a workload: {which} cannot be a field of a matrix: {str(error).partition('. ')[0]}",
+            field="workload.name",
+            fix="annotate it with a type of JSON values, such as int or list[str]",
+        ) from error
+
+
+def _arguments(config: BaseModel) -> dict[str, Any]:
+    """The fields of ``config`` as the arguments of what it was made for."""
+    return {name: getattr(config, name) for name in type(config).model_fields}
+
+
+def _parameters(made: Callable[..., Any]) -> Iterable[Parameter]:
+    """With their annotations. What a function returns may be annotated with a name that only type checkers import."""
+    try:
+        return inspect.signature(made, eval_str=True).parameters.values()
+    except NameError:
+        return inspect.signature(made).parameters.values()
+
+
+def _field(made: Callable[..., Any], parameter: Parameter) -> tuple[Any, Any]:
+    """Type and default, as pydantic takes them."""
+    default = ... if parameter.default is Parameter.empty else parameter.default
+    if dataclasses.is_dataclass(made):
+        [of_dataclass] = (field for field in dataclasses.fields(made) if field.name == parameter.name)
+        if of_dataclass.default_factory is not dataclasses.MISSING:
+            default = Field(default_factory=of_dataclass.default_factory)
+    if parameter.annotation is not Parameter.empty:
+        return parameter.annotation, default
+    return (JsonValue if default is ... or default is None else type(default)), default

@@ -3,7 +3,7 @@
 Only ``build`` and ``dataset`` are required. `bench.workloads.definition` says what stands for a part that is missing.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -45,6 +45,9 @@ class Workload(Protocol):
     units: ClassVar[tuple[str, ...]]
     """Optional: class names of the modules that are sharded, each as one unit. Its ``forward`` does all of its
     computation. Without it, `bench.runner.unit_names` finds them in the model."""
+    cost_options: ClassVar[tuple[str, ...]]
+    """Optional: fields of the Config that change what a step costs, and not its losses. A report recommends their best
+    values. Without it, these are ``attention`` and ``grad_ckpt``."""
     loss: Callable[[Any, Any], Any]
     """Optional: the loss from what ``forward`` returned and the target; see `bench.runner.forward`."""
     collate: Callable[[list[Any]], Any]
@@ -55,10 +58,14 @@ class Workload(Protocol):
     equal_samples: ClassVar[bool]
     """Optional: True if all samples have the same shapes. By default bench looks at them, for a fraction of a second,
     because the largest ones decide whether a batch fits."""
+    worst_batch: Callable[[Any, int], Sequence[Any]]
+    """Optional: of what ``dataset`` returned, so many samples that together take the most memory. Without it, bench
+    looks for the largest."""
     flops_per_sample: Callable[[], Flops | None]
-    """Optional: from it the report computes MFU, HFU and the recomputed share. None: not known."""
+    """Optional: from it the report computes MFU, HFU and the recomputed share. None: not known. With a parameter, those
+    of a sample of so many tokens, which batches then say: `bench.runner.seen`."""
     tokens_per_sample: Callable[[], int | None]
-    """Optional: the length of a sample's sequence, for tokens per second."""
+    """Optional: the length of a sample's sequence, for tokens per second, where batches do not say it."""
     refusal: Callable[[Exception], Exception | None]
     """Optional: what to raise in place of an exception of the first ``forward``, other than out of memory; None: the
     exception itself."""
@@ -99,6 +106,8 @@ class Definition:
     parameter_counts: Callable[[Any], Mapping[str, int]] | None
     units: tuple[str, ...] | None
     """None: they are found in the model, once it is built."""
+    cost_options: tuple[str, ...] = ()
+    """Empty: those that many workloads have."""
     draws: bool = False
     """Whether its weights can be drawn part by part. `Workload.draw` counts only beside the ``build`` of the same
     class: a subclass may change in its ``build`` what it inherits."""

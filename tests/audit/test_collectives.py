@@ -10,14 +10,12 @@ from typer.testing import CliRunner
 import bench.runner
 from bench.audit import collectives
 from bench.audit.collectives import Issued, Purpose, Use
+from bench.cli import audit_tables as audits
 from bench.cli import selection
 from bench.cli.app import app
-from bench.diagnosis.call_site import Frame, site
-from bench.diagnosis.collectives import first_difference
-from bench.diagnosis.hang import explain
-from bench.records.hang import Collective, Stuck
+from bench.records.call_site import Frame, site
+from bench.records.hang import Collective, Stuck, explain, first_difference
 from bench.records.outcome import Failed, Hang, Oom
-from bench.report.tables import audits
 
 OOM = Oom(rank=0, phase="audit", reason="CUDA out of memory")
 

@@ -6,8 +6,8 @@ import pytest
 
 from bench.audit import dataloader
 from bench.audit.dataloader import Loaded, Training
+from bench.cli import audit_tables as audits
 from bench.records.outcome import Oom
-from bench.report.tables import audits
 
 OOM = Oom(rank=0, phase="audit", reason="CUDA out of memory")
 

@@ -5,8 +5,8 @@ import pytest
 from bench.audit import params
 from bench.audit.params import Looked, Parameter
 from bench.backends import Family
+from bench.cli import audit_tables as audits
 from bench.records.outcome import Oom
-from bench.report.tables import audits
 
 OOM = Oom(rank=0, phase="audit", reason="CUDA out of memory")
 
@@ -72,7 +72,7 @@ def test_unused_parameters_fail_where_ddp_does_not_look_for_them(
     unused: int, family: Family, find: bool, good: bool, says: str
 ) -> None:
     seen = looked(parameter("body.weight"), parameter("head.weight", unused=unused))
-    verdict = params.judge(seen, family, find_unused=find, allow_unused=True, ended=None)
+    verdict = params.judge(seen, of_ddp=family == "ddp", find_unused=find, allow_unused=True, ended=None)
     assert verdict.good == good
     assert says in verdict.says
 
@@ -86,7 +86,7 @@ def test_a_model_of_which_more_than_a_tenth_is_never_trained_is_not_good(
 ) -> None:
     seen = looked(*(parameter(f"body.{n}") for n in range(others)), parameter("head", unused=unused))
     seen = seen.model_copy(update={"dropped_keys": {"pixel_values": "float32"}})
-    verdict = params.judge(seen, "fsdp", find_unused=False, allow_unused=allowed, ended=None)
+    verdict = params.judge(seen, of_ddp=False, find_unused=False, allow_unused=allowed, ended=None)
     assert verdict.good == good
     assert ("rows of this cell are invalid" in verdict.says) == (not good)
     assert "forward takes no pixel_values, which the samples hold" in verdict.says
@@ -94,7 +94,7 @@ def test_a_model_of_which_more_than_a_tenth_is_never_trained_is_not_good(
 
 def test_a_look_that_did_not_end_is_no_verdict() -> None:
     for seen, ended in ((None, None), (None, OOM), (looked(parameter("weight")), OOM)):
-        verdict = params.judge(seen, "fsdp", find_unused=False, allow_unused=False, ended=ended)
+        verdict = params.judge(seen, of_ddp=False, find_unused=False, allow_unused=False, ended=ended)
         assert not verdict.good
         assert "did not finish" in verdict.says
         assert verdict.groups == ()
@@ -102,7 +102,7 @@ def test_a_look_that_did_not_end_is_no_verdict() -> None:
 
 def test_gradients_of_zero_are_listed_when_asked_for() -> None:
     seen = looked(parameter("a", frozen=True), parameter("b.x", zero=4), parameter("b.y", zero=4), parameter("c"))
-    verdict = params.judge(seen, "ddp", find_unused=False, allow_unused=False, ended=None)
+    verdict = params.judge(seen, of_ddp=True, find_unused=False, allow_unused=False, ended=None)
     assert verdict.good
     asked, not_asked = (audits.params("ddp", verdict, zero_grad=zero_grad) for zero_grad in (True, False))
     assert [row[:4] for row in asked.rows] == [("ZERO-GRAD", "b.*", "2", "20"), ("FROZEN", "a", "1", "10")]

@@ -252,6 +252,8 @@ def option(**train: Any) -> dict[str, Any]:
         ("fsdp", option(dp_replicate_size=2), "cuda", "only FSDP2"),
         ("ddp", option(offload="params"), "cuda", "keeps all its state on its device"),
         ("ddp", option(zero_overlap_comm=True), "cuda", "a setting of DeepSpeed"),
+        ("ddp", option(bucket_mb=4), "cuda", None),
+        *((backend, option(bucket_mb=4), "cuda", "a setting of DDP") for backend in BACKENDS if backend != "ddp"),
         ("ddp", option(cpu_affinity=True), "cuda", None),
         ("ddp", option(cpu_affinity=True), "cpu", "beside their GPUs"),
         ("zero1", option(offload="optimizer", zero_overlap_comm=True), "cpu", None),

@@ -61,7 +61,7 @@ def test_what_deepspeed_compiles_for_a_built_in_backend(backend: str, offload: s
     ("config", "decided"),
     [
         ({"distributed_type": "MULTI_GPU"}, {"offload": "none"}),
-        (inline(), {"offload": "none"}),
+        (inline(), {"offload": "none", "bucket_mb": 25}),
         (inline(gradient_clipping=0.01), {"max_grad_norm": 0.01}),
         (inline(gradient_clipping=0), {"max_grad_norm": None}),
         (inline(offload_param_device="cpu", offload_optimizer_device="cpu"), {"offload": "params"}),
@@ -85,6 +85,7 @@ def test_what_the_config_leaves_to_the_loop_stays_the_matrixs() -> None:
     assert not {"max_grad_norm", "learning_rate"}.intersection(left)
     assert left["weight_decay"] == 0.0  # DeepSpeed's default
     assert "max_grad_norm" not in backends.own_settings(inline())
+    assert "bucket_mb" not in backends.own_settings({"distributed_type": "MULTI_GPU"})
 
 
 def test_an_own_optimizer_is_not_replaced_unseen() -> None:

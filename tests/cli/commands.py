@@ -15,8 +15,14 @@ QUICKSTART = str(MATRICES / "quickstart.yaml")
 ALL_EIGHT = str(MATRICES / "backends.yaml")
 
 
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, arguments)
+def bench(*arguments: str | Path) -> Result:
+    return CliRunner().invoke(app, [*map(str, arguments)])
+
+
+def full_report(*arguments: str | Path) -> str:
+    done = bench("report", "--full", *arguments)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 def stored(folder: Path, batch: int = 2) -> Record:

@@ -8,7 +8,7 @@ import pytest
 from bench.cli.cancel import cancel
 from bench.cli.cluster import Place
 from bench.launch.slurm import client
-from bench.launch.slurm.client import Seen
+from bench.launch.slurm.client import JobStatus
 from bench.records.slurm import JOB
 from bench.store import jobs
 from bench.store.jobs import End, Fate
@@ -17,14 +17,19 @@ from bench.store.jobs import End, Fate
 def test_a_job_that_lives_under_another_name_is_cancelled_and_an_ended_one_is_left(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = {"6": Seen("RUNNING"), "7": Seen("RUNNING"), "8": Seen("NODE_FAIL"), "9": Seen("RUNNING")}
+    seen = {
+        "6": JobStatus("RUNNING"),
+        "7": JobStatus("RUNNING"),
+        "8": JobStatus("NODE_FAIL"),
+        "9": JobStatus("RUNNING"),
+    }
     for number in seen:
         jobs.of_run(tmp_path, number).folder.mkdir(parents=True)
     jobs.of_run(tmp_path, "9").set_fate(Fate(state="DONE"))
     jobs.of_run(tmp_path, "6").set_end(End(exit_code=0))  # bench has ended in nodes that the user still holds
     monkeypatch.setattr(client, "living", lambda _: [])
     monkeypatch.setattr(client, "look", lambda numbers: {number: seen[number] for number in numbers})
-    monkeypatch.setattr(client, "cancel", lambda numbers: seen.update(dict.fromkeys(numbers, Seen("CANCELLED"))))
+    monkeypatch.setattr(client, "cancel", lambda numbers: seen.update(dict.fromkeys(numbers, JobStatus("CANCELLED"))))
     cancel(tmp_path)
     assert [seen[number].state for number in "6789"] == ["RUNNING", "CANCELLED", "NODE_FAIL", "RUNNING"]
     assert jobs.of_run(tmp_path, "7").fate() == Fate(state="CANCELLED", asked=True)

@@ -40,6 +40,19 @@ def test_a_folder_whose_name_slurm_would_change_is_refused(tmp_path: Path, name:
     assert "#SBATCH" not in done.output
 
 
+@pytest.mark.parametrize(
+    ("options", "once"),
+    [((), False), (("--jobs", "2"), True), (("--jobs", "2", "measure.launches=3"), False)],
+)
+def test_by_default_several_jobs_launch_nothing_again(tmp_path: Path, options: tuple[str, ...], once: bool) -> None:
+    done = bench("run", QUICKSTART, *OPTIONS, str(tmp_path / "run"), "--dry-run", *options)
+    assert done.exit_code == 0
+    assert ("measure.launches=1" in done.output) == once
+    asked = bench("run", QUICKSTART, *OPTIONS, str(tmp_path), "--dry-run", "--jobs", "2", "measure.launches=auto")
+    assert asked.exit_code == 2
+    assert "measure.launches: auto: cannot be combined with --jobs" in asked.output
+
+
 def test_jobs_are_submitted_where_slurm_is(tmp_path: Path) -> None:
     done = bench("run", QUICKSTART, *OPTIONS, str(tmp_path / "run"))
     assert done.exit_code == 2

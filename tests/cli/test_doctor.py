@@ -7,7 +7,7 @@ from commands import bench
 from fake_nvml import TWO, Driver
 
 from bench.backends import BACKENDS
-from bench.launch.trial import Trial
+from bench.launch.torch_side import Trial
 
 TOO_OLD = "RuntimeError: The NVIDIA driver on your system is too old (found version 12040)."
 pytestmark = pytest.mark.usefixtures("elsewhere")

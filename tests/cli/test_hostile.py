@@ -65,7 +65,9 @@ def shown_on(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) ->
     if request.param == "a terminal":
         for name in ("printing", "report"):
             module = sys.modules[f"bench.cli.{name}"]
-            monkeypatch.setattr(module, "console", lambda: Console(force_terminal=True, color_system=None, width=100))
+            monkeypatch.setattr(
+                module, "console", lambda: Console(force_terminal=True, color_system=None, width=100, height=200)
+            )
     return str(request.param)
 
 

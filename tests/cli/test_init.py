@@ -42,3 +42,21 @@ def test_it_overwrites_nothing(taken: str, tmp_path: Path) -> None:
     assert done.exit_code == 2
     assert done.stderr.startswith(f"bench: {tmp_path / taken}: exists, and bench init overwrites nothing\n")
     assert [(file.name, file.read_text()) for file in tmp_path.iterdir()] == [(taken, "mine")]
+
+
+def test_a_matrix_for_a_script_loads_and_is_written_once(tmp_path: Path) -> None:
+    script = tmp_path / "train.py"
+    script.write_text("import argparse\nargparse.ArgumentParser().add_argument('--batch_size', type=int)\n")
+    done = CliRunner().invoke(app, ["init", "--script", str(script)])
+    assert done.exit_code == 0, done.output
+    assert "train.yaml` measures the script as it is" in done.output
+    matrix = str(tmp_path / "train.yaml")
+    done = CliRunner().invoke(app, ["run", matrix, "--dry-run", "--axis", "batch=2,4"])
+    assert done.exit_code == 0, done.output
+    assert "train.py --batch_size" in done.output
+    again = CliRunner().invoke(app, ["init", "--script", str(script)])
+    assert again.exit_code == 2
+    assert "exists, and bench init overwrites nothing" in again.output
+    missing = CliRunner().invoke(app, ["init", "--script", str(tmp_path / "none.py")])
+    assert missing.exit_code == 2
+    assert "cannot be read" in missing.output

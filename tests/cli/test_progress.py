@@ -1,6 +1,7 @@
 """The live display, on a terminal and without one, under a clock that the test moves."""
 
 import io
+import math
 import re
 from collections.abc import Callable
 from typing import Any
@@ -84,6 +85,50 @@ def test_an_attempt_under_way_speaks_every_30_s(clock: Clock) -> None:
     assert PLAIN_INTERVAL_S == 30
 
 
+def test_who_is_the_fastest_so_far_is_said_while_an_attempt_runs(clock: Clock) -> None:
+    def run(progress: Progress) -> None:
+        begin(progress)
+        for name, step_s in (("ddp", 0.1), ("zero2", 0.05), ("fsdp", 0.2)):
+            progress.attempt(name, 2)
+            progress.result(name, result(ok((step_s,) * 3, (step_s,) * 3)))
+        progress.attempt("fsdp2", 2)
+        clock.now_s += PLAIN_INTERVAL_S
+        progress.beat("steps", 1, 3)
+
+    assert plain(run, clock).splitlines()[-1].endswith("; fastest so far: zero2, batch 2, 80 samples/s")
+    assert "fastest so far: zero2, batch 2, 80 samples/s" in screen(run, clock)
+
+
+def test_invalid_figures_are_never_the_fastest(clock: Clock) -> None:
+    def run(progress: Progress) -> None:
+        begin(progress)
+        progress.attempt("ddp", 2)
+        progress.result("ddp", result(ok((0.1,) * 3, (0.1,) * 3, losses=(math.nan,) * 4)))
+        progress.attempt("zero2", 2)
+        clock.now_s += PLAIN_INTERVAL_S
+        progress.beat("steps", 1, 3)
+
+    assert "fastest" not in plain(run, clock)
+
+
+def test_a_long_run_is_said_to_be_one_once(clock: Clock) -> None:
+    def run(attempts: int, wall_s: float) -> str:
+        def measure(progress: Progress) -> None:
+            begin(progress, attempts=attempts)
+            for _ in range(2):
+                progress.attempt("ddp", 2)
+                clock.now_s += wall_s
+                progress.result("ddp", result())
+
+        return plain(measure, clock)
+
+    assert run(200, 1.0).splitlines()[1].startswith("200 attempts to measure: Ctrl-C keeps what is measured")
+    slow = run(20, 600.0)
+    assert "about 3 h 0 min left: Ctrl-C keeps" in slow
+    assert slow.count("Ctrl-C") == 1
+    assert "Ctrl-C" not in run(20, 1.0)
+
+
 def test_waiting_again_for_the_same_says_it_once(clock: Clock) -> None:
     def run(progress: Progress) -> None:
         begin(progress)
@@ -162,7 +207,7 @@ def test_memory_on_a_gpu_is_reserved_memory_of_the_worst_rank(clock: Clock) -> N
 
 
 def left(text: str) -> list[str]:
-    return re.findall(r"left (.*)", text)
+    return re.findall(r"left ([^;\n]*)", text)
 
 
 def test_time_left_is_unknown_at_first_then_the_mean_of_this_run(clock: Clock) -> None:

@@ -21,10 +21,10 @@ from bench.cli.report_files import write_reports
 from bench.matrix import run_plan
 from bench.records.cell import Attempt, Train, Walk
 from bench.records.outcome import Scripted
+from bench.records.rank_outcome import Footprint, Walked
 from bench.report.render.formats import FORMATS
 from bench.store import spool
 from bench.store.run_folder import Store
-from bench.store.spool import Footprint, Walked
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.usefixtures("elsewhere")

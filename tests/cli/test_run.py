@@ -78,6 +78,19 @@ def test_a_search_takes_no_batch_of_the_file_for_its_own() -> None:
     assert "\nbench probe searches every cell and ignores the batches of the matrix" in output
 
 
+def test_a_global_batch_is_an_axis_and_what_does_not_divide_it_is_said(tmp_path: Path) -> None:
+    options = ("--axis", "global_batch=16", "--axis", "backend=ddp", "--dry-run", "--out", str(tmp_path / "run"))
+    listed = bench("run", QUICKSTART, *options, "--axis", "batch=1,3,4")
+    assert listed.exit_code == 0, listed.output
+    assert "left out: batch 3, which does not divide the 8 samples of a rank\n" in listed.stdout
+    assert "batch per rank 1, 4\n" in listed.stdout
+    searched = bench("run", QUICKSTART, *options, "--axis", "batch=probe")
+    assert ", headroom 90.0 %, divisors of 8 up to 8\n" in searched.stdout
+    twice = bench("run", QUICKSTART, *options, "train.accumulate=2")
+    assert twice.exit_code == 2
+    assert "16 cannot be used with train.accumulate" in twice.stderr
+
+
 @pytest.mark.parametrize("steps", ["2", "04", ""])
 @pytest.mark.parametrize(
     "command", [("run", QUICKSTART), ("probe", "--backend", "ddp"), ("run", QUICKSTART, "--dry-run")]
@@ -89,7 +102,7 @@ def test_accumulation_through_the_environment_is_refused(
     done = bench(*command, "--out", str(tmp_path / "run"))
     assert done.exit_code == 2
     assert f"bench: environment: ACCELERATE_GRADIENT_ACCUMULATION_STEPS: {steps!r}" in done.stderr
-    assert "gradients never accumulate" in done.stderr
+    assert "set train.accumulate" in done.stderr
     assert list(tmp_path.iterdir()) == []
 
 
@@ -180,7 +193,13 @@ def test_a_dry_run_shows_how_often_each_attempt_is_launched(monkeypatch: pytest.
         (["--until", "2%", "--budget", "0"], "--budget: '0' is not a time"),
         (["--until", "2%", "--budget", "-5m"], "--budget: '-5m' is not a time"),
         (["--until", "2%", "--budget", "5 d"], "--budget: '5 d' is not a time"),
-        (["--budget", "5m"], "--budget: has no effect without --until or measure.launches=auto\n  add --until 2%"),
+        (
+            ["--budget", "5m", "measure.launches=1"],
+            "--budget: has no effect without --until or measure.launches=auto\n  add --until 2%",
+        ),
+        (["--settle", "2%", "measure.launches=1"], "--settle: has no effect without measure.launches=auto"),
+        (["--settle", "2"], "--settle: '2' is not a percentage or a fraction\n  allowed: 5% or 0.05"),
+        (["--settle", "2%", "--until", "2%"], "--settle: cannot be combined with --until"),
         (["measure.launches=0"], "measure.launches=0: measure.launches: 0 cannot be used\n  allowed: at least 1"),
         (["measure.launches=x"], "measure.launches=x: measure.launches: 'x' cannot be used\n  allowed: a whole number"),
     ],
@@ -229,3 +248,19 @@ def test_a_dry_run_refuses_a_gpu_that_is_split(driver: Driver) -> None:
     done = bench("run", QUICKSTART, "--dry-run")
     assert done.exit_code == 2
     assert "GPU 0 is split into slices (MIG)" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (["--until", "2%"], "--best: cannot be combined with --until\n  leave out --until"),
+        (["--rerun", "all"], "--best: cannot be combined with --rerun\n  leave out --rerun"),
+        (["--launcher", "slurm", "--jobs", "2"], "--best: cannot be combined with --jobs: one job must measure all"),
+        (["--settle", "0"], "--settle: '0' is out of range"),
+    ],
+)
+def test_what_does_not_go_with_best_is_refused(options: list[str], message: str, tmp_path: Path) -> None:
+    done = bench("run", QUICKSTART, "--best", "--out", str(tmp_path / "run"), *options)
+    assert done.exit_code == 2
+    assert done.stderr.startswith(f"bench: {message}")
+    assert not (tmp_path / "run").exists()

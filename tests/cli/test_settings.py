@@ -35,7 +35,12 @@ def test_what_an_option_sets_is_what_the_field_sets() -> None:
     given = {"nodes": "2", "time": "2:00:00", "exclusive": False, "prologue": ["module load cuda", "a: b"], "qos": "12"}
     matrix, *_ = selection.read(Path(QUICKSTART), settings={**given, "account": None}, launcher="slurm")
     job = matrix.slurm
-    assert (job.nodes, job.time, job.exclusive, job.prologue) == (2, "2:00:00", False, ("module load cuda", "a: b"))
+    assert (matrix.launch.nodes, job.time, job.exclusive, job.prologue) == (
+        2,
+        "2:00:00",
+        False,
+        ("module load cuda", "a: b"),
+    )
     assert (job.qos, job.account) == ("12", None)
 
 

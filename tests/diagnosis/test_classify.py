@@ -2,12 +2,14 @@
 
 import math
 from itertools import permutations
+from typing import get_args
 
 import pytest
 from examples import ok, rank, result, world
 from pydantic import TypeAdapter, ValidationError
 
-from bench.diagnosis.classify import classify
+from bench.diagnosis.classify import HOST, classify, reclassify_host_oom
+from bench.diagnosis.oom_words import Kind
 from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Result
 from bench.records.rank_outcome import RankError, RankKilled, RankOom, RankOutcome
 
@@ -229,3 +231,32 @@ def test_an_unknown_field_is_refused(outcome: Outcome) -> None:
 def test_a_record_of_another_schema_is_refused(change: dict[str, object]) -> None:
     with pytest.raises(ValidationError):
         Result.model_validate(result().model_dump() | change)
+
+
+DEVICE = ("cuda_allocator", "cuda_driver", "cublas", "cudnn", "cuda_library", "nccl")
+
+
+def test_every_source_is_of_the_host_or_of_the_gpu() -> None:
+    assert {*get_args(Kind), "kernel", "abort", "loader"} == {*HOST, *DEVICE}
+
+
+@pytest.mark.parametrize("source", HOST)
+def test_the_host_of_a_gpu_fails_and_a_cpu_is_full(source: str) -> None:
+    full = Oom(rank=1, phase="setup", reason="killed by SIGKILL: the kernel", source=source)
+    assert reclassify_host_oom(full, separate_memory=False) == full
+    assert reclassify_host_oom(full, separate_memory=True) == Failed(
+        fault="host_memory",
+        rank=1,
+        phase="setup",
+        reason="the memory of the host ran out, not that of the GPU: killed by SIGKILL: the kernel",
+    )
+
+
+@pytest.mark.parametrize("source", [*DEVICE, "cuda_abort", None])
+def test_a_full_gpu_is_full(source: str | None) -> None:
+    full = Oom(rank=1, phase="warmup", reason="CUDA out of memory", source=source)
+    assert reclassify_host_oom(full, separate_memory=True) == full
+
+
+def test_other_outcomes_stay() -> None:
+    assert reclassify_host_oom(Hang(reason="time is up"), separate_memory=True) == Hang(reason="time is up")

@@ -60,21 +60,26 @@ def loop(factory: Any, kind: str) -> dict[str, Any]:
     losses = []
     seen = hooked(model)
     dtype = next(model.parameters()).dtype if kind == "DEEPSPEED" else torch.float32
-    for inputs, targets in batches():
-        value = loss(model(inputs.to(dtype)).float(), targets)
-        accelerator.backward(value)
-        accelerator.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
-        scheduler.step()
+    for inputs, targets in batches(accelerator.gradient_accumulation_steps):
+        with accelerator.accumulate(model):
+            value = loss(model(inputs.to(dtype)).float(), targets)
+            accelerator.backward(value)
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+            scheduler.step()
         losses.append(float(value))
     return {**described(accelerator, model, optimizer), "losses": losses, "computed in": seen}
 
 
-def batches() -> list[tuple[Tensor, Tensor]]:
-    """Of this rank."""
+def batches(accumulate: int) -> list[tuple[Tensor, Tensor]]:
+    """Of this rank, for all steps."""
     draw = torch.Generator().manual_seed(int(os.environ.get("RANK", "0")))
-    return [(torch.randn(BATCH, 16, generator=draw), torch.randn(BATCH, 16, generator=draw)) for _ in range(STEPS)]
+    return [
+        (torch.randn(BATCH, 16, generator=draw), torch.randn(BATCH, 16, generator=draw))
+        for _ in range(STEPS * accumulate)
+    ]
 
 
 # --- bench ----------------------------------------------------------------------------------------------------------
@@ -93,18 +98,18 @@ def benched(spec: str) -> dict[str, Any]:
         build_extensions(extensions(attempt.cell, "cpu"))
     job = set_up(attempt.cell, Cpu(), BATCH)
     seen = hooked(job.model)
-    given = iter([list(pair) for pair in batches()])
-    losses = []
+    given = iter([list(pair) for pair in batches(job.accumulate)])
+    losses = list[float]()
     for _ in range(STEPS):
-        losses.append(_mine(job, given, steps))
+        losses += _mine(job, given, steps)
     observed = regime.observe(job)
     regime.check(attempt.cell, "cpu", observed)
     found = described(job.accelerator, job.model, job.optimizer)
     return {**found, "losses": losses, "computed in": seen, "regime": observed.model_dump()}
 
 
-def _mine(job: Any, given: Any, steps: Any) -> float:
-    """This rank's loss of one step."""
+def _mine(job: Any, given: Any, steps: Any) -> list[float]:
+    """This rank's losses of one step, of each micro-batch."""
     kept: list[float] = []
     forward = job.forward
 
@@ -117,7 +122,7 @@ def _mine(job: Any, given: Any, steps: Any) -> float:
     object.__setattr__(job, "forward", Kept())
     steps.step(job, given, steps.no_lap)
     object.__setattr__(job, "forward", forward)
-    return kept[0]
+    return kept
 
 
 # --- what is compared -----------------------------------------------------------------------------------------------

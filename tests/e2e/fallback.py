@@ -9,8 +9,8 @@ __all__ = ["Toy"]
 _open = device.Cpu.open
 
 
-def _without_shim(self, family, **settings):
-    return _open(self, "ddp", **settings)
+def _without_shim(self, family, train, **settings):
+    return _open(self, "ddp", train, **settings)
 
 
 device.Cpu.open = _without_shim

@@ -17,7 +17,7 @@ from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.records.account import Account
-from bench.records.outcome import Result
+from bench.records.outcome import Ok, Result
 from bench.store.run_folder import Store
 
 HERE = Path(__file__).parent
@@ -52,7 +52,7 @@ class Bench:
 
     def __call__(self, *arguments: str, cwd: Path = HERE, expect: int = 0, **environment: str) -> str:
         process = self.start(*arguments, cwd=cwd, stdin=None, **environment)
-        output, _ = process.communicate(timeout=600)
+        output, _ = process.communicate(timeout=1800)
         assert process.returncode == expect, output
         return output
 
@@ -60,6 +60,7 @@ class Bench:
         """A matrix file over the toy workload; returns its path."""
         file = self.folder / f"{name}.yaml"
         content = {"workload": {"name": "toy:Toy"}, "measure": FEW_STEPS, **content}
+        content["measure"] = {"launches": 1, **content["measure"]}  # type: ignore[dict-item]
         file.write_text(yaml.safe_dump(content))
         return str(file)
 
@@ -93,8 +94,9 @@ class Bench:
 
 
 @pytest.fixture
-def bench(tmp_path: Path) -> Iterator[Bench]:
-    runner = Bench(tmp_path)
+def bench(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Bench]:
+    """Of the class that the module names `BENCH`."""
+    runner: Bench = getattr(request.module, "BENCH", Bench)(tmp_path)
     yield runner
     left = runner.processes()
     for process in left:
@@ -107,6 +109,12 @@ def reading(*arguments: str) -> str:
     done = CliRunner().invoke(app, arguments)
     assert done.exit_code == 0, done.output
     return done.output
+
+
+def ok(result: Result) -> Ok:
+    """The outcome of a result that was measured."""
+    assert isinstance(result.outcome, Ok), result.outcome
+    return result.outcome
 
 
 def account_of(result: Result) -> Account:

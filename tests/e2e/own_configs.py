@@ -186,7 +186,7 @@ CONFIGS = [
     Own("FSDP1, checkpointing", fsdp1(fsdp_activation_checkpointing=True), says="belongs in the matrix"),
     Own("FSDP1, parallelism_config", {**fsdp1(), **sizes(1, 2)}, says="fsdp_version 2"),
     # FSDP2
-    Own("FSDP2, questionnaire", fsdp2(), in_test=True),
+    Own("FSDP2, questionnaire", fsdp2()),
     Own("FSDP2, efficient loading", fsdp2(fsdp_cpu_ram_efficient_loading=True)),
     Own("FSDP2, no reshard", fsdp2(fsdp_reshard_after_forward=False)),
     Own("FSDP2 with keys of version 1", fsdp2(fsdp_sharding_strategy="HYBRID_SHARD", fsdp_limit_all_gathers=True)),
@@ -214,7 +214,11 @@ CONFIGS = [
         inline(zero_stage=3, offload_optimizer_device="cpu", offload_param_device="cpu"),
     ),
     Own("ZeRO-2 inline, precision no", inline("no")),
-    Own("ZeRO inline, accumulation", inline(gradient_accumulation_steps=4), says="accumulation is refused"),
+    Own("ZeRO-2 inline, accumulation", inline(gradient_accumulation_steps=4)),
+    Own("ZeRO-1 inline, accumulation", inline("no", zero_stage=1, gradient_accumulation_steps=2)),
+    Own(
+        "ZeRO inline, accumulation auto", inline(gradient_accumulation_steps="auto"), says="a whole number, at least 1"
+    ),
     Own("ZeRO inline, fp16", inline("fp16"), says="'fp16' is not supported"),
     # DeepSpeed, JSON
     Own("ZeRO-0 JSON", FILE, zero({"stage": 0}), precision="bf16"),
@@ -227,6 +231,7 @@ CONFIGS = [
         FILE,
         {**MICRO, "zero_optimization": {"stage": "auto"}, "bf16": {"enabled": True}},
     ),
+    Own("ZeRO-3 JSON, accumulation", FILE, {**zero(STAGE_3), "gradient_accumulation_steps": 2}, precision="bf16"),
     Own("JSON without a batch", FILE, {"zero_optimization": {"stage": 2}}, says="DeepSpeed requires this field"),
     Own("ZeRO-3 JSON, auto buckets", FILE, zero(STAGE_3), precision="bf16", in_test=True),
     Own(

@@ -7,7 +7,8 @@ import json
 from pathlib import Path
 
 import yaml
-from harness import ROOT, Bench
+from harness import ROOT
+from kept import KeptBench
 
 from bench.records.outcome import Result
 
@@ -27,7 +28,7 @@ OPTIONAL_PARTS = {
 BACKENDS = ROOT / "matrices/backends.yaml"
 SMALL = {"image_size": 32, "n_obs_history": 1, "num_cams": 1, "prompt_len": 8, "n_layers": 2, "vision_layers": 1}
 """For short steps."""
-FEW = {"warmup_steps": 2, "phase_steps": 2}
+FEW = {"warmup_steps": 2, "phase_steps": 2, "launches": 1}
 CHECKPOINTED = ("fsdp", "fsdp_grad_op", "fsdp2")
 FSDP = {
     "distributed_type": "FSDP",
@@ -55,7 +56,7 @@ ENGINE = {
 
 def measure(folder: Path) -> Path:
     """Measure all cells; returns the run's folder."""
-    bench = Bench(folder)
+    bench = KeptBench(folder)
     (folder / "fsdp.yaml").write_text(yaml.safe_dump(FSDP))
     (folder / "ds.yaml").write_text(yaml.safe_dump(DEEPSPEED))
     (folder / "ds.json").write_text(json.dumps(ENGINE))

@@ -6,17 +6,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from harness import FEW_STEPS, HERE, Bench, reading
+from harness import FEW_STEPS, HERE, Bench, ok, reading
+from kept import KeptBench
 
 from bench import workloads
 from bench.backends.forecast import forecast
 from bench.records.forecast import Forecast
-from bench.records.outcome import Ok, Result
+from bench.records.outcome import Result
 from bench.records.program import Program
 from bench.report.communication import communication
 from bench.report.summary import summarize
-from bench.report.theory import theory_of
-from bench.report.utilization import utilization
+from bench.report.theory import theory_of, utilization
 
 BACKENDS = ("single", "ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3")
 ADAPTERS = 4 * 2 * 4 * (256 + 1024)
@@ -30,7 +30,7 @@ SCALED = ("ddp", "fsdp", "fsdp2", "zero3")
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bench = Bench(tmp_path_factory.mktemp("adapted"))
+    bench = KeptBench(tmp_path_factory.mktemp("adapted"))
     shutil.copy(HERE / "adapted.py", bench.folder / "adapted.py")
     matrix = bench.matrix(
         workload={"name": "./adapted.py:Adapted"},
@@ -62,11 +62,6 @@ def programs(results: dict[tuple[str, str], Result], run: Path) -> dict[str, Pro
         trained: trace(results[trained, "fsdp2"].attempt.cell, "cpu", (2, 4, 256))
         for trained in ("adapters", "top", "scale")
     }
-
-
-def ok(result: Result) -> Ok:
-    assert isinstance(result.outcome, Ok), result.outcome
-    return result.outcome
 
 
 def planned(result: Result, programs: dict[str, Program]) -> Forecast:

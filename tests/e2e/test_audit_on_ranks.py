@@ -4,11 +4,14 @@ import re
 
 import pytest
 from harness import Bench
+from kept import KeptBench
 from policy import OPTIONAL_PARTS
 
 from bench.audit.params import Looked, group
 from bench.records.outcome import Failed
 from bench.store.spool import read_audits
+
+BENCH = KeptBench
 
 
 def said(output: str) -> dict[str, str]:
@@ -143,7 +146,8 @@ def test_unused_parameters_are_those_that_ddp_itself_names(bench: Bench) -> None
         measure={"warmup_steps": 1, "steps": 9, "phase_steps": 0},
     )
     out = ("--out", str(bench.folder / "run"))
-    bench("run", matrix, *out, "--select", "backend=ddp", expect=1, TORCH_DISTRIBUTED_DEBUG="INFO")
+    select = ("--select", "backend=ddp")
+    Bench(bench.folder)("run", matrix, *out, *select, expect=1, TORCH_DISTRIBUTED_DEBUG="INFO")
     output = bench("audit", "params", matrix, "--zero-grad", *out, expect=1)
     found = said(output)
     sharded = [says for label, says in found.items() if not label.startswith("ddp")]

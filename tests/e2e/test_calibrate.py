@@ -1,9 +1,12 @@
 """`bench calibrate` for real, and a run on the same machine that uses it."""
 
 from harness import Bench
+from kept import KeptBench
 
 from bench.records.calibration import Calibration
 from bench.store.run_folder import Store
+
+BENCH = KeptBench
 
 
 def test_a_calibration_is_stored_and_decides_for_a_later_run(bench: Bench) -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 from statistics import fmean, median
 
 import pytest
-from harness import ONE_THREAD, ROOT, Bench, account_of, reading
+from harness import ONE_THREAD, ROOT, Bench, account_of, ok, reading
 from policy import FEW, SMALL, has_own_config, is_checkpointed
 
 from bench.records.account import END, LAUNCH, PARTS
-from bench.records.outcome import Ok, Result
+from bench.records.outcome import Result
 from bench.records.phases import PHASE_NAMES, Stage
 from bench.report.communication import communication
 from bench.report.summary import row_of, summarize
@@ -34,24 +34,19 @@ def results(policy_run: Path) -> dict[str, Result]:
     }
 
 
-def ranks(result: Result) -> Ok:
-    assert isinstance(result.outcome, Ok), result.outcome
-    return result.outcome
-
-
 def test_every_backend_measures_two_real_ranks(results: dict[str, Result]) -> None:
     assert set(results) == {"single", *TWO_RANKS}
     for backend, result in results.items():
-        assert len(ranks(result).ranks) == (1 if backend == "single" else 2)
-        for rank in ranks(result).ranks:
-            assert rank.regime.world_size == len(ranks(result).ranks)
+        assert len(ok(result).ranks) == (1 if backend == "single" else 2)
+        for rank in ok(result).ranks:
+            assert rank.regime.world_size == len(ok(result).ranks)
             assert (rank.regime.sharded_parameters > 0) == (backend in SHARDED)
             assert rank.traffic == () if backend == "single" else rank.traffic
 
 
 def test_precision_regimes_are_those_asked_for(results: dict[str, Result]) -> None:
     for backend, result in results.items():
-        for rank in ranks(result).ranks:
+        for rank in ok(result).ranks:
             fsdp = backend.startswith("fsdp")
             assert rank.regime.weights_dtype == ("float32" if fsdp else "bfloat16")
             assert rank.regime.masters_dtype == rank.regime.optimizer_dtype == "float32"
@@ -59,7 +54,7 @@ def test_precision_regimes_are_those_asked_for(results: dict[str, Result]) -> No
 
 @pytest.mark.parametrize("backend", [backend for backend in TWO_RANKS if backend != "ddp"] + ["single"])
 def test_losses_agree_with_ddp(results: dict[str, Result], backend: str) -> None:
-    ddp, other = ranks(results["ddp"]).ranks[0].losses, ranks(results[backend]).ranks[0].losses
+    ddp, other = ok(results["ddp"]).ranks[0].losses, ok(results[backend]).ranks[0].losses
     assert len(ddp) == len(other) == 8 + FEW["phase_steps"]
     relative = median(abs(a - b) / abs(a) for a, b in zip(ddp, other, strict=True))
     absolute = max(abs(a - b) for a, b in zip(ddp, other, strict=True))
@@ -69,13 +64,13 @@ def test_losses_agree_with_ddp(results: dict[str, Result], backend: str) -> None
 
 def test_every_rank_reports_the_same_global_loss(results: dict[str, Result]) -> None:
     for result in results.values():
-        assert len({rank.losses for rank in ranks(result).ranks}) == 1
+        assert len({rank.losses for rank in ok(result).ranks}) == 1
 
 
 def test_headline_is_gated_by_the_slowest_rank(results: dict[str, Result]) -> None:
     for result in results.values():
-        slowest_s = max(fmean(rank.step_times_s) for rank in ranks(result).ranks)
-        samples = result.attempt.batch_per_rank * len(ranks(result).ranks)
+        slowest_s = max(fmean(rank.step_times_s) for rank in ok(result).ranks)
+        samples = result.attempt.batch_per_rank * len(ok(result).ranks)
         measured = row_of(result).measured
         assert measured is not None
         assert measured.samples_per_s_global == pytest.approx(samples / slowest_s)
@@ -83,7 +78,7 @@ def test_headline_is_gated_by_the_slowest_rank(results: dict[str, Result]) -> No
 
 def test_phases_sum_to_the_total(results: dict[str, Result]) -> None:
     for result in results.values():
-        for rank in ranks(result).ranks:
+        for rank in ok(result).ranks:
             assert list(rank.phase_times_s) == [*PHASE_NAMES, "total", "backward_step"]
             # Step by step: the kernel may take the rank off its core just between the last phase's end and the total's.
             totals_s = rank.phase_times_s["total"]
@@ -98,7 +93,7 @@ def test_the_parts_of_the_wall_time_sum_to_it(results: dict[str, Result]) -> Non
         compiled = {Stage.COMPILE} if backend.startswith("zero") else set()
         absent = {Stage.AUDIT, Stage.WALK, Stage.LARGEST, Stage.CHECKPOINT, Stage.COMPILE}
         assert set(parts_s) == set(PARTS) - absent | compiled
-        own = ranks(result).ranks
+        own = ok(result).ranks
         # The rank that enters a window last has all its steps in it.
         assert parts_s[Stage.MEASURE] >= min(sum(rank.step_times_s) for rank in own)
         assert parts_s[Stage.PHASES] >= min(sum(rank.phase_times_s["total"]) for rank in own)
@@ -107,7 +102,7 @@ def test_the_parts_of_the_wall_time_sum_to_it(results: dict[str, Result]) -> Non
 
 def test_memory_is_each_ranks_own(results: dict[str, Result]) -> None:
     for result in results.values():
-        for rank in ranks(result).ranks:
+        for rank in ok(result).ranks:
             assert rank.memory.peak_rss_bytes is not None
             assert 100 * 2**20 < rank.memory.peak_rss_bytes < rank.memory.capacity_bytes
 
@@ -141,7 +136,7 @@ def test_attempt_folder_says_how_to_repeat_it(policy_run: Path, results: dict[st
     subprocess.run(["sh", folder / "command.sh", tmp_path], cwd=ROOT, env=environment, check=True)
     again = spool.read_ranks(tmp_path, 2)
     assert [rank.kind for rank in again] == ["ok", "ok"]
-    assert again[0].losses == ranks(stored).ranks[0].losses  # type: ignore[union-attr]
+    assert again[0].losses == ok(stored).ranks[0].losses  # type: ignore[union-attr]
 
 
 def test_report_of_the_run(policy_run: Path) -> None:

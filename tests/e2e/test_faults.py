@@ -4,6 +4,7 @@ import time
 
 import pytest
 from harness import Bench, account_of
+from kept import KeptBench
 
 from bench.records.account import END, LAUNCH
 from bench.records.outcome import Outcome
@@ -70,7 +71,7 @@ def test_rerun_measures_failed_attempts_again_and_keeps_the_old_ones(ran: tuple[
     assert [outcome.kind for outcome in outcomes(bench, fault="raise")] == ["failed", "failed"]
     assert "6 attempts, 4 of them finished before" in bench(*command(bench), expect=1)
     started = time.time()
-    bench(*command(bench), "--rerun", "failed", expect=1)
+    KeptBench(bench.folder)(*command(bench), "--rerun", "failed", expect=1)
     assert all(file.stat().st_mtime > started for file in failed)
     assert len(list((bench.folder / "run/superseded").glob("*/*/result.json"))) == 2
 

@@ -1,8 +1,11 @@
 """The precision of float32 products, which a workload may lower, is observed and is no like for like."""
 
 from harness import Bench, reading
+from kept import KeptBench
 
 from bench.records.outcome import Ok
+
+BENCH = KeptBench
 
 
 def test_a_lower_precision_is_observed_told_and_not_compared(bench: Bench) -> None:

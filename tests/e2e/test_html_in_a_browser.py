@@ -1,6 +1,7 @@
 """The report's page in a real Chromium."""
 
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -17,7 +18,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 ATTACK = "</script><script>window.attacked = 1</script><img src=x onerror='window.attacked = 2'>"
-MATRIX = '[aria-label="Raw matrix"]'
+MATRIX = '[aria-label="All results"]'
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +34,7 @@ def page(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Page]:
     ]
     file = folder / "report.html"
     report = sections.Report(results=results)
-    file.write_text(html.render(report.sections, first=report.brief))
+    file.write_text(html.render(report.sections, first=report.brief, details=report.details))
     with browser(folder / "profile") as opened:
         opened.open(file)
         yield opened
@@ -72,7 +73,7 @@ def test_what_is_unknown_comes_last_either_way(page: Page) -> None:
 def test_sizes_are_sorted_by_their_bytes(tmp_path: Path) -> None:
     sizes = ["138 MiB", "1.20 GiB", "n/a", "812 B", "-45.3 MiB", "2.00 KiB"]
     table = Table(
-        title="Raw matrix", headers=("held",), rows=tuple((each,) for each in sizes), numeric=frozenset({"held"})
+        title="All results", headers=("held",), rows=tuple((each,) for each in sizes), numeric=frozenset({"held"})
     )
     file = tmp_path / "report.html"
     file.write_text(html.render([table]))
@@ -181,13 +182,98 @@ def test_the_settings_and_the_commands_are_copied_for_a_pull_request(page: Page)
         return str(page.evaluate("navigator.clipboard.readText()"))
 
     lines = copied(".first .scroll + .copy").splitlines()
-    assert lines[0].startswith("| setting | batch | samples/s |")
-    assert lines[1].startswith("| --- | ---: | ---: |")
+    assert lines[0].startswith("| backend | note | batch | samples/s |")
+    assert lines[1].startswith("| --- | --- | ---: | ---: |")
     assert len(lines) == 2 + page.evaluate("document.querySelectorAll('.first tbody tr').length")
     assert any(line.startswith("| zero2") and "**40**" in line for line in lines)
     command = copied(".first code + .copy")
     assert command == page.evaluate("document.querySelector('.first code:has(+ .copy)').textContent")
     assert command.startswith("bench ")
+
+
+def test_a_row_opens_its_ranks_its_phases_and_its_files(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    report = sections.Report(results=[result(), result(Oom(rank=1, phase="bwd", reason="no memory"), backend="zero2")])
+    file.write_text(html.render(report.sections, first=report.brief, details=report.details))
+    with browser(tmp_path / "profile") as page:
+        page.open(file)
+        opened = "[...document.querySelectorAll('details')].map((each) => each.open)"
+        assert page.evaluate(opened) == [False, False]
+        page.evaluate("window.followed = new Promise((done) => addEventListener('hashchange', () => done(true))); 0")
+        page.point_at(".first tbody tr:nth-child(1) a", click=True)
+        assert page.evaluate("window.followed")
+        assert page.evaluate(opened) == [True, False]
+        text = page.evaluate("document.querySelector('details[open]').textContent")
+        assert all(word in text for word in ("Ranks", "Phases", "optim_step"))
+        links = "[...document.querySelectorAll('details a')].map((each) => each.getAttribute('href'))"
+        assert page.evaluate(links) == [f"attempts/{each.attempt.slug}/result.json" for each in report.results]
+        assert "no memory" in page.evaluate("document.querySelectorAll('details')[1].textContent")
+
+
+def test_filters_show_the_rows_of_a_setting(tmp_path: Path) -> None:
+    file = tmp_path / "report.html"
+    names = [(backend, cameras) for backend in ("ddp", "zero2") for cameras in (1, 4)]
+    steps = (0.43, 0.44, 0.45)
+    results = [
+        result(ok(steps, steps, backend=name), backend=name, axes={"num_cams": cameras}) for name, cameras in names
+    ]
+    report = sections.Report(results=results)
+    file.write_text(html.render(report.sections, first=report.brief, details=report.details))
+    shown = (
+        "[...document.querySelectorAll('.first tbody tr')].filter((row) => row.checkVisibility())"
+        ".map((row) => JSON.parse(row.dataset.axes)).map((axes) => [axes.backend, axes.num_cams])"
+    )
+    with browser(tmp_path / "profile") as page:
+        page.open(file)
+        assert sorted(page.evaluate(shown)) == [[name, str(cameras)] for name, cameras in names]
+        for axis, value in (("backend", "zero2"), ("num_cams", "4")):
+            page.evaluate(
+                f"(() => {{ const filter = document.querySelector('[name={axis}]'); filter.value = '{value}';"
+                " filter.dispatchEvent(new Event('change', {bubbles: true})); })()"
+            )
+        assert page.evaluate(shown) == [["zero2", "4"]]
+
+
+CONTRAST = """(() => {
+  const luminance = (color) => {
+    const [r, g, b] = color.match(/[0-9.]+/g).map((part) => part / 255)
+      .map((part) => (part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+  };
+  const behind = (element) => {
+    for (let at = element; at; at = at.parentElement) {
+      const color = getComputedStyle(at).backgroundColor;
+      if (!color.includes('rgba')) return color;
+    }
+    return 'rgb(255, 255, 255)';
+  };
+  return [...document.querySelectorAll('h1, h2, h3, p, li, a, td, th button, summary, dt, dd, label, code')]
+    .filter((each) => each.checkVisibility() && each.textContent.trim())
+    .map((each) => [luminance(getComputedStyle(each).color), luminance(behind(each)), each.outerHTML.slice(0, 80)])
+    .map(([one, other, html]) => [(Math.max(one, other) + 0.05) / (Math.min(one, other) + 0.05), html])
+    .filter(([ratio]) => ratio < 4.5);
+})()"""
+"""Text that stands out from its background by less than WCAG 2.2, 1.4.3, demands."""
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_text_can_be_read_and_everything_has_a_name(page: Page, theme: str) -> None:
+    page.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = true")
+    assert page.evaluate(CONTRAST) == []
+    page.evaluate("for (const each of document.querySelectorAll('details')) each.open = false")
+    nameless = (
+        "[...document.querySelectorAll('button, select, a, svg[role], [role=region], nav')]"
+        ".filter((it) => !(it.ariaLabel || it.textContent.trim() || it.labels?.length)).map((it) => it.outerHTML)"
+    )
+    assert page.evaluate(nameless) == []
+    regions = page.evaluate("[...document.querySelectorAll('[role=region], nav')].map((it) => it.ariaLabel)")
+    assert len(regions) == len(set(regions))
+    levels = page.evaluate("[...document.querySelectorAll('h1, h2, h3')].map((it) => +it.tagName[1])")
+    assert levels[0] == 1
+    assert all(later <= level + 1 for level, later in pairwise(levels))
+    assert page.evaluate("[document.documentElement.lang, document.title !== '']") == ["en", True]
+    page.call("Emulation.setEmulatedMedia", features=[])
 
 
 @pytest.mark.parametrize("width", [360, 768, 1200])
@@ -212,7 +298,7 @@ def test_nothing_is_loaded_nothing_is_run_but_the_page_and_nothing_complains(pag
 
 def test_the_policy_stops_what_is_not_the_pages_own(tmp_path: Path) -> None:
     """Even if a string were not escaped, it would not run and would load nothing."""
-    text = html.render(sections.report([result()]))
+    text = html.render(sections.Report(results=[result()]).sections)
     file = tmp_path / "broken.html"
     file.write_text(text.replace("<main>", f"<main>{ATTACK.removeprefix('</script>')}"))
     with browser(tmp_path / "profile") as page:

@@ -21,7 +21,7 @@ def run(
     """The results by backend and checkpointing."""
     file = bench.folder / f"{model_type}.yaml"
     measure = {"warmup_steps": 1, "steps": 4, "phase_steps": 1}
-    file.write_text(yaml.safe_dump({"workload": workload(model_type), **matrix, "measure": measure}))
+    file.write_text(yaml.safe_dump({"workload": workload(model_type), **matrix, "measure": {"launches": 1, **measure}}))
     bench("run", str(file), "--out", str(bench.folder / "run"), expect=expect, **environment)
     results = Store(bench.folder / "run").results()
     return {(one.attempt.cell.backend, one.attempt.cell.options["grad_ckpt"]): one for one in results}

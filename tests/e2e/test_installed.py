@@ -60,7 +60,7 @@ class Mine:
         return [{"x": x} for x in torch.randn(256, self.width, generator=torch.Generator().manual_seed(seed))]
 """,
 }
-STEPS = ("measure.warmup_steps=1", "measure.steps=2", "measure.phase_steps=1")
+STEPS = ("measure.warmup_steps=1", "measure.steps=2", "measure.phase_steps=1", "measure.launches=1")
 
 
 class Installed:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from harness import Bench, wait_for
+from kept import KeptBench
 
 from bench.records.cell import Attempt
 from bench.records.outcome import Ok
@@ -87,18 +88,18 @@ def test_launches_of_two_backends_take_turns_until_they_are_narrow(resumed: Resu
 
 
 def test_what_leads_is_launched_again_until_the_budget_is_spent(tmp_path: Path) -> None:
-    bench = Bench(tmp_path)
+    bench = KeptBench(tmp_path)
     matrix = bench.matrix(
         workload={"name": "toy:Toy", "sleep_s": 0.02},
         matrix={"backend": [*BACKENDS, "zero2"], "batch": 2},
         measure={"warmup_steps": 1, "steps": 5, "phase_steps": 0, "launches": "auto"},
     )
-    command = ["run", matrix, "--out", str(tmp_path / "run")]
+    command = ["run", matrix, "--out", str(tmp_path / "run"), "--budget", "10s"]
     output = bench(*command)
     until, results = Store(tmp_path / "run").until(), Store(tmp_path / "run").results()
     assert until is not None
     assert (until.auto, until.half_width, until.launches) == (True, 0.02, len(results) - 3)
-    assert until.budget_s is not None
+    assert until.budget_s == 10
     again = Counter(result.attempt.cell.backend for result in results if result.attempt.launch > 1)
     assert 2 <= len(again) <= 3
     assert "measure.launches: auto asks for 95 % intervals" in output

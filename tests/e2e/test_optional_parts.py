@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 from harness import Bench
+from kept import KeptBench
 from policy import OPTIONAL_PARTS
 
 from bench.records.outcome import Failed, Result
@@ -34,7 +35,7 @@ def measured(
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
     """Of twenty steps, with the cells that fail."""
-    bench = Bench(tmp_path_factory.mktemp("optional"))
+    bench = KeptBench(tmp_path_factory.mktemp("optional"))
     found = measured(bench, 20, TWO, [ALONE, LACKING])
     bench.assert_gone()
     return found

@@ -3,10 +3,13 @@
 from pathlib import Path
 
 from harness import Bench
+from kept import KeptBench
 from policy import is_checkpointed
 
 from bench.records.outcome import Ok, Skipped
 from bench.store.run_folder import Store
+
+BENCH = KeptBench
 
 
 def test_own_configs_run_and_their_regime_is_observed(policy_run: Path) -> None:

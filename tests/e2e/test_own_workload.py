@@ -5,12 +5,14 @@ from pathlib import Path
 
 import pytest
 from harness import HERE, Bench
+from kept import KeptBench
 from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.records.outcome import Ok
-from bench.store import plans
+from bench.store.run_folder import Store
 
+BENCH = KeptBench
 MISTAKES = [
     (
         "own",
@@ -78,7 +80,7 @@ def test_each_style_trains_to_the_same_loss_on_each_backend(
 
     # So does its plan, as long as the workload is the one that was measured. Too small for malloc: peaks may be 0.
     CliRunner().invoke(app, ["plan", "--check", str(beside / "run")])
-    assert (plan := plans.read(beside / "run")) is not None
+    assert (plan := Store(beside / "run").forecasts()) is not None
     assert {one.cell.id for one in plan.forecasts} == {result.attempt.cell.id for result in before}
     assert len(plan.forecasts) == 9
     with (beside / "own_styles.py").open("a") as file:

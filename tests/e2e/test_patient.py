@@ -1,9 +1,11 @@
 """Every process group of a rank waits for bench, which names a hang, and gives up on no collective by itself."""
 
 from harness import Bench
+from kept import KeptBench
 
 from bench.records.outcome import Ok
 
+BENCH = KeptBench
 MEASURE = {"warmup_steps": 1, "steps": 2, "phase_steps": 0}
 
 

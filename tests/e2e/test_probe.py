@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import uneven
 from harness import ROOT, Bench, wait_for
+from kept import KeptBench
 
 from bench.records.verdict import Verdict
 from bench.store.run_folder import Store
@@ -93,7 +94,8 @@ def test_a_killed_search_repeats_nothing_and_a_finished_one_measures_nothing(sea
     assert "finished before" not in again
 
 
-def test_a_limit_too_small_for_the_model_is_said(bench: Bench) -> None:
+def test_a_limit_too_small_for_the_model_is_said(tmp_path: Path) -> None:
+    bench = KeptBench(tmp_path)
     run = bench.folder / "run"
     limit_bytes = 8 * 2**20
     output = bench("probe", "--backend", "ddp", "--memory-limit", "8MiB", "--out", str(run), cwd=ROOT)
@@ -106,8 +108,9 @@ def test_a_limit_too_small_for_the_model_is_said(bench: Bench) -> None:
     assert "no batch to recommend: not even 1 fits." in output
 
 
-def test_an_answer_holds_for_the_largest_samples_of_the_data_set(bench: Bench) -> None:
+def test_an_answer_holds_for_the_largest_samples_of_the_data_set(tmp_path: Path) -> None:
     """A batch of short samples alone would fit at max_batch; one long sample, late, pads its whole batch."""
+    bench = KeptBench(tmp_path)
     settings = {"workload": {"name": "uneven:Uneven"}, "launch": {"num_processes": 1, "memory_limit": LIMIT}}
     search = {"max_batch": 64, "granularity": 8}
     matrix = bench.matrix(matrix={"backend": "single", "batch": "probe"}, probe=search, measure=MEASURE, **settings)

@@ -38,6 +38,7 @@ ENDS: dict[str, Callable[[Outcome], bool]] = {
 def matrix(to: Path, **content: object) -> str:
     file = to / "script.yaml"
     given = {"command": COMMAND, "result": RESULT, "folder": str(HERE), "launch": {"hang_after_s": 1}, **content}
+    given["measure"] = {"launches": 1, **given.get("measure", {})}
     file.write_text(yaml.safe_dump(given))
     return str(file)
 

@@ -10,8 +10,8 @@ from commands import bench as in_this_process
 from harness import Bench
 
 from bench.records.outcome import Failed, Hang, Result
-from bench.secrets import mask
 from bench.store.run_folder import Store
+from bench.store.secrets import mask
 
 SECRETS = {
     name: f"planted-{name.lower()}"

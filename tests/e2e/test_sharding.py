@@ -1,4 +1,4 @@
-"""Options of sharding, and ZeRO-3 with gradient checkpointing: one real run."""
+"""Options of sharding, and ZeRO-3 with gradient checkpointing, on real ranks."""
 
 import json
 from typing import Any
@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import yaml
 from harness import Bench
+from kept import KeptBench
 from policy import SMALL
 
 from bench.records.outcome import Ok
@@ -46,18 +47,16 @@ RECOMPUTED = [
 @pytest.fixture(scope="module")
 def ranks(tmp_path_factory: pytest.TempPathFactory) -> list[RankOk]:
     """Rank 0 of each of `OPTIONS`, then of each of `RECOMPUTED`."""
-    bench = Bench(tmp_path_factory.mktemp("sharding"))
+    bench = KeptBench(tmp_path_factory.mktemp("sharding"))
     (bench.folder / "frees_all.yaml").write_text(
         yaml.safe_dump({"distributed_type": "DEEPSPEED", "deepspeed_config": {"deepspeed_config_file": "ds.json"}})
     )
     (bench.folder / "ds.json").write_text(json.dumps(ENGINE))
-    matrix = bench.matrix(
-        workload=POLICY,
-        matrix={},
-        include=[{**cell, "batch": 2} for cell in OPTIONS + RECOMPUTED],
-    )
-    bench("run", matrix, "--out", str(bench.folder / "run"))
-    outcomes = [result.outcome for result in bench.results()]
+    outcomes = []
+    for name, workload, cells in (("toy", {"name": "toy:Toy"}, OPTIONS), ("policy", POLICY, RECOMPUTED)):
+        include = [{**cell, "batch": 2} for cell in cells]
+        bench("run", bench.matrix(workload=workload, matrix={}, include=include), "--out", str(bench.folder / name))
+        outcomes += [result.outcome for result in bench.results(name)]
     assert len(outcomes) == len(OPTIONS + RECOMPUTED)
     assert all(isinstance(outcome, Ok) for outcome in outcomes), outcomes
     return [outcome.ranks[0] for outcome in outcomes if isinstance(outcome, Ok)]

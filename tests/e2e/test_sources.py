@@ -44,13 +44,13 @@ def test_an_edited_workload_is_measured_again(bench: Bench) -> None:
     base = folder / "toy_base.py"
     base.write_text(base.read_text().replace("torch.tanh", "torch.sigmoid"))
     kept = run("--keep-stale")
-    assert "2 stored results were made by other sources (toy_base.py changed): kept, and marked in the report" in kept
+    assert "2 stored results were made by older code (toy_base.py changed): kept, and marked in the report" in kept
     assert bench.results() == first
     written = (bench.folder / "run" / "report-full.md").read_text()
     for shown in (kept, written, bench("show", "num_cams=1", bench.folder / "run")):
         assert "2 (stale)" in shown
     one = run("--select", "num_cams=1")
-    assert "1 stored result was made by other sources (toy_base.py changed): measured again; --keep-stale keeps" in one
+    assert "1 stored result was made by older code (toy_base.py changed): measured again; --keep-stale keeps" in one
     by_cams = {result.axes["num_cams"]: result for result in bench.results()}
     assert by_cams[2] in first
     assert by_cams[1] not in first

@@ -6,7 +6,8 @@ from statistics import fmean
 import pytest
 import torch
 from dumps import ALIKE
-from harness import Bench, reading
+from harness import ok, reading
+from kept import KeptBench
 
 from bench.records.outcome import Ok, Result, Skipped
 from bench.report.doubts import doubts
@@ -22,7 +23,7 @@ STEPS = 24
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bench = Bench(tmp_path_factory.mktemp("training"))
+    bench = KeptBench(tmp_path_factory.mktemp("training"))
     alike = {"single": 1, "ddp": 2, "fsdp2": 2}
     fp32 = {"mixed_precision": "no", "optimizer": "muon"}
     matrix = bench.matrix(
@@ -62,11 +63,6 @@ def of(results: list[Result], **settings: object) -> list[Result]:
     return found
 
 
-def ranks(result: Result) -> Ok:
-    assert isinstance(result.outcome, Ok), result.outcome
-    return result.outcome
-
-
 def test_nothing_failed_but_what_is_refused(results: list[Result]) -> None:
     skipped = [result for result in results if isinstance(result.outcome, Skipped)]
     assert {result.attempt.cell.backend for result in skipped} == {"fsdp", "zero2"}
@@ -96,7 +92,7 @@ def test_muon_makes_the_same_weights_sharded_and_in_one_process(run: Path, backe
 @pytest.mark.parametrize("backend", MUON)
 def test_muon_learns(results: list[Result], backend: str) -> None:
     (result,) = of(results, backend=backend, optimizer="muon", mixed_precision="no")
-    rank = ranks(result).ranks[0]
+    rank = ok(result).ranks[0]
     losses = (*rank.warmup_losses, *rank.losses)
     assert fmean(losses[-10:]) < 0.7 * fmean(losses[:10])
 
@@ -104,7 +100,7 @@ def test_muon_learns(results: list[Result], backend: str) -> None:
 def test_muon_keeps_fp32_masters_and_state_under_bf16(results: list[Result]) -> None:
     found = of(results, optimizer="muon", mixed_precision="bf16")
     assert {result.attempt.cell.backend for result in found} == {"ddp", "fsdp2"}
-    for rank in (rank for result in found for rank in ranks(result).ranks):
+    for rank in (rank for result in found for rank in ok(result).ranks):
         assert (rank.regime.masters_dtype, rank.regime.optimizer_dtype) == ("float32", "float32")
         assert rank.regime.matmul_dtype == "bfloat16"
 
@@ -127,7 +123,7 @@ def test_a_report_sets_muon_beside_adamw(run: Path) -> None:
 def test_compiled_steps_have_no_graph_breaks(results: list[Result], backend: str, how: str) -> None:
     (result,) = of(results, backend=backend, compile=how)
     (plain,) = of(results, backend=backend, compile="none", optimizer="adamw", mixed_precision="bf16")
-    for rank, uncompiled in zip(ranks(result).ranks, ranks(plain).ranks, strict=True):
+    for rank, uncompiled in zip(ok(result).ranks, ok(plain).ranks, strict=True):
         assert rank.compilation is not None
         assert rank.compilation.graph_breaks == {}
         assert rank.compilation.graphs >= 1
@@ -151,7 +147,7 @@ def test_training_goes_on_from_a_checkpoint_under_every_backend(results: list[Re
     measured = [result for result in results if isinstance(result.outcome, Ok)]
     assert {result.attempt.cell.backend for result in measured} == set(BACKENDS)
     for result in measured:
-        for rank in ranks(result).ranks:
+        for rank in ok(result).ranks:
             saved = rank.checkpoint
             assert saved is not None
             assert saved.resumed_losses == pytest.approx(saved.next_losses, rel=1e-6), result.attempt.cell.slug

@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from harness import Bench
+from kept import KeptBench
 from torch.utils.data import default_collate
 from unseen import LENGTH, WIDTH, vlm
 
@@ -20,7 +20,7 @@ DROPPED = {"pixel_values": "float32", "idx": "int64", "text": "list"}
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> list[Result]:
-    bench = Bench(tmp_path_factory.mktemp("unseen"))
+    bench = KeptBench(tmp_path_factory.mktemp("unseen"))
     matrix = bench.matrix(
         workload={"name": "unseen:vlm"},
         matrix={

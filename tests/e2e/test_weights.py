@@ -34,7 +34,7 @@ def drawn(tmp_path: Path, preset: str) -> Path:
         added = {**added_environment(2, hardware, {}), "PYTHONPATH": str(ROOT), **ONE_THREAD}
         added |= {name: str(value) for name, value in world.items()}
         # With the ninja of this environment, as in runs: another one would compile DeepSpeed's extension again.
-        environment = launch_environment(os.environ, added, Path(sys.executable).parent)
+        environment = launch_environment(os.environ, added)
         command = [sys.executable, "drawn.py", str(tmp_path), *cases]
         running.append(subprocess.Popen(command, cwd=HERE, env=environment, start_new_session=True))
     try:

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 import yaml
-from harness import ONE_THREAD, Bench
+from harness import ONE_THREAD
+from kept import KeptBench
 from rotary import rotary
 
 from bench.records.outcome import Ok, Result
@@ -40,7 +41,7 @@ CELLS = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    bench = Bench(tmp_path_factory.mktemp("weights_dtype"))
+    bench = KeptBench(tmp_path_factory.mktemp("weights_dtype"))
     (bench.folder / "own.yaml").write_text(yaml.safe_dump(OWN))
     matrix = bench.matrix(
         workload={"name": f"{HERE / 'rotary.py'}:rotary"},

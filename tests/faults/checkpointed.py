@@ -1,13 +1,9 @@
-"""Toy with gradient checkpointing in both of torch's ways, frozen weights, and accumulation that nothing refuses."""
+"""Toy with gradient checkpointing in both of torch's ways, and frozen weights."""
 
 from typing import Literal
 
 from torch.utils.checkpoint import checkpoint
 from toy import Toy, ToyConfig
-
-from bench.runner import setup
-
-setup._refuse_accumulation = lambda accelerator: None
 
 
 class CheckpointedConfig(ToyConfig):

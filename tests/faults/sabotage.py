@@ -145,11 +145,11 @@ class Sabotage(Toy):
             case "masters":
                 setup.MasterWeights = _without_masters
             case "reduction":
-                setup._reduce_in_fp32 = lambda accelerator: _fsdp2_policy(
+                setup._reduce_in_fp32 = lambda accelerator, *_: _fsdp2_policy(
                     accelerator, param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16
                 )
             case "fp32_units":
-                setup._reduce_in_fp32 = lambda accelerator: _fsdp2_policy(accelerator, reduce_dtype=torch.float32)
+                setup._reduce_in_fp32 = lambda accelerator, *_: _fsdp2_policy(accelerator, reduce_dtype=torch.float32)
             case "fp32_hook":
                 _with_hook(_reduce_in_fp32)
             case "bf16_hook":

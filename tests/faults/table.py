@@ -59,7 +59,7 @@ class FaultBench(Bench):
     def went_on(self, name: str) -> bool:
         """Whether every cell of the run has a result, and the last one, without a fault, is measured."""
         store = Store(self.folder / name)
-        run, results = store._run(), store.results()
+        run, results = store.plan(), store.results()
         done = {result.attempt.cell.slug for result in results}
         return run is not None and done == set(run.cells) and results[-1].outcome.kind == "ok"
 

@@ -2,7 +2,6 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -42,7 +41,7 @@ def matrix(to: Path, command: list[str], **content: object) -> str:
         "folder": str(HERE),
         "result": {"step_time_s": "step.mean_s", "num_processes": "world"},
     }
-    file.write_text(yaml.safe_dump({**given, "measure": {"warmup_steps": 1, "steps": 2}, **content}))
+    file.write_text(yaml.safe_dump({**given, "measure": {"warmup_steps": 1, "steps": 2, "launches": 1}, **content}))
     return str(file)
 
 
@@ -80,7 +79,7 @@ def test_what_bench_refuses_a_script_on_a_cpu_silently_runs_as_ddp(backend: str,
         word.format_map(values | {"accelerate_config": str(tmp_path / "accelerate.yaml")}) for word in [*LAUNCH, *WORDS]
     ]
     added = script_environment(refused, detect())
-    environment = launch_environment(os.environ, added, Path(sys.executable).parent)
+    environment = launch_environment(os.environ, added)
     command[2:2] = ["--main_process_port", "0"]
     done = subprocess.run(command, cwd=HERE, env=environment, capture_output=True, text=True, check=False, timeout=300)
     assert "ran as DistributedType.MULTI_CPU, holds 100% of the parameters" in done.stdout, done.stderr

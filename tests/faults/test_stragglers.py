@@ -43,8 +43,8 @@ def rows(run: Path) -> dict[tuple[object, object], Row]:
 
 def straggler(row: Row) -> Straggler | None:
     assert isinstance(row.measured, Sampled), row.reason
-    assert row.measured.gate
-    return row.measured.gate.straggler
+    assert row.measured.critical_rank
+    return row.measured.critical_rank.straggler
 
 
 @pytest.mark.parametrize(("backend", "slow"), PLANTED)
@@ -61,10 +61,10 @@ def test_it_does_more_work_itself_in_that_phase_alone(
 ) -> None:
     measured = rows[backend, slow].measured
     assert isinstance(measured, Sampled)
-    assert measured.gate
+    assert measured.critical_rank
     apart_s = {
         phase.name: phase.own_s.max_s - phase.own_s.min_s
-        for phase in measured.gate.phases
+        for phase in measured.critical_rank.phases
         if phase.own_s and phase.name != "total"
     }
     assert max(apart_s, key=apart_s.__getitem__) == PHASE[slow]

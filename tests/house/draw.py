@@ -40,14 +40,17 @@ def room_of(module: str) -> str:
     return inner or ".".join(module.split(".")[:2])
 
 
+def imports() -> Arrows:
+    """Every pair of modules of which one imports the other."""
+    graph = grimp.build_graph("bench")
+    return {
+        (module, imported) for module in graph.modules for imported in graph.find_modules_directly_imported_by(module)
+    }
+
+
 def arrows() -> Arrows:
     """Every pair of rooms of which one imports the other."""
-    graph = grimp.build_graph("bench")
-    pairs = {
-        (room_of(module), room_of(imported))
-        for module in graph.modules
-        for imported in graph.find_modules_directly_imported_by(module)
-    }
+    pairs = {(room_of(module), room_of(imported)) for module, imported in imports()}
     return {(one, other) for one, other in pairs if one != other and "bench" not in (one, other)}
 
 

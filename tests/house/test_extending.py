@@ -93,19 +93,14 @@ context = Context(hardware=hardware, new_folder=None, preloads={}, modules=[], w
 LAUNCHERS["slow_start"](context).close()
 """,
 }
-TOY_RUN = ("run", "quickstart", "workload.name=e2e.toy:Toy", "workload.preset=auto")
-ON_THE_COMMAND_LINE = {
-    "a backend": (
-        ["run", "quickstart", "--dry-run", "--axis", "backend=fsdp_no_shard"],
-        "fsdp_sharding_strategy: NO_SHARD",
-    ),
-    "a phase of a step": (
-        [*TOY_RUN, "--select", "backend=single", "--select", "batch=1", "measure.steps=3"],
-        " check_batch",
-    ),
-    "an export format": (["report", "--help"], "|tsv|"),
-    "a launcher": (["run", "quickstart", "--dry-run", "--isolation", "slow_start"], "accelerate"),
+IN_THE_REPORT = {
+    "a backend": "fsdp_no_shard",
+    "a phase of a step": " check_batch",
+    "a column": "| ranks |",
+    "a figure": "outside torch GiB",
+    "a launcher": "the launcher slow_start",
 }
+"""Of the whole report of a run on two ranks."""
 WITHOUT_IT = {
     "a column": "tuple.index(x): x not in tuple",
     "a section of the report": "AssertionError",
@@ -119,11 +114,29 @@ WITHOUT_IT = {
 IN_ONE_ROOM = ("a backend", "a column", "a section of the report", "an export format", "a figure")
 
 
-COMMAND = """
-import sys
+MEASURE = """
+import json, sys
+from pathlib import Path
 from bench.cli import main
-sys.argv[1:] = {words!r}
-main()
+
+def command(*words):
+    sys.argv[1:] = words
+    try:
+        main()
+    except SystemExit as end:
+        assert not end.code, (words, end.code)
+
+RUN = ("run", "quickstart", "workload.name=e2e.toy:Toy", "workload.preset=auto", "launch.num_processes=2",
+       "--select", "batch=1", "measure.steps=3", "measure.launches=1")
+command(*RUN, "--axis", "backend=ddp,fsdp_no_shard")
+command(*RUN, "--select", "backend=ddp", "--isolation", "slow_start", "--out", "reports/own")
+[file] = Path("reports/own").glob("attempts/*/b1/result.json")
+assert json.loads(file.read_text())["isolation"] == "slow_start"
+file.write_text(json.dumps(json.loads(file.read_text()) | {"retried": "rendezvous"}))
+command("report", "reports/own", "--full", "--format", "md", "--output", "full.md")
+assert "Retries" in Path("full.md").read_text()
+command("report", "reports/own", "--output", "rows.tsv")
+assert Path("rows.tsv").read_text().count("\\t") > 10
 """
 EACH_ON_ITS_OWN = """
 import json, sys, traceback
@@ -159,21 +172,31 @@ def python(folder: Path, code: str, given: str = "") -> str:
     return done.stdout
 
 
-def test_every_table_has_an_example_and_every_example_a_use() -> None:
-    assert set(EXAMPLES) == set(IN_PYTHON) | set(ON_THE_COMMAND_LINE)
+def test_every_use_is_of_an_example() -> None:
+    assert set(EXAMPLES) == set(IN_PYTHON) | set(IN_THE_REPORT)
+
+
+def apply(what: str, changed: Path) -> None:
+    command = ["git", "apply", "--unidiff-zero", "--verbose", "-"]
+    applied = subprocess.run(command, cwd=changed, input=EXAMPLES[what], text=True, capture_output=True, check=False)
+    assert applied.returncode == 0, applied.stderr
 
 
 @pytest.mark.parametrize("what", EXAMPLES)
-def test_an_example_applies_and_works(what: str, tmp_path: Path) -> None:
+def test_an_example_applies_alone(what: str, tmp_path: Path) -> None:
     changed = copy(tmp_path)
-    apply = ["git", "apply", "--unidiff-zero", "--verbose", "-"]
-    applied = subprocess.run(apply, cwd=changed, input=EXAMPLES[what], text=True, capture_output=True, check=False)
-    assert applied.returncode == 0, applied.stderr
-    words, expected = ON_THE_COMMAND_LINE.get(what, (None, ""))
-    command = COMMAND.format(words=words) if words else ""
-    said = python(changed, IN_PYTHON.get(what, "") + command)
-    reports = "".join(file.read_text() for file in changed.glob("reports/*/report-full.md"))
-    assert expected in said + reports
+    apply(what, changed)
+    python(changed, IN_PYTHON.get(what, "import bench.runner.attempt"))
+
+
+def test_the_examples_run_together_on_two_ranks_and_are_reported_on(tmp_path: Path) -> None:
+    changed = copy(tmp_path)
+    for what in EXAMPLES:
+        apply(what, changed)
+    python(changed, MEASURE)
+    reports = {name: (changed / "reports" / name / "report-full.md").read_text() for name in ("quickstart", "own")}
+    for what, words in IN_THE_REPORT.items():
+        assert words in reports["own" if what == "a launcher" else "quickstart"], what
 
 
 def test_without_its_change_each_use_fails_for_that_reason(tmp_path: Path) -> None:

@@ -20,11 +20,12 @@ from bench.launch import attempt_files
 from bench.launch.accelerate_launch import Launch
 from bench.launch.attempt_files import launch_command
 from bench.launch.environment import FOREIGN, RENDEZVOUS, launch_environment
-from bench.launch.rank_servers import World, _plain_config, write_yaml
+from bench.launch.rank_servers import World, _plain_config
 from bench.launch.watch import FIRST_STEP_S, LEAST_S, Limits, Watch, cause_of_death, exit_codes
+from bench.observe.beats import BeatFile
 from bench.records.cell import Attempt
 from bench.records.phases import Stage
-from bench.store.beats import Beat, BeatFile
+from bench.store.beats import Beat
 from bench.store.spool import Spec
 
 # --- why a launch ended ---------------------------------------------------------------------------------------------
@@ -289,7 +290,7 @@ def test_the_command_unsets_what_a_launch_is_kept_from() -> None:
         ["sh", "-euc", f"{unset}\nenv -0"], env=user, capture_output=True, text=True, check=True
     ).stdout
     names = {line.partition("=")[0] for line in seen.split("\0")} - {"PWD", "OLDPWD", "SHLVL", "_", ""}
-    assert names == set(launch_environment(user, {}, Path("/venv/bin")))
+    assert names == set(launch_environment(user, {}))
     assert names == {"PATH", "LINES", "MY_RANK"}
 
 
@@ -324,7 +325,7 @@ def test_the_folders_that_torch_makes_end_with_the_launch(tmp_path: Path) -> Non
     folder, temporary = tmp_path / "servers", tmp_path / "tmp"
     folder.mkdir()
     temporary.mkdir()
-    write_yaml(folder / "accelerate.yaml", _plain_config(World(2, 1)))
+    (folder / "accelerate.yaml").write_text(_plain_config(World(2, 1)))
     added = {"CUDA_VISIBLE_DEVICES": "", "OMP_NUM_THREADS": "1", "TMPDIR": str(temporary)}
     launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["serve", str(folder), "single"], added)
     try:

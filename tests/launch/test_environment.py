@@ -1,10 +1,11 @@
-"""The environment of a launch: what bench adds, what stays, what is taken away."""
+"""The environment of a launch: what bench adds, what stays, what is taken away, what a result records."""
 
+import sys
 from pathlib import Path
 
 import pytest
 
-from bench.launch.environment import added_environment, launch_environment
+from bench.launch.environment import added_environment, launch_environment, recorded_environment
 from bench.records.machine import Hardware
 
 CPU = Hardware(device="cpu", devices=0, cores=8, memory_bytes=2**34)
@@ -64,10 +65,10 @@ def test_a_launch_inherits_nothing_that_would_change_a_cell_unseen() -> None:
         "MASTER_PORT": "29500",
         "TORCHELASTIC_RUN_ID": "other",
     }
-    assert launch_environment(user, {"ACCELERATE_TORCH_DEVICE": "cpu"}, Path("/venv/bin")) == {
+    assert launch_environment(user, {"ACCELERATE_TORCH_DEVICE": "cpu"}) == {
         "HOME": "/home/of/the/user",
         "OMP_NUM_THREADS": "3",
-        "PATH": "/venv/bin:/usr/bin",
+        "PATH": f"{Path(sys.executable).parent}:/usr/bin",
         "ACCELERATE_TORCH_DEVICE": "cpu",
     }
 
@@ -75,3 +76,31 @@ def test_a_launch_inherits_nothing_that_would_change_a_cell_unseen() -> None:
 @pytest.mark.parametrize(("ranks", "threads"), [(1, "8"), (2, "4"), (3, "2"), (8, "1"), (16, "1")])
 def test_ranks_share_the_cores(ranks: int, threads: str) -> None:
     assert added_environment(ranks, CPU, {})["OMP_NUM_THREADS"] == threads
+
+
+@pytest.mark.parametrize(
+    ("variables", "recorded"),
+    [
+        ({"NCCL_ALGO": "Ring", "CUDA_LAUNCH_BLOCKING": "1"}, {"NCCL_ALGO": "Ring", "CUDA_LAUNCH_BLOCKING": "1"}),
+        (
+            {"MALLOC_ARENA_MAX": "2", "NVIDIA_TF32_OVERRIDE": "0"},
+            {"MALLOC_ARENA_MAX": "2", "NVIDIA_TF32_OVERRIDE": "0"},
+        ),
+        ({"TORCH_BLAS_PREFER_HIPBLASLT": "1", "GLOO_X": "y"}, {"TORCH_BLAS_PREFER_HIPBLASLT": "1", "GLOO_X": "y"}),
+        ({"LD_PRELOAD": "/opt/a/libone.so:/b/two.so"}, {"LD_PRELOAD": "libone.so:two.so"}),
+        ({"TORCH_HOME": "/home/planted_user_3"}, {"TORCH_HOME": "~"}),
+        ({"CUDA_CACHE_PATH": "/home/planted_user_3/cache/cuda"}, {"CUDA_CACHE_PATH": "cuda"}),
+        ({"NCCL_NET_PASSWORD": "planted_secret_6"}, {"NCCL_NET_PASSWORD": "[NCCL_NET_PASSWORD]"}),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-8f2a11c3-11d2,1"}, {"CUDA_VISIBLE_DEVICES": "GPU-[id],1"}),
+        ({"NCCL_HOSTID": "planted_host_4", "OMP_NUM_THREADS": "3"}, {}),
+        ({"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {}),
+        ({"ACCELERATE_MIXED_PRECISION": "fp8", "FSDP_VERSION": "2"}, {}),
+        ({"EDITOR": "vi", "PATH": "/bin"}, {}),
+    ],
+)
+def test_listed_variables_are_recorded_without_secrets_and_folders(
+    variables: dict[str, str], recorded: dict[str, str]
+) -> None:
+    found = recorded_environment({"HOME": "/home/planted_user_3", **variables})
+    assert found == recorded
+    assert "planted" not in str(found)

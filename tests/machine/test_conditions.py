@@ -17,7 +17,7 @@ from bench.machine import conditions
 from bench.machine.conditions import Sampler
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.outcome import Oom, Result
-from bench.report.conditions import disturbances
+from bench.report.implausible import disturbances
 
 SPIN = "import os, time; print(os.getpid(), flush=True); end = time.time() + 60\nwhile time.time() < end: pass"
 GIB = 2**30
@@ -128,11 +128,13 @@ def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(tmp_path: Path
     reports()
     sampler = Sampler(tmp_path, {})
     sampler.begin()
-    reports(clock=345)
-    sampler.look("setup")  # idle: its clock says nothing
+    reports(clock=345, reasons=0x04, temperature=99)
+    for stage in ("setup", "warmup", "phases"):  # idle, or about to be: its clock says nothing
+        sampler._next_s = 0
+        sampler.look(stage)
     reports()
     sampler.look("measure")
-    reports(clock=990, reasons=0x44, temperature=91)
+    reports(clock=990, reasons=0x48, temperature=91)
     sampler._next_s = 0
     sampler.look("measure")
     shared, silent = sampler.end().gpus
@@ -140,9 +142,10 @@ def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(tmp_path: Path
         busy_share_before=0.35,
         others_before=1,
         others_bytes_before=7 * GIB,
-        throttled=("power cap", "thermal slowdown by hardware"),
+        throttled=("hardware slowdown", "thermal slowdown by hardware"),
         sm_clock_share_min=0.5,
         temperature_c_max=91,
+        sm_clock_hz_mean=1485e6,
     )
     assert silent == GpuConditions(
         busy_share_before=None,
@@ -154,6 +157,20 @@ def test_gpus_are_looked_at_and_what_one_does_not_tell_is_unknown(tmp_path: Path
     )
     sampler.begin()
     assert sampler.end().gpus[0].busy_share_before is None  # it may have been our own attempt
+
+
+def test_the_server_of_mps_is_no_other_and_what_another_pid_namespace_holds_is_seen(
+    tmp_path: Path, driver: Driver
+) -> None:
+    driver.reports(
+        "uuid=GPU-a mib=81920 used=512 reserved=600 others=2 mps=1", "uuid=GPU-b mib=81920 used=7168 others=0"
+    )
+    beside = Sampler(tmp_path, {}).end()
+    assert [(gpu.others_before, gpu.others_bytes_before) for gpu in beside.gpus] == [(1, GIB // 2), (0, 7 * GIB)]
+    driver.reports(
+        "uuid=GPU-a mib=81920 used=512 reserved=600 others=1 mps=1", "uuid=GPU-b mib=81920 used=7168 others=0"
+    )
+    assert list(disturbances(Sampler(tmp_path, {}).end())) == ["GPU 1 had 7.00 GiB in use by other processes before."]
 
 
 @pytest.mark.gpu
@@ -168,6 +185,7 @@ def test_a_real_gpu_is_looked_at(tmp_path: Path) -> None:
         assert gpu.throttled is not None
         assert gpu.temperature_c_max is not None
         assert gpu.sm_clock_share_min is not None
+        assert gpu.sm_clock_hz_mean
 
 
 DOUBTS: dict[str, tuple[dict[str, Any], str]] = {

@@ -14,6 +14,7 @@ from fake_nvml import TWO, Driver
 from bench import machine
 from bench.errors import InputError
 from bench.machine import gpus
+from bench.records.machine import Machine
 
 GIB = 2**30
 SLICES = ("uuid=MIG-a1 mib=10240", "uuid=MIG-a2 mib=20480")
@@ -40,6 +41,18 @@ def test_the_visible_gpus_are_detected(driver: Driver, visible: str | None, devi
     record = machine.record(found, environment)
     assert record.accelerators == ("Example GPU",) * devices
     assert record.driver == "580.65.06"
+
+
+def test_machines_whose_gpus_have_other_power_limits_are_unlike(driver: Driver) -> None:
+    def recorded(*limits: str) -> Machine:
+        driver.reports(*(f"uuid=GPU-{index} mib=81920{limit}" for index, limit in enumerate(limits)))
+        return machine.record(machine.detect({}), {})
+
+    full, capped, silent = recorded(" limit_mw=700000"), recorded(" limit_mw=350000"), recorded("")
+    assert (full.power_limits_w, capped.power_limits_w, silent.power_limits_w) == ((700,), (350,), (None,))
+    assert full.unlike(capped) == ["power_limits_w: 700.0 against 350.0"]
+    earlier = full.model_copy(update={"power_limits_w": ()})
+    assert [full.unlike(other) for other in (full, silent, earlier)] == [[], [], []]
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ import pytest
 from examples import CUDA_MACHINE, MACHINE
 
 from bench import machine
+from bench.machine import hardware
 from bench.machine.gpus import Gpu
 from bench.records.machine import Hardware, Machine
 
@@ -65,6 +66,30 @@ def test_without_a_gpu_it_is_the_host(gpus: list[Gpu]) -> None:
     assert (found.device, found.devices) == ("cpu", 0)
     assert found.memory_bytes > 2**28
     assert 1 <= found.cores <= (os.cpu_count() or 1)
+
+
+@pytest.mark.parametrize(
+    ("features", "environment", "expected"),
+    [
+        ("fpu avx2 avx512f avx512_bf16 amx_bf16", {}, True),
+        ("fpu avx2 avx512f avx512_bf16", {"ONEDNN_MAX_CPU_ISA": "avx512_core_bf16"}, True),
+        ("fp asimd bf16", {}, True),
+        ("fpu avx2 avx512f", {}, False),
+        ("fpu avx2 avx512f avx512_bf16 amx_bf16", {"ONEDNN_MAX_CPU_ISA": "AVX2"}, False),
+        ("fpu avx2 avx512f avx512_bf16 amx_bf16", {"DNNL_MAX_CPU_ISA": "AVX512_CORE_VNNI"}, False),
+        ("", {}, False),
+    ],
+)
+def test_bf16_needs_instructions_that_onednn_may_use(
+    features: str, environment: dict[str, str], expected: bool
+) -> None:
+    assert hardware.multiplies_bf16(features, environment) == expected
+
+
+def test_a_cpu_without_bf16_instructions_is_told_to_the_user() -> None:
+    without = MACHINE.model_copy(update={"hardware": MACHINE.hardware.model_copy(update={"bf16": False})})
+    assert "mixed_precision is 'no' unless you set it" in machine.notes(without)[1]
+    assert not any("bf16" in note for note in machine.notes(MACHINE))
 
 
 def test_cores_are_those_that_this_process_may_use(gpus: list[Gpu]) -> None:

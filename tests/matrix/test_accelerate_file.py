@@ -327,3 +327,30 @@ def test_auto_precision_that_nothing_states_is_told(own: Load) -> None:
 def test_older_keys_of_offload_are_offload(own: Load) -> None:
     engine = {**STAGE, "zero_optimization": {"stage": 3, "cpu_offload_param": True}}
     assert cell_of(own(JSON, engine, ROWS)).train.offload == "params"
+
+
+@pytest.mark.parametrize("engine", [None, {**STAGE, "gradient_accumulation_steps": 4}])
+def test_its_accumulation_is_that_of_the_cell(own: Callable[..., Matrix], engine: dict[str, Any] | None) -> None:
+    config = JSON if engine else {**ZERO2, "deepspeed_config": {"zero_stage": 2, "gradient_accumulation_steps": 4}}
+    matrix = own(config, engine)
+    assert (cell_of(matrix).gradient_accumulation_steps, cell_of(matrix).samples_per_step(1)) == (4, 8)
+    assert not [note for note in matrix.notes if "accum" in note]
+    stated = own(config, engine, ROWS + "train: {accumulate: 2}\n")
+    assert cell_of(stated).gradient_accumulation_steps == 4
+    assert "mine: its own config sets gradient_accumulation_steps 4, and not train.accumulate 2" in stated.notes
+    assert cell_of(own(config, engine, ROWS.replace("}, batch", "}, accumulate: 4, batch"))).id == cell_of(matrix).id
+    for wrong, field in (
+        (ROWS.replace("}, batch", "}, accumulate: 2, batch"), "matrix.accumulate"),
+        (ROWS.replace("}, batch", "}, global_batch: 16, batch"), "matrix.global_batch"),
+        (ROWS + "train: {global_batch: 16}\n", "train.global_batch"),
+    ):
+        with pytest.raises(InputError, match=f"{field}.*its own config accumulates 4 micro-batches"):
+            expand(own(config, engine, wrong), CPU)
+
+
+@pytest.mark.parametrize("written", [1, "auto", None])
+def test_what_it_leaves_open_is_the_matrix_s(own: Callable[..., Matrix], written: int | str | None) -> None:
+    stated = {} if written is None else {"gradient_accumulation_steps": written}
+    matrix = own(JSON, {**STAGE, **stated}, ROWS + "train: {accumulate: 2}\n")
+    assert cell_of(matrix).gradient_accumulation_steps == 2
+    assert not [note for note in matrix.notes if "accum" in note]

@@ -16,6 +16,7 @@ def test_a_cpu_measures_fewer_steps_unless_told(load_text: Callable[..., Matrix]
     assert (on_cpu.warmup_steps, on_cpu.steps, on_cpu.phase_steps) == (2, 9, 5)
     assert (on_gpu.warmup_steps, on_gpu.steps, on_gpu.phase_steps) == (20, 9, 10)
     assert (on_cpu.dataloader_workers, on_gpu.dataloader_workers) == (0, 2)
+    assert (on_cpu.warmup_s, on_gpu.warmup_s) == (0, 10)
     assert load_text("measure: {dataloader_workers: 0}", GPUS).measure.dataloader_workers == 0
 
 

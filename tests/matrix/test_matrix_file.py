@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from json_schema import fits
-from toy_matrices import CPU, GPUS, MATRICES
+from toy_matrices import CPU, GPUS, MATRICES, matrix_of
 
 from bench.errors import InputError
 from bench.matrix import Matrix, expand, json_schema, load, yaml_file
@@ -84,3 +84,9 @@ def test_fsdp_vs_zero2_is_the_published_ten_cells() -> None:
 def test_zero2_vs_zero3_is_at_the_published_size_where_one_gpu_cannot_hold_it() -> None:
     plans = expand(load(MATRICES / "zero2_vs_zero3_pi05.yaml", hardware=GPUS), GPUS)
     assert {plan.cell.options["preset"] for plan in plans} == {"pi05"}
+
+
+def test_what_decides_is_launched_again_by_default() -> None:
+    matrix = matrix_of(matrix={"backend": "ddp", "batch": 1})
+    assert matrix.measure.launches == "auto"
+    assert [plan.launches for plan in expand(matrix, CPU)] == [1]

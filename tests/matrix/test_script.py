@@ -10,7 +10,8 @@ from toy_matrices import CPU, GPUS
 
 from bench.errors import InputError
 from bench.launch import attempt_files
-from bench.matrix import Matrix, expand
+from bench.launch.script_launch import script_command
+from bench.matrix import Matrix, expand, left_out
 from bench.records.cell import Attempt
 
 COMMAND = 'command: [python, train.py, -b, "{batch}", -c, "{num_cams}", -o, "{out}"{more}]\n'
@@ -74,7 +75,11 @@ def test_double_braces_are_braces(load_text: LoadText) -> None:
         (text(', "{preset}"'), ("{preset} cannot be a placeholder",)),
         (text(', "{model_config}"'), ("{model_config} cannot be a placeholder",)),
         (text(', "{_x}"'), ("{_x} cannot be a placeholder",)),
-        (text().replace('"{out}"', "x"), ("command: {out} is missing", "train_results.json", "{output_dir}")),
+        (text(rest="result: {step_time_s: a}\n").replace('"{out}"', "x"), ("command: {out} is missing", "observes")),
+        (text(rest="result: {step_time_s: 'regex:('}\n"), ("result.step_time_s: '(' is no regular expression",)),
+        (text(rest="result: {step_time_s: 'regex:a'}\n"), ("'a' has 0 groups",)),
+        (text(rest="result: {step_time_s: 'regex:(a)', peak_gb: b}\n"), ("some figures from the output",)),
+        (text(rest="measure: {seed: 3}\n").replace('"{out}"', "x"), ("measure.seed: has no effect",)),
         (text(', "{accum}"', AXES.replace("4]", "4], accum: [1, x]")), ("3: matrix.accum[1]: 'x' cannot be",)),
         (text().replace('"{batch}"', "many"), ("command: {batch} or {batch_global} is missing",)),
         (text(rest="workload: {name: pi07}\n"), ("given.yaml:4: workload: ", "not both")),
@@ -116,6 +121,23 @@ def test_the_accumulation_of_a_script_counts_in_its_global_batch(
     assert [attempt.batch_global for attempt in attempts] == [2 * count for count in steps]
 
 
+@pytest.mark.parametrize("name", ["accumulate", "gas"])
+def test_a_global_batch_fills_in_how_often_a_script_accumulates(name: str, load_text: LoadText) -> None:
+    more, axes = f', "{{{name}}}"', "matrix: {batch: [2, 3, 4], num_cams: 1, global_batch: 8"
+    matrix = load_text(text(more, axes + "}\n"))
+    (plan,) = expand(matrix, CPU)
+    attempts = [Attempt(cell=plan.cell, batch_per_rank=batch) for batch in plan.batches]
+    assert [(one.batch_per_rank, script_command(one, "/there")[-1], one.batch_global) for one in attempts] == [
+        (2, "4", 8),
+        (4, "2", 8),
+    ]
+    assert left_out(matrix, CPU) == ("left out: batch 3, which does not divide the 8 samples of a rank",)
+    with pytest.raises(InputError, match=f"matrix.{name}"):
+        expand(load_text(text(more, f"{axes}, {name}: 2}}\n")), CPU)
+    with pytest.raises(InputError, match="no placeholder of the command uses 'global_batch'"):
+        load_text(text("", axes + "}\n"))
+
+
 def test_two_placeholders_that_disagree_on_accumulation_are_refused(load_text: LoadText) -> None:
     more, axes = ', "{accum}", "{gas}"', "matrix: {batch: 2, num_cams: 1, accum: 2, gas: 4}\n"
     with pytest.raises(InputError, match="both say how many batches"):
@@ -154,3 +176,29 @@ def test_a_scripts_own_config_is_handed_over_as_it_is_written(load_text: LoadTex
 def test_gpu_memory_of_a_script_has_no_limit(load_text: LoadText) -> None:
     with pytest.raises(InputError, match="cannot limit the GPU memory"):
         load_text(text(rest="launch: {memory_limit: 8GiB}\n"), GPUS)
+
+
+def test_an_observed_script_has_the_steps_and_the_processes_of_the_matrix(load_text: LoadText) -> None:
+    rest = "measure: {warmup_steps: 3, steps: 7}\n"
+    observed = text(rest=rest).replace('"{out}"', "x")
+    cell = expand(load_text(observed), CPU)[0].cell
+    assert cell.script is not None
+    assert cell.script.is_observed
+    assert (cell.num_processes, cell.measure.warmup_steps, cell.measure.steps) == (1, 3, 7)
+    torchrun = observed.replace("python,", "torchrun, --nproc_per_node=2,")
+    assert expand(load_text(torchrun), CPU)[0].cell.num_processes == 2
+    stated = expand(load_text(observed + "launch: {num_processes: 3}\n"), CPU)[0].cell
+    assert stated.num_processes == 3
+    handed = observed.replace("python,", 'torchrun, --nproc_per_node, "{num_processes}",')
+    assert expand(load_text(handed + "launch: {num_processes: 4}\n"), CPU)[0].cell.num_processes == 4
+
+
+def test_a_script_with_a_result_is_not_observed(load_text: LoadText) -> None:
+    script = expand(load_text(text()), CPU)[0].cell.script
+    assert script is not None
+    assert not script.is_observed
+    read = text(rest="result: {samples_per_s: 'regex:([0-9.]+)'}\n").replace('"{out}"', "x")
+    script = expand(load_text(read), CPU)[0].cell.script
+    assert script is not None
+    assert script.is_read_from_log
+    assert not script.is_observed

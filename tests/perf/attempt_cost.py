@@ -203,8 +203,7 @@ class Trial:
         folder = self.prepared()
         launch = [sys.executable, "-m", "accelerate.commands.launch", "--main_process_port", "0"]
         command = [*launch, "--config_file", str(folder / "accelerate.yaml"), str(BARE), str(folder)]
-        tools = Path(sys.executable).parent
-        environment = launch_environment(os.environ, self.environment, tools)
+        environment = launch_environment(os.environ, self.environment)
         subprocess.run(command, env=environment, check=True, capture_output=True)
         ranks = [json.loads(file.read_text()) for file in folder.glob("bare*.json")]
         bench_s, bare_s = (

@@ -30,7 +30,7 @@ CELL = {
     "workload": {"name": "planted_work:Work", "products": 2400},
     "matrix": {"backend": "single", "batch": 2},
     "launch": {"num_processes": 1, "mixed_precision": "no"},
-    "measure": {"warmup_steps": 3, "steps": 60, "phase_steps": 0},
+    "measure": {"warmup_steps": 3, "steps": 60, "phase_steps": 0, "launches": 1},
 }
 BESIDE = """
 import sys, time

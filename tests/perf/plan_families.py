@@ -79,8 +79,31 @@ FAMILIES: dict[str, dict[str, Any]] = {
             "image_token_index": 8000,
         },
     },
+    "llama-adapters": {
+        "name": "hf:llama",
+        "seq_len": 96,
+        "config": {**GROUPED, "vocab_size": 8192},
+        "lora": {"r": 8},
+    },
+    "bert-adapters": {"name": "hf:bert", "seq_len": 128, "config": {**TEXT, "vocab_size": 8192}, "lora": {"r": 8}},
     "LoRA": {"name": f"{LORA}:transformer", "rank": 8},
     "autocast": {"name": f"{LORA}:transformer", "rank": 0},
+    "micro-batches": {"name": f"{LORA}:transformer", "rank": 0},
+}
+ALL = ["single", "ddp", "fsdp", "fsdp_grad_op", "fsdp2", "zero1", "zero2", "zero3"]
+BACKENDS = {
+    "llama-adapters": ALL,
+    "bert-adapters": ALL,
+    "autocast": ["single", "ddp"],
+    "micro-batches": ALL[1:],
+}
+EACH = {"zero1", "zero2", "zero3", "ddp"}
+"""Backends of which the two ways to reduce hold the same, or one does not exist."""
+MORE: dict[str, dict[str, Any]] = {
+    "micro-batches": {
+        "matrix": {"mixed_precision": ["no", "bf16"], "accumulate": 2, "accumulate_sync": [None, "each"], "batch": 4},
+        "exclude": [{"backend": backend, "accumulate_sync": "each"} for backend in sorted(EACH)],
+    }
 }
 
 
@@ -93,13 +116,14 @@ def main() -> None:
     for family in given.only:
         run = given.folder / family
         run.mkdir(parents=True, exist_ok=True)
-        backends = ["single", "ddp"] if family == "autocast" else ["ddp", "fsdp2", "zero2", "zero3"]
+        backends, more = BACKENDS.get(family, ["ddp", "fsdp2", "zero2", "zero3"]), MORE.get(family, {})
         matrix = {
+            **more,
             "workload": FAMILIES[family],
-            "matrix": {"backend": backends, "batch": [4, 8]},
+            "matrix": {"backend": backends, "batch": [4, 8], **more.get("matrix", {})},
             "launch": {"num_processes": 2},
             "train": {"find_unused_parameters": True},  # towers have heads and layers that these models do not use
-            "measure": {"warmup_steps": 2, "steps": 3, "phase_steps": 0, "count_tensors": True},
+            "measure": {"warmup_steps": 2, "steps": 3, "phase_steps": 0, "count_tensors": True, "launches": 1},
         }
         file = given.folder / f"{family}.yaml"
         file.write_text(yaml.safe_dump(matrix))

@@ -32,12 +32,12 @@ from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.forecast import Forecast
 from bench.records.outcome import Result
+from bench.records.rank_outcome import Walked
 from bench.records.verdict import Goal
 from bench.search import Observation, Prior
 from bench.search.ceiling import bracket_of
 from bench.search.data import evidence
 from bench.store import spool
-from bench.store.spool import Walked
 from bench.sweep import priors, probe
 from bench.sweep.forecasts import forecasts_of
 

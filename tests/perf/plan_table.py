@@ -5,7 +5,6 @@ from statistics import median
 
 from bench.report.plan import Checked, check
 from bench.report.summary import summarize
-from bench.store import plans
 from bench.store.run_folder import Store
 from bench.units import percent
 
@@ -37,7 +36,8 @@ def main() -> None:
 
 
 def checked(run: Path) -> list[Checked]:
-    store, plan = Store(run), plans.read(run)
+    store = Store(run)
+    plan = store.forecasts()
     learnt = store.calibration()
     forecasts = {one.cell.id: one for one in plan.forecasts} if plan else {}
     return check(summarize(store.results()), forecasts, learnt.rates if learnt else None)

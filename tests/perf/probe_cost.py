@@ -23,9 +23,9 @@ from bench.launch.rank_servers import Forking
 from bench.launch.watch import Limits
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.outcome import Result
+from bench.records.rank_outcome import Walked
 from bench.records.verdict import Goal, Verdict
 from bench.store import spool
-from bench.store.spool import Walked
 from bench.sweep import probe
 
 HARDWARE = machine.detect()

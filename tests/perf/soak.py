@@ -78,7 +78,7 @@ def main() -> int:
 def start(run: Path, attempts: int, mark: str, output: int) -> "subprocess.Popen[bytes]":
     matrix = run.with_name("soak.yaml")
     axes = {"num_cams": [*range(1, attempts // 2 + 1)], "backend": ["ddp", "fsdp"], "batch": 1}
-    measure = {"warmup_steps": 1, "steps": 1, "phase_steps": 0}
+    measure = {"warmup_steps": 1, "steps": 1, "phase_steps": 0, "launches": 1}
     matrix.write_text(
         yaml.safe_dump({"workload": {"name": "toy:Toy"}, "matrix": axes, "measure": measure}, sort_keys=False)
     )

@@ -61,7 +61,7 @@ def table(counts: Counter[tuple[str, str, str]]) -> str:
         " has new ranks and the default settings of a CPU: 5 phase steps. Nothing is planted into the bundled policy"
         " `tiny`; the rest is planted into rank 1 of a small workload.",
         "",
-        "| planted | backend | gated by | runs |",
+        "| planted | backend | slowest rank | runs |",
         "| --- | --- | --- | ---: |",
         *(f"| {plant} | {backend} | {named} | {times} |" for (plant, backend, named), times in sorted(counts.items())),
     ]
@@ -74,13 +74,13 @@ def trial(workload: dict[str, object], backends: list[str]) -> Iterator[tuple[st
         matrix = Path(folder, "matrix.yaml")
         batch = workload.get("batch", 4)
         fixed = {name: value for name, value in workload.items() if name != "batch" or "slow" in workload}
-        content = {"workload": fixed, "matrix": {"backend": backends, "batch": [batch]}}
+        content = {"workload": fixed, "matrix": {"backend": backends, "batch": [batch]}, "measure": {"launches": 1}}
         matrix.write_text(yaml.safe_dump(content))
         command = [sys.executable, "-m", "bench.cli", "run", str(matrix), "--out", str(Path(folder, "run"))]
         path = os.pathsep.join(map(str, (TESTS.parent, TESTS / "faults", TESTS / "e2e")))
         subprocess.run(command, env={**os.environ, "PYTHONPATH": path}, stdout=subprocess.DEVNULL, check=True)
         for row in summarize(Store(Path(folder, "run")).results()).rows:
-            gate = row.measured.gate if isinstance(row.measured, Sampled) else None
+            gate = row.measured.critical_rank if isinstance(row.measured, Sampled) else None
             yield str(row.settings["backend"]), gate.words if gate else row.outcome
 
 

@@ -4,8 +4,8 @@ import os
 import signal
 
 from bench.model.workload import Pi07
+from bench.observe.beats import BeatFile
 from bench.records.phases import Stage
-from bench.store.beats import BeatFile
 
 beat = BeatFile.__call__
 
@@ -13,7 +13,7 @@ beat = BeatFile.__call__
 class InTurns(Pi07): ...
 
 
-def beat_and_stop(self: BeatFile, stage: Stage, step: int = 0, steps: int = 0) -> None:
+def beat_and_stop(self: BeatFile, stage: str, step: int = 0, steps: int = 0) -> None:
     beat(self, stage, step, steps)
     if stage is Stage.MEASURE:  # outside of what is timed
         os.kill(os.getpid(), signal.SIGSTOP)

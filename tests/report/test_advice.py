@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, GIB, MACHINE, launched, ok, rank, rendered, result, rss, vram, world
+from examples import CUDA_MACHINE, GIB, MACHINE, in_few_steps, launched, ok, rank, rendered, result, rss, vram, world
 from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.cli.progress import Progress
+from bench.records.best import Best, Fastest
 from bench.records.cell import Measure
 from bench.records.outcome import Ok, Oom, Reported, Result
 from bench.records.plan import RunPlan
@@ -39,16 +40,19 @@ def measured(batch: int, step_s: float, held: float = 0.5, **changes: Any) -> Re
     return result(ok(*((step_s,) * 12,) * 2, memory=rss(8 * held)), batch=batch, **changes)
 
 
-def few_steps(one: Result) -> Result:
-    return one.model_copy(update={"attempt": one.attempt.model_copy(update={"short": True})})
-
-
 def probe(results: list[Result], **goal: Any) -> Probe:
     """The answers of a search that has seen ``results``."""
     asked = Goal.model_validate(goal)
     found = next_step([seen for one in results if (seen := observation(one))], asked)
     assert isinstance(found, Verdict), found
     return Probe(cell=results[0].attempt.cell, axes=results[0].axes, goal=asked, found=found)
+
+
+def search(results: list[Result], **goal: Any) -> tuple[Probe, Verdict]:
+    """A search that has seen ``results``, and its verdict."""
+    asked = probe(results, **goal)
+    assert isinstance(asked.found, Verdict)
+    return asked, asked.found
 
 
 def told(results: list[Result], *probes: Probe) -> list[str]:
@@ -70,10 +74,9 @@ def joined(lines: list[str]) -> list[str]:
 def test_a_faster_batch_outside_the_search_is_said_to_be_one() -> None:
     searched = [measured(4, 0.1), measured(8, 0.25), result(OOM, measure=ASKED, batch=12)]
     results = [*searched, measured(5, 0.1)]
-    asked = probe(results, granularity=4, max_batch=12)
-    assert isinstance(asked.found, Verdict)
-    assert asked.found.safe
-    assert asked.found.safe.batch == 4
+    asked, verdict = search(results, granularity=4, max_batch=12)
+    assert verdict.safe
+    assert verdict.safe.batch == 4
     assert told(searched, asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
     assert "left this batch out" not in told(searched, asked)[0]
     (line,) = told(results, asked)
@@ -98,7 +101,7 @@ def test_a_batch_that_was_measured_after_the_search_is_said_to_be_one() -> None:
 
 def test_why_a_backend_is_not_named() -> None:
     fits = measured(4, 0.1)
-    short = few_steps(measured(8, 0.1, backend="fsdp"))
+    short = in_few_steps(measured(8, 0.1, backend="fsdp"))
     stopped = Probe(cell=short.attempt.cell, axes=short.axes, goal=Goal(), found=Stopped(reason="batch 16 hung"))
     assert told([fits, short], stopped)[1:] == ["fsdp: no batch to recommend: batch 16 hung."]
     assert told([fits, short])[1:] == ["fsdp: no batch was measured in full and without thrashing."]
@@ -125,18 +128,22 @@ def test_what_ran_out_below_it_keeps_a_batch_out_of_the_advice() -> None:
 
 def test_the_advice_is_the_search_s_also_where_few_steps_had_said_otherwise() -> None:
     """Batch 8 looked fastest for a few steps, and is 2 % behind 4 in full."""
-    results = [few_steps(measured(8, 0.19)), measured(8, 0.204), measured(4, 0.1), result(OOM, measure=ASKED, batch=12)]
-    asked = probe(results, granularity=4)
-    assert isinstance(asked.found, Verdict)
-    assert asked.found.best == asked.found.safe
-    assert asked.found.best
-    assert asked.found.best.batch == 4
+    results = [
+        in_few_steps(measured(8, 0.19)),
+        measured(8, 0.204),
+        measured(4, 0.1),
+        result(OOM, measure=ASKED, batch=12),
+    ]
+    asked, verdict = search(results, granularity=4)
+    assert verdict.best == verdict.safe
+    assert verdict.best
+    assert verdict.best.batch == 4
     assert told(results, asked)[0].startswith("train with ddp, batch 4: 80 samples/s")
 
 
 def test_a_share_is_the_same_wherever_it_is_shown() -> None:
     results = [
-        few_steps(measured(4, 0.1, held=0.809)),
+        in_few_steps(measured(4, 0.1, held=0.809)),
         measured(4, 0.1, held=0.808),
         result(OOM, measure=ASKED, batch=8),
     ]
@@ -148,17 +155,16 @@ def test_a_share_is_the_same_wherever_it_is_shown() -> None:
 def test_what_another_launch_may_hold_keeps_a_batch_out_of_the_advice() -> None:
     """Two launches of batch 8 held 84 and 88 % of capacity, so a third may hold more than 90 %."""
     results = [
-        few_steps(measured(8, 0.2, held=0.84)),
+        in_few_steps(measured(8, 0.2, held=0.84)),
         measured(8, 0.16, held=0.88),
         measured(4, 0.1, held=0.5),
         result(OOM, measure=ASKED, batch=12),
     ]
-    asked = probe(results, granularity=4)
-    assert isinstance(asked.found, Verdict)
-    assert asked.found.best
-    assert asked.found.safe
-    assert (asked.found.best.batch, asked.found.safe.batch) == (8, 4)
-    assert "peaks of one batch differ by up to 4.0 % of capacity" in asked.found.why
+    asked, verdict = search(results, granularity=4)
+    assert verdict.best
+    assert verdict.safe
+    assert (verdict.best.batch, verdict.safe.batch) == (8, 4)
+    assert "peaks of one batch differ by up to 4.0 % of capacity" in verdict.why
     first, second = told(results, asked)
     assert first.startswith("train with ddp, batch 4")
     assert second.startswith("or perhaps faster, but its next launch may exceed the headroom: ddp, batch 8")
@@ -182,13 +188,12 @@ def test_the_advice_is_what_the_search_calls_safe(data: st.DataObject) -> None:
     held = sorted(data.draw(st.lists(st.floats(0.3, 1.0), min_size=4, max_size=4)))
     results = [measured(4 * n, 0.04 * n * steps[n - 1], held[n - 1]) for n in range(1, 5)]
     results.append(result(OOM, measure=ASKED, batch=20))
-    asked = probe(results, granularity=4)
-    assert isinstance(asked.found, Verdict)
+    asked, verdict = search(results, granularity=4)
     first = told(results, asked)[0]
-    if asked.found.safe:
-        assert first.startswith(f"train with ddp, batch {asked.found.safe.batch}:")
+    if verdict.safe:
+        assert first.startswith(f"train with ddp, batch {verdict.safe.batch}:")
     else:
-        assert first.startswith("nothing was measured within 90.0 % of capacity")
+        assert first.startswith("nothing was measured that uses at most 90.0 % of memory")
 
 
 def reported(batch: int, samples_per_s: float, held: float | None, **changes: Any) -> Result:
@@ -202,15 +207,14 @@ def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
     unknown = "memory n/a: it may be beyond the headroom."
     results = [reported(2, 100.0, 0.5), reported(4, 150.0, None), reported(8, 200.0, 0.95)]
     assert [line.partition(" Based")[0] for line in told([*results, reported(2, 50.0, None, backend="fsdp")])] == [
-        "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured. 50.0 % of"
-        " capacity held, 50.0 % of capacity to spare.",
-        "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, 95.0 % of capacity held.",
+        "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured. Uses 50.0 % of memory.",
+        "or faster, but beyond the headroom: ddp, batch 8: 200 samples/s, uses 95.0 % of memory.",
         f"or ddp, batch 4: 150 samples/s, {unknown}",
         f"or fsdp, batch 2: 50 samples/s, {unknown}",
     ]
     assert told([*results[:1], reported(1, 80.0, None)])[1:] == []
     assert [line.partition(":")[0] for line in told(results[1:])] == [
-        "nothing was measured within 90.0 % of capacity.",
+        "nothing was measured that uses at most 90.0 % of memory.",
         "or ddp, batch 8",
         "or ddp, batch 4",
     ]
@@ -224,15 +228,15 @@ def test_an_allocated_peak_above_the_headroom_is_beyond_it_whatever_was_reserved
 
     chosen, beyond = told([of(4, 150.0, 40), of(8, 200.0, 76)])
     assert chosen.startswith("train with ddp, batch 4: 150 samples/s")
-    assert "memory n/a: it may be beyond the headroom." in chosen
-    assert "beyond the headroom: ddp, batch 8: 200 samples/s, at least 95.0 % of capacity held." in beyond
+    assert "Memory n/a: it may be beyond the headroom." in chosen
+    assert "beyond the headroom: ddp, batch 8: 200 samples/s, uses at least 95.0 % of memory." in beyond
 
 
 def test_figures_without_any_memory_are_advice_all_the_same() -> None:
     (line,) = told([reported(2, 100.0, None), reported(4, 150.0, None)])
     assert line == (
         "train with ddp, batch 4: 150 samples/s, 1.50× that of batch 2 (1.28 to 1.76; holds unless launches vary by"
-        " more than 9.0 %). memory n/a: it may be beyond the"
+        " more than 9.0 %). Memory n/a: it may be beyond the"
         " headroom. Based on imported figures: a paper."
     )
 
@@ -292,17 +296,16 @@ def test_a_task_that_was_not_searched_has_its_own_headroom() -> None:
 
 def test_nothing_within_the_headroom_says_what_to_ask_for() -> None:
     results = [measured(16, 0.1, held=0.8), result(OOM, measure=ASKED, batch=32)]
-    alone = probe(results, granularity=16)
-    assert isinstance(alone.found, Verdict)
-    assert alone.found.why.endswith("of 1 fresh point at multiples of 16; a smaller granularity compares more batches")
-    tight = probe(results, granularity=16, headroom=0.7)
-    assert isinstance(tight.found, Verdict)
-    assert tight.found.why.endswith("within the headroom: try a smaller granularity or a larger headroom")
-    assert alone.found.advised == alone.found.safe
-    assert tight.found.best
-    assert tight.found.advised is None
-    assert told(results, tight)[0] == (
-        "nothing was measured within 70.0 % of capacity: search with a smaller granularity or a larger headroom."
+    _, alone = search(results, granularity=16)
+    assert "of 1 fresh point at multiples of 16; a smaller granularity compares more batches" in alone.why
+    asked, tight = search(results, granularity=16, headroom=0.7)
+    assert "within the headroom: try a smaller granularity or a larger headroom" in tight.why
+    assert alone.advised == alone.safe
+    assert tight.best
+    assert tight.advised is None
+    assert told(results, asked)[0] == (
+        "nothing was measured that uses at most 70.0 % of memory:"
+        " search with a smaller granularity or a larger headroom."
     )
 
 
@@ -344,9 +347,9 @@ def test_doubts_are_shown_where_they_are_referred_to() -> None:
     full, brief = (
         markdown.document(shown) for shown in (Report(results=[apart]).sections, Report(results=[apart]).brief)
     )
-    assert '"Rows to doubt" lists this row.' in full
+    assert "Caution: rank 0's mean step" in full
     assert "## Rows to doubt" in full
-    assert brief.startswith("## No sure answer, its row is doubted: ddp, batch 2: ")
+    assert brief.startswith("## No sure answer, the leading row is doubted: ddp, batch 2: ")
     assert "## Before you rely on it\n\nddp, batch 2: rank 0's mean step" in brief
     assert "Before you rely on it" not in markdown.document(Report(results=[result()]).brief)
 
@@ -383,7 +386,7 @@ def test_what_it_holds_is_unknown_where_nobody_measured_it() -> None:
     results = [result(ok(*((0.1,) * 12,) * 2, memory=unknown), batch=4)]
     found = probe(results, max_batch=4, granularity=4).found
     assert isinstance(found, Verdict)
-    assert found.why.endswith("; its memory use is unknown")
+    assert "; its memory use is unknown" in found.why
     assert Goal(headroom=1.0).remedy == ""
 
 
@@ -393,7 +396,7 @@ def test_advice_leaves_the_headroom_that_the_search_was_given() -> None:
     found = Stopped(reason="x")
     probe = Probe(cell=results[0].attempt.cell, axes={}, goal=Goal(headroom=0.8), found=found)
     assert "train with ddp, batch 2" in rendered(results)
-    assert "nothing was measured within 80.0 % of capacity" in rendered(results, [probe])
+    assert "nothing was measured that uses at most 80.0 % of memory" in rendered(results, [probe])
 
 
 # The answer
@@ -413,14 +416,14 @@ def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer()
     ]  # fmt: skip
     assert answer(rows) == (
         "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4 (1.07 to 1.46, too close to call);"
-        " to be surer: `bench run MATRIX measure.launches=5`."
+        " next: `bench run MATRIX measure.launches=5`."
     )
 
 
 def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
     assert answer([measured(4, 0.2), measured(8, 0.2)]) == (
         "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.71 to 2.34; holds unless launches vary by"
-        " more than 15.5 %); larger batches were not tried; to be surer: `bench probe MATRIX`, `bench run"
+        " more than 15.5 %); larger batches were not tried; next: `bench probe MATRIX`, `bench run"
         " MATRIX measure.launches=5`."
     )
     tried = answer([measured(4, 0.2), measured(8, 0.2), result(OOM, measure=ASKED, batch=16)])
@@ -433,7 +436,7 @@ def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
     assert answer(results, probe(results, granularity=4, max_batch=8)) == (
         "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.14 to 1.56; holds unless launches vary by"
         " more than 6.4 %); the search stopped at"
-        " max_batch; to be surer: `bench probe MATRIX probe.max_batch=16`, `bench probe MATRIX measure.launches=5`."
+        " max_batch; next: `bench probe MATRIX probe.max_batch=16`, `bench probe MATRIX measure.launches=5`."
     )
     full = [*results, result(OOM, measure=ASKED, batch=12)]
     assert "max_batch" not in answer(full, probe(full, granularity=4, max_batch=16))
@@ -534,6 +537,33 @@ def test_advice_says_what_is_undecided_whichever_the_reference_is() -> None:
     assert not any("ndecided" in line for line in others)
 
 
+def test_the_answer_of_best_leads_also_where_another_mean_is_higher() -> None:
+    lucky = result(ok((0.099,) * 12, (0.0985,) * 12, backend="fsdp"), backend="fsdp")
+    expected = result(ok((0.104,) * 12, (0.1041,) * 12))
+    answer = Fastest(
+        task="",
+        cell=expected.attempt.cell.id,
+        name="ddp, batch 2",
+        batch_per_rank=2,
+        within=0.02,
+        settings=2,
+        ruled_out={},
+    )
+    report = Report(
+        results=[lucky, expected], bests=[Best(margin=0.02, confidence=0.95, ended="certified", answers=(answer,))]
+    )
+    lines = advice_sentences(report.summary, report.advice)
+    assert lines[0].startswith("train with ddp, batch 2:")
+    assert "no setting of 2 can be more than 2.0 % faster (95 %)" in lines[0]
+    assert "--best expects most of it" in lines[1]
+    assert [(one.shown.settings["backend"], one.verdict) for one in report.settings] == [
+        ("fsdp", "ruled out"),
+        ("ddp", "recommended"),
+    ]
+    without = replace(report, bests=())
+    assert advice_sentences(without.summary, without.advice)[0].startswith("train with fsdp, batch 2:")
+
+
 def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
     results = [
         launched(result(ok(STEADY, STEADY), axes={"attention": name}), launch)
@@ -547,13 +577,37 @@ def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_f
     assert line.endswith("; 1 more.")
 
 
+@pytest.mark.parametrize(
+    ("backend", "grad_ckpt", "step_s", "named"),
+    [
+        ("zero2", False, 0.0998, "ddp"),  # even: the setting without sharding
+        ("ddp", True, 0.0998, "ddp, grad_ckpt off"),  # even: the setting without the switch
+        ("zero2", False, 0.05, "zero2"),
+    ],
+)
+def test_of_settings_that_are_even_the_simplest_is_named(
+    backend: str, grad_ckpt: bool, step_s: float, named: str
+) -> None:
+    def launches(name: str, means_s: tuple[float, ...], **axes: bool) -> list[Result]:
+        made = [result(ok((each,) * 3, (each,) * 3, backend=name), backend=name, axes=axes) for each in means_s]
+        return [launched(each, launch) for launch, each in enumerate(made, 1)]
+
+    others = tuple(step_s * each for each in (1.004, 0.996, 1.0))
+    results = launches("ddp", (0.1, 0.1004, 0.0996), grad_ckpt=False)
+    summary = summarize([*results, *launches(backend, others, grad_ckpt=grad_ckpt)])
+    (advice,) = advise(summary)
+    line = advice_sentences(summary, [advice])[0]
+    assert line.startswith(f"train with {named}, batch 2: ")
+    assert (", even with " in line) == (step_s > 0.09)
+
+
 def test_advice_says_that_a_row_is_doubted() -> None:
     apart = result(ok((0.1,) * 3, (0.05,) * 3, backend="fsdp", memory=rss(2.0)), backend="fsdp", batch=4)
     first, second = told([result(), apart])
     assert first.startswith("train with fsdp, batch 4")
-    assert first.endswith('"Rows to doubt" lists this row.')
+    assert "Caution: rank 0's mean step" in first
     assert second.startswith("or ddp, batch 2")
-    assert "lists this row" not in second
+    assert "Caution" not in second
 
 
 def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
@@ -567,3 +621,29 @@ def test_a_backend_without_a_batch_within_the_headroom_is_named() -> None:
         "zero2: no batch within the headroom was measured.",
         "fsdp: nothing was measured: oom.",
     ]
+
+
+def test_at_a_global_batch_the_answer_names_micro_batch_and_accumulation() -> None:
+    ddp = [measured(2, 0.4, global_batch=16), measured(4, 0.3, global_batch=16)]
+    zero = [measured(2, 0.35, backend="zero2", global_batch=16), measured(8, 0.2, backend="zero2", global_batch=16)]
+    (first, *_) = told([*ddp, *zero])
+    assert first.startswith(
+        "At a global batch of 16: train with zero2, micro-batch 8, accumulate 1: 80 samples/s, 1.50"
+    )
+    assert "that of ddp, micro-batch 4, accumulate 2 (" in first
+    assert "larger batches were not tried" not in first  # none divides it
+    shown = rendered([*ddp, *zero])
+    assert re.search(r"\| best against best, global batch 16 +\|", shown)
+    assert re.search(r"\| matched micro-batch 2, global batch 16 +\|", shown)
+    assert re.search(r"batch per rank *\| accumulate *\| global batch", shown)
+
+
+def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate() -> None:
+    several = [measured(2, 0.1, global_batch=whole) for whole in (16, 32)]
+    lines = told(several)
+    assert [line.partition(":")[0] for line in lines] == ["At a global batch of 16", "At a global batch of 32"]
+    grown = [measured(2, 0.2, gradient_accumulation_steps=2), measured(4, 0.3, gradient_accumulation_steps=2)]
+    grown += [measured(2, 0.1, backend="fsdp", gradient_accumulation_steps=2)]
+    shown = rendered(grown)
+    assert re.search(r"\| best against best, global batches 16 \(A\) and 8 \(B\) +\|", shown)
+    assert re.search(r"\| matched batch 2, global batch 8 +\|", shown)

@@ -8,9 +8,9 @@ from examples import ok, regime, result
 from bench.records.cell import Regime, Train
 from bench.records.outcome import Ok
 from bench.records.rank_outcome import Traffic
-from bench.report.communication import communication, gathered, payload_bytes, sent_bytes
+from bench.report.communication import communication, gathered, payload_bytes, sent, sent_bytes
 from bench.report.summary import summarize
-from bench.report.tables.communication import communication_table
+from bench.report.tables.theory import communication_table
 
 UNITS = {1: 200, 2: 700}
 """Of 1000 parameters, 100 are in no unit."""
@@ -67,7 +67,11 @@ def world(sharding: str, ranks: int = 8, **changes: Any) -> Regime:
         ("fully_shard", {"reduction_dtype": "float32"}, {"reduce_scatter": 4000, "all_gather": 2 * 3300}),
         ("fully_shard", {"reshard_after_forward": False}, {"reduce_scatter": 2000, "all_gather": 2 * 1000}),
         ("fully_shard", {"reshard_after_forward": 4}, None),
-        ("fully_shard", {"mesh": {"dp_replicate": 2, "dp_shard": 4}}, None),
+        (
+            "fully_shard",
+            {"mesh": {"dp_replicate": 2, "dp_shard": 4}},
+            {"reduce_scatter": 2000, "all_gather": 2 * 3300, "all_reduce": 500},
+        ),
     ],
 )
 def test_payload(sharding: str, changes: dict[str, Any], payload: dict[str, float] | None) -> None:
@@ -98,6 +102,15 @@ def test_zero2_sends_three_volumes() -> None:
     assert sum(sent_bytes(name, size, 8) or 0 for name, size in payload.items()) == 3 * 2000 * 7 / 8
 
 
+def test_on_a_hybrid_mesh_each_operation_has_its_own_ranks() -> None:
+    regime = world("fully_shard", mesh={"dp_replicate": 2, "dp_shard": 4})
+    payload = payload_bytes(regime, UNITS, computed_in_bytes=2) or {}
+    parts = {"reduce_scatter": 2000 * 3 / 4, "all_gather": 6600 * 3 / 4, "all_reduce": 2 * 500 / 2}
+    assert sent(regime, payload, gloo=False) == parts
+    whole = 2 * 2000 * 3 / 4 + 2 * 500 / 2  # gloo reduces to all of the four
+    assert sent(regime, payload, gloo=True) == {"all_reduce": whole, "all_gather": 6600 * 3 / 4}
+
+
 def test_without_the_units_runs_a_sharded_model_has_no_formula() -> None:
     assert payload_bytes(world("FULL_SHARD"), None, computed_in_bytes=2) is None
 
@@ -107,11 +120,11 @@ def test_one_rank_sends_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "sent"),
+    ("operation", "each"),
     [("all_reduce", 1500), ("all_gather", 750), ("reduce_scatter", 750), ("broadcast", 750), ("gather", None)],
 )
-def test_rings_of_four(operation: str, sent: float | None) -> None:
-    assert sent_bytes(operation, 1000, 4) == sent
+def test_rings_of_four(operation: str, each: float | None) -> None:
+    assert sent_bytes(operation, 1000, 4) == each
 
 
 def traffic(operation: str, payload: int, library: str = "nccl", calls: int = 1) -> Traffic:

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from examples import CUDA_MACHINE, MACHINE, N_STEPS, noisy_steps, ok, rank, result, rss, vram, world
-from typer.testing import CliRunner, Result
+from commands import bench
+from examples import CUDA_MACHINE, MACHINE, N_STEPS, in_few_steps, noisy_steps, ok, rank, result, rss, vram, world
 
-from bench.cli.app import app
 from bench.errors import InputError
 from bench.records.cell import Measure
 from bench.records.conditions import Conditions
@@ -160,9 +159,7 @@ def test_what_changed_its_outcome_and_what_only_one_run_has() -> None:
 
 def test_a_short_attempt_stands_back_behind_the_full_one() -> None:
     full = run([0.1] * STEPS)
-    short = full.model_copy(
-        update={"attempt": full.attempt.model_copy(update={"short": True}), "outcome": ok([0.5] * 3)}
-    )
+    short = in_few_steps(full).model_copy(update={"outcome": ok([0.5] * 3)})
     for results in ([short, full], [full, short]):
         (pair,) = compare_runs(results, [full]).pairs
         assert pair.speed == "SAME"
@@ -211,26 +208,22 @@ def store(folder: Path, *results: Record, machine: Machine = MACHINE) -> str:
     return str(folder)
 
 
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["compare", *arguments])
-
-
 def test_the_command_prints_both_runs_and_fails_on_request(tmp_path: Path) -> None:
     oom = result(Oom(rank=0, phase="bwd", reason="a|b <out>"), measure=ASKED, batch=4)
     base = store(tmp_path / "base", run(batch=2), run(batch=4))
     head = store(tmp_path / "head", run([0.15] * STEPS, [0.14] * STEPS, batch=2), oom)
-    done = bench(base, head)
+    done = bench("compare", base, head)
     assert done.exit_code == 0
     assert re.search(r"\| ddp, batch 2 +\| +100 \| +150 \| +1\.500 \| .* \*\*SLOWER\*\* ", done.stdout)
     assert re.search(r"\| ddp, batch 4 \| ok +\| oom +\| rank 0 in bwd: a\\\|b &lt;out&gt;", done.stdout)
-    failing = bench(base, head, "--fail-on-regression", "5%")
+    failing = bench("compare", base, head, "--fail-on-regression", "5%")
     assert failing.exit_code == 1
     assert failing.stdout == done.stdout
     assert [line.split(":")[0] for line in failing.stderr.splitlines()] == ["regression"] * 2
-    only_oom = bench(base, head, "--fail-on-regression", "50%")
+    only_oom = bench("compare", base, head, "--fail-on-regression", "50%")
     assert only_oom.exit_code == 1
     assert "was ok and is oom" in only_oom.stderr
-    same = bench(base, base, "--fail-on-regression", "0")
+    same = bench("compare", base, base, "--fail-on-regression", "0")
     assert (same.exit_code, same.stderr) == (0, "")
 
 
@@ -246,18 +239,18 @@ def test_an_option_of_one_run_is_named_where_it_is_an_axis_of_the_other() -> Non
 def test_a_gate_that_cannot_decide_says_so(tmp_path: Path) -> None:
     base = store(tmp_path / "base", run(batch=2), run(batch=4))
     head = store(tmp_path / "head", run([0.104] * STEPS, [0.104] * STEPS, batch=2), run(batch=4))
-    once = bench(base, head, "--fail-on-regression", "3%")
+    once = bench("compare", base, head, "--fail-on-regression", "3%")
     assert (once.exit_code, once.stderr) == (
         0,
         f"1 of 2 attempts UNCLEAR at 3.0 %: the gate could not decide there{MORE}",
     )
-    assert "1 UNCLEAR" in bench(base, head, "--same-within", "3%").stdout
-    gate = bench(base, head, "--same-within", "3%", "--fail-on-regression", "3%")
+    assert "1 UNCLEAR" in bench("compare", base, head, "--same-within", "3%").stdout
+    gate = bench("compare", base, head, "--same-within", "3%", "--fail-on-regression", "3%")
     assert (gate.exit_code, gate.stderr) == (
         0,
         f"1 of 2 attempts UNCLEAR at 3.0 %: the gate could not decide there{MORE}",
     )
-    far = bench(base, head, "--same-within", "3%", "--fail-on-regression", "50%")
+    far = bench("compare", base, head, "--same-within", "3%", "--fail-on-regression", "50%")
     assert (far.exit_code, far.stderr) == (0, "")
 
 
@@ -265,25 +258,25 @@ def test_the_gate_judges_by_its_own_threshold_and_not_by_the_margin(tmp_path: Pa
     """3 % longer is SAME within 5 %, and is beyond a gate of 2 %; one of 3 % cannot tell."""
     base, head = (store(tmp_path / name, run([s] * STEPS)) for name, s in (("base", 0.1), ("head", 0.103)))
     gate = ("--noise", "0.1%", "--fail-on-regression")
-    proven = bench(base, head, *gate, "2%")
+    proven = bench("compare", base, head, *gate, "2%")
     assert "1 SAME" in proven.stdout
     assert (proven.exit_code, proven.stderr) == (
         1, "regression: ddp, batch 2: its step takes 1.030 times as long (1.026 to 1.034)\n"
     )  # fmt: skip
-    open_ = bench(base, head, *gate, "3%")
+    open_ = bench("compare", base, head, *gate, "3%")
     assert (open_.exit_code, open_.stderr) == (0, "1 of 1 attempt UNCLEAR at 3.0 %: the gate could not decide there\n")
-    beyond = bench(base, head, *gate, "4%")
+    beyond = bench("compare", base, head, *gate, "4%")
     assert (beyond.exit_code, beyond.stderr) == (0, "")
 
 
 def test_the_command_is_loud_about_unlike_machines(tmp_path: Path) -> None:
     base = store(tmp_path / "base", run())
     head = store(tmp_path / "head", run(machine=CUDA_MACHINE), machine=CUDA_MACHINE)
-    refused = bench(base, head)
+    refused = bench("compare", base, head)
     assert refused.exit_code == 2
     assert refused.stdout == ""
     assert "Traceback" not in refused.stderr
-    done = bench(base, head, "--allow-unlike")
+    done = bench("compare", base, head, "--allow-unlike")
     assert done.exit_code == 0
     assert "UNLIKE" in done.stderr
     row = next(line for line in done.stdout.splitlines() if line.startswith("| ddp"))
@@ -294,16 +287,16 @@ def test_the_command_is_loud_about_unlike_machines(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["much", "-1%", "nan", ""])
 def test_a_share_that_is_none_is_one_message(tmp_path: Path, option: str, text: str) -> None:
     folder = store(tmp_path / "run", run())
-    done = bench(folder, folder, option, text)
+    done = bench("compare", folder, folder, option, text)
     assert done.exit_code == 2
     assert f"bench: {option}: {text!r} is not a percentage or a fraction" in done.stderr
 
 
 def test_given_noise_decides(tmp_path: Path) -> None:
     base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run([0.15] * STEPS, [0.15] * STEPS))
-    assert "1 SLOWER" in bench(base, head).stdout
-    assert "1 UNCLEAR" in bench(base, head, "--noise", "10%").stdout
-    assert "1 SAME" in bench(base, head, "--same-within", "0.8").stdout
+    assert "1 SLOWER" in bench("compare", base, head).stdout
+    assert "1 UNCLEAR" in bench("compare", base, head, "--noise", "10%").stdout
+    assert "1 SAME" in bench("compare", base, head, "--same-within", "0.8").stdout
 
 
 def test_what_head_never_measured_fails_the_gate(tmp_path: Path) -> None:
@@ -311,12 +304,12 @@ def test_what_head_never_measured_fails_the_gate(tmp_path: Path) -> None:
     skipped = run(batch=8).model_copy(update={"outcome": Skipped(reason="no")})
     base = store(tmp_path / "base", run(batch=2), run(batch=4), skipped)
     head = store(tmp_path / "head", run(batch=2))
-    assert bench(base, head).exit_code == 0
-    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert bench("compare", base, head).exit_code == 0
+    gate = bench("compare", base, head, "--fail-on-regression", "5%")
     assert (gate.exit_code, gate.stderr) == (
         1, "regression: ddp, batch 4: was ok, and head has no such batch\n1 attempt of base not measured in head\n"
     )  # fmt: skip
-    more = bench(head, base, "--fail-on-regression", "5%")
+    more = bench("compare", head, base, "--fail-on-regression", "5%")
     assert (more.exit_code, more.stderr) == (0, "")
 
 
@@ -326,10 +319,9 @@ def test_a_batch_that_a_search_chose_need_not_be_chosen_again(tmp_path: Path) ->
     Store(tmp_path / "base").finish_probe(
         Probe(cell=base[0].attempt.cell, axes={}, goal=Goal(), found=Stopped(reason="it hung"))
     )
-    gate = bench(*folders, "--fail-on-regression", "5%")
+    gate = bench("compare", *folders, "--fail-on-regression", "5%")
     assert (gate.exit_code, gate.stderr) == (0, "")
-    cut_off = run(batch=1)
-    cut_off = cut_off.model_copy(update={"attempt": cut_off.attempt.model_copy(update={"short": True})})
+    cut_off = in_few_steps(run(batch=1))
     assert open_questions(compare_runs(base, [*head, cut_off]), 0.05) == []
     assert open_questions(compare_runs(base, head), 0.05) == ["1 attempt of base not measured in head"]
 
@@ -361,8 +353,8 @@ THIRD = [0.2 if index % 3 == 2 else 0.1 for index in range(50)]
 def test_a_changed_tail_fails_the_gate_and_is_described(tmp_path: Path) -> None:
     once = [0.19 if index == 7 else 0.1 for index in range(50)]
     base, head = store(tmp_path / "base", run(once, once)), store(tmp_path / "head", run(THIRD, THIRD))
-    assert bench(base, head).exit_code == 0
-    gate = bench(base, head, "--fail-on-regression", "5%")
+    assert bench("compare", base, head).exit_code == 0
+    gate = bench("compare", base, head, "--fail-on-regression", "5%")
     assert gate.exit_code == 1
     assert gate.stderr.startswith(
         "regression: ddp, batch 2: 16 of 50 steps (3, 6, 9, 12, 15, 18, 21, 24, …) take 2.00 times the typical step;"
@@ -371,17 +363,17 @@ def test_a_changed_tail_fails_the_gate_and_is_described(tmp_path: Path) -> None:
     assert "Step: 1 SLOWER TAIL." in gate.stdout
     assert "**SLOWER TAIL**" in gate.stdout
     assert "## Slow steps" in gate.stdout
-    gone = bench(head, base, "--fail-on-regression", "5%")
+    gone = bench("compare", head, base, "--fail-on-regression", "5%")
     assert (gone.exit_code, gone.stderr) == (0, UNDECIDED + MORE)
     assert "1 FASTER TAIL" in gone.stdout
-    lenient = bench(base, head, "--fail-on-regression", "50%")
+    lenient = bench("compare", base, head, "--fail-on-regression", "50%")
     assert (lenient.exit_code, lenient.stderr) == (0, "")
 
 
 def test_a_tail_of_both_runs_is_no_change(tmp_path: Path) -> None:
     shifted = [*THIRD[1:], 0.1]
     base, head = store(tmp_path / "base", run(THIRD, THIRD)), store(tmp_path / "head", run(shifted, shifted))
-    gate = bench(base, head, "--fail-on-regression", "5%", "--noise", "1%")
+    gate = bench("compare", base, head, "--fail-on-regression", "5%", "--noise", "1%")
     assert (gate.exit_code, gate.stderr) == (0, "")
     assert "Step: 1 SAME." in gate.stdout
     assert "Tails" not in gate.stdout
@@ -393,14 +385,14 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     busy = Conditions.model_validate({**unknown, "others_cpu_share": 0.4})
     quiet, slow = run(), run(THIRD, THIRD).model_copy(update={"conditions": busy})
     base, head = store(tmp_path / "base", quiet), store(tmp_path / "head", slow)
-    gate = bench(base, head, "--fail-on-regression", "5%", "--unclear", "pass")
+    gate = bench("compare", base, head, "--fail-on-regression", "5%", "--unclear", "pass")
     assert (gate.exit_code, gate.stderr) == (0, UNDECIDED + MORE)
-    fails = bench(base, head, "--fail-on-regression", "5%")
+    fails = bench("compare", base, head, "--fail-on-regression", "5%")
     assert fails.exit_code == 1
     assert "takes 1.320 times as long, and the verdict is UNCLEAR (other processes took 40.0 %" in fails.stderr
     assert "head: other processes took 40.0 % of the CPU during the attempt." in gate.stdout
     both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
-    told = bench(both, head, "--fail-on-regression", "5%")
+    told = bench("compare", both, head, "--fail-on-regression", "5%")
     assert told.exit_code == 1
     disturbed = (
         "Disturbed, which may be why steps differ: 1 of 1 attempt of base, such as: other processes took 40.0 % of the"
@@ -409,14 +401,14 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     )
     assert told.stderr.splitlines()[-1] == disturbed
     assert disturbed in told.stdout
-    assert "Disturbed" not in bench(base, base).stdout
+    assert "Disturbed" not in bench("compare", base, base).stdout
 
 
 def test_a_burst_is_not_the_same_and_fails_the_gate_unless_it_may_pass(tmp_path: Path) -> None:
     burst = [0.2 if 20 <= index < 36 else 0.1 for index in range(50)]
     base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run(burst, burst))
-    gate = bench(base, head, "--fail-on-regression", "5%", "--unclear", "pass")
+    gate = bench("compare", base, head, "--fail-on-regression", "5%", "--unclear", "pass")
     assert (gate.exit_code, gate.stderr) == (0, UNDECIDED + MORE)
-    assert bench(base, head, "--fail-on-regression", "5%").exit_code == 1
+    assert bench("compare", base, head, "--fail-on-regression", "5%").exit_code == 1
     assert "16 of 50 steps (21 to 36) take 2.00 times the typical step" in gate.stdout
     assert "the shares of slow steps may be equal" in gate.stdout

@@ -2,13 +2,13 @@
 
 import random
 from collections.abc import Mapping
+from functools import partial
 
+import examples
 import pytest
-from examples import cell, regime
+from examples import regime
 
-from bench.records.base import Device
 from bench.records.calibration import Pace
-from bench.records.forecast import Forecast, Line
 from bench.report.estimate import SPARE, Step, estimate_s, left_out, paces, work
 
 SECONDS = {"bfloat16_flops": 2e-9, "moved_bytes": 3e-10, "operators": 1e-5, "sent_bytes": 5e-9}
@@ -86,25 +86,8 @@ def test_an_estimate_stays_near_what_was_measured(amounts: Mapping[str, float] |
 
 
 HUNDRED = {"parameters": 100, "trained_parameters": 100, "gradient_parameters": 100, "sharded_parameters": 0}
-
-
-def forecast(backend: str = "ddp", device: Device = "cpu", **changes: object) -> Forecast:
-    fields = {
-        "cell": cell(backend),
-        "device": device,
-        "lines": (Line(when="backward", parts={}, fixed_bytes=0.0, sample_bytes=10.0),),
-        "input_bytes": 0,
-        "allowance_bytes": 0,
-        "apart": 0.0,
-        "assumed": 0,
-        "regime": regime(backend).model_copy(update=HUNDRED),
-        "unit_parameters": {1: 100},
-        "flops": {"bfloat16": (1.0, 2.0)},
-        "kept_bytes": (0.0, 0.0),
-        "moved_bytes": (5.0, 7.0),
-        "operators": 30,
-    }
-    return Forecast.model_validate(fields | changes)
+PLAN = {"flops": {"bfloat16": (1.0, 2.0)}, "kept_bytes": (0.0, 0.0), "moved_bytes": (5.0, 7.0), "operators": 30}
+forecast = partial(examples.forecast, **PLAN)
 
 
 def test_ranks_share_the_cores_of_a_cpu_and_have_a_gpu_each() -> None:
@@ -119,7 +102,7 @@ def test_ranks_share_the_cores_of_a_cpu_and_have_a_gpu_each() -> None:
 
 
 def test_gloo_reduces_everything_where_ranks_keep_a_part() -> None:
-    on_cpu, on_gpu = (work(forecast("fsdp", device), 1) for device in ("cpu", "cuda"))
+    on_cpu, on_gpu = (work(forecast("fsdp", device=device), 1) for device in ("cpu", "cuda"))
     assert on_cpu is not None
     assert on_gpu is not None
     # Half of each of two gathers in bf16, and half of the gradients: over gloo, all of them.

@@ -5,16 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import MACHINE, claim, ok, result, stored, world
-from typer.testing import CliRunner
+from commands import full_report
+from examples import MACHINE, claim, doubt_sentences, ok, result, stored, world
 
-from bench.cli.app import app
 from bench.records.outcome import Oom, Outcome, Result
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report import merge_runs
 from bench.report.claims import judge_claims
 from bench.report.summary import summarize
-from bench.report.tables.doubts import doubt_sentences
 from bench.search import next_step
 from bench.store.run_folder import Store
 from bench.sweep.probe import observation
@@ -24,12 +22,6 @@ OUT = Oom(rank=0, phase="bwd", reason="out of memory")
 
 def taking(step_s: float, backend: str = "ddp", **changes: Any) -> Result:
     return result(ok((step_s,) * 3, (step_s,) * 3, backend=backend), backend=backend, **changes)
-
-
-def said(*arguments: object) -> str:
-    done = CliRunner().invoke(app, ["report", "--full", *map(str, arguments)])
-    assert done.exit_code == 0, done.stderr
-    return done.stdout
 
 
 def section(report: str, title: str) -> list[str]:
@@ -54,7 +46,7 @@ def test_results_are_compared_within_their_run_in_any_order(runs: list[Path], tm
         "- {say: in one, metric: samples_per_s_global, of: {backend: zero2}, against: {backend: ddp},"
         " where: {run: first}, ratio: {at_least: 1x}}\n"
     )
-    one, other = (said(*order, "--claims", claims) for order in (runs, runs[::-1]))
+    one, other = (full_report(*order, "--claims", claims) for order in (runs, runs[::-1]))
     for title in ("What to run", "Which backend is faster", "Claims", "Rows to doubt"):
         assert section(one, title) == section(other, title) != []
     faster = "\n".join(section(one, "Which backend is faster"))
@@ -72,10 +64,10 @@ def test_what_ran_out_in_another_run_is_doubted_where_it_is_recommended(tmp_path
     outcomes: list[tuple[str, Outcome]] = [("fits", ok()), ("out", OUT)]
     folders = [stored(tmp_path / name, [taking(0.1, batch=1), result(outcome)]) for name, outcome in outcomes]
     for order in (folders, folders[::-1]):
-        report = said(*order)
+        report = full_report(*order)
         assert "- For run fits: train with ddp, batch 2" in report
-        assert '"Rows to doubt" lists this row.' in report
-        assert re.search(r"\| shifts \| ddp, run fits, batch 2 \| batch 2 is oom in run out\.", report)
+        assert "Caution: batch 2 is oom in run out." in report
+        assert re.search(r"\| inaccurate \| ddp, run fits, batch 2 \| batch 2 is oom in run out\.", report)
         assert "- For run out: train with ddp, batch 1" in report
 
 
@@ -106,7 +98,7 @@ def test_a_search_on_another_machine_says_nothing_of_a_run(tmp_path: Path) -> No
     larger = MACHINE.model_copy(update={"cpu": "Larger CPU"})
     listed = stored(tmp_path / "listed", [taking(0.2, batch=8, machine=larger)])
     for order in ((searched, listed), (listed, searched)):
-        report = said(*order)
+        report = full_report(*order)
         assert re.search(r"- For run listed.*: train with ddp, batch 8: 80 samples/s", report)
         assert re.search(r"- For run searched.*: train with ddp, batch 2", report)
 
@@ -118,7 +110,7 @@ def test_a_run_whose_name_reads_as_a_number_can_be_named(tmp_path: Path) -> None
     claims.write_text(
         "- {say: fast, metric: samples_per_s_global, of: {backend: ddp}, where: {run: 2}, value: {at_least: 1}}"
     )
-    report = said(tmp_path / "1", tmp_path / "2", "--claims", claims, "--reference", "run=2")
+    report = full_report(tmp_path / "1", tmp_path / "2", "--claims", claims, "--reference", "run=2")
     assert "CONFIRMED" in report
     assert "| 2     |" in report or "| 2 " in report
 

@@ -1,13 +1,13 @@
 """Which planned attempts have no result yet."""
 
-from examples import cell, result
+from examples import cell, in_few_steps, result
 
 from bench.records.outcome import Oom, Skipped
 from bench.records.plan import CellPlan
 from bench.report.missing import missing
 from bench.report.render import markdown
 from bench.report.tables import sections
-from bench.report.tables.missing import not_measured
+from bench.report.tables.header import not_measured
 from bench.report.tables.sections import Report
 
 
@@ -29,9 +29,7 @@ def test_only_batches_without_a_result_are_missing() -> None:
 
 
 def test_a_few_steps_of_a_search_are_no_result_of_a_planned_batch() -> None:
-    full = result(batch=2)
-    short = full.model_copy(update={"attempt": full.attempt.model_copy(update={"short": True})})
-    (cell_,) = missing([plan("ddp", 2)], [short])
+    (cell_,) = missing([plan("ddp", 2)], [in_few_steps(result(batch=2))])
     assert cell_.batches == (2,)
 
 
@@ -60,10 +58,10 @@ def test_the_report_of_an_interrupted_run_names_what_is_missing() -> None:
         "no result yet",
         "no result yet; a walk trained batches up to 64",
     ]
-    text = markdown.render(sections.report([result(batch=2)], missing=found))
+    text = markdown.render(sections.Report(results=[result(batch=2)], missing=found).sections)
     assert "## Not measured" in text
-    assert "## Not measured" not in markdown.render(sections.report([result(batch=2)]))
-    nothing = markdown.render(sections.report([], missing=found))
+    assert "## Not measured" not in markdown.render(sections.Report(results=[result(batch=2)]).sections)
+    nothing = markdown.render(sections.Report(results=[], missing=found).sections)
     assert nothing.index("No results.") < nothing.index("## Not measured")
 
 

@@ -2,10 +2,14 @@
 
 import math
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
-from examples import claim, launched, ok, result
+from examples import MACHINE, claim, launched, ok, result
+from typer.testing import CliRunner
 
+from bench.cli.app import app
+from bench.records.calibration import Calibration
 from bench.records.outcome import Result
 from bench.report.advice import advise
 from bench.report.claims import judge_claims
@@ -13,8 +17,13 @@ from bench.report.compare import compare_runs
 from bench.report.doubts import may_be_off
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
-from bench.report.tables.brief import answer_section
+from bench.report.tables.brief import answer_section, settings
+from bench.report.tables.charts import ratios, throughput
+from bench.statistics.intervals import student_t
+from bench.statistics.launches import Scatter
 from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE, UNDECIDED
+from bench.store.run_folder import Store
+from bench.units import rate
 
 VARY = (0.0, 0.6, -1.0, 1.0, -0.6)
 """Of launches, in standard deviations that the pair gives."""
@@ -59,6 +68,40 @@ def test_four_places_say_the_same_word(times: float, n: int, sd: float, word: st
     assert ("CONFIRMED" in judged[:2]) == (word == FASTER)
     if word == TOO_CLOSE:
         assert judged == ["UNDECIDED"] * 3
+
+
+@pytest.mark.parametrize(("times", "n", "sd", "word"), PAIRS)
+def test_the_chart_of_ratios_draws_the_interval_and_the_word_of_the_verdict(
+    times: float, n: int, sd: float, word: str
+) -> None:
+    cells = summarize([*launches(0.1, n, sd), *launches(0.1 * times, n, sd, "zero2", turned=True)])
+    (advice,) = advise(cells, [])
+    (rival,) = advice.rivals
+    drawn = [ratio for ratio in ratios(cells, settings(cells, [advice], {}, [])).ratios if ratio.interval]
+    assert [ratio.interval for ratio in drawn] == [pytest.approx(rival.ratio.inverse.interval)]
+    assert [ratio.hollow for ratio in drawn] == [not rival.ratio.decided]
+    assert drawn[0].words.endswith("slower" if word == FASTER else word)
+
+
+@pytest.mark.parametrize("known", [None, Scatter(sd=0.02, degrees=30, source="bench calibrate")])
+def test_charts_and_show_have_the_interval_of_what_launches_vary_by(known: Scatter | None, tmp_path: Path) -> None:
+    """Steps that do not vary make no narrow interval: a verdict on one launch allows for 5 %, or what is known."""
+    [once] = launches(0.1, 1, 0.0)
+    learnt = known and Calibration(
+        machine=MACHINE, measured_at="2026-01-01T00:00:00", cells=1, launches=31, sd=known.sd, degrees=known.degrees
+    )
+    by = math.exp(student_t(known.degrees, 0.95) * known.sd if known else student_t(10, 0.95) * 0.05)
+    [panel] = throughput(summarize([once], [learnt] if learnt else [])).panels
+    [point] = panel.lines[0].points
+    assert point.interval == pytest.approx((point.y / by, point.y * by))
+    store = Store(tmp_path / "run")
+    with store.open(MACHINE, [once.attempt.cell], ""):
+        store.begin(once.attempt)
+        store.finish(once)
+        if learnt:
+            store.keep_calibration(learnt)
+    shown = CliRunner().invoke(app, ["show", once.attempt.cell.slug, str(store.root)], env={"COLUMNS": "300"})
+    assert f"{rate(point.y / by)} to {rate(point.y * by)}" in shown.output
 
 
 @pytest.mark.parametrize(

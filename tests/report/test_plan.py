@@ -1,21 +1,25 @@
 """What fits, and the bounds of the time, of a forecast made by hand."""
 
 from dataclasses import replace
+from pathlib import Path
+from statistics import median
 
 import pytest
-from examples import cell, ok, regime, result, rss
+from examples import cell, ok, result, rss
+from examples import forecast as planned_by_hand
 
 from bench.records.calibration import Rates
 from bench.records.devices import DeviceSpec, spec_of
 from bench.records.forecast import Forecast, Line
 from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
-from bench.report.bounds import bounds
+from bench.report.estimate import bounds
 from bench.report.plan import Checked, PlannedCell, check, rows
 from bench.report.summary import summarize
 from bench.report.tables import plan as tables
 from bench.report.tables.sections import Report
 from bench.report.tables.table import Table
+from bench.store.run_folder import Store
 
 DEVICE = DeviceSpec(
     name="mine",
@@ -29,21 +33,12 @@ DEVICE = DeviceSpec(
 
 
 def forecast(backend: str = "ddp", parameters: int = 100) -> Forecast:
-    counts = dict.fromkeys(("parameters", "trained_parameters", "gradient_parameters"), parameters)
-    return Forecast(
-        cell=cell(backend),
+    return planned_by_hand(
+        backend,
+        parameters=parameters,
         device="cuda",
         lines=(Line(when="backward", parts={"weights": 200, "moments": 800}, fixed_bytes=0.0, sample_bytes=10.0),),
-        input_bytes=0,
-        allowance_bytes=0,
-        apart=0.0,
-        assumed=0,
-        regime=regime(backend).model_copy(update=counts),
-        unit_parameters={1: parameters},
         flops={"bfloat16": (0.0, 400.0), "float32": (5.0, 0.0)},
-        kept_bytes=(0.0, 10.0),
-        moved_bytes=(0.0, 0.0),
-        operators=0,
     )
 
 
@@ -189,3 +184,44 @@ def test_counted_tensors_are_held_against_tensors_and_the_step_against_its_bound
     (record,) = report.records
     assert (record["planned_peak_bytes"], record["plan_confirmed"]) == (1020, True)
     assert not any(section.title == "Plan and measurement" for section in Report(results=[counted]).sections)
+
+
+# Against every stored result under reports/
+
+
+REPORTS = Path(__file__).parents[2] / "reports"
+RUNS = sorted(file.parent for file in REPORTS.glob("*/run.json"))
+MEDIAN = {"plan-tiny": 0.05, "plan-small": 0.05, "plan-gpt2": 0.07, "plan-llama": 0.07, "plan-t5": 0.07}
+"""The most that the median error of a plan may be, by run."""
+BOUNDED = set(MEDIAN)
+"""Runs with a calibrated device. The rates of other machines are not known: without a bound, nothing is proved."""
+
+
+def checked(run: Path) -> list[Checked]:
+    store = Store(run)
+    plan = store.forecasts()
+    learnt = store.calibration()
+    forecasts = {one.cell.id: one for one in plan.forecasts} if plan else {}
+    return check(summarize(store.results()), forecasts, learnt.rates if learnt else None)
+
+
+def test_every_run_with_a_calibrated_device_is_bounded() -> None:
+    bounded = {run.name for run in RUNS if any(one.least_s is not None for one in checked(run))}
+    assert bounded == BOUNDED
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDED))
+def test_no_step_was_shorter_than_its_lower_bound(name: str) -> None:
+    compared = checked(REPORTS / name)
+    assert all(one.least_s and one.step_s for one in compared)
+    assert [one.name for one in compared if (one.least_s or 0) > (one.step_s or 0)] == []
+
+
+@pytest.mark.parametrize("name", sorted(BOUNDED))
+def test_counted_tensors_are_near_their_plan(name: str) -> None:
+    compared = checked(REPORTS / name)
+    assert all(one.tensors for one in compared)
+    errors = [abs(one.error) for one in compared]
+    assert len(errors) == len(Store(REPORTS / name).results()) >= 20
+    assert median(errors) <= MEDIAN[name]
+    assert max(errors) <= 0.05

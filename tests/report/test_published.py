@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
+from commands import full_report
 from typer.testing import CliRunner
 
 from bench.cli.app import app
@@ -17,16 +18,10 @@ PUBLISHED, CPU_TINY = KEPT = REPORTS / "published-8xA100", REPORTS / "cpu-tiny"
 Row = dict[str, str]
 
 
-def said(*arguments: str | Path) -> str:
-    done = CliRunner().invoke(app, ["report", "--full", *map(str, arguments)])
-    assert done.exit_code == 0, done.output
-    return done.stdout
-
-
 @pytest.fixture(scope="module")
 def text() -> str:
     """The report as `bench report` prints it."""
-    return said(PUBLISHED)
+    return full_report(PUBLISHED)
 
 
 def section(text: str, title: str) -> str:
@@ -48,7 +43,7 @@ def rows(text: str, title: str, **cells: str) -> list[Row]:
 def test_the_peak_of_each_cell_is_bold_and_no_other_row_of_it(
     text: str, backend: str, num_cams: str, batch: str, bold: str
 ) -> None:
-    of_cell = rows(text, "Raw matrix", backend=backend, num_cams=num_cams, attention="sdpa")
+    of_cell = rows(text, "All results", backend=backend, num_cams=num_cams, attention="sdpa")
     assert len(of_cell) > 1
     assert {row["batch per rank"]: row["samples/s"] for row in of_cell if "**" in row["samples/s"]} == {
         batch: f"**{bold}**"
@@ -64,7 +59,7 @@ def test_matched_batch_and_best_against_best_disagree_side_by_side(text: str) ->
 
 
 def test_batches_that_thrash_are_flagged_and_not_recommended(text: str) -> None:
-    of_cell = rows(text, "Raw matrix", backend="fsdp", num_cams="4", attention="sdpa")
+    of_cell = rows(text, "All results", backend="fsdp", num_cams="4", attention="sdpa")
     assert {row["batch per rank"]: row["outcome"] for row in of_cell} == {
         "4": "imported",
         "8": "imported",
@@ -76,7 +71,7 @@ def test_batches_that_thrash_are_flagged_and_not_recommended(text: str) -> None:
         found = [
             row for row in rows(text, "Rows to doubt") if f"{row['row'].rpartition(', ')[2]}: {row['why']}" == words
         ]
-        assert [(row["grade"], row["row"].startswith("fsdp, num_cams 4, ")) for row in found] == [("shifts", True)]
+        assert [(row["grade"], row["row"].startswith("fsdp, num_cams 4, ")) for row in found] == [("inaccurate", True)]
     assert not re.search(r"fsdp, [^:]*batch 1[02]\b", section(text, "What to run"))
 
 
@@ -124,7 +119,7 @@ def test_the_comparison_of_the_headline_is_refused(tmp_path: Path) -> None:
     claim.write_text(CLAIM)
     done = CliRunner().invoke(app, ["import", str(table), "--out", str(tmp_path / "run")])
     assert done.exit_code == 0, done.output
-    text = said(tmp_path / "run", "--claims", claim)
+    text = full_report(tmp_path / "run", "--claims", claim)
     assert section(text, "Not compared").strip() == (
         "fsdp, attention sdpa, grad_ckpt on is not compared with zero2, attention eager, grad_ckpt off: they differ in"
         " attention, grad_ckpt."
@@ -133,13 +128,18 @@ def test_the_comparison_of_the_headline_is_refused(tmp_path: Path) -> None:
     assert [(row["verdict"], row["found"]) for row in rows(text, "Claims")] == [
         ("**NOT TESTED**", "the two sides also differ in attention, grad_ckpt")
     ]
-    loud = said(tmp_path / "run", "--allow-unlike", "attention,grad_ckpt")
+    loud = full_report(tmp_path / "run", "--allow-unlike", "attention,grad_ckpt")
     assert "UNLIKE in attention, grad_ckpt" in section(loud, "Which backend is faster")
 
 
 def test_the_three_published_claims_are_refuted_with_the_numbers(text: str) -> None:
     judged = rows(text, "Claims")
     assert [row["verdict"] for row in judged] == ["**REFUTED**"] * 3
+    assert [row["expected"] for row in judged[:2]] == [
+        "peak_allocated, difference at least 11 GB",
+        "step_time_s, difference at least 350 ms and at most 530 ms",
+    ]
+    assert judged[0]["where"] == "num_cams 1, batch 8"
     assert [(row["claim"], row["found"]) for row in judged] == [
         (
             "zero2 holds 11 GB more than fsdp",
@@ -174,7 +174,7 @@ def test_phases_that_were_published_in_part_are_shown_in_part(text: str) -> None
 @pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
 def test_no_bold_verdict_is_inside_its_own_noise(run: Path) -> None:
     """Neither of a claim nor of a comparison."""
-    shown, file = said(run), run / "claims.yaml"
+    shown, file = full_report(run), run / "claims.yaml"
     claims = claims_file.read(file if file.exists() else run / "matrix.yaml")
     judged = judge_claims(summarize(Store(run).results()), claims)
     verdicts = [row["verdict"] for row in rows(shown, "Claims")]
@@ -193,9 +193,9 @@ def test_no_bold_verdict_is_inside_its_own_noise(run: Path) -> None:
 @pytest.mark.parametrize("run", KEPT, ids=lambda run: run.name)
 def test_a_stored_report_is_what_the_command_writes(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(REPORTS.parent)
-    said(run, "--output", tmp_path / "report-full.md")
+    full_report(run, "--output", tmp_path / "report-full.md")
     assert CliRunner().invoke(app, ["report", str(run), "--output", str(tmp_path / "report.md")]).exit_code == 0
-    said(run, "--format", "html", "--output", tmp_path / "report.html")
+    full_report(run, "--format", "html", "--output", tmp_path / "report.html")
     for made in (file for file in tmp_path.rglob("*") if file.is_file()):
         stored = run / made.relative_to(tmp_path)
         assert stored.read_text() == made.read_text(), f"bench report {run} --output {stored}"
@@ -221,11 +221,11 @@ def test_what_is_kept_can_be_read_and_names_no_path_of_a_machine(run: Path) -> N
 
 
 def test_the_cpu_run_shows_a_search_a_refuted_claim_and_what_ran_out_of_memory() -> None:
-    text = said(CPU_TINY)
+    text = full_report(CPU_TINY)
     searched = rows(text, "Batch per rank")
     assert [row["backend"] for row in searched] == ["ddp", "fsdp2", "zero2"]
     for row in searched:
         assert int(row["safe"]) <= int(row["max"]) < int(row["does not fit"])
-    outcomes = {row["outcome"] for row in rows(text, "Raw matrix")}
-    assert {"ok", "oom (few steps)"} <= outcomes
+    outcomes = {row["outcome"] for row in rows(text, "All results")}
+    assert {"ok", "oom (short trial)"} <= outcomes
     assert [row["verdict"] for row in rows(text, "Claims")] == ["**REFUTED**", "UNDECIDED"]

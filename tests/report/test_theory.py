@@ -1,16 +1,20 @@
 """Theory of memory: every formula against a figure computed by hand, or taken from the paper."""
 
+import re
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, ok, regime, result, rss, vram
+from examples import CUDA_MACHINE, ok, rank, regime, result, rss, vram
 
 from bench.records.cell import Regime, Train
+from bench.records.devices import GPUS, peak_rate
+from bench.records.machine import Machine
 from bench.records.outcome import Ok, Oom, Reported
-from bench.records.rank_outcome import Work
+from bench.records.rank_outcome import Tokens, Work
 from bench.report.summary import summarize
 from bench.report.tables.theory import theory as theory_table
-from bench.report.theory import State, state, without_batch
+from bench.report.tables.theory import utilization_table
+from bench.report.theory import State, Utilization, state, theory_of, utilization, without_batch
 
 GB = 10**9
 FP32_SHARDS = {"weights_dtype": "float32", "distributed_type": "FSDP"}
@@ -215,3 +219,141 @@ def test_imported_figures_have_no_theory() -> None:
     both = theory_table(summarize([result(outcome, backend="fsdp"), result(ok(memory=rss(1)))]))
     assert both.rows[0] == ("fsdp", *["n/a"] * 11)
     assert both.rows[1][0] == "ddp"
+
+
+# Utilization, against figures computed by hand
+
+
+A100 = "NVIDIA A100-SXM4-80GB"
+WORK = Work(step_flops=400 * 10**9, recomputed_flops=88 * 10**9, tokens_per_sample=50)
+
+
+def machine(*accelerators: str) -> Machine:
+    return CUDA_MACHINE.model_copy(update={"accelerators": accelerators})
+
+
+def used(work: Work | None, *accelerators: str, precision: str = "bf16") -> Utilization | None:
+    """Two ranks, batch 2, steps of 0.1 s: 40 samples/s, 20 of each rank."""
+    ranks = tuple(one.model_copy(update={"work": work}) for one in ok().ranks)
+    outcome = result(Ok(ranks=ranks), batch=2, machine=machine(*accelerators))
+    attempt = outcome.attempt
+    cell_ = attempt.cell.model_copy(update={"mixed_precision": precision})
+    outcome = outcome.model_copy(update={"attempt": attempt.model_copy(update={"cell": cell_})})
+    (cell,) = summarize([outcome]).cells
+    return utilization(cell, cell.rows[0])
+
+
+def test_mfu_of_an_example_computed_by_hand() -> None:
+    one = used(WORK, A100, A100)
+    assert one is not None
+    # 20 samples/s x 312 GFLOP = 6.24 TFLOP/s of 312 TFLOP/s; with recomputation 20 x 400 GFLOP = 8 TFLOP/s.
+    assert one.model_flops_per_s_per_rank == pytest.approx(6.24e12, rel=1e-12)
+    assert one.mfu == pytest.approx(0.02, rel=1e-12)
+    assert one.hfu == pytest.approx(8 / 312, rel=1e-12)
+    assert one.recomputed_share == 0.22
+    assert one.tokens_per_s_global == pytest.approx(2000, rel=1e-12)
+
+
+def test_the_table_shows_them() -> None:
+    ranks = tuple(one.model_copy(update={"work": WORK}) for one in ok().ranks)
+    table = utilization_table(summarize([result(Ok(ranks=ranks), batch=2, machine=machine(A100, A100))]))
+    assert table.rows == (("ddp, batch 2", "2000", "6.24", "8", "312", "2.0 %", "2.6 %"),)
+    assert utilization_table(summarize([result(ok())])).rows == ()
+
+
+@pytest.mark.parametrize(
+    "devices",
+    [(), ("Example GPU",), (A100, "NVIDIA H100 PCIe"), ("NVIDIA A100-SXM4-80GB MIG 1g.10gb",), ("NVIDIA A10G",)],
+)
+def test_an_unknown_device_has_no_mfu(devices: tuple[str, ...]) -> None:
+    one = used(WORK, *devices)
+    assert one is not None
+    assert (one.mfu, one.hfu) == (None, None)
+    assert one.model_flops_per_s_per_rank is not None
+
+
+def test_tokens_of_the_batches_count_in_place_of_what_the_workload_states() -> None:
+    """40 samples/s, of 5 tokens on one rank and of 10 on the other; places for 8 and for 16 of each."""
+    works = (Work(step_flops=300), Work(step_flops=600, recomputed_flops=100))
+    tokens = [Tokens(samples=6, trained=(15, 5, 10), places=(16,) * 3), Tokens(samples=6, trained=(20,) * 3)]
+    tokens[1] = tokens[1].model_copy(update={"places": (32,) * 3})
+    ranks = tuple(
+        one.model_copy(update={"work": work, "tokens": of_rank})
+        for one, work, of_rank in zip(ok().ranks, works, tokens, strict=True)
+    )
+    summary = summarize([result(Ok(ranks=ranks), batch=2, machine=machine(A100, A100))])
+    one = utilization(summary.cells[0], summary.rows[0])
+    assert one is not None
+    assert one.tokens_per_s_global == pytest.approx(40 * 7.5)
+    assert one.padding_share == pytest.approx(((1 - 30 / 48) + (1 - 60 / 96)) / 2)
+    assert (one.hardware_flops_per_s_per_rank, one.model_flops_per_s_per_rank) == pytest.approx((20 * 450, 20 * 400))
+    table = utilization_table(summary)
+    assert table.rows[0][:3] == ("ddp, batch 2", "300", "37.5 %")
+
+
+def test_a_workload_may_state_only_a_part() -> None:
+    assert used(None, A100) is None
+    tokens = used(Work(tokens_per_sample=3), A100)
+    assert tokens is not None
+    assert (tokens.tokens_per_s_global, tokens.mfu, tokens.recomputed_share) == (pytest.approx(120), None, None)
+
+
+def test_the_peak_is_that_of_the_precision() -> None:
+    fp32 = used(WORK, A100, precision="no")
+    assert fp32 is not None
+    assert fp32.peak_flops_per_s == 19.5e12
+    assert peak_rate("Tesla V100-SXM2-16GB", "bf16") is None  # no bf16 there
+    assert peak_rate("Tesla V100-SXM2-16GB", "no") == 15.7e12
+
+
+@pytest.mark.parametrize(
+    ("name", "tera"),
+    [
+        ("NVIDIA A100 80GB PCIe", 312),
+        ("NVIDIA H100 80GB HBM3", 989.5),
+        ("NVIDIA H100 PCIe", 756.5),
+        ("NVIDIA H200", 989.5),
+        ("NVIDIA B200", 2250),
+        ("NVIDIA L4", 121),
+        ("NVIDIA L40S", 362.05),
+        ("NVIDIA A10", 125),
+        ("NVIDIA GeForce RTX 4090", 165.2),
+    ],
+)
+def test_names_of_drivers(name: str, tera: float) -> None:
+    assert peak_rate(name, "bf16") == tera * 1e12
+    assert [rates.name for rates in GPUS.values() if re.fullmatch(rates.name, name)] != []
+    assert sum(re.fullmatch(rates.name, name) is not None for rates in GPUS.values()) == 1
+
+
+def test_every_peak_has_a_source() -> None:
+    assert all(re.search("datasheet|architecture", rates.source) for rates in GPUS.values())
+
+
+@pytest.mark.parametrize(
+    ("backend", "precision", "changes", "gradients"),
+    [
+        ("fsdp2", "bf16", {}, 4),
+        ("fsdp", "bf16", {}, 2),
+        ("fsdp", "no", {}, 4),
+        ("fsdp_grad_op", "bf16", {}, 2),
+        ("fsdp2", "bf16", {"train": Train(accumulate_sync="each")}, 4 / 8),
+        ("fsdp2", "bf16", {"gradient_accumulation_steps": 1}, 4 / 8),
+        ("fsdp2", "bf16", {"gradient_accumulation_steps": 1, "global_batch": 64}, 4),
+        ("fsdp2", "bf16", {"gradient_accumulation_steps": 1, "global_batch": 16}, 4 / 8),
+        ("zero2", "bf16", {}, 2 / 8),
+    ],
+)
+def test_fsdp_holds_whole_gradients_up_to_the_last_micro_batch(
+    backend: str, precision: str, changes: dict[str, Any], gradients: float
+) -> None:
+    """Bytes a parameter on eight ranks, at batch 2."""
+    kinds = {"fsdp": "FULL_SHARD", "fsdp_grad_op": "SHARD_GRAD_OP", "fsdp2": "fully_shard", "zero2": "zero2"}
+    more = {"reduction_dtype": "float32"} if backend == "fsdp2" else {}
+    ran = world(kinds[backend], 8, GB, **more)
+    eight = tuple(rank(number).model_copy(update={"regime": ran}) for number in range(8))
+    fields = {"gradient_accumulation_steps": 4, "mixed_precision": precision, **changes}
+    (cell,) = summarize([result(Ok(ranks=eight), backend=backend, **fields)]).cells
+    found = theory_of(cell).state
+    assert found
+    assert found.gradients == gradients * GB

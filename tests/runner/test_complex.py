@@ -10,7 +10,8 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FullyShardedDataParallel, MixedPrecisionPolicy, fully_shard
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from bench.runner.setup import refuse_complex
+from bench.runner import setup
+from bench.runner.setup import FSDP2_CASTS_COMPLEX, refuse_complex
 
 
 class Filter(nn.Module):
@@ -38,7 +39,7 @@ def test_fsdp2_shards_complex_parameters_that_are_alone_and_names_both_dtypes_el
     alone, mixed = Filter(), nn.Sequential(nn.Linear(8, 8), Filter())
     for model in (alone, mixed):
         fully_shard(model, mesh=mesh, mp_policy=low)
-    assert alone(torch.ones(8)).is_complex()
+    assert alone(torch.ones(8)).is_complex() != FSDP2_CASTS_COMPLEX
     with pytest.raises(AssertionError, match=r"uniform original parameter dtype .*complex64"):
         mixed(torch.ones(8))
 
@@ -55,6 +56,13 @@ def test_a_complex_parameter_is_refused_by_name(backend: str, precision: str) ->
         refuse_complex(cell(backend, mixed_precision=precision), nn.Sequential(Filter()))
 
 
-@pytest.mark.parametrize(("backend", "precision"), [("ddp", "bf16"), ("fsdp2", "bf16")])
-def test_elsewhere_it_is_not(backend: str, precision: str) -> None:
+def test_fsdp2_of_an_older_torch_discards_the_imaginary_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "FSDP2_CASTS_COMPLEX", True)
+    with pytest.raises(ValueError, match=r"0\.weights is complex, of which fsdp2 keeps the real part alone"):
+        refuse_complex(cell("fsdp2", mixed_precision="bf16"), nn.Sequential(Filter()))
+
+
+@pytest.mark.parametrize(("backend", "precision"), [("ddp", "bf16"), ("fsdp2", "bf16"), ("fsdp2", "no")])
+def test_elsewhere_it_is_not(backend: str, precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "FSDP2_CASTS_COMPLEX", precision == "no")
     refuse_complex(cell(backend, mixed_precision=precision), nn.Sequential(Filter()))

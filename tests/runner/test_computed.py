@@ -12,7 +12,8 @@ from torch.utils._python_dispatch import _get_current_dispatch_mode
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from bench.runner.computed import _KERNELS, _masked, watching
+from bench.observe.products import _KERNELS, _masked
+from bench.runner.computed import watching
 from bench.runner.steps import Batch
 
 BATCH, WIDE, NARROW = 4, 8, 2

@@ -1,15 +1,22 @@
 """The shim of a GPU, with torch and accelerate in its place patched: what it asks of them, in which order."""
 
+import os
 import subprocess
 from typing import Any
 
 import pytest
 import torch
+from accelerate import Accelerator as Real
 from accelerate import state
+from examples import cell
 from fake_nvml import Driver
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from bench.backends import Family
-from bench.runner.device import Cpu, Cuda
+from bench.machine import numa
+from bench.records.cell import Train
+from bench.runner import setup
+from bench.runner.device import Cpu, Cuda, _make_handles, bind_to_node
 
 GIB = 2**30
 
@@ -34,7 +41,7 @@ def test_a_rank_does_not_run_nvidia_smi(monkeypatch: pytest.MonkeyPatch) -> None
         pytest.fail(f"ran {command}")
 
     monkeypatch.setattr(subprocess, "check_output", ran)
-    Cuda().open("ddp", find_unused_parameters=False)
+    Cuda().open("ddp", Train())
 
 
 @pytest.mark.parametrize(
@@ -64,7 +71,7 @@ def test_the_process_group_is_told_its_device(
     monkeypatch.setattr("bench.runner.device.PartialState", join)
     monkeypatch.setenv("LOCAL_RANK", "1")
     monkeypatch.setenv("WORLD_SIZE", str(ranks))
-    Cuda().open(family, find_unused_parameters=False)
+    Cuda().open(family, Train())
     assert joined == named
 
 
@@ -99,6 +106,47 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
 def test_handles_of_cublas_are_no_part_of_capacity(gpu: Gpu) -> None:
     assert Cuda().limit_memory(None) == 62 * GIB
     assert gpu.asked == ["set_device", "multiply", "mem_get_info", "memory_reserved"]
+
+
+class Operators(TorchDispatchMode):
+    """The names of the operators that run."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: set[str] = set()
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.add(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+def test_handles_are_made_of_products_convolutions_and_attention_forward_and_backward() -> None:
+    with Operators() as operators:
+        _make_handles("cpu")
+    attention = "_scaled_dot_product_flash_attention_for_cpu"
+    assert {"mm", "convolution", "convolution_backward", attention, f"{attention}_backward"} <= operators.seen
+
+
+def test_nothing_of_the_model_is_on_the_device_before_its_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit follows the handles (see `gpu.asked` above), and the model follows the limit."""
+    done: list[str] = []
+
+    class Device(Cpu):
+        def limit_memory(self, limit_bytes: int | None) -> int:
+            done.append("limit")
+            return super().limit_memory(limit_bytes)
+
+    build = setup.build
+
+    def built(*arguments: Any) -> Any:
+        done.append("build")
+        return build(*arguments)
+
+    monkeypatch.setattr(setup, "build", built)
+    monkeypatch.setattr(Device, "open", lambda *_, **__: Real(cpu=True))
+    options = {"preset": "tiny", "n_layers": 1, "vision_layers": 1, "num_cams": 1, "n_obs_history": 1}
+    setup.set_up(cell("single", options=options, num_processes=1), Device(), 2)
+    assert done == ["limit", "build"]
 
 
 @pytest.mark.parametrize(("limit", "capacity"), [(40, 40), (70, 62)])
@@ -162,3 +210,30 @@ def test_a_rank_is_bound_to_the_cores_of_its_own_gpu(driver: Driver, monkeypatch
     driver.monkeypatch.delenv("FAKE_NVML_GPUS")
     Cuda().bind_to_cores()
     assert bound == [1, 1, 0, 0]
+
+
+def test_a_rank_runs_beside_its_gpu_where_there_are_several_nodes(
+    driver: Driver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = {0: frozenset({0, 1}), 1: frozenset({2, 3})}
+    bound: list[frozenset[int]] = []
+    monkeypatch.setattr(numa, "nodes", lambda: nodes)
+    monkeypatch.setattr(numa, "of_pci", {"00000000:41:00.0": 0, "00000000:C1:00.0": 1}.get)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1, 2, 3})
+    monkeypatch.setattr(os, "sched_setaffinity", lambda _, cpus: bound.append(cpus))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 4)
+    threads: list[int] = []
+    monkeypatch.setattr(torch, "set_num_threads", threads.append)
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    driver.reports("uuid=GPU-a mib=1 pci=00000000:41:00.0", "uuid=GPU-b mib=1 pci=00000000:C1:00.0")
+    for rank in ("0", "1"):
+        monkeypatch.setenv("LOCAL_RANK", rank)
+        bind_to_node(Cuda())
+        bind_to_node(Cpu())
+    assert bound == [nodes[0], nodes[0], nodes[1], nodes[1]]
+    assert threads == [2] * 4
+    driver.reports("uuid=GPU-a mib=1", "uuid=GPU-b mib=1 pci=00000000:C1:00.0")  # one does not tell
+    bind_to_node(Cuda())
+    monkeypatch.setattr(numa, "nodes", lambda: {0: nodes[0] | nodes[1]})
+    bind_to_node(Cpu())
+    assert len(bound) == 4

@@ -15,7 +15,7 @@ import torch
 from torch.distributed import DistBackendError
 
 from bench.diagnosis.oom_words import abort_source
-from bench.machine.oom_kill import Counters, killed_since
+from bench.machine.oom_kill import counts, killed_since
 from bench.runner.oom import MESSAGE_CHARS, Kind, Oom, find
 
 ROOT = Path(__file__).parents[2]
@@ -577,8 +577,8 @@ def write(root: Path, **files: str) -> Path:
 
 def test_counters_of_cgroup_version_2(tmp_path: Path) -> None:
     write(tmp_path, cgroup="0::/user.slice/job\n", mounts=V2_MOUNTS, v2=EVENTS.format(0), vmstat=VMSTAT.format(5))
-    before = Counters.read(tmp_path)
-    assert before.oom_kill == {"cgroup memory.events": 0, "/proc/vmstat": 5}
+    before = counts(tmp_path)
+    assert before == {"cgroup memory.events": 0, "/proc/vmstat": 5}
     assert killed_since(before, tmp_path) is None
 
     write(tmp_path, v2=EVENTS.format(1), vmstat=VMSTAT.format(6))
@@ -588,8 +588,8 @@ def test_counters_of_cgroup_version_2(tmp_path: Path) -> None:
 
 def test_counters_of_cgroup_version_1_in_a_container(tmp_path: Path) -> None:
     write(tmp_path, cgroup=V1_CGROUP, mounts=V1_MOUNTS, v1=CONTROL.format(2), vmstat=VMSTAT.format(2))
-    before = Counters.read(tmp_path)
-    assert before.oom_kill == {"cgroup memory.oom_control": 2, "/proc/vmstat": 2}
+    before = counts(tmp_path)
+    assert before == {"cgroup memory.oom_control": 2, "/proc/vmstat": 2}
 
     write(tmp_path, v1=CONTROL.format(4))
     words = "the kernel's out-of-memory killer, cgroup memory.oom_control oom_kill 2 -> 4"
@@ -598,7 +598,7 @@ def test_counters_of_cgroup_version_1_in_a_container(tmp_path: Path) -> None:
 
 def test_a_kill_elsewhere_on_the_machine_is_not_ours(tmp_path: Path) -> None:
     write(tmp_path, cgroup=V1_CGROUP, mounts=V1_MOUNTS, v1=CONTROL.format(0), vmstat=VMSTAT.format(0))
-    before = Counters.read(tmp_path)
+    before = counts(tmp_path)
     write(tmp_path, vmstat=VMSTAT.format(9))
     assert killed_since(before, tmp_path) is None
 
@@ -614,25 +614,25 @@ def test_a_kill_elsewhere_on_the_machine_is_not_ours(tmp_path: Path) -> None:
 )
 def test_without_a_cgroup_the_machine_is_asked(tmp_path: Path, files: dict[str, str]) -> None:
     write(tmp_path, **files)
-    assert Counters.read(tmp_path) == Counters({})
-    assert killed_since(Counters({}), tmp_path) is None
+    assert counts(tmp_path) == {}
+    assert killed_since({}, tmp_path) is None
 
     write(tmp_path, vmstat=VMSTAT.format(3))
-    before = Counters.read(tmp_path)
+    before = counts(tmp_path)
     write(tmp_path, vmstat=VMSTAT.format(4))
     assert killed_since(before, tmp_path) == "the kernel's out-of-memory killer, /proc/vmstat oom_kill 3 -> 4"
 
 
 def test_a_kernel_that_does_not_count_is_unknown(tmp_path: Path) -> None:
     write(tmp_path, cgroup=V1_CGROUP, mounts=V1_MOUNTS, v1="oom_kill_disable 0\nunder_oom 0\n", vmstat="pgfault 9\n")
-    assert Counters.read(tmp_path) == Counters({})
+    assert counts(tmp_path) == {}
 
 
 SERVER = """
 import os, sys
-from bench.machine.oom_kill import Counters, killed_since
+from bench.machine.oom_kill import counts, killed_since
 
-before = Counters.read()
+before = counts()
 for eat in (False, True):
     child = os.fork()
     if child == 0:

@@ -1,5 +1,6 @@
 """What rank servers import before they fork. tests/runner/test_runner.py has what DeepSpeed compiles."""
 
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -32,3 +33,9 @@ def test_preloads_take_mlflow_for_missing_and_a_workload_can_still_import_it(
     preload(["an_autotuner"])
     assert sys.modules.pop("an_autotuner").has_mlflow
     assert sys.modules["mlflow"] is imported
+
+
+def test_ranks_start_without_deepspeed() -> None:
+    code = "import sys; sys.modules['deepspeed'] = None; import bench.runner.server"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -8,7 +8,8 @@ import pytest
 import torch
 import torch.distributed as dist
 
-from bench.diagnosis.collectives import DEFAULT_GROUP
+from bench.observe import flight
+from bench.records.hang import DEFAULT_GROUP
 from bench.records.rank_outcome import Traffic
 from bench.runner import recorder
 
@@ -88,6 +89,15 @@ def test_collectives_of_all_groups_since_a_time() -> None:
 
 
 @pytest.mark.usefixtures("group")
+def test_collectives_of_every_group_are_progress() -> None:
+    other, before = dist.new_group([0]), flight.issued()
+    dist.all_reduce(torch.ones(3), group=other)
+    assert flight.issued() == before + 1
+    dist.all_reduce(torch.ones(3))
+    assert flight.issued() == before + 2
+
+
+@pytest.mark.usefixtures("group")
 def test_collectives_that_the_recorder_has_lost_are_unknown() -> None:
     start_ns = time.time_ns()
     for _ in range(2):
@@ -100,5 +110,77 @@ def test_collectives_that_the_recorder_has_lost_are_unknown() -> None:
     assert recorder.collectives_since(start_ns) is None
 
 
+def dump(*lines: tuple[int, int, str, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Entries as torch's NCCL recorder dumps them: number of the collective, when it was issued, its name, the rest."""
+    return [
+        {
+            "frames": [],
+            "record_id": index,
+            "pg_id": 0,
+            "process_group": ("0", "default_pg"),
+            "collective_seq_id": number,
+            "p2p_seq_id": 0,
+            "op_id": number,
+            "profiling_name": name,
+            "time_created_ns": at_ns,
+            "input_sizes": [],
+            "input_dtypes": [],
+            "output_sizes": [],
+            "output_dtypes": [],
+            "state": "completed",
+            "time_discovered_started_ns": at_ns + 1,
+            "time_discovered_completed_ns": at_ns + 2,
+            "retired": True,
+            "timeout_ms": 600000,
+            "is_p2p": False,
+            **rest,
+        }
+        for index, (number, at_ns, name, rest) in enumerate(lines)
+    ]
+
+
+INNER: dict[str, Any] = {"state": "scheduled", "retired": False, "time_discovered_completed_ns": None}
+"""A collective that was coalesced with others has no events of its own."""
+TWO_STEPS = dump(
+    (1, 5, "nccl:all_reduce", {}),  # before the steps, and not timed
+    (2, 12, "nccl:_all_gather_base", {"duration_ms": 1.5}),
+    (3, 13, "nccl:reduce_scatter_tensor", INNER),
+    (3, 14, "nccl:reduce_scatter_tensor", INNER),
+    (3, 15, "nccl:coalesced", {"duration_ms": 4.0}),
+    (4, 22, "nccl:all_reduce", {"duration_ms": 2.0}),
+)
+
+
+def test_collectives_take_as_long_as_the_recorder_says_coalesced_ones_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flight, "entries", lambda **_: TWO_STEPS)
+    assert recorder.times_s([(10, 20), (20, 30)]) == pytest.approx((0.0055, 0.002))
+    assert [one.finished for one in recorder.collectives()] == [True] * 6
+
+
+def test_durations_come_once_the_watchdog_has_retired_a_collective_and_are_else_unknown(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(recorder, "RETIRED_WITHIN_S", 0.2)
+    pending = [{**entry, "retired": False} for entry in TWO_STEPS]
+    del pending[-1]["duration_ms"]
+    looks = iter([pending, pending])
+    monkeypatch.setattr(flight, "entries", lambda **_: next(looks, TWO_STEPS))
+    assert recorder.times_s([(20, 30)]) == (0.002,)
+    monkeypatch.setattr(flight, "entries", lambda **_: pending)
+    assert recorder.times_s([(20, 30)]) is None
+    assert recorder.times_s([(10, 20)]) == pytest.approx((0.0055,))
+    untimed = [{name: it for name, it in entry.items() if name != "duration_ms"} for entry in TWO_STEPS]
+    lost = [{**entry, "record_id": entry["record_id"] + 9} for entry in TWO_STEPS[1:]]
+    for entries in (untimed, lost):
+        monkeypatch.setattr(flight, "entries", lambda found=entries, **_: found)
+        assert recorder.times_s([(10, 20)]) is None
+
+
+@pytest.mark.usefixtures("group")
+def test_gloo_times_nothing() -> None:
+    assert not recorder.enable_timing()
+
+
 def test_without_a_process_group_there_are_none() -> None:
     assert recorder.traffic(recorder.collectives_since(0)) == ()
+    assert flight.issued() == 0

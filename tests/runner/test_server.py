@@ -1,6 +1,9 @@
 """A rank server and its forks, in this process."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from itertools import count
@@ -13,7 +16,7 @@ import pytest
 import torch
 from fake_nvml import Driver
 
-from bench.records.rank_outcome import RankError
+from bench.records.rank_outcome import RankError, RankKilled
 from bench.runner import server as rank_server
 from bench.runner.server import Server, _imports, _in_a_child, _unforkable
 from bench.store import spool
@@ -37,6 +40,43 @@ def test_a_child_has_nvml_opened_anew(driver: Driver, tmp_path: Path, monkeypatc
     [rank] = spool.read_ranks(tmp_path, 1)
     assert isinstance(rank, RankError)
     assert "ended by itself with exit code 2 " in rank.error
+
+
+class Dying(Server):
+    """Its children note the memory in use at their start, then take some, which the driver keeps after their end."""
+
+    def _be_child(self, request: Request, folder: Path) -> NoReturn:
+        try:
+            pynvml.nvmlInit()
+            gpu = pynvml.nvmlDeviceGetHandleByIndex(0)
+            with (self.folder / "capacity").open("a") as file:
+                file.write(f"{pynvml.nvmlDeviceGetMemoryInfo(gpu, pynvml.nvmlMemory_v2).used >> 20} MiB in use\n")
+            told = Path(os.environ["FAKE_NVML_FILE"])
+            idle = told.read_text()
+            told.write_text(idle.replace("used=10", "used=70000"))
+            give_back = "import sys, time; time.sleep(1.5); open(sys.argv[1], 'w').write(sys.argv[2])"
+            subprocess.Popen([sys.executable, "-c", give_back, told, idle], start_new_session=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        finally:
+            os._exit(99)
+
+
+def test_the_next_attempt_starts_once_the_gpu_has_the_memory_of_a_slowly_dying_rank_back(
+    driver: Driver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.processes.end_orphans", lambda: None)
+    told = tmp_path / "driver"
+    told.write_text("uuid=GPU-a mib=81920 used=10 reserved=600 others=0")
+    monkeypatch.setenv("FAKE_NVML_FILE", str(told))
+    server = Dying(tmp_path, 0)
+    for number in (1, 2):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        server._attempt(Request(number=number, folder=str(folder), port=1))
+        [rank] = spool.read_ranks(folder, 1)
+        assert isinstance(rank, RankKilled)
+        assert server._held_bytes == 0
+    assert (tmp_path / "capacity").read_text().splitlines() == ["10 MiB in use"] * 2
 
 
 def test_a_server_whose_child_torch_would_refuse_does_not_fork(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -41,7 +41,7 @@ class Model(nn.Module):
 def test_runs_of_forward_alone_count() -> None:
     model = Model()
     units = Units(model, ("Outer", "Inner"))
-    with units.counted(repeat(torch.ones(2, 3), 3)) as batches:
+    with units.watched(repeat(torch.ones(2, 3), 3)) as batches:
         for batch in batches:
             model(batch).sum().backward()  # backward runs the checkpointed block again
     model(torch.ones(2, 3))  # not counted
@@ -52,7 +52,7 @@ def test_runs_of_forward_alone_count() -> None:
 def test_units_that_run_irregularly_are_not_known() -> None:
     model = Model()
     units = Units(model, ("Inner",))
-    with units.counted(repeat(torch.ones(2, 3), 2)) as batches:
+    with units.watched(repeat(torch.ones(2, 3), 2)) as batches:
         model(next(batches))
         model.once(next(batches))  # in all, the two steps run each unit an even number of times
     assert units.parameters_by_runs() is None
@@ -61,7 +61,7 @@ def test_units_that_run_irregularly_are_not_known() -> None:
 def test_a_model_without_units() -> None:
     model = Model()
     units = Units(model, ())
-    with units.counted(repeat(torch.ones(2, 3), 1)) as batches:
+    with units.watched(repeat(torch.ones(2, 3), 1)) as batches:
         model(next(batches))
     assert units.parameters_by_runs() == {}
 
@@ -72,7 +72,7 @@ def test_backward_gathers_what_it_passes_and_the_unit_before() -> None:
         for name in trained:
             model.get_submodule(name).requires_grad_(True)
         units = Units(model, ("Outer", "Inner"))
-        with units.counted(repeat(torch.ones(2, 3), 2)) as batches:
+        with units.watched(repeat(torch.ones(2, 3), 2)) as batches:
             for batch in batches:
                 model(batch).sum().backward()
         return units.parameters_regathered()

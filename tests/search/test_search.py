@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from bench.records.rank_outcome import SampleSizes
-from bench.records.verdict import Goal, Verdict
+from bench.records.verdict import Goal, OfDivisors, Verdict
 from bench.search import Observation, Prior, Scout, Try, next_step
 
 CAPACITY = 80 * 10**9
@@ -191,6 +191,39 @@ def test_noise_never_costs_the_certificate(share: Callable[[int], float], goal: 
     found = search(World(share, noise=noise, dice=random.Random(seed)), goal)
     assert found.attempts <= attempts_bound(goal, logs=3)
     check_certificate(found, goal)
+
+
+@st.composite
+def divisor_goals(draw: st.DrawFn) -> OfDivisors:
+    granularity = draw(st.sampled_from([1, 1, 1, 2, 4]))
+    share = granularity * draw(st.one_of(st.integers(1, 64), st.sampled_from([256, 360, 997, 2520])))
+    return OfDivisors(share=share, granularity=granularity, max_batch=draw(st.sampled_from([share, 64, 10_000])))
+
+
+@many
+@given(shares(), divisor_goals(), st.integers(1, 3000))
+def test_a_search_among_divisors_certifies_the_largest_and_names_the_fastest(
+    share: Callable[[int], float], goal: OfDivisors, peak: int
+) -> None:
+    """Throughput has one peak, anywhere below and above max."""
+    world = World(share, rate=lambda batch: batch / (1 + (batch / peak) ** 2))
+    found = search(world, goal)
+    batches = [batch for batch in range(1, goal.share + 1) if goal.share % batch == 0 and goal.tries(batch)]
+    assert {o.batch for o in found.observations} <= set(batches)
+    fits = [batch for batch in batches if round(share(batch) * CAPACITY) <= CAPACITY]
+    verdict = found.verdict
+    assert verdict.max_batch_per_rank == max(fits, default=None)
+    assert found.attempts <= 8 + len(batches)
+    match verdict.certificate:
+        case "next_fails":
+            assert verdict.fails == next(batch for batch in batches if batch not in fits)
+        case "cap_fits":
+            assert fits == batches
+        case other:
+            assert (other, fits) == ("nothing_fits", [])
+    if verdict.best:
+        assert world.rate(verdict.best.batch) == pytest.approx(max(world.rate(batch) or 0 for batch in fits), rel=0.02)
+    assert search(world, goal, found.observations).attempts == 0
 
 
 @some
@@ -482,9 +515,14 @@ SIZES = {"samples": 2000, "scanned": 2000, "smallest": 32, "largest": 1024}
             "bench looked at 900 of 2,000 samples, all of one size: with larger ones, the batch may not fit",
         ),
         ({"smallest": 1024}, None),
+        (
+            {"samples": None, "scanned": None, "smallest": None, "largest": None}
+            | {"largest_batch": 2048, "largest_measured_batch": 64},
+            "the worst batch of the workload, 2,048 values, fits; in 20 measured steps, batches held up to 64",
+        ),
     ],
 )
-def test_a_verdict_says_with_which_samples_its_batch_fits(sizes: dict[str, int], said: str | None) -> None:
+def test_a_verdict_says_with_which_samples_its_batch_fits(sizes: dict[str, int | None], said: str | None) -> None:
     world = World(lambda batch: batch / 10)
     seen = [
         world.attempt(batch, fresh=True, full=True).model_copy(
@@ -495,3 +533,19 @@ def test_a_verdict_says_with_which_samples_its_batch_fits(sizes: dict[str, int],
     found = next_step(seen, Goal(max_batch=2))
     assert isinstance(found, Verdict)
     assert found.why.endswith(said) if said else "samples" not in found.why.replace("samples/s", "")
+
+
+def test_a_verdict_says_what_its_memory_was_seen_with_and_whether_it_still_grew() -> None:
+    world = World(lambda batch: batch / 10)
+    steady = {"steps": 20, "longest": 1024}
+    for changes, said in (
+        (steady, "; its memory was seen in 20 measured steps, the longest sample 1,024 tokens"),
+        (
+            steady | {"grew_at": 17},
+            "; its peak still grew in step 17 of 20: a longer training may need more; its memory",
+        ),
+    ):
+        seen = [world.attempt(batch, fresh=True, full=True).model_copy(update=changes) for batch in (1, 2)]
+        found = next_step(seen, Goal(max_batch=2))
+        assert isinstance(found, Verdict)
+        assert said in found.why

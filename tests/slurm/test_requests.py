@@ -131,9 +131,12 @@ def test_gpus_that_the_node_does_not_show_are_no_reason_to_measure_on_a_cpu(benc
 
 @pytest.mark.jobs
 def test_two_jobs_share_the_cells_and_each_cell_has_one_owner(bench: SlurmBench) -> None:
+    meeting = bench.folder / "meeting"  # where a job that begins early waits for the other
+    meeting.mkdir()
     matrix = bench.matrix(
-        matrix={"backend": "single", "sleep_s": [0.15, 0.151, 0.152, 0.153], "batch": 2},  # a job may begin late
-        measure={"warmup_steps": 1, "steps": 80, "phase_steps": 0},
+        workload={"name": "shared:Shared", "meeting": str(meeting)},
+        matrix={"backend": "single", "sleep_s": [0.05, 0.051, 0.052, 0.053], "batch": 2},
+        measure={"warmup_steps": 1, "steps": 20, "phase_steps": 0},
     )
     bench.run(matrix, "--jobs", "2")
     results = bench.store().results()

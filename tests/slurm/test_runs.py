@@ -18,6 +18,23 @@ pytestmark = pytest.mark.jobs
 BACKENDS = ["ddp", "fsdp2", "zero2", "single"]
 
 
+def test_the_fastest_setting_is_found_in_one_job(bench: SlurmBench) -> None:
+    matrix = bench.matrix(
+        workload={"name": "toy:Toy"},
+        matrix={"backend": ["ddp", "fsdp"], "sleep_s": [0.02, 0.3, 0.6], "batch": 2},
+        choices=["backend", "sleep_s"],
+        measure={"warmup_steps": 1, "steps": 3, "phase_steps": 0},
+    )
+    output = bench.run(matrix, "--best", "--settle", "50%")
+    best = bench.store().best()
+    assert best is not None
+    assert best.ended == "certified"
+    assert "sleep_s=0.02" in best.answers[0].name
+    assert len(bench.job_ids()) == 1
+    assert "o setting of 6 can be more than " in output
+    assert "not everything is measured" not in output
+
+
 @pytest.fixture(scope="module")
 def on_one_node(tmp_path_factory: pytest.TempPathFactory, slurm: Cluster) -> SlurmBench:
     """A run of two ranks on one node, the same on two nodes, and the same on this machine without Slurm."""

@@ -6,7 +6,7 @@ import statistics
 from collections.abc import Sequence
 
 import pytest
-from examples import N_STEPS, noisy_steps
+from examples import N_STEPS, noisy_steps, step_ratios
 from scipy import stats
 
 from bench.statistics.launches import Scatter
@@ -14,7 +14,6 @@ from bench.statistics.ratio import (
     Ratio,
     Typical,
     shown_by,
-    step_ratios,
     typical_of_launches,
     typical_ratios,
     typical_step,

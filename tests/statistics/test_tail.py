@@ -5,10 +5,10 @@ import random
 from collections.abc import Callable
 
 import pytest
+from examples import step_ratios
 from scipy import stats
 
 from bench.statistics.intervals import standard_error
-from bench.statistics.ratio import step_ratios
 from bench.statistics.tail import SLOW, Tail, tails
 from bench.statistics.verdict import MARGIN, speed
 

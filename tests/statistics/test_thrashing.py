@@ -1,17 +1,8 @@
 """Which batches thrash."""
 
-from typing import NamedTuple
-
 import pytest
 
-from bench.statistics.thrashing import thrashing_batches
-
-
-class Fit(NamedTuple):
-    batch: int
-    rate: float
-    at_ceiling: bool = False
-    retried: bool = False
+from bench.statistics.thrashing import Fit, thrashing_batches
 
 
 @pytest.mark.parametrize(

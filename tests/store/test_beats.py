@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.observe.beats import BeatFile
 from bench.records.phases import Stage
-from bench.store.beats import Beat, BeatFile, read_beat, read_entries
+from bench.store.beats import Beat, read_beat, read_entries
 
 
 def test_a_beat_is_read_back_and_replaces_the_one_before(tmp_path: Path) -> None:

@@ -12,13 +12,14 @@ from examples import CUDA_MACHINE, accounted, ok, rank, rendered, result, rss, v
 from bench.records.cell import Walk
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.outcome import Oom, Reported
+from bench.records.rank_outcome import Footprint, Walked
 from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.report.render import frame
 from bench.report.summary import summarize
 from bench.report.tables.export import records
 from bench.report.tables.show import show
 from bench.store.run_folder import Store
-from bench.store.spool import Footprint, Walked, write
+from bench.store.spool import write
 from bench.sweep.probe import hints
 
 NUMBERS: tuple[Any, ...] = (0, -1, float("nan"), float("inf"), 1e308, 2**70)

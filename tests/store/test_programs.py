@@ -37,6 +37,12 @@ def test_backends_share_a_program_and_whatever_decides_it_does_not() -> None:
     assert len({key(), *others}) == 6
 
 
+def test_the_kernel_of_attention_decides() -> None:
+    first, other = (programs.request_of(cell(), "cuda", (2, 4), {}, {}, cudnn=cudnn) for cudnn in (True, False))
+    assert first.key != other.key
+    assert (first.cudnn, other.cudnn) == (True, False)
+
+
 def test_a_program_is_found_again_and_a_torn_one_is_not(tmp_path: Path) -> None:
     assert programs.find(tmp_path, "k") is None
     programs.keep(tmp_path, "k", ONE)

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from examples import rank
 
+from bench.observe.beats import BeatFile
 from bench.records.rank_outcome import RankError, RankOk
 from bench.store import spool
-from bench.store.beats import BeatFile
 from bench.store.spool import Request, ServerState
 
 ERROR = RankError(rank=1, phase="forward", error="ValueError: planted", traceback="", at=1.0)

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
+from bench.observe.beats import BeatFile
 from bench.records.phases import Stage
-from bench.store.beats import BeatFile, Entry
+from bench.store.beats import Entry
 from bench.sweep.account import account_in, account_of
 
 STAGES = (Stage.START, Stage.JOIN, Stage.SETUP, Stage.WARMUP, Stage.MEASURE, Stage.DONE)

@@ -15,6 +15,7 @@ from bench.cli.progress import Progress
 from bench.errors import InputError
 from bench.launch.executor import LaunchResult
 from bench.launch.watch import Limits, OnBeat
+from bench.records.account import Account
 from bench.records.cell import Attempt, Cell
 from bench.records.outcome import Result
 from bench.records.plan import CellPlan
@@ -264,17 +265,45 @@ def test_of_auto_a_resumed_run_goes_on_with_the_same_budget(tmp_path: Path) -> N
     assert (until.ended, until.launches, len(made)) == ("budget", 5, 2)
 
 
-def test_the_budget_of_auto_is_a_quarter_of_the_time_and_enough_for_three_launches_of_the_leading_pair() -> None:
+def test_ctrl_c_while_launching_again_loses_nothing(tmp_path: Path) -> None:
+    def never(_: object) -> list[Width]:
+        return [pair(FSDP, DDP, 0.5)]
+
+    whole, made, _ = went_on(tmp_path / "whole", [DDP, FSDP], Ordered(), never, budget_s=45.0, auto=True)
+    stopped = Ordered(stop_after=4)
+    with pytest.raises(KeyboardInterrupt):
+        went_on(tmp_path / "run", [DDP, FSDP], stopped, never, budget_s=45.0, auto=True)
+    store = Store(tmp_path / "run")
+    before = store.until()
+    assert before is not None
+    assert before.ended is None
+    assert len(store.results()) == len(stopped.order) == 4
+    for one in store.results():
+        store.finish(one.model_copy(update={"wall_s": 10.0}))
+    until, rest, said = went_on(tmp_path / "run", [DDP, FSDP], Ordered(), never, budget_s=45.0, auto=True)
+    assert stopped.order[2:] + rest == made
+    assert (until.ended, until.launches) == (whole.ended, whole.launches)
+    assert (
+        "launching again what decides: 1 of 1 comparison wider than 2.0 %, the widest 50.0 %; for at most 25 s" in said
+    )
+
+
+def test_the_budget_of_auto_is_a_quarter_of_the_time_or_in_a_short_run_three_launches_of_the_leading_pair() -> None:
     def took(backend: str, wall_s: float, launch: int = 1) -> Result:
         one = result(ok(backend=backend), backend=backend).model_copy(update={"wall_s": wall_s})
         return one.model_copy(update={"attempt": one.attempt.model_copy(update={"launch": launch})})
 
-    few = [took("ddp", 10.0), took("fsdp", 20.0), took("fsdp", 99.0, launch=2)]
+    few = [took("ddp", 3.0), took("fsdp", 7.0), took("fsdp", 99.0, launch=2)]
     pair = few[0].attempt, few[1].attempt
-    assert auto_budget_s(few, [[pair, pair]]) == 60.0
-    assert auto_budget_s(few, [[pair], [pair], []]) == 120.0
-    assert auto_budget_s([*few, took("zero2", 400.0)], [[pair]]) == 0.25 * 430
-    assert auto_budget_s(few, []) == 0.25 * 30
+    assert auto_budget_s(few, [[pair, pair]]) == 20.0
+    assert auto_budget_s([*few, took("zero2", 400.0)], [[pair]]) == 0.25 * 410
+    assert auto_budget_s([*few, took("zero2", 100.0)], [[pair], [pair], []]) == 0.25 * 110
+    assert auto_budget_s(few, [[pair], [pair], []]) is None
+    assert auto_budget_s(few, []) is None
+    built = took("zero2", 300.0).model_copy(update={"account": Account(parts_s={"launch": 20.0, "compile": 270.0})})
+    assert built.isolation == "fork"
+    assert auto_budget_s([few[0], built], [[(few[0].attempt, built.attempt)]]) == 0.25 * 303
+    assert auto_budget_s([few[0], few[1], built], [[(few[0].attempt, built.attempt)] * 2]) == 0.25 * 310
 
 
 def test_precision_is_not_asked_for_where_another_job_measures(tmp_path: Path) -> None:

@@ -2,12 +2,13 @@
 
 import io
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from examples import MACHINE, cell, rank
 from rich.console import Console
-from test_sweep import Looks
+from test_sweep import sweep_of
 
 from bench.cli.progress import Progress
 from bench.errors import InputError
@@ -18,12 +19,10 @@ from bench.records.outcome import Failed, Hang, Ok
 from bench.records.plan import CellPlan
 from bench.records.rank_outcome import RankError, RankOutcome
 from bench.records.sources import Sources
-from bench.records.verdict import Goal
 from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Spec
 from bench.sweep.mistakes import found_units, mistake_in
-from bench.sweep.sweep import Sweep
 
 SAYS = InputError("the workload's units name Blok", allowed="Model, Block", fix="rename it")
 MISTAKE = RankError(rank=0, phase="setup", error=f"WorkloadError: {SAYS}", traceback="…", at=1.0)
@@ -55,21 +54,8 @@ def sweep_with(folder: Path, ranks: Ranks, sources: Sources | None = None) -> st
     """Sweep both cells; returns what was said."""
     store, said = Store(folder), io.StringIO()
     with store.open(MACHINE, [plan.cell for plan in PLANS], ""), Progress(Console(file=said, width=200)) as progress:
-        Sweep(
-            plans=PLANS,
-            goal=Goal(),
-            units=None,
-            workload_folder="/beside",
-            workload_place="mine.yaml:3",
-            machine=MACHINE,
-            limits=Limits(60, None),
-            rerun=None,
-            store=store,
-            executor=ranks,
-            progress=progress,
-            beside=Looks(store.root, []),
-            sources=sources,
-        ).run()
+        sweep = sweep_of(PLANS, store, progress, [], ranks, None, sources=sources)
+        replace(sweep, units=None, workload_folder="/beside", workload_place="mine.yaml:3").run()
     return said.getvalue()
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import GIB, cell, regime
+from examples import GIB, cell
+from examples import forecast as by_hand
 from test_sweep import LIMIT, Ranks, plan, swept
 
 from bench.records.forecast import Forecast, Line
@@ -18,26 +19,16 @@ GPU = Hardware(device="cuda", devices=8, cores=64, memory_bytes=80 * GIB)
 CPU = Hardware(device="cpu", devices=0, cores=2, memory_bytes=8 * GIB)
 
 
-ONE = {"parameters": 1, "trained_parameters": 1, "gradient_parameters": 1, "sharded_parameters": 0}
-
-
-def forecast(device: Any = "cpu", limit_bytes: int | None = LIMIT, backend: str = "ddp") -> Forecast:
+def forecast(device: Any = "cpu", limit_bytes: int | None = LIMIT) -> Forecast:
     """A tenth of 2 GiB at batch 0, with as much outside of tensors, and a tenth for each sample."""
     tenth = LIMIT // 10
-    return Forecast(
-        cell=cell(backend, memory_limit_bytes=limit_bytes),
+    return by_hand(
+        of=cell("ddp", memory_limit_bytes=limit_bytes),
+        parameters=1,
         device=device,
         lines=(Line(when="backward", parts={"weights": tenth}, fixed_bytes=0.0, sample_bytes=tenth - 10.0),),
         input_bytes=10,
         allowance_bytes=tenth,
-        apart=0.0,
-        assumed=0,
-        regime=regime(backend).model_copy(update=ONE),
-        unit_parameters={1: 1},
-        flops={},
-        kept_bytes=(0.0, 10.0),
-        moved_bytes=(0.0, 0.0),
-        operators=0,
     )
 
 
@@ -89,7 +80,7 @@ def test_a_search_with_a_plan_walks_only_where_the_plan_is_wrong(
     made = Priors(cells, CPU, None, lambda _: None)
     right, said = swept(tmp_path / "right", cells, fits=8, priors=made, max_batch=64)
     first = [line for line in said if "ddp batch" in line]
-    assert "ddp batch 8: memory predicts 8" in first[0]
+    assert "ddp batch 8: limit about 8" in first[0]
     assert right.count("walk") == 1  # fsdp has no plan
     wrong, _ = swept(tmp_path / "wrong", cells, fits=3, priors=made, max_batch=64)
     assert wrong.count("walk") == 2

@@ -4,10 +4,9 @@ import pytest
 from examples import CUDA_MACHINE, rank, result, vram, world
 
 from bench.records.outcome import Failed
-from bench.records.rank_outcome import Memory
+from bench.records.rank_outcome import Footprint, Memory, Walked
 from bench.records.verdict import Goal, Stopped
 from bench.search import Observation
-from bench.store.spool import Footprint, Walked
 from bench.sweep.probe import hints, observation, search
 
 GIB = 2**30

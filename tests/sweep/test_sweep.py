@@ -12,9 +12,10 @@ from examples import GIB, MACHINE, cell, rank, rss
 from rich.console import Console
 
 from bench.cli.progress import Progress
-from bench.launch.executor import LaunchResult
+from bench.launch.executor import Executor, LaunchResult
 from bench.launch.watch import Limits, OnBeat
 from bench.machine.conditions import Sampler
+from bench.observe.beats import BeatFile
 from bench.records.cell import Attempt, Cell, Measure, Walk
 from bench.records.conditions import Conditions
 from bench.records.outcome import Failed
@@ -24,10 +25,11 @@ from bench.records.rank_outcome import RankOom
 from bench.records.sources import Sources
 from bench.records.verdict import Goal
 from bench.store import spool
-from bench.store.beats import Beat, BeatFile
+from bench.store.beats import Beat
 from bench.store.run_folder import Store
 from bench.store.spool import Spec
 from bench.sweep.priors import Priors
+from bench.sweep.probe import search_cell
 from bench.sweep.stored_before import stored_before
 from bench.sweep.sweep import Sweep
 
@@ -89,7 +91,7 @@ def sweep_of(
     store: Store,
     progress: Progress,
     events: list[str],
-    ranks: Ranks,
+    ranks: Executor,
     rerun: Any = None,
     sources: Sources | None = None,
     keep_stale: bool = False,
@@ -99,6 +101,7 @@ def sweep_of(
     return Sweep(
         plans=plans,
         goal=Goal.model_validate({"max_batch": 4} | goal),
+        search=search_cell,
         units=(),
         machine=MACHINE,
         limits=Limits(60, None),
@@ -260,7 +263,7 @@ def test_what_other_sources_made_is_measured_again(tmp_path: Path, batches: tupl
     assert len(list((root / "superseded").rglob("result.json"))) == len(before)
     were = "results were" if len(before) > 1 else "result was"
     assert any(
-        f"{len(before)} stored {were} made by other sources (model/policy.py changed): measured again" in line
+        f"{len(before)} stored {were} made by older code (model/policy.py changed): measured again" in line
         for line in said
     )
     assert swept(root, plans, sources=NEW)[0] == []

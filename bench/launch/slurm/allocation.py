@@ -7,9 +7,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from bench.launch.slurm import client
-from bench.launch.slurm.client import Away, Refused, Seen
-from bench.launch.slurm.ending import is_gone, mark
-from bench.launch.slurm.fate import fate_of
+from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected
+from bench.launch.slurm.fate import fate_of, is_gone, mark
 from bench.store import jobs, run_lock
 from bench.store.claims import Claims
 from bench.store.jobs import End, Fate
@@ -32,15 +31,9 @@ class Allocation:
     def __init__(self, root: Path, number: str) -> None:
         self._root, self._number = root, number
         self.nodes = int(os.environ.get("SLURM_JOB_NUM_NODES", "1"))
-        self._claims = Claims(root, number, self._is_over)
-        self._seen: dict[str, tuple[float, Seen | None]] = {}
+        self.claims = Claims(root, number, self._is_over)
+        self._seen: dict[str, tuple[float, JobStatus | None]] = {}
         self._marked: set[str] = set()
-
-    def takes(self, cell: str) -> bool:
-        return self._claims.take(cell)
-
-    def holds(self, cell: str) -> bool:
-        return self._claims.holds(cell)
 
     @contextmanager
     def entered(self) -> Iterator[None]:
@@ -75,9 +68,9 @@ class Allocation:
         while answers < LOOKS:
             try:
                 _, seen = self._ask(self._number)
-            except Refused:  # squeue is not installed on the nodes
+            except RequestRejected:  # squeue is not installed on the nodes
                 return False
-            except Away:
+            except ControllerUnavailable:
                 if time.monotonic() > until_s:
                     return False
             else:
@@ -100,16 +93,16 @@ class Allocation:
             mark(self._root, job, job.fate() or fate_of(seen, job.end(), float("inf")) or Fate(state="UNKNOWN"))
         return True
 
-    def _look(self, number: str) -> tuple[float, Seen | None]:
+    def _look(self, number: str) -> tuple[float, JobStatus | None]:
         """When Slurm was asked, not long ago, and what it said; 0 and None if it does not answer."""
         asked_s, seen = self._seen.get(number, (0.0, None))
         if asked_s and time.monotonic() - asked_s < ASK_EVERY_S:
             return asked_s, seen
         try:
             return self._ask(number)
-        except (Away, Refused):
+        except (ControllerUnavailable, RequestRejected):
             return 0.0, None
 
-    def _ask(self, number: str) -> tuple[float, Seen | None]:
+    def _ask(self, number: str) -> tuple[float, JobStatus | None]:
         self._seen[number] = answer = (time.monotonic(), client.look([number]).get(number))
         return answer

@@ -63,16 +63,16 @@ _MISLEADS = re.compile(
 _TIME = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)")
 
 
-class Refused(Exception):
+class RequestRejected(Exception):
     """Slurm said no."""
 
 
-class Away(Exception):
+class ControllerUnavailable(Exception):
     """Slurm did not answer; that says nothing of any job."""
 
 
 @dataclass(frozen=True)
-class Seen:
+class JobStatus:
     """A job as Slurm describes it."""
 
     state: str
@@ -93,40 +93,40 @@ def submit(script: Path, output: Path) -> str:
         output: where Slurm writes the job's output.
 
     Raises:
-        Refused: the request can never run, or Slurm takes no job from this user.
-        Away: no controller answers.
+        RequestRejected: the request can never run, or Slurm takes no job from this user.
+        ControllerUnavailable: no controller answers.
     """
     # On the command line they win over the user's variables (SBATCH_TIMELIMIT), which win over the script.
     asked = options_of(script.read_text())
     done = _run(["sbatch", "--parsable", f"--output={output}", *asked, str(script)])
     if done.returncode == 0:
         if (found := re.search(r"^(\d+)(;.*)?$", done.stdout.strip(), re.MULTILINE)) is None:
-            raise Refused(f"sbatch named no job: {done.stdout.strip()!r}")
+            raise RequestRejected(f"sbatch named no job: {done.stdout.strip()!r}")
         return found[1]
     words = _words(done.stderr)
     if re.search(
         r"Unable to contact|timed out|Connection refused|Communication|controller|Message \w+ failure|Zero Bytes",
         words,
     ):
-        raise Away(words)
-    raise Refused(words)
+        raise ControllerUnavailable(words)
+    raise RequestRejected(words)
 
 
-def look(jobs: Sequence[str]) -> dict[str, Seen]:
+def look(jobs: Sequence[str]) -> dict[str, JobStatus]:
     """The jobs that Slurm still knows, by id, in one call.
 
     Raises:
-        Away: no controller answers.
+        ControllerUnavailable: no controller answers.
     """
     if not jobs:
         return {}
     done = _run(["squeue", "-a", "-t", "all", "-h", "-j", ",".join(jobs), "-o", "%i|%T|%r|%N|%L|%e"])
     if done.returncode and "Invalid job id" not in done.stderr:
-        raise Away(_words(done.stderr))
+        raise ControllerUnavailable(_words(done.stderr))
     found = {}
     for line in done.stdout.splitlines():
         job, state, reason, nodes, left, end = line.strip().split("|", 5)
-        found[job] = Seen(state, "" if reason == "None" else reason, nodes, _left_s(state, left, end))
+        found[job] = JobStatus(state, "" if reason == "None" else reason, nodes, _left_s(state, left, end))
     if unknown := [job for job in jobs if job not in found]:
         found |= _from_accounts(unknown)
     return found
@@ -134,32 +134,32 @@ def look(jobs: Sequence[str]) -> dict[str, Seen]:
 
 def nodes_are_away(job: str) -> bool:
     """Whether nodes of the job's partition are out of service at the moment; False if Slurm does not say."""
-    with suppress(Away, Refused):
+    with suppress(ControllerUnavailable, RequestRejected):
         partition = _run(["squeue", "-a", "-h", "-j", job, "-o", "%P"]).stdout.strip()
         states = _run(["sinfo", "-a", "-h", "-N", "-p", partition, "-o", "%T"]).stdout.split() if partition else []
         return any(state.startswith(("down", "drain", "fail", "maint", "reboot", "unk")) for state in states)
     return False
 
 
-def _from_accounts(jobs: Sequence[str]) -> dict[str, Seen]:
+def _from_accounts(jobs: Sequence[str]) -> dict[str, JobStatus]:
     """What the accounting database knows; nothing on a cluster without one."""
     try:
         done = _run(["sacct", "-n", "-X", "-P", "-j", ",".join(jobs), "-o", "JobID,State"])
-    except (Away, Refused):  # or sacct is not installed
+    except (ControllerUnavailable, RequestRejected):  # or sacct is not installed
         return {}
     pairs = (line.split("|", 1) for line in done.stdout.splitlines() if "|" in line)
-    return {job: Seen(state.split()[0]) for job, state in pairs if state} if done.returncode == 0 else {}
+    return {job: JobStatus(state.split()[0]) for job, state in pairs if state} if done.returncode == 0 else {}
 
 
 def living(name: str) -> list[str]:
     """Ids of this user's jobs of this name that wait or run, the oldest first.
 
     Raises:
-        Away: no controller answers.
+        ControllerUnavailable: no controller answers.
     """
     done = _run(["squeue", "-a", "-h", "-u", str(os.getuid()), "-n", name, "-o", "%i"])
     if done.returncode:
-        raise Away(_words(done.stderr))
+        raise ControllerUnavailable(_words(done.stderr))
     return sorted(done.stdout.split(), key=lambda job: [int(part) for part in re.findall(r"\d+", job)])
 
 
@@ -167,15 +167,15 @@ def cancel(jobs: Sequence[str]) -> None:
     """Have Slurm end jobs; nothing for those that are over.
 
     Raises:
-        Away: no controller answers.
-        Refused: they are somebody else's.
+        ControllerUnavailable: no controller answers.
+        RequestRejected: they are somebody else's.
     """
     if not jobs:
         return
     done = _run(["scancel", *jobs])
     if done.returncode and "Invalid job id" not in done.stderr:
         words = _words(done.stderr)
-        raise Refused(words) if "denied" in words else Away(words)
+        raise RequestRejected(words) if "denied" in words else ControllerUnavailable(words)
 
 
 def _left_s(state: str, left: str, end: str) -> float | None:
@@ -200,9 +200,9 @@ def _run(command: Sequence[str]) -> "subprocess.CompletedProcess[str]":
     try:
         return subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False, env=kept)
     except subprocess.TimeoutExpired as error:
-        raise Away(f"{command[0]} did not answer within {TIMEOUT_S:g} s") from error
+        raise ControllerUnavailable(f"{command[0]} did not answer within {TIMEOUT_S:g} s") from error
     except FileNotFoundError as error:
-        raise Refused(f"{command[0]} is not installed on this machine") from error
+        raise RequestRejected(f"{command[0]} is not installed on this machine") from error
 
 
 def _words(errors: str) -> str:

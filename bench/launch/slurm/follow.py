@@ -3,23 +3,88 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Protocol
 
 from bench.launch.slurm import client
-from bench.launch.slurm.client import Away, Refused, Seen
-from bench.launch.slurm.ending import close, end_jobs, tail
-from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, fate_of, in_words, never_runs
-from bench.launch.slurm.followed import Followed
-from bench.launch.slurm.told import Cancelled, GivesUp, NeverRuns, Show
+from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected
+from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, close, end_jobs, fate_of, in_words, never_runs, tail
+from bench.launch.slurm.script import request_of
 from bench.store import claims, jobs, spool
-from bench.store.jobs import Fate
+from bench.store.jobs import Fate, JobFolder
 
 SOON_S, LATER_S = 2.0, 10.0
 """Between two calls of squeue: in the first half minute after something happened, and then."""
 LIVELY_S = 30.0
 POLL_S = 0.5
-BARREN = 2
+MAX_FRUITLESS_JOBS = 2
 """So many jobs in a row that were lost and brought nothing: a third would do no better. One bad node is enough."""
+
+
+class Show(Protocol):
+    """What the user is told."""
+
+    def note(self, text: str) -> None:
+        """What stays: a job waits, runs, ended."""
+
+    def relay(self, line: str) -> None:
+        """A line that bench wrote in a job."""
+
+    def status(self, text: str) -> None:
+        """What is so now."""
+
+
+class NeverRuns(Exception):
+    """The request can never run, for Slurm's reason."""
+
+
+class Cancelled(Exception):
+    """The user had another bench cancel the jobs."""
+
+
+class GivesUp(Exception):
+    """Jobs end without a result, for a reason that is not the attempts'."""
+
+
+@dataclass
+class Followed:
+    """A job that is followed: how Slurm sees it, what of its log was read, and for how long nothing has moved."""
+
+    folder: JobFolder
+    seen: JobStatus | None = None
+    moved_s: float = field(default_factory=time.monotonic)
+    _read: int = 0
+    """Bytes of its log."""
+    _was: object = None
+
+    def look(self, seen: JobStatus | None) -> None:
+        self.seen = seen
+        now = (seen and seen.state, self.folder.alive(), self.folder.end())
+        if now != self._was:
+            self._was, self.moved_s = now, time.monotonic()
+
+    def still_s(self) -> float:
+        return time.monotonic() - self.moved_s
+
+    def runs(self) -> bool:
+        return self.seen is not None and self.seen.state == "RUNNING" and self.folder.end() is None
+
+    def is_of(self, script: str) -> bool:
+        """Whether the command with this script, or the same one before, has submitted it."""
+        return request_of(self.folder.submitted()) == request_of(script)
+
+    def new_lines(self) -> list[str]:
+        """What bench has written since, in whole lines."""
+        try:
+            with self.folder.log.open("rb") as log:
+                log.seek(self._read)
+                text = log.read()
+        except OSError:
+            return []
+        whole = text[: text.rfind(b"\n") + 1]
+        self._read += len(whole)
+        return whole.decode(errors="replace").splitlines()
 
 
 class Following:
@@ -40,7 +105,7 @@ class Following:
         self.root, self.name, self.script, self.wanted, self.show = root, name, script, wanted, show
         self._jobs: dict[str, Followed] = {}
         self._doubted = set[str]()
-        self._barren, self._asked_s, self._stirred_s = 0, 0.0, 0.0
+        self._fruitless, self._asked_s, self._stirred_s = 0, 0.0, 0.0
         self._doubtful_s: float | None = None
         """When sbatch had no answer: Slurm may have taken the job."""
         self._away = self._cancelled = False
@@ -51,7 +116,7 @@ class Following:
         """Until nothing is left to measure. Returns what bench wrote last where it refused the matrix; else nothing.
 
         Raises:
-            Refused, NeverRuns, Cancelled, GivesUp: see there. No job of this command waits or runs then.
+            RequestRejected, NeverRuns, Cancelled, GivesUp: see there. No job of this command waits or runs then.
         """
         self._adopt()
         try:
@@ -64,7 +129,7 @@ class Following:
                 time.sleep(POLL_S)
             if self._cancelled:
                 raise Cancelled
-        except (Refused, NeverRuns, GivesUp):
+        except (RequestRejected, NeverRuns, GivesUp):
             self._withdraw(self._ours())
             raise
         return []
@@ -76,7 +141,7 @@ class Following:
 
     def _withdraw(self, numbers: list[str]) -> None:
         """End jobs that cannot succeed. If Slurm does not answer, they end by themselves: each reads its fate."""
-        with suppress(Away):
+        with suppress(ControllerUnavailable):
             end_jobs(self.root, numbers)
         for number in numbers:
             del self._jobs[number]
@@ -102,7 +167,7 @@ class Following:
                         self.script = job.folder.submitted() or self.script  # of the command that this one goes on with
                 self._close_others()
                 return
-            except Away as error:
+            except ControllerUnavailable as error:
                 self._is_away(error)
                 time.sleep(SOON_S)
 
@@ -132,14 +197,14 @@ class Following:
             spool.write_text(file, self.script)
             try:
                 number = client.submit(file, file.parent / "%j.out")
-            except Away as error:
+            except ControllerUnavailable as error:
                 self._is_away(error)
                 self._doubtful_s = time.monotonic()
                 return
-            except Refused as error:
+            except RequestRejected as error:
                 if not self._jobs:
                     raise
-                self._make_do(str(error))
+                self._continue_with_fewer(str(error))
                 return
             self._is_ours(number)
 
@@ -150,7 +215,7 @@ class Following:
         try:
             for number in self._others():
                 self._is_ours(number)
-        except Away as error:
+        except ControllerUnavailable as error:
             self._is_away(error)
             self._doubtful_s = time.monotonic()
             return False
@@ -163,7 +228,7 @@ class Following:
         spool.write_text(job.script, self.script)
         self.show.note(f"job {number} is submitted")
 
-    def _make_do(self, why: str) -> None:
+    def _continue_with_fewer(self, why: str) -> None:
         self.wanted = len(self._jobs)
         self.show.note(f"no other job: {why}")
 
@@ -172,7 +237,7 @@ class Following:
         self._jobs[number] = Followed(jobs.of_run(self.root, number))
         return self._jobs[number]
 
-    def _brought(self, number: str) -> bool:
+    def _has_results(self, number: str) -> bool:
         """Whether cells of a job have results: those of other jobs say nothing of its node."""
         cells = claims.ever_owned_by(self.root, number)
         return any(any((self.root / "attempts" / cell).glob("b*/result.json")) for cell in cells)
@@ -187,7 +252,7 @@ class Following:
         self._asked_s = now
         try:
             seen = client.look(list(self._jobs))
-        except Away as error:
+        except ControllerUnavailable as error:
             self._is_away(error)
             return
         if self._away:
@@ -199,13 +264,13 @@ class Following:
             self._tell(number, before, job.seen)
         self.show.status(", ".join(in_words(number, job.seen) for number, job in self._jobs.items()))
 
-    def _is_away(self, error: Away) -> None:
+    def _is_away(self, error: ControllerUnavailable) -> None:
         self._asked_s = time.monotonic()
         if not self._away:
             self._away = True
             self.show.note(f"Slurm's controller does not answer; jobs go on: {error}")
 
-    def _tell(self, number: str, before: Seen | None, now: Seen | None) -> None:
+    def _tell(self, number: str, before: JobStatus | None, now: JobStatus | None) -> None:
         if now is None:
             return
         if before is None or (before.state, before.reason) != (now.state, now.reason):
@@ -227,7 +292,7 @@ class Following:
             raise NeverRuns(words)
         else:
             self._withdraw([number])
-            self._make_do(words)
+            self._continue_with_fewer(words)
 
     def _relay(self, job: Followed) -> None:
         for line in job.new_lines():
@@ -264,7 +329,8 @@ class Following:
             if not self._works():
                 self._withdraw(self._ours())
                 return words
-            self._make_do(f"job {number} ended with exit code 2: {words[-1]}")  # its node may be unlike theirs
+            # Its node may be unlike theirs.
+            self._continue_with_fewer(f"job {number} ended with exit code 2: {words[-1]}")
         elif fate.state == DONE and ours:
             self.wanted = max(self.wanted - 1, 0)
         elif not self._enough:
@@ -290,11 +356,11 @@ class Following:
     def _is_lost(self, job: Followed, fate: Fate, *, marked: bool) -> None:
         number, why = job.folder.id, f": {fate.reason}" if fate.reason else ""
         self.show.note(f"job {number} ended with {fate.state}{why}")
-        self._barren = 0 if marked or self._brought(number) else self._barren + 1
-        if self._barren < BARREN:
+        self._fruitless = 0 if marked or self._has_results(number) else self._fruitless + 1
+        if self._fruitless < MAX_FRUITLESS_JOBS:
             return
         last = " | ".join(tail(job.folder))
-        words = f"{BARREN} jobs in a row ended without a result, the last one with {fate.state}: {last}"
+        words = f"{MAX_FRUITLESS_JOBS} jobs in a row ended without a result, the last one with {fate.state}: {last}"
         if not self._works():
             raise GivesUp(words)
-        self._make_do(words)
+        self._continue_with_fewer(words)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
+from bench.launch.leashed import on_leash
 from bench.launch.slurm import client
 from bench.records.slurm import JOB
 from bench.store import jobs
@@ -31,11 +32,10 @@ def main(root: Path, arguments: list[str]) -> int:
     if job.fate() is None:
         job.begin()
     os.environ[JOB] = str(job.folder)
-    leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(os.getpid()), ".", "0"]
-    bench = [sys.executable, "-P", "-m", "bench.cli", *arguments]
+    bench = on_leash([sys.executable, "-P", "-m", "bench.cli", *arguments])
     print(f"bench: the output is in {job.log}", flush=True)  # noqa: T201
     with job.log.open("ab") as log:
-        process = subprocess.Popen([*leash, *bench], stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(bench, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
     ended: list[int] = []
     for one in (signal.SIGTERM, signal.SIGINT):
         signal.signal(one, lambda number, _: ended.append(number))
@@ -63,7 +63,7 @@ def _ask(number: str, over: Event) -> None:
     for a beat."""
     while not over.is_set():
         time.sleep(ASK_EVERY_S)
-        with suppress(client.Away, client.Refused):
+        with suppress(client.ControllerUnavailable, client.RequestRejected):
             seen = client.look([number]).get(number)
             if seen is not None and not seen.living:
                 over.set()

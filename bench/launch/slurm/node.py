@@ -1,4 +1,5 @@
 """`python -m bench.launch.slurm.node CONFIG ARGUMENTS...`: the `accelerate launch` of one node, as a task of srun.
+`... SPEC FOLDER COMMAND...`: a script's own command there, in that folder; see `MEETS`.
 
 The first node chooses the port at which all launches meet. The launch ends with its task, when bench closes the spool
 folder, and when the job is over: a node that has lost its slurmd is not told so by Slurm. It beats, because Slurm may
@@ -18,6 +19,7 @@ from pathlib import Path
 import psutil
 
 from bench.launch.attempt_files import launch_command
+from bench.launch.leashed import on_leash
 from bench.launch.ports import free_port
 from bench.launch.watch import POLL_S
 from bench.store import jobs, spool
@@ -28,24 +30,40 @@ MEET_WITHIN_S = 120.0
 LOOK_EVERY_S = 1.0
 
 
+MEETS = ("node_rank", "main_address", "main_port")
+"""Placeholders of a script's command that only a node can fill."""
+
+
 def main(config_file: Path, arguments: list[str]) -> int:
+    """
+    Args:
+        config_file: in the folder where the nodes meet: for `accelerate launch`, or the spec of a script's attempt.
+    """
     folder, number = config_file.parent, os.environ["SLURM_NODEID"]
     meeting = _meeting(folder, first=number == "0")
     name = os.environ.get("SLURMD_NODENAME") or socket.gethostname()
     os.environ |= {spool.NODE: name, spool.MAIN_ADDRESS: meeting.address}
     _set_variables(meeting.address)
     scratch = folder / f"torchelastic{number}"
-    machine = ["--machine_rank", number, "--main_process_ip", meeting.address]
-    command = launch_command(
-        arguments,
-        python=sys.executable,
-        config_file=config_file,
-        log_dir=scratch,
-        port=meeting.port,
-        machine=machine,
-    )
-    leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(os.getpid()), ".", "0"]
-    process = subprocess.Popen([*leash, *command], stdin=subprocess.DEVNULL)
+    if config_file.suffix == ".json":
+        runs_in, *words = arguments
+        said = zip(MEETS, (number, meeting.address, str(meeting.port)), strict=True)
+        for placeholder, value in said:
+            words = [word.replace(f"{{{placeholder}}}", value) for word in words]
+        leashed = on_leash(words, runs_in)
+    else:
+        machine = ["--machine_rank", number, "--main_process_ip", meeting.address]
+        leashed = on_leash(
+            launch_command(
+                arguments,
+                python=sys.executable,
+                config_file=config_file,
+                log_dir=scratch,
+                port=meeting.port,
+                machine=machine,
+            )
+        )
+    process = subprocess.Popen(leashed, stdin=subprocess.DEVNULL)
     job = jobs.this_job()
     try:
         beats, looked_s = 0, -math.inf

@@ -37,6 +37,7 @@ def options_of(text: str) -> list[str]:
 
 def script(
     asked: Slurm,
+    nodes: int,
     name: str,
     root: Path,
     *,
@@ -57,7 +58,7 @@ def script(
     """
     options = [
         f"--job-name={name}",
-        f"--nodes={asked.nodes}",
+        f"--nodes={nodes}",
         "--ntasks-per-node=1",
         "--no-requeue",  # bench itself asks for another job, with another id
         *(["--exclusive", "--mem=0"] if asked.exclusive else []),

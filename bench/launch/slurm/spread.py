@@ -25,7 +25,7 @@ class SpreadLaunch(Leashed):
         nodes: how many of the job's nodes.
         config_file: for `accelerate launch`. Its folder, shared by all nodes, is where the launches meet.
         log: receives the output of all launches.
-        arguments: of `bench.runner`.
+        arguments: of `bench.runner`; or of a script, see bench/launch/slurm/node.py.
         added: variables that bench adds to the environment.
     """
 
@@ -34,7 +34,7 @@ class SpreadLaunch(Leashed):
     ) -> None:
         self._nodes, self._spool = nodes, config_file.parent
         node = [sys.executable, "-P", "-m", "bench.launch.slurm.node", str(config_file), *arguments]
-        super().__init__([*srun(nodes), *node], log, launch_environment(os.environ, added, Path(sys.executable).parent))
+        super().__init__([*srun(nodes), *node], log, launch_environment(os.environ, added))
 
     def exit_reason(self) -> str | None:
         """Why a launch has ended, which ends them all; None while they run."""

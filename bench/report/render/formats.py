@@ -32,7 +32,7 @@ FORMATS: dict[str, Format] = {
         Format(
             name="html",
             endings=(".html", ".htm"),
-            render=lambda report, _: html.render(report.sections, first=report.brief),
+            render=lambda report, _: html.render(report.page, first=report.brief, details=report.details),
         ),
         Format(name="csv", endings=(".csv",), render=lambda report, _: frame.text(report.records, "csv")),
         Format(name="json", endings=(".json",), render=lambda report, _: frame.text(report.records, "json")),

@@ -1,12 +1,26 @@
-"""Flat records as CSV, JSON or Parquet."""
+"""Flat records as a pandas DataFrame, CSV, JSON or Parquet."""
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import JsonValue
 
-from bench.report.tables.data_frame import frame
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frame(rows: Sequence[Mapping[str, JsonValue]]) -> "pd.DataFrame":
+    """One row a record. A column of whole numbers stays one where some are unknown."""
+    import pandas as pd
+
+    table = pd.DataFrame(list(rows))
+    for name in table:
+        column = [row.get(str(name)) for row in rows]
+        whole = [value for value in column if type(value) is int and abs(value) < 2**63]
+        if whole and 0 < column.count(None) == len(column) - len(whole):
+            table[name] = pd.array([value if isinstance(value, int) else None for value in column], dtype="Int64")
+    return table
 
 
 def text(records: Sequence[Mapping[str, JsonValue]], kind: Literal["csv", "json"]) -> str:

@@ -6,27 +6,36 @@ log does not run. Results are only in text and attributes, never in the script.
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Sequence
 from importlib.resources import files
 
 from bench.report.render.plots import drawing, escape, swatch
+from bench.report.tables.details import Details
 from bench.report.tables.figure import Chart, LineChart, RatioChart
 from bench.report.tables.sections import TITLE, Section
+from bench.report.tables.show import Verbatim
 from bench.report.tables.table import Facts, Lines, Table
 
 SETTINGS = "Settings, the fastest first"
 """Names the table of the short report, which has no title, for screen readers."""
+DETAILS = "Each setting"
 
 
-def render(sections: Sequence[Section], title: str = TITLE, first: Sequence[Section] = ()) -> str:
+def render(
+    sections: Sequence[Section], title: str = TITLE, first: Sequence[Section] = (), details: Sequence[Details] = ()
+) -> str:
     """The page. It consists of sections and the files in bench/report/render/page.
 
     Args:
-        first: the short report. It is the first screen, with the charts over batches below it; links to ``sections``
-            follow.
+        first: the short report. It is the first screen, with the charts of the settings before its table and the charts
+            over batches below it; links to ``sections`` follow.
+        details: what each row of the table of settings opens.
     """
     ahead = [section for section in sections if isinstance(section, LineChart | RatioChart)] if first else []
+    of_settings = [chart for chart in ahead if chart.name in ("ratios", "tradeoff")]
+    table = next((number for number, part in enumerate(first) if isinstance(part, Table)), len(first))
     style, script = _asset("chart.css") + _asset("page.css"), _asset("page.js")
     policy = (
         f"default-src 'none'; style-src '{_hash(style)}'; script-src '{_hash(script)}'; base-uri 'none';"
@@ -48,11 +57,18 @@ def render(sections: Sequence[Section], title: str = TITLE, first: Sequence[Sect
         f"<header><h1>{escape(title)}</h1></header>",
         "<main>",
         *(
-            ['<div class="first">', *(line for part in first for line in _section(part, named=False)), "</div>"]
+            [
+                '<div class="first">',
+                *(line for part in first[:table] for line in _section(part, named=False, details=details)),
+                *(line for chart in of_settings for line in _section(chart)),
+                *(line for part in first[table:] for line in _section(part, named=False, details=details)),
+                "</div>",
+            ]
             if first
             else []
         ),
-        *(line for section in ahead for line in _section(section)),
+        *(line for section in ahead if section not in of_settings for line in _section(section)),
+        *(_all_details(details) if details else []),
         '<nav aria-label="Sections">',
         *(f'<a href="#{anchor}">{escape(name)}</a>' for anchor, name in named),
         "</nav>",
@@ -66,10 +82,14 @@ def render(sections: Sequence[Section], title: str = TITLE, first: Sequence[Sect
     return "\n".join(lines) + "\n"
 
 
-def _section(section: Section, *, named: bool = True) -> Iterator[str]:
-    """A section under its heading; ``named``, links can lead to it."""
+def _section(section: Section, *, named: bool = True, details: Sequence[Details] = ()) -> Iterator[str]:
+    """A section under its heading; ``named``, links can lead to it.
+
+    Args:
+        details: what each row of a table without a title links to.
+    """
     kind = "figure" if isinstance(section, Chart) else type(section).__name__.lower()
-    narrow = isinstance(section, LineChart) and len(section.panels) == 1
+    narrow = isinstance(section, RatioChart) or (isinstance(section, LineChart) and len(section.panels) == 1)
     wide = " wide" if isinstance(section, Chart) and not narrow else ""
     identity = f' id="{_anchor(section.title)}"' if section.title and named else ""
     yield f'<section class="{kind}{wide}"{identity}>'
@@ -87,24 +107,54 @@ def _section(section: Section, *, named: bool = True) -> Iterator[str]:
             yield from (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in section.facts)
             yield "</dl>"
         case Table():
-            yield from _table(section)
+            yield from _table(section, () if section.title else details)
         case _:
             yield from _chart(section)
     yield "</section>"
 
 
-def _table(table: Table) -> Iterator[str]:
-    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(table.title or SETTINGS)}"><table>'
+def _all_details(details: Sequence[Details]) -> Iterator[str]:
+    yield f'<section class="details"><h2>{DETAILS}</h2>'
+    yield from (line for each in details for line in _details(each))
+    yield "</section>"
+
+
+def _details(details: Details) -> Iterator[str]:
+    yield f'<details id="{_anchor(details.name)}"><summary>{escape(details.name)}</summary>'
+    for part in details.parts:
+        yield f"<h3>{escape(part.title)}</h3>"
+        if isinstance(part, Verbatim):
+            yield f"<pre>{escape(part.text)}</pre>"
+        else:
+            yield from _table(part, label=f"{part.title}: {details.name}", sortable=False)
+    for folder in details.folders:
+        file, by_hand = f"{folder}/result.json", f" <code>sh {escape(folder)}/command.sh</code>" * details.scripts
+        yield f'<p class="note"><a href="{escape(file)}">{escape(file)}</a>{by_hand}</p>'
+    yield "</details>"
+
+
+def _table(
+    table: Table, details: Sequence[Details] = (), label: str | None = None, *, sortable: bool = True
+) -> Iterator[str]:
+    label = label or table.title or SETTINGS
+    yield f'<div class="scroll" role="region" tabindex="0" aria-label="{escape(label)}"><table>'
     yield "<thead><tr>"
     for header in table.headers:
         number = ' class="number"' if header in table.numeric else ""
         name = escape(header).replace("_", "_<wbr>")
-        yield f'<th scope="col" aria-sort="none"{number}><button type="button">{name}</button></th>'
+        if sortable:
+            yield f'<th scope="col" aria-sort="none"{number}><button type="button">{name}</button></th>'
+        else:
+            yield f'<th scope="col"{number}>{name}</th>'
     yield "</tr></thead>"
     yield "<tbody>"
     for index, row in enumerate(table.rows):
-        cells = (_cell(table, index, header, text) for header, text in zip(table.headers, row, strict=True))
-        yield f"<tr>{''.join(cells)}</tr>"
+        cells = [_cell(table, index, header, text) for header, text in zip(table.headers, row, strict=True)]
+        axes = ""
+        if details:
+            axes = f' data-axes="{escape(json.dumps(details[index].axes))}"'
+            cells[0] = f'<td><a href="#{_anchor(details[index].name)}">{escape(row[0])}</a></td>'
+        yield f"<tr{axes}>{''.join(cells)}</tr>"
     yield "</tbody>"
     yield "</table></div>"
     yield from (f'<p class="note">{words(note)}</p>' for note in table.notes)

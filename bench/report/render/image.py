@@ -1,11 +1,13 @@
-"""Charts as PNG or PDF: their SVG, converted by vl-convert, which brings its own fonts."""
+"""Charts as PNG or PDF: their SVG, converted by vl-convert, which brings its own fonts. It is an optional extra of the
+package, as other libraries that only some exports need."""
 
 import re
 from collections.abc import Sequence
-from typing import Any
+from importlib import import_module
+from types import ModuleType
 
+from bench.errors import InputError
 from bench.report.render import plots
-from bench.report.render.extras import needed
 from bench.report.tables.figure import Chart
 
 PIXELS = 2
@@ -14,18 +16,32 @@ PIXELS = 2
 
 def png(charts: Sequence[Chart]) -> bytes:
     """All charts below each other."""
-    image: bytes = _converter().svg_to_png(_plain(plots.svg(*charts)), scale=PIXELS)
+    image: bytes = needed("vl_convert", extra="plots").svg_to_png(_plain(plots.svg(*charts)), scale=PIXELS)
     return image
 
 
 def pdf(charts: Sequence[Chart]) -> bytes:
     """All charts on one page."""
-    image: bytes = _converter().svg_to_pdf(_plain(plots.svg(*charts)))
+    image: bytes = needed("vl_convert", extra="plots").svg_to_pdf(_plain(plots.svg(*charts)))
     return image
 
 
-def _converter() -> Any:
-    return needed("vl_convert", extra="plots")
+def needed(module: str, *, extra: str) -> ModuleType:
+    """The module, imported now.
+
+    Raises:
+        InputError: it is not installed; names the extra that installs it.
+    """
+    missing = InputError(
+        f"this export needs the library {module}, which is not installed", fix=f"pip install 'training-bench[{extra}]'"
+    )
+    try:
+        found = import_module(module)
+    except ModuleNotFoundError as error:
+        raise missing from error
+    if found.__file__ is None:  # a folder of that name: W&B leaves a folder wandb/ where it was used
+        raise missing
+    return found
 
 
 def _plain(svg: str) -> str:

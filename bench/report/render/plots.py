@@ -8,15 +8,15 @@ import math
 import textwrap
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from importlib.resources import files
+from itertools import pairwise
 
 from bench.errors import one_line
-from bench.report.render.scales import LEFT, RIGHT, Across, across, heights, step_of
 from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel, RatioChart
-from bench.units import plain
 
-COLORS = 8
-"""Classes c0 to c7 of chart.css."""
+COLORS = 10
+"""Classes c0 to c9 of chart.css."""
 SHAPES = (
     "M-4,0a4,4 0 1,0 8,0a4,4 0 1,0 -8,0z",
     "M-3.6,-3.6h7.2v7.2h-7.2z",
@@ -33,11 +33,78 @@ TITLE_LINE, TITLE_LETTERS = 16, 50
 BAR, GAP = 14, 28
 """Heights of a bar, and of its label."""
 
+LEFT, RIGHT = 11.0, 97.0
+"""Beginning and end of the horizontal axis, in percent."""
+APART = 7.0
+"""Least distance of two ticks, in percent."""
 WIDTH = 840
 COLUMNS = 2
 """Width of a file in pixels, and its panels side by side."""
+NARROW = 400
+"""Width of a drawing in pixels, at least, where names beside marks do not touch."""
 LETTER = 6.7
 """Mean width of a letter in pixels: a file cannot measure its own text."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Across:
+    """From values to percent across."""
+
+    low: float
+    high: float
+    doubling: bool
+    values: tuple[float, ...]
+    """That were measured, in rising order."""
+
+    def __call__(self, value: float) -> float:
+        low, high, at = map(math.log2, (self.low, self.high, value)) if self.doubling else (self.low, self.high, value)
+        return LEFT + (RIGHT - LEFT) * (at - low) / (high - low)
+
+    def ticks(self) -> Iterator[float]:
+        """The measured values that have room for a label, from both ends."""
+        last = self.values[-1]
+        at = -math.inf
+        for value in self.values[:-1]:
+            if self(value) - at >= APART and self(last) - self(value) >= APART:
+                at = self(value)
+                yield value
+        yield last
+
+
+def across(chart: LineChart) -> Across:
+    """A scale with a place for every value. It is logarithmic where batches span a factor of 8 or more."""
+    values = [mark.x for panel in chart.panels for line in panel.lines for mark in line.points]
+    values += [miss.x for panel in chart.panels for miss in panel.misses]
+    low, high, distinct = min(values), max(values), tuple(sorted(set(values)))
+    if high >= 8 * low and chart.may_double:
+        return Across(low=low / 1.25, high=high * 1.25, doubling=True, values=distinct)
+    around = max((high - low) * 0.08, 0.5)
+    if not chart.at_values:
+        step = step_of(high - low + 2 * around, 6)
+        first, last = math.ceil((low - around) / step), math.floor((high + around) / step)
+        distinct = tuple(number * step for number in range(first, last + 1))
+    return Across(low=low - around, high=high + around, doubling=False, values=distinct)
+
+
+def step_of(reach: float, at_most: int) -> float:
+    """The smallest of 1, 2, 5, 10, ... that divides ``reach`` into ``at_most`` parts or fewer."""
+    size = 10.0 ** math.floor(math.log10(reach / at_most))
+    return next(size * factor for factor in (1, 2, 5, 10, 20) if reach / (size * factor) <= at_most)
+
+
+def heights(chart: LineChart) -> tuple[float, float]:
+    """The step between lines of the grid, and the uppermost."""
+    values = [limit.y for panel in chart.panels for limit in panel.limits]
+    points = [point for panel in chart.panels for line in panel.lines for point in line.points]
+    values += [max(point.y, point.interval[1] if point.interval else 0) for point in points]
+    reach = max(values, default=0) / chart.y_unit or 1
+    step = step_of(reach, 5)
+    return step, step * math.ceil(reach / step)
+
+
+def plain(number: float) -> str:
+    """A number on an axis, without trailing zeros."""
+    return f"{number:g}"
 
 
 def svg(*charts: Chart) -> str:
@@ -68,7 +135,7 @@ def _titled(chart: Chart) -> tuple[list[str], int]:
     legend, top = _legend(chart.series)
     notes = [
         _text("note", "16", top + height + 14 + 17 * number, line)
-        for number, line in enumerate(_wrap(" ".join(chart.notes)))
+        for number, line in enumerate(textwrap.wrap(" ".join(chart.notes), int((WIDTH - 32) / LETTER * 1.1)))
     ]
     lines = [
         _text("title", "16", 28, chart.title),
@@ -93,16 +160,17 @@ def escape(text: str) -> str:
 
 def drawing(chart: Chart, panel: Panel | None = None) -> str:
     """One panel, or all bars, as an <svg> that fills the width of its place."""
-    if not isinstance(chart, LineChart):
-        drawn = _bars(chart) if isinstance(chart, BarChart) else _ratios(chart)
-        label, lines, height = chart.title, list(drawn), _height(chart)
-    else:
-        assert panel is not None
-        label = f"{chart.title}{f', {panel.title}' if panel.title else ''}"
-        lines, height = list(_axes(chart, panel)), _height(chart)
-    return "\n".join(
-        [f'<svg width="100%" height="{height}" role="img" aria-label="{escape(label)}">', *lines, "</svg>"]
-    )
+    label = ", ".join(filter(None, (chart.title, panel.title if panel else "")))
+    match chart:
+        case LineChart():
+            assert panel is not None
+            lines = _axes(chart, panel)
+        case BarChart():
+            lines = _bars(chart)
+        case RatioChart():
+            lines = _ratios(chart)
+    begin = f'<svg width="100%" height="{_height(chart)}" role="img" aria-label="{escape(label)}">'
+    return "\n".join([begin, *lines, "</svg>"])
 
 
 def _height(chart: Chart) -> int:
@@ -151,6 +219,10 @@ def _axes(chart: LineChart, panel: Panel) -> Iterator[str]:
         yield _text("limit", f"{LEFT + 1}%", y(limit.y) - 5, limit.words)
     for line in panel.lines:
         yield from _line(line, scale, y)
+    points = [point for line in panel.lines for point in line.points]
+    yield from _labels(
+        [(scale(point.x), y(point.y), point.label) for point in points], [y(limit.y) for limit in panel.limits]
+    )
     if strip:
         yield _text("tick", f"{LEFT - 1.5}%", bottom + (STRIP + strip) / 2 + 4, chart.miss_label, "end")
     stacked: Counter[float] = Counter()
@@ -163,10 +235,10 @@ def _axes(chart: LineChart, panel: Panel) -> Iterator[str]:
 def _line(line: Line, scale: Across, y: Callable[[float], float]) -> Iterator[str]:
     kind = " dashed" if line.dashed else ""
     data = f'data-series="{line.series}"'
-    for one, other in zip(line.points, line.points[1:], strict=False):
+    for point, following in pairwise(line.points):
         yield (
-            f'<line class="{_color(line.series)} line{kind}" {data} x1="{scale(one.x):.2f}%" y1="{y(one.y):.1f}"'
-            f' x2="{scale(other.x):.2f}%" y2="{y(other.y):.1f}"/>'
+            f'<line class="{_color(line.series)} line{kind}" {data} x1="{scale(point.x):.2f}%" y1="{y(point.y):.1f}"'
+            f' x2="{scale(following.x):.2f}%" y2="{y(following.y):.1f}"/>'
         )
     for point in line.points:
         values, x = f'data-x="{point.x}" data-y="{point.y!r}"', scale(point.x)
@@ -180,6 +252,22 @@ def _line(line: Line, scale: Across, y: Callable[[float], float]) -> Iterator[st
         hollow = " hollow" if point.hollow else ""
         shape = SHAPES[line.series % len(SHAPES)]
         yield _mark(f"mark point{hollow}{kind}", line.series, x, y(point.y), shape, point.words, values)
+
+
+def _labels(marks: Sequence[tuple[float, float, str]], levels: Sequence[float] = ()) -> Iterator[str]:
+    """Names beside their marks: above or below, where they cover no mark, no line at these levels and no other name."""
+    taken = [(x, x, y) for x, y, _ in marks] + [(LEFT, 100.0, level) for level in levels]
+    for x, y, label in marks:
+        width = len(label) * LETTER / NARROW * 100
+        left = min(max(x - width / 2, LEFT), 100 - width)
+        for away in (-10, 20, -26, 36):
+            free = all(
+                right < left or begin > left + width or abs(y + away - 4 - at) > 11 for begin, right, at in taken
+            )
+            if label and free:
+                taken.append((left, left + width, y + away - 4))
+                yield _text("label", f"{left:.2f}%", y + away, label)
+                break
 
 
 def _text(kind: str, x: str, y: float, words: str, anchor: str = "start") -> str:
@@ -215,16 +303,20 @@ def _bar(bar: Bar, top: int, percent_per_unit: float) -> Iterator[str]:
     at = 0.0
     for part in bar.parts:
         width = part.value * percent_per_unit
-        yield (
-            f'<rect class="{_color(part.series)} part" data-series="{part.series}" data-value="{part.value!r}"'
-            f' x="{at:.3f}%" y="{top + GAP}" width="{width:.3f}%" height="{BAR}">'
-            f"<title>{escape(part.words)}</title></rect>"
-        )
+        if part.series is not None:
+            yield (
+                f'<rect class="{_color(part.series)} part" data-series="{part.series}" data-value="{part.value!r}"'
+                f' x="{at:.3f}%" y="{top + GAP}" width="{width:.3f}%" height="{BAR}">'
+                f"<title>{escape(part.words)}</title></rect>"
+            )
         at += width
 
 
 def _ratios(chart: RatioChart) -> Iterator[str]:
-    ends: list[float] = [*chart.even, *(end for one in chart.ratios for end in (one.value, *(one.interval or ())))]
+    ends: list[float] = [
+        *chart.even,
+        *(end for ratio in chart.ratios for end in (ratio.value, *(ratio.interval or ()))),
+    ]
     step = step_of(max(ends) - min(ends), 6)
     first, last = math.floor(min(ends) / step), math.ceil(max(ends) / step)
     bottom = len(chart.ratios) * (BAR + GAP)
@@ -240,19 +332,20 @@ def _ratios(chart: RatioChart) -> Iterator[str]:
         yield _text("tick", f"{at:.2f}%", bottom + 18, plain(number * step), "middle")
     yield f'<line class="axis" x1="{x(1):.2f}%" x2="{x(1):.2f}%" y1="0" y2="{bottom + 4}"/>'
     yield _text("label", f"{RIGHT / 2}%", bottom + 34, chart.x_label, "middle")
-    for number, one in enumerate(chart.ratios):
+    for number, ratio in enumerate(chart.ratios):
         top = number * (BAR + GAP)
-        at, values = top + GAP + BAR / 2, f'data-x="{one.value!r}"'
-        yield _text("name", "0", top + GAP - 6, one.label)
-        if one.interval:
-            values += f' data-low="{one.interval[0]!r}" data-high="{one.interval[1]!r}"'
+        at, values = top + GAP + BAR / 2, f'data-x="{ratio.value!r}"'
+        yield _text("name", "0", top + GAP - 6, ratio.label)
+        if ratio.interval:
+            low, high = ratio.interval
+            values += f' data-low="{low!r}" data-high="{high!r}"'
             yield (
-                f'<line class="{_color(one.series)} interval" x1="{x(one.interval[0]):.2f}%"'
-                f' x2="{x(one.interval[1]):.2f}%" y1="{at:g}" y2="{at:g}"/>'
+                f'<line class="{_color(ratio.series)} interval" x1="{x(low):.2f}%"'
+                f' x2="{x(high):.2f}%" y1="{at:g}" y2="{at:g}"/>'
             )
-        hollow = " hollow" if one.hollow else ""
-        shape = SHAPES[one.series % len(SHAPES)]
-        yield _mark(f"mark point{hollow}", one.series, x(one.value), at, shape, one.words, values)
+        hollow = " hollow" if ratio.hollow else ""
+        shape = SHAPES[ratio.series % len(SHAPES)]
+        yield _mark(f"mark point{hollow}", ratio.series, x(ratio.value), at, shape, ratio.words, values)
 
 
 def _panels(chart: LineChart) -> tuple[list[str], int]:
@@ -277,10 +370,6 @@ def _legend(series: Sequence[str]) -> tuple[list[str], int]:
         lines.append(_text("name", f"{x + 15:.1f}", y, name))
         x += width
     return lines, y + 16
-
-
-def _wrap(note: str) -> list[str]:
-    return textwrap.wrap(note, int((WIDTH - 32) / LETTER * 1.1))
 
 
 def _color(series: int) -> str:

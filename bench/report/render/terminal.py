@@ -1,17 +1,43 @@
-"""Sections as rich renderables, for a terminal of 100 columns."""
+"""Sections as rich renderables, and the short report cut to one screen."""
 
+import sys
 from collections.abc import Sequence
+from itertools import product
 
-from rich.console import RenderableType
+from rich.console import Console, JustifyMethod, RenderableType
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from bench.errors import one_line
-from bench.report.tables.sections import Section
+from bench.report.tables.brief import MOST_SETTINGS
+from bench.report.tables.sections import Report, Section
 from bench.report.tables.table import Facts, Lines, Table
 
 COLORS = {"good": "green", "warning": "yellow", "bad": "red", "neutral": "dim"}
 """Of a table cell or a line, by its tone."""
+
+SCREEN_LINES = 24
+BELOW = 2
+"""Lines of a screen that stay for where the results are, and for the prompt."""
+FEW_ROWS = (6, 3)
+SHORT = 18
+"""Characters of a cell that stays on one line."""
+
+
+def screen(report: Report, to: Console) -> list[RenderableType]:
+    """The short report with as many settings as one screen has room for, then with fewer sentences. Without the
+    intervals of the ratios, where rows would else take two lines."""
+    room, parts = max(to.height, SCREEN_LINES) - BELOW, list[RenderableType]()
+    most = min(len(report.settings), MOST_SETTINGS)
+    widths = to.options.update(width=sys.maxsize)
+    tables = [part for part in render(report.cut(most)) if isinstance(part, RichTable)]
+    intervals = all(to.measure(table, options=widths).maximum <= to.width for table in tables)
+    for fewest, lines in product(FEW_ROWS, (8, 4, 3, 2)):
+        for rows in range(most, min(fewest, most) - 1, -1):
+            parts = render(report.cut(rows, lines, intervals=intervals))
+            if sum(len(to.render_lines(part)) for part in parts) <= room:
+                return parts
+    return parts
 
 
 def render(sections: Sequence[Section]) -> list[RenderableType]:
@@ -46,7 +72,15 @@ def mark_up(table: Table) -> list[RenderableType]:
         header = table.headers[number]
         # One word a line, so that a column is no wider than necessary.
         heading = Text("\n".join(header.replace("_", " ").split()), style="underline")
-        marked.add_column(heading, justify="right" if header in table.numeric else "left", overflow="fold")
+        justify: JustifyMethod = "right" if header in table.numeric else "left"
+        texts = [row[number] for row in table.rows]
+        marked.add_column(
+            heading,
+            justify=justify,
+            overflow="fold",  # a word that is longer than that
+            no_wrap=all(len(text) <= SHORT for text in texts),
+            min_width=max((len(word) for text in texts for word in text.split() if len(word) <= SHORT), default=None),
+        )
     for index, row in enumerate(table.rows):
         marked.add_row(*(_cell(table, index, table.headers[number], row[number]) for number in shown))
     return [marked, *(Text(note, style="dim") for note in table.notes), *_prose(table)]

@@ -7,8 +7,8 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stdout
 
-from bench.report.render.extras import needed
-from bench.report.tables.tracked import Tracked
+from bench.report.render.image import needed
+from bench.report.tables.export import Tracked
 
 MOST_METRICS = 1000
 """What MLflow takes in one call."""

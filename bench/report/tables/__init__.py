@@ -1,1 +1,1 @@
-"""Words and columns: what a report says, as tables, charts and sentences without markup. One file a section."""
+"""Words and columns: what a report says, as tables, charts and sentences without markup."""

@@ -6,11 +6,12 @@ from pathlib import Path
 
 from bench.report.advice import Advice, LeftOut
 from bench.report.contract import RUN
-from bench.report.doubts import doubted_rows
+from bench.report.doubts import causes
 from bench.report.missing import Missing
-from bench.report.naming import batch_of, caption, listed, value_of
-from bench.report.rows import Row, RowId, Sampled, Summary
+from bench.report.naming import batch_in_words, caption, ends, listed, value_of
+from bench.report.rows import Row, RowId, Summary
 from bench.report.speedup import SpeedUp, throughput_ratio
+from bench.report.tables.best import surest
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
 from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
@@ -18,6 +19,8 @@ from bench.units import counted, percent, rate
 
 NO_MATRIX = "MATRIX"
 """Stands in a command for the matrix of a run that keeps none."""
+BEST = " --best"
+"""Ends what `bench run` takes if the run measured no more than the fastest setting asked for."""
 MAX_EVEN = 5
 MOST_IMPORTED = 5
 """Tasks of imported figures that are answered. A published table may have hundreds of rows, each a task."""
@@ -44,7 +47,7 @@ def advice_sentences(
         matrices: for the commands.
         missing: what is planned and not measured. Until it is, there is no advice, only who leads.
     """
-    doubted, known = doubted_rows(summary), matrices or {}
+    doubted, known = causes(summary), matrices or {}
     shown = _worth_showing(advice)
     lines = [
         line
@@ -54,19 +57,19 @@ def advice_sentences(
     if left := len(advice) - len(shown):
         lines.append(
             f"{counted(left, 'more task')} of imported figures, {sum(map(_is_alone, advice)) or 'none'} with a single"
-            f' setting and nothing to compare: see "Raw matrix".'
+            f' setting and nothing to compare: see "All results".'
         )
     return lines
 
 
 def _worth_showing(advice: Sequence[Advice]) -> list[Advice]:
     """All that was measured. Of many tasks of imported figures, the first few in which there is something to choose."""
-    imported = [each for each in advice if each.chosen and each.chosen.measured and each.chosen.measured.source]
+    imported = [task for task in advice if task.chosen and task.chosen.measured and task.chosen.measured.source]
     if len(imported) <= MOST_IMPORTED:
         return list(advice)
-    kept = [each for each in imported if not _is_alone(each)] or imported
-    left = {id(each) for each in imported} - {id(each) for each in kept[:MOST_IMPORTED]}
-    return [each for each in advice if id(each) not in left]
+    kept = [task for task in imported if not _is_alone(task)] or imported
+    left = {id(task) for task in imported} - {id(task) for task in kept[:MOST_IMPORTED]}
+    return [task for task in advice if id(task) not in left]
 
 
 def _is_alone(advice: Advice) -> bool:
@@ -94,22 +97,28 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
     """The answer of one task in a sentence; then what it rests on, and what would make it surer. Without the
     alternatives."""
     unfinished = unfinished_words(missing_of(advice, matrices, missing))
-    lead = list(_lead(summary, advice, doubted_rows(summary), matrices, unfinished))
-    task = f"For {advice.task}: " if advice.task else ""
+    lead = list(_lead(summary, advice, causes(summary), matrices, unfinished))
+    task = _begin(advice)
     if advice.chosen is not None and unfinished:
         goes_on = f"`bench run {_matrix_of(advice.chosen, matrices)}` goes on."
         return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
     if advice.chosen is not None:
         surer = "; ".join(_surer(advice, advice.chosen, matrices))
-        begin = "no sure answer, its row is doubted:" if advice.unsure else "train with"
+        begin = "no sure answer, the leading row is doubted:" if advice.unsure else "train with"
         first = f"{task}{_choose(summary, advice, advice.chosen, begin)}."
-        caveats = _caveats(advice, advice.chosen, frozenset()).strip()
-        lead = [first, *([caveats] if caveats else []), *([f"{surer[0].upper()}{surer[1:]}."] if surer else [])]
+        caveats = _caveats(advice, advice.chosen, causes(summary) if advice.unsure else {}).strip()
+        lead = [first, *([caveats] if caveats else []), *([f"{_sentence(surer)}."] if surer else [])]
     return (*lead, *_without(advice))
 
 
+def _begin(advice: Advice) -> str:
+    """``For num_cams 4: ``, ``At a global batch of 512: ``; nothing where there is one task."""
+    named = advice.task if advice.task.startswith("at ") else f"for {advice.task}"
+    return f"{named[0].upper()}{named[1:]}: " if advice.task else ""
+
+
 def _sentences(
-    summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices, unfinished: str
+    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, unfinished: str
 ) -> Iterator[str]:
     yield from _lead(summary, advice, doubted, matrices, unfinished)
     if unfinished and advice.chosen is not None:
@@ -126,28 +135,30 @@ def _sentences(
 
 
 def _lead(
-    summary: Summary, advice: Advice, doubted: frozenset[RowId], matrices: Matrices, unfinished: str
+    summary: Summary, advice: Advice, doubted: Mapping[RowId, str], matrices: Matrices, unfinished: str
 ) -> Iterator[str]:
     """The answer, and what it rests on."""
-    task, headroom = f"For {advice.task}: " if advice.task else "", advice.headroom
+    task, headroom = _begin(advice), advice.headroom
     if advice.invalid:
         yield f'{task}no row to recommend: the measured ones are invalid, see "{DOUBTS}".'
     elif advice.search_ends:
         yield f"{task}no batch to recommend: {listed(advice.search_ends)}."
     elif advice.chosen is None:
         remedy = f": search with {advice.remedy}" if advice.remedy else ""
-        yield f"{task}nothing was measured within {percent(headroom)} of capacity{remedy}."
+        yield f"{task}nothing was measured that uses at most {percent(headroom)} of memory{remedy}."
     else:
         chosen = advice.chosen
         if unfinished:
             goes_on = f"`bench run {_matrix_of(chosen, matrices)}` goes on"
             yield f'{task}no advice yet: {unfinished}, see "Not measured"; {goes_on}.'
             if "search" not in unfinished:  # else its own next batch may be faster
-                yield f"Leading so far: {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."
+                leading = f"{task}leading so far: " if task else "Leading so far: "
+                yield f"{leading}{_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."
             return
         surer = _surer(advice, chosen, matrices)
         yield f"{task}{'; '.join([_choose(summary, advice, chosen), *surer])}."
-        reasons = f"{_memory(chosen, headroom)} {_based_on(chosen)}{_even(summary, advice)}"
+        expected = " --best expects most of it, though another mean is higher." if advice.expected else ""
+        reasons = f"{_sentence(_memory(chosen, headroom))} {_based_on(chosen)}{expected}{_even(summary, advice)}"
         yield f"{reasons}{_caveats(advice, chosen, doubted)}"
 
 
@@ -169,7 +180,8 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:
     """What was not tried, and the commands that make the answer surer."""
     if chosen.measured is None or chosen.measured.source:  # figures from elsewhere have no matrix to run
         return []
-    matrix, parts, commands = _matrix_of(chosen, matrices), [], []
+    found, parts, commands = _matrix_of(chosen, matrices), [], []
+    matrix = found.removesuffix(BEST)
     match advice.larger:
         case "not_tried":
             parts.append("larger batches were not tried")
@@ -177,11 +189,15 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:
         case "max_batch":
             parts.append("the search stopped at max_batch")
             commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
-    if len(chosen.measured.launches) < ENOUGH_LAUNCHES:
+    if advice.unsure and matrix == found:
+        commands = [f"`bench {'probe' if advice.searched else 'run'} {matrix} --rerun all` once the cause is gone"]
+    elif matrix != found:
+        commands.append(f"`bench run {found} --settle 1%`")
+    elif len(chosen.measured.launches) < ENOUGH_LAUNCHES:
         commands.append(f"`bench {'probe' if advice.searched else 'run'} {matrix} {MORE_LAUNCHES}`")
     elif advice.runner_up and not advice.runner_up.ratio.decided:
         commands.append(f"`bench run {matrix} --until 2%`")
-    return [*parts, *([f"to be surer: {', '.join(commands)}"] if commands else [])]
+    return [*parts, *([f"next: {', '.join(commands)}"] if commands else [])]
 
 
 def elsewhere(arguments: str, ending: str) -> str:
@@ -202,12 +218,15 @@ def _matrix_of(row: Row, matrices: Matrices) -> str:
 
 
 def _against(summary: Summary, advice: Advice) -> str:
-    """``1.20× that of zero2, batch 16 (1.14 to 1.26)``: against the next best row within the headroom."""
+    """``1.20× that of zero2, batch 16 (1.14 to 1.26)``: against the next best row within the headroom, or what
+    `bench run --best` certifies."""
+    if advice.certified:
+        return surest(advice.certified)
     pair = advice.runner_up
     if pair is None:
         return "no other setting to recommend was measured"
     other, ratio = _other(summary, advice, pair), pair.ratio
-    within = f"{ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}"
+    within = ends(ratio.interval)
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
     if not ratio.has_winner:
@@ -219,7 +238,7 @@ def _against(summary: Summary, advice: Advice) -> str:
 def _why_left_out(left_out: LeftOut) -> str:
     match left_out.cause:
         case "stale":
-            return "its results are stale: they were made by other sources; `bench run` measures them again"
+            return "its results are stale: they are from older code; `bench run` measures them again"
         case "headroom":
             return "no batch within the headroom was measured"
         case "invalid":
@@ -245,41 +264,32 @@ def _even(summary: Summary, advice: Advice) -> str:
     """
     named = advice.runner_up.reference.id if advice.runner_up else None
     sentences = ""
-    for word, words in (
-        (EVEN, f"{EVEN} with"),
-        (TOO_CLOSE, f"{TOO_CLOSE} against"),
-        (UNDECIDED, f"{UNDECIDED} against"),
-    ):
+    for word, to in ((EVEN, "with"), (TOO_CLOSE, "against"), (UNDECIDED, "against")):
         pairs = [pair for pair in (*advice.even, *advice.undecided) if pair.ratio.word == word]
         pairs = [pair for pair in pairs if pair.reference.id != named]
-        names = []
-        for pair in pairs[:MAX_EVEN]:
-            low, high = pair.ratio.interval
-            names.append(f"{_other(summary, advice, pair)} ({pair.ratio.estimate:.2f}×, {low:.2f} to {high:.2f})")
+        names = [
+            f"{_other(summary, advice, pair)} ({pair.ratio.estimate:.2f}×, {ends(pair.ratio.interval)})"
+            for pair in pairs[:MAX_EVEN]
+        ]
         more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []
-        sentences += f" {words.capitalize()} {'; '.join([*names, *more])}." if pairs else ""
+        sentences += f" {word.capitalize()} {to} {'; '.join([*names, *more])}." if pairs else ""
     return sentences
 
 
-def _caveats(advice: Advice, row: Row, doubted: frozenset[RowId]) -> str:
+def _caveats(advice: Advice, row: Row, doubted: Mapping[RowId, str]) -> str:
     """What a reader should know before using a row."""
-    caveats = []
+    caveats = ""
     if row.id in advice.unsearched:
         goal = advice.unsearched[row.id]
-        caveats.append(
-            f" The search could not try this batch: it tries {goal.candidates}."
-            if goal
-            else " It was measured after the search: search again."
-        )
-    if row.id in doubted:
-        caveats.append(f' "{DOUBTS}" lists this row.')
-    return "".join(caveats)
+        could_not = f" The search could not try this batch: it tries {goal.candidates}." if goal else ""
+        caveats = could_not or " It was measured after the search: search again."
+    return caveats + (f" Caution: {doubted[row.id]}" if row.id in doubted else "")
 
 
 def _other(summary: Summary, advice: Advice, pair: SpeedUp) -> str:
     """The reference, by what differs from the chosen row, its backend and its batch."""
     if pair.reference.id.cell == pair.row.id.cell:
-        return f"batch {pair.reference.batch_per_rank}"
+        return batch_in_words(pair.reference)
     return _choice(summary, advice, pair.reference, but=pair.row)
 
 
@@ -295,7 +305,7 @@ def _choice(summary: Summary, advice: Advice, row: Row, but: Row | None = None) 
         for name in free
         if but is None or value_of(row, name) != value_of(but, name)
     ]
-    return ", ".join([value_of(row, "backend"), *names, f"batch {batch_of(row)}"])
+    return ", ".join([value_of(row, "backend"), *names, batch_in_words(row)])
 
 
 UNKNOWN_MEMORY = "memory n/a: it may be beyond the headroom."
@@ -304,19 +314,19 @@ UNKNOWN_MEMORY = "memory n/a: it may be beyond the headroom."
 def _memory(row: Row, headroom: float) -> str:
     if row.held is None:
         least = row.held_at_least or 0.0
-        return f"at least {percent(least)} of capacity held." if least > headroom else UNKNOWN_MEMORY
-    spare = f", {percent(1 - row.held)} of capacity to spare" if row.held <= headroom else ""
-    return f"{percent(row.held)} of capacity held{spare}."
+        return f"uses at least {percent(least)} of memory." if least > headroom else UNKNOWN_MEMORY
+    return f"uses {percent(row.held)} of memory."
 
 
-def _of_script(launches: int) -> str:
-    return f"Based on {counted(launches, 'launch')} of the script, and on its own figures."
+def _sentence(words: str) -> str:
+    return f"{words[0].upper()}{words[1:]}"
 
 
 def _based_on(row: Row) -> str:
     launches = len(row.measured.launches) if row.measured else 0
-    if not isinstance(row.measured, Sampled):
-        source = row.measured.source if row.measured else ""
-        return f"Based on imported figures: {source}." if source else _of_script(launches)
-    each = f"{counted(launches, 'launch')} of " if launches > 1 else ""
-    return f"Based on {each}{row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
+    if row.sampled:
+        each = f"{counted(launches, 'launch')} of " if launches > 1 else ""
+        return f"Based on {each}{row.n_steps} measured steps of {counted(row.world_size, 'rank')}."
+    if row.measured and row.measured.source:
+        return f"Based on imported figures: {row.measured.source}."
+    return f"Based on {counted(launches, 'launch')} of the script, and on its own figures."

@@ -10,15 +10,26 @@ from dataclasses import dataclass
 from bench.records.outcome import KINDS
 from bench.records.until import Until
 from bench.records.verdict import Probe, Stopped, Verdict
-from bench.report import coverage
+from bench.report import implausible
 from bench.report.advice import Advice
 from bench.report.claims import Judged
 from bench.report.contract import OBSERVED
 from bench.report.doubts import Doubt, doubted_rows, doubts, may_be_off
 from bench.report.missing import Missing
-from bench.report.naming import batch_of, caption, cell_name, row_name, search_end, setting, settings_name, short_reason
-from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
-from bench.report.speedup import SpeedUp, of_both
+from bench.report.naming import (
+    batch_of,
+    caption,
+    cell_name,
+    ends,
+    row_name,
+    search_end,
+    setting,
+    settings_name,
+    short_reason,
+    value_of,
+)
+from bench.report.rows import CellRows, Row, RowId, Summary
+from bench.report.speedup import between
 from bench.report.tables.advice import Matrices, answer, elsewhere, missing_of, unfinished_words
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
@@ -29,7 +40,7 @@ from bench.report.tables.header import (
     until_words,
     versions_in_words,
 )
-from bench.report.tables.table import Column, Lines, Table, table_of
+from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
 from bench.units import UNKNOWN, counted, percent, rate
@@ -41,6 +52,10 @@ MOST_CAVEATS = 6
 MOST_NAMES = 4
 """Cells of one sentence."""
 MOST_TASKS = 8
+RULED_OUT = "ruled out"
+"""By the certificate of `bench run --best`."""
+ONLY_SHORT = "short trial only"
+OUT_OF_MEMORY = "out of memory"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,22 +88,22 @@ def settings(
 ) -> list[Setting]:
     """Each cell at its best batch within the headroom, and faster rows beyond it: by task, the fastest first."""
     off, found = may_be_off(summary), list[Setting]()
-    for each in advice:
-        waits = bool(unfinished_words(missing_of(each, matrices, missing)))
-        named = [row for row in (each.chosen, *each.alternatives) if row]
+    for task in advice:
+        waits = bool(unfinished_words(missing_of(task, matrices, missing)))
+        named = [row for row in (task.chosen, *task.alternatives) if row]
         of_task = []
-        for cell in each.cells:
-            rows: list[Row | None] = [row for row in named if any(row is one for one in cell.rows)]
-            of_task += [_setting(cell, row, each, off, waits=waits) for row in rows or [_best(cell, each)]]
-        found += sorted(of_task, key=lambda one: one.row.rate if one.row else 0.0, reverse=True)
-    told = {cell.cell.id for each in advice for cell in each.cells}
-    rest = [cell for cell in summary.cells if cell.cell.id not in told]
+        for cell in task.cells:
+            rows: list[Row | None] = [row for row in named if any(row is other for other in cell.rows)]
+            of_task += [_setting(cell, row, task, off, waits=waits) for row in rows or [_best(cell, task)]]
+        found += sorted(of_task, key=lambda setting: setting.row.rate if setting.row else 0.0, reverse=True)
+    answered = {cell.cell.id for task in advice for cell in task.cells}
+    rest = [cell for cell in summary.cells if cell.cell.id not in answered]
     return [*found, *(Setting(cell=cell, row=cell.best, ratio=None, advice=None, verdict="") for cell in rest)]
 
 
 def _best(cell: CellRows, advice: Advice) -> Row | None:
     """The fastest row that was measured in full, within the headroom if there is one."""
-    within = [row for row in cell.sound if not row.short and row.id not in advice.beyond]
+    within = [row for row in cell.full if row.id not in advice.beyond]
     return max(within, key=lambda row: row.rate, default=cell.best)
 
 
@@ -97,85 +112,111 @@ def _setting(cell: CellRows, row: Row | None, advice: Advice, off: Mapping[RowId
     if row and row is chosen:
         verdict = "leading" if waits or advice.unsure else "recommended"
     elif row and chosen:
-        both = of_both(off, row, chosen)
-        ratio = SpeedUp(reference=chosen, row=row, matched=False, comparisons=advice.comparisons, off=both).ratio
+        ratio = between(row, chosen, off, advice.comparisons).ratio
         verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
+        if advice.certified and verdict in (TOO_CLOSE, UNDECIDED):
+            verdict = RULED_OUT
     return Setting(cell=cell, row=row, ratio=ratio, advice=advice, verdict=verdict)
 
 
 def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]) -> Lines:
     """What to run. Of one task, the answer is the heading."""
-    told = [tuple(map(_here, answer(summary, each, matrices, missing))) for each in advice]
-    if not told:
-        return Lines(title="Nothing to recommend", lines=("No attempt was measured in full.",))
-    if len(told) == 1 and len(told[0]) > 1:
-        heading = told[0][0].rstrip(".")
-        return Lines(title=heading[0].upper() + heading[1:], lines=told[0][1:])
-    more = [f"and {len(told) - MOST_TASKS} more tasks: see the full report."] if len(told) > MOST_TASKS else []
-    return Lines(title="What to run", lines=(*(lines[0] for lines in told[:MOST_TASKS]), *more))
+    # A sentence that names a section of the full report names the one that has the same here.
+    answers = [
+        [line.replace(f'"{DOUBTS}"', f'"{CAVEATS}"') for line in answer(summary, task, matrices, missing)]
+        for task in advice
+    ]
+    if not answers:
+        words, commands = unfinished_words(missing), sorted(set(matrices.values()))
+        title = f"No advice yet: {words}" if words else "Nothing to recommend"
+        goes_on = [f"`bench run {commands[0]}` goes on."] if words and len(commands) == 1 else []
+        return Lines(title=title, lines=("No attempt was measured in full.", *goes_on))
+    if len(answers) == 1 and len(answers[0]) > 1:
+        heading = answers[0][0].rstrip(".")
+        return Lines(title=heading[0].upper() + heading[1:], lines=tuple(answers[0][1:]))
+    unfinished = {unfinished_words(missing_of(task, matrices, missing)) for task in advice}
+    if len(unfinished) == 1 and (words := unfinished.pop()) and all(task.chosen for task in advice):
+        leads = [line for lines in answers[:MOST_TASKS] for line in lines[1:-1]]
+        return Lines(title=f"No advice yet: {words}", lines=(*leads, answers[0][-1]))
+    more = [f"and {len(answers) - MOST_TASKS} more tasks: see the full report."] if len(answers) > MOST_TASKS else []
+    return Lines(title="What to run", lines=(*(lines[0] for lines in answers[:MOST_TASKS]), *more))
 
 
-def _here(text: str) -> str:
-    """A sentence that names a section of the full report names the one that has the same here."""
-    return text.replace(f'"{DOUBTS}"', f'"{CAVEATS}"')
-
-
-def settings_table(summary: Summary, found: Sequence[Setting], probes: Sequence[Probe] = ()) -> Table:
-    """One row for each setting."""
+def settings_table(
+    summary: Summary,
+    found: Sequence[Setting],
+    probes: Sequence[Probe] = (),
+    *,
+    most: int = MOST_SETTINGS,
+    intervals: bool = True,
+) -> Table:
+    """One row for each of the first ``most`` settings."""
     largest = {probe.cell.id: probe.found.max_batch_per_rank for probe in probes if isinstance(probe.found, Verdict)}
     doubted = doubted_rows(summary)
     observed = [
-        name for name in sorted(OBSERVED) if len({str(one.cell.contract.get(name)) for one in found if one.row}) > 1
+        name
+        for name in sorted(OBSERVED)
+        if len({str(setting.cell.contract.get(name)) for setting in found if setting.row}) > 1
     ]
-    columns = [
-        Column[Setting]("setting", lambda one: cell_name(summary, one.shown)),
-        Column[Setting]("batch", lambda one: batch_of(one.row) if one.row else "", numeric=True),
-        Column[Setting](
-            "samples/s", lambda one: rate(one.row.rate) if one.row else "", numeric=True, bold=lambda one: one.is_chosen
+    columns: list[Column[Setting]] = [
+        *(_axis(name) for name in summary.columns or ("backend",)),
+        Number("batch", lambda setting: batch_of(setting.row) if setting.row else ""),
+        Number(
+            "samples/s",
+            lambda setting: rate(setting.row.rate) if setting.row else "",
+            bold=lambda setting: setting.is_chosen,
         ),
-        *(
-            [Column[Setting]("largest", lambda one: str(largest.get(one.cell.cell.id) or ""), numeric=True)]
-            if largest
-            else []
+        Number("largest", lambda setting: str(largest.get(setting.cell.cell.id) or "")),
+        Number(
+            "ratio",
+            lambda setting: f"{setting.ratio.estimate:.2f}×" if setting.ratio else "",
+            bold=lambda setting: bool(setting.ratio and setting.ratio.has_winner),
         ),
-        Column[Setting]("ratio", _ratio, numeric=True, bold=lambda one: bool(one.ratio and one.ratio.has_winner)),
-        Column[Setting]("95%", _interval),
-        Column[Setting]("verdict", lambda one: one.verdict),
-        Column[Setting]("memory", lambda one: percent(one.row.held) if one.row else "", numeric=True),
+        Column("95%", lambda setting: ends(setting.ratio.interval) if setting.ratio else ""),
+        Column("verdict", lambda setting: setting.verdict),
+        Number("memory", lambda setting: percent(setting.row.held) if setting.row else ""),
     ]
-    shown = found[:MOST_SETTINGS]
-    remarks = {id(one): "; ".join(_remarks(one, doubted, observed)) for one in shown}
+    if not largest:
+        columns = [column for column in columns if column.header != "largest"]
+    if not intervals:
+        columns = [column for column in columns if column.header != "95%"]
+    if any(setting.row and setting.row.global_batch for setting in found):
+        accumulate = Number[Setting]("accumulate", lambda setting: str(setting.row.accumulate) if setting.row else "")
+        columns.insert([column.header for column in columns].index("samples/s"), accumulate)
+    shown = found[:most]
+    remarks = {id(setting): "; ".join(_remarks(setting, doubted, observed)) for setting in shown}
     if any(remarks.values()):
-        columns.append(Column("remark", lambda one: remarks[id(one)]))
-    notes = [f"The first {MOST_SETTINGS} of {len(found)} settings."] if len(found) > len(shown) else []
-    words = {one.ratio.word for one in shown if one.ratio}
-    if TOO_CLOSE in words:
-        notes.append(f"{TOO_CLOSE.capitalize()}: a winner needs {percent(ALARM_CONFIDENCE)} for all comparisons.")
-    if UNDECIDED in words:
+        columns.append(Column("remark", lambda setting: remarks[id(setting)]))
+    notes = [f"The first {len(shown)} of {len(found)} settings."] if len(found) > len(shown) else []
+    verdicts = {setting.verdict for setting in shown}
+    if TOO_CLOSE in verdicts:
+        confidence = percent(ALARM_CONFIDENCE)
+        notes.append(f"{TOO_CLOSE.capitalize()}: the {confidence} interval for all pairs together contains 1.")
+    if RULED_OUT in verdicts:
+        notes.append(f"{RULED_OUT.capitalize()}: by what all settings share, not by the interval of two rows.")
+    if UNDECIDED in verdicts:
         notes.append(
             f"{UNDECIDED.capitalize()}: what is doubted of the two rows may be the whole difference, or sources differ."
         )
-    return table_of("", shown, columns, name=lambda one: row_name(summary, one.shown), notes=notes)
+    return table_of("", shown, columns, name=lambda setting: row_name(summary, setting.shown), notes=notes)
 
 
-def _ratio(one: Setting) -> str:
-    return f"{one.ratio.estimate:.2f}×" if one.ratio else ""
+def _axis(name: str) -> Column[Setting]:
+    return Column(caption(name), lambda setting: value_of(setting.shown, name))
 
 
-def _interval(one: Setting) -> str:
-    return "{:.2f} to {:.2f}".format(*one.ratio.interval) if one.ratio else ""
-
-
-def _remarks(one: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
-    if one.row is None:
-        yield from dict.fromkeys(one.cell.traits(row).word for row in one.cell.rows)
-    elif one.advice and one.row.id in one.advice.beyond:
-        yield f"beyond the headroom of {percent(one.advice.headroom)}"
-    if one.row and one.row.id in doubted:
+def _remarks(setting: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
+    if setting.row is None:
+        trials = [row.short and row.measured for row in setting.cell.rows]
+        traits = [OUT_OF_MEMORY if row.outcome == "oom" else setting.cell.traits(row).word for row in setting.cell.rows]
+        words = [ONLY_SHORT if trial else word for trial, word in zip(trials, traits, strict=True)]
+        yield from dict.fromkeys(words)
+        return
+    if setting.advice and setting.row.id in setting.advice.beyond:
+        yield f"beyond the headroom of {percent(setting.advice.headroom)}"
+    if setting.row.id in doubted:
         yield "doubted"
-    if one.row:
-        for name in observed:
-            yield f"{caption(name)} {one.cell.contract.get(name)}"
+    yield from (f"{caption(name)} {setting.cell.contract.get(name)}" for name in observed)
 
 
 def caveats(
@@ -222,8 +263,8 @@ def _unrouted(summary: Summary) -> Iterator[str]:
     """Cells of which warm-up routed no sample to a large part: experts, or layers that are left out."""
     told: dict[str, list[str]] = {}
     for cell in summary.cells:
-        if cell.best and isinstance(cell.best.measured, Sampled) and coverage.much_not_routed(cell.best.measured):
-            for sentence in coverage.not_routed(cell.best.measured):
+        if cell.best and cell.best.sampled and implausible.much_not_routed(cell.best.sampled):
+            for sentence in implausible.not_routed(cell.best.sampled):
                 told.setdefault(sentence, []).append(cell_name(summary, cell.best))
     for sentence, names in told.items():
         yield f"{_some(names)}: {sentence}"
@@ -234,8 +275,8 @@ def _threads(summary: Summary) -> Iterator[str]:
     process takes the cores."""
     cells: dict[int, list[str]] = {}
     for cell in summary.cells:
-        if (row := cell.best) and row.device == "cpu" and isinstance(row.measured, Sampled):
-            names = cells.setdefault(max(rank.raw.threads for rank in row.measured.ranks), [])
+        if (row := cell.best) and row.device == "cpu" and row.sampled:
+            names = cells.setdefault(max(rank.raw.threads for rank in row.sampled.ranks), [])
             names.append(cell_name(summary, row))
     if len(cells) > 1:
         parts = (f"{number} ({_some(names)})" for number, names in sorted(cells.items()))
@@ -276,7 +317,7 @@ def _out_of_memory(summary: Summary) -> Iterator[str]:
         yield f"Batch {batch} ran out of memory: {_some(names)}."
 
 
-def measured_how(summary: Summary, matrices: Matrices) -> Lines:
+def measured_how(summary: Summary, matrices: Matrices, *, short: bool = False) -> Lines:
     """Where and how it was measured, and how to do it again."""
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
@@ -294,4 +335,5 @@ def measured_how(summary: Summary, matrices: Matrices) -> Lines:
         f"Reproduce: `bench run {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else "",
         "All sections: `bench report --full`.",
     )
-    return Lines(title="How it was measured", lines=tuple(line for line in lines if line))
+    kept = (lines[0], *lines[-2:]) if short else lines
+    return Lines(title="How it was measured", lines=tuple(line for line in kept if line))

@@ -4,8 +4,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED, PEAK_RESERVED
-from bench.records.phases import PHASE_NAMES
-from bench.report.naming import cell_name, row_name, settings_name, short_reason
+from bench.records.phases import PHASE_NAMES, REST, SHOWN_PHASES
+from bench.report.contract import RUN
+from bench.report.naming import cell_name, ends, row_name, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Phases, Row, Summary
 from bench.report.tables.brief import Setting
 from bench.report.tables.figure import (
@@ -22,29 +23,43 @@ from bench.report.tables.figure import (
     Ratio,
     RatioChart,
 )
-from bench.report.tables.phases import DEEPSPEED_NOTE, under_deepspeed
+from bench.report.tables.steps import DEEPSPEED_NOTE, under_deepspeed
 from bench.statistics.verdict import MARGIN
-from bench.units import GIB, gib, memory_size, ms, percent, rate
+from bench.units import GIB, counted, gib, memory_size, ms, percent, rate
 
 TOGETHER = 6
 """Most lines in one panel. With more cells, only those that differ in one setting share a panel."""
 MAX_PANELS = 12
 MAX_BARS = 24
+SHORT_NAME = 20
+"""Letters of a name that may stand beside a mark."""
+MAX_HISTORY = 8
+"""Lines in the chart of several runs: more than there are colors cannot be told apart."""
 NEAR = 0.02
 """Capacities that differ by less than this share are one line: on a GPU, free memory varies between attempts."""
 IN_SIGHT = 8
 """Capacity is drawn up to this many times the highest peak. Above it, the peaks would look like a flat line."""
 
 
+INTERVALS = (
+    "Pale bars: 95 % confidence interval of the throughput, from the scatter between launches, or else of steps; hidden"
+    " where it is smaller than the mark."
+)
 Group = tuple[str, list[tuple[int, CellRows]]]
 """A panel's title, and its cells with the number of their series."""
 
 
-def charts(summary: Summary, settings: Sequence[Setting] = ()) -> list[Chart]:
-    """Ratios of the settings, throughput, memory and phases; without empty ones."""
+def charts(summary: Summary, settings: Sequence[Setting] = (), runs: Sequence[str] = ()) -> list[Chart]:
+    """Ratios of the settings, their memory, then throughput, memory and phases by batch; without empty ones.
+
+    Args:
+        runs: the names of several runs, the oldest first: their history is drawn, too.
+    """
     compared, bars = ratios(summary, settings), phases(summary)
     return [
         *([compared] if len(compared.ratios) > 1 else []),
+        *([both] if (both := tradeoff(summary, settings)).panels[0].limits else []),
+        *([over_time] if (over_time := history(summary, runs)).series else []),
         *(chart for chart in (throughput(summary), memory(summary)) if chart.series),
         *([bars] if bars.bars else []),
     ]
@@ -52,15 +67,14 @@ def charts(summary: Summary, settings: Sequence[Setting] = ()) -> list[Chart]:
 
 def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
     """The settings against the recommended one of their task, as the table of the short report has them."""
-    _, groups, _ = _groups(summary)
-    series = {cell.rows[0].id.cell: number for _, cells in groups for number, cell in cells}
-    drawn = [one for one in settings if one.row and (one.ratio or one.is_chosen)]
+    series = _colors(summary)
+    drawn = [setting for setting in settings if setting.row and (setting.ratio or setting.is_chosen)]
     left_out = f" The first {MAX_BARS} of {len(drawn)} settings." if len(drawn) > MAX_BARS else ""
     return RatioChart(
         name="ratios",
         title="Throughput against the recommended setting",
         x_label="ratio of throughputs, each setting at its best batch",
-        ratios=tuple(_against(summary, one, series) for one in drawn[:MAX_BARS]),
+        ratios=tuple(_against(summary, setting, series) for setting in drawn[:MAX_BARS]),
         even=(1 / (1 + MARGIN), 1 + MARGIN),
         notes=(
             "Pale bars: 95 % confidence interval, as in the table. Hollow: not decided."
@@ -69,17 +83,105 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
     )
 
 
-def _against(summary: Summary, one: Setting, series: Mapping[tuple[str, ...], int]) -> Ratio:
-    assert one.row
-    name, ratio = row_name(summary, one.row), one.ratio
-    said = f"{ratio.estimate:.2f}× ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f}), " if ratio else ""
+def _against(summary: Summary, setting: Setting, series: Mapping[tuple[str, ...], int]) -> Ratio:
+    assert setting.row
+    name, ratio = row_name(summary, setting.row), setting.ratio
+    said = f"{ratio.estimate:.2f}× ({ends(ratio.interval)}), " if ratio else ""
     return Ratio(
         label=name,
-        series=series.get(one.row.id.cell, 0),
+        series=series.get(setting.row.id.cell, 0),
         value=ratio.estimate if ratio else 1.0,
         interval=ratio.interval if ratio else None,
-        words=f"{name}: {said}{one.verdict}",
+        words=f"{name}: {said}{setting.verdict}",
         hollow=bool(ratio and not ratio.decided),
+    )
+
+
+def tradeoff(summary: Summary, settings: Sequence[Setting]) -> LineChart:
+    """The share of memory that each of several settings of the short report holds, by its throughput. Without a limit
+    where none comes close to it: there is nothing to trade."""
+    drawn = [(one.cell, one.row) for one in settings if one.row and one.row.held is not None]
+    series = _colors(summary)
+    in_sight = max((row.held or 0.0 for _, row in drawn), default=0.0) > 1 / IN_SIGHT
+    points = [
+        Line(series=series.get(row.id.cell, 0), points=(_held(summary, cell, row),)) for cell, row in drawn[:MAX_BARS]
+    ]
+    return LineChart(
+        name="tradeoff",
+        title="Memory against throughput",
+        y_label="% of memory used",
+        y_unit=0.01,
+        panels=(
+            Panel(
+                title="",
+                lines=tuple(points),
+                limits=(Limit(y=1.0, words="capacity"),) if in_sight and len(points) > 1 else (),
+            ),
+        ),
+        x_label="samples/s, each setting at its best batch",
+        may_double=False,
+        at_values=False,
+        notes=("Hollow: must not be recommended.",) if any(one.points[0].hollow for one in points) else (),
+    )
+
+
+def _held(summary: Summary, cell: CellRows, row: Row) -> Point:
+    name, held = row_name(summary, row), row.held or 0.0
+    short = cell_name(summary, row)
+    return Point(
+        x=float(f"{row.rate:.3g}"),
+        y=held,
+        words=f"{name}: {rate(row.rate)} samples/s, {percent(held)} of memory",
+        hollow=not cell.is_sound(row),
+        label=short if len(short) <= SHORT_NAME else str(row.settings["backend"]),
+    )
+
+
+def history(summary: Summary, runs: Sequence[str]) -> LineChart:
+    """Throughput by run: a line for each setting, at the largest batch that the most runs measured."""
+    others = [name for name in summary.columns if name != RUN]
+    by_setting: dict[tuple[str, int], dict[int, tuple[Row, Measured]]] = {}
+    for cell in summary.cells if RUN in summary.columns else ():
+        for row in cell.sound:
+            if row.measured and not row.short and (run := str(row.settings.get(RUN))) in runs:
+                name = settings_name(row.settings, others) or str(row.settings["backend"])
+                by_setting.setdefault((name, row.batch_per_rank), {})[runs.index(run) + 1] = row, row.measured
+    chosen: dict[str, int] = {}
+    for name, batch in sorted(by_setting, key=lambda key: (len(by_setting[key]), key[1])):
+        chosen[name] = batch
+    lines = {f"{name}, batch {batch}": by_setting[name, batch] for name, batch in chosen.items()}
+    drawn = [(name, points) for name, points in lines.items() if len(points) > 1][:MAX_HISTORY]
+    left_out = len([points for points in lines.values() if len(points) > 1]) - len(drawn)
+    return LineChart(
+        name="history",
+        title="Throughput over runs",
+        y_label="samples/s",
+        y_unit=1,
+        series=tuple(name for name, _ in drawn),
+        panels=(
+            Panel(
+                title="",
+                lines=tuple(
+                    Line(series=number, points=tuple(_of_run(runs, at, *points[at]) for at in sorted(points)))
+                    for number, (_, points) in enumerate(drawn)
+                ),
+            ),
+        ),
+        x_label="run, the oldest first",
+        may_double=False,
+        notes=(
+            f"{'; '.join(f'{number}: {run}' for number, run in enumerate(runs, 1))}.",
+            *([f"{counted(left_out, 'more setting')} in the table."] if left_out else []),
+        ),
+    )
+
+
+def _of_run(runs: Sequence[str], number: int, row: Row, measured: Measured) -> Point:
+    return Point(
+        x=number,
+        y=measured.samples_per_s_global,
+        interval=measured.interval,
+        words=f"{runs[number - 1]}, batch {row.batch_per_rank}: {rate(measured.samples_per_s_global)} samples/s",
     )
 
 
@@ -90,7 +192,7 @@ def throughput(summary: Summary) -> LineChart:
         Panel(
             title=title,
             lines=tuple(Line(series=number, points=tuple(_rates(summary, cell))) for number, cell in cells),
-            misses=tuple(miss for number, cell in cells for miss in _misses(summary, number, cell)),
+            misses=tuple(_misses(summary, cells)),
         )
         for title, cells in groups
     )
@@ -104,14 +206,7 @@ def throughput(summary: Summary) -> LineChart:
         series=series,
         panels=panels,
         notes=(
-            *(
-                [
-                    "Pale bars: 95 % confidence interval of the throughput, from the scatter between launches, or else"
-                    " of steps; hidden where it is smaller than the mark."
-                ]
-                if intervals
-                else []
-            ),
+            *([INTERVALS] if intervals else []),
             *(["Hollow: thrashing or invalid; must not be recommended."] if hollow else []),
             *(["Crosses: out of memory."] if any(panel.misses for panel in panels) else []),
             *notes,
@@ -126,7 +221,7 @@ def memory(summary: Summary) -> LineChart:
         Panel(
             title=title,
             lines=tuple(line for number, cell in cells for line in _peaks(summary, number, cell)),
-            misses=tuple(miss for number, cell in cells for miss in _misses(summary, number, cell)),
+            misses=tuple(_misses(summary, cells)),
             limits=tuple(_limits([cell for _, cell in cells])),
         )
         for title, cells in groups
@@ -168,7 +263,7 @@ def phases(summary: Summary) -> BarChart:
         title="Where the time of a step goes",
         x_label="ms a step",
         x_unit=1e-3,
-        series=PHASE_NAMES,
+        series=SHOWN_PHASES if any(REST in complete[0].parts for _, complete in drawn) else PHASE_NAMES,
         bars=tuple(_bar(row_name(summary, row), *complete) for row, complete in drawn),
         notes=("Means of the phase window, of its slowest rank.", *notes),
     )
@@ -192,6 +287,11 @@ def _groups(summary: Summary) -> tuple[tuple[str, ...], list[Group], list[str]]:
     return names, list(panels.items())[:MAX_PANELS], [left_out] if len(panels) > MAX_PANELS else []
 
 
+def _colors(summary: Summary) -> Mapping[tuple[str, ...], int]:
+    """The number of each cell's series, which is its color in every chart."""
+    return {cell.rows[0].id.cell: number for _, cells in _groups(summary)[1] for number, cell in cells}
+
+
 def _named(row: Row, names: Sequence[str]) -> str:
     return settings_name({name: row.settings.get(name) for name in names}, names)
 
@@ -202,7 +302,7 @@ def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
             continue
         interval = measured.interval
         within = f", {rate(interval[0])} to {rate(interval[1])} with 95 % confidence" if interval else ""
-        remarks = f", {cell.traits(row).word}" * (not cell.is_sound(row)) + ", a few steps" * row.short
+        remarks = f", {cell.traits(row).word}" * (not cell.is_sound(row)) + ", short trial" * row.short
         yield Point(
             x=row.batch_per_rank,
             y=measured.samples_per_s_global,
@@ -212,11 +312,10 @@ def _rates(summary: Summary, cell: CellRows) -> Iterator[Point]:
         )
 
 
-def _misses(summary: Summary, series: int, cell: CellRows) -> Iterator[Miss]:
-    for row in cell.rows:
-        if row.outcome == "oom":
-            words = f"{row_name(summary, row)}: out of memory, {short_reason(row.reason)}"
-            yield Miss(x=row.batch_per_rank, series=series, words=words)
+def _misses(summary: Summary, cells: Sequence[tuple[int, CellRows]]) -> Iterator[Miss]:
+    for number, row in ((number, row) for number, cell in cells for row in cell.rows if row.outcome == "oom"):
+        words = f"{row_name(summary, row)}: out of memory, {short_reason(row.reason)}"
+        yield Miss(x=row.batch_per_rank, series=number, words=words)
 
 
 def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
@@ -232,7 +331,8 @@ def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
             Point(
                 x=row.batch_per_rank,
                 y=value,
-                words=f"{row_name(summary, row)}: {gib(value)} GiB {kind}, {_share(figures)}",
+                words=f"{row_name(summary, row)}: {gib(value)} GiB {kind},"
+                f" {percent(figures.of(CAPACITY_SHARE))} of memory used",
                 hollow=not cell.is_sound(row),
             )
             for (row, figures), value in zip(measured, values, strict=True)
@@ -240,10 +340,6 @@ def _peaks(summary: Summary, series: int, cell: CellRows) -> Iterator[Line]:
         )
         if points:
             yield Line(series=series, points=points, dashed=kind == "allocated" and reserved)
-
-
-def _share(measured: Measured) -> str:
-    return f"{percent(measured.of(CAPACITY_SHARE))} of capacity held"
 
 
 def _limits(cells: Sequence[CellRows]) -> Iterator[Limit]:
@@ -272,7 +368,7 @@ def _bar(name: str, phases: Phases, total_s: float) -> Bar:
         label=f"{name}: {ms(total_s)} ms",
         parts=tuple(
             Part(
-                series=PHASE_NAMES.index(phase),
+                series=SHOWN_PHASES.index(phase),
                 value=times.mean_s,
                 words=f"{name}: {phase} {ms(times.mean_s)} ms, {percent(phases.share(phase))} of total",
             )

@@ -6,53 +6,54 @@ from bench.errors import one_line
 from bench.records.claim import Claim
 from bench.records.figures import METRICS
 from bench.report.claims import Judged, bound, side_name
-from bench.report.naming import caption, settings_name
+from bench.report.naming import caption, ends, settings_name
 from bench.report.tables.table import Column, Table, table_of
 from bench.statistics.launches import ASSUMED
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import MORE_LAUNCHES
 from bench.units import Kind, in_unit, percent, quantity
 
-UNITS: dict[Kind, str] = {"bytes": "GiB", "s": "ms", "samples/s": "samples/s", "ratio": "%", "count": ""}
+UNITS: dict[Kind, str] = {
+    "bytes": "GiB",
+    "s": "ms",
+    "samples/s": "samples/s",
+    "J/sample": "J/sample",
+    "ratio": "%",
+    "count": "",
+}
 """Shown where the claim names no unit."""
-
-
-def is_firm(judged: Judged) -> bool:
-    """Whether the verdict may stand out: it decides, and not by bare figures."""
-    return judged.verdict != "UNDECIDED" and not _noise_unknown(judged)
-
-
-COLUMNS: tuple[Column[Judged], ...] = (
-    Column("claim", lambda judged: one_line(judged.claim.say)),
-    Column("where", lambda judged: settings_name(judged.claim.where, judged.claim.where) or "anywhere"),
-    Column("expected", lambda judged: _expected(judged.claim)),
-    Column("found", lambda judged: one_line(finding(judged))),
-    Column("verdict", lambda judged: judged.verdict, bold=is_firm),
-)
 
 
 def claims_table(judged: Sequence[Judged]) -> Table:
     """One row a claim."""
-    noises = {
-        UNKNOWN_NOISE: _noise_unknown,
-        ASSUMED_NOISE: _noise_assumed,
-    }
     return table_of(
         "Claims",
         judged,
-        COLUMNS,
+        [
+            Column("claim", lambda judged: one_line(judged.claim.say)),
+            Column("where", lambda judged: settings_name(judged.claim.where, judged.claim.where) or "anywhere"),
+            Column("expected", lambda judged: _expected(judged.claim)),
+            Column("found", lambda judged: one_line(finding(judged))),
+            # It stands out if it decides, and not by bare figures.
+            Column(
+                "verdict",
+                lambda judged: judged.verdict,
+                bold=lambda judged: judged.verdict != "UNDECIDED" and not _noise_unknown(judged),
+            ),
+        ],
         notes=(
             "`claim` is the author's sentence, and `expected` is the bound that bench checked. Both sides agree in"
             " everything except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: a bound lies in the"
             " interval of the figure, so a rerun could decide either way, or a row is doubted. CONFIRMED, REFUTED: it"
             f" does not, with {percent(ALARM_CONFIDENCE)} confidence for all claims together. GB is 10^9 bytes, GiB"
             " 2^30.",
-            *(note for note, is_so in noises.items() if any(map(is_so, judged))),
+            *([UNKNOWN_NOISE] if any(map(_noise_unknown, judged)) else []),
+            *([ASSUMED_NOISE] if any(each.basis == "assumed" for each in judged) else []),
         ),
     )
 
 
-UNKNOWN_NOISE = "noise n/a: the scatter of one side is unknown; the verdict is that of the bare figures, and not bold."
+UNKNOWN_NOISE = "one figure, variation unknown: of one side. The verdict is that of the bare figures, and not bold."
 ASSUMED_NOISE = (
     "noise assumed: how much launches vary is unknown, so the interval assumes a standard deviation of"
     f" {percent(ASSUMED.sd)}. `bench run` with {MORE_LAUNCHES}, or `bench calibrate`, measures it."
@@ -80,22 +81,18 @@ def _result(claim: Claim, figure: float) -> str:
 
 def _noise(judged: Judged) -> str:
     if _noise_unknown(judged):
-        return "; noise n/a"
-    assumed = "noise assumed" if _noise_assumed(judged) else ""
+        return "; one figure, variation unknown"
+    assumed = "noise assumed" if judged.basis == "assumed" else ""
     if judged.verdict != "UNDECIDED" or judged.interval is None:
         return f"; {assumed}" if assumed else ""
     low, high = judged.interval
     claim = judged.claim
-    ends = f"{low:.2f} to {high:.2f}" if claim.ratio else f"{_show(low, claim)} to {_show(high, claim)}"
-    return f"; within the noise ({', '.join(filter(None, [ends, assumed]))})"
+    within = ends(judged.interval) if claim.ratio else f"{_show(low, claim)} to {_show(high, claim)}"
+    return f"; within the noise ({', '.join(filter(None, [within, assumed]))})"
 
 
 def _noise_unknown(judged: Judged) -> bool:
     return judged.figure is not None and judged.interval is None
-
-
-def _noise_assumed(judged: Judged) -> bool:
-    return judged.basis == "assumed"
 
 
 def _unit(claim: Claim, kind: Kind) -> str:
@@ -116,6 +113,6 @@ def _expected(claim: Claim) -> str:
     """``difference at least 11 GB``."""
     name = "difference" if claim.difference else "ratio" if claim.ratio else "value"
     unit = "x" if claim.ratio else _unit(claim, claim.kind)
-    ends = [("at least", bound(claim, "at_least")), ("at most", bound(claim, "at_most"))]
-    texts = [f"{word} {in_unit(end, unit)}" for word, end in ends if end is not None]
+    bounds = [("at least", bound(claim, "at_least")), ("at most", bound(claim, "at_most"))]
+    texts = [f"{word} {in_unit(end, unit)}" for word, end in bounds if end is not None]
     return f"{caption(METRICS[claim.metric].short)}, {name} {' and '.join(texts)}"

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Sequence
 from bench.errors import one_line
 from bench.records.figures import PEAK_ALLOCATED
 from bench.records.sources import named
-from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN
-from bench.report.conditions import disturbances_of
-from bench.report.naming import short_reason
-from bench.report.pairs import Changed, OnlyInOne, Pair, TwoRuns
+from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MEMORY_MARGIN, Pair, TwoRuns
+from bench.report.implausible import disturbances_of
+from bench.report.naming import ends, short_reason
 from bench.report.rows import Row
 from bench.report.tables.speedup import how_launches_vary
-from bench.report.tables.table import Column, Table, table_of
+from bench.report.tables.table import Column, Number, Table, table_of
 from bench.statistics.ratio import ALARM_CONFIDENCE, QUIET
 from bench.statistics.tail import SLOW, SlowSteps
 from bench.statistics.verdict import MORE_LAUNCHES, speed
@@ -27,11 +26,16 @@ MAX_RANGES = 8
 def summary_line(runs: TwoRuns) -> str:
     """The comparison in one line."""
     n_base = sum(attempt.run == "base" for attempt in runs.only_in_one)
+    others = {
+        "Measured in neither run": runs.unmeasured,
+        "Outcome changed": len(runs.changed),
+        "Only in base": n_base,
+        "Only in head": len(runs.only_in_one) - n_base,
+    }
     return (
         f"{counted(len(runs.pairs), 'attempt')} measured in both runs."
         f" Step: {_counts(pair.speed for pair in runs.pairs)}. Memory: {_counts(pair.space for pair in runs.pairs)}."
-        f" Measured in neither run: {runs.unmeasured}. Outcome changed: {len(runs.changed)}. Only in base: {n_base}."
-        f" Only in head: {len(runs.only_in_one) - n_base}."
+        f"{''.join(f' {words}: {number}.' for words, number in others.items() if number)}"
     )
 
 
@@ -50,12 +54,12 @@ def changed_sources(runs: TwoRuns) -> str | None:
 
 def disturbed(runs: TwoRuns) -> str | None:
     """Which attempts the machine disturbed, of each run; None where it disturbed none."""
-    told = []
+    sentences = []
     for name, rows in (("base", [pair.base for pair in runs.pairs]), ("head", [pair.head for pair in runs.pairs])):
-        each = [disturbances_of(one.conditions for one in row.each) for row in rows]
-        if found := [words[0].rstrip(".") for words in each if words]:
-            told.append(f"{len(found)} of {counted(len(rows), 'attempt')} of {name}, such as: {found[0]}")
-    return f"Disturbed, which may be why steps differ: {'; '.join(told)}." if told else None
+        of_rows = [disturbances_of(launch.conditions for launch in row.each) for row in rows]
+        if found := [words[0].rstrip(".") for words in of_rows if words]:
+            sentences.append(f"{len(found)} of {counted(len(rows), 'attempt')} of {name}, such as: {found[0]}")
+    return f"Disturbed, which may be why steps differ: {'; '.join(sentences)}." if sentences else None
 
 
 def regressions(runs: TwoRuns, threshold: float) -> list[str]:
@@ -87,11 +91,9 @@ def regressions(runs: TwoRuns, threshold: float) -> list[str]:
 def _how_much_longer(pair: Pair, threshold: float) -> str:
     assert pair.ratio is not None
     if pair.tail is None or speed(pair.ratio, threshold) == "SLOWER":
-        low, high = pair.ratio.alarm
-        return f"its step takes {pair.ratio.estimate:.3f} times as long ({low:.3f} to {high:.3f})"
-    low, high = pair.tail.interval
+        return f"its step takes {pair.ratio.estimate:.3f} times as long ({ends(pair.ratio.alarm, 3)})"
     head, base = slow_steps(pair.tail.head), slow_steps(pair.tail.base)
-    mean = f"its mean step takes {pair.tail.of_means:.3f} times as long ({low:.3f} to {high:.3f})"
+    mean = f"its mean step takes {pair.tail.of_means:.3f} times as long ({ends(pair.tail.interval, 3)})"
     return f"{head}; base: {base}; {mean}"
 
 
@@ -160,19 +162,11 @@ def _step_ms(pair: Pair, run: int) -> str:
     return _marked(pair, ms(measured.step_time_s_rank_max if measured else None))
 
 
-def _interval(pair: Pair) -> str:
-    if pair.ratio is None:
-        return _marked(pair, UNKNOWN)
-    low, high = pair.ratio.interval
-    return _marked(pair, f"{low:.3f} to {high:.3f}")
-
-
 def _of_means(pair: Pair) -> str:
     """``1.066 (0.981 to 1.158)``"""
     if pair.ratio is None:
         return UNKNOWN
-    within = pair.means.interval
-    return f"{pair.means.estimate:.3f}" + (f" ({within[0]:.3f} to {within[1]:.3f})" if within else "")
+    return f"{pair.means.estimate:.3f} ({ends(pair.means.interval, 3)})"
 
 
 def _peak_gib(pair: Pair, row: Row) -> str:
@@ -193,26 +187,6 @@ def _launches(pair: Pair) -> str:
     return str(counts[0]) if counts[0] == counts[1] else f"{counts[0]}, {counts[1]}"
 
 
-LAUNCHES_COLUMN = Column("launches", _launches, numeric=True)
-"""Shown where an attempt was launched more than once."""
-PAIR_COLUMNS: tuple[Column[Pair], ...] = (
-    Column("attempt", lambda pair: pair.name),
-    Column("base step ms", lambda pair: _step_ms(pair, 0), numeric=True),
-    Column("head step ms", lambda pair: _step_ms(pair, 1), numeric=True),
-    Column(
-        "head / base",
-        lambda pair: _marked(pair, f"{pair.ratio.estimate:.3f}" if pair.ratio else UNKNOWN),
-        numeric=True,
-    ),
-    Column("95 % interval", _interval, numeric=True),
-    Column("of means", lambda pair: _marked(pair, _of_means(pair)), numeric=True),
-    Column("step", lambda pair: _marked(pair, pair.speed), bold=lambda pair: pair.speed in ("SLOWER", "SLOWER TAIL")),
-    Column("base GiB", lambda pair: _peak_gib(pair, pair.base), numeric=True),
-    Column("head GiB", lambda pair: _peak_gib(pair, pair.head), numeric=True),
-    Column("memory", lambda pair: _marked(pair, pair.space), bold=lambda pair: pair.space == "MORE"),
-)
-
-
 def _launches_vary(runs: TwoRuns) -> str:
     """What the intervals assume of the differences between launches."""
     if runs.noise is not None:
@@ -228,12 +202,26 @@ def _launches_vary(runs: TwoRuns) -> str:
 
 
 def _pairs(runs: TwoRuns) -> Table:
-    name, *figures = PAIR_COLUMNS
     repeated = any(pair.base.launches or pair.head.launches for pair in runs.pairs)
+    columns: list[Column[Pair]] = [
+        Column("attempt", lambda pair: pair.name),
+        *([Number("launches", _launches)] if repeated else []),
+        Number("base step ms", lambda pair: _step_ms(pair, 0)),
+        Number("head step ms", lambda pair: _step_ms(pair, 1)),
+        Number("head / base", lambda pair: _marked(pair, f"{pair.ratio.estimate:.3f}" if pair.ratio else UNKNOWN)),
+        Number("95 % interval", lambda pair: _marked(pair, ends(pair.ratio.interval, 3) if pair.ratio else UNKNOWN)),
+        Number("of means", lambda pair: _marked(pair, _of_means(pair))),
+        Column(
+            "step", lambda pair: _marked(pair, pair.speed), bold=lambda pair: pair.speed in ("SLOWER", "SLOWER TAIL")
+        ),
+        Number("base GiB", lambda pair: _peak_gib(pair, pair.base)),
+        Number("head GiB", lambda pair: _peak_gib(pair, pair.head)),
+        Column("memory", lambda pair: _marked(pair, pair.space), bold=lambda pair: pair.space == "MORE"),
+    ]
     return table_of(
         "Attempts in both runs",
         runs.pairs,
-        [name, LAUNCHES_COLUMN, *figures] if repeated else PAIR_COLUMNS,
+        columns,
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
             " is the ratio of the typical steps; of means is the ratio of the mean steps, with the 95 % interval that a"
@@ -252,21 +240,18 @@ def _pairs(runs: TwoRuns) -> Table:
     )
 
 
-TAIL_COLUMNS: tuple[Column[Pair], ...] = (
-    Column("attempt", lambda pair: pair.name),
-    Column("step", lambda pair: _marked(pair, pair.speed)),
-    Column("of means", lambda pair: _marked(pair, _of_means(pair)), numeric=True),
-    Column("slow steps of head", lambda pair: slow_steps(pair.tail.head) if pair.tail else UNKNOWN),
-    Column("slow steps of base", lambda pair: slow_steps(pair.tail.base) if pair.tail else UNKNOWN),
-    Column("undecided because", _why_undecided),
-)
-
-
 def _tails(runs: TwoRuns) -> Table:
     return table_of(
         "Slow steps",
         [pair for pair in runs.pairs if pair.tail_changed],
-        TAIL_COLUMNS,
+        [
+            Column("attempt", lambda pair: pair.name),
+            Column("step", lambda pair: _marked(pair, pair.speed)),
+            Number("of means", lambda pair: _marked(pair, _of_means(pair))),
+            Column("slow steps of head", lambda pair: slow_steps(pair.tail.head) if pair.tail else UNKNOWN),
+            Column("slow steps of base", lambda pair: slow_steps(pair.tail.base) if pair.tail else UNKNOWN),
+            Column("undecided because", _why_undecided),
+        ],
         notes=(
             f"A step is slow if it takes at least {SLOW:g} times the typical step of its own run. A tail is SLOWER or"
             f" FASTER if the shares of slow steps differ with {percent(ALARM_CONFIDENCE)} confidence for all attempts"
@@ -277,31 +262,29 @@ def _tails(runs: TwoRuns) -> Table:
     )
 
 
-CHANGED_COLUMNS: tuple[Column[Changed], ...] = (
-    Column("attempt", lambda changed: changed.name),
-    Column("base", lambda changed: changed.base.outcome),
-    Column("head", lambda changed: changed.head.outcome),
-    Column("why", lambda changed: short_reason(changed.head.reason) or short_reason(changed.base.reason)),
-)
-
-
 def _changed(runs: TwoRuns) -> Table:
-    return table_of("Outcomes that changed", runs.changed, CHANGED_COLUMNS)
-
-
-ONLY_IN_ONE_COLUMNS: tuple[Column[OnlyInOne], ...] = (
-    Column("attempt", lambda attempt: attempt.name),
-    Column("run", lambda attempt: attempt.run),
-    Column("outcome", lambda attempt: attempt.row.outcome),
-    Column("the other has", lambda attempt: short_reason(attempt.nearest)),
-)
+    return table_of(
+        "Outcomes that changed",
+        runs.changed,
+        [
+            Column("attempt", lambda changed: changed.name),
+            Column("base", lambda changed: changed.base.outcome),
+            Column("head", lambda changed: changed.head.outcome),
+            Column("why", lambda changed: short_reason(changed.head.reason) or short_reason(changed.base.reason)),
+        ],
+    )
 
 
 def _only_in_one(runs: TwoRuns) -> Table:
     return table_of(
         "Only in one run",
         runs.only_in_one,
-        ONLY_IN_ONE_COLUMNS,
+        [
+            Column("attempt", lambda attempt: attempt.name),
+            Column("run", lambda attempt: attempt.run),
+            Column("outcome", lambda attempt: attempt.row.outcome),
+            Column("the other has", lambda attempt: short_reason(attempt.nearest)),
+        ],
         notes=("the other has: other batches of the same cell, or how its most similar cell differs.",),
     )
 

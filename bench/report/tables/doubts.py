@@ -7,7 +7,7 @@ from bench.report.rows import Summary
 from bench.report.tables.table import Column, Lines, Table, table_of
 
 TITLE = "Rows to doubt"
-TONES: dict[Grade, Tone] = {"spoils": "bad", "shifts": "warning", "note": "neutral"}
+TONES: dict[Grade, Tone] = {"invalid": "bad", "inaccurate": "warning", "note": "neutral"}
 
 
 def doubts_section(summary: Summary, none: str | None = None) -> Table | Lines:
@@ -25,14 +25,7 @@ def doubts_section(summary: Summary, none: str | None = None) -> Table | Lines:
         Column[Doubt]("why", lambda doubt: doubt.reason),
     )
     notes = (
-        "spoils: the figures are wrong, or belong to another setting: do not use them. shifts: they may be inaccurate."
+        "invalid: the figures are wrong, or belong to another setting: do not use them. inaccurate: they may be off."
         " note: the figures are valid, and no other table marks the row.",
     )
     return table_of(TITLE, found, columns, notes=notes)
-
-
-def doubt_sentences(summary: Summary) -> list[str]:
-    """One sentence for each doubt; empty when there is none."""
-    return [
-        f"{row_name(summary, doubt.row)}: {doubt.reason}" if doubt.row else doubt.reason for doubt in doubts(summary)
-    ]

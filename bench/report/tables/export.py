@@ -1,12 +1,15 @@
-"""The rows for other programs: one flat record a result, with units and scope in every name. Pure."""
+"""The rows for other programs: flat records with units and scope in every name, and the runs of a tracker."""
 
 import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from pydantic import JsonValue
 
 from bench.errors import one_line
 from bench.records.figures import FIGURES
-from bench.report.rows import CellRows, Row, Sampled, Summary
+from bench.report.naming import row_name
+from bench.report.rows import CellRows, Row, Summary
 
 Record = dict[str, JsonValue]
 
@@ -18,7 +21,7 @@ def records(summary: Summary) -> list[Record]:
 
 def _record(cell: CellRows, row: Row) -> Record:
     measured = row.measured
-    sampled = measured if isinstance(measured, Sampled) else None
+    sampled = row.sampled
     step = sampled.slowest.step if sampled else None
     interval = measured.interval if measured else None
     phases = measured.phases if measured else None
@@ -46,25 +49,68 @@ def _record(cell: CellRows, row: Row) -> Record:
         **{figure.name: measured.of(figure) if measured else None for figure in FIGURES if figure.exported},
         **({f"{name}_s_mean": times.mean_s for name, times in phases.parts.items()} if phases else {}),
         "total_s_mean": measured.total_s if measured else None,
-        "loss_first": sampled.losses[0] if sampled else None,
-        "loss_last": sampled.losses[-1] if sampled else None,
+        "loss_first": sampled.losses[0] if sampled and sampled.losses else None,
+        "loss_last": sampled.losses[-1] if sampled and sampled.losses else None,
         "source": _text(measured.source) if measured else None,
         "reason": _text(row.reason),
         **({"notes": json.dumps(row.notes, ensure_ascii=False)} if row.notes else {}),
     }
     settings = {
-        _free(one_line(name), figures): json.dumps(value) if isinstance(value, list | dict) else _text(value)
+        one_line(name): json.dumps(value) if isinstance(value, list | dict) else _text(value)
         for name, value in row.settings.items()
         if name != "cell"
     }
-    return {"cell": cell.cell.id, **settings, **figures}
-
-
-def _free(name: str, figures: Record) -> str:
-    """A script may have an axis with the name of a figure."""
-    return f"setting_{name}" if name in figures else name
+    # A script may have an axis with the name of a figure.
+    renamed = {f"setting_{name}" if name in figures else name: value for name, value in settings.items()}
+    return {"cell": cell.cell.id, **renamed, **figures}
 
 
 def _text(value: JsonValue) -> JsonValue:
     """On one line without control characters: a terminal that shows a CSV file would obey them."""
     return one_line(value) if isinstance(value, str) else value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tracked:
+    """One result. The names are those of csv and json."""
+
+    name: str
+    """``ddp, batch 8``."""
+    config: Mapping[str, JsonValue]
+    """Settings, and words such as the outcome; without unknown values."""
+    metrics: Mapping[str, float]
+    """Figures in base units."""
+    steps: Sequence[Mapping[str, float]]
+    """The ``loss`` of each step, warm-up included, and the ``step_time_s`` of each measured one on the slowest rank, of
+    the first launch that measured; empty for imported figures."""
+
+
+def tracked(summary: Summary) -> list[Tracked]:
+    """One run of a tracker for each row, in the order of the report."""
+    return [_tracked(summary, row, record) for row, record in zip(summary.rows, records(summary), strict=True)]
+
+
+def _tracked(summary: Summary, row: Row, record: Mapping[str, JsonValue]) -> Tracked:
+    names = list(record)
+    settings = set(names[: names.index("outcome")])
+    metrics = {
+        name: float(value)
+        for name, value in record.items()
+        if name not in settings and isinstance(value, int | float) and not isinstance(value, bool)
+    }
+    known = {name: value for name, value in record.items() if value is not None and name not in metrics}
+    return Tracked(name=row_name(summary, row), config=known, metrics=metrics, steps=_steps(row))
+
+
+def _steps(row: Row) -> list[dict[str, float]]:
+    sampled = next((launch.sampled for launch in row.each if launch.sampled), None)
+    if sampled is None:
+        return []
+    steps = [{"loss": loss} for loss in sampled.losses]
+    warmup = row.settings.get("warmup_steps")
+    measured = steps[warmup if isinstance(warmup, int) else 0 :]
+    if not steps:  # the losses of a script are not known
+        steps = measured = [{} for _ in sampled.slowest.step.samples_s]
+    for step, step_time_s in zip(measured, sampled.slowest.step.samples_s, strict=False):
+        step["step_time_s"] = step_time_s
+    return steps

@@ -14,6 +14,8 @@ class Point:
     """Shown when a reader points at it."""
     hollow: bool = False
     """Not to be recommended: the batch thrashes, or the row is invalid."""
+    label: str = ""
+    """Beside the mark, if it has room there."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,28 +55,39 @@ class Panel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineChart:
-    """A value by batch."""
-
+class _Chart:
     name: str
     """For files and links."""
     title: str
+    x_label: str
+    series: tuple[str, ...] = ()
+    """Their names, for the legend."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineChart(_Chart):
+    """A value by batch."""
+
     y_label: str
     y_unit: float
     """What ``y_label`` counts, in base units."""
-    series: tuple[str, ...]
     panels: tuple[Panel, ...]
-    notes: tuple[str, ...]
     x_label: str = "batch per rank"
     miss_label: str = "oom"
     """The meaning of the crosses below the axis."""
+    may_double: bool = True
+    """Whether the horizontal scale is logarithmic where values span a factor of 8."""
+    at_values: bool = True
+    """Whether ticks stand at the measured values; else at round ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Part:
     """A piece of a bar."""
 
-    series: int
+    series: int | None
+    """None: a gap of this length."""
     value: float
     words: str
 
@@ -88,17 +101,12 @@ class Bar:
 
 
 @dataclass(frozen=True, kw_only=True)
-class BarChart:
+class BarChart(_Chart):
     """Stacked bars."""
 
-    name: str
-    title: str
-    x_label: str
     x_unit: float
     """What ``x_label`` counts, in base units."""
-    series: tuple[str, ...]
     bars: tuple[Bar, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,18 +125,12 @@ class Ratio:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RatioChart:
-    """Ratios with their intervals, below each other."""
+class RatioChart(_Chart):
+    """Ratios with their intervals, below each other. It has no series: each ratio has its label."""
 
-    name: str
-    title: str
-    x_label: str
     ratios: tuple[Ratio, ...]
     even: tuple[float, float]
     """Ratios within these ends count as the same."""
-    notes: tuple[str, ...]
-    series: tuple[str, ...] = ()
-    """None: each ratio has its label."""
 
 
 Chart = LineChart | BarChart | RatioChart

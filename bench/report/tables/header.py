@@ -1,23 +1,19 @@
-"""The sections around the numbers: the head of the report, how it was measured, and where the results are stored."""
+"""The sections around the numbers: the head of the report, how it was measured, what is missing, where results are."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 
 from pydantic import JsonValue
 
 from bench.errors import one_line
-from bench.records.cell import Measure, Train
+from bench.records.cell import SWITCHES, Measure
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.until import Until
-from bench.report.naming import caption, cell_name, setting
+from bench.report.missing import Missing
+from bench.report.naming import caption, cell_name, setting, settings_name
 from bench.report.rows import P95_NEEDS, Summary
-from bench.report.tables.table import Facts, Lines
+from bench.report.tables.table import Facts, Lines, Table
 from bench.units import UNKNOWN, counted, duration, gib, percent
-
-SWITCHES = frozenset(
-    {"checkpoint", "count_tensors", "foreach", "reshard_after_forward", "dp_replicate_size", "offload"}
-    | {"zero_overlap_comm", "cpu_affinity", "allow_unused"}
-)
-"""Settings that most runs leave alone: named only where they differ from their default."""
 
 
 def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
@@ -26,8 +22,7 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
     Args:
         untils: how `bench run --until` ended, for each run that was asked to go on.
     """
-    usual = {name: field.default for kind in (Measure, Train) for name, field in kind.model_fields.items()}
-    settings = {key: value for key, value in summary.shared.items() if key not in SWITCHES or value != usual[key]}
+    settings = {key: value for key, value in summary.shared.items() if key not in SWITCHES or value != SWITCHES[key]}
     measuring = {key: value for key, value in settings.items() if key in Measure.model_fields}
     shared = {key: value for key, value in settings.items() if key not in measuring}
     facts = (
@@ -67,10 +62,10 @@ def until_words(until: Until) -> str:
 
 def method(summary: Summary) -> Lines:
     """How it was measured."""
-    return Lines(title="How it was measured", lines=tuple(_method(summary)), numbered=True)
+    return Lines(title="How it was measured", lines=tuple(_how_measured(summary)), numbered=True)
 
 
-def _method(summary: Summary) -> list[str]:
+def _how_measured(summary: Summary) -> list[str]:
     ways = {
         "fork": "a fresh fork of a rank server, which has imported everything and never used the device",
         "launch": "a separate accelerate launch",
@@ -83,7 +78,7 @@ def _method(summary: Summary) -> list[str]:
     imported = [f"{words}: {source}." for source in sources]
     if imported and not summary.isolations:
         return imported
-    isolation = " or ".join(ways[way] for way in summary.isolations) or "none was launched"
+    isolation = " or ".join(ways.get(way, f"the launcher {way}") for way in summary.isolations) or "none was launched"
     return [
         *imported,
         f"Every attempt ran in fresh processes: {isolation}.",
@@ -128,6 +123,37 @@ def files(summary: Summary, *, scripts: bool = True) -> Facts:
     )
 
 
+def not_measured(cells: Sequence[Missing], unreadable: Mapping[str, str] | None = None) -> Table:
+    """Planned attempts without a result, one row a cell, and one a file that cannot be read.
+
+    Args:
+        unreadable: files of the runs, and what is wrong with each.
+    """
+
+    def why(cell: Missing) -> str:
+        if cell.launches is not None:
+            return "{} of {} launches".format(*cell.launches)
+        return "no result yet" + (f"; a walk trained batches up to {cell.walked_to}" if cell.walked_to else "")
+
+    planned = [
+        (
+            settings_name(cell.axes, cell.axes),
+            ", ".join([*map(str, cell.batches), *(["search"] if cell.search else [])]),
+            why(cell),
+        )
+        for cell in cells
+    ]
+    torn = [
+        (one_line(file), "", one_line(f"cannot be read: {reason}", 200)) for file, reason in (unreadable or {}).items()
+    ]
+    return Table(
+        title="Not measured",
+        headers=("cell or file", "batch per rank", "why"),
+        rows=(*planned, *torn),
+        notes=("Run the same matrix into the same folder again to measure what has no result yet.",),
+    )
+
+
 def computer(machine: Machine) -> str:
     """Without its system."""
     return hardware_in_words(machine.model_copy(update={"system": None}))
@@ -151,17 +177,13 @@ def hardware_in_words(machine: Machine) -> str:
     host = [machine.cpu, f"{hardware.cores} cores" if isinstance(hardware, Hardware) else None]
     memory = f"{gib(hardware.memory_bytes)} GiB" if hardware.memory_bytes is not None else "memory n/a"
     if hardware.device == "cpu":
-        parts = [_joined(*host, memory), machine.system]
+        parts = [[*host, memory], [machine.system]]
     else:
-        models = {model: machine.accelerators.count(model) for model in machine.accelerators}
+        models = Counter(machine.accelerators)
         gpus = [f"{count} x {model}" for model, count in models.items()] or [f"{hardware.devices} GPUs"]
         each = " each" if hardware.memory_bytes is not None else ""
-        parts = [_joined(*gpus, memory + each), _joined(*host), machine.system]
-    return "; ".join(part for part in parts if part)
-
-
-def _joined(*parts: str | None) -> str:
-    return ", ".join(part for part in parts if part)
+        parts = [[*gpus, memory + each], host, [machine.system]]
+    return "; ".join(filter(None, (", ".join(filter(None, part)) for part in parts)))
 
 
 def versions_in_words(machine: Machine) -> str:
@@ -175,7 +197,7 @@ def _environment(machine: Machine) -> str:
         return UNKNOWN
     if machine.hardware.device == "cuda":
         settings = {"CUDA allocator": machine.allocator or "default", **settings}
-    return ", ".join(f"{key} {value}" for key, value in settings.items()) or "none set"
+    return ", ".join(f"{key} {value}" for key, value in settings.items()) or "no environment variables set"
 
 
 def commit_in_words(machine: Machine) -> str:

@@ -1,6 +1,7 @@
 """A plan in words and columns: memory, what fits, and bounds of the time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from functools import partial
 from statistics import median
 
 from pydantic import JsonValue
@@ -9,7 +10,7 @@ from bench.records.calibration import Paces
 from bench.records.devices import DeviceSpec
 from bench.records.forecast import PARTS
 from bench.report.plan import OFF, Checked, PlannedCell, PlannedRow
-from bench.report.tables.table import Column, Table, table_of
+from bench.report.tables.table import Column, Number, Table, table_of
 from bench.units import UNKNOWN, counted, memory_size, ms, percent, rate, size
 
 ESTIMATED = (
@@ -52,22 +53,26 @@ def tables(rows: Sequence[PlannedRow], device: DeviceSpec, fitted: Paces | None 
     return found
 
 
+IDENTITY: tuple[Column[PlannedRow], ...] = (
+    Column("cell", lambda row: row.cell.plan.label),
+    Number("batch", lambda row: str(row.batch)),
+)
+"""The columns that name a row."""
+
+
 def _memory(rows: Sequence[PlannedRow]) -> Table:
     used = [part for part in PARTS if any(row.parts.get(part) for row in rows)]
     return table_of(
         "Memory of a rank at its peak",
         rows,
         [
-            Column[PlannedRow]("cell", lambda row: row.cell.plan.label),
-            Column[PlannedRow]("batch", lambda row: str(row.batch), numeric=True),
-            *(Column[PlannedRow](part, _part(part), numeric=True) for part in used),
-            Column[PlannedRow]("outside", lambda row: size(_allowance(row)), numeric=True),
-            Column[PlannedRow]("peak", lambda row: size(row.needed_bytes), numeric=True, bold=lambda _: True),
-            Column[PlannedRow](
-                "of capacity", lambda row: percent(row.needed_bytes / row.cell.capacity_bytes), numeric=True
-            ),
-            Column[PlannedRow]("in", lambda row: row.when),
-            Column[PlannedRow]("fits", lambda row: FITS[row.fits]),
+            *IDENTITY,
+            *(Number[PlannedRow](part, partial(_part, part)) for part in used),
+            Number("outside", lambda row: size(_allowance(row))),
+            Number("peak", lambda row: size(row.needed_bytes), bold=lambda _: True),
+            Number("memory used", lambda row: percent(row.needed_bytes / row.cell.capacity_bytes)),
+            Column("in", lambda row: row.when),
+            Column("fits", lambda row: FITS[row.fits]),
         ],
         notes=(
             "From the program of one step on the meta device and from what each backend adds; nothing was measured."
@@ -78,8 +83,8 @@ def _memory(rows: Sequence[PlannedRow]) -> Table:
     )
 
 
-def _part(part: str) -> Callable[[PlannedRow], str]:
-    return lambda row: size(row.parts[part]) if row.parts.get(part) else "0"
+def _part(part: str, row: PlannedRow) -> str:
+    return size(row.parts[part]) if row.parts.get(part) else "0"
 
 
 def _allowance(row: PlannedRow) -> float:
@@ -92,10 +97,10 @@ def _batches(rows: Sequence[PlannedRow]) -> Table:
         "Largest batch per rank",
         cells,
         [
-            Column[PlannedCell]("cell", lambda cell: cell.plan.label),
-            Column[PlannedCell]("capacity", lambda cell: memory_size(cell.capacity_bytes), numeric=True),
-            Column[PlannedCell]("largest batch", lambda cell: str(cell.largest), numeric=True),
-            Column[PlannedCell]("between", lambda cell: "{} and {}".format(*(cell.range or ())), numeric=True),
+            Column("cell", lambda cell: cell.plan.label),
+            Number("capacity", lambda cell: memory_size(cell.capacity_bytes)),
+            Number("largest batch", lambda cell: str(cell.largest)),
+            Number("between", lambda cell: "{} and {}".format(*(cell.range or ()))),
         ],
         notes=(
             f"between: if the tensors take {percent(OFF)} more, and if they take {percent(OFF)} less. On a CPU, the"
@@ -106,24 +111,21 @@ def _batches(rows: Sequence[PlannedRow]) -> Table:
 
 def _time(rows: Sequence[PlannedRow], device: DeviceSpec) -> Table:
     priced = any(row.price is not None for row in rows)
-    cost = [
-        Column[PlannedRow](
-            "samples per unit of price, at most", lambda row: rate(row.samples_per_unit_at_most), numeric=True
-        )
+    cost: list[Column[PlannedRow]] = [
+        Number("samples per unit of price, at most", lambda row: rate(row.samples_per_unit_at_most))
     ]
     return table_of(
         "Time of a step: lower bounds, ms",
         rows,
         [
-            Column[PlannedRow]("cell", lambda row: row.cell.plan.label),
-            Column[PlannedRow]("batch", lambda row: str(row.batch), numeric=True),
-            Column[PlannedRow]("compute", lambda row: ms(row.bounds.compute_s), numeric=True),
-            Column[PlannedRow]("memory", lambda row: ms(row.bounds.memory_s), numeric=True),
-            Column[PlannedRow]("communication", lambda row: ms(row.bounds.communication_s), numeric=True),
-            Column[PlannedRow]("step, at least", lambda row: ms(row.bounds.step_s), numeric=True),
-            Column[PlannedRow]("without overlap", lambda row: ms(row.bounds.apart_s), numeric=True),
-            Column[PlannedRow]("binds", lambda row: row.bounds.binds or UNKNOWN),
-            Column[PlannedRow]("samples/s, at most", lambda row: rate(row.samples_per_s_at_most), numeric=True),
+            *IDENTITY,
+            Number("compute", lambda row: ms(row.bounds.compute_s)),
+            Number("memory", lambda row: ms(row.bounds.memory_s)),
+            Number("communication", lambda row: ms(row.bounds.communication_s)),
+            Number("step, at least", lambda row: ms(row.bounds.step_s)),
+            Number("without overlap", lambda row: ms(row.bounds.apart_s)),
+            Column("binds", lambda row: row.bounds.binds or UNKNOWN),
+            Number("samples/s, at most", lambda row: rate(row.samples_per_s_at_most)),
             *(cost if priced else []),
         ],
         notes=(
@@ -139,10 +141,9 @@ def _estimates(rows: Sequence[PlannedRow], fitted: Paces) -> Table:
         "Time of a step: estimated",
         rows,
         [
-            Column[PlannedRow]("cell", lambda row: row.cell.plan.label),
-            Column[PlannedRow]("batch", lambda row: str(row.batch), numeric=True),
-            Column[PlannedRow]("step, ms", lambda row: ms(row.estimate_s), numeric=True),
-            Column[PlannedRow]("samples/s", lambda row: rate(row.samples_per_s), numeric=True),
+            *IDENTITY,
+            Number("step, ms", lambda row: ms(row.estimate_s)),
+            Number("samples/s", lambda row: rate(row.samples_per_s)),
         ],
         notes=(
             f"From {counted(fitted.steps, 'measured step')} of {', '.join(fitted.runs)}, fitted at {fitted.fitted_at}."
@@ -194,13 +195,13 @@ def verdict(checked: Sequence[Checked]) -> str:
     """How far a plan is from the measurements."""
     if not checked:
         return "Nothing that was measured has a plan."
-    errors = [abs(one.error) for one in checked]
-    refuted = sum(not one.confirmed for one in checked)
+    errors = [abs(peak.error) for peak in checked]
+    refuted = sum(not peak.confirmed for peak in checked)
     said = (
         f"{counted(len(checked), 'peak')}: median error {percent(median(errors))}, worst {percent(max(errors))}."
         f" {refuted} refuted: further from the plan than {percent(OFF)}."
     )
-    if off := [abs(one.estimate_error) for one in checked if one.estimate_error is not None]:
+    if off := [abs(peak.estimate_error) for peak in checked if peak.estimate_error is not None]:
         estimates = counted(len(off), "estimate")
         said += f" {estimates} of steps: median error {percent(median(off))}, worst {percent(max(off))}."
     return said
@@ -208,24 +209,24 @@ def verdict(checked: Sequence[Checked]) -> str:
 
 def check_table(checked: Sequence[Checked]) -> Table:
     """One row for each measured peak."""
-    estimates = [
-        Column[Checked]("step, estimated, ms", lambda one: ms(one.estimate_s), numeric=True),
-        Column[Checked]("its error", lambda one: _signed(one.estimate_error), numeric=True),
+    estimates: list[Column[Checked]] = [
+        Number("step, estimated, ms", lambda peak: ms(peak.estimate_s)),
+        Number("its error", lambda peak: _signed(peak.estimate_error)),
     ]
     return table_of(
         "Plan and measurement",
         checked,
         [
-            Column[Checked]("cell", lambda one: one.name),
-            Column[Checked]("planned", lambda one: size(one.planned_bytes), numeric=True),
-            Column[Checked]("measured", lambda one: size(one.measured_bytes), numeric=True),
-            Column[Checked]("of", lambda one: "tensors" if one.tensors else "data segment"),
-            Column[Checked]("error", lambda one: _signed(one.error), numeric=True),
-            Column[Checked]("peak in", lambda one: one.when),
-            Column[Checked]("step, at least, ms", lambda one: ms(one.least_s), numeric=True),
-            Column[Checked]("step, ms", lambda one: ms(one.step_s), numeric=True),
-            *(estimates if any(one.estimate_s for one in checked) else []),
-            Column[Checked]("verdict", lambda one: "CONFIRMED" if one.confirmed else "REFUTED"),
+            Column("cell", lambda peak: peak.name),
+            Number("planned", lambda peak: size(peak.planned_bytes)),
+            Number("measured", lambda peak: size(peak.measured_bytes)),
+            Column("of", lambda peak: "tensors" if peak.tensors else "data segment"),
+            Number("error", lambda peak: _signed(peak.error)),
+            Column("peak in", lambda peak: peak.when),
+            Number("step, at least, ms", lambda peak: ms(peak.least_s)),
+            Number("step, ms", lambda peak: ms(peak.step_s)),
+            *(estimates if any(peak.estimate_s for peak in checked) else []),
+            Column("verdict", lambda peak: "CONFIRMED" if peak.confirmed else "REFUTED"),
         ],
         notes=(
             "Peak of the worst rank. tensors: torch's own, as max_memory_allocated counts them. data segment: its"
@@ -233,7 +234,7 @@ def check_table(checked: Sequence[Checked]) -> Table:
             " plan does not predict.",
             "step, at least: the larger of compute, memory traffic and communication at the device's peak rates; n/a"
             " where these are not known. On a CPU, `bench calibrate` measures them. The verdict is on the peak.",
-            *([ESTIMATED] if any(one.estimate_s for one in checked) else []),
+            *([ESTIMATED] if any(peak.estimate_s for peak in checked) else []),
         ),
     )
 
@@ -246,32 +247,32 @@ def check_records(checked: Sequence[Checked]) -> list[dict[str, JsonValue]]:
     """One flat record for each measured peak; base units."""
     return [
         {
-            "cell": one.cell,
-            "name": one.name,
-            "batch": one.batch,
-            "planned_bytes": round(one.planned_bytes),
-            "measured_bytes": one.measured_bytes,
-            "of_tensors": one.tensors,
-            "error": one.error,
-            "peak_in": one.when,
-            "confirmed": one.confirmed,
-            "step_s_at_least": one.least_s,
-            "step_time_s_rank_max": one.step_s,
-            "step_s_estimated": one.estimate_s,
+            "cell": peak.cell,
+            "name": peak.name,
+            "batch": peak.batch,
+            "planned_bytes": round(peak.planned_bytes),
+            "measured_bytes": peak.measured_bytes,
+            "of_tensors": peak.tensors,
+            "error": peak.error,
+            "peak_in": peak.when,
+            "confirmed": peak.confirmed,
+            "step_s_at_least": peak.least_s,
+            "step_time_s_rank_max": peak.step_s,
+            "step_s_estimated": peak.estimate_s,
         }
-        for one in checked
+        for peak in checked
     ]
 
 
 def columns(checked: Sequence[Checked]) -> dict[tuple[str, int], dict[str, JsonValue]]:
     """What a plan adds to the record of a result, by its cell's id and its batch; base units."""
     return {
-        (one.cell, one.batch): {
-            "planned_peak_bytes": round(one.planned_bytes),
-            "plan_error": one.error,
-            "plan_confirmed": one.confirmed,
-            "step_s_at_least": one.least_s,
-            "step_s_estimated": one.estimate_s,
+        (peak.cell, peak.batch): {
+            "planned_peak_bytes": round(peak.planned_bytes),
+            "plan_error": peak.error,
+            "plan_confirmed": peak.confirmed,
+            "step_s_at_least": peak.least_s,
+            "step_s_estimated": peak.estimate_s,
         }
-        for one in checked
+        for peak in checked
     }

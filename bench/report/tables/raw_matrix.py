@@ -1,15 +1,16 @@
 """The raw matrix, with every result in one row, and the columns that identify a row."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import partial
 from operator import itemgetter
 from typing import TypeVar
 
 from bench.records.figures import CAPACITY_SHARE, COLUMNS, Figure
 from bench.records.outcome import KindTraits
-from bench.report.naming import batch_of, caption, row_name, short_reason, value_of
-from bench.report.rows import Measured, Rank, Row, Sampled, Summary
-from bench.report.tables.table import Column, Table, of_part, table_of
+from bench.report.naming import batch_of, caption, few_steps, row_name, short_reason, value_of
+from bench.report.rows import Measured, Rank, Row, Sampled, Summary, Times
+from bench.report.tables.table import Column, Number, Table, of_part, table_of
 from bench.units import in_table, ms, rate
 
 Item = TypeVar("Item")
@@ -23,41 +24,48 @@ def matrix(summary: Summary) -> Table:
     best = {cell.best.id for cell in summary.cells if cell.best}
     traits = {row.id: cell.traits(row) for cell in summary.cells for row in cell.rows}
 
-    def measured(value: Callable[[Measured], str]) -> Callable[[Row], str]:
-        return lambda row: value(row.measured) if row.measured else ""
-
+    samples_per_s = measured_column("samples/s", lambda measured: rate(measured.samples_per_s_global))
     columns = [
         *row_columns(summary),
-        Column[Row]("global batch", lambda row: str(row.batch_global), numeric=True),
-        Column[Row](
-            "samples/s",
-            measured(lambda figures: rate(figures.samples_per_s_global)),
-            numeric=True,
-            bold=lambda row: row.id in best,
-        ),
-        Column[Row]("step ms", measured(lambda figures: ms(figures.step_time_s_rank_max)), numeric=True),
-        *(
-            Column[Row](figure.header, measured(partial(shown, figure)), numeric=True)
-            for figure in figure_columns(summary)
-        ),
-        Column[Row]("of capacity", measured(partial(shown, CAPACITY_SHARE)), numeric=True),
-        outcome_column(lambda row: row, lambda row: traits[row.id]),
+        Number[Row]("global batch", lambda row: str(row.batch_global)),
+        replace(samples_per_s, bold=lambda row: row.id in best),
+        measured_column("step ms", lambda measured: ms(measured.step_time_s_rank_max)),
+        *(measured_column(figure.header, partial(shown, figure)) for figure in figure_columns(summary)),
+        measured_column("memory used", partial(shown, CAPACITY_SHARE)),
+        outcome_column(lambda row: traits[row.id]),
     ]
     if any(row.launches for row in summary.rows):
-        columns.insert(len(summary.columns) + 2, Column[Row]("launches", launches_in_words, numeric=True))
+        columns.insert(len(summary.columns) + 2, Number[Row]("launches", launches_in_words))
+    if any(row.global_batch for row in summary.rows):
+        at = next(number for number, column in enumerate(columns) if column.header == "global batch")
+        columns.insert(at, Number[Row]("accumulate", lambda row: str(row.accumulate)))
     if any(row.reason for row in summary.rows):
         columns.append(Column("reason", lambda row: short_reason(row.reason), prose=True))
     return table_of(
-        "Raw matrix",
+        "All results",
         summary.rows,
         columns,
         name=lambda row: row_name(summary, row),
         notes=(
             "Bold: the peak throughput of each cell. samples/s is global; step ms and memory are of the worst rank.",
-            "of capacity: share of the memory that a rank may use. On a GPU it counts reserved memory and memory used"
+            "memory used: share of the memory that a rank may use. On a GPU it counts reserved memory and memory used"
             " outside torch, on a CPU the memory that the attempt allocated.",
         ),
     )
+
+
+def measured_column(header: str, words: Callable[[Measured], str]) -> Column[Row]:
+    """A column of numbers; empty where nothing was measured."""
+    return Number(header, lambda row: words(row.measured) if row.measured else "")
+
+
+def times_columns(prefix: str = "") -> list[Column[Times]]:
+    """Mean, median and 95th percentile."""
+    return [
+        Number(f"{prefix}mean ms", lambda times: ms(times.mean_s)),
+        Number(f"{prefix}median ms", lambda times: ms(times.median_s)),
+        Number(f"{prefix}p95 ms", lambda times: ms(times.p95_s)),
+    ]
 
 
 def shown(figure: Figure, measured: Measured) -> str:
@@ -79,52 +87,58 @@ def launches_in_words(row: Row) -> str:
 def row_columns(summary: Summary) -> list[Column[Row]]:
     """The columns that identify a row: the settings that differ, and the batch."""
     settings = [Column[Row](caption(name), partial(value_of, name=name)) for name in summary.columns]
-    return [*settings, Column("batch per rank", batch_of, numeric=True)]
+    return [*settings, Number("batch per rank", batch_of)]
 
 
-def outcome_column(row_of: Callable[[Item], Row], traits: Callable[[Item], KindTraits]) -> Column[Item]:
+def outcome_column(traits: Callable[[Row], KindTraits]) -> Column[Row]:
     """A row's outcome in words, colored."""
-    return Column(
-        "outcome",
-        lambda item: traits(item).word + few_steps(row_of(item).short),
-        tone=lambda item: traits(item).tone,
-    )
-
-
-def few_steps(short: bool) -> str:
-    """The addition to the name of an attempt with few steps."""
-    return " (few steps)" if short else ""
+    return Column("outcome", lambda row: traits(row).word + few_steps(row.short), tone=lambda row: traits(row).tone)
 
 
 def figure_columns(summary: Summary) -> list[Figure]:
     """The figures that these machines have columns of."""
     devices = {machine.hardware.device for machine in summary.machines}
-    return [figure for figure in COLUMNS if not figure.devices or devices.intersection(figure.devices)]
+    return [
+        figure
+        for figure in COLUMNS
+        if (not figure.devices or devices.intersection(figure.devices))
+        and (not figure.rare or any(row.measured and row.measured.of(figure) is not None for row in summary.rows))
+    ]
 
 
-def detailed_rows(summary: Summary) -> tuple[Sequence[Row], tuple[str, ...]]:
-    """The rows of a table of details, and a note if these are not all measured rows."""
-    measured = [row for row in summary.rows if row.measured]
-    if len(measured) <= MAX_DETAILED:
-        return measured, ()
-    best = [cell.best for cell in summary.cells if cell.best]
-    cells = f"the first {MAX_DETAILED} of {len(best)} cells" if len(best) > MAX_DETAILED else f"all {len(best)} cells"
-    note = f"Only the fastest rows of {cells}, out of {len(measured)} measured rows: `bench show` prints every row."
-    return best[:MAX_DETAILED], (note,)
+def detailed(
+    summary: Summary, parts: Callable[[Row], Iterable[Item]]
+) -> tuple[list[tuple[Row, Item]], tuple[str, ...]]:
+    """The parts of the rows of a table of details, each with its row, and a note if these are not all measured rows."""
+    rows = [row for row in summary.rows if row.measured]
+    note: tuple[str, ...] = ()
+    if len(rows) > MAX_DETAILED:
+        best = [cell.best for cell in summary.cells if cell.best]
+        cells = f"the first {MAX_DETAILED} of" if len(best) > MAX_DETAILED else "all"
+        note = (
+            f"Only the fastest rows of {cells} {len(best)} cells, out of {len(rows)} measured rows: `bench show`"
+            " prints every row.",
+        )
+        rows = best[:MAX_DETAILED]
+    return [(row, part) for row in rows for part in parts(row)], note
 
 
 def details_of(
     summary: Summary,
     title: str,
-    columns: Sequence[Column[Sampled]],
+    parts: Callable[[Row], Iterable[Item]],
+    columns: Sequence[Column[Item]],
     *,
     notes: Sequence[str],
-    which: Callable[[Sampled], bool] = lambda _: True,
 ) -> Table:
-    """A table of details with ``columns`` for every row that bench measured, and that ``which`` selects."""
-    rows, left_out = detailed_rows(summary)
-    pairs = [(row, row.measured) for row in rows if isinstance(row.measured, Sampled) and which(row.measured)]
-    row, measured = itemgetter(0), itemgetter(1)
+    """A table of details: what identifies a row, then ``columns`` for each of its ``parts``."""
+    pairs, left_out = detailed(summary, parts)
+    row, part = itemgetter(0), itemgetter(1)
     return table_of(
-        title, pairs, [*of_part(row, row_columns(summary)), *of_part(measured, columns)], notes=(*notes, *left_out)
+        title, pairs, [*of_part(row, row_columns(summary)), *of_part(part, columns)], notes=(*notes, *left_out)
     )
+
+
+def sampled(row: Row) -> list[Sampled]:
+    """The only part of a row that bench measured."""
+    return [row.sampled] if row.sampled else []

@@ -1,11 +1,64 @@
-"""The regime that was observed while it ran: sharding, parameters and dtypes, by backend."""
+"""The effective configuration, as it was observed while it ran: sharding, parameters and dtypes, by backend."""
 
-from typing import NamedTuple
+from collections.abc import Sequence
 
 from bench.records.cell import Regime
-from bench.report.rows import Rank, Sampled, Summary
-from bench.report.tables.table import Column, Table, table_of, without_repeats
+from bench.report.rows import Summary
+from bench.report.tables.table import Column, Number, Table, table_of, without_repeats
 from bench.units import UNKNOWN, percent
+
+
+def regimes(summary: Summary) -> Table:
+    """One row a backend, unless its ranks or cells differ."""
+    observed: list[tuple[str, Regime | None]] = [
+        (str(row.settings["backend"]), rank.raw.regime)
+        for row in summary.rows
+        if row.sampled
+        for rank in row.sampled.ranks
+    ]
+    known = {backend for backend, _ in observed}
+    backends = dict.fromkeys(str(row.settings["backend"]) for row in summary.rows)
+    sharded = Number[Regime]("sharded", lambda regime: percent(regime.sharded_parameters / regime.parameters))
+
+    def or_unknown(column: Column[Regime]) -> Column[tuple[str, Regime | None]]:
+        value = column.value
+        return Column(column.header, lambda line: value(line[1]) if line[1] else UNKNOWN, numeric=column.numeric)
+
+    return without_repeats(
+        table_of(
+            "What actually ran",
+            [*observed, *((backend, None) for backend in backends if backend not in known)],
+            [
+                Column("backend", lambda line: line[0]),
+                *map(or_unknown, regime_columns([regime for _, regime in observed if regime], sharded)),
+            ],
+            notes=("Observed in the processes. sharded: share of the parameters that are split between ranks.",),
+        )
+    )
+
+
+def regime_columns(seen: Sequence[Regime], sharded: Column[Regime]) -> list[Column[Regime]]:
+    """The columns of these configurations; without those that say nothing of any of them."""
+    options = Column("options", _options)
+    return [
+        Column("type", lambda regime: regime.distributed_type),
+        Column("sharding", lambda regime: regime.sharding),
+        Number("world size", _world),
+        Number("parameters", parameters_of),
+        sharded,
+        *([options] if any(map(_options, seen)) else []),
+        Column("weights", _weights),
+        Column("masters", lambda regime: regime.masters_dtype or "none"),
+        Column("optimizer", _optimizer),
+        Column("gradients summed in", lambda regime: regime.reduction_dtype or "none"),
+        *([Column("matmuls", _matmuls)] if any(regime.matmul_shares for regime in seen) else []),
+        *([Column("attention kernels", _kernels)] if any(regime.attention_kernels for regime in seen) else []),
+        *(
+            [Column[Regime]("Adam", lambda regime: regime.adam or UNKNOWN)]
+            if any(regime.adam for regime in seen)
+            else []
+        ),
+    ]
 
 
 def _world(regime: Regime) -> str:
@@ -28,20 +81,6 @@ def _weights(regime: Regime) -> str:
 
 def _optimizer(regime: Regime) -> str:
     return regime.optimizer_dtype or ("no trained part here" if regime.trained_on_rank == 0 else "none")
-
-
-REGIME_COLUMNS: list[Column[Regime]] = [
-    Column("type", lambda regime: regime.distributed_type),
-    Column("sharding", lambda regime: regime.sharding),
-    Column("world size", _world, numeric=True),
-    Column("parameters", parameters_of, numeric=True),
-]
-DTYPE_COLUMNS: list[Column[Regime]] = [
-    Column("weights", _weights),
-    Column("masters", lambda regime: regime.masters_dtype or "none"),
-    Column("optimizer", _optimizer),
-    Column("reduction", lambda regime: regime.reduction_dtype or "none"),
-]
 
 
 def _matmuls(regime: Regime) -> str:
@@ -68,58 +107,5 @@ def _options(regime: Regime) -> str:
     return ", ".join(word for word in words if word)
 
 
-OPTIONS_COLUMN: Column[Regime] = Column("options", _options)
-MATMUL_COLUMN: Column[Regime] = Column("matmuls", _matmuls)
-ATTENTION_COLUMN: Column[Regime] = Column(
-    "attention kernels", lambda regime: ", ".join(regime.attention_kernels or ()) or UNKNOWN
-)
-ADAM_COLUMN: Column[Regime] = Column("Adam", lambda regime: regime.adam or UNKNOWN)
-
-
-class _Observed(NamedTuple):
-    """A rank of a backend; None if no attempt of the backend was measured."""
-
-    backend: str
-    rank: Rank | None
-
-
-def regimes(summary: Summary) -> Table:
-    """One row a backend, unless its ranks or cells differ."""
-    ranks = [
-        _Observed(str(row.settings["backend"]), rank)
-        for row in summary.rows
-        if isinstance(row.measured, Sampled)
-        for rank in row.measured.ranks
-    ]
-    seen = [rank.raw.regime for _, rank in ranks if rank]
-    observed = {backend for backend, _ in ranks}
-    backends = dict.fromkeys(str(row.settings["backend"]) for row in summary.rows)
-    unknown = [_Observed(backend, None) for backend in backends if backend not in observed]
-    columns = [
-        Column[_Observed]("backend", lambda line: line.backend),
-        *map(_of_rank, REGIME_COLUMNS),
-        Column[_Observed](
-            "sharded", lambda line: percent(line.rank.sharded_share) if line.rank else UNKNOWN, numeric=True
-        ),
-        *([_of_rank(OPTIONS_COLUMN)] if any(map(OPTIONS_COLUMN.value, seen)) else []),
-        *map(_of_rank, DTYPE_COLUMNS),
-        *([_of_rank(MATMUL_COLUMN)] if any(regime.matmul_shares for regime in seen) else []),
-        *([_of_rank(ATTENTION_COLUMN)] if any(regime.attention_kernels for regime in seen) else []),
-        *([_of_rank(ADAM_COLUMN)] if any(regime.adam for regime in seen) else []),
-    ]
-    return without_repeats(
-        table_of(
-            "Regime",
-            [*ranks, *unknown],
-            columns,
-            notes=("Observed in the processes. sharded: share of the parameters that are split between ranks.",),
-        )
-    )
-
-
-def _of_rank(column: Column[Regime]) -> Column[_Observed]:
-    return Column(
-        column.header,
-        lambda line: column.value(line.rank.raw.regime) if line.rank else UNKNOWN,
-        numeric=column.numeric,
-    )
+def _kernels(regime: Regime) -> str:
+    return ", ".join(regime.attention_kernels or ()) or UNKNOWN

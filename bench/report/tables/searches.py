@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from bench.records.verdict import Answer, Goal, Probe, Verdict
 from bench.report.naming import caption, search_end, setting, short_reason
 from bench.report.rows import Summary
-from bench.report.tables.table import Column, Table, table_of
-from bench.units import UNKNOWN, percent, rate
+from bench.report.tables.table import Column, Number, Table, table_of
+from bench.units import UNKNOWN, in_table, percent, rate
 
 GOALS: dict[str, Callable[[Goal], str]] = {
     "headroom": lambda goal: percent(goal.headroom),
@@ -24,6 +24,10 @@ class _Search(NamedTuple):
     settings: dict[str, str]
     """In words."""
 
+    @property
+    def verdict(self) -> Verdict | None:
+        return self.probe.found if isinstance(self.probe.found, Verdict) else None
+
 
 def _setting(name: str, search: _Search) -> str:
     return search.settings[name]
@@ -33,37 +37,31 @@ def _goal(name: str, search: _Search) -> str:
     return GOALS[name](search.probe.goal)
 
 
-Value = TypeVar("Value")
+def _of_verdict(header: str, words: Callable[[Verdict], str]) -> Column[_Search]:
+    return Number(header, lambda search: words(search.verdict) if search.verdict else UNKNOWN)
 
 
-def _of_verdict(search: _Search, part: Callable[[Verdict], Value | None], words: Callable[[Value], str]) -> str:
-    value = part(search.probe.found) if isinstance(search.probe.found, Verdict) else None
-    return UNKNOWN if value is None else words(value)
-
-
-def _of_best(search: _Search, words: Callable[[Answer], str]) -> str:
-    return _of_verdict(search, lambda verdict: verdict.best, words)
-
-
-def _of_safe(search: _Search, words: Callable[[Answer], str]) -> str:
-    return _of_verdict(search, lambda verdict: verdict.safe, words)
+def _of_answer(
+    header: str, answer: Callable[[Verdict], Answer | None], words: Callable[[Answer], str]
+) -> Column[_Search]:
+    return _of_verdict(header, lambda verdict: words(found) if (found := answer(verdict)) else UNKNOWN)
 
 
 def _reason(search: _Search) -> str:
     """Whole where it is bench's own sentence, whose end may say what to do; shortened where it is an error's."""
     said = search_end(search.probe.found, search.probe.needs_bytes)
-    return said if isinstance(search.probe.found, Verdict) else short_reason(said)
+    return said if search.verdict else short_reason(said)
 
 
 COLUMNS: tuple[Column[_Search], ...] = (
-    Column("max", lambda search: _of_verdict(search, lambda verdict: verdict.max_batch_per_rank, str), numeric=True),
-    Column("does not fit", lambda search: _of_verdict(search, lambda verdict: verdict.fails, str), numeric=True),
-    Column("best", lambda search: _of_best(search, lambda answer: str(answer.batch)), numeric=True),
-    Column("best samples/s", lambda search: _of_best(search, lambda answer: rate(answer.samples_per_s)), numeric=True),
-    Column("safe", lambda search: _of_safe(search, lambda answer: str(answer.batch)), numeric=True),
-    Column("safe samples/s", lambda search: _of_safe(search, lambda answer: rate(answer.samples_per_s)), numeric=True),
-    Column("safe holds", lambda search: _of_safe(search, lambda answer: percent(answer.held)), numeric=True),
-    Column("points", lambda search: _of_verdict(search, lambda verdict: verdict.points, str), numeric=True),
+    _of_verdict("max", lambda verdict: in_table(verdict.max_batch_per_rank, "count")),
+    _of_verdict("does not fit", lambda verdict: in_table(verdict.fails, "count")),
+    _of_answer("best", lambda verdict: verdict.best, lambda answer: str(answer.batch)),
+    _of_answer("best samples/s", lambda verdict: verdict.best, lambda answer: rate(answer.samples_per_s)),
+    _of_answer("safe", lambda verdict: verdict.safe, lambda answer: str(answer.batch)),
+    _of_answer("safe samples/s", lambda verdict: verdict.safe, lambda answer: rate(answer.samples_per_s)),
+    _of_answer("safe holds", lambda verdict: verdict.safe, lambda answer: percent(answer.held)),
+    _of_verdict("points", lambda verdict: str(verdict.points)),
     Column("reason", _reason, prose=True),
 )
 

@@ -7,46 +7,51 @@ from typing import get_args
 
 from pydantic import JsonValue
 
+from bench.records.best import Best
 from bench.records.calibration import Calibration
 from bench.records.claim import Claim
 from bench.records.forecast import Forecast
 from bench.records.outcome import Result
+from bench.records.plan import COST_OPTIONS
 from bench.records.sources import LastCommand
 from bench.records.until import Until
 from bench.records.verdict import Probe
-from bench.report.advice import CHOICES, Advice, advise_by_run
+from bench.report.advice import CHOICES, Advice, Certified, advise_by_run
 from bench.report.claims import Judged, judge_claims
+from bench.report.merge_runs import runs_by_time
 from bench.report.missing import Missing
 from bench.report.plan import Checked, check
 from bench.report.rows import Summary
-from bench.report.sources import newest_sources
 from bench.report.speedup import compare_axis
-from bench.report.summary import summarize
+from bench.report.summary import Newest, newest_sources, summarize
 from bench.report.tables.account import account
 from bench.report.tables.advice import Matrices, advice_section
-from bench.report.tables.brief import Setting, answer_section, caveats, measured_how, settings, settings_table
+from bench.report.tables.best import certificates
+from bench.report.tables.brief import (
+    MOST_SETTINGS,
+    Setting,
+    answer_section,
+    caveats,
+    measured_how,
+    settings,
+    settings_table,
+)
 from bench.report.tables.charts import charts
-from bench.report.tables.checkpoints import checkpoints
 from bench.report.tables.claims import claims_table
-from bench.report.tables.communication import communication_table
-from bench.report.tables.compilation import compilation
+from bench.report.tables.details import Details, details
 from bench.report.tables.doubts import doubts_section
 from bench.report.tables.export import Record, records
 from bench.report.tables.figure import Chart
-from bench.report.tables.header import files, header, method
-from bench.report.tables.missing import not_measured
-from bench.report.tables.own_work import own_work
-from bench.report.tables.phases import Statistic, phases
+from bench.report.tables.header import files, header, method, not_measured
 from bench.report.tables.plan import check_table, columns, verdict
-from bench.report.tables.ranks import ranks
 from bench.report.tables.raw_matrix import matrix
 from bench.report.tables.regimes import regimes
 from bench.report.tables.searches import searches
+from bench.report.tables.show import Files
 from bench.report.tables.speedup import speedup_sections
-from bench.report.tables.steps import steps
+from bench.report.tables.steps import Statistic, checkpoints, compilation, own_work, phases, ranks, steps
 from bench.report.tables.table import Facts, Lines, Table
-from bench.report.tables.theory import theory
-from bench.report.tables.utilization import utilization_table
+from bench.report.tables.theory import communication_table, theory, utilization_table
 
 TITLE = "Training benchmark"
 
@@ -87,12 +92,18 @@ class Report:
     """Files of the runs that cannot be read, and what is wrong with each."""
     calibrations: Sequence[Calibration] = ()
     """What `bench calibrate` learnt about the machines of these runs."""
+    logs: Mapping[str, Files] = field(default_factory=dict)
+    """The logs of attempts that failed, by the attempt's slug; empty for several runs."""
     scripts: bool = True
     """Whether the folders of the results hold command.sh; a kept copy may not."""
     untils: Sequence[Until] = ()
     """How `bench run --until` ended, for each run that was asked to go on."""
+    bests: Sequence[Best] = ()
+    """How `bench run --best` ended, for each run that did not measure its whole matrix."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """The plans that these runs keep, by the cell's id."""
+    cost_options: Iterable[str] = COST_OPTIONS
+    """Fields of the workloads of these runs that change what a step costs, and not its losses."""
     matrices: Matrices = field(default_factory=dict)
     """The matrices that these runs keep, for the commands of the advice."""
 
@@ -100,12 +111,22 @@ class Report:
     """The last command of each run, by the run's name."""
 
     @cached_property
+    def newest(self) -> Newest:
+        return newest_sources(self.results, self.last)
+
+    @cached_property
     def summary(self) -> Summary:
-        return summarize(self.results, self.calibrations, newest_sources(self.results, self.last))
+        return summarize(self.results, self.calibrations, self.newest, self.cost_options)
 
     @cached_property
     def advice(self) -> Sequence[Advice]:
-        return advise_by_run(self.summary, self.probes, self.choices.free)
+        certified = {
+            (answer.cell, answer.batch_per_rank): Certified(answer, best.confidence)
+            for best in self.bests
+            for answer in best.answers
+            if best.ended
+        }
+        return advise_by_run(self.summary, self.probes, self.choices.free, certified)
 
     @cached_property
     def judged(self) -> Sequence[Judged]:
@@ -117,7 +138,7 @@ class Report:
 
     @cached_property
     def charts(self) -> Sequence[Chart]:
-        return charts(self.summary, self.settings)
+        return charts(self.summary, self.settings, runs_by_time(self.results))
 
     @cached_property
     def sections(self) -> list[Section]:
@@ -125,18 +146,36 @@ class Report:
         return self._build([part.full for part in SECTIONS if self.results or part.without_results])
 
     @cached_property
+    def page(self) -> list[Section]:
+        """The sections of the page."""
+        return self._build([part.full for part in SECTIONS if part.on_page and (self.results or part.without_results)])
+
+    @cached_property
     def brief(self) -> list[Section]:
         """The short report: what `bench run` ends with, and what goes into a pull request."""
+        return self.cut(MOST_SETTINGS)
+
+    def cut(self, rows: int, lines: int | None = None, *, intervals: bool = True) -> list[Section]:
+        """The short report with at most so many rows of the table of settings, and lines of each other part."""
         if not self.results:
             return self._build([_missing])
         parts: list[Section] = [
             answer_section(self.summary, self.advice, self.matrices, self.missing),
-            settings_table(self.summary, self.settings, self.probes),
+            certificates(self.bests, self.advice),
+            settings_table(self.summary, self.settings, self.probes, most=rows, intervals=intervals),
             *(_compared(self) if self.choices.compares else ()),
             caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
-            measured_how(self.summary, self.matrices),
         ]
-        return [part for part in parts if not _empty(part)]
+        shown = [part.first(lines) if lines and isinstance(part, Lines) else part for part in parts]
+        how = measured_how(self.summary, self.matrices, short=lines is not None)
+        return [part for part in (*shown, how) if not _empty(part)]
+
+    @cached_property
+    def details(self) -> Sequence[Details]:
+        """What each row of the table of settings opens on the page."""
+        shown = self.settings[:MOST_SETTINGS]
+        logs, newest = self.logs, self.newest
+        return [details(self.summary, each, self.results, logs, newest, scripts=self.scripts) for each in shown]
 
     @cached_property
     def checked(self) -> Sequence[Checked]:
@@ -165,11 +204,14 @@ class Part:
     full: Build
     without_results: bool = False
     """Whether it has something to say without a single result."""
+    on_page: bool = True
+    """Whether the page has it too. Else a chart or `Report.details` shows there what most readers need of it."""
 
 
 def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
     yield advice_section(report.summary, report.advice, report.matrices, report.missing)
+    yield certificates(report.bests, report.advice)
     yield from _compared(report)
 
 
@@ -221,10 +263,11 @@ SECTIONS: tuple[Part, ...] = (
     Part(lambda report: [communication_table(report.summary)]),
     Part(lambda report: [steps(report.summary)]),
     Part(lambda report: [chart for chart in report.charts if chart.name == "phases"]),
+    Part(lambda report: [phases(report.summary, "mean")]),
     Part(
-        lambda report: [phases(report.summary, statistic) for statistic in get_args(Statistic)],
+        lambda report: [phases(report.summary, each) for each in get_args(Statistic) if each != "mean"], on_page=False
     ),
-    Part(lambda report: [own_work(report.summary)]),
+    Part(lambda report: [own_work(report.summary)], on_page=False),
     Part(lambda report: [ranks(report.summary)]),
     Part(lambda report: [compilation(report.summary)]),
     Part(lambda report: [checkpoints(report.summary)]),
@@ -234,16 +277,6 @@ SECTIONS: tuple[Part, ...] = (
 )
 """The table of contents, by a reader's questions: what to run, what is faster, is it fair, what did we expect, how do I
 check. Markdown, HTML and the terminal all follow it. A new section is a file beside this one and a line here."""
-
-
-def report(
-    results: Sequence[Result],
-    probes: Sequence[Probe] = (),
-    choices: Choices = Choices(),
-    missing: Sequence[Missing] = (),
-) -> list[Section]:
-    """The sections of a report."""
-    return Report(results=results, probes=probes, choices=choices, missing=missing).sections
 
 
 def _empty(section: Section) -> bool:

@@ -1,15 +1,15 @@
 """The sections that say which cells of a run are faster, and which were not compared."""
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from functools import partial
 
 from bench.report.contract import fields_in_words
 from bench.report.doubts import doubted_rows
-from bench.report.naming import batch_of, caption, cell_name, setting, value_of
-from bench.report.rows import CellRows, Row, RowId, Sampled, Summary
+from bench.report.naming import batch_of, caption, cell_name, ends, setting, value_of
+from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
-from bench.report.tables.table import Column, Lines, Table, table_of
+from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.launches import ASSUMED, Basis, Scatter
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
@@ -50,21 +50,22 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
 
     reductions = [{_reduction(pair.reference), _reduction(pair.row)} - {UNKNOWN} for pair in comparison.speed_ups]
     reduced_apart = any(len(dtypes) > 1 for dtypes in reductions)
+    accumulates = any(row.accumulate > 1 for pair in comparison.speed_ups for row in (pair.reference, pair.row))
     columns = [
         *(
-            Column[SpeedUp](caption(name), partial(_of_both, name))
+            Column[SpeedUp](caption(name), partial(_of_both, partial(value_of, name=name)))
             for name in summary.columns
             if name not in (comparison.axis, "cell")
         ),
-        Column[SpeedUp]("how", lambda pair: f"matched batch {pair.row.batch_per_rank}" if pair.matched else BEST),
+        Column[SpeedUp]("how", partial(_how, accumulates=accumulates)),
         Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched and pair.ratio.decided),
-        *([Column[SpeedUp]("reduction", _reductions)] if reduced_apart else []),
+        *([Column[SpeedUp]("gradients summed in", partial(_of_both, _reduction))] if reduced_apart else []),
         Column[SpeedUp](f"{axis} A", lambda pair: values[pair.reference.id]),
-        Column[SpeedUp]("batch A", lambda pair: batch(pair, pair.reference), numeric=True),
-        Column[SpeedUp]("samples/s A", lambda pair: rate(pair.reference.rate), numeric=True),
+        Number[SpeedUp]("batch A", lambda pair: batch(pair, pair.reference)),
+        Number[SpeedUp]("samples/s A", lambda pair: rate(pair.reference.rate)),
         Column[SpeedUp](f"{axis} B", lambda pair: values[pair.row.id]),
-        Column[SpeedUp]("batch B", lambda pair: batch(pair, pair.row), numeric=True),
-        Column[SpeedUp]("samples/s B", lambda pair: rate(pair.row.rate), numeric=True),
+        Number[SpeedUp]("batch B", lambda pair: batch(pair, pair.row)),
+        Number[SpeedUp]("samples/s B", lambda pair: rate(pair.row.rate)),
     ]
     unlike = sorted({name for pair in comparison.speed_ups for name in pair.unlike})
     notes = [
@@ -76,7 +77,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         *how_decided(summary, comparison),
     ]
     if reduced_apart:
-        notes.append("reduction: dtype in which gradients are communicated; backends differ in it.")
+        notes.append("gradients summed in: the dtype in which ranks communicate them; backends differ in it.")
     if comparison.rows & doubted:
         notes.append(f'Doubted: "{DOUBTS}" lists one of its rows.')
     return table_of(f"Which {axis} is faster", comparison.speed_ups, columns, notes=notes)
@@ -87,27 +88,29 @@ SWITCH = ("on", "off")
 """Like a number, no name of a side without that of its axis."""
 
 
+def _how(pair: SpeedUp, *, accumulates: bool) -> str:
+    """``best against best``, ``matched batch 8``; with the global batches of both sides where steps accumulate."""
+    a, b = pair.reference.batch_global, pair.row.batch_global
+    micro = "" if pair.row.global_batch is None else "micro-"
+    how = f"matched {micro}batch {pair.row.batch_per_rank}" if pair.matched else BEST
+    at = f", global batch {a}" if a == b else f", global batches {a} (A) and {b} (B)"
+    return how + (at if accumulates else "")
+
+
 def _value(cell: CellRows, axis: str) -> str:
     """Of a setting, or of another field of the contract, such as the hardware."""
     return setting(axis, cell.contract.get(axis, cell.rows[0].settings.get(axis)))
 
 
-def _of_both(name: str, pair: SpeedUp) -> str:
-    """A setting's value; the values of both sides where the user allowed them to differ."""
-    a, b = value_of(pair.reference, name), value_of(pair.row, name)
-    return a if a == b else f"{a} (A), {b} (B)"
-
-
-def _reductions(pair: SpeedUp) -> str:
-    a, b = _reduction(pair.reference), _reduction(pair.row)
+def _of_both(value: Callable[[Row], str], pair: SpeedUp) -> str:
+    """A value; those of both sides where they differ, as where the user allowed it of a setting."""
+    a, b = value(pair.reference), value(pair.row)
     return a if a == b else f"{a} (A), {b} (B)"
 
 
 def _reduction(row: Row) -> str:
     """Of its gradients between ranks, as observed."""
-    if not isinstance(row.measured, Sampled):
-        return UNKNOWN
-    return row.measured.ranks[0].raw.regime.reduction_dtype or "none"
+    return row.sampled.ranks[0].raw.regime.reduction_dtype or "none" if row.sampled else UNKNOWN
 
 
 def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
@@ -116,7 +119,7 @@ def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
     ratio = pair.ratio
     if ratio.estimate < 1:
         won, ratio = pair.reference, ratio.inverse
-    within = f" ({ratio.interval[0]:.2f} to {ratio.interval[1]:.2f})"
+    within = f" ({ends(ratio.interval)})"
     unlike = f" UNLIKE in {', '.join(pair.unlike)}" if pair.unlike else ""
     name = "" if ratio.word == EVEN or f"{ratio.estimate:.2f}" == "1.00" else f"{names[won.id]} "
     word = "" if ratio.word == FASTER else f"{ratio.word}, "

@@ -40,6 +40,12 @@ class Lines:
     tone: Tone | None = None
     """What the color of the lines stands for."""
 
+    def first(self, most: int) -> "Lines":
+        """The first lines, and how many follow in the full report."""
+        left = len(self.lines) - most
+        more = f"{left + 1} more: `bench report --full`."
+        return replace(self, lines=(*self.lines[: most - 1], more)) if left > 0 else self
+
 
 @dataclass(frozen=True, kw_only=True)
 class Facts:
@@ -62,6 +68,13 @@ class Column(Generic[Item]):
     """Whether an item's cell is bold."""
     tone: Callable[[Item], Tone | None] | None = None
     """What the color of a cell stands for."""
+
+
+@dataclass(frozen=True)
+class Number(Column[Item]):
+    """A column of numbers, which are aligned at the right."""
+
+    numeric: bool = True
 
 
 def table_of(
@@ -105,19 +118,19 @@ def table_of(
 
 def of_part(part: Callable[[Outer], Item], columns: Iterable[Column[Item]]) -> list[Column[Outer]]:
     """``columns`` of a ``part``, made into columns of the whole item."""
-    return [_of_part(part, column) for column in columns]
 
+    def of_whole(column: Column[Item]) -> Column[Outer]:
+        value, bold, tone = column.value, column.bold, column.tone
+        return Column(
+            column.header,
+            lambda item: value(part(item)),
+            numeric=column.numeric,
+            prose=column.prose,
+            bold=(lambda item: bold(part(item))) if bold else None,
+            tone=(lambda item: tone(part(item))) if tone else None,
+        )
 
-def _of_part(part: Callable[[Outer], Item], column: Column[Item]) -> Column[Outer]:
-    value, bold, tone = column.value, column.bold, column.tone
-    return Column(
-        column.header,
-        lambda item: value(part(item)),
-        numeric=column.numeric,
-        prose=column.prose,
-        bold=(lambda item: bold(part(item))) if bold else None,
-        tone=(lambda item: tone(part(item))) if tone else None,
-    )
+    return list(map(of_whole, columns))
 
 
 def without_repeats(table: Table) -> Table:

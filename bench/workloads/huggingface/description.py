@@ -87,6 +87,7 @@ _RANDOM = (
 
 
 _MULTI = re.DOTALL | re.MULTILINE
+_MIXES_PACKED = re.compile(r"nn\.Conv1d|mamba|recurren|rwkv", re.IGNORECASE)
 _REFUSES_LABELS = re.compile(r'raise \w+\(\s*".*(raining (of \w+ )?is not|not support training|is not trainable)')
 _COMPUTES = re.compile(r"\bloss\w*(, \w+)* \+?= (?!None)|\bloss=(?!loss\b|None)|super\(\)\.forward\(")
 """What has a loss: an assignment, under any name that has it in front, or the base class."""
@@ -111,6 +112,9 @@ class Description(BaseModel, frozen=True):
     """The module of its classes."""
     checkpoints: bool = True
     """Whether transformers can checkpoint any class of it."""
+    packs: bool = False
+    """Whether its layers keep samples apart that share a row: attention does, by their positions, and layers with a
+    state or a convolution do not."""
     fields: dict[str, ConfigField]
 
 
@@ -189,6 +193,7 @@ def read(source: str) -> Description:
         tasks=tuple(tasks),
         module=f"transformers.models.{package}.modeling_{package}",
         checkpoints="supports_gradient_checkpointing = True" in _modeling(package),
+        packs="create_causal_mask" in _modeling(package) and not _MIXES_PACKED.search(_modeling(package)),
         fields=_fields(configuration_auto.CONFIG_MAPPING[model_type], _looked_up(package), written),
     )
 

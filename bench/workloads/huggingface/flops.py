@@ -1,7 +1,8 @@
 """FLOPs of one sample of a model of transformers, counted by torch on a model without data."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 import torch
@@ -13,8 +14,8 @@ from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bench.workloads.huggingface.description import Description
 from bench.workloads.huggingface.model import bare
+from bench.workloads.huggingface.options import Options
 from bench.workloads.huggingface.samples import Samples, collate
-from bench.workloads.huggingface.workload import Options
 
 _PRODUCTS = ("mm", "conv", "attention", "lstm", "gru")
 """Parts of the names of operations that multiply matrices."""
@@ -41,15 +42,44 @@ def flops_per_sample(description: Description, options: Options) -> Flops | None
     return None if step is None or once is None else Flops(step, step - once)
 
 
+def flops_by_length(description: Description, options: Options, shortest: int, longest: int) -> Callable[[int], Any]:
+    """`flops_per_sample` of a sample of any length between these. They are on a parabola, as attention takes the square
+    of a length. None where those of a fourth length are not on it."""
+    third = (longest - shortest) // 3
+    lengths = dict.fromkeys((shortest, shortest + third, longest, longest - third))
+    at = {length: flops_per_sample(description, options.at(length)) for length in lengths}
+    *three, fourth = points = [(length, found) for length, found in at.items() if found]
+    if len(points) == 4 and _on_parabola(three, fourth[0]) == fourth[1]:
+        return lambda length: at.get(length) or _on_parabola(three, length)
+    return at.get
+
+
+def _on_parabola(points: Sequence[tuple[int, Flops]], at: int) -> Flops:
+    """Lagrange's, through three points."""
+    step = recomputed = Fraction()
+    for length, flops in points:
+        weight = Fraction(1)
+        for other, _ in points:
+            weight *= Fraction(at - other, length - other) if other != length else 1
+        step, recomputed = step + weight * flops.step, recomputed + weight * flops.recomputed
+    return Flops(round(step), round(recomputed))
+
+
 class _Unknown(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Notices products of matrices that `FlopCounterMode` would leave out."""
+
+    supports_higher_order_operators = True
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return True
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.seen = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        name = func.overloadpacket
+        name = getattr(func, "overloadpacket", func)
         self.seen |= name not in flop_registry and any(part in name.__name__ for part in _PRODUCTS)
         return func(*args, **(kwargs or {}))
 
@@ -73,7 +103,7 @@ def _idle(model: nn.Module, counts: Mapping[str, Mapping[Any, int]]) -> int:
     for name, layer in model.named_modules():
         experts = getattr(layer, "experts", None)
         weights = [*experts.parameters(recurse=False)] if isinstance(experts, nn.Module) else []
-        if not weights or hasattr(experts, "_is_expert_parallel") or any(one.ndim != 3 for one in weights):
+        if not weights or hasattr(experts, "is_concatenated") or any(one.ndim != 3 for one in weights):
             continue
         counted = sum(counts[f"{type(model).__name__}.{name}.experts"].values())
         idle += counted - counted * layer.top_k // len(weights[0])

@@ -20,7 +20,7 @@ from torch.utils.data import default_collate
 from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
 from bench.workloads.huggingface.model import bare, config_of, model_class, parts, special_tokens
-from bench.workloads.huggingface.workload import LENGTHS, Options
+from bench.workloads.huggingface.options import LENGTHS, Options
 
 PICTURE = 224
 """Height and width of a picture where neither config nor options say it."""
@@ -100,9 +100,9 @@ class Inputs:
         self._names = sorted(names, key=lambda name: name == "input_ids")
         self._check_length()
         self._phrases = self.config.num_labels if options.task == "ZeroShotObjectDetection" else 0
-        if options.seq_len < 3 * self._phrases:
+        if options.longest < 3 * self._phrases:
             raise InputError(
-                f"a text of {options.seq_len} tokens has no place for the {self._phrases} phrases to look for",
+                f"a text of {options.longest} tokens has no place for the {self._phrases} phrases to look for",
                 field="workload.seq_len",
                 fix=f"raise it to {3 * self._phrases}, or lower num_labels",
             )
@@ -110,7 +110,7 @@ class Inputs:
         self._special = torch.tensor(sorted(special), dtype=torch.long)
         self._plain = next(token for token in range(len(special) + 1) if token not in special)
         self._placeholders: dict[int, int] = {}
-        self._length = options.seq_len
+        self._length = options.longest
         pairs = "return_loss" in self.taken or hasattr(self.kind, "get_text_features")
         if "input_ids" in names and len(names) > 1 and not pairs:
             self._placeholders = self._count_placeholders(description)
@@ -121,9 +121,9 @@ class Inputs:
             return
         for name in LENGTHS:
             limit = getattr(self.text, name, None)
-            if isinstance(limit, int) and 0 < limit < self.options.seq_len:  # -1: any length
+            if isinstance(limit, int) and 0 < limit < self.options.longest:  # -1: any length
                 raise InputError(
-                    f"seq_len={self.options.seq_len} is more than {name}={limit} of the model",
+                    f"seq_len={self.options.longest} is more than {name}={limit} of the model",
                     field="workload.seq_len",
                     fix=f"set seq_len: {limit}",
                 )
@@ -144,7 +144,7 @@ class Inputs:
         if self.config.model_type == "qwen2_audio":  # its tower is not apart
             return {self.config.audio_token_index: self.config.audio_config.max_source_positions // 2}
         if "audio_labels" in self.taken:
-            return {self.config.audio_token_id: self.options.seq_len}
+            return {self.config.audio_token_id: self.options.longest}
         if self.config.model_type == "csm":
             codec = self.config.codec_config
             frames = math.ceil(self.options.audio_samples * codec.frame_rate / codec.sampling_rate)
@@ -215,7 +215,7 @@ class Inputs:
 
     def ids(self, random: Generator, length: int | None = None) -> Tensor:
         """Ids without special ones: some models give padding no position, or count it as CTC's blank."""
-        ids_T = torch.randint(self.vocabulary(), (length or self.options.seq_len,), generator=random)
+        ids_T = torch.randint(self.vocabulary(), (length or self.options.longest,), generator=random)
         return torch.where(torch.isin(ids_T, self._special), self._plain, ids_T)
 
     def _special_ids(self) -> set[int]:
@@ -246,14 +246,14 @@ class Inputs:
 
     def global_mask(self, _: Generator) -> Tensor:
         """1 for the first token, which all others attend to."""
-        mask_T = torch.zeros(self.options.seq_len, dtype=torch.long)
+        mask_T = torch.zeros(self.options.longest, dtype=torch.long)
         mask_T[0] = 1
         return mask_T
 
     def entities(self, random: Generator) -> Sample:
         """What a text mentions, each with the places of its two tokens."""
         entities_N = torch.randint(self.config.entity_vocab_size, (ENTITIES,), generator=random)
-        starts_N = torch.randint(self.options.seq_len - 1, (ENTITIES,), generator=random)
+        starts_N = torch.randint(self.options.longest - 1, (ENTITIES,), generator=random)
         places = {"entity_position_ids": torch.stack([starts_N, starts_N + 1], dim=1)}
         mask = {"entity_attention_mask": torch.ones(ENTITIES, dtype=torch.long)}
         labels = {"entity_labels": entities_N} if "entity_labels" in self.taken else {}
@@ -261,7 +261,7 @@ class Inputs:
 
     def boxes(self, random: Generator) -> Tensor:
         """Two corners of each token's box on a page of 1000 by 1000; Bros takes all four."""
-        length = self.options.seq_len
+        length = self.options.longest
         corners = torch.randint(500, (length, 2), generator=random)
         opposite = corners + torch.randint(1, 500, (length, 2), generator=random)
         boxes = torch.cat([corners, opposite], dim=1)
@@ -269,7 +269,7 @@ class Inputs:
 
     def paths(self, random: Generator, limit: str) -> Tensor:
         """The way from a page's root to each token."""
-        length, depth = self.options.seq_len, self.config.max_depth
+        length, depth = self.options.longest, self.config.max_depth
         return torch.randint(getattr(self.config, limit), (length, depth), generator=random)
 
     # Pictures.
@@ -328,7 +328,7 @@ class Inputs:
 
     def regions(self, random: Generator) -> Sample:
         """What a detector has found, and where there is something beside the text."""
-        masks = {"attention_mask": self.options.seq_len, "visual_attention_mask": REGIONS}
+        masks = {"attention_mask": self.options.longest, "visual_attention_mask": REGIONS}
         whole = {name: torch.ones(length, dtype=torch.long) for name, length in masks.items()}
         return {"visual_embeds": torch.randn(REGIONS, self.config.visual_embedding_dim, generator=random), **whole}
 
@@ -377,7 +377,7 @@ class Inputs:
             "pixel_values": picture.expand(1, tiles, -1, -1, -1).clone(),
             "aspect_ratio_ids": torch.tensor([1]),
             "aspect_ratio_mask": torch.ones(1, tiles, dtype=torch.long),
-            "cross_attention_mask": torch.ones(self.options.seq_len, 1, tiles, dtype=torch.long),
+            "cross_attention_mask": torch.ones(self.options.longest, 1, tiles, dtype=torch.long),
         }
 
     def video(self, random: Generator) -> Tensor:
@@ -460,14 +460,14 @@ class Inputs:
         """What a codec has made of sound that the text goes on with."""
         if "audio_labels" not in self.taken:
             return {}
-        shape = (self.options.seq_len, self.config.num_codebooks)
+        shape = (self.options.longest, self.config.num_codebooks)
         codes = torch.randint(self.config.codebook_size, shape, generator=random)
         return {"audio_input_ids": codes, "audio_input_ids_mask": torch.ones(len(codes), dtype=torch.bool)}
 
     def decoder_codes(self, random: Generator) -> Any:
         """What a decoder of sound has written so far: a token for each of its codebooks at each time."""
         decoder: Any = getattr(self.config, "decoder_config", None)
-        shape = (self.options.seq_len, getattr(decoder, "num_channels", 0))
+        shape = (self.options.longest, getattr(decoder, "num_channels", 0))
         return torch.randint(decoder.vocab_size, shape, generator=random) if all(shape) else {}
 
     # Series, and what an agent does.
@@ -481,7 +481,7 @@ class Inputs:
 
     def episode(self, random: Generator) -> Sample:
         """What an agent has seen, done and got."""
-        config, length = self.config, self.options.seq_len
+        config, length = self.config, self.options.longest
         widths = {"states": config.state_dim, "actions": config.act_dim, "rewards": 1, "returns_to_go": 1}
         sample = {name: torch.randn(length, width, generator=random) for name, width in widths.items()}
         return sample | {"timesteps": torch.arange(length) % config.max_ep_len}
@@ -549,15 +549,15 @@ INPUTS: dict[str, Callable[[Inputs, Generator], Any]] = {
     "moe_mm_token_type_ids": Inputs.placeholder_mask,
     "image_embeds_position_mask": Inputs.placeholder_mask,
     "encoder_hidden_states": lambda inputs, random: torch.randn(
-        inputs.options.seq_len, inputs.config.cross_attention_hidden_size or inputs.config.hidden_size, generator=random
+        inputs.options.longest, inputs.config.cross_attention_hidden_size or inputs.config.hidden_size, generator=random
     ),
     "bbox": Inputs.boxes,
     "qformer_input_ids": lambda inputs, random: torch.randint(
-        inputs.config.qformer_config.vocab_size, (inputs.options.seq_len,), generator=random
+        inputs.config.qformer_config.vocab_size, (inputs.options.longest,), generator=random
     ),
     "xpath_tags_seq": lambda inputs, random: inputs.paths(random, "max_xpath_tag_unit_embeddings"),
     "xpath_subs_seq": lambda inputs, random: inputs.paths(random, "max_xpath_subs_unit_embeddings"),
-    "image_attention_mask": lambda inputs, _: torch.ones(inputs.options.seq_len, 1, dtype=torch.long),
+    "image_attention_mask": lambda inputs, _: torch.ones(inputs.options.longest, 1, dtype=torch.long),
     "pixel_values": Inputs.pixel_values,
     "high_res_pixel_values": lambda inputs, random: inputs.picture(random, inputs.config.high_res_vision_config),
     "pixel_values_videos": Inputs.video,

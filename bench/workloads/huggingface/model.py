@@ -19,7 +19,7 @@ from bench.workloads.huggingface.description import (
     mapping_of,
     still,
 )
-from bench.workloads.huggingface.workload import Options
+from bench.workloads.huggingface.options import Lora, Options
 
 _TOKEN = re.compile("token_id|token_index")
 DRAWS = (
@@ -155,11 +155,24 @@ def bare(description: Description, options: Options) -> Any:
     if options.grad_ckpt:
         with saying(f"{kind.__name__} has no gradient checkpointing: set grad_ckpt: false"):
             model.gradient_checkpointing_enable({"use_reentrant": options.use_reentrant})
+    if options.lora:
+        _adapt(model, options.lora, reentrant=options.grad_ckpt and options.use_reentrant)
     _calm(model)
     _give_loss(model, options.task)
     if description.model_type in DRAWS:
         _draw_alike(model)
     return model.train()
+
+
+def _adapt(model: Any, lora: Lora, *, reentrant: bool) -> None:
+    """Freeze the model, and put adapters in its place. It keeps its class, as no wrapper of peft is around it."""
+    from peft import LoraConfig, inject_adapter_in_model
+
+    config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=lora.targets)
+    with saying("peft cannot adapt the model"):
+        inject_adapter_in_model(config, model)
+    if reentrant:  # backward then runs only behind an input that has a gradient
+        model.enable_input_require_grads()
 
 
 def _calm(model: Any) -> None:

@@ -3,17 +3,21 @@
 Shapes of one sample: T tokens, L classes, N objects, H and W of a picture.
 """
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Generator
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import Dataset
 
+from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
 from bench.workloads.huggingface.inputs import Inputs, Sample, collate
+from bench.workloads.huggingface.lengths import Listed
 from bench.workloads.huggingface.model import saying
-from bench.workloads.huggingface.workload import Options
+from bench.workloads.huggingface.options import Options
 
 __all__ = ["Samples", "collate"]
 
@@ -28,21 +32,80 @@ OBJECTS = 4
 
 
 class Samples(Dataset[Sample]):
-    """Each sample depends on the seed and its index alone, and has as many counted labels as any other."""
+    """Each sample depends on the seed and its index alone, and has as many counted labels as any of its length."""
 
     def __init__(self, description: Description, options: Options, seed: int) -> None:
-        self._seed, self._task = seed, options.task
+        self._seed, self._task, self._lengths = seed, options.task, options.lengths
+        self._longest = options.longest
         with saying(f"bench cannot make a sample of {description.model_type} for {options.task}"):
             self._inputs = Inputs(description, options)
             self._inputs.check(self[0])
+        if self._lengths:
+            _check_lengths(self._inputs, self[0], packed=options.packed)
 
     def __len__(self) -> int:
-        return LENGTH
+        return len(self._lengths.lengths) if isinstance(self._lengths, Listed) else LENGTH
 
     def __getitem__(self, index: int) -> Sample:
+        return self._drawn(index)
+
+    def _drawn(self, index: int, length: int | None = None) -> Sample:
         random = Generator().manual_seed(self._seed * LENGTH + index)
+        if self._lengths:
+            length = length or self._lengths.of(
+                index, lambda low, high: int(torch.randint(low, high + 1, (), generator=random))
+            )
         sample = self._inputs.draw(random)
-        return sample | LABELS[self._task](self._inputs, sample, random)
+        if length:
+            sample = {name: value[:length] for name, value in sample.items()}
+        sample |= LABELS[self._task](self._inputs, sample, random)
+        return sample
+
+    def longest(self, size: int) -> list[Sample]:
+        """So many of the longest samples."""
+        if not isinstance(self._lengths, Listed):
+            return [self._drawn(index, self._longest) for index in range(size)]
+        lengths = self._lengths.lengths
+        first = sorted(range(len(lengths)), key=lengths.__getitem__, reverse=True)[:size]
+        return [self[index] for index in itertools.islice(itertools.cycle(first), size)]
+
+
+def _check_lengths(inputs: Inputs, sample: Sample, *, packed: bool) -> None:
+    """Raise an `InputError` if samples of this model cannot be cut, or its forward cannot leave padding out."""
+    others = sample.keys() - {"input_ids", "labels", "start_positions", "end_positions"}
+    needed = "position_ids" if packed else "attention_mask"
+    if others or needed not in inputs.taken or sample["input_ids"].ndim > 1:
+        why = f"its samples hold {', '.join(sorted(others))}, too" if others else f"its forward takes no {needed}"
+        raise InputError(
+            f"samples of {inputs.config.model_type} cannot have many lengths: {why}",
+            field="workload.seq_len",
+            allowed="one integer",
+        )
+
+
+def padded(samples: list[Sample], pad: int) -> Sample:
+    """A batch as long as its longest sample, with a mask of what is no padding."""
+    batch = collate([{name: value for name, value in one.items() if not value.ndim} for one in samples])
+    fill = {"input_ids": pad, "labels": IGNORED}
+    for name, first in samples[0].items():
+        if first.ndim:
+            rows = [sample[name] for sample in samples]
+            batch[name] = pad_sequence(rows, batch_first=True, padding_value=fill[name])
+    masks = [torch.ones(len(sample["input_ids"]), dtype=torch.long) for sample in samples]
+    return batch | {"attention_mask": pad_sequence(masks, batch_first=True)}
+
+
+def packed(samples: list[Sample]) -> Sample:
+    """The samples in one row, each with positions of its own, and how many tokens each has."""
+    lengths = [len(sample["input_ids"]) for sample in samples]
+    labels_T = torch.cat([sample["labels"] for sample in samples])
+    labels_T[torch.tensor([0, *lengths[:-1]]).cumsum(0)] = IGNORED  # the last token of one does not predict the next
+    return {
+        "input_ids": torch.cat([sample["input_ids"] for sample in samples])[None],
+        "position_ids": torch.cat([torch.arange(length) for length in lengths])[None],
+        "labels": labels_T[None],
+        "num_tokens": torch.tensor(lengths),
+    }
 
 
 Labels = Callable[[Inputs, Sample, Generator], Sample]
@@ -103,13 +166,13 @@ def _codes(inputs: Inputs, sample: Sample, random: Generator) -> Sample:
     if "audio_labels" in inputs.taken:
         return {"audio_labels": sample["audio_input_ids"]}
     if "labels_mask" in inputs.taken:  # a vector for each time, after the text
-        latents_TC = torch.randn(inputs.options.seq_len, inputs.config.latent_dim, generator=random)
+        latents_TC = torch.randn(inputs.options.longest, inputs.config.latent_dim, generator=random)
         frames = [inputs.config.audio_bos_token_id, *[inputs.config.audio_latent_token_id] * len(latents_TC)]
         return {"labels": latents_TC, "input_ids": torch.cat([sample["input_ids"], torch.tensor(frames)])}
     if codebooks is None:
         return _text(inputs, sample, random)
     vocabulary = inputs.find("vocab_size", among=getattr(inputs.config, "decoder", inputs.config))
-    return {"labels": torch.randint(vocabulary, (inputs.options.seq_len, codebooks), generator=random)}
+    return {"labels": torch.randint(vocabulary, (inputs.options.longest, codebooks), generator=random)}
 
 
 def _speech(inputs: Inputs, sample: Sample, random: Generator) -> Sample:

@@ -1,76 +1,21 @@
 """A model of transformers as a workload. torch is imported only when something is built."""
 
+from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Union
+from typing import TYPE_CHECKING, Any
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, create_model, model_validator
-
-from bench.workloads.huggingface.description import Description, describe, is_random, still
+from bench.workloads.huggingface.description import Description, describe
+from bench.workloads.huggingface.options import Options, options_of
 from bench.workloads.protocol import Definition
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.utils.data import Dataset
 
+    from bench.workloads.huggingface.samples import Samples
     from bench.workloads.protocol import Flops
 
 PREFIX = "hf:"
-LENGTHS = ("max_position_embeddings", "n_positions", "max_target_positions")
-"""What configs call the number of positions of their text."""
-_TYPES: dict[str, Any] = {
-    "integer": int,
-    "number": float,
-    "boolean": bool,
-    "string": str,
-    "null": None,
-    "array": list[JsonValue],
-    "object": dict[str, JsonValue],
-}
-
-
-class Options(BaseModel):
-    """What bench itself takes, beside the fields of the model's config."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
-
-    checkpoints: ClassVar[bool] = True
-    """Whether the model type has gradient checkpointing."""
-
-    task: str
-    """``X`` of the ``AutoModelForX`` that is trained."""
-    seq_len: int = Field(128, ge=2)
-    """Tokens of a sample. An encoder-decoder reads so many and writes so many."""
-    audio_samples: int = Field(160_000, ge=1)
-    """Length of a sample of sound, for models that read the waveform: 10 s at 16 kHz."""
-    picture_size: int | None = Field(None, ge=1)
-    """Height and width of a picture; null: the ``image_size`` of the config, or 224."""
-    attention: str | None = None
-    """transformers' ``attn_implementation``, such as eager, sdpa or flash_attention_2; null: transformers chooses."""
-    grad_ckpt: bool = False
-    """The model's own gradient checkpointing."""
-    use_reentrant: bool = False
-    """How torch checkpoints."""
-
-    @model_validator(mode="after")
-    def _nothing_random(self) -> Self:
-        for name in type(self).model_fields:
-            if is_random(name) and (value := getattr(self, name)) != still(value):
-                raise ValueError(f"{name} must be 0: with random numbers in forward, backends could not be compared")
-        return self
-
-    @model_validator(mode="after")
-    def _can_checkpoint(self) -> Self:
-        if self.grad_ckpt and not self.checkpoints:
-            raise ValueError("grad_ckpt must be false: transformers has no gradient checkpointing for this model type")
-        return self
-
-    @model_validator(mode="after")
-    def _within_positions(self) -> Self:
-        for name in LENGTHS:
-            limit = getattr(self, name, None)
-            if isinstance(limit, int) and self.seq_len > limit:
-                raise ValueError(f"seq_len={self.seq_len} is more than {name}={limit} of the model")
-        return self
 
 
 class HuggingFace:
@@ -80,12 +25,19 @@ class HuggingFace:
 
     def __init__(self, description: Description, options: Options) -> None:
         self._described, self._options = description, options
+        self._flops: Callable[[int], Flops | None] | None = None
+        if options.lengths:
+            self.equal_samples, self.worst_batch = False, self._longest
+            self.flops_per_sample = self._flops_of  # type: ignore[method-assign, assignment]
 
     def tokens_per_sample(self) -> int | None:
-        """The length of a sample's text, with the tokens that stand for pictures; None where it is not one text."""
+        """The length of a sample's text, with the tokens that stand for pictures; None where it is not one text, or
+        where batches say it."""
+        if self._options.lengths:
+            return None
         match self._options.task:
             case "CausalLM" | "MaskedLM":
-                return self._options.seq_len
+                return self._options.longest
             case "ImageTextToText":
                 ids = self.dataset(0)[0].get("input_ids")
                 return None if ids is None else len(ids)
@@ -98,6 +50,17 @@ class HuggingFace:
 
         return flops_per_sample(self._described, self._options)
 
+    def _flops_of(self, tokens: int) -> "Flops | None":
+        """Of a sample of so many tokens."""
+        from bench.workloads.huggingface.flops import flops_by_length
+
+        if self._flops is None and self._options.lengths:
+            self._flops = flops_by_length(self._described, self._options, *self._options.lengths.bounds)
+        return self._flops(tokens) if self._flops else None
+
+    def _longest(self, samples: "Samples", size: int) -> "list[dict[str, Any]]":
+        return samples.longest(size)
+
     def build(self) -> "nn.Module":
         """The model in fp32, the same weights for the same ``torch.manual_seed``."""
         from bench.workloads.huggingface.model import trained
@@ -105,10 +68,13 @@ class HuggingFace:
         return trained(self._described, self._options)
 
     def collate(self, samples: "list[dict[str, Any]]") -> "dict[str, Any]":
-        """A batch of samples, as the model's own processor lays it out."""
-        from bench.workloads.huggingface.samples import collate
+        """A batch of samples, as the model's own processor lays it out; those of many lengths padded, or packed."""
+        from bench.workloads.huggingface.samples import collate, packed, padded
 
-        return collate(samples)
+        if not self._options.lengths:
+            return collate(samples)
+        pad = getattr(self._options, "pad_token_id", None)
+        return packed(samples) if self._options.packed else padded(samples, pad if isinstance(pad, int) else 0)
 
     def refusal(self, error: Exception) -> Exception | None:
         """A sentence for what the model's own code says of samples or of a config that does not fit together."""
@@ -131,7 +97,7 @@ def define(name: str) -> Definition:
     """
     described = describe(name.removeprefix(PREFIX))
     return Definition(
-        Config=_config(described),
+        Config=options_of(described),
         presets={},
         auto_preset=None,
         cpu_memory_limits={},
@@ -139,22 +105,6 @@ def define(name: str) -> Definition:
         units=None,
         create=partial(HuggingFace, described),  # type: ignore[arg-type]  # its Config is one of Options
     )
-
-
-def _config(described: Description) -> type[Options]:
-    fields: dict[str, Any] = {"task": (Literal[described.tasks], described.tasks[0])}
-    for name, field in described.fields.items():
-        if name not in Options.model_fields:
-            kinds = (*field.kinds, "null") if field.kinds and field.default is None else field.kinds
-            fields[name] = (_annotation(tuple(dict.fromkeys(kinds))), field.default)
-    kind = create_model("Config", __base__=Options, **fields)
-    kind.checkpoints = described.checkpoints
-    return kind
-
-
-def _annotation(kinds: tuple[str, ...]) -> Any:
-    """The type of a field that takes these JSON types."""
-    return Union[tuple(_TYPES[kind] for kind in kinds)] if kinds else JsonValue  # noqa: UP007
 
 
 def modules(name: str) -> tuple[str, ...]:

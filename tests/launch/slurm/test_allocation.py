@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from bench.errors import InputError
-from bench.launch.slurm import allocation, client, ending
+from bench.launch.slurm import allocation, client, fate
 from bench.launch.slurm.allocation import Allocation
-from bench.launch.slurm.client import Seen
+from bench.launch.slurm.client import JobStatus
 from bench.launch.slurm.node import _meeting
 from bench.records.slurm import JOB
 from bench.store import jobs, tries
@@ -18,13 +18,13 @@ CELL = "ddp-0123456789"
 
 
 @pytest.fixture
-def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Seen]:
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, JobStatus]:
     """What Slurm says."""
-    made = {"1": Seen("RUNNING"), "2": Seen("RUNNING")}
+    made = {"1": JobStatus("RUNNING"), "2": JobStatus("RUNNING")}
     monkeypatch.setattr(client, "look", lambda numbers: {one: made[one] for one in numbers if one in made})
     monkeypatch.setattr("bench.launch.slurm.allocation.ASK_EVERY_S", 0.0)
-    monkeypatch.setattr(ending, "POLL_S", 0.01)
-    monkeypatch.setattr(ending, "QUIET_S", 0.1)
+    monkeypatch.setattr(fate, "POLL_S", 0.01)
+    monkeypatch.setattr(fate, "QUIET_S", 0.1)
     monkeypatch.delenv(JOB, raising=False)
     return made
 
@@ -36,25 +36,25 @@ def underway(root: Path, name: str = "b1") -> Path:
     return folder
 
 
-def test_two_allocations_by_hand_share_the_cells(tmp_path: Path, seen: dict[str, Seen]) -> None:
+def test_two_allocations_by_hand_share_the_cells(tmp_path: Path, seen: dict[str, JobStatus]) -> None:
     first, second = Allocation(tmp_path, "1"), Allocation(tmp_path, "2")
     with first.entered(), second.entered():
-        assert first.takes(CELL)
-        assert not second.takes(CELL)
-    assert second.takes(CELL)  # the first bench has ended; the user may hold the nodes for longer
-    assert not first.holds(CELL)
+        assert first.claims.take(CELL)
+        assert not second.claims.take(CELL)
+    assert second.claims.take(CELL)  # the first bench has ended; the user may hold the nodes for longer
+    assert not first.claims.holds(CELL)
     with first.entered():
         assert not jobs.of_run(tmp_path, "1").is_over()
 
 
-def test_one_bench_at_a_time_measures_in_a_job(tmp_path: Path, seen: dict[str, Seen]) -> None:
+def test_one_bench_at_a_time_measures_in_a_job(tmp_path: Path, seen: dict[str, JobStatus]) -> None:
     again = pytest.raises(InputError, match="another bench")
     with Allocation(tmp_path, "1").entered(), again, Allocation(tmp_path, "1").entered():
         pass
 
 
 def test_the_guard_of_a_job_notes_its_end(
-    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seen: dict[str, JobStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job = jobs.of_run(tmp_path, "1")
     monkeypatch.setenv(JOB, str(job.folder))
@@ -64,21 +64,21 @@ def test_the_guard_of_a_job_notes_its_end(
 
 
 def test_a_cell_is_free_when_nothing_of_its_owner_is_left(
-    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seen: dict[str, JobStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     job, folder = jobs.of_run(tmp_path, "1"), underway(tmp_path, "walk")
     job.begin()
-    assert Allocation(tmp_path, "1").takes(CELL)
+    assert Allocation(tmp_path, "1").claims.take(CELL)
     beats = iter(range(10**6))
     monkeypatch.setattr(JobFolder, "alive", lambda _: str(next(beats)))
-    seen["1"] = Seen("NODE_FAIL")
+    seen["1"] = JobStatus("NODE_FAIL")
     job.set_fate(Fate(state="NODE_FAIL"))
-    assert not Allocation(tmp_path, "2").takes(CELL)  # its guard beats: the node has lost its slurmd alone
+    assert not Allocation(tmp_path, "2").claims.take(CELL)  # its guard beats: the node has lost its slurmd alone
     assert tries.lost(tmp_path, folder) == []
     monkeypatch.setattr(JobFolder, "alive", lambda _: "7")
-    assert Allocation(tmp_path, "2").takes(CELL)
+    assert Allocation(tmp_path, "2").claims.take(CELL)
     assert tries.lost(tmp_path, folder) == ["the Slurm job 1 ended with NODE_FAIL"]
-    assert ending.close(tmp_path, job, Fate(state="NODE_FAIL")) == 0  # who follows it does not count it again
+    assert fate.close(tmp_path, job, Fate(state="NODE_FAIL")) == 0  # who follows it does not count it again
     assert tries.lost(tmp_path, folder) == ["the Slurm job 1 ended with NODE_FAIL"]
 
 
@@ -93,38 +93,38 @@ def test_a_cell_is_free_when_nothing_of_its_owner_is_left(
     ],
 )
 def test_only_what_no_user_ended_counts_as_lost(
-    tmp_path: Path, seen: dict[str, Seen], fate: Fate | None, code: int, lost: int
+    tmp_path: Path, seen: dict[str, JobStatus], fate: Fate | None, code: int, lost: int
 ) -> None:
     job, folder = jobs.of_run(tmp_path, "1"), underway(tmp_path)
-    assert Allocation(tmp_path, "1").takes(CELL)
+    assert Allocation(tmp_path, "1").claims.take(CELL)
     job.begin()
     job.set_end(End(exit_code=code))
     if fate is not None:
         job.set_fate(fate)
-    seen["1"] = Seen("CANCELLED")
-    assert Allocation(tmp_path, "2").takes(CELL)
+    seen["1"] = JobStatus("CANCELLED")
+    assert Allocation(tmp_path, "2").claims.take(CELL)
     assert len(tries.lost(tmp_path, folder)) == lost
 
 
 def test_a_silent_controller_frees_no_cell(
-    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seen: dict[str, JobStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert Allocation(tmp_path, "1").takes(CELL)
+    assert Allocation(tmp_path, "1").claims.take(CELL)
 
-    def away(_: object) -> dict[str, Seen]:
-        raise client.Away
+    def away(_: object) -> dict[str, JobStatus]:
+        raise client.ControllerUnavailable
 
     monkeypatch.setattr(client, "look", away)
-    assert not Allocation(tmp_path, "2").takes(CELL)
+    assert not Allocation(tmp_path, "2").claims.take(CELL)
 
 
-def silent(monkeypatch: pytest.MonkeyPatch, answers: list[Seen | None]) -> None:
+def silent(monkeypatch: pytest.MonkeyPatch, answers: list[JobStatus | None]) -> None:
     """Slurm's answers in turn, the last one for ever; None: it does not answer."""
     monkeypatch.setattr(allocation, "BETWEEN_S", 0.0)
 
-    def look(_: object) -> dict[str, Seen]:
+    def look(_: object) -> dict[str, JobStatus]:
         if (answer := answers.pop(0) if len(answers) > 1 else answers[0]) is None:
-            raise client.Away
+            raise client.ControllerUnavailable
         return {"1": answer}
 
     monkeypatch.setattr(client, "look", look)
@@ -132,29 +132,29 @@ def silent(monkeypatch: pytest.MonkeyPatch, answers: list[Seen | None]) -> None:
 
 @pytest.mark.parametrize(("state", "ending"), [("NODE_FAIL", True), ("RUNNING", False)])
 def test_a_failure_waits_for_a_controller_that_is_away(
-    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, state: str, ending: bool
+    tmp_path: Path, seen: dict[str, JobStatus], monkeypatch: pytest.MonkeyPatch, state: str, ending: bool
 ) -> None:
-    silent(monkeypatch, [None] * 9 + [Seen(state)])
+    silent(monkeypatch, [None] * 9 + [JobStatus(state)])
     assert Allocation(tmp_path, "1").is_ending() is ending
 
 
-@pytest.mark.parametrize("error", [client.Away, client.Refused])
+@pytest.mark.parametrize("error", [client.ControllerUnavailable, client.RequestRejected])
 def test_a_failure_waits_no_longer_than_it_may(
-    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
+    tmp_path: Path, seen: dict[str, JobStatus], monkeypatch: pytest.MonkeyPatch, error: type[Exception]
 ) -> None:
-    def look(_: object) -> dict[str, Seen]:
+    def look(_: object) -> dict[str, JobStatus]:
         raise error
 
     monkeypatch.setattr(client, "look", look)
     monkeypatch.setattr(allocation, "BETWEEN_S", 0.0)
-    monkeypatch.setattr(allocation, "SILENCE_S", 0.0 if error is client.Away else 1e6)
+    monkeypatch.setattr(allocation, "SILENCE_S", 0.0 if error is client.ControllerUnavailable else 1e6)
     assert not Allocation(tmp_path, "1").is_ending()
 
 
 def test_the_time_left_goes_on_while_the_controller_is_away(
-    tmp_path: Path, seen: dict[str, Seen], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, seen: dict[str, JobStatus], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    silent(monkeypatch, [Seen("RUNNING", left_s=1000.0), None])
+    silent(monkeypatch, [JobStatus("RUNNING", left_s=1000.0), None])
     one = Allocation(tmp_path, "1")
     first, second = one.left_s(), one.left_s()
     assert first is not None

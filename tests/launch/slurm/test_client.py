@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from bench.launch.slurm import client
-from bench.launch.slurm.client import Away, Refused, Seen, seconds
+from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected, seconds
 
 
 @pytest.mark.parametrize(
@@ -39,18 +39,18 @@ def test_all_jobs_are_asked_for_at_once_and_accounts_only_for_the_forgotten(path
     )
     program(path, "sacct", "echo '9|CANCELLED by 0'")
     assert client.look(["7", "8", "9"]) == {
-        "7": Seen("RUNNING", "", "n[1-2]", 60.0),
-        "8": Seen("PENDING", "Priority", "", None),
-        "9": Seen("CANCELLED"),
+        "7": JobStatus("RUNNING", "", "n[1-2]", 60.0),
+        "8": JobStatus("PENDING", "Priority", "", None),
+        "9": JobStatus("CANCELLED"),
     }
     assert (path / "calls").read_text() == "call\n"
 
 
 def test_a_stopped_or_held_job_is_not_over_and_one_that_is_signaled_measures() -> None:
     for state in ("STOPPED", "REQUEUE_HOLD", "RESV_DEL_HOLD"):
-        assert Seen(state).living
+        assert JobStatus(state).living
     assert "SIGNALING" in client.MEASURES
-    assert not Seen("NODE_FAIL").living
+    assert not JobStatus("NODE_FAIL").living
 
 
 @pytest.mark.parametrize(("states", "away"), [("idle\nmixed", False), ("idle\ndrained*", True), ("down", True)])
@@ -64,7 +64,7 @@ def test_nodes_out_of_service_are_those_of_the_jobs_partition(path: Path, states
 
 def test_a_silent_controller_says_nothing_of_a_job(path: Path) -> None:
     program(path, "squeue", "echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1")
-    with pytest.raises(Away, match="Unable to contact"):
+    with pytest.raises(ControllerUnavailable, match="Unable to contact"):
         client.look(["7"])
 
 
@@ -102,7 +102,7 @@ def test_the_id_of_a_job_is_a_number(path: Path, tmp_path: Path, said: str, job:
     program(path, "sbatch", f"printf '{said}\n'")
     (tmp_path / "x.sh").write_text("#!/bin/bash\n")
     if job is None:
-        with pytest.raises(Refused, match="sbatch named no job"):
+        with pytest.raises(RequestRejected, match="sbatch named no job"):
             client.submit(tmp_path / "x.sh", tmp_path / "x.out")
     else:
         assert client.submit(tmp_path / "x.sh", tmp_path / "x.out") == job
@@ -111,7 +111,7 @@ def test_the_id_of_a_job_is_a_number(path: Path, tmp_path: Path, said: str, job:
 def test_a_refusal_is_told_in_slurms_words(path: Path, tmp_path: Path) -> None:
     (tmp_path / "x.sh").write_text("#!/bin/bash\n")
     program(path, "sbatch", "echo 'sbatch: error: Batch job submission failed: Invalid account' >&2; exit 1")
-    with pytest.raises(Refused, match=r"^Invalid account$"):
+    with pytest.raises(RequestRejected, match=r"^Invalid account$"):
         client.submit(tmp_path / "x.sh", tmp_path / "x.out")
     for words in (
         "Unable to contact slurm controller (connect failure)",
@@ -119,7 +119,7 @@ def test_a_refusal_is_told_in_slurms_words(path: Path, tmp_path: Path) -> None:
         "Batch job submission failed: Message receive failure",
     ):
         program(path, "sbatch", f"echo 'sbatch: error: {words}' >&2; exit 1")
-        with pytest.raises(Away):
+        with pytest.raises(ControllerUnavailable):
             client.submit(tmp_path / "x.sh", tmp_path / "x.out")
 
 

@@ -2,18 +2,18 @@
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from bench.launch.slurm import client, ending, follow
-from bench.launch.slurm.client import Away, Refused, Seen
-from bench.launch.slurm.follow import Following
-from bench.launch.slurm.told import Cancelled, GivesUp, NeverRuns, Show
+from bench.launch.slurm import client, fate, follow
+from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected
+from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns
 from bench.records.slurm import BEGAN
 from bench.store import jobs
 from bench.store.jobs import OUT_OF_TIME, End, Fate
 
-RUNNING = Seen("RUNNING")
+RUNNING = JobStatus("RUNNING")
 
 
 class Cluster:
@@ -21,7 +21,7 @@ class Cluster:
 
     def __init__(self, root: Path) -> None:
         self.root = root
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, JobStatus] = {}
         self.codes: dict[str, int | None] = {}
         self.answers: list[Exception | None] = []
         """What sbatch says in turn; None: it takes the job."""
@@ -41,7 +41,7 @@ class Cluster:
     def living(self, name: str) -> list[str]:
         return [number for number, seen in self.seen.items() if seen.living]
 
-    def look(self, numbers: list[str]) -> dict[str, Seen]:
+    def look(self, numbers: list[str]) -> dict[str, JobStatus]:
         for number in numbers:
             code = self.codes.get(number, 0)
             if self.seen[number].state == "RUNNING" and code is not None:
@@ -52,10 +52,10 @@ class Cluster:
         job = jobs.of_run(self.root, number)
         job.folder.mkdir(parents=True, exist_ok=True)
         job.set_end(End(exit_code=code))
-        self.seen[number] = Seen("COMPLETED" if code == 0 else "FAILED")
+        self.seen[number] = JobStatus("COMPLETED" if code == 0 else "FAILED")
 
     def cancel(self, numbers: list[str]) -> None:
-        self.seen |= {number: Seen("CANCELLED") for number in numbers}
+        self.seen |= {number: JobStatus("CANCELLED") for number in numbers}
 
 
 @pytest.fixture
@@ -65,7 +65,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
         monkeypatch.setattr(client, name, getattr(made, name))
     for name in ("SOON_S", "LATER_S", "POLL_S"):
         monkeypatch.setattr(follow, name, 0.0)
-    monkeypatch.setattr(ending, "POLL_S", 0.0)
+    monkeypatch.setattr(fate, "POLL_S", 0.0)
     return made
 
 
@@ -73,11 +73,11 @@ def following(
     root: Path, wanted: int = 1, is_finished: Callable[[], bool] = lambda: False
 ) -> tuple[Following, list[str]]:
     notes: list[str] = []
-    show = Show(note=notes.append, relay=notes.append, status=lambda _: None)
+    show = SimpleNamespace(note=notes.append, relay=notes.append, status=lambda _: None)
     return Following(root, "name", "this script", wanted, show, is_finished), notes
 
 
-def detached(cluster: Cluster, script: str | None, seen: Seen = RUNNING) -> str:
+def detached(cluster: Cluster, script: str | None, seen: JobStatus = RUNNING) -> str:
     """A job of an earlier command; by hand without a script."""
     number = cluster.take()
     cluster.submitted.clear()
@@ -114,7 +114,7 @@ def test_a_lost_job_is_replaced_even_if_the_other_one_is_done(cluster: Cluster, 
 
 
 def test_jobs_that_another_bench_cancels_are_not_replaced(cluster: Cluster, tmp_path: Path) -> None:
-    number = detached(cluster, "this script", Seen("PENDING", "Priority"))
+    number = detached(cluster, "this script", JobStatus("PENDING", "Priority"))
     one, notes = following(tmp_path)
     show = one.show.note
 
@@ -124,7 +124,7 @@ def test_jobs_that_another_bench_cancels_are_not_replaced(cluster: Cluster, tmp_
             jobs.of_run(tmp_path, number).set_fate(Fate(state="CANCELLED", asked=True))
             cluster.cancel([number])
 
-    object.__setattr__(one.show, "note", cancel)
+    one.show.note = cancel
     with pytest.raises(Cancelled):
         one.run()
     assert cluster.submitted == []
@@ -136,7 +136,7 @@ def test_jobs_that_another_bench_cancels_are_not_replaced(cluster: Cluster, tmp_
 def test_a_job_that_slurm_took_in_silence_is_not_submitted_twice(
     cluster: Cluster, tmp_path: Path, taken: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster.answers = [Away("Socket timed out")]
+    cluster.answers = [ControllerUnavailable("Socket timed out")]
     if taken:
         submit = cluster.submit
 
@@ -151,32 +151,32 @@ def test_a_job_that_slurm_took_in_silence_is_not_submitted_twice(
 
 
 def test_a_refused_job_leaves_the_others_alone(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.answers = [None, Refused("Job limit")]
+    cluster.answers = [None, RequestRejected("Job limit")]
     one, notes = following(tmp_path, 2)
     assert one.run() == []
     assert cluster.submitted == ["1"]
     assert "no other job: Job limit" in notes
-    cluster.answers = [Refused("Job limit")]
-    with pytest.raises(Refused):
+    cluster.answers = [RequestRejected("Job limit")]
+    with pytest.raises(RequestRejected):
         following(tmp_path)[0].run()
 
 
 def test_a_job_that_never_runs_leaves_the_others_alone(cluster: Cluster, tmp_path: Path) -> None:
-    detached(cluster, "this script", Seen("PENDING", "Priority"))
-    detached(cluster, "this script", Seen("PENDING", "InvalidQOS"))
+    detached(cluster, "this script", JobStatus("PENDING", "Priority"))
+    detached(cluster, "this script", JobStatus("PENDING", "InvalidQOS"))
     one, notes = following(tmp_path, 2)
     relay = one.show.note
 
     def runs_then(text: str) -> None:
         relay(text)
         if "no other job" in text:
-            cluster.seen["1"] = Seen("RUNNING")
+            cluster.seen["1"] = JobStatus("RUNNING")
 
-    object.__setattr__(one.show, "note", runs_then)
+    one.show.note = runs_then
     assert one.run() == []
     assert cluster.seen["2"].state == "CANCELLED"
     assert any("job 2 can never run: InvalidQOS" in note for note in notes)
-    detached(cluster, "this script", Seen("PENDING", "InvalidQOS"))
+    detached(cluster, "this script", JobStatus("PENDING", "InvalidQOS"))
     with pytest.raises(NeverRuns):
         following(tmp_path)[0].run()
 
@@ -184,13 +184,13 @@ def test_a_job_that_never_runs_leaves_the_others_alone(cluster: Cluster, tmp_pat
 def test_a_reason_that_may_pass_is_waited_for_while_nodes_are_away(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    detached(cluster, "this script", Seen("PENDING", "PartitionNodeLimit"))
+    detached(cluster, "this script", JobStatus("PENDING", "PartitionNodeLimit"))
     looks = []
 
     def away(job: str) -> bool:
         looks.append(job)
         if len(looks) == 3:
-            cluster.seen["1"] = Seen("RUNNING")
+            cluster.seen["1"] = JobStatus("RUNNING")
         return True
 
     monkeypatch.setattr(client, "nodes_are_away", away)
@@ -198,39 +198,38 @@ def test_a_reason_that_may_pass_is_waited_for_while_nodes_are_away(
     assert one.run() == []
     assert looks == ["1"] * 3
     assert len([note for note in notes if "job 1 may never run" in note]) == 1
-    detached(cluster, "this script", Seen("PENDING", "PartitionNodeLimit"))
+    detached(cluster, "this script", JobStatus("PENDING", "PartitionNodeLimit"))
     monkeypatch.setattr(client, "nodes_are_away", lambda _: False)
     with pytest.raises(NeverRuns):
         following(tmp_path)[0].run()
 
 
 def test_jobs_that_slurm_does_not_end_go_on(cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    theirs, ours = (detached(cluster, "this script", Seen(state)) for state in ("RUNNING", "CANCELLED"))
+    theirs, ours = (detached(cluster, "this script", JobStatus(state)) for state in ("RUNNING", "CANCELLED"))
 
     def refuses(numbers: list[str]) -> None:
         if theirs in numbers:
-            raise Refused("Access/permission denied")
+            raise RequestRejected("Access/permission denied")
 
     monkeypatch.setattr(client, "cancel", refuses)
-    with pytest.raises(Refused, match=f"job {theirs}: Access/permission denied"):
-        ending.end_jobs(tmp_path, [theirs, ours])
+    with pytest.raises(RequestRejected, match=f"job {theirs}: Access/permission denied"):
+        fate.end_jobs(tmp_path, [theirs, ours])
     assert jobs.of_run(tmp_path, theirs).fate() is None
-    assert (fate := jobs.of_run(tmp_path, ours).fate()) is not None
-    assert fate.asked
+    assert jobs.of_run(tmp_path, ours).fate() == Fate(state="CANCELLED", asked=True)
 
     def no_answer(_: list[str]) -> None:
-        raise Away("Unable to contact slurm controller")
+        raise ControllerUnavailable("Unable to contact slurm controller")
 
     monkeypatch.setattr(client, "cancel", no_answer)
-    with pytest.raises(Away):
-        ending.end_jobs(tmp_path, [theirs, ours])
+    with pytest.raises(ControllerUnavailable):
+        fate.end_jobs(tmp_path, [theirs, ours])
     assert jobs.of_run(tmp_path, theirs).fate() is not None
 
 
 def test_a_job_that_lives_under_another_name_is_followed(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    number = detached(cluster, "this script", Seen("PENDING", "Priority"))
+    number = detached(cluster, "this script", JobStatus("PENDING", "Priority"))
     monkeypatch.setattr(client, "living", lambda name: [])
     one, _ = following(tmp_path)
     one._adopt()
@@ -252,7 +251,7 @@ def test_a_refusal_in_a_job_of_another_command_ends_nothing(cluster: Cluster, tm
 def test_a_refusal_ends_the_jobs_of_this_command_alone(cluster: Cluster, tmp_path: Path) -> None:
     detached(cluster, "this script")
     for script in ("another", "this script"):
-        detached(cluster, script, Seen("PENDING", "Priority"))
+        detached(cluster, script, JobStatus("PENDING", "Priority"))
     cluster.codes = {"1": 2}
     assert following(tmp_path)[0].run() == ["bench ended with exit code 2 in job 1"]
     assert {number: seen.state for number, seen in cluster.seen.items()} == {
@@ -263,7 +262,7 @@ def test_a_refusal_ends_the_jobs_of_this_command_alone(cluster: Cluster, tmp_pat
 
 
 def test_a_job_of_another_command_that_can_never_run_is_left_to_it(cluster: Cluster, tmp_path: Path) -> None:
-    detached(cluster, "another", Seen("PENDING", "InvalidQOS"))
+    detached(cluster, "another", JobStatus("PENDING", "InvalidQOS"))
     one, notes = following(tmp_path)
     assert one.run() == []
     assert any("job 1 can never run: InvalidQOS" in note for note in notes)
@@ -290,7 +289,7 @@ def when(one: Following, words: str, act: Callable[[], None]) -> None:
         if words in text:
             act()
 
-    object.__setattr__(one.show, "note", noted)
+    one.show.note = noted
 
 
 @pytest.mark.parametrize("code", [1, 2])
@@ -332,10 +331,10 @@ def test_results_of_other_jobs_do_not_hide_a_bad_node(cluster: Cluster, tmp_path
 def test_a_silent_controller_does_not_hide_why_slurm_refuses(
     cluster: Cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    detached(cluster, "this script", Seen("PENDING", "InvalidQOS"))
+    detached(cluster, "this script", JobStatus("PENDING", "InvalidQOS"))
 
     def away(_: object) -> None:
-        raise Away("Socket timed out")
+        raise ControllerUnavailable("Socket timed out")
 
     monkeypatch.setattr(client, "cancel", away)
     with pytest.raises(NeverRuns, match="InvalidQOS"):
@@ -346,7 +345,7 @@ def test_a_silent_controller_does_not_hide_why_slurm_refuses(
 def test_when_all_is_measured_nobody_waits_for_jobs_that_have_not_begun(cluster: Cluster, tmp_path: Path) -> None:
     detached(cluster, "this script")
     for script in ("this script", "another"):
-        detached(cluster, script, Seen("PENDING", "Priority"))
+        detached(cluster, script, JobStatus("PENDING", "Priority"))
     one, _ = following(tmp_path, 2, lambda: cluster.seen["1"].state == "COMPLETED")
     when(one, "job 2 is not needed", lambda: cluster.seen.update({"3": RUNNING}))
     assert one.run() == []

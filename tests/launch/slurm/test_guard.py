@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from bench.launch.slurm import client, guard, node
-from bench.launch.slurm.client import Seen
+from bench.launch.slurm.client import JobStatus
 from bench.records.slurm import JOB
 from bench.store import jobs
 from bench.store.jobs import Fate, JobFolder
@@ -42,9 +42,9 @@ def test_a_guard_beats_while_slurm_does_not_answer_and_ends_with_its_job(
 ) -> None:
     beaten: list[bool] = []
 
-    def look(_: object) -> dict[str, Seen]:
+    def look(_: object) -> dict[str, JobStatus]:
         beaten.append(beats(job, 5))
-        return {"7": Seen("NODE_FAIL")}
+        return {"7": JobStatus("NODE_FAIL")}
 
     monkeypatch.setattr(client, "look", look)
     assert guard.main(tmp_path, []) == 128 + 15

@@ -27,12 +27,14 @@ OURS = (
 )
 
 
-def text(asked: Slurm, *arguments: str) -> str:
-    return script(asked, job_name(ROOT), ROOT, python="/env/bin/python", folder=Path("/my work"), arguments=arguments)
+def text(asked: Slurm, *arguments: str, nodes: int = 1) -> str:
+    name, folder = job_name(ROOT), Path("/my work")
+    return script(asked, nodes, name, ROOT, python="/env/bin/python", folder=folder, arguments=arguments)
 
 
-def directives(asked: Slurm) -> list[str]:
-    return [line.removeprefix("#SBATCH ") for line in text(asked).splitlines() if line.startswith("#SBATCH")]
+def directives(asked: Slurm, nodes: int = 1) -> list[str]:
+    lines = text(asked, nodes=nodes).splitlines()
+    return [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH")]
 
 
 def test_a_request_without_wishes_leaves_the_rest_to_the_cluster() -> None:
@@ -44,7 +46,6 @@ def test_a_request_without_wishes_leaves_the_rest_to_the_cluster() -> None:
 
 def test_every_wish_is_one_line() -> None:
     asked = Slurm(
-        nodes=4,
         gpus_per_node=8,
         partition="gpu",
         account="lab",
@@ -54,7 +55,7 @@ def test_every_wish_is_one_line() -> None:
         exclusive=False,
         sbatch=("--mem=64G", "--reservation=x"),
     )
-    assert directives(asked)[1:] == [
+    assert directives(asked, nodes=4)[1:] == [
         *("--nodes=4", "--ntasks-per-node=1", "--no-requeue", "--gpus-per-node=8", "--partition=gpu"),
         *("--account=lab", "--qos=high", "--constraint=a100&ib", "--time=1-02:00:00", "--mem=64G", "--reservation=x"),
     ]
@@ -90,7 +91,7 @@ def test_arguments_and_folders_reach_bench_as_they_are(tmp_path: Path) -> None:
     hostile = ["run", "a b.yaml", "workload.name='x'; touch y", "$(touch z)", "`touch w`"]
     root = tmp_path / "it's"
     asked = Slurm(prologue=("export FROM_PROLOGUE=1",))
-    job = script(asked, "name", root, python=str(printer), folder=folder, arguments=hostile)
+    job = script(asked, 1, "name", root, python=str(printer), folder=folder, arguments=hostile)
     subprocess.run(["bash", "-c", job], check=True)
     *arguments, ran_in = said.read_text().splitlines()
     assert arguments == ["-P", "-m", "bench.launch.slurm.guard", str(root), *hostile]
@@ -105,7 +106,7 @@ def test_a_line_of_the_prologue_that_fails_ends_the_job(tmp_path: Path) -> None:
     python.chmod(0o755)
     for line, starts in (("false || true", True), ("module_that_is_not_there load cuda", False)):
         said.unlink(missing_ok=True)
-        job = script(Slurm(prologue=(line,)), "x", ROOT, python=str(python), folder=tmp_path, arguments=["run"])
+        job = script(Slurm(prologue=(line,)), 1, "x", ROOT, python=str(python), folder=tmp_path, arguments=["run"])
         assert (subprocess.run(["bash", "-c", job], check=False).returncode == 0, said.exists()) == (starts, starts)
 
 
@@ -142,7 +143,7 @@ def test_slurm_reads_some_names_of_folders_as_something_else(name: str) -> None:
 
 def test_two_scripts_ask_for_the_same_whenever_they_were_made() -> None:
     def made(began: str | None, *arguments: str) -> str:
-        return script(Slurm(), "x", ROOT, python="python", folder=Path("/"), arguments=arguments, began=began)
+        return script(Slurm(), 1, "x", ROOT, python="python", folder=Path("/"), arguments=arguments, began=began)
 
     assert request_of(made("2026-01-01T00:00:00+00:00")) == request_of(made("2026-01-02T00:00:00+00:00"))
     assert request_of(made("2026-01-01T00:00:00+00:00")) != request_of(made("2026-01-01T00:00:00+00:00", "run"))

@@ -1,7 +1,8 @@
-"""Charts as images."""
+"""Charts as images, and the libraries that only some exports need."""
 
 import io
 import struct
+from pathlib import Path
 
 import pytest
 from examples import mixed, result
@@ -10,6 +11,7 @@ from bench.errors import InputError
 from bench.records.outcome import Skipped
 from bench.report.render import image, plots
 from bench.report.render.formats import FORMATS, drawn
+from bench.report.render.image import needed
 from bench.report.tables.sections import Report
 
 
@@ -56,3 +58,24 @@ def test_an_svg_holds_every_title() -> None:
 def test_a_report_without_charts_is_no_image() -> None:
     with pytest.raises(InputError, match="nothing to draw"):
         drawn(Report(results=[result(Skipped(reason="no"))]))
+
+
+# Libraries that only some exports need
+
+
+def test_an_installed_library_is_imported() -> None:
+    assert needed("json", extra="any").loads("1") == 1
+
+
+def test_a_missing_one_is_named_with_its_extra() -> None:
+    with pytest.raises(InputError, match="needs the library no_such_library, which is not installed") as error:
+        needed("no_such_library", extra="plots")
+    assert error.value.fix == "pip install 'training-bench[plots]'"
+
+
+def test_a_folder_of_that_name_is_not_the_library(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """W&B leaves a folder `wandb` where it was used."""
+    (tmp_path / "left_by_library").mkdir()
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(InputError, match="needs the library left_by_library"):
+        needed("left_by_library", extra="wandb")

@@ -1,6 +1,7 @@
 """Charts: what is in them, and that their drawings are well-formed, the same every time, and escaped."""
 
 from dataclasses import replace
+from itertools import pairwise
 from xml.etree import ElementTree
 
 import pytest
@@ -10,10 +11,13 @@ from hypothesis import strategies as st
 
 from bench.records.outcome import Failed, Oom, Reported, Result, Skipped
 from bench.records.phases import PHASE_NAMES
+from bench.report.merge_runs import merge
 from bench.report.render import plots
-from bench.report.render.scales import Across, step_of
+from bench.report.render.plots import APART, Across, step_of
 from bench.report.summary import summarize
 from bench.report.tables.charts import MAX_BARS, MAX_PANELS, charts, memory, phases, throughput
+from bench.report.tables.figure import LineChart
+from bench.report.tables.sections import Report
 
 HOSTILE = '"><img src=x onerror=alert(1)> </script><script>alert(1)</script> | ` & \x1b[31m \x00 \ud800'
 
@@ -160,14 +164,41 @@ def test_a_file_loads_nothing() -> None:
         assert not any(word in text for word in ("http", "url(", "@import", "href"))
 
 
-@given(low=st.integers(1, 1000), times=st.integers(2, 100), doubling=st.booleans())
-def test_a_larger_batch_lies_further_right_and_ticks_lie_on_the_axis(low: int, times: int, doubling: bool) -> None:
-    scale = Across(low=low, high=low * times, doubling=doubling)
+@given(values=st.sets(st.integers(1, 1000), min_size=1), doubling=st.booleans())
+def test_a_larger_batch_lies_further_right_and_ticks_stand_at_measured_values(values: set[int], doubling: bool) -> None:
+    low, high = min(values), max(values)
+    scale = Across(low=low, high=high + 1, doubling=doubling, values=tuple(sorted(values)))
     ticks = list(scale.ticks())
     places = [scale(tick) for tick in ticks]
     assert places == sorted(places)
-    assert len(ticks) <= 10
-    assert all(scale(low) - 1e-9 <= place <= scale(low * times) + 1e-9 for place in places)
+    assert set(ticks) <= values
+    assert high in ticks
+    assert all(later - place >= APART for place, later in pairwise(places))
+
+
+def test_a_line_for_each_setting_over_runs_the_oldest_first() -> None:
+    runs = {
+        name: [
+            result(ok(times, times, backend=backend), backend=backend, batch=batch).model_copy(
+                update={"started_at": f"2026-01-0{day}T00:00:00+00:00"}
+            )
+            for backend, times in (("ddp", (step_s,) * 3), ("zero2", (2 * step_s,) * 3))
+            for batch in (2, 4)
+        ]
+        for name, day, step_s in (("second", 2, 0.2), ("first", 1, 0.1), ("third", 3, 0.4))
+    }
+    results, _ = merge(runs, dict.fromkeys(runs, ()))
+    chart = next(chart for chart in Report(results=results).charts if chart.name == "history")
+    assert isinstance(chart, LineChart)
+    assert chart.series == ("ddp, batch 4", "zero2, batch 4")
+    assert chart.notes == ("1: first; 2: second; 3: third.",)
+    (panel,) = chart.panels
+    assert [[(point.x, round(point.y)) for point in line.points] for line in panel.lines] == [
+        [(1, 80), (2, 40), (3, 20)],
+        [(1, 40), (2, 20), (3, 10)],
+    ]
+    (alone,) = (Report(results=of_run) for name, of_run in runs.items() if name == "first")
+    assert "history" not in [chart.name for chart in alone.charts]
 
 
 @given(reach=st.floats(1e-9, 1e15), at_most=st.integers(2, 10))
@@ -181,3 +212,28 @@ def test_cells_that_only_their_id_tells_apart_are_drawn() -> None:
     results = [result(ok(), accelerate={"mine": number}) for number in range(9)]
     chart = throughput(summarize(results))
     assert cell(accelerate={"mine": 8}).id in " ".join([*chart.series, *(panel.title for panel in chart.panels)])
+
+
+def test_memory_against_throughput_has_each_setting_and_the_capacity_where_it_is_in_sight() -> None:
+    report = Report(results=run())
+    [chart] = [chart for chart in report.charts if chart.name == "tradeoff"]
+    assert isinstance(chart, LineChart)
+    [panel] = chart.panels
+    drawn = {(line.points[0].x, line.points[0].y) for line in panel.lines}
+    rows = [one.row for one in report.settings if one.row and one.row.held is not None]
+    assert drawn == {(float(f"{row.rate:.3g}"), row.held) for row in rows}
+    assert len(drawn) > 1
+    assert [limit.words for limit in panel.limits] == ["capacity"] * (max(y for _, y in drawn) > 1 / 8)
+
+
+@given(st.lists(st.tuples(st.floats(12, 96), st.floats(40, 220)), max_size=20))
+def test_names_beside_marks_cover_no_mark_and_no_other_name(at: list[tuple[float, float]]) -> None:
+    names = [ElementTree.fromstring(text) for text in plots._labels([(x, y, "zero2, batch 4") for x, y in at])]
+    width = len("zero2, batch 4") * plots.LETTER / plots.NARROW * 100
+    places = [(float(name.attrib["x"].rstrip("%")), float(name.attrib["y"])) for name in names]
+    for number, (x, y) in enumerate(places):
+        assert 0 <= x <= 100 - width + 0.01
+        assert not any(x <= mark_x <= x + width and abs(y - 4 - mark_y) < 10 for mark_x, mark_y in at)
+        assert not any(
+            abs(x - other_x) < width - 0.01 and abs(y - other_y) < 10 for other_x, other_y in places[:number]
+        )

@@ -32,7 +32,7 @@ def test_four_axes_stay_readable_on_a_terminal_of_100_columns() -> None:
 def test_a_terminal_shows_the_answer_first() -> None:
     results = [result(), result(ok(backend="zero2"), backend="zero2"), result(backend="fsdp", num_processes=4)]
     text = on_terminal(results)
-    titles = ["What to run", "Which backend is faster", "Not compared", "Raw matrix", "Phases, mean ms"]
+    titles = ["What to run", "Which backend is faster", "Not compared", "All results", "Phases, mean ms"]
     places = [text.index(title) for title in titles]
     assert places == sorted(places)
     assert "\n- For num_processes 2: train with ddp, batch 2: 40 samples/s" in text
@@ -125,7 +125,7 @@ def test_a_terminal_is_sent_no_markup_of_a_setting() -> None:
 def test_nothing_to_compare_is_said_where_it_was_asked_for(
     results: list[Result], choices: Choices, sentence: str | None
 ) -> None:
-    text = markdown.render(sections.report(results, choices=choices))
+    text = markdown.render(sections.Report(results=results, choices=choices).sections)
     if sentence is None:
         assert "is faster" not in text
     else:

@@ -1,6 +1,7 @@
 """The short report, which goes into a pull request and ends a run."""
 
 import io
+import itertools
 import re
 from pathlib import Path
 from typing import Any
@@ -41,10 +42,7 @@ def test_the_heading_is_the_answer_and_how_sure_it_is() -> None:
     heading = text.splitlines()[0]
     assert heading.startswith("## Train with ddp, batch 2: 40 samples/s, 2.00× that of fsdp, batch 2 (1.7")
     assert re.search(r"holds unless launches vary by more than \d+\.\d %\)$", heading)
-    assert (
-        "Larger batches were not tried; to be surer: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`."
-        in text
-    )
+    assert "Larger batches were not tried; next: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`." in text
 
 
 def test_several_tasks_have_a_line_each() -> None:
@@ -64,7 +62,7 @@ def test_each_setting_has_a_row_at_its_best_batch_the_fastest_first() -> None:
         result(Failed(rank=0, phase="start", reason="ValueError: no such axis"), backend="zero3"),
     )
     rows = table(text)
-    assert [(row["setting"], row["batch"], row["verdict"]) for row in rows] == [
+    assert [(row["backend"], row["batch"], row["verdict"]) for row in rows] == [
         ("ddp", "4", "recommended"),
         ("zero2", "2", "too close to call"),
         ("fsdp", "4", "slower"),
@@ -82,7 +80,7 @@ def test_the_words_are_those_of_the_full_report() -> None:
     report = Report(results=[steps(0.1), steps(0.13, backend="fsdp"), steps(0.2, backend="zero2")])
     text = markdown.document(report.brief)
     low, high = re.findall(r"that of fsdp, batch 2 \((\S+) to (\S+?)[;)]", text.splitlines()[0])[0]
-    (fsdp,) = [row for row in table(text) if row["setting"] == "fsdp"]
+    (fsdp,) = [row for row in table(text) if row["backend"] == "fsdp"]
     assert [float(end) for end in fsdp["95%"].split(" to ")] == pytest.approx(
         [1 / float(high), 1 / float(low)], abs=0.01
     )
@@ -141,14 +139,30 @@ def test_it_fits_into_a_pull_request(run: str) -> None:
     assert len(text) <= 8000
 
 
-def test_it_fits_on_a_screen_of_24_lines_and_80_columns() -> None:
+def many_settings() -> Report:
+    """Twenty-four settings, some of which fail, do not fit or are doubted."""
+    levels = itertools.product(("ddp", "fsdp", "zero2"), (1, 2), ("eager", "sdpa"), (False, True))
+    results = [
+        steps(0.1 * 1.03**number, backend=backend, axes={"num_cams": cams, "attention": attention, "grad_ckpt": ckpt})
+        for number, (backend, cams, attention, ckpt) in enumerate(levels)
+    ]
+    results[3:5] = [each.model_copy(update={"outcome": Oom(rank=0, phase="bwd", reason="x")}) for each in results[3:5]]
+    results[7] = results[7].model_copy(update={"outcome": Failed(rank=1, phase="bwd", reason="RuntimeError: no")})
+    return Report(results=results, choices=Choices(free=frozenset({"backend", "num_cams", "attention", "grad_ckpt"})))
+
+
+@pytest.mark.parametrize("report", [collect([Store(REPORTS / "cpu-tiny")]), many_settings()], ids=["few", "many"])
+def test_it_fits_on_a_screen_of_24_lines_and_80_columns(report: Report) -> None:
     file = io.StringIO()
-    console = Console(width=80, file=file, force_terminal=True, color_system=None, highlight=False)
-    for part in terminal.render(collect([Store(REPORTS / "cpu-tiny")]).brief):
+    console = Console(width=80, height=24, file=file, force_terminal=True, color_system=None, highlight=False)
+    for part in terminal.screen(report, console):
         console.print(part)
     lines = file.getvalue().splitlines()
     assert len(lines) < 24  # and one that says where the results are
     assert max(map(len, lines)) <= 80
+    assert "train with" in lines[0].lower()
+    assert "Before you rely on it" in lines
+    assert any("bench report --full" in line for line in lines)
 
 
 def test_what_one_run_lacks_keeps_no_advice_from_another() -> None:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import pytest
 from examples import ok, rendered, result
 
 from bench.records.outcome import Ok, Result
@@ -21,57 +22,62 @@ def of(backend: str, **observed: Any) -> Result:
 def reduced(*results: Result) -> list[str]:
     """The cells of the column of reductions."""
     table = faster(summarize(results), compare_axis(summarize(results)))
-    return [row[table.headers.index("reduction")] for row in table.rows] if "reduction" in table.headers else []
+    return (
+        [row[table.headers.index("gradients summed in")] for row in table.rows]
+        if "gradients summed in" in table.headers
+        else []
+    )
 
 
 def test_a_reduction_in_another_dtype_stands_in_the_row() -> None:
     assert reduced(of("ddp"), of("fsdp")) == []
     assert reduced(of("ddp"), of("fsdp", reduction_dtype="float32")) == ["bfloat16 (A), float32 (B)"] * 2
-    assert "reduction: dtype in which gradients are communicated" in rendered(
+    assert "gradients summed in: the dtype in which ranks communicate them" in rendered(
         [of("ddp"), of("fsdp", reduction_dtype="float32")]
     )
 
 
-def test_the_products_have_a_column_once_they_are_known() -> None:
-    assert "matmuls" not in str(regimes(summarize([of("ddp")])))
-    shares = {"bfloat16": 0.75, "float32": 0.245, "float64": 0.005}
-    table = str(regimes(summarize([of("ddp", matmul_shares=shares), of("fsdp")])))
-    assert "matmuls" in table
-    assert "bfloat16 + float32" in table
-    assert "float64" not in table
+@pytest.mark.parametrize(
+    ("header", "observed", "shown"),
+    [
+        ("matmuls", {"matmul_shares": {"bfloat16": 0.75, "float32": 0.245, "float64": 0.005}}, "bfloat16 + float32"),
+        (
+            "attention kernels",
+            {"attention_kernels": ("efficient with a mask", "flash")},
+            "efficient with a mask, flash",
+        ),
+        ("Adam", {"adam": "fused"}, "fused"),
+    ],
+)
+def test_what_a_step_showed_has_a_column_once_it_is_known(header: str, observed: dict[str, Any], shown: str) -> None:
+    assert header not in regimes(summarize([of("ddp")])).headers
+    table = regimes(summarize([of("ddp", **observed), of("fsdp")]))
+    assert [row[table.headers.index(header)] for row in table.rows] == [shown, "n/a"]
 
 
-def test_the_kernels_of_attention_have_a_column_once_they_are_known() -> None:
-    assert "attention kernels" not in str(regimes(summarize([of("ddp")])))
-    table = str(regimes(summarize([of("ddp", attention_kernels=("efficient with a mask", "flash"))])))
-    assert "attention kernels" in table
-    assert "efficient with a mask, flash" in table
+MOSTLY_BF16 = {"matmul_shares": {"bfloat16": 0.9, "float32": 0.1}}
 
 
-def test_how_adam_stepped_has_a_column_once_it_is_known() -> None:
-    assert "Adam" not in str(regimes(summarize([of("ddp")])))
-    assert "fused" in str(regimes(summarize([of("ddp", adam="fused")])))
-    assert compare_runs([of("ddp", adam="fused")], [of("ddp", adam="foreach")]).unlike == (
-        "adam: fused against foreach",
-    )
-
-
-def test_other_kernels_of_attention_are_named_when_runs_are_compared() -> None:
-    flash, math = of("ddp", attention_kernels=("flash",)), of("ddp", attention_kernels=("math",))
-    assert compare_runs([of("ddp")], [flash]).unlike == ()  # not observed on one side
-    assert compare_runs([flash], [math]).unlike == ("attention_kernels: flash against math",)
-
-
-def test_results_whose_products_were_not_observed_are_alike() -> None:
-    now, other = of("ddp", matmul_shares={"bfloat16": 1.0}), of("ddp", matmul_shares={"float32": 1.0})
-    assert compare_runs([of("ddp")], [now]).unlike == ()
-    assert compare_runs([of("ddp", matmul_shares={"bfloat16": 0.9, "float32": 0.1})], [now]).unlike == ()
-    assert compare_runs([now], [other]).unlike == ("matmul_dtype: bfloat16 against float32",)
-
-
-def test_another_offload_is_named_when_runs_are_compared() -> None:
-    here, host = (of("fsdp", offload=offload) for offload in ("none", "params"))
-    assert compare_runs([here], [host]).unlike == ("offload: none against params",)
+@pytest.mark.parametrize(
+    ("base", "head", "unlike"),
+    [
+        ({"adam": "fused"}, {"adam": "foreach"}, ("adam: fused against foreach",)),
+        (
+            {"attention_kernels": ("flash",)},
+            {"attention_kernels": ("math",)},
+            ("attention_kernels: flash against math",),
+        ),
+        ({}, {"attention_kernels": ("flash",)}, ()),  # not observed on one side
+        (MOSTLY_BF16, {"matmul_shares": {"float32": 1.0}}, ("matmul_dtype: bfloat16 against float32",)),
+        (MOSTLY_BF16, {"matmul_shares": {"bfloat16": 1.0}}, ()),
+        ({}, MOSTLY_BF16, ()),
+        ({"offload": "none"}, {"offload": "params"}, ("offload: none against params",)),
+    ],
+)
+def test_what_ran_otherwise_is_named_when_runs_are_compared(
+    base: dict[str, Any], head: dict[str, Any], unlike: tuple[str, ...]
+) -> None:
+    assert compare_runs([of("ddp", **base)], [of("ddp", **head)]).unlike == unlike
 
 
 def test_options_of_sharding_have_a_column_where_they_are_not_the_usual_ones() -> None:

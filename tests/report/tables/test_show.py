@@ -3,21 +3,20 @@
 from pathlib import Path
 
 import pytest
+from commands import bench
 from examples import MACHINE, MATRIX_YAML, ok, result, rss
-from typer.testing import CliRunner, Result
 
-from bench.cli.app import app
 from bench.errors import InputError
 from bench.records.cell import Train, Walk
 from bench.records.outcome import Failed, Oom
 from bench.records.outcome import Result as Record
+from bench.records.rank_outcome import Footprint, Walked
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.find_cell import find_cell
-from bench.report.tables.show import show, title
+from bench.report.tables.show import Files, Verbatim, show, title
 from bench.report.tables.table import Table
-from bench.report.tables.verbatim import Files, Verbatim
 from bench.store.run_folder import Store
-from bench.store.spool import Footprint, Walked, write
+from bench.store.spool import write
 
 FSDP = {"num_cams": 4, "grad_ckpt": True}
 
@@ -124,14 +123,14 @@ def test_the_title_names_the_cell() -> None:
 
 def test_the_time_of_the_host_and_bound_cores_have_columns_once_there_are_any() -> None:
     plain = tables([result()])
-    assert "host ms" not in str(plain["Ranks"])
-    assert "cores" not in str(plain["Regime"])
+    assert "host busy or blocked ms" not in str(plain["Ranks"])
+    assert "cores" not in str(plain["What actually ran"])
     measured = ok((0.1, 0.1, 0.1), (0.1, 0.1, 0.1))
     known = [rank.model_copy(update={"host_times_s": (0.02, 0.03, 0.04), "cores": 7}) for rank in measured.ranks]
     bound = tables([result(measured.model_copy(update={"ranks": tuple(known)}), train=Train(cpu_affinity=True))])
-    assert "host ms" in str(bound["Ranks"])
+    assert "host busy or blocked ms" in str(bound["Ranks"])
     assert "30.0" in str(bound["Ranks"])
-    assert "cores" in str(bound["Regime"])
+    assert "cores" in str(bound["What actually ran"])
 
 
 def test_settings_attempts_regime_and_ranks() -> None:
@@ -144,7 +143,7 @@ def test_settings_attempts_regime_and_ranks() -> None:
     assert [row[:2] for row in shown["Attempts"].rows] == [("2", "ok"), ("4", "failed")]
     assert shown["Attempts"].rows[0][2] == "20"  # 2 x 2 / 0.2 s
     assert shown["Attempts"].rows[1][-1] == "rank 1 in bwd: ValueError: planted"
-    assert [row[:6] for row in shown["Regime"].rows] == [
+    assert [row[:6] for row in shown["What actually ran"].rows] == [
         (str(rank), "FSDP", "FULL_SHARD", "2", "1,000", "900") for rank in (0, 1)
     ]
     assert [row[:7] for row in shown["Ranks"].rows] == [
@@ -186,10 +185,6 @@ def test_the_command_once_and_the_logs_of_what_went_wrong() -> None:
 # The command
 
 
-def bench(*arguments: str) -> Result:
-    return CliRunner().invoke(app, ["show", *arguments])
-
-
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     folder = tmp_path / "reports" / "run"
@@ -213,11 +208,11 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_command_shows_a_cell_of_the_newest_run_or_of_the_one_that_is_named(run: Path) -> None:
-    done = bench("backend=fsdp", "num_cams=4")
+    done = bench("show", "backend=fsdp", "num_cams=4")
     assert done.exit_code == 0, done.output
     for other in (("backend=fsdp num_cams=4",), (records()[0].attempt.cell.id,)):
-        assert bench(*other).stdout == done.stdout
-    named = bench("num_cams=4", "backend=fsdp", str(run))
+        assert bench("show", *other).stdout == done.stdout
+    named = bench("show", "num_cams=4", "backend=fsdp", str(run))
     assert named.stdout.replace(str(run), "reports/run") == done.stdout
     assert "**From the run reports/run**" in done.stdout
     assert "## Walk" in done.stdout
@@ -231,7 +226,7 @@ def test_the_command_shows_a_cell_of_the_newest_run_or_of_the_one_that_is_named(
 
 @pytest.mark.parametrize("arguments", [("fspd",), ("fsdp",), ("num_cams=9",), ("ddp", "reports/none"), ("a", "b", "c")])
 def test_a_wrong_cell_or_run_is_one_message(run: Path, arguments: tuple[str, ...]) -> None:
-    done = bench(*arguments)
+    done = bench("show", *arguments)
     assert done.exit_code == 2
     assert done.stdout == ""
     assert done.stderr.startswith("bench: ")

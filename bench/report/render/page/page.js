@@ -14,7 +14,7 @@ function compare(one, other, isNumber, sign) {
   return sign * (a - b);
 }
 
-for (const table of document.querySelectorAll("table")) {
+for (const table of document.querySelectorAll("table:has([aria-sort])")) {
   const body = table.tBodies[0];
   const asReported = [...body.rows];
   const headers = [...table.tHead.rows[0].cells];
@@ -31,6 +31,40 @@ for (const table of document.querySelectorAll("table")) {
     });
   });
 }
+
+// Filters: one for each setting that differs between the rows of a table.
+
+for (const table of document.querySelectorAll("table:has([data-axes])")) {
+  const rows = [...table.tBodies[0].rows];
+  const axesOf = new Map(rows.map((row) => [row, JSON.parse(row.dataset.axes)]));
+  const filters = document.createElement("div");
+  filters.className = "filters";
+  for (const axis of Object.keys(axesOf.get(rows[0]))) {
+    const values = [...new Set(rows.map((row) => axesOf.get(row)[axis]))];
+    if (values.length < 2 || values.length === rows.length) continue;
+    const label = filters.appendChild(document.createElement("label"));
+    const select = document.createElement("select");
+    select.name = axis;
+    select.append(new Option("all", ""), ...values.map((value) => new Option(value, value)));
+    label.append(`${axis} `, select);
+  }
+  filters.addEventListener("change", () => {
+    const wanted = [...filters.querySelectorAll("select")].filter((select) => select.value);
+    for (const row of rows) {
+      row.hidden = wanted.some((select) => axesOf.get(row)[select.name] !== select.value);
+    }
+  });
+  if (filters.children.length) table.parentElement.before(filters);
+}
+
+// A link into a folded part opens it, in browsers that do not do so themselves.
+
+function unfold() {
+  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  if (target instanceof HTMLDetailsElement) target.open = true;
+}
+addEventListener("hashchange", unfold);
+unfold();
 
 // Copying: the table of the settings as Markdown, for a pull request, and each command.
 
@@ -68,7 +102,7 @@ function markdownOf(table) {
   const line = (cells) => `| ${cells.join(" | ")} |`;
   const headers = [...table.tHead.rows[0].cells];
   const rule = headers.map((header) => (header.classList.contains("number") ? "---:" : "---"));
-  return [line(headers.map(cell)), line(rule), ...[...table.tBodies[0].rows].map((row) => line([...row.cells].map(cell)))].join("\n");
+  return [line(headers.map(cell)), line(rule), ...[...table.tBodies[0].rows].filter((row) => !row.hidden).map((row) => line([...row.cells].map(cell)))].join("\n");
 }
 
 for (const scroll of document.querySelectorAll(".first .scroll")) {

@@ -1,0 +1,326 @@
+"""`bench explain`: why a step takes as long as it does, and why one takes longer than another."""
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+
+import typer
+
+from bench.cli import selection
+from bench.cli.app import REPORTS
+from bench.cli.environment import check_environment
+from bench.cli.printing import as_markdown, print_document, print_unreadable
+from bench.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from bench.explain.advice import Advice
+    from bench.explain.waterfall import Explained
+    from bench.records.forecast import Forecast
+    from bench.records.outcome import Result
+    from bench.report.tables.table import Table
+
+
+MOST_TRIED = 4
+"""Settings that --try measures: those with the largest bounds."""
+
+
+def explain(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="CELL [CELL] [RUN]...",
+            help="The cell as in `bench show`: its id, its folder's name, the beginning of either, or settings."
+            " A second cell, or a second value of a setting, compares: backend=ddp backend=fsdp2 batch=4. Folders are"
+            " runs; two of them compare the same cell.  [default: the newest run]",
+        ),
+    ] = None,
+    trace: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="Explain these traces of torch.profiler, of any training, instead of a cell."),
+    ] = None,
+    steps: Annotated[int, typer.Option(min=1, max=100, metavar="COUNT", help="Steps to profile.")] = 5,
+    again: Annotated[bool, typer.Option("--again", help="Profile again, although the run holds a profile.")] = False,
+    try_: Annotated[
+        bool,
+        typer.Option("--try", help="Measure the cell again with each setting that may help. Takes one cell."),
+    ] = False,
+    html: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE", rich_help_panel="Output", help="Also write a page with the bars and a timeline."),
+    ] = None,
+    format_: Annotated[
+        Literal["md"] | None,
+        typer.Option("--format", rich_help_panel="Output", help="Print markdown instead of tables for the terminal."),
+    ] = None,
+) -> None:
+    """Explain where the time of a step goes, or why one cell is slower.
+
+    Profiles a few steps in processes of their own, after the measured ones, and keeps the traces. The parts of a step
+    sum to it.
+    """
+    from bench.explain import shown
+    from bench.explain.advice import advice
+    from bench.explain.waterfall import waterfall
+
+    cells = [] if trace is not None else named(words or [])
+    if trace is not None and (words or try_):
+        fix = "leave out one of them"
+        raise InputError(f"{'--try' if try_ else words} needs a cell, and --trace explains files", fix=fix)
+    if try_ and len(cells) != 1:
+        raise InputError("tries settings of one cell, and two are named", where="--try")
+    results = [_result(one) for one in cells]
+    steps_of = [_of_traces(trace)] if trace is not None else _profiled(cells, results, steps, again=again)
+    tables: list[Table] = []
+    found = waterfall(*steps_of) if len(steps_of) == 2 else None
+    title, sentences = f"A step of {steps_of[0].name}", []
+    if found is not None:
+        title = f"{steps_of[1].name} against {steps_of[0].name}"
+        sentences = [found.sentence, *([found.doubt] if found.doubt else [])]
+        tables.append(shown.difference(found))
+    for one in steps_of:
+        sentences += shown.sentences(one)
+        tables += shown.tables(one)
+    for result in results[:1] if len(results) == 1 else []:
+        advised = advice(steps_of[0], result.attempt.cell)[:MOST_TRIED]
+        tried_s = _tried(cells[0].run, result, advised) if try_ and advised else None
+        base_s = steps_of[0].step_s if tried_s is None else tried_s.get("", steps_of[0].step_s)
+        tables += [shown.advised(advised, base_s or steps_of[0].step_s, tried_s)] if advised else []
+    if html is not None:
+        from bench.explain.picture import sections
+        from bench.report.render.html import render
+
+        html.write_text(render(sections(sentences, steps_of, found, tables), title))
+    if format_ == "md":
+        typer.echo(as_markdown(title, sentences, tables))
+    else:
+        print_document(title, sentences, tables)
+
+
+class Named(NamedTuple):
+    """A cell to explain."""
+
+    words: str
+    run: Path
+
+
+def named(words: Sequence[str]) -> list[Named]:
+    """The one or two cells that the words name. A setting that stands twice has one value for each of them."""
+    folders = [Path(word) for word in words if "=" not in word and Path(word).is_dir()]
+    names = [word for word in words if "=" not in word and not Path(word).is_dir()]
+    settings: dict[str, list[str]] = {}
+    for word in words:
+        if "=" in word:
+            settings.setdefault(word.partition("=")[0], []).append(word)
+    most = max(len(names), len(folders), *(len(values) for values in settings.values()), 0)
+    if not names and not settings:
+        raise InputError("nothing to explain", fix="name a cell: backend=fsdp2, or traces with --trace DIR")
+    if most > 2:
+        raise InputError(f"{most} cells are named", allowed="one cell, or two to compare")
+    if not folders:
+        from bench.store.newest_run import newest
+
+        folders = [newest(REPORTS)]
+    return [
+        Named(
+            words=" ".join([*_nth([names] if names else [], number), *_nth(settings.values(), number)]),
+            run=folders[min(number, len(folders) - 1)],
+        )
+        for number in range(most)
+    ]
+
+
+def _nth(lists: Iterable[Sequence[str]], number: int) -> list[str]:
+    """From each list, the value of the cell with this number: the only one, if it has one for both."""
+    return [values[min(number, len(values) - 1)] for values in lists]
+
+
+def _of_traces(folder: Path) -> "Explained":
+    from bench.explain import trace
+    from bench.explain.divide import divide
+    from bench.explain.waterfall import Explained
+
+    return Explained(name=folder.resolve().name, divisions=divide(trace.read_all(trace.find(folder))))
+
+
+def _profiled(cells: Sequence[Named], results: "Sequence[Result]", steps: int, *, again: bool) -> "list[Explained]":
+    """The cells' profiles: those that the runs hold, and new ones."""
+    for run in dict.fromkeys(one.run for one in cells):
+        of_run = {result.attempt.slug: result for one, result in zip(cells, results, strict=True) if one.run == run}
+        missing = [
+            result for result in of_run.values() if again or not all(file.is_file() for file in traces_of(run, result))
+        ]
+        if missing:
+            profile(run, missing, steps)
+    return [explained(one.run, result, _name(one)) for one, result in zip(cells, results, strict=True)]
+
+
+def explained(run: Path, result: "Result", name: str) -> "Explained":
+    """A measured attempt by its profile, which the run holds."""
+    from bench.audit.profile import Profiled
+    from bench.explain import trace
+    from bench.explain.divide import divide
+    from bench.explain.waterfall import Explained
+    from bench.report.figures import merged
+    from bench.report.summary import row_of
+    from bench.store.spool import read_audits
+
+    files = traces_of(run, result)
+    ranks = read_audits(files[0].parent, len(files), Profiled)
+    row = merged([row_of(one) for one in launches_of(run, result)])
+    critical = row.sampled.critical_rank if row.sampled else None
+    peaks = [rank.memory for rank in ranks if rank.memory is not None]
+    forecast = _forecast(run, result) if peaks else None
+    return Explained(
+        name=name,
+        divisions=divide(trace.read_all(files)),
+        measured_s=row.measured.step_time_s_rank_max if row.measured else None,
+        unprofiled_s=max((sum(rank.unprofiled_times_s) / len(rank.unprofiled_times_s) for rank in ranks), default=None),
+        critical=critical.straggler.rank if critical and critical.straggler else None,
+        memory=max(peaks, key=lambda peak: peak.total_bytes, default=None),
+        planned=forecast.parts(result.attempt.batch_per_rank) if forecast else {},
+    )
+
+
+def _forecast(run: Path, result: "Result") -> "Forecast | None":
+    """What a plan expects of the cell: the run's own plan, or a new one. None where there can be none."""
+    from bench.cli.forecasts import forecasts_of
+    from bench.store.run_folder import Store
+
+    store, cell = Store(run), result.attempt.cell
+    kept, opened = store.forecasts(), store.plan()
+    if kept and (found := [one for one in kept.forecasts if one.cell.id == cell.id]):
+        return found[0]
+    folder = opened.plan.workload_folder if opened and opened.plan else None
+    gpu = next(iter(result.machine.accelerators), None)
+    made = forecasts_of([cell], result.machine.hardware.device, cell.workload, folder, gpu)
+    store.keep_forecasts(made.found.values())
+    return made.found.get(cell.id)
+
+
+def launches_of(run: Path, result: "Result") -> "list[Result]":
+    """All measured launches of the attempt: the report's step is their mean."""
+    from bench.store.run_folder import Store
+
+    cell, batch = result.attempt.cell, result.attempt.batch_per_rank
+    same = [
+        one for one in Store(run).results() if (one.attempt.cell.id, one.attempt.batch_per_rank) == (cell.id, batch)
+    ]
+    return [one for one in same if one.outcome.kind == "ok" and not one.attempt.short]
+
+
+def traces_of(run: Path, result: "Result") -> list[Path]:
+    """Where the traces of the attempt's ranks are, or will be."""
+    from bench.audit.profile import trace_file
+    from bench.records.cell import Audit
+    from bench.store.run_folder import Store
+
+    cell = result.attempt.cell
+    folder = Store(run).folder(Audit(cell=cell, kind="profile", batch_per_rank=result.attempt.batch_per_rank, steps=1))
+    return [trace_file(folder, rank) for rank in range(cell.num_processes)]
+
+
+def _name(one: Named) -> str:
+    """``ddp batch=4``: what the user wrote, without what needs no name."""
+    return " ".join(word.removeprefix("backend=") for word in one.words.split())
+
+
+def _result(one: Named) -> "Result":
+    """The measured attempt that the words name; the largest batch where they name none."""
+    from bench.report.find_cell import find_cell
+    from bench.store.run_folder import Store
+
+    store = Store(one.run)
+    results = find_cell(store.results(), one.words)
+    print_unreadable([store])
+    found = [result for result in results if result.outcome.kind == "ok" and not result.attempt.short]
+    if not found:
+        raise InputError(
+            f"{one.words!r} was not measured: {results[0].outcome.kind}",
+            where=str(store.root),
+            fix="explain a cell whose attempt is ok, see `bench report`",
+        )
+    return max(found, key=lambda result: (result.attempt.batch_per_rank, -result.attempt.launch))
+
+
+def profile(run: Path, results: "Sequence[Result]", steps: int) -> None:
+    """Profile the cells of measured attempts in processes of their own; the traces go to the run's folder.
+
+    Raises:
+        InputError: the run holds no matrix with these cells, or a profiled attempt does not finish.
+    """
+    from bench.audit import unfinished_in_words
+    from bench.cli.progress import Progress
+    from bench.store.run_folder import MATRIX
+    from bench.sweep.audit import audit
+    from bench.sweep.session import opened
+
+    check_environment()
+    file = run / MATRIX
+    if not file.is_file():
+        raise InputError("holds no matrix, and so no cell to profile", where=str(run), fix="explain traces: --trace")
+    matrix, plans, hardware, _ = selection.read(file)
+    if matrix.command is not None:
+        fix = "profile it in the script, and explain its traces with --trace"
+        raise InputError("bench profiles its own ranks, and a script has none", where=str(file), fix=fix)
+    by_id = {plan.cell.id: plan for plan in plans}
+    for result in results:
+        if result.attempt.cell.id not in by_id:
+            slug = result.attempt.cell.slug
+            raise InputError(f"{slug} is not in the run's matrix", where=str(file), fix="`bench run` measures it anew")
+    chosen = [by_id[result.attempt.cell.id] for result in results]
+    unique = list({plan.cell.id: plan for plan in chosen}.values())
+    with (
+        Progress(_aside()) as progress,
+        opened(matrix, unique, hardware, run, progress, keep_matrix=True) as sweep,
+    ):
+        progress.begin(cells=len(unique), attempts=len(chosen), finished=0, folder=str(run), notes=matrix.notes)
+        for plan, result in zip(chosen, results, strict=True):
+            done = audit(sweep, plan, "profile", result.attempt.batch_per_rank, steps)
+            if done.ended is not None:
+                words = unfinished_in_words(done.ended)
+                raise InputError(f"the profiled attempt did not finish: {words}", where=str(done.folder))
+
+
+def _aside() -> "Console":
+    """Where progress goes: stdout holds the explanation alone."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False)
+
+
+def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "dict[str, float | None]":
+    """Measure the cell with each setting, beside the run; the seconds for as many samples by the setting's words.
+
+    The cell as it is has no words: measured again, because other launches differ. None: the attempt failed.
+    """
+    import yaml
+
+    from bench.cli.progress import Progress
+    from bench.explain.advice import matrix as matrix_of
+    from bench.report.summary import row_of
+    from bench.store.run_folder import MATRIX
+    from bench.sweep.session import opened
+
+    content = yaml.safe_load((run / MATRIX).read_text())
+    written = matrix_of(content, result.axes, result.attempt.cell, result.attempt.batch_per_rank, advised)
+    out = run.with_name(f"{run.resolve().name}-try")
+    out.mkdir(parents=True, exist_ok=True)
+    file = out.with_suffix(".yaml")
+    file.write_text(yaml.safe_dump(written, sort_keys=False))
+    matrix, plans, hardware, _ = selection.read(file)
+    with (
+        Progress(_aside()) as progress,
+        opened(matrix, plans, hardware, out, progress, rerun="all") as sweep,
+    ):
+        progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=str(out), notes=matrix.notes)
+        sweep.prepare()
+        results = {one.attempt.cell.id: one for one in sweep.run()}
+    typer.echo(f"tried: {file}, results: {out}", err=True)
+    words = {"": 1, **{one.words: one.steps for one in advised}}
+    measured = [row_of(results[plan.cell.id]).measured if plan.cell.id in results else None for plan in plans]
+    return {
+        word: None if figures is None or not figures.step_time_s_rank_max else figures.step_time_s_rank_max / steps
+        for (word, steps), figures in zip(words.items(), measured, strict=True)
+    }

@@ -1,0 +1,106 @@
+"""Puts the hooks in place once torch is imported, and writes what came of it as the process ends."""
+
+import atexit
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+from .device import ranks
+from .files import Settings
+from .observer import Observer
+from .pulse import frames, script_site
+
+_observers: list[Observer] = []
+
+
+def arrived(module: str) -> None:
+    """The script has imported ``module``."""
+    if module == "torch":
+        _start()
+    else:
+        _watch_engine()
+
+
+def _start() -> None:
+    from torch.amp import GradScaler
+    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.utils.data import dataloader
+
+    observer = Observer(Settings.read())
+    _observers.append(observer)
+    register_optimizer_step_pre_hook(lambda optimizer, *_: observer.enter(optimizer))
+    register_optimizer_step_post_hook(lambda optimizer, *_: observer.leave(optimizer))
+    GradScaler.step = _scaled(GradScaler.step, observer)  # type: ignore[method-assign]
+    following = dataloader._BaseDataLoaderIter.__next__
+    dataloader._BaseDataLoaderIter.__next__ = _loaded(following, observer)  # type: ignore[method-assign]
+    os.register_at_fork(after_in_child=observer.forget)
+    sys.excepthook = _failing(sys.excepthook, observer)
+    atexit.register(observer.exit)
+    if "RANK" in os.environ and observer.rank_files().claim():
+        observer.begin()
+
+
+def _watch_engine() -> None:
+    """DeepSpeed's engine may call its optimizer several times in a step, or not at all after an overflow."""
+    from deepspeed.runtime.engine import DeepSpeedEngine
+
+    observer, take_step = _observers[0], DeepSpeedEngine._take_model_step
+
+    @wraps(take_step)
+    def step(self: Any, *args: Any, **kwargs: Any) -> None:
+        skipped = self.skipped_steps
+        observer.enter(self)
+        take_step(self, *args, **kwargs)
+        observer.leave(self, skipped=self.skipped_steps > skipped)
+
+    DeepSpeedEngine._take_model_step = step
+
+
+def _scaled(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    @wraps(step)
+    def scaled(self: Any, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        calls = observer.steps.calls
+        result = step(self, optimizer, *args, **kwargs)
+        if self.is_enabled() and observer.steps.calls == calls:
+            observer.steps.stepped(optimizer, skipped=True)
+        return result
+
+    return scaled
+
+
+def _loaded(following: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    @wraps(following)
+    def loaded(self: Any) -> Any:
+        if observer.phases is not None:
+            with observer.phases.within("dataload_wait"):
+                return following(self)
+        batch = following(self)
+        observer.loaded(batch)
+        return batch
+
+    return loaded
+
+
+def _failing(hook: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
+        if observer.is_rank:
+            rank, _ = ranks()
+            files = observer.rank_files()
+            files.outcome(
+                {
+                    "kind": "error",
+                    "rank": rank,
+                    "phase": files.beat.stage,
+                    "error": f"{kind.__name__}: {error}"[:2000],
+                    "traceback": "".join(traceback.format_exception(error))[-20_000:],
+                    "at": time.time(),
+                    "place": script_site(list(frames(traceback.walk_tb(trace)))[::-1]),
+                }
+            )
+        hook(kind, error, trace)
+
+    return failed

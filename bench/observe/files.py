@@ -1,0 +1,91 @@
+"""The files that an observed rank leaves in the attempt's folder, in the forms of bench/store."""
+
+import json
+import os
+import time
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from .beats import BeatFile
+
+VARIABLE = "BENCH_OBSERVE"
+PATIENCE_S = 120.0
+"""How long a rank waits for the results of the others before it ends."""
+
+
+class Settings(NamedTuple):
+    """What bench hands over in `VARIABLE`."""
+
+    folder: Path
+    warmup_steps: int
+    steps: int
+    capacity_bytes: int
+    """Of the rank on a CPU."""
+    phase_steps: int = 0
+    """After the measured ones. A script that ends before has no phases."""
+
+    @classmethod
+    def read(cls) -> "Settings":
+        given = json.loads(os.environ[VARIABLE])
+        return cls(**{**given, "folder": Path(given["folder"])})
+
+
+class RankFiles:
+    """The files of one rank."""
+
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.folder, self.rank = folder, rank
+        self._owner = folder / f"rank{rank}.pid"
+
+    def claim(self) -> bool:
+        """Whether this process is the first that has this rank: compilers that a rank starts inherit its number."""
+        try:
+            with self._owner.open("x") as file:
+                file.write(str(os.getpid()))
+        except FileExistsError:
+            return False
+        return True
+
+    def take(self) -> None:
+        """This process trains, whichever was the first with its rank."""
+        self._owner.write_text(str(os.getpid()))
+
+    @property
+    def is_ours(self) -> bool:
+        try:
+            return self._owner.read_text() == str(os.getpid())
+        except OSError:  # the folder is gone
+            return False
+
+    @cached_property
+    def beat(self) -> BeatFile:
+        """Written by the thread beside the steps: these must not wait for a file."""
+        return BeatFile(self.folder, self.rank, at_once=False)
+
+    def outcome(self, record: dict[str, Any]) -> None:
+        """Write `rank<N>.json`, once."""
+        if not (file := self.folder / f"rank{self.rank}.json").exists():
+            write(file, record)
+
+    def ended_early(self, steps: int) -> None:
+        write(self.folder / f"rank{self.rank}.early", {"steps": steps})
+
+    def wait_for_others(self, world_size: int) -> None:
+        """A rank that ends takes the connections with it that others may still need to end their step."""
+        until = time.monotonic() + PATIENCE_S
+        while time.monotonic() < until and not all(map(self._has_ended, range(world_size))):
+            time.sleep(0.02)
+
+    def _has_ended(self, rank: int) -> bool:
+        return any((self.folder / f"rank{rank}.{ending}").exists() for ending in ("json", "early"))
+
+
+def write(path: Path, record: dict[str, Any]) -> None:
+    """Atomically: nobody reads a part."""
+    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    with aside.open("w") as file:
+        json.dump(record, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    aside.replace(path)

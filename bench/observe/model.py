@@ -1,0 +1,108 @@
+"""The model that a script trains, found by the parameters of its optimizers, and the samples that it is called with."""
+
+import gc
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+
+class Watched:
+    """The trained model's calls. `watch` comes after the first step, and `choose` after the next."""
+
+    def __init__(self) -> None:
+        self.root: nn.Module | None = None
+        """The outermost module: the wrapper, if there is one."""
+        self.model: nn.Module | None = None
+        """The outermost module that a step calls."""
+        self.forwards = 0
+        """Calls of the model that led to a gradient, since `reset`."""
+        self.samples = 0
+        """Their samples: the first dimension of the first tensor."""
+        self._hooks: list[Any] = []
+        self._depth = 0
+        self._calls: Counter[nn.Module] = Counter()
+
+    def watch(self, optimizers: Sequence[Any]) -> None:
+        """Watch all modules for one step, to see which are called, and which within others."""
+        self._release()
+        self._calls.clear()
+        roots = trained_roots(optimizers)
+        self.root = max(roots, key=_trained, default=None)
+        for module in {module for root in roots for module in root.modules()}:
+            self._hooks.append(module.register_forward_pre_hook(self._enter))
+            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+
+    def choose(self) -> None:
+        """From now on, watch the model alone."""
+        self._release()
+        self.model = max(self._calls, key=lambda one: (_trained(one), -self._calls[one]), default=None)
+        self._calls.clear()
+        if self.model is not None:
+            self._hooks = [self.model.register_forward_pre_hook(self._called, with_kwargs=True)]
+        self.reset()
+
+    def reset(self) -> None:
+        self.forwards = self.samples = 0
+
+    def _release(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._depth = [], 0
+
+    def _enter(self, module: nn.Module, _inputs: object) -> None:
+        if trains():
+            if not self._depth:
+                self._calls[module] += 1
+            self._depth += 1
+
+    def _leave(self, *_: object) -> None:
+        if trains():
+            self._depth = max(0, self._depth - 1)
+
+    def _called(self, _module: nn.Module, inputs: tuple[Any, ...], named: dict[str, Any]) -> None:
+        if trains():
+            self.forwards += 1
+            self.samples += samples_in((inputs, named)) or 0
+
+
+def trains() -> bool:
+    """Not for a compiler that traces the hook, nor for a forward that backward repeats or that trains nothing."""
+    if torch.compiler.is_compiling():
+        return False
+    return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
+
+
+def samples_in(batch: Any) -> int | None:
+    """The first dimension of the first tensor; None without one."""
+    first = next(_tensors(batch), None)
+    return None if first is None else len(first)
+
+
+def _tensors(tree: Any) -> Iterator[Tensor]:
+    if isinstance(tree, Tensor):
+        if tree.ndim:
+            yield tree
+    elif isinstance(tree, Mapping):
+        yield from (tensor for value in tree.values() for tensor in _tensors(value))
+    elif isinstance(tree, list | tuple):
+        yield from (tensor for value in tree for tensor in _tensors(value))
+
+
+def trained_roots(optimizers: Sequence[Any]) -> list[nn.Module]:
+    """The modules within no other that hold what the optimizers step. Engines that step copies hold none of it: then
+    all that hold something to train."""
+    engines = [one for one in optimizers if isinstance(one, nn.Module)]
+    if engines:
+        return engines
+    stepped = {id(one) for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]}
+    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
+    inner = {id(child) for module in modules for child in module.children()}
+    trained = [module for module in modules if id(module) not in inner and _trained(module)]
+    return [one for one in trained if not stepped.isdisjoint(map(id, one.parameters()))] or trained
+
+
+def _trained(module: nn.Module) -> int:
+    return sum(getattr(one, "ds_numel", one.numel()) for one in module.parameters() if one.requires_grad)

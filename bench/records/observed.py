@@ -1,0 +1,59 @@
+"""What a script did in its measured steps, as seen from outside."""
+
+from collections.abc import Iterator
+
+from bench.records.base import AtLeastOne, Count, Frozen
+from bench.units import counted
+
+
+class Observed(Frozen):
+    """Of one rank; see bench/observe."""
+
+    samples: AtLeastOne | None = None
+    """That its model took in all measured steps: the first dimension of the first tensor of each call. null: not seen,
+    as inside a compiled graph."""
+    loaded_samples: AtLeastOne | None = None
+    """That DataLoaders gave it meanwhile; they may be ahead. null: it has no DataLoader."""
+    forwards: AtLeastOne | None = None
+    """Calls of the model that led to a gradient in all measured steps."""
+    skipped_steps: Count = 0
+    """Measured steps in which a gradient scaler, or DeepSpeed after an overflow, left the weights as they were."""
+    optimizers: AtLeastOne = 1
+    """Optimizers that step in each step."""
+    optimizer: str
+    """Their classes."""
+    compiled: bool = False
+    """Whether torch.compile made graphs."""
+
+    @property
+    def taken(self) -> int | None:
+        return self.samples or self.loaded_samples
+
+
+def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
+    """Where a rank's samples were not those that the script was asked for: a clause with both numbers.
+
+    Args:
+        steps: that were measured.
+        batch: samples of one forward.
+        accumulation: forwards of a step, as far as the matrix says.
+    """
+    if seen.forwards and seen.samples:
+        if seen.samples != seen.forwards * batch:
+            yield f"its model took {seen.samples / seen.forwards:.4g} samples per forward, and the matrix says {batch}"
+    elif seen.taken and seen.taken != steps * batch * accumulation:
+        yield f"a step took {seen.taken / steps:.4g} samples of a rank, and the matrix says {batch * accumulation}"
+
+
+def other_steps(seen: Observed, steps: int, accumulation: int) -> Iterator[str]:
+    """In what else its steps are not those that the matrix describes. Figures count them as they were."""
+    if seen.forwards and seen.forwards != steps * accumulation:
+        yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {accumulation}"
+    if seen.skipped_steps:
+        yield f"{seen.skipped_steps} of {counted(steps, 'step')} did not change the weights: their gradients overflowed"
+    if seen.optimizers > 1:
+        yield f"a step ends when each of {seen.optimizers} optimizers has stepped"
+
+
+def _number(value: float, noun: str) -> str:
+    return counted(int(value), noun) if value == int(value) else f"{value:g} {noun}s"

@@ -1,0 +1,69 @@
+"""What `bench run --best` certifies: how much faster another setting may be, and what ruled out the others."""
+
+import math
+from collections.abc import Collection, Iterator, Sequence
+
+from bench.records.best import Best, Fastest, Ruled
+from bench.report.advice import Advice, Certified
+from bench.report.tables.table import Lines
+from bench.units import counted, duration, percent
+
+TITLE = "What was ruled out"
+RULED: dict[Ruled, str] = {
+    "launched": "ruled out by full launches",
+    "short": "slower in a short attempt",
+    "others": "not measured, because other settings that share their values are slower",
+    "plan": "not measured, because by their plan they cannot fit",
+    "bound": "slower by the lower bound of their step",
+    "memory": "do not fit",
+    "headroom": "beyond the headroom",
+    "failed": "failed",
+    "invalid": "invalid",
+    "skipped": "skipped",
+}
+
+
+def certificates(bests: Sequence[Best], advice: Sequence[Advice]) -> Lines:
+    """A sentence for each task, and how much was measured.
+
+    Args:
+        advice: what it certifies of an answer is not repeated.
+    """
+    told = [task.certified.answer for task in advice if task.certified]
+    lines = [line for best in bests for line in certificate(best, told)]
+    if any(task.unsure for task in advice) and any(best.answers for best in bests):
+        lines.append("This takes the figures as they are, and some that decide are doubted: see below.")
+    return Lines(title=TITLE, lines=tuple(lines))
+
+
+def surest(certified: Certified) -> str:
+    """``no setting of 48 can be more than 2.7 % faster (95 %)``."""
+    answer, confidence = certified
+    return f"no setting of {answer.settings} can be more than {_within(answer)} faster ({confidence:.0%})".replace(
+        "%)", " %)"
+    )
+
+
+def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:
+    """The sentences of one run."""
+    if best.ended is None:
+        yield "--best was interrupted: the same command goes on."
+        return
+    for answer in best.answers:
+        if answer not in told:
+            task = f"For {answer.task}: " if answer.task else ""
+            yield f"{task}{answer.name}: {surest(Certified(answer, best.confidence))}."
+        if ruled := [f"{answer.ruled_out[by]} {words}" for by, words in RULED.items() if answer.ruled_out.get(by)]:
+            yield f"The others: {', '.join(ruled)}."
+    if not best.answers:
+        yield "No setting was measured in full."
+    ended = {"budget": "the budget is spent", "spent": "more launches would narrow it", "certified": ""}[best.ended]
+    yield (
+        f"{counted(best.attempts, 'attempt')} in {duration(best.took_s)}, of a matrix of {best.of}"
+        f"{f'; {ended}' if ended else ''}. Leave out --best to measure the rest."
+    )
+
+
+def _within(answer: Fastest) -> str:
+    """Rounded up."""
+    return percent(max(math.ceil(answer.within * 1000), 1) / 1000)

@@ -1,0 +1,60 @@
+"""What each setting of the short report opens on the page: its attempts, ranks and phases, why it failed, its files."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from bench.records.outcome import Result
+from bench.report.contract import RUN
+from bench.report.naming import cell_name, row_name, setting
+from bench.report.rows import Summary
+from bench.report.summary import Newest
+from bench.report.tables.brief import Setting
+from bench.report.tables.show import Files, Verbatim, in_brief
+from bench.report.tables.table import Table
+
+
+@dataclass(frozen=True, kw_only=True)
+class Details:
+    """Of one row of the table of settings."""
+
+    name: str
+    axes: Mapping[str, str]
+    """The settings that differ within the report, in words."""
+    folders: tuple[str, ...]
+    """The folders of its attempts, below the run's; empty for a report of several runs."""
+    scripts: bool
+    """Whether these hold command.sh, which runs the attempt again by hand."""
+    parts: Sequence[Table | Verbatim]
+
+
+def details(
+    summary: Summary,
+    one: Setting,
+    results: Sequence[Result],
+    files: Mapping[str, Files],
+    newest: Newest,
+    *,
+    scripts: bool,
+) -> Details:
+    """Of one setting.
+
+    Args:
+        results: of the whole report.
+        files: the logs of attempts that failed, by the attempt's slug.
+        scripts: as in `Details`.
+    """
+    row, run = one.row, one.shown.settings.get(RUN)
+    own = [
+        result
+        for result in results
+        if result.attempt.cell.id == one.cell.cell.id
+        and (row is None or (result.attempt.batch_per_rank, result.attempt.short) == (row.batch_per_rank, row.short))
+        and (run is None or result.axes.get(RUN) == run)
+    ]
+    return Details(
+        name=row_name(summary, row) if row else cell_name(summary, one.shown),
+        axes={name: setting(name, one.shown.settings.get(name)) for name in summary.columns},
+        folders=tuple(f"attempts/{result.attempt.slug}" for result in own) if run is None else (),
+        scripts=scripts,
+        parts=in_brief(own, files, newest, row.measured.scatter if row and row.measured else None),
+    )

@@ -1,0 +1,103 @@
+"""What the batches of measured steps held: tokens, and the most values. Nothing waits for the device."""
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from bench.records.rank_outcome import Tokens
+from bench.runner.forward import TOKENS, Batch
+from bench.runner.largest_samples import values_in
+
+MASK = "attention_mask"
+
+
+class Seen:
+    """Batches, and what each held.
+
+    Args:
+        expected: how many batches there will be.
+        samples: of each batch.
+        values: whether to count the values of a batch.
+    """
+
+    def __init__(self, batches: Iterator[Batch], expected: int, samples: int, *, values: bool) -> None:
+        self._batches, self._expected, self._samples, self._values = batches, expected, samples, values
+        self._places: list[int] = []
+        self._tokens_NB: Tensor | None = None
+        self._number = self.most_values = 0
+        self._by_sample = self._known = True
+
+    def __iter__(self) -> "Seen":
+        return self
+
+    def __next__(self) -> Batch:
+        batch = next(self._batches)
+        if self._values:
+            self.most_values = max(self.most_values, values_in(batch))
+        if self._known:
+            self._count(batch)
+        self._number += 1
+        return batch
+
+    def _count(self, batch: Batch) -> None:
+        tokens = tokens_in(batch)
+        if tokens is None or self._number >= self._expected:
+            self._known = False
+            return
+        if tokens.numel() != self._samples:
+            tokens, self._by_sample = tokens.sum()[None], False
+        if self._tokens_NB is None:  # one tensor for all steps: more of them would keep the heap from shrinking
+            self._tokens_NB = torch.zeros(self._expected, self._samples, dtype=torch.long, device=tokens.device)
+        self._tokens_NB[self._number, : len(tokens)] = tokens
+        if (places := places_in(batch)) is not None:
+            self._places.append(places)
+
+    def tokens(self, steps: int) -> tuple[Tokens | None, Counter[int]]:
+        """What ``steps`` steps trained, and how many of their samples had each length; none where that is not known."""
+        if not self._known or self._tokens_NB is None or self._number != self._expected:
+            return None, Counter()
+        lengths = Counter(self._tokens_NB.flatten().tolist()) if self._by_sample else Counter()
+        return Tokens(
+            samples=self._expected * self._samples,
+            trained=tuple(self._tokens_NB.reshape(steps, -1).sum(1).tolist()),
+            places=_sums(self._places, steps) if len(self._places) == self._expected else None,
+            longest=max(lengths, default=None),
+        ), lengths
+
+
+def _sums(of_batches: list[int], steps: int) -> tuple[int, ...]:
+    size = len(of_batches) // steps
+    return tuple(sum(of_batches[start : start + size]) for start in range(0, len(of_batches), size))
+
+
+def tokens_in(batch: Batch) -> Tensor | None:
+    """The tokens of each sample without padding, or in any other parts; None if the batch does not say it.
+
+    By its ``num_tokens``, else by a mask of samples and places. A mask of attention has more dimensions.
+    """
+    inputs = _inputs(batch)
+    if TOKENS in inputs:
+        return torch.as_tensor(inputs[TOKENS]).flatten().long()
+    mask = inputs.get(MASK)
+    return mask.long().sum(1) if isinstance(mask, Tensor) and _is_mask(mask) else None
+
+
+def places_in(batch: Batch) -> int | None:
+    """The tokens of a batch with padding; None where no input shows it."""
+    inputs = _inputs(batch)
+    shown = (value for value in (inputs.get(MASK), inputs.get("input_ids")) if isinstance(value, Tensor))
+    return next((value.numel() for value in shown if value.ndim == 2), None)
+
+
+def _is_mask(mask: Tensor) -> bool:
+    return mask.ndim == 2 and not mask.is_floating_point()
+
+
+def _inputs(batch: Batch) -> Mapping[Any, Any]:
+    if isinstance(batch, list | tuple):  # of inputs and targets, or of samples
+        found = [part for part in batch if isinstance(part, Mapping)]
+        return found[0] if len(found) == 1 else {}
+    return batch if isinstance(batch, Mapping) else {}

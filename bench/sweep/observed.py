@@ -1,0 +1,142 @@
+"""What the ranks of an observed script left -> the outcome of its attempt."""
+
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from bench import backends
+from bench.diagnosis.classify import classify
+from bench.diagnosis.oom_words import WORDS, bytes_asked
+from bench.diagnosis.script_end import failure
+from bench.imported.script import read_result
+from bench.launch.executor import LaunchResult
+from bench.launch.script_launch import result_file
+from bench.records.cell import Attempt
+from bench.records.machine import Hardware, Machine
+from bench.records.observed import other_batch, other_steps
+from bench.records.outcome import Failed, Outcome
+from bench.records.rank_outcome import RankError, RankKilled, RankOk, RankOom, RankOutcome
+from bench.records.script import ScriptEnd
+from bench.store.beats import last_stage
+from bench.units import counted
+
+NOT_SEEN = (
+    "bench saw no step in it: it looked for optimizers of torch.optim that step, and for DeepSpeed's engine, in every"
+    " Python process of the command that reads PYTHONPATH; have the script report its figures instead, with result:"
+)
+
+
+def observed_outcome(
+    launched: LaunchResult,
+    end: ScriptEnd,
+    killer: str | None,
+    attempt: Attempt,
+    folder: Path,
+    machine: Machine,
+    note: Callable[[str], None],
+) -> Outcome:
+    """The outcome of an observed attempt.
+
+    Args:
+        killer: the kernel's out-of-memory killer, in words, if it ended a process meanwhile.
+        folder: of the attempt's files.
+        note: receives what the user should know.
+    """
+    ranks = [*map(_with_reason, launched.ranks), *_killed({rank.rank for rank in launched.ranks}, end, killer, folder)]
+    measured = [rank for rank in ranks if isinstance(rank, RankOk)]
+    if measured and len(measured) == measured[0].regime.world_size:
+        return _checked(measured, attempt, note)
+    failed = [rank for rank in ranks if not isinstance(rank, RankOk)]
+    if failed or (launched.cancelled is not None and launched.stuck):
+        size = attempt.cell.num_processes
+        return classify(ranks, world_size=size, cancelled=launched.cancelled, stuck=launched.stuck)
+    if end.finished and not measured:
+        assert isinstance(machine.hardware, Hardware)  # bench runs on it
+        assert attempt.cell.script is not None
+        if result_file(attempt.cell.script, folder).exists():  # of a Trainer that ended before it was measured
+            read = read_result(result_file(attempt.cell.script, folder), attempt, machine.hardware)
+            if not isinstance(read, str):
+                return read.figures
+    return failure(end, _too_short(attempt, folder) or NOT_SEEN, killer)
+
+
+def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None]) -> Outcome:
+    """The measured ranks, unless they are not what the attempt asked for; what else is otherwise becomes a note."""
+    cell, world_size = attempt.cell, len(ranks)
+    if world_size != cell.num_processes:
+        reason = (
+            f"the script trained in {_processes(world_size)}, and the matrix says {cell.num_processes}: put"
+            f" {{num_processes}} into the command, or set launch.num_processes: {world_size}"
+        )
+        return Failed(fault="regime", rank=None, phase=None, reason=reason)
+    if unlike := list(_unlike(ranks[0], attempt)):
+        return Failed(fault="regime", rank=0, phase=None, reason="the script ran otherwise: " + "; ".join(unlike))
+    for rank in ranks:
+        assert rank.observed is not None
+        steps, accumulation = len(rank.step_times_s), cell.accumulate(attempt.batch_per_rank)
+        found = [
+            *other_batch(rank.observed, steps, attempt.batch_per_rank, accumulation),
+            *other_steps(rank.observed, steps, accumulation),
+        ]
+        for words in found:
+            note(f"batch {attempt.batch_per_rank}, rank {rank.rank}: {words}; figures count what was seen")
+    return classify(ranks, world_size=world_size)
+
+
+def _processes(count: int) -> str:
+    return "1 process" if count == 1 else f"{count} processes"
+
+
+def _unlike(rank: RankOk, attempt: Attempt) -> Iterator[str]:
+    """Settings that the script was handed, and did not follow."""
+    cell, regime = attempt.cell, rank.regime
+    assert cell.script is not None
+    if cell.script.uses("backend", "accelerate_config"):
+        wanted = backends.backend_of(cell).sharding
+        alone = cell.num_processes == 1
+        if not alone and regime.sharding != wanted:
+            yield f"{cell.backend} shards with {wanted}, observed {regime.sharding}"
+        elif not alone and wanted == "none" and regime.distributed_type == "NO":
+            yield f"{cell.backend} wraps the model in DistributedDataParallel, observed no wrapper"
+    low = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}.get(cell.mixed_precision or "")
+    if cell.script.uses("mixed_precision") and low and regime.matmul_dtype not in (None, low):
+        yield f"mixed_precision {cell.mixed_precision} multiplies in {low}, observed {regime.matmul_dtype}"
+
+
+def _too_short(attempt: Attempt, folder: Path) -> str | None:
+    early = sorted(folder.glob("rank*.early"))
+    if not early:
+        return None
+    steps, measure = min(json.loads(file.read_text())["steps"] for file in early), attempt.measure
+    return (
+        f"the script ended after {counted(steps, 'step')}, and {measure.warmup_steps} to warm up and {measure.steps} to"
+        " measure are needed: have it train longer, or lower measure.warmup_steps and measure.steps"
+    )
+
+
+def _killed(reported: set[int], end: ScriptEnd, killer: str | None, folder: Path) -> Iterator[RankOutcome]:
+    """The rank that a signal ended, as the launcher's log has it: it could not report that itself."""
+    if end.signal is None or end.rank is None or end.rank in reported:
+        return
+    phase = last_stage(folder, end.rank)
+    if end.signal == "SIGKILL" and killer is not None:
+        yield RankOom(rank=end.rank, phase=phase, message=f"killed by {killer}", at=0.0, source="kernel")
+    else:
+        yield RankKilled(rank=end.rank, phase=phase, signal=end.signal, at=0.0)
+
+
+def _with_reason(rank: RankOutcome) -> RankOutcome:
+    """An error that says that memory ran out, as such."""
+    if not isinstance(rank, RankError):
+        return rank
+    for kind, words in WORDS:
+        if match := words.search(rank.error) or words.search(rank.traceback):
+            return RankOom(
+                rank=rank.rank,
+                phase=rank.phase,
+                message=match[0][:1000],
+                at=rank.at,
+                source=kind,
+                bytes_asked=bytes_asked(match[0]),
+            )
+    return rank

@@ -1,0 +1,135 @@
+"""Dividing steps of made traces, in which each part is as long as it is written."""
+
+import dataclasses
+
+import pytest
+from made_traces import DEVICE, MS, a_trace, host, kernel, mark
+
+from bench.explain import parts
+from bench.explain.divide import divide, pacing
+from bench.explain.intervals import total
+from bench.explain.trace import Trace
+from bench.explain.waterfall import Explained, waterfall
+
+
+def in_ms(trace: Trace) -> dict[str, float]:
+    [division] = divide([trace])
+    assert sum(total(spans) for spans in division.spans.values()) == total(division.windows)
+    return {part.name: took / MS for part, took in division.parts.items()}
+
+
+def test_each_instant_of_a_device_is_in_one_part() -> None:
+    assert in_ms(a_trace(0, *DEVICE)) == {
+        "waiting for data": 5,
+        "copies to the device in loading": 7,
+        "matrix products in forward": 10,
+        "attention in forward": 10,
+        "elementwise and norms in backward": 3,  # beside attention, 3 ms more
+        "recomputation in backward": 5,
+        "exposed all-gather in backward": 8,
+        "copies to the host in backward": 5,
+        "optimizer": 20,
+        "host gaps in forward": 3,
+        "host gaps in backward": 9,
+        "host gaps in optimizer step": 15,
+    }
+    [division] = divide([a_trace(0, *DEVICE)])
+    assert total(division.hidden) == 2 * MS
+    assert division.compute == 48 * MS
+
+
+def test_a_copy_to_the_host_in_each_step_is_the_largest_bar() -> None:
+    copied = (*DEVICE[:12], kernel("Memcpy DtoH (Device -> Pageable)", 110, 150, 59, kind="gpu_memcpy"), *DEVICE[13:])
+    longer = [
+        one._replace(end=160 * MS) if one.name in (parts.STEP, "bench:phase:optim_step") else one for one in copied
+    ]
+    before, after = (
+        Explained(name=name, divisions=divide([a_trace(0, *events)]))
+        for name, events in (("without", DEVICE), ("with", longer))
+    )
+    found = waterfall(before, after)
+    assert found.bars[0].name == "copies to the host in backward"
+    assert found.bars[0].difference_s == pytest.approx(0.035)
+    assert sum(bar.difference_s for bar in found.bars) == pytest.approx(found.difference_s)
+    assert found.sentence.startswith("with is 1.60× slower than without: 58 % is copies to the host in backward")
+
+
+def ranks(*late: float, world_size: int | None = 2) -> list[Trace]:
+    """Each rank reaches an all-reduce when it says, and it ends at 60 ms for all."""
+    return [
+        a_trace(
+            rank,
+            mark(parts.STEP, 0, 100),
+            mark("bench:phase:bwd", 0, 100),
+            kernel("gemm", 0, start, 0),
+            kernel("ncclKernel_AllReduce_RING_LL_Sum_float", start, 60, 1, stream="9"),
+            world_size=world_size,
+        )
+        for rank, start in enumerate(late)
+    ]
+
+
+def test_waiting_for_the_last_rank_is_told_from_transfer() -> None:
+    first, last = divide(ranks(20, 50))
+    assert first.parts[parts.Part(parts.WAITING, "all-reduce", "backward")] == 30 * MS
+    for one in (first, last):
+        assert one.parts[parts.Part(parts.EXPOSED, "all-reduce", "backward")] == 10 * MS
+        assert one.called[0].transfer == 10 * MS
+    assert pacing([first, last]).rank == 1
+
+
+def test_clocks_that_are_apart_do_not_make_waiting() -> None:
+    shifted = ranks(20, 50)
+    moved = [
+        one._replace(start=one.start + 7 * MS, end=one.end + 7 * MS, launched=(one.launched or 0) + 7 * MS)
+        for one in shifted[1].device
+    ]
+    shifted[1] = dataclasses.replace(shifted[1], device=moved)
+    first, last = divide(shifted)
+    assert first.parts[parts.Part(parts.WAITING, "all-reduce", "backward")] == 30 * MS
+    assert last.parts.get(parts.Part(parts.WAITING, "all-reduce", "backward")) is None
+
+
+def test_missing_ranks_leave_waiting_unknown() -> None:
+    [first, other] = divide(ranks(20, 50, world_size=3))
+    assert first.called[0].transfer is other.called[0].transfer is None
+    assert first.parts[parts.Part(parts.EXPOSED, "all-reduce", "backward")] == 40 * MS
+
+
+def test_a_cpu_is_divided_by_operators_and_waits() -> None:
+    assert in_ms(
+        a_trace(
+            0,
+            mark(parts.STEP, 0, 50),
+            mark(parts.STEP, 50, 100),
+            mark("bench:phase:dataload_wait", 0, 5),
+            mark("bench:phase:forward", 5, 40),
+            host("aten::linear", 6, 20),
+            host("aten::addmm", 7, 20),
+            host("aten::native_layer_norm", 20, 24),
+            host("aten::copy_", 10, 90, thread="2"),  # gloo's own thread
+            mark("gloo:all_gather", 26, 38, thread="2"),
+            mark(parts.WAIT, 30, 39),
+            mark("bench:phase:bwd", 40, 80),
+            host("autograd::engine::evaluate_function: AddmmBackward0", 40, 80),
+            host("aten::mm", 42, 50),
+            mark(parts.RECOMPUTE, 50, 60),
+            host("aten::mm", 51, 60),
+            mark("gloo:all_reduce", 60, 75, thread="2"),
+            host("aten::mm", 62, 64),
+            mark("bench:phase:optim_step", 80, 100),
+        )
+    ) == pytest.approx(
+        {
+            "waiting for data": 2.5,
+            "matrix products in forward": 7,
+            "elementwise and norms in forward": 2,
+            "exposed all-gather in forward": 4.5,
+            "host gaps in forward": 4,
+            "matrix products in backward": 5,
+            "recomputation in backward": 5,
+            "exposed all-reduce in backward": 6.5,  # which C++ waits for, without a mark
+            "host gaps in backward": 3.5,
+            "optimizer": 10,
+        }
+    )

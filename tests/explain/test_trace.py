@@ -1,0 +1,84 @@
+"""Reading traces: streamed, and refused with one sentence."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.errors import InputError
+from bench.explain import trace
+
+EVENTS = [
+    {"ph": "M", "name": "process_name", "pid": 1, "ts": 0, "args": {"name": 'a "traceEvents": [ in a name'}},
+    {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10.5, "dur": 2.25},
+    {"ph": "X", "cat": "cuda_runtime", "name": "launch", "pid": 1, "tid": 1, "ts": 11, "args": {"correlation": 7}},
+    {"ph": "X", "cat": "kernel", "name": "gemm", "tid": 2, "ts": 20, "dur": 4, "args": {"stream": 3, "correlation": 7}},
+]
+WHOLE = {"distributedInfo": {"rank": 1, "world_size": 2}, "traceEvents": EVENTS, "baseTimeNanoseconds": 1000}
+
+
+def test_times_are_nanoseconds_of_one_clock_and_kernels_know_their_launch(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(WHOLE, indent=1))
+    read = trace.read(tmp_path / "a.json")
+    assert (read.rank, read.world_size) == (1, 2)
+    assert [(one.name, one.start, one.end) for one in read.host] == [("aten::mm", 11_500, 13_750)]
+    assert [(one.name, one.launched, one.thread) for one in read.device] == [("gemm", 12_000, "3")]
+
+
+def test_a_rank_is_read_from_the_name_where_the_trace_does_not_say(tmp_path: Path) -> None:
+    for rank in (3, 0):
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps({"traceEvents": EVENTS}))
+    assert [one.rank for one in trace.read_all(trace.find(tmp_path))] == [0, 3]
+
+
+def test_an_event_across_two_chunks_is_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "a.json").write_text(json.dumps(WHOLE))
+    expected = trace.read(tmp_path / "a.json")
+    for size in (64, 67, 101):
+        monkeypatch.setattr(trace, "CHUNK", size)
+        assert trace.read(tmp_path / "a.json") == expected
+
+
+def refusal(file: Path) -> str:
+    with pytest.raises(InputError) as caught:
+        trace.read_all(trace.find(file))
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("share", [0.3, 0.6, 0.9, 0.999])
+def test_a_trace_that_is_cut_off_is_refused(tmp_path: Path, share: float) -> None:
+    text = json.dumps(WHOLE).encode()
+    (tmp_path / "a.json").write_bytes(text[: int(len(text) * share)])
+    assert "is cut off" in refusal(tmp_path / "a.json")
+    packed = gzip.compress(json.dumps({**WHOLE, "traceEvents": EVENTS * 50}).encode())
+    (tmp_path / "b.json.gz").write_bytes(packed[: int(len(packed) * share)])
+    assert "is cut off" in refusal(tmp_path / "b.json.gz")
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"[]", "no list of traceEvents"),
+        (b'{"a": 1}', "no list of traceEvents"),
+        (b"", "no list of traceEvents"),
+        (b"\xff\xfe\x00", "is not text"),
+        (b'{"traceEvents": []}', "holds no operator and no kernel"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, content: bytes, words: str) -> None:
+    (tmp_path / "a.json").write_bytes(content)
+    assert words in refusal(tmp_path / "a.json")
+
+
+def test_other_json_of_a_folder_is_left_out(tmp_path: Path) -> None:
+    (tmp_path / "rank0.json").write_text('{"kind": "audited"}')
+    (tmp_path / "rank1.trace.json.gz").write_bytes(gzip.compress(json.dumps(WHOLE).encode()))
+    assert [file.name for file in trace.find(tmp_path)] == ["rank1.trace.json.gz"]
+
+
+def test_two_traces_of_one_rank_and_an_empty_folder_are_refused(tmp_path: Path) -> None:
+    assert "holds no trace" in refusal(tmp_path)
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.json").write_text(json.dumps(WHOLE))
+    assert "is of rank 1, as a.json is" in refusal(tmp_path)

@@ -1,0 +1,113 @@
+"""The start-up hook in a Python process: what it hides, what it imports, and what it leaves alone."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import bench
+from bench.records.rank_outcome import RankOk
+from bench.store.spool import read_ranks
+
+STARTUP = Path(bench.__file__).parent / "observe" / "startup"
+TRAIN = """
+import torch
+model = torch.nn.Linear(4, 4)
+{more}
+for _ in range({steps}):
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+print("end")
+"""
+ADAMW = "optimizer = torch.optim.AdamW(model.parameters())"
+
+
+def run(code: str, folder: Path, *, observes: bool = True, path: str = "", phase_steps: int = 0) -> str:
+    settings = {"folder": str(folder), "warmup_steps": 1, "steps": 4, "capacity_bytes": 2**30}
+    settings |= {"phase_steps": phase_steps}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(STARTUP), path])}
+    environment |= {"BENCH_OBSERVE": json.dumps(settings)} if observes else {}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=environment, cwd=folder, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "cannot observe" not in done.stderr, done.stderr
+    return done.stdout
+
+
+def test_nothing_is_imported_until_torch_is(tmp_path: Path) -> None:
+    code = "import sys; print(*sys.modules)"
+    plain = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    more = {*run(code, tmp_path).split()} - {*plain.stdout.split()}
+    assert more <= {"sitecustomize", "importlib.machinery", "importlib._bootstrap"}
+
+
+def test_a_sitecustomize_of_the_users_own_runs_too(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text("import builtins; builtins.mine = 'mine'")
+    code = "import sys, sitecustomize; print(mine, sitecustomize.__file__)"
+    assert run(code, tmp_path, path=str(tmp_path)) == f"mine {tmp_path / 'sitecustomize.py'}\n"
+
+
+def test_a_script_may_have_a_bench_of_its_own(tmp_path: Path) -> None:
+    (tmp_path / "bench.py").write_text("mine = True")
+    run("import bench; assert bench.mine" + TRAIN.format(more=ADAMW, steps=20), tmp_path)
+    assert [rank.kind for rank in read_ranks(tmp_path, 1)] == ["ok"]
+
+
+def test_the_measured_window_is_written_and_ends_the_process(tmp_path: Path) -> None:
+    assert run(TRAIN.format(more=ADAMW, steps=20), tmp_path) == ""
+    (rank,) = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankOk)
+    assert len(rank.step_times_s) == 4
+    assert rank.observed is not None
+    assert (rank.observed.samples, rank.observed.forwards, rank.observed.optimizer) == (12, 4, "AdamW")
+    assert (rank.regime.parameters, rank.regime.masters_dtype, rank.regime.adam) == (20, "float32", rank.regime.adam)
+    assert rank.regime.matmul_shares == {"float32": 1.0}
+    assert rank.memory.peak_rss_bytes
+
+
+@pytest.mark.parametrize(
+    ("more", "optimizers"),
+    [
+        ("optimizer = torch.optim.AdamW(model.parameters()); optimizer.step = torch.compile(optimizer.step)", 1),
+        ("model = torch.compile(model, backend='eager')\n" + ADAMW, 1),
+        ("model.compile(backend='eager')\n" + ADAMW, 1),
+        ("each = {p: torch.optim.SGD([p], lr=0.1) for p in model.parameters()}\n"
+         "for p in each: p.register_post_accumulate_grad_hook(lambda p: each[p].step())\n"
+         "class optimizer: step = zero_grad = lambda: None", 2),
+    ],
+    ids=["compiled optimizer", "compiled model", "compiled in place", "fused into backward"],
+)  # fmt: skip
+def test_steps_are_seen_however_they_are_made(more: str, optimizers: int, tmp_path: Path) -> None:
+    run(TRAIN.format(more=more, steps=20), tmp_path, phase_steps=2)
+    (rank,) = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankOk), rank
+    assert rank.phase_times_s.keys() >= {"bwd", "optim_step", "rest"}
+    assert rank.n_phase_steps == 2
+    assert rank.observed is not None
+    assert rank.observed.optimizers == optimizers
+    assert rank.observed.samples in (12, None)
+
+
+def test_a_script_that_ends_too_early_says_after_which_step(tmp_path: Path) -> None:
+    assert run(TRAIN.format(more=ADAMW, steps=5), tmp_path) == "end\n"
+    assert json.loads((tmp_path / "rank0.early").read_text()) == {"steps": 5}
+    assert read_ranks(tmp_path, 1) == []
+
+
+@pytest.mark.parametrize("steps", [10, 20])
+def test_a_script_may_end_in_its_phases(steps: int, tmp_path: Path) -> None:
+    assert run(TRAIN.format(more=ADAMW, steps=steps), tmp_path, phase_steps=5) == ("end\n" if steps == 10 else "")
+    (rank,) = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankOk)
+    assert (len(rank.step_times_s), rank.n_phase_steps) == (4, 0 if steps == 10 else 5)
+    assert set(rank.phase_times_s) == (set() if steps == 10 else {"forward", "bwd", "optim_step", "rest", "total"})
+
+
+def test_a_process_that_trains_nothing_leaves_nothing(tmp_path: Path) -> None:
+    assert run("import torch; print(torch.ones(1).item())", tmp_path) == "1.0\n"
+    assert list(tmp_path.iterdir()) == []

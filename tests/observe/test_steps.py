@@ -1,0 +1,68 @@
+"""What counts as a step: cycles of optimizers, engines around them, and steps that a scaler skips."""
+
+import gc
+
+from bench.observe.steps import Steps
+
+
+class Optimizer:
+    pass
+
+
+class Seen:
+    def __init__(self) -> None:
+        self.ends: list[bool] = []
+        self.restarts = 0
+        self.steps = Steps(self.ends.append, self._restart)
+
+    def _restart(self) -> None:
+        self.restarts += 1
+        self.ends.clear()
+
+    def step(self, *optimizers: object) -> None:
+        for optimizer in optimizers:
+            self.steps.enter(optimizer)
+            self.steps.leave(optimizer)
+
+
+def test_each_step_of_a_single_optimizer_is_a_step() -> None:
+    seen, one = Seen(), Optimizer()
+    seen.step(one, one, one)
+    assert (seen.ends, seen.restarts) == ([False] * 3, 0)
+
+
+def test_with_several_optimizers_a_cycle_is_a_step() -> None:
+    seen, critic, generator = Seen(), Optimizer(), Optimizer()
+    for _ in range(3):
+        seen.step(*[critic] * 5, generator)
+    assert seen.restarts == 1  # what were steps before the generator's first were parts of one
+    assert seen.ends == [False] * 2
+    assert seen.steps.optimizers == [critic, generator]
+
+
+def test_an_optimizer_within_an_engine_makes_no_step_of_its_own() -> None:
+    seen, engine, inner = Seen(), Optimizer(), Optimizer()
+    for calls in (1, 3):
+        seen.steps.enter(engine)
+        seen.step(*[inner] * calls)
+        seen.steps.leave(engine, skipped=calls == 3)
+    assert seen.ends == [False, True]
+    assert seen.steps.optimizers == [engine]
+
+
+def test_one_that_raises_within_another_leaves_nothing_behind() -> None:
+    seen, outer, inner = Seen(), Optimizer(), Optimizer()
+    seen.steps.enter(outer)
+    seen.steps.enter(inner)  # raises: nobody leaves it
+    seen.steps.leave(outer)
+    seen.step(outer)
+    assert seen.ends == [False, False]
+
+
+def test_an_optimizer_that_is_gone_is_waited_for_no_longer() -> None:
+    seen, first, second = Seen(), Optimizer(), Optimizer()
+    seen.step(first, second)
+    del first
+    gc.collect()
+    seen.step(second, second)
+    assert seen.ends == [False, False]

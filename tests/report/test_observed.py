@@ -1,0 +1,60 @@
+"""Observed scripts in reports: rates of what was seen, doubts with both numbers, and unlike comparisons."""
+
+from examples import cell, rank, rendered, result
+
+from bench.records.observed import Observed
+from bench.records.outcome import Ok, Result
+from bench.records.rank_outcome import RankOk
+from bench.records.script import Script
+from bench.report.compare import _ran_unlike
+from bench.report.doubts import doubts
+from bench.report.summary import summarize
+
+SCRIPT = Script(command=("torchrun", "train.py", "{batch}"))
+
+
+def observed(batch: int = 8, **given: object) -> Result:
+    """Three steps of two ranks of a script."""
+    seen = {"samples": 3 * batch, "forwards": 3, "optimizer": "AdamW", **given}
+    changes = {"observed": Observed.model_validate(seen), "losses": (), "warmup_losses": (), "phase_times_s": {}}
+    ranks: list[RankOk] = [rank(number).model_copy(update=changes) for number in (0, 1)]
+    one = result(Ok(ranks=(rank(0), rank(1))), backend="ddp", batch=batch)
+    of = cell("ddp", script=SCRIPT, workload="train.py", options={})
+    attempt = one.attempt.model_copy(update={"cell": of, "batch_per_rank": batch})
+    changed = {
+        "outcome": Ok(ranks=tuple(ranks)),
+        "attempt": attempt,
+        "isolation": "script",
+        "stated": ("warmup_steps", "steps"),
+    }
+    return Result.model_validate(one.model_copy(update=changed).model_dump())
+
+
+def test_its_rate_counts_the_samples_that_were_seen() -> None:
+    (row,) = summarize([observed()]).rows
+    assert round(row.rate, 6) == 160.0
+    (row,) = summarize([observed(samples=96, forwards=12)]).rows
+    assert (round(row.rate, 6), row.batch_global) == (640.0, 64)
+
+
+def test_other_samples_are_a_doubt_and_accumulation_is_a_note() -> None:
+    ignores = [(doubt.grade, doubt.reason) for doubt in doubts(summarize([observed(samples=9)]))]
+    words = "its model took 3 samples per forward, and the matrix says 8; its figures count what was seen."
+    assert ("inaccurate", f"rank 0: {words}") in ignores
+    accumulates = [(doubt.grade, doubt.reason) for doubt in doubts(summarize([observed(samples=96, forwards=12)]))]
+    words = "a step had 4 forwards, and the matrix says 1; its figures count what was seen."
+    assert ("note", f"rank 1: {words}") in accumulates
+    assert not [doubt for doubt in doubts(summarize([observed()])) if "what was seen" in doubt.reason]
+
+
+def test_a_report_without_losses_and_phases_has_all_sections() -> None:
+    text = rendered([observed(), observed(16)])
+    assert "first loss" in text
+
+
+def test_unlike_steps_are_not_compared() -> None:
+    assert list(_ran_unlike(observed(), observed())) == []
+    unlike = list(_ran_unlike(observed(), observed(optimizer="SGD", samples=96, forwards=12)))
+    assert "optimizer: AdamW against SGD" in unlike
+    assert "samples per step: 8.0 against 32.0" in unlike
+    assert "forwards per step: 1.0 against 4.0" in unlike

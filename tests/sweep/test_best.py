@@ -1,0 +1,257 @@
+"""`bench run --best`: what it measures, stores and resumes. The launches are made up here, and real in e2e."""
+
+import io
+import math
+import re
+from collections.abc import Collection, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from examples import MACHINE, cell, rank, rss
+from rich.console import Console
+from test_sweep import LIMIT, Ranks, sweep_of
+
+from bench.cli.collect import collect
+from bench.cli.progress import Progress
+from bench.launch.executor import LaunchResult
+from bench.launch.watch import Limits, OnBeat
+from bench.records.best import Best
+from bench.records.cell import Attempt, Cell
+from bench.records.outcome import Result
+from bench.records.plan import CellPlan, RunPlan
+from bench.records.rank_outcome import RankOom
+from bench.report.tables.best import certificate
+from bench.report.tables.table import Table
+from bench.store import spool
+from bench.store.run_folder import Store
+from bench.store.spool import Spec
+from bench.sweep.best import Hunt, Planned, Setting, candidates_of, find_best
+
+BACKENDS = {"ddp": 1.0, "fsdp": 0.7, "fsdp2": 0.8, "zero2": 0.9, "zero1": 0.6, "zero3": 0.5}
+MODES = {"a": 1.0, "b": 0.75, "c": 0.6, "d": 0.5, "e": 0.4, "f": 0.3, "g": 0.25, "h": 0.2}
+
+
+class Rated(Ranks):
+    """The speed of a cell is a product; nothing scatters. Notes every attempt that is launched."""
+
+    def __init__(self, stop_after: int | None = None, oom: Collection[str] = (), full: Collection[str] = ()) -> None:
+        super().__init__([], 8, stop_after)
+        self.order: list[tuple[str, int, bool, int]] = []
+        self.oom, self.full = oom, full
+
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
+        spec = spool.read(folder / "spec.json", Spec)
+        assert spec is not None
+        if not isinstance(spec.attempt, Attempt):
+            return super().run(cell, folder, limits, on_beat)
+        if len(self.order) == self.stop_after:
+            raise KeyboardInterrupt
+        attempt, mode = spec.attempt, str(cell.options.get("mode"))
+        self.order.append((f"{cell.backend} {mode}", attempt.batch_per_rank, attempt.short, attempt.launch))
+        if mode in self.oom:
+            return LaunchResult(
+                ranks=[RankOom(rank=0, phase="bwd", message="planted", at=0.0), rank(1)], isolation="fork"
+            )
+        step_s = 0.1 * math.sqrt(attempt.batch_per_rank) / (BACKENDS[cell.backend] * MODES[mode])
+        memory = rss(7.6 if mode in self.full else 1.0)
+        totals = () if attempt.short else None
+        ranks = [rank(n, (step_s,) * 3, memory=memory, totals_s=totals) for n in range(2)]
+        return LaunchResult(ranks=ranks, isolation="fork")
+
+
+def plans_of(*batches: Any, modes: Sequence[str] = tuple(MODES)) -> list[CellPlan]:
+    found = []
+    for backend in BACKENDS:
+        for mode in modes:
+            of = cell(backend, memory_limit_bytes=LIMIT).model_copy(update={"options": {"mode": mode}})
+            listed = tuple(batch for batch in batches if batch != "probe")
+            axes = {"backend": backend, "mode": mode}
+            found.append(CellPlan(cell=of, batches=listed, search="probe" in batches, axes=axes))
+    return found
+
+
+def nothing(_: Sequence[Result]) -> Collection[str]:
+    return ()
+
+
+def hunted(
+    root: Path, plans: Sequence[CellPlan], ranks: Rated, free: Sequence[str] = ("backend", "mode"), **asked: Any
+) -> Best:
+    said, store = io.StringIO(), Store(root)
+    planned = RunPlan(matrix="example", cells=tuple(plans), choices=("backend", "mode"))
+    with store.open(MACHINE, [one.cell for one in plans], "", plan=planned), Progress(Console(file=said)) as progress:
+        sweep = sweep_of(plans, store, progress, [], ranks)
+        progress.begin(cells=len(plans), attempts=sweep.planned(), finished=sweep.finished(), folder="run", notes=[])
+        best = find_best(sweep, Hunt(**{"margin": 0.02, "budget_s": None, "free": free, "spoiled": nothing, **asked}))
+    assert store.best() == best
+    return best
+
+
+def swept(root: Path, plans: Sequence[CellPlan], ranks: Rated) -> None:
+    """A run of the whole matrix, or of its searches."""
+    store, planned = Store(root), RunPlan(matrix="example", cells=tuple(plans), choices=("backend", "mode"))
+    ids = [one.cell for one in plans]
+    with store.open(MACHINE, ids, "", plan=planned), Progress(Console(file=io.StringIO())) as progress:
+        sweep_of(plans, store, progress, [], ranks).run()
+
+
+def measured_now(root: Path, plans: Sequence[CellPlan]) -> int:
+    """How many attempts a run of the whole matrix launches."""
+    ranks = Rated()
+    swept(root, plans, ranks)
+    return len(ranks.order)
+
+
+def test_a_quarter_of_the_grid_names_the_fastest_cell_and_the_rest_can_be_measured_later(tmp_path: Path) -> None:
+    plans, ranks = plans_of(2), Rated()
+    best = hunted(tmp_path / "run", plans, ranks)
+    [answer] = best.answers
+    assert answer.name == "ddp mode=a, batch 2"
+    assert (best.ended, best.of, best.attempts, answer.settings) == ("certified", 48, len(ranks.order), 48)
+    assert best.attempts <= 16
+    assert answer.within <= 0.05
+    assert sum(answer.ruled_out.values()) == 47
+    assert answer.ruled_out["others"] >= 34
+    full = {name for name, _, short, launch in ranks.order if not short and launch == 1}
+    assert measured_now(tmp_path / "run", plans) == 48 - len(full)
+
+
+def test_an_interrupted_run_goes_on_and_ends_like_an_uninterrupted_one(tmp_path: Path) -> None:
+    plans, whole = plans_of(2), Rated()
+    expected = hunted(tmp_path / "whole", plans, whole)
+    first, rest = Rated(stop_after=5), Rated()
+    with pytest.raises(KeyboardInterrupt):
+        hunted(tmp_path / "run", plans, first)
+    store = Store(tmp_path / "run")
+    stopped = store.best()
+    assert stopped is not None
+    assert stopped.ended is None
+    assert list(certificate(stopped)) == ["--best was interrupted: the same command goes on."]
+    assert sum(len(one.batches) for one in collect([store]).missing) > 40
+    assert hunted(tmp_path / "run", plans, rest).answers == expected.answers
+    assert first.order + rest.order == whole.order
+    again = Rated()
+    assert hunted(tmp_path / "run", plans, again).answers == expected.answers
+    assert again.order == []
+
+
+def test_the_report_shows_the_certificate_and_misses_nothing(tmp_path: Path) -> None:
+    hunted(tmp_path / "run", plans_of(2), Rated())
+    report = collect([Store(tmp_path / "run")])
+    assert not report.missing
+    assert report.advice[0].chosen is not None
+    assert report.advice[0].chosen.settings["backend"] == "ddp"
+    lines = [line for section in report.brief for line in getattr(section, "lines", ())]
+    heading = report.brief[0].title
+    assert heading.startswith("Train with ddp, mode a, batch 2: ")
+    assert re.search(r", no setting of 48 can be more than \d+\.\d % faster \(95 %\)$", heading)
+    assert not any("can be more than" in line for line in lines)
+    assert any("not measured, because other settings that share their values are slower" in line for line in lines)
+    assert any("--best --settle 1%`" in line for line in lines), "five launches of all would be the whole matrix"
+    assert not any("measure.launches=5" in line for line in lines)
+
+
+def test_what_does_not_fit_or_holds_too_much_is_no_answer(tmp_path: Path) -> None:
+    best = hunted(tmp_path / "run", plans_of(2), Rated(oom="a", full="b"))
+    [answer] = best.answers
+    assert answer.name == "ddp mode=c, batch 2"
+    assert answer.ruled_out["memory"] >= 1
+    assert answer.ruled_out["headroom"] >= 1
+
+
+def test_a_larger_batch_than_one_that_ran_out_of_memory_is_not_tried(tmp_path: Path) -> None:
+    ranks = Rated(oom="a")
+    hunted(tmp_path / "run", plans_of(1, 2, 4, modes="ab"), ranks)
+    tried: dict[str, list[int]] = {}
+    for name, batch, _, _ in ranks.order:
+        if name.endswith(" a"):
+            assert not any(smaller < batch for smaller in tried.get(name, ())), ranks.order
+            tried.setdefault(name, []).append(batch)
+
+
+def test_each_requirement_has_its_own_answer(tmp_path: Path) -> None:
+    best = hunted(tmp_path / "run", plans_of(2, modes="abc"), Rated(), free=["backend"])
+    assert {answer.task: answer.name for answer in best.answers} == {
+        f"mode={mode}": f"ddp mode={mode}, batch 2" for mode in "abc"
+    }
+    assert [line[:9] for line in certificate(best) if "can be more" in line] == ["For mode="] * 3
+
+
+def test_cells_whose_batch_is_searched_are_answered_with_the_batch_to_train_with(tmp_path: Path) -> None:
+    plans, ranks = plans_of("probe", modes="abcd"), Rated()
+    best = hunted(tmp_path / "run", plans, ranks)
+    [answer] = best.answers
+    assert answer.name == "ddp mode=a, batch 4"
+    searches = Store(tmp_path / "run").probes()
+    assert 1 <= len(searches) < len(plans)
+    assert best.of == len(plans)
+
+
+def test_searches_answer_each_requirement(tmp_path: Path) -> None:
+    best = hunted(tmp_path / "run", plans_of("probe", modes="abc"), Rated(), free=["backend"])
+    assert {answer.task: answer.name for answer in best.answers} == {
+        f"mode={mode}": f"ddp mode={mode}, batch 4" for mode in "abc"
+    }
+
+
+def test_what_a_plan_rules_out_is_not_measured_and_the_certificate_says_so(tmp_path: Path) -> None:
+    plans, ranks = plans_of(2), Rated()
+
+    def planned() -> dict[Setting, Planned]:
+        says = {"a": Planned(fits=False, expected=None, at_most=None), "h": Planned(True, None, at_most=1.0)}
+        return {(one.cell.id, 2): says[mode] for one in plans if (mode := str(one.axes["mode"])) in says}
+
+    best = hunted(tmp_path / "run", plans, ranks, planned=planned)
+    [answer] = best.answers
+    assert answer.name == "ddp mode=b, batch 2"
+    assert (answer.ruled_out["plan"], answer.ruled_out["bound"]) == (6, 6)
+    assert not [name for name, *_ in ranks.order[1:] if name[-1] in "ah"]
+    [others] = [line for line in certificate(best) if line.startswith("The others: ")]
+    assert "6 not measured, because by their plan they cannot fit, 6 slower by the lower bound of their step" in others
+
+
+def test_a_plan_by_which_nothing_fits_rules_nothing_out(tmp_path: Path) -> None:
+    plans = plans_of(2, modes="ab")
+    no = {(one.cell.id, 2): Planned(fits=False, expected=None, at_most=None) for one in plans}
+    [answer] = hunted(tmp_path / "run", plans, Rated(), planned=lambda: no).answers
+    assert answer.name == "ddp mode=a, batch 2"
+
+
+def test_no_attempt_begins_after_the_budget(tmp_path: Path) -> None:
+    ranks = Rated()
+    best = hunted(tmp_path / "run", plans_of(2), ranks, budget_s=3.5, clock=lambda: float(len(ranks.order)))
+    assert (best.ended, len(ranks.order)) == ("budget", 4)
+    assert any("the budget is spent" in line for line in certificate(best))
+    [answer] = best.answers
+    assert answer.within > 0.05
+
+
+def test_axes_with_one_value_say_nothing(tmp_path: Path) -> None:
+    found = candidates_of(plans_of(2, modes="a"), ["backend"])
+    assert {tuple(one.arm.levels) for one in found} == {("backend",)}
+    assert {one.arm.task for one in found} == {""}
+
+
+@pytest.mark.parametrize("kind", ["run", "search", "best"])
+def test_ctrl_c_at_ten_moments_leaves_no_advice_that_the_table_contradicts(kind: str, tmp_path: Path) -> None:
+    plans = plans_of("probe", modes="ab") if kind == "search" else plans_of(2, modes="abcd")
+    leads = 0
+    for moment in range(1, 11):
+        root, ranks = tmp_path / str(moment), Rated(stop_after=moment)
+        with pytest.raises(KeyboardInterrupt):
+            hunted(root, plans, ranks) if kind == "best" else swept(root, plans, ranks)
+        report = collect([Store(root)])
+        section, table = report.brief[0], next((part for part in report.brief if isinstance(part, Table)), None)
+        said = " ".join([section.title, *getattr(section, "lines", ())])
+        assert "rain with" not in said, (moment, said)
+        assert f"matrix.yaml --out {root}{' --best' * (kind == 'best')}` goes on" in said
+        if leading := re.search(r"Leading so far: ([^:]+), batch (\d+):", said):
+            assert table is not None
+            leads += 1
+            rows = [dict(zip(table.headers, row, strict=True)) for row in table.rows]
+            mode = f", mode {rows[0]['mode']}" if "mode" in rows[0] else ""
+            assert (f"{rows[0]['backend']}{mode}", rows[0]["batch"]) == leading.groups(), (said, table.rows)
+            rates = [float(row["samples/s"]) for row in rows if row["samples/s"]]
+            assert rates == sorted(rates, reverse=True)
+    assert leads == (0 if kind == "search" else 10)
