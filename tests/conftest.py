@@ -5,6 +5,7 @@ import os
 import signal
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 from fake_nvml import driver, nvml_library  # noqa: F401 - fixtures
@@ -15,6 +16,9 @@ settings.load_profile("same")
 
 # What the user's own `bench calibrate` learnt changes the words of a report.
 os.environ["BENCH_STATE"] = os.devnull
+
+# Another ninja, for a test that starts ranks itself, would compile DeepSpeed's extension again.
+os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
 
 # torch caches kernels under keys without the capability of the CPU; those of one do not compile under another.
 if capability := os.environ.get("ATEN_CPU_CAPABILITY"):

@@ -268,8 +268,8 @@ def _of_host(trace: Trace, phases: Phases, calls: Sequence[Event], arrivals: Map
     found = defaultdict[str, list[Interval]](list)
     for one in trace.host:
         if one.thread == thread and parts.computes(one.name):
-            found[parts.kind_of_compute(one.name)].append((one.start, one.end))
-    for kind in (parts.ATTENTION, parts.MATRIX, parts.ELEMENTWISE):
+            found[parts.kind_of_host(one.name)].append((one.start, one.end))
+    for kind in (parts.ATTENTION, parts.MATRIX, parts.COPIES, parts.ELEMENTWISE):
         spans = union(found[kind])
         for phase, when in phases.items():
             yield Part(kind, phase=phase), intersection(spans, when)

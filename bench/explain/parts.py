@@ -18,6 +18,7 @@ EXPOSED = "exposed"
 WAITING = "waiting for the last rank in"
 """A collective that another rank has not reached."""
 COPIES = "copies"
+"""To, from or within a device. On a CPU, of one tensor to another, also where the type changes."""
 DATA = "waiting for data"
 GAP = "host gaps"
 """Nothing runs, and nothing was queued: Python, launches, a sleep."""
@@ -50,6 +51,7 @@ _MATRIX = re.compile(
     r"|::baddbmm|::einsum|::addmv|::mv\b|::dot\b|splitKreduce",
     re.IGNORECASE,
 )
+_COPY_OF_HOST = re.compile(r"::(_to_copy|copy_|_foreach_copy_)$")
 _OPTIMIZER = re.compile(r"multi_tensor_apply|adam", re.IGNORECASE)
 _COLLECTIVES = (
     ("reduce-scatter", "reducescatter"),
@@ -117,6 +119,12 @@ def kind_of_compute(name: str) -> str:
     if _ATTENTION.search(name):
         return ATTENTION
     return MATRIX if _MATRIX.search(name) else ELEMENTWISE
+
+
+@cache
+def kind_of_host(name: str) -> str:
+    """The kind of work of an operator that runs on a CPU."""
+    return COPIES if _COPY_OF_HOST.search(name) else kind_of_compute(name)
 
 
 @cache

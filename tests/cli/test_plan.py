@@ -195,6 +195,7 @@ def test_a_run_teaches_a_plan_to_estimate_steps(matrix: Path) -> None:
     (file,) = state.glob("paces-*.json")
     assert "Of cells that are left out, estimates are off by" in learned.stdout
     cells = ("workload.preset=tiny", "--select", "backend=fsdp2", "launch.num_processes=2", "matrix.batch=32")
+    cells += ("launch.mixed_precision=bf16",)  # as in the run that taught it
     fitted = Paces.model_validate_json(file.read_bytes())
     for machine, known in ((CUDA_MACHINE, False), (record(detect()), True)):
         file.write_text(fitted.model_copy(update={"machine": machine}).model_dump_json())

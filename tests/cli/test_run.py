@@ -23,7 +23,7 @@ OF_EXAMPLES = "measure: {warmup_steps: 1, phase_steps: 2}\n"
 
 def test_a_dry_run_shows_every_cell_with_what_it_would_be_launched_with(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    output = bench("run", QUICKSTART, "--dry-run").output
+    output = bench("run", QUICKSTART, "--dry-run", "launch.mixed_precision=bf16").output
     for backend in ("single", "ddp", "fsdp2", "zero2"):
         assert f"{backend}-" in output
     assert output.count("accelerate.yaml:\n") == output.count("  command of each batch: ") == 4

@@ -57,9 +57,11 @@ class Bench:
         return output
 
     def matrix(self, name: str = "toy", **content: object) -> str:
-        """A matrix file over the toy workload; returns its path."""
+        """A matrix file over the toy workload, in bf16 also on a CPU without instructions for it; returns its path."""
         file = self.folder / f"{name}.yaml"
         content = {"workload": {"name": "toy:Toy"}, "measure": FEW_STEPS, **content}
+        if "mixed_precision" not in content.get("matrix", {}):  # type: ignore[operator]
+            content["launch"] = {"mixed_precision": "bf16", **content.get("launch", {})}  # type: ignore[dict-item]
         content["measure"] = {"launches": 1, **content["measure"]}  # type: ignore[dict-item]
         file.write_text(yaml.safe_dump(content))
         return str(file)

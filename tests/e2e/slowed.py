@@ -11,7 +11,13 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 from toy import Toy
 
-Plant = Literal["nothing", "loader", "gap", "all_reduce"]
+Plant = Literal["nothing", "loader", "gap", "all_reduce", "copy"]
+
+
+COPIED = torch.empty(2**27)
+"""512 MiB."""
+SUMMED = torch.zeros(2**24)
+"""64 MiB."""
 
 
 class PlantedConfig(BaseModel):
@@ -33,7 +39,7 @@ class AlsoReduces(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *gradients: torch.Tensor) -> torch.Tensor:
-        dist.all_reduce(torch.ones(2**24))
+        dist.all_reduce(SUMMED)
         return gradients[0]
 
 
@@ -72,6 +78,8 @@ class Planted(Toy):
                     time.sleep(config.sleep_s)
                 for block in self.blocks:
                     x = checkpoint(block, x, use_reentrant=False) if config.grad_ckpt else block(x)
+                if config.plant == "copy":
+                    self.kept = COPIED.to("cpu", copy=True)
                 if config.plant == "all_reduce":
                     x = AlsoReduces.apply(x)
                 return {"loss": x.square().mean()}

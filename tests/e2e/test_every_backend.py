@@ -121,6 +121,7 @@ def test_run_again_measures_nothing(policy_run: Path, bench: Bench) -> None:
     before = {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}
     same = [f"workload.{name}={value}" for name, value in SMALL.items()]
     same += [f"measure.{name}={value}" for name, value in FEW.items()]
+    same.append("launch.mixed_precision=bf16")
     output = bench("run", "matrices/backends.yaml", *same, "--out", str(run), cwd=ROOT)
     assert "8 of them finished before" in output
     assert before == {file: file.stat().st_mtime_ns for file in run.glob("attempts/*/*/result.json")}

@@ -19,6 +19,7 @@ CAUSES = {
     "loader": "waiting for data",
     "gap": "host gaps in forward",
     "all_reduce": "exposed all-reduce in backward",
+    "copy": "copies in forward",
     "grad_ckpt": "recomputation in backward",
     "optimizer": "optimizer",
 }
@@ -49,7 +50,7 @@ def test_planted_causes_are_the_largest_bar(bench: Bench, here: None) -> None:
     base = {"backend": "ddp", "batch": 1, "width": 64}
     matrix = bench.matrix(
         workload={"name": "slowed:Planted"},
-        matrix={**base, "plant": ["nothing", "loader", "gap", "all_reduce"], "optimizer": "adamw"},
+        matrix={**base, "plant": ["nothing", "loader", "gap", "all_reduce", "copy"], "optimizer": "adamw"},
         include=[
             {**base, "plant": "nothing", "optimizer": "slowed:Slow"},
             {**base, "plant": "nothing", "width": 1024},
@@ -65,7 +66,7 @@ def test_planted_causes_are_the_largest_bar(bench: Bench, here: None) -> None:
         (plant_of(result), result.attempt.cell.options["width"]): step
         for result, step in zip(results, steps_of(run, results), strict=True)
     }
-    assert len(found) == 7
+    assert len(found) == 8
     for cause, bar in CAUSES.items():
         width = 1024 if cause == "grad_ckpt" else 64
         fall = waterfall(found["nothing", width], found[cause, width])

@@ -41,6 +41,7 @@ from bench.report.tables.header import (
     versions_in_words,
 )
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
+from bench.statistics.launches import ASSUMED, Scatter
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
 from bench.units import UNKNOWN, counted, percent, rate
@@ -114,7 +115,7 @@ def _setting(cell: CellRows, row: Row | None, advice: Advice, off: Mapping[RowId
     elif row and chosen:
         ratio = between(row, chosen, off, advice.comparisons).ratio
         verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
-        if advice.certified and verdict in (TOO_CLOSE, UNDECIDED):
+        if advice.certified and row.id not in advice.beyond and verdict in (TOO_CLOSE, UNDECIDED):
             verdict = RULED_OUT
     return Setting(cell=cell, row=row, ratio=ratio, advice=advice, verdict=verdict)
 
@@ -317,8 +318,27 @@ def _out_of_memory(summary: Summary) -> Iterator[str]:
         yield f"Batch {batch} ran out of memory: {_some(names)}."
 
 
-def measured_how(summary: Summary, matrices: Matrices, *, short: bool = False) -> Lines:
-    """Where and how it was measured, and how to do it again."""
+def rests_on(found: Sequence[Setting], scatters: Sequence[Scatter]) -> str:
+    """What the intervals of the ratios rest on; empty without a ratio."""
+    compared = [setting for setting in found if setting.ratio or setting.is_chosen]
+    bases = {setting.ratio.basis for setting in compared if setting.ratio}
+    if not bases:
+        return ""
+    counts = sorted(
+        {len(setting.row.measured.launches) for setting in compared if setting.row and setting.row.measured}
+    )
+    launches = f"{counts[0]} to {counted(counts[-1], 'launch')}" if len(counts) > 1 else counted(counts[0], "launch")
+    what = f"{launches} of each setting" if counts[-1] else "imported figures"
+    if "assumed" in bases:
+        return f"Ratios rest on {what}; launches are assumed to vary by {percent(ASSUMED.sd)} (standard deviation)."
+    if "scatter" in bases and scatters:
+        known = " or ".join(percent(scatter.sd) for scatter in scatters)
+        return f"Ratios rest on {what}; launches of this machine vary by {known} (standard deviation)."
+    return f"Ratios rest on {what}, and on how much they vary."
+
+
+def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices, *, short: bool = False) -> Lines:
+    """Where and how it was measured, what the ratios rest on, and how to do it again."""
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
     steps = f"{shared['steps']} steps" if "steps" in shared else ""
@@ -332,6 +352,7 @@ def measured_how(summary: Summary, matrices: Matrices, *, short: bool = False) -
         f"{on}; {same}." if same else f"{on}.",
         "; ".join(text for text in made_by if UNKNOWN not in text.split()),
         f"{run_in_words(summary)}.",
+        rests_on(found, summary.scatters),
         f"Reproduce: `bench run {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else "",
         "All sections: `bench report --full`.",
     )

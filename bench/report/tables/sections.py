@@ -167,7 +167,7 @@ class Report:
             caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
         ]
         shown = [part.first(lines) if lines and isinstance(part, Lines) else part for part in parts]
-        how = measured_how(self.summary, self.matrices, short=lines is not None)
+        how = measured_how(self.summary, self.settings, self.matrices, short=lines is not None)
         return [part for part in (*shown, how) if not _empty(part)]
 
     @cached_property
