@@ -63,7 +63,7 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
     sizes = [matrix.train.dp_replicate_size, *matrix.values_of("dp_replicate_size")]
     replicas = max(size for size in sizes if isinstance(size, int))
     ranks = num_processes(matrix.launch, hardware)
-    bf16_weights = "bf16" in (matrix.train.weights, *matrix.values_of("weights"))
+    bf16_weights = asks_for_bf16_weights(matrix)
     held = (
         bytes_per_parameter(
             backend,
@@ -76,6 +76,11 @@ def _memory_if_unsharded(matrix: Matrix, hardware: Hardware) -> int:
         for name, backend in used.items()
     )
     return round(memory_bytes * UNSHARDED_BYTES / max(held))
+
+
+def asks_for_bf16_weights(matrix: Matrix) -> bool:
+    """Whether any of its cells does, by train or by an axis."""
+    return "bf16" in (matrix.train.weights, *matrix.values_of("weights"))
 
 
 def precision(launch: Launch, hardware: Hardware) -> MixedPrecision:

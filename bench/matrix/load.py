@@ -18,7 +18,7 @@ from bench.backends.registry import section
 from bench.errors import InputError, accumulation_refused, near_miss
 from bench.matrix import accelerate_file, script, workload_choice, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION
-from bench.matrix.auto import memory_per_rank, num_processes, resolve_preset
+from bench.matrix.auto import asks_for_bf16_weights, memory_per_rank, num_processes, precision, resolve_preset
 from bench.matrix.combinations import Value, combinations
 from bench.matrix.matrix_file import (
     DEFAULT_WORKLOAD,
@@ -321,6 +321,12 @@ def _notes(matrix: Matrix, workload: Definition, hardware: Hardware) -> tuple[st
     if preset != matrix.workload.preset and "preset" not in {**matrix.matrix, **matrix.defaults}:
         memory = memory_size(memory_per_rank(matrix, hardware))
         notes.append(f"preset: auto chose {preset!r} for {hardware.device} with {memory} per rank")
+    stated = "mixed_precision" in matrix.launch.model_fields_set or bool(matrix.values_of("mixed_precision"))
+    if not stated and precision(matrix.launch, hardware) == "no" and asks_for_bf16_weights(matrix):
+        notes.append(
+            "weights: bf16 has no effect, because launch.mixed_precision is 'no' by default on a CPU without bf16"
+            " instructions; launch.mixed_precision=bf16 measures in bf16"
+        )
     ranks = num_processes(matrix.launch, hardware)
     for name, content in matrix.configs.items():
         if from_accelerate_config(content).family == "single":

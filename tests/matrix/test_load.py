@@ -21,6 +21,24 @@ def test_a_cpu_measures_fewer_steps_unless_told(load_text: Callable[..., Matrix]
 
 
 @pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("matrix: {backend: ddp, batch: 1, weights: [fp32, bf16]}\n", True),
+        ("train: {weights: bf16}\nmatrix: {backend: ddp, batch: 1}\n", True),
+        ("train: {weights: bf16}\nmatrix: {backend: ddp, batch: 1}\nlaunch: {mixed_precision: bf16}\n", False),
+        ("train: {weights: bf16}\nmatrix: {backend: ddp, batch: 1, mixed_precision: 'no'}\n", False),
+        ("matrix: {backend: ddp, batch: 1}\n", False),
+    ],
+)
+def test_bf16_weights_without_instructions_for_bf16_are_told(
+    text: str, told: bool, load_text: Callable[..., Matrix]
+) -> None:
+    slow = CPU.model_copy(update={"bf16": False})
+    assert any("weights: bf16 has no effect" in note for note in load_text(text, slow).notes) is told
+    assert not any("weights: bf16" in note for note in load_text(text).notes)
+
+
+@pytest.mark.parametrize(
     ("name", "is_taken"),
     [
         ("a100_run-2.b", True),
