@@ -126,7 +126,7 @@ def _as_a_field(error: Any) -> str | None:
     """Of an unknown option that has the name of an axis or of a field of the matrix: how to set it."""
     option = str(getattr(error, "option_name", None) or "").removeprefix("--")
     name = option.rpartition(".")[2].replace("-", "_")
-    if not name or not any(each.name == "overrides" for each in error.ctx.command.params):
+    if not name or error.ctx is None or not any(each.name == "overrides" for each in error.ctx.command.params):
         return None
     from bench.matrix.matrix_file import OWN_AXES, MatrixFile
 

@@ -1,8 +1,9 @@
 """`bench explain`: why a step takes as long as it does, and why one takes longer than another."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, cast
 
 import typer
 
@@ -13,15 +14,22 @@ from bench.cli.printing import as_markdown, print_document, print_unreadable
 from bench.errors import InputError
 
 if TYPE_CHECKING:
+    from pydantic import JsonValue
     from rich.console import Console
 
     from bench.explain.advice import Advice
-    from bench.explain.waterfall import Explained
+    from bench.explain.shown import Tried
+    from bench.explain.waterfall import Explained, Judged
     from bench.records.forecast import Forecast
     from bench.records.outcome import Result
+    from bench.report.rows import Row
     from bench.report.tables.table import Table
 
 
+STEPS = 5
+TRIED = "tried.yaml"
+"""The matrix of --try, in a folder beside the run."""
+KEPT = range(1, 101)
 MOST_TRIED = 4
 """Settings that --try measures: those with the largest bounds."""
 
@@ -40,7 +48,9 @@ def explain(
         Path | None,
         typer.Option(metavar="DIR", help="Explain these traces of torch.profiler, of any training, instead of a cell."),
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, max=100, metavar="COUNT", help="Steps to profile.")] = 5,
+    steps: Annotated[
+        int | None, typer.Option(min=1, max=100, metavar="COUNT", help=f"Steps to profile.  [default: {STEPS}]")
+    ] = None,
     again: Annotated[bool, typer.Option("--again", help="Profile again, although the run holds a profile.")] = False,
     try_: Annotated[
         bool,
@@ -64,16 +74,20 @@ def explain(
     from bench.explain.advice import advice
     from bench.explain.waterfall import waterfall
 
-    cells = [] if trace is not None else named(words or [])
     if trace is not None and (words or try_):
-        fix = "leave out one of them"
-        raise InputError(f"{'--try' if try_ else words} needs a cell, and --trace explains files", fix=fix)
+        other = "--try takes a cell" if try_ else f"{' '.join(words or [])!r} names a cell"
+        raise InputError(f"explains files, and {other}", where="--trace", fix="leave out one of them")
+    cells = [] if trace is not None else named(words or [])
+    if html is not None and not html.absolute().parent.is_dir():
+        raise InputError("its folder does not exist", where=f"--html {html}", fix="make the folder")
     if try_ and len(cells) != 1:
         raise InputError("tries settings of one cell, and two are named", where="--try")
     results = [_result(one) for one in cells]
     steps_of = [_of_traces(trace)] if trace is not None else _profiled(cells, results, steps, again=again)
     tables: list[Table] = []
-    found = waterfall(*steps_of) if len(steps_of) == 2 else None
+    found = None
+    if len(steps_of) == 2:
+        found = waterfall(steps_of[0], steps_of[1], _judged(cells, results))
     title, sentences = f"A step of {steps_of[0].name}", []
     if found is not None:
         title = f"{steps_of[1].name} against {steps_of[0].name}"
@@ -84,9 +98,8 @@ def explain(
         tables += shown.tables(one)
     for result in results[:1] if len(results) == 1 else []:
         advised = advice(steps_of[0], result.attempt.cell)[:MOST_TRIED]
-        tried_s = _tried(cells[0].run, result, advised) if try_ and advised else None
-        base_s = steps_of[0].step_s if tried_s is None else tried_s.get("", steps_of[0].step_s)
-        tables += [shown.advised(advised, base_s or steps_of[0].step_s, tried_s)] if advised else []
+        tried = _tried(cells[0].run, result, advised) if try_ and advised else ()
+        tables += [shown.advised(advised, steps_of[0], *tried)] if advised else []
     if html is not None:
         from bench.explain.picture import sections
         from bench.report.render.html import render
@@ -144,16 +157,34 @@ def _of_traces(folder: Path) -> "Explained":
     return Explained(name=folder.resolve().name, divisions=divide(trace.read_all(trace.find(folder))))
 
 
-def _profiled(cells: Sequence[Named], results: "Sequence[Result]", steps: int, *, again: bool) -> "list[Explained]":
-    """The cells' profiles: those that the runs hold, and new ones."""
+def _profiled(
+    cells: Sequence[Named], results: "Sequence[Result]", steps: int | None, *, again: bool
+) -> "list[Explained]":
+    """The cells' profiles: those that the runs hold, and new ones; also where ``steps`` asks for another number."""
     for run in dict.fromkeys(one.run for one in cells):
         of_run = {result.attempt.slug: result for one, result in zip(cells, results, strict=True) if one.run == run}
         missing = [
-            result for result in of_run.values() if again or not all(file.is_file() for file in traces_of(run, result))
+            result for result in of_run.values() if again or kept_steps(run, result) not in ({steps} if steps else KEPT)
         ]
         if missing:
-            profile(run, missing, steps)
-    return [explained(one.run, result, _name(one)) for one, result in zip(cells, results, strict=True)]
+            profile(run, missing, steps or STEPS)
+    names = [_name(one) for one in cells]
+    if len(set(names)) < len(names):  # one cell in two runs
+        names = [f"{name} in {one.run.resolve().name}" for name, one in zip(names, cells, strict=True)]
+    return [explained(one.run, result, name) for one, result, name in zip(cells, results, names, strict=True)]
+
+
+def kept_steps(run: Path, result: "Result") -> int:
+    """How many profiled steps the run holds of the attempt. 0: not of all ranks, or of an attempt before this one."""
+    from bench.audit.profile import Profiled
+    from bench.store.spool import read_audits
+
+    files = traces_of(run, result)
+    measured_at = datetime.fromisoformat(result.started_at).timestamp()
+    if not all(file.is_file() and file.stat().st_mtime >= measured_at for file in files):
+        return 0
+    ranks = read_audits(files[0].parent, len(files), Profiled)
+    return len(ranks[0].unprofiled_times_s) if len(ranks) == len(files) else 0
 
 
 def explained(run: Path, result: "Result", name: str) -> "Explained":
@@ -232,8 +263,13 @@ def _result(one: Named) -> "Result":
     from bench.store.run_folder import Store
 
     store = Store(one.run)
-    results = find_cell(store.results(), one.words)
+    stored = store.results()
     print_unreadable([store])
+    try:
+        results = find_cell(stored, one.words)
+    except InputError as error:
+        error.where = error.where or str(store.root)
+        raise
     found = [result for result in results if result.outcome.kind == "ok" and not result.attempt.short]
     if not found:
         raise InputError(
@@ -283,6 +319,36 @@ def profile(run: Path, results: "Sequence[Result]", steps: int) -> None:
                 raise InputError(f"the profiled attempt did not finish: {words}", where=str(done.folder))
 
 
+def _rows(run: Path, results: "Sequence[Result]") -> "Iterator[tuple[Row, float]]":
+    """Measured attempts as the report of their run shows them, and by which share each may be off."""
+    from bench.report.doubts import may_be_off
+    from bench.report.summary import summarize
+    from bench.store.run_folder import Store
+
+    summary = summarize(Store(run).results())
+    off = may_be_off(summary)
+    for result in results:
+        cell, batch = result.attempt.cell.id, result.attempt.batch_per_rank
+        rows = (row for each in summary.cells if each.cell.id == cell for row in each.full)
+        row = next(row for row in rows if row.batch_per_rank == batch)
+        yield row, off.get(row.id, 0.0)
+
+
+def _judged(cells: Sequence[Named], results: "Sequence[Result]") -> "Judged | None":
+    """How sure it is that the second step is longer: what a report would say."""
+    from bench.explain.waterfall import Judged
+    from bench.report.speedup import SpeedUp
+
+    if len({result.attempt.batch_global for result in results}) != 1:
+        return None
+    (row, off), (other, other_off) = [
+        found for one, result in zip(cells, results, strict=True) for found in _rows(one.run, [result])
+    ]
+    share = (1 + off) * (1 + other_off) - 1
+    ratio = SpeedUp(row=row, reference=other, matched=True, off=share).ratio  # of rates: the inverse of that of steps
+    return Judged(ratio.interval, ratio.word)
+
+
 def _aside() -> "Console":
     """Where progress goes: stdout holds the explanation alone."""
     from rich.console import Console
@@ -290,24 +356,28 @@ def _aside() -> "Console":
     return Console(stderr=True, highlight=False)
 
 
-def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "dict[str, float | None]":
-    """Measure the cell with each setting, beside the run; the seconds for as many samples by the setting's words.
+def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[float | None, dict[str, Tried]]":
+    """Measure the cell with each setting, beside the run.
 
-    The cell as it is has no words: measured again, because other launches differ. None: the attempt failed.
+    The cell as it is, too, because other launches differ: its step comes first. Without what failed.
     """
     import yaml
 
     from bench.cli.progress import Progress
     from bench.explain.advice import matrix as matrix_of
-    from bench.report.summary import row_of
-    from bench.store.run_folder import MATRIX
+    from bench.explain.shown import Tried
+    from bench.matrix import yaml_file
+    from bench.report.speedup import SpeedUp
+    from bench.store.run_folder import MATRIX, Store
     from bench.sweep.session import opened
 
-    content = yaml.safe_load((run / MATRIX).read_text())
+    content = cast("dict[str, JsonValue]", yaml_file.read(run / MATRIX).data)
     written = matrix_of(content, result.axes, result.attempt.cell, result.attempt.batch_per_rank, advised)
-    out = run.with_name(f"{run.resolve().name}-try")
-    out.mkdir(parents=True, exist_ok=True)
-    file = out.with_suffix(".yaml")
+    out = run.resolve().with_name(f"{run.resolve().name}-try")
+    file = out / TRIED
+    if out.exists() and not file.exists() and any(out.iterdir()):
+        raise InputError("holds something else than settings that --try tried", where=str(out), fix="move it away")
+    out.mkdir(exist_ok=True)
     file.write_text(yaml.safe_dump(written, sort_keys=False))
     matrix, plans, hardware, _ = selection.read(file)
     with (
@@ -316,11 +386,21 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "dict[st
     ):
         progress.begin(cells=len(plans), attempts=len(plans), finished=0, folder=str(out), notes=matrix.notes)
         sweep.prepare()
-        results = {one.attempt.cell.id: one for one in sweep.run()}
+        for _ in sweep.run():
+            pass
     typer.echo(f"tried: {file}, results: {out}", err=True)
-    words = {"": 1, **{one.words: one.steps for one in advised}}
-    measured = [row_of(results[plan.cell.id]).measured if plan.cell.id in results else None for plan in plans]
-    return {
-        word: None if figures is None or not figures.step_time_s_rank_max else figures.step_time_s_rank_max / steps
-        for (word, steps), figures in zip(words.items(), measured, strict=True)
-    }
+    measured = {one.attempt.cell.id: one for one in Store(out).results() if one.outcome.kind == "ok"}
+    kept = [measured.get(plan.cell.id) for plan in plans]
+    rows = dict(
+        zip((one.attempt.cell.id for one in kept if one), _rows(out, [one for one in kept if one]), strict=True)
+    )
+    now, *others = [rows.get(plan.cell.id) for plan in plans]
+    if now is None:
+        return None, {}
+    found = {}
+    for one, tried in zip(advised, others, strict=True):
+        if tried is not None and tried[0].measured and (step_s := tried[0].measured.step_time_s_rank_max):
+            off = (1 + now[1]) * (1 + tried[1]) - 1
+            pair = SpeedUp(row=tried[0], reference=now[0], matched=True, comparisons=len(advised), off=off)
+            found[one.words] = Tried(step_s / one.steps, pair.ratio)
+    return now[0].measured.step_time_s_rank_max if now[0].measured else None, found

@@ -26,6 +26,8 @@ class Setting:
     why: str
     steps: int = 1
     """Steps of now that one step then stands for: it takes so many times the samples."""
+    applies: Callable[[Explained], bool] = lambda _: True
+    """Whether the step has something for it to change, beside time."""
 
 
 @dataclass(frozen=True)
@@ -76,6 +78,12 @@ def _bucket(resized: Callable[[int], int | None]) -> Callable[[Cell], JsonValue]
     return lambda cell: resized(cell.train.bucket_mb) if cell.backend == "ddp" and cell.num_processes > 1 else None
 
 
+def _fills_buckets(step: Explained) -> bool:
+    """Whether DDP reduces more than its first bucket holds, 1 MiB: less is one reduction, whatever `bucket_mb` is."""
+    sizes = [one.n_bytes for one in step.pace.called if one.operation == "all-reduce" and one.phase == "backward"]
+    return None in sizes or sum(size or 0 for size in sizes) / step.pace.steps > 2**20
+
+
 def _workers(cell: Cell) -> JsonValue:
     return max(2, 2 * cell.measure.dataloader_workers)
 
@@ -98,12 +106,14 @@ SETTINGS = (
         _bucket(lambda mib: 4 * mib),
         _collective("all-reduce", phase="backward"),
         "fewer and larger reductions, if many small ones wait for the network",
+        applies=_fills_buckets,
     ),
     Setting(
         "bucket_mb",
         _bucket(lambda mib: mib // 4 or None),
         _collective("all-reduce", phase="backward"),
         "reductions start earlier, and less is left to reduce after the last gradient",
+        applies=_fills_buckets,
     ),
     Setting(
         "find_unused_parameters",
@@ -171,7 +181,7 @@ def advice(step: Explained, cell: Cell) -> list[Advice]:
     found = [
         Advice(one.name, value, _bound_s(step, one), one.why, one.steps)
         for one in SETTINGS
-        if (value := one.value(cell)) is not None
+        if (value := one.value(cell)) is not None and one.applies(step)
     ]
     large = [one for one in found if one.bound_s >= SMALL * step.profiled_s]
     return sorted(large, key=lambda one: -one.bound_s)

@@ -14,12 +14,9 @@ from typing import NamedTuple
 
 from bench.errors import InputError
 from bench.explain import parts
-from bench.explain.intervals import Interval, Intervals, difference, divided, intersection, total, union
-from bench.explain.parts import Part
+from bench.explain.intervals import Interval, Intervals, difference, divided, innermost, intersection, total, union
+from bench.explain.parts import OTHER, Part
 from bench.explain.trace import Event, Trace
-
-OTHER = "other"
-"""The phase of what no mark covers."""
 
 
 class Called(NamedTuple):
@@ -106,24 +103,42 @@ def pacing(divisions: Sequence[Division], critical: int | None = None) -> Divisi
 def _windows(trace: Trace) -> tuple[list[Interval], int]:
     """The steps to divide, and how many they are."""
     own = [one for one in trace.marks if one.name == parts.STEP]
-    marked = own or [one for one in trace.marks if one.name.startswith("ProfilerStep")]
+    marked = own or _apart([one for one in trace.marks if one.name.startswith("ProfilerStep")])
     if own or (marked and not trace.device):
         starts = [one.start for one in marked]
-        return list(zip(starts, [*starts[1:], marked[-1].end], strict=True)), len(marked)
-    kernels = _of_whole_steps(trace, marked)
-    everything = kernels or trace.device or trace.host
+        windows, number = list(zip(starts, [*starts[1:], marked[-1].end], strict=True)), len(marked)
+    else:
+        windows, number = _of_device_alone(trace, marked)
+    if total(windows) <= 0:
+        raise InputError("holds no step that takes time", where=trace.name)
+    return windows, number
+
+
+def _apart(marked: Sequence[Event]) -> list[Event]:
+    """Without marks within others, and those that another thread repeats."""
+    kept: list[Event] = []
+    for one in sorted(marked, key=lambda one: (one.start, -one.end)):
+        if not kept or one.start >= kept[-1].end:
+            kept.append(one)
+    return kept
+
+
+def _of_device_alone(trace: Trace, marked: Sequence[Event]) -> tuple[list[Interval], int]:
+    """From the first kernel to the first one of the last step: profiling may end while the device works on that one.
+
+    Without two steps, or where the trace does not say which kernels a step has queued, all that it has.
+    """
+    everything = trace.device or trace.host
     if not everything:
         raise InputError("holds no step", where=trace.name)
-    span = min(one.start for one in everything), max(one.end for one in everything)
-    return [span], max(1, len(marked) - 1)
-
-
-def _of_whole_steps(trace: Trace, marked: Sequence[Event]) -> list[Event]:
-    """What the host queued before the last step: profiling may end while the device works on that one."""
-    if len(marked) < 2:
-        return trace.device
-    last = max(one.start for one in marked)
-    return [one for one in trace.device if one.launched is not None and one.launched < last]
+    first, last = min(one.start for one in everything), max(one.end for one in everything)
+    if len(marked) > 1:
+        queued = [(one.start, one.launched) for one in trace.device if one.launched is not None]
+        of_last = [start for start, launched in queued if launched >= marked[-1].start]
+        before = [start for start, launched in queued if launched < marked[-1].start]
+        if before and of_last:
+            return [(min(before), min(of_last))], len(marked) - 1
+    return [(first, last)], max(1, len(marked))
 
 
 def _calls(trace: Trace, windows: Sequence[Interval]) -> list[Event]:
@@ -134,7 +149,7 @@ def _calls(trace: Trace, windows: Sequence[Interval]) -> list[Event]:
     if trace.device:
         return [one for one in found if one.kind == "kernel"]
     sizes = defaultdict[str, list[int]](list)
-    for operation, n_bytes in trace.bench.get("collectives", []):
+    for operation, n_bytes in trace.collectives:
         sizes[parts.collective(operation)].append(n_bytes)
     counts = Counter(parts.collective(one.name) for one in found)
     known = {operation for operation, each in sizes.items() if len(each) == counts[operation]}
@@ -149,11 +164,16 @@ def _calls(trace: Trace, windows: Sequence[Interval]) -> list[Event]:
 def _arrivals(traces: Sequence[Trace], calls: Sequence[Sequence[Event]]) -> list[dict[Event, int]]:
     """When the last rank had come to each call, by the clock of each rank. Without calls that ranks do not share."""
     found: list[dict[Event, int]] = [{} for _ in traces]
-    kinds = {parts.collective(one.name) for each in calls for one in each}
-    for kind in kinds:
-        matching = [[one for one in each if parts.collective(one.name) == kind] for each in calls]
-        if len({len(each) for each in matching}) > 1 or not matching[0]:
-            continue  # groups of some ranks only
+    by_rank = [defaultdict[tuple[str, str], list[Event]](list) for _ in traces]
+    for mine, each in zip(by_rank, calls, strict=True):
+        for one in each:
+            mine[parts.collective(one.name), one.group].append(one)
+    for key in {key for mine in by_rank for key in mine}:
+        _, group = key
+        taking_part = [rank for rank, mine in enumerate(by_rank) if key in mine] if group else range(len(traces))
+        matching = [by_rank[rank][key] for rank in taking_part]
+        if len({len(each) for each in matching}) > 1 or len(matching) < 2:
+            continue  # groups of some ranks only, which the trace does not name
         offsets = [0] * len(matching)
         if traces[0].device:  # a collective ends on all devices at once, which tells how far clocks are apart
             offsets = [
@@ -162,9 +182,9 @@ def _arrivals(traces: Sequence[Trace], calls: Sequence[Sequence[Event]]) -> list
             ]
         for together in zip(*matching, strict=True):
             last = max(one.start - offset for one, offset in zip(together, offsets, strict=True))
-            for arrived, one, offset in zip(found, together, offsets, strict=True):
+            for rank, one, offset in zip(taking_part, together, offsets, strict=True):
                 if last + offset < one.end:
-                    arrived[one] = max(one.start, last + offset)
+                    found[rank][one] = max(one.start, last + offset)
     return found
 
 
@@ -256,7 +276,9 @@ def _of_device(trace: Trace, phases: Phases, calls: Sequence[Event], arrivals: M
 def _of_host(trace: Trace, phases: Phases, calls: Sequence[Event], arrivals: Mapping[Event, int]) -> Claims:
     phase_at, thread = _Timeline(phases), _training_thread(trace)
     yield Part(parts.DATA, phase="loading"), phases.get("loading", [])
-    waits = union((one.start, one.end) for one in trace.marks if one.name == parts.WAIT)
+    functional = [one for one in trace.host if one.thread == thread and parts.waits(one.name)]
+    marked = [one for one in trace.marks if one.name == parts.WAIT]
+    waits = union((one.start, one.end) for one in (*marked, *functional))
     yield from _of_calls(phase_at, calls, arrivals, waits)
     for since, until in waits:  # a wait begins before gloo's thread does, and ends after it
         waited = [one for one in calls if one.start < until and since < one.end]
@@ -266,9 +288,12 @@ def _of_host(trace: Trace, phases: Phases, calls: Sequence[Event], arrivals: Map
     yield Part(parts.RECOMPUTED, phase="backward"), recomputing
     yield Part(parts.OPTIMIZER, phase="optimizer step"), phases.get("optimizer step", [])
     found = defaultdict[str, list[Interval]](list)
-    for one in trace.host:
-        if one.thread == thread and parts.computes(one.name):
-            found[parts.kind_of_host(one.name)].append((one.start, one.end))
+    operators = [one for one in trace.host if one.thread == thread and parts.computes(one.name)]
+    labelled = (((one.start, one.end), parts.kind_of_host(one.name)) for one in operators)
+    for span, kind in innermost(labelled):
+        found[kind].append(span)
+    # Attention is made of products and the like, where no kernel does it at once.
+    found[parts.ATTENTION] = [(one.start, one.end) for one in operators if parts.is_attention(one.name)]
     for kind in (parts.ATTENTION, parts.MATRIX, parts.COPIES, parts.ELEMENTWISE):
         spans = union(found[kind])
         for phase, when in phases.items():

@@ -1,6 +1,6 @@
 """Sets of times as sorted, disjoint half-open intervals of whole nanoseconds, so that sums are exact. Pure."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 Interval = tuple[int, int]
 Intervals = Sequence[Interval]
@@ -71,6 +71,27 @@ def divided(whole: Intervals, sets: Sequence[Intervals]) -> list[list[Interval]]
             since = at
         present ^= bit
     return found
+
+
+def innermost(nested: Iterable[tuple[Interval, str]]) -> Iterator[tuple[Interval, str]]:
+    """Each moment with the label of the innermost interval around it. Intervals nest, or are apart."""
+    around: list[tuple[int, str]] = []
+    at = 0
+    for (start, end), label in sorted(nested, key=lambda one: (one[0][0], -one[0][1])):
+        while around and around[-1][0] <= start:
+            until, ended = around.pop()
+            if at < until:
+                yield (at, until), ended
+            at = max(at, until)
+        if around and at < start:
+            yield (at, start), around[-1][1]
+        at = max(at, start)
+        around.append((min(end, around[-1][0]) if around else end, label))
+    while around:
+        until, ended = around.pop()
+        if at < until:
+            yield (at, until), ended
+        at = max(at, until)
 
 
 def total(intervals: Intervals) -> int:

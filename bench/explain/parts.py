@@ -26,6 +26,8 @@ GAP = "host gaps"
 STEP, PHASE, WAIT, RECOMPUTE, UNIT = "bench:step", "bench:phase:", "bench:wait", "bench:recompute", "bench:unit:"
 """Names of the ranges that a profiled attempt marks."""
 
+OTHER = "other"
+"""The phase of what no mark covers."""
 PHASES = {
     "dataload_wait": "loading",
     "forward": "forward",
@@ -38,7 +40,7 @@ PHASES = {
 """Words for the phases of a step of bench."""
 _PHASES_OF_OTHERS = (
     ("loading", re.compile(r"DataLoader|wait_for_batch|load_batch|dataload|next_batch", re.IGNORECASE)),
-    ("optimizer step", re.compile(r"^Optimizer\.step#|optimizer", re.IGNORECASE)),
+    ("optimizer step", re.compile(r"^(?!Optimizer\.zero_grad).*optimizer", re.IGNORECASE)),
     ("backward", re.compile(r"^(## )?backward|^bwd", re.IGNORECASE)),
     ("forward", re.compile(r"^(## )?forward|\.forward$|^fwd", re.IGNORECASE)),
 )
@@ -47,12 +49,15 @@ ORDER = ("loading", "optimizer step", "clipping", "backward", "forward", "resett
 
 _ATTENTION = re.compile(r"scaled_dot_product|flash|fmha|attention", re.IGNORECASE)
 _MATRIX = re.compile(
-    r"gemm|gemv|cutlass|xmma|cublas|nvjet|matmul|conv|wgrad|dgrad|::(add|sparse_|_scaled_|addb|b)?mm\b|::(mkldnn_)?linear"
-    r"|::baddbmm|::einsum|::addmv|::mv\b|::dot\b|splitKreduce",
+    r"gemm|gemv|cutlass|xmma|cublas|nvjet|matmul|conv(?!er)|wgrad|dgrad|::(add|sparse_|_scaled_|addb|b)?mm\b|::(mkldnn_)?linear"
+    r"|::baddbmm|::einsum|::addmv|::mv\b|::dot\b|splitKreduce|^Cijk_",
     re.IGNORECASE,
 )
-_COPY_OF_HOST = re.compile(r"::(_to_copy|copy_|_foreach_copy_)$")
-_OPTIMIZER = re.compile(r"multi_tensor_apply|adam", re.IGNORECASE)
+_COPY_OF_HOST = re.compile(r"::\w*(copy|chunk_cat)")
+_OPTIMIZER = re.compile(r"multi_tensor_apply(?!.*(Copy|Norm|Scale))|(?<![a-z])adam", re.IGNORECASE)
+_GENERATED = re.compile(r"triton_(poi|per|red|for)_")
+"""Kernels of torch's compiler that are no products; their names list what they fuse."""
+_COLLECTIVE = ("_c10d_functional::", "c10d::")
 _COLLECTIVES = (
     ("reduce-scatter", "reducescatter"),
     ("all-reduce", "allreduce"),
@@ -109,13 +114,15 @@ def kind_of_device(name: str, kind: str, phase: str, *, recomputed: bool) -> Par
         return Part(EXPOSED, collective(name), phase)
     if recomputed:
         return Part(RECOMPUTED, phase=phase)
-    if phase == "optimizer step" or _OPTIMIZER.search(name):
+    if phase == "optimizer step" or (phase == OTHER and _OPTIMIZER.search(name)):
         return Part(OPTIMIZER, phase="optimizer step")
     return Part(kind_of_compute(name), phase=phase)
 
 
 @cache
 def kind_of_compute(name: str) -> str:
+    if _GENERATED.match(name):
+        return ELEMENTWISE
     if _ATTENTION.search(name):
         return ATTENTION
     return MATRIX if _MATRIX.search(name) else ELEMENTWISE
@@ -128,9 +135,19 @@ def kind_of_host(name: str) -> str:
 
 
 @cache
+def is_attention(name: str) -> bool:
+    return _ATTENTION.search(name) is not None
+
+
+@cache
 def computes(name: str) -> bool:
     """Whether an operator of the host does work of its own: autograd's nodes and collectives only contain such."""
-    return "::" in name and not name.startswith(("autograd::", "c10d::", "torch::autograd", "torch::distributed"))
+    return "::" in name and not name.startswith(("autograd::", "torch::autograd", "torch::distributed", *_COLLECTIVE))
+
+
+def waits(name: str) -> bool:
+    """Whether an operator of the host issues a functional collective, such as a DTensor's, or waits for one."""
+    return name.startswith(_COLLECTIVE[0])
 
 
 def phase_of_mark(name: str) -> str | None:

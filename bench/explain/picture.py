@@ -69,7 +69,7 @@ def _whole(one: Explained, series: int) -> Bar:
 
 def _timeline(one: Explained) -> BarChart:
     """The step in the middle; above the rank's bar, when a collective is in flight."""
-    number = len(one.pace.windows) // 2
+    number = min(len(division.windows) for division in one.divisions) // 2
     start = min(division.windows[number][0] for division in one.divisions)
     return BarChart(
         name=f"timeline {one.name}",

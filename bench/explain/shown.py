@@ -1,6 +1,7 @@
 """An explanation as tables and bars: for the terminal, for markdown, and for the page in `picture`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 from bench import units
 from bench.explain.advice import Advice
@@ -8,7 +9,9 @@ from bench.explain.divide import Called, Division
 from bench.explain.parts import PHASES
 from bench.explain.waterfall import Bar, Explained, Waterfall
 from bench.records.peak import ACTIVATIONS, BACKWARD, BUFFERS
+from bench.report.naming import ends
 from bench.report.tables.table import Column, Table, table_of
+from bench.statistics.verdict import RateRatio
 
 LONGEST = 24
 """Characters of the longest bar."""
@@ -22,7 +25,7 @@ def sentences(one: Explained) -> list[str]:
     largest = max(one.parts_s.items(), key=lambda item: item[1])
     said = [
         f"{one.name}: a step takes {units.ms(one.step_s)} ms; the largest part is {largest[0].name},"
-        f" {units.percent(largest[1] / one.profiled_s)} of the profiled step."
+        f" {units.percent(largest[1] / one.profiled_s)} of the profiled one."
     ]
     if len(one.divisions) > 1:
         why = (
@@ -32,8 +35,9 @@ def sentences(one: Explained) -> list[str]:
     if one.overhead is not None and one.unprofiled_s is not None:
         more = "more" if one.overhead >= 0 else "less"
         said.append(
-            f"Profiled, a step takes {units.ms(one.profiled_s)} ms, {units.percent(abs(one.overhead))} {more} than the"
-            f" {units.ms(one.unprofiled_s)} ms just before, in the same processes."
+            f"Profiled, a step takes {units.ms(one.profiled_s)} ms (mean of {pace.steps}),"
+            f" {units.percent(abs(one.overhead))} {more} than the {units.ms(one.unprofiled_s)} ms just before, in the"
+            " same processes."
         )
     if all(called.transfer is None for called in pace.called) and pace.called:
         said.append("Waiting for the last rank is part of exposed communication: not all ranks' traces tell.")
@@ -48,14 +52,19 @@ def step(one: Explained) -> Table:
         parts[name] = parts.get(name, 0.0) + took_s
     rows = [*sorted(parts.items(), key=lambda row: -row[1]), *one.corrections_s.items(), ("step", one.step_s)]
     scale = max(abs(took_s) for _, took_s in rows[:-1])
+
+    def share(name: str, took_s: float) -> str:
+        return units.percent(took_s / one.profiled_s) if name in parts else ""
+
     columns = [
         Column[tuple[str, float]]("part", lambda row: row[0], bold=lambda row: row[0] == "step"),
         Column[tuple[str, float]]("ms", lambda row: _ms(row[1]), numeric=True),
-        Column[tuple[str, float]]("share", lambda row: units.percent(row[1] / one.step_s), numeric=True),
+        Column[tuple[str, float]]("share", lambda row: share(row[0], row[1]), numeric=True),
         Column[tuple[str, float]]("", lambda row: "" if row[0] == "step" else bar(row[1], scale)),
         *([_over_ranks(one)] if len(one.divisions) > 1 else []),
     ]
-    return table_of(f"One step of {one.name}", rows, columns)
+    notes = ["Shares are of the profiled step."] if one.corrections_s else []
+    return table_of(f"One step of {one.name}", rows, columns, notes=notes)
 
 
 def _over_ranks(one: Explained) -> Column[tuple[str, float]]:
@@ -136,11 +145,12 @@ def memory(one: Explained) -> Table | None:
         Column[tuple[str, int, float | None]]("MiB", lambda row: _mib(row[1], 1), numeric=True),
         Column[tuple[str, int, float | None]]("planned MiB", lambda row: _mib(row[2], 1), numeric=True),
     ]
-    unused = one.memory.unused_bytes
+    unused, on_cpu = one.memory.unused_bytes, not one.pace.on_device
     anonymous = "gradients of activations, and buffers: a plan has them in activations, buckets and transport"
     notes = [
         f"Of the rank with the highest peak, which is in {PHASES.get(one.memory.when, one.memory.when)}.",
         *([f"{BACKWARD[0].upper()}{BACKWARD[1:]}: {anonymous}."] if BACKWARD in found else []),
+        *(["Tensors alone: the memory of a process, which reports show on a CPU, is more."] if on_cpu else []),
         *([f"Fragmentation: the allocator holds {_mib(unused, 1)} MiB more."] if unused is not None else []),
     ]
     return table_of(f"Memory at the peak of {one.name}", rows, columns, notes=notes)
@@ -200,24 +210,52 @@ def _rate(row: Called) -> str:
     return units.UNKNOWN if row.n_bytes is None or not took else units.rate(row.n_bytes / took * 1e9 / units.GIB)
 
 
-def advised(found: Sequence[Advice], step_s: float, tried_s: Mapping[str, float | None] | None = None) -> Table:
-    """What to try; with ``tried_s``, by words, the step that each setting brought: None where it failed."""
+class Tried(NamedTuple):
+    """What a setting brought."""
+
+    step_s: float
+    """For as many samples as the step of now."""
+    ratio: RateRatio
+    """Its throughput divided by that of the cell as it is."""
+
+
+def advised(
+    found: Sequence[Advice], one: Explained, now_s: float | None = None, tried: Mapping[str, Tried] | None = None
+) -> Table:
+    """What to try.
+
+    Args:
+        now_s: the step of the cell as it is, measured beside ``tried``.
+        tried: by words, what each setting brought. None: nothing was tried; without an entry, an attempt failed.
+    """
     columns = [
-        Column[Advice]("setting", lambda one: one.words),
-        Column[Advice]("gains at most ms", lambda one: _ms(one.bound_s), numeric=True),
-        Column[Advice]("of the step", lambda one: units.percent(one.bound_s / step_s), numeric=True),
-        Column[Advice]("why", lambda one: one.why, prose=True),
+        Column[Advice]("setting", lambda each: each.words),
+        Column[Advice]("gains at most ms", lambda each: _ms(each.bound_s), numeric=True),
+        Column[Advice]("of the step", lambda each: units.percent(each.bound_s / one.profiled_s), numeric=True),
+        Column[Advice]("why", lambda each: each.why, prose=True),
     ]
-    if tried_s is not None:
-        known = tried_s
-        columns[3:3] = [
-            Column[Advice]("step ms", lambda one: units.ms(known.get(one.words)), numeric=True),
-            Column[Advice]("gained ms", lambda one: _gained(step_s, known.get(one.words)), numeric=True),
-        ]
-    title = "Advice" if tried_s is None else "Advice, tried"
-    note = "A bound is all of the time that the setting addresses. Only a measurement tells: --try."
-    return table_of(title, found, columns, notes=[note] if tried_s is None else [], name=lambda one: one.words)
+    if tried is None:
+        note = "A bound is all of the profiled time that the setting addresses. Only a measurement tells: --try."
+        axis = "To measure one of them yourself: bench run MATRIX --axis SETTING."
+        return table_of("Advice", found, columns, notes=[note, axis])
+
+    def of(each: Advice, figure: Callable[[Tried], str]) -> str:
+        return figure(tried[each.words]) if each.words in tried else units.UNKNOWN
+
+    columns[3:3] = [
+        Column[Advice]("step ms", lambda each: of(each, lambda its: units.ms(its.step_s)), numeric=True),
+        Column[Advice]("gained ms", lambda each: of(each, lambda its: _gained(now_s, its.step_s)), numeric=True),
+        Column[Advice]("ratio", lambda each: of(each, lambda its: f"{its.ratio.estimate:.2f}×"), numeric=True),
+        Column[Advice]("95%", lambda each: of(each, lambda its: ends(its.ratio.interval))),
+        Column[Advice]("verdict", lambda each: of(each, lambda its: _verdict(its.ratio))),
+    ]
+    note = "Ratio: throughput with the setting, divided by that without it. A verdict is that of a report."
+    return table_of("Advice, tried", found, columns, notes=[note], name=lambda each: each.words)
 
 
-def _gained(before_s: float, after_s: float | None) -> str:
-    return units.UNKNOWN if after_s is None else f"{(before_s - after_s) * 1e3:+.2f}"
+def _verdict(ratio: RateRatio) -> str:
+    return "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
+
+
+def _gained(before_s: float | None, after_s: float) -> str:
+    return units.UNKNOWN if before_s is None else f"{(before_s - after_s) * 1e3:+.2f}"

@@ -38,6 +38,10 @@ ITEM_BYTES = {
 }  # fmt: skip
 
 
+MALFORMED = (AttributeError, KeyError, OverflowError, TypeError, ValueError)
+"""What values of another type raise where an event is read."""
+
+
 class Event(NamedTuple):
     """Something that took time, in nanoseconds of the rank's clock."""
 
@@ -51,6 +55,8 @@ class Event(NamedTuple):
     """When the host queued it; None for what runs on the host, and where the trace does not say."""
     n_bytes: int | None = None
     """Of a collective: its larger side. None: the trace does not say."""
+    group: str = ""
+    """Of a collective: the ranks that take part. Empty: the trace does not say."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +72,8 @@ class Trace:
     """Named ranges: of the profiler, of bench, of the user."""
     device: list[Event]
     """Kernels, copies and fills; empty on a CPU."""
-    bench: dict[str, Any] = field(default_factory=dict)
-    """What a profiled attempt of bench adds."""
+    collectives: list[tuple[str, int]] = field(default_factory=list)
+    """The calls on a CPU with their bytes, in order: what a profiled attempt of bench adds."""
 
 
 def find(folder: Path) -> list[Path]:
@@ -132,36 +138,47 @@ def read(file: Path, number: int = 0) -> Trace:
             taken: list[_Taken] = []
             queued: dict[int, int] = {}
             outside: dict[str, Any] = {}
-            for one in _decoded(text, outside, file):
-                _take(one, taken, queued)
+            for number_of_event, one in enumerate(_decoded(text, outside, file)):
+                try:
+                    _take(one, taken, queued)
+                except MALFORMED as error:
+                    raise _malformed(file, f"event {number_of_event}", one) from error
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise _cut_off(file) from error
     except UnicodeDecodeError as error:
         raise InputError("is not text", where=str(file), allowed="a trace as JSON, plain or gzip (*.gz)") from error
-    base = int(outside.get("baseTimeNanoseconds") or 0)
+    named = re.search(r"rank[_-]?(\d+)", file.name)
+    try:
+        base = int(outside.get("baseTimeNanoseconds") or 0)
+        about = outside.get("distributedInfo") or {}
+        rank = int(about["rank"] if "rank" in about else named[1] if named else number)
+        world_size = int(about["world_size"]) if "world_size" in about else None
+        sizes = [
+            (str(operation), int(n_bytes)) for operation, n_bytes in outside.get("bench", {}).get("collectives", [])
+        ]
+    except MALFORMED as error:
+        raise _malformed(file, "what stands beside the events", {**outside}) from error
     queued = {correlation: at + base for correlation, at in queued.items()}
     taken.sort(key=itemgetter(1))
     kept = [
-        Event(name, start + base, end + base, kind, thread, correlation and queued.get(correlation), n_bytes)
-        for name, start, end, kind, thread, correlation, n_bytes in taken
+        Event(name, start + base, end + base, kind, thread, correlation and queued.get(correlation), n_bytes, group)
+        for name, start, end, kind, thread, correlation, n_bytes, group in taken
     ]
     if not kept:
         raise InputError("holds no operator and no kernel", where=str(file), fix="profile some steps of training")
-    about = outside.get("distributedInfo") or {}
-    named = re.search(r"rank[_-]?(\d+)", file.name)
     marks = [one for one in kept if one.kind == "user_annotation"]
     return Trace(
         name=file.name,
-        rank=int(about["rank"] if "rank" in about else named[1] if named else number),
-        world_size=about.get("world_size"),
+        rank=rank,
+        world_size=world_size,
         host=[one for one in kept if one.kind == "cpu_op"],
         marks=marks,
         device=_with_bytes([one for one in kept if one.kind in (KERNEL, *COPY)], marks),
-        bench=outside.get("bench") or {},
+        collectives=sizes,
     )
 
 
-_Taken = tuple[str, int, int, str, str, int | None, int | None]
+_Taken = tuple[str, int, int, str, str, int | None, int | None, str]
 """An event before all launches are known: with its correlation instead; None where it has none."""
 
 
@@ -178,16 +195,17 @@ def _take(one: dict[str, Any], taken: list[_Taken], queued: dict[int, int]) -> N
     kind = _kind(one.get("cat"))
     if kind is None or one.get("ph") != "X" or "ts" not in one:
         return
-    start, args = round(one["ts"] * 1000), one.get("args") or {}
+    start, args = round(float(one["ts"]) * 1000), one.get("args") or {}
     correlation = args.get("correlation")
     if kind == "cuda_runtime":
         if correlation is not None:
             queued[correlation] = start
         return
-    end = start + round(one.get("dur", 0) * 1000)
+    end = start + max(0, round(float(one.get("dur") or 0) * 1000))
     name, thread = sys.intern(one["name"]), sys.intern(str(args.get("stream", one.get("tid"))))
     of_device = correlation if kind in (KERNEL, *COPY) else None
-    taken.append((name, start, end, kind, thread, of_device, _bytes(args, name)))
+    group = sys.intern(str(args.get("Process Group Ranks", "")))
+    taken.append((name, start, end, kind, thread, of_device, _bytes(args, name), group))
 
 
 def _bytes(args: dict[str, Any], name: str) -> int | None:
@@ -281,6 +299,14 @@ def _beside(text: str, outside: dict[str, Any], file: Path) -> None:
         outside.update(json.loads(text))
     except ValueError as error:
         raise _cut_off(file) from error
+
+
+def _malformed(file: Path, what: str, found: object) -> InputError:
+    return InputError(
+        f"{what} is not as torch.profiler writes it: {str(found)[:120]}",
+        where=str(file),
+        fix="export it again with export_chrome_trace",
+    )
 
 
 def _cut_off(file: Path) -> InputError:

@@ -4,10 +4,13 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from bench.explain.divide import Division, pacing
 from bench.explain.parts import Part
 from bench.records.peak import AtPeak
+from bench.statistics.intervals import Interval
+from bench.statistics.verdict import FASTER, Word
 
 OVERHEAD = "profiling overhead"
 LAUNCH = "other launch"
@@ -84,6 +87,14 @@ class Bar:
         return self.after_s - self.before_s
 
 
+class Judged(NamedTuple):
+    """How sure it is that one step is longer than the other, as a report says it of their throughputs."""
+
+    interval: Interval
+    """Of how many times one step takes the other, with 95 % confidence."""
+    word: Word
+
+
 @dataclass(frozen=True)
 class Waterfall:
     """The way from one step to another."""
@@ -92,6 +103,8 @@ class Waterfall:
     after: Explained
     bars: tuple[Bar, ...]
     """The largest first. Their differences sum to that of the steps."""
+    judged: Judged | None = None
+    """None for traces of others, and for steps of unequal numbers of samples."""
 
     @property
     def difference_s(self) -> float:
@@ -99,22 +112,41 @@ class Waterfall:
 
     @property
     def sentence(self) -> str:
-        """``fsdp2 is 1.39× slower than ddp: 61 % is exposed all-gather in backward, 17 % within noise.``"""
+        """``fsdp2 is 1.39× slower than ddp (1.30 to 1.48): 61 % is exposed all-gather in backward, 17 % within noise.``
+
+        Without the parts where `doubt` says that they do not explain the difference."""
         whole, names = self.difference_s, (self.after.name, self.before.name)
         parts = [bar for bar in self.bars if bar.name not in (OVERHEAD, LAUNCH)]
         told = [bar for bar in parts if not bar.noise and bar.difference_s * whole > 0.05 * whole**2][:3]
         ratio = self.after.step_s / self.before.step_s
         if not told:
-            return f"{names[0]} takes {ratio:.2f}× the step of {names[1]}: no part differs by more than noise."
+            return (
+                f"{names[0]} takes {ratio:.2f}× the step of {names[1]}{self._sure()}: no part differs by more than"
+                " noise."
+            )
         how = f"{ratio:.2f}× slower" if ratio >= 1 else f"{1 / ratio:.2f}× faster"
+        sure = self._sure(inverse=ratio < 1)
+        if self.doubt:
+            return f"{names[0]} is {how} than {names[1]}{sure}."
         others = {
-            "within noise": sum(bar.difference_s for bar in self.bars if bar.noise),
+            "within noise": sum(bar.difference_s for bar in parts if bar.noise),
             OVERHEAD: sum(bar.difference_s for bar in self.bars if bar.name == OVERHEAD),
+            LAUNCH: sum(bar.difference_s for bar in self.bars if bar.name == LAUNCH),
         }
         others["other parts"] = whole - sum(others.values()) - sum(bar.difference_s for bar in told)
         shares = [f"{bar.difference_s / whole * 100:.0f} % is {bar.name}" for bar in told]
         shares += [f"{rest / whole * 100:.0f} % {name}" for name, rest in others.items() if abs(rest / whole) >= 0.005]
-        return f"{names[0]} is {how} than {names[1]}: {', '.join(shares)}."
+        return f"{names[0]} is {how} than {names[1]}{sure}: {', '.join(shares)}."
+
+    def _sure(self, *, inverse: bool = False) -> str:
+        """`` (1.30 to 1.48, too close to call)``, of the ratio that the sentence says."""
+        if self.judged is None:
+            return ""
+        low, high = self.judged.interval
+        if inverse:
+            low, high = 1 / high, 1 / low
+        word = "" if self.judged.word == FASTER else f", {self.judged.word}"
+        return f" ({low:.2f} to {high:.2f}{word})"
 
     @property
     def doubt(self) -> str | None:
@@ -123,13 +155,13 @@ class Waterfall:
         if corrections <= abs(self.difference_s) / 2:
             return None
         return (
-            f"The profiler and the launch change the difference by {corrections * 1e3:.2f} ms, and it is"
-            f" {abs(self.difference_s) * 1e3:.2f} ms: profile again with --again and more --steps, with nothing else"
-            " running, or explain a larger batch."
+            "The bars do not explain it: the profiler and the launch change the difference by"
+            f" {corrections * 1e3:.2f} ms, and it is {abs(self.difference_s) * 1e3:.2f} ms. Profile again with"
+            " --again and more --steps, with nothing else running, or explain a larger batch."
         )
 
 
-def waterfall(before: Explained, after: Explained) -> Waterfall:
+def waterfall(before: Explained, after: Explained, judged: Judged | None = None) -> Waterfall:
     """The difference of each part, of the profiler's overhead, and between launches."""
     earlier, later = before.parts_s, after.parts_s
     bars = [_bar(part, before, after) for part in dict.fromkeys([*earlier, *later])]
@@ -142,7 +174,7 @@ def waterfall(before: Explained, after: Explained) -> Waterfall:
             if same is None
             else Bar(bar.name, same.before_s + bar.before_s, same.after_s + bar.after_s, noise=same.noise and bar.noise)
         )
-    return Waterfall(before, after, tuple(sorted(merged.values(), key=lambda bar: -abs(bar.difference_s))))
+    return Waterfall(before, after, tuple(sorted(merged.values(), key=lambda bar: -abs(bar.difference_s))), judged)
 
 
 def _bar(part: Part, before: Explained, after: Explained) -> Bar:

@@ -8,7 +8,7 @@ from made_traces import DEVICE, MS, a_trace, host, kernel, mark
 from bench.explain import parts
 from bench.explain.divide import divide, pacing
 from bench.explain.intervals import total
-from bench.explain.trace import Trace
+from bench.explain.trace import Event, Trace
 from bench.explain.waterfall import Explained, waterfall
 
 
@@ -135,3 +135,93 @@ def test_a_cpu_is_divided_by_operators_and_waits() -> None:
             "optimizer": 10,
         }
     )
+
+
+def test_an_operator_within_another_counts_by_its_own_kind() -> None:
+    took = in_ms(
+        a_trace(
+            0,
+            mark(parts.STEP, 0, 50),
+            mark(parts.STEP, 50, 100),
+            mark("bench:phase:forward", 0, 40),
+            host("aten::linear", 0, 40),
+            host("aten::to", 0, 20),
+            host("aten::_to_copy", 2, 20),
+            host("aten::copy_", 4, 20),  # autocast's cast of the weight
+            host("aten::addmm", 22, 40),
+            mark("bench:phase:unscale_clip", 40, 60),
+            host("aten::linalg_vector_norm", 40, 60),
+            host("_c10d_functional::all_reduce", 42, 46),  # of a DTensor
+            host("_c10d_functional::wait_tensor", 46, 56),
+            mark("gloo:all_reduce", 44, 55, thread="2"),
+        )
+    )
+    assert took["copies in forward"] == pytest.approx(9)
+    assert took["matrix products in forward"] == pytest.approx(10)
+    assert took["elementwise and norms in forward"] == pytest.approx(1)
+    assert took["exposed all-reduce in clipping"] == pytest.approx(7)
+    assert took["elementwise and norms in clipping"] == pytest.approx(3)
+
+
+@pytest.mark.parametrize(
+    ("name", "phase", "kind"),
+    [
+        ("void multi_tensor_apply_kernel<TensorListMetadata<2>, CopyFunctor<float>>", "forward", parts.ELEMENTWISE),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor<float>>", "clipping", parts.ELEMENTWISE),
+        ("void multi_tensor_apply_kernel<FusedAdamMathFunctor<float>>", parts.OTHER, parts.OPTIMIZER),
+        ("void multi_tensor_apply_kernel<TensorListMetadata<1>, LpNormFunctor<float>>", parts.OTHER, parts.ELEMENTWISE),
+        ("triton_poi_fused_convert_element_type_3", "forward", parts.ELEMENTWISE),
+        ("triton_poi_fused_convolution_relu_0", "forward", parts.ELEMENTWISE),
+        ("convert_fp16_kernel", "forward", parts.ELEMENTWISE),
+        ("cudnn_infer_ampere_scudnn_128x64_relu_conv_small_nn_v1", "forward", parts.MATRIX),
+        ("Cijk_Ailk_Bljk_HHS_BH_MT128x128x32", "forward", parts.MATRIX),
+    ],
+)
+def test_a_kernel_is_of_the_kind_that_its_phase_and_name_say(name: str, phase: str, kind: str) -> None:
+    assert parts.kind_of_device(name, "kernel", phase, recomputed=False).kind == kind
+
+
+def steps_of_others(*more: Event) -> Trace:
+    """Three steps of 1 ms, which wait 0.5 ms for data and then compute 0.4 ms."""
+    each = [
+        (
+            mark(f"ProfilerStep#{step}", step, step + 1),
+            mark("enumerate(DataLoader)#_Iter.__next__", step, step + 0.5),
+            kernel("gemm", step + 0.5, step + 0.9, launched=step + 0.5),
+        )
+        for step in range(3)
+    ]
+    return a_trace(0, *(one for step in each for one in step), *more)
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        (),
+        tuple(mark(f"ProfilerStep#{step}", step, step + 1, thread="2") for step in range(3)),
+        tuple(mark(f"ProfilerStep#{step}", step + 0.1, step + 0.2) for step in range(3)),
+    ],
+    ids=["plain", "repeated by a thread", "nested"],
+)
+def test_the_gap_between_steps_of_others_belongs_to_them(more: tuple[Event, ...]) -> None:
+    [division] = divide([steps_of_others(*more)])
+    assert division.step == MS
+    took = {part.name: time / MS for part, time in division.parts.items()}
+    assert took["waiting for data"] == pytest.approx(0.5)
+
+
+def test_kernels_without_their_launch_are_of_all_steps() -> None:
+    whole = steps_of_others()
+    unknown = dataclasses.replace(whole, device=[one._replace(launched=None) for one in whole.device])
+    [division] = divide([unknown])
+    assert division.steps == 3
+
+
+def test_calls_of_different_groups_do_not_wait_for_each_other() -> None:
+    def rank(number: int, group: str, start: float) -> Trace:
+        calls = kernel("ncclKernel_AllGather", start, start + 1, launched=start)._replace(group=group)
+        return a_trace(number, mark(parts.STEP, 0, 10), calls, world_size=4)
+
+    divisions = divide([rank(0, "[0, 1]", 1), rank(1, "[0, 1]", 1), rank(2, "[2, 3]", 5), rank(3, "[2, 3]", 5)])
+    assert not any(part.kind == parts.WAITING for division in divisions for part in division.parts)
+    assert all(division.called[0].transfer == MS for division in divisions)

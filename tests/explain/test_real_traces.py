@@ -39,13 +39,19 @@ def read(name: str) -> Trace:
     return trace.read(HERE / f"{name}.json.gz")
 
 
+IDLE = (parts.GAP, parts.DATA)
+
+
 def figures(division: Division) -> tuple[float, float, float, float]:
-    """The same four of a division."""
+    """The same four of a division. HTA ends with the last kernel; a division with the first one of the next step."""
     took = {part: time * division.steps / 1e3 for part, time in division.parts.items()}
-    idle = sum(time for part, time in took.items() if part.kind in (parts.GAP, parts.DATA))
+    idle = sum(time for part, time in took.items() if part.kind in IDLE)
+    last = max(spans[-1][1] for part, spans in division.spans.items() if part.kind not in IDLE)
+    idle -= (division.windows[-1][1] - last) / 1e3
     compute = sum(time for part, time in took.items() if part.kind in parts.COMPUTE)
     hidden = 100 * total(division.hidden) / total(division.communication)
-    return idle, compute, sum(took.values()) - idle - compute, hidden
+    others = sum(time for part, time in took.items() if part.kind not in (*parts.COMPUTE, *IDLE))
+    return idle, compute, others, hidden
 
 
 def rounded(one: Event) -> Event:

@@ -82,3 +82,47 @@ def test_two_traces_of_one_rank_and_an_empty_folder_are_refused(tmp_path: Path) 
     for name in ("a", "b"):
         (tmp_path / f"{name}.json").write_text(json.dumps(WHOLE))
     assert "is of rank 1, as a.json is" in refusal(tmp_path)
+
+
+def changed(**fields: object) -> dict[str, object]:
+    return {**EVENTS[1], **fields}
+
+
+@pytest.mark.parametrize(
+    "event",
+    [
+        changed(ts="soon"),
+        changed(ts=None),
+        changed(ts=float("nan")),
+        changed(ts=float("inf")),
+        changed(name=5),
+        changed(args=[1]),
+        {name: value for name, value in EVENTS[1].items() if name != "name"},
+        "an event",
+        None,
+    ],
+)
+def test_an_event_that_no_profiler_writes_is_refused_with_its_number(event: object, tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({**WHOLE, "traceEvents": [*EVENTS, event]}))
+    assert "event 4 is not as torch.profiler writes it" in refusal(tmp_path / "a.json")
+
+
+@pytest.mark.parametrize(
+    "beside",
+    [
+        {"baseTimeNanoseconds": "x"},
+        {"distributedInfo": {"rank": "abc"}},
+        {"distributedInfo": {"rank": None}},
+        {"bench": [1]},
+        {"bench": {"collectives": [["all_reduce"]]}},
+    ],
+)
+def test_what_stands_beside_the_events_is_checked(beside: dict[str, object], tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text(json.dumps({**WHOLE, **beside}))
+    assert "what stands beside the events is not as torch.profiler writes it" in refusal(tmp_path / "a.json")
+
+
+def test_times_may_be_text_and_durations_may_be_missing(tmp_path: Path) -> None:
+    events = [changed(ts="10.5", dur="2.25"), changed(dur=None), changed(dur=-1)]
+    (tmp_path / "a.json").write_text(json.dumps({**WHOLE, "traceEvents": events}))
+    assert [one.end - one.start for one in trace.read(tmp_path / "a.json").host] == [2250, 0, 0]

@@ -4,16 +4,18 @@ from dataclasses import replace
 
 import pytest
 from examples import cell as a_cell
-from made_traces import DEVICE, a_trace
+from made_traces import DEVICE, a_trace, kernel, mark
 
+from bench.explain import parts
 from bench.explain.advice import advice, matrix
 from bench.explain.divide import divide
 from bench.explain.picture import sections
-from bench.explain.shown import advised, difference, memory, sentences, step
-from bench.explain.waterfall import LAUNCH, OVERHEAD, Explained, waterfall
+from bench.explain.shown import Tried, advised, difference, memory, sentences, step
+from bench.explain.waterfall import LAUNCH, OVERHEAD, Explained, Judged, waterfall
 from bench.records.cell import Train
 from bench.records.peak import BUFFERS, AtPeak
 from bench.report.render.html import render
+from bench.statistics.verdict import FASTER, TOO_CLOSE, rate_ratio
 
 
 def explained(name: str, measured_s: float, unprofiled_s: float) -> Explained:
@@ -30,6 +32,22 @@ def test_bars_lead_from_one_measured_step_to_the_other() -> None:
     assert found.doubt is not None
     assert "30.00 ms" in found.doubt
     assert explained("a", 0.09, 0.095).overhead == pytest.approx(0.1 / 0.095 - 1)
+
+
+def test_the_sentence_is_as_sure_as_a_report_and_names_no_part_that_the_profiler_made() -> None:
+    before, after = explained("a", 0.100, 0.100), explained("b", 0.200, 0.101)
+    found = waterfall(before, after, Judged((1.6, 2.5), TOO_CLOSE))
+    assert found.sentence.startswith("b takes 2.00× the step of a (1.60 to 2.50, too close to call): no part differs")
+    assert found.doubt
+    longer = replace(
+        after, divisions=divide([a_trace(0, mark(parts.STEP, 0, 200), *DEVICE[1:], kernel("gemm", 100, 190, 90))])
+    )
+    told = waterfall(before, replace(longer, unprofiled_s=0.2), Judged((1.6, 2.5), FASTER))
+    assert told.sentence.startswith("b is 2.00× slower than a (1.60 to 2.50): 9")
+    back = waterfall(replace(longer, unprofiled_s=0.2), before, Judged((0.4, 0.625), FASTER))
+    assert back.sentence.startswith("a is 2.00× faster than b (1.60 to 2.50): 9")
+    doubted = waterfall(before, replace(longer, unprofiled_s=0.3), Judged((1.6, 2.5), FASTER))
+    assert doubted.sentence == "b is 2.00× slower than a (1.60 to 2.50)."
 
 
 def test_tables_and_the_page_sum_to_the_step() -> None:
@@ -88,7 +106,11 @@ def test_advice_is_bounded_by_what_it_addresses_and_each_setting_is_a_cell_of_it
     assert written["matrix"]["grad_ckpt"] is True  # type: ignore[index,call-overload]
     assert written["matrix"]["accumulate"] == 1  # type: ignore[index,call-overload]
     assert "bucket_mb" not in written["matrix"]  # type: ignore[operator]
-    assert {"gained ms", "step ms"} <= set(advised(found, 0.1, {"": 0.1, "fused=true": 0.09}).headers)
+    tried = {"fused=true": Tried(0.09, rate_ratio(10, [], 9, []))}
+    shown = advised(found, explained("a", 0.1, 0.1), 0.1, tried)
+    (row,) = [row for row in shown.rows if row[0] == "fused=true"]
+    assert row[3:7] == ("90.00", "+10.00", "1.11×", "0.95 to 1.30")
+    assert row[7] == "too close to call"
 
 
 def test_buckets_of_ddp_are_tried_larger_and_smaller_where_it_waits_for_a_reduction() -> None:
