@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 STEPS = 5
 TRIED = "tried.yaml"
-"""The matrix of --try, in a folder beside the run."""
+"""The matrix of --try, in the run's folder. What it measures goes to a folder beside the run."""
 KEPT = range(1, 101)
 MOST_TRIED = 4
 """Settings that --try measures: those with the largest bounds."""
@@ -374,10 +374,7 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
     content = cast("dict[str, JsonValue]", yaml_file.read(run / MATRIX).data)
     written = matrix_of(content, result.axes, result.attempt.cell, result.attempt.batch_per_rank, advised)
     out = run.resolve().with_name(f"{run.resolve().name}-try")
-    file = out / TRIED
-    if out.exists() and not file.exists() and any(out.iterdir()):
-        raise InputError("holds something else than settings that --try tried", where=str(out), fix="move it away")
-    out.mkdir(exist_ok=True)
+    file = run / TRIED
     file.write_text(yaml.safe_dump(written, sort_keys=False))
     matrix, plans, hardware, _ = selection.read(file)
     with (
