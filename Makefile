@@ -107,17 +107,22 @@ soak: install ## Whether a thousand attempts on one pair of rank servers leave t
 fuzz: install ## Ten thousand mutated matrices and command lines through a dry run (minutes)
 	BENCH_FUZZ_SAMPLES=10000 $(BIN)/pytest tests/cli/test_fuzz.py
 
-wheelhouse: install ## Collect the wheels that an offline machine needs: PYTHON_VERSION=3.12, MACHINE=, HAVE='torch ...'
+wheelhouse: $(if $(PYTHON_VERSION),install) ## Collect the wheels that an offline machine needs: PYTHON_VERSION=3.12, MACHINE=aarch64, HAVE='torch ...'
+	@test -n "$(PYTHON_VERSION)" || { echo "make wheelhouse: name the Python of the offline machine: PYTHON_VERSION=3.12"; exit 2; }
 	$(BIN)/python tests/gpu/wheelhouse.py $(PYTHON_VERSION:%=--python %) $(MACHINE:%=--machine %) $(if $(HAVE),--have $(HAVE))
 
 # OFFLINE=1 makes no environment: it adds to that of PYTHON what wheelhouse/ has and it lacks, and runs the checks there.
-GPU_PYTHON = $(if $(OFFLINE),$(PYTHON),$(BIN)/python)
+GPU_PYTHON = $(if $(filter 1,$(OFFLINE)),"$(PYTHON)",$(BIN)/python)
+PARTS = doctor backends oom probe steps compile limits rest
 
-gpu: $(if $(OFFLINE),gpu-offline,install) ## The checks that need a CUDA device, in reports/gpu-<GPUs>.md; PART=oom runs one part
+gpu: $(if $(filter 1,$(OFFLINE)),gpu-offline,install) ## The checks that need a CUDA device, in reports/gpu-<GPUs>.md; PART=oom runs one part
+	@$(foreach part,$(filter-out $(PARTS),$(PART)),echo "make gpu: PART=$(part) is none of $(PARTS)"; exit 2;)
 	$(GPU_PYTHON) -m pytest $(or $(PART:%=tests/gpu/test_%.py),tests/gpu)
 
 gpu-offline:
-	$(PYTHON) -m pip install --quiet --no-index -f wheelhouse --editable '.[tests]'
+	@"$(PYTHON)" -c 'import sys; sys.exit("make gpu: PYTHON is older than 3.11" if sys.version_info < (3, 11) else 0)'
+	@test -d wheelhouse || { echo "make gpu: wheelhouse/ is missing: run make wheelhouse where there is a network, and copy it here"; exit 2; }
+	"$(PYTHON)" -m pip install --quiet --no-index -f wheelhouse --editable '.[tests]'
 
 cuda-dry: .venv-cuda/installed ## Rank servers with torch's CUDA build over made-up drivers: may they fork?
 	.venv-cuda/bin/python -m pytest -m dry tests/e2e/test_cuda_dry.py

@@ -58,6 +58,7 @@ AUTOCASTS = {
     "train_batch_size": "auto",
 }
 NO_OPTIMIZER, NO_MASTERS = {"optimizer": "none"}, {"master_weights": False}
+FP32 = {"mixed_precision": "no"}
 MASTERS = "masters_dtype: requested bfloat16, observed float32"
 FAILS: list[tuple[str, dict[str, Any], str]] = [
     ("zero1", NO_OPTIMIZER, "zero stage 1 requires an optimizer"),
@@ -96,7 +97,7 @@ def run(bench: FaultBench, cells: list[tuple[str, dict[str, Any]]], *options: st
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Result]:
     """By backend and settings, as `key` writes them."""
     cells = [(backend, changes) for backend, changes, _ in FAILS] + IGNORED
-    cells += [(config, {}) for config in CONFIGS] + [("ddp", {})]
+    cells += [(config, FP32 if config == "autocasts" else {}) for config in CONFIGS] + [("ddp", {})]
     bench = Unrefused(tmp_path_factory.mktemp("unrefused"))
     found = run(bench, cells, workload={"name": "checkpointed:Checkpointed"})
     return {key(backend, changes): result for (backend, changes), result in zip(cells, found, strict=True)}
@@ -141,7 +142,7 @@ def test_a_result_could_not_show_what_a_config_may_not_set(results: dict[str, Re
 
 
 def test_autocast_computes_in_another_dtype_than_the_weights(results: dict[str, Result]) -> None:
-    outcome = results[key("autocasts", {})].outcome
+    outcome = results[key("autocasts", FP32)].outcome
     assert isinstance(outcome, Failed)
     assert "matmul_dtype: requested float32, observed bfloat16" in outcome.reason
 

@@ -190,6 +190,7 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:
             parts.append("the search stopped at max_batch")
             commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
     if advice.unsure and matrix == found:
+        parts.clear()  # the same batches come first
         commands = [f"`bench {'probe' if advice.searched else 'run'} {matrix} --rerun all` once the cause is gone"]
     elif matrix != found:
         commands.append(f"`bench run {found} --settle 1%`")
