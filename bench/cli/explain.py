@@ -346,7 +346,7 @@ def _judged(cells: Sequence[Named], results: "Sequence[Result]") -> "Judged | No
     ]
     share = (1 + off) * (1 + other_off) - 1
     ratio = SpeedUp(row=row, reference=other, matched=True, off=share).ratio  # of rates: the inverse of that of steps
-    return Judged(ratio.interval, ratio.word)
+    return Judged(ratio.interval, "" if ratio.has_winner else ratio.word)
 
 
 def _aside() -> "Console":
@@ -399,5 +399,7 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
         if tried is not None and tried[0].measured and (step_s := tried[0].measured.step_time_s_rank_max):
             off = (1 + now[1]) * (1 + tried[1]) - 1
             pair = SpeedUp(row=tried[0], reference=now[0], matched=True, comparisons=len(advised), off=off)
-            found[one.words] = Tried(step_s / one.steps, pair.ratio)
+            ratio = pair.ratio
+            verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
+            found[one.words] = Tried(step_s / one.steps, ratio.estimate, ratio.interval, verdict)
     return now[0].measured.step_time_s_rank_max if now[0].measured else None, found

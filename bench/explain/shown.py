@@ -9,9 +9,7 @@ from bench.explain.divide import Called, Division
 from bench.explain.parts import PHASES
 from bench.explain.waterfall import Bar, Explained, Waterfall
 from bench.records.peak import ACTIVATIONS, BACKWARD, BUFFERS
-from bench.report.naming import ends
 from bench.report.tables.table import Column, Table, table_of
-from bench.statistics.verdict import RateRatio
 
 LONGEST = 24
 """Characters of the longest bar."""
@@ -215,8 +213,11 @@ class Tried(NamedTuple):
 
     step_s: float
     """For as many samples as the step of now."""
-    ratio: RateRatio
+    ratio: float
     """Its throughput divided by that of the cell as it is."""
+    interval: tuple[float, float]
+    """Of the ratio, with 95 % confidence."""
+    verdict: str
 
 
 def advised(
@@ -245,16 +246,12 @@ def advised(
     columns[3:3] = [
         Column[Advice]("step ms", lambda each: of(each, lambda its: units.ms(its.step_s)), numeric=True),
         Column[Advice]("gained ms", lambda each: of(each, lambda its: _gained(now_s, its.step_s)), numeric=True),
-        Column[Advice]("ratio", lambda each: of(each, lambda its: f"{its.ratio.estimate:.2f}×"), numeric=True),
-        Column[Advice]("95%", lambda each: of(each, lambda its: ends(its.ratio.interval))),
-        Column[Advice]("verdict", lambda each: of(each, lambda its: _verdict(its.ratio))),
+        Column[Advice]("ratio", lambda each: of(each, lambda its: f"{its.ratio:.2f}×"), numeric=True),
+        Column[Advice]("95%", lambda each: of(each, lambda its: "{:.2f} to {:.2f}".format(*its.interval))),
+        Column[Advice]("verdict", lambda each: of(each, lambda its: its.verdict)),
     ]
     note = "Ratio: throughput with the setting, divided by that without it. A verdict is that of a report."
     return table_of("Advice, tried", found, columns, notes=[note], name=lambda each: each.words)
-
-
-def _verdict(ratio: RateRatio) -> str:
-    return "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
 
 
 def _gained(before_s: float | None, after_s: float) -> str:

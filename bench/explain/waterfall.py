@@ -9,8 +9,6 @@ from typing import NamedTuple
 from bench.explain.divide import Division, pacing
 from bench.explain.parts import Part
 from bench.records.peak import AtPeak
-from bench.statistics.intervals import Interval
-from bench.statistics.verdict import FASTER, Word
 
 OVERHEAD = "profiling overhead"
 LAUNCH = "other launch"
@@ -90,9 +88,10 @@ class Bar:
 class Judged(NamedTuple):
     """How sure it is that one step is longer than the other, as a report says it of their throughputs."""
 
-    interval: Interval
+    interval: tuple[float, float]
     """Of how many times one step takes the other, with 95 % confidence."""
-    word: Word
+    word: str = ""
+    """Empty where one of them is faster for sure."""
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class Waterfall:
         low, high = self.judged.interval
         if inverse:
             low, high = 1 / high, 1 / low
-        word = "" if self.judged.word == FASTER else f", {self.judged.word}"
+        word = f", {self.judged.word}" if self.judged.word else ""
         return f" ({low:.2f} to {high:.2f}{word})"
 
     @property

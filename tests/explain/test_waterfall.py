@@ -15,7 +15,6 @@ from bench.explain.waterfall import LAUNCH, OVERHEAD, Explained, Judged, waterfa
 from bench.records.cell import Train
 from bench.records.peak import BUFFERS, AtPeak
 from bench.report.render.html import render
-from bench.statistics.verdict import FASTER, TOO_CLOSE, rate_ratio
 
 
 def explained(name: str, measured_s: float, unprofiled_s: float) -> Explained:
@@ -36,17 +35,17 @@ def test_bars_lead_from_one_measured_step_to_the_other() -> None:
 
 def test_the_sentence_is_as_sure_as_a_report_and_names_no_part_that_the_profiler_made() -> None:
     before, after = explained("a", 0.100, 0.100), explained("b", 0.200, 0.101)
-    found = waterfall(before, after, Judged((1.6, 2.5), TOO_CLOSE))
+    found = waterfall(before, after, Judged((1.6, 2.5), "too close to call"))
     assert found.sentence.startswith("b takes 2.00× the step of a (1.60 to 2.50, too close to call): no part differs")
     assert found.doubt
     longer = replace(
         after, divisions=divide([a_trace(0, mark(parts.STEP, 0, 200), *DEVICE[1:], kernel("gemm", 100, 190, 90))])
     )
-    told = waterfall(before, replace(longer, unprofiled_s=0.2), Judged((1.6, 2.5), FASTER))
+    told = waterfall(before, replace(longer, unprofiled_s=0.2), Judged((1.6, 2.5)))
     assert told.sentence.startswith("b is 2.00× slower than a (1.60 to 2.50): 9")
-    back = waterfall(replace(longer, unprofiled_s=0.2), before, Judged((0.4, 0.625), FASTER))
+    back = waterfall(replace(longer, unprofiled_s=0.2), before, Judged((0.4, 0.625)))
     assert back.sentence.startswith("a is 2.00× faster than b (1.60 to 2.50): 9")
-    doubted = waterfall(before, replace(longer, unprofiled_s=0.3), Judged((1.6, 2.5), FASTER))
+    doubted = waterfall(before, replace(longer, unprofiled_s=0.3), Judged((1.6, 2.5)))
     assert doubted.sentence == "b is 2.00× slower than a (1.60 to 2.50)."
 
 
@@ -106,7 +105,7 @@ def test_advice_is_bounded_by_what_it_addresses_and_each_setting_is_a_cell_of_it
     assert written["matrix"]["grad_ckpt"] is True  # type: ignore[index,call-overload]
     assert written["matrix"]["accumulate"] == 1  # type: ignore[index,call-overload]
     assert "bucket_mb" not in written["matrix"]  # type: ignore[operator]
-    tried = {"fused=true": Tried(0.09, rate_ratio(10, [], 9, []))}
+    tried = {"fused=true": Tried(0.09, 1.111, (0.95, 1.3), "too close to call")}
     shown = advised(found, explained("a", 0.1, 0.1), 0.1, tried)
     (row,) = [row for row in shown.rows if row[0] == "fused=true"]
     assert row[3:7] == ("90.00", "+10.00", "1.11×", "0.95 to 1.30")
