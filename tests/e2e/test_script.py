@@ -18,7 +18,7 @@ RESULT = {"step_time_ms": "step.mean_ms", "peak_allocated_bytes": "peak", "num_p
 ENDS: dict[str, Callable[[Outcome], bool]] = {
     "works": lambda end: isinstance(end, Scripted) and end.step_time_s_per_rank == (0.012,),
     "is slow": lambda end: isinstance(end, Scripted),
-    "hangs": lambda end: isinstance(end, Hang) and end.reason == "no progress for 1 s: its last line is 'it hangs'",
+    "hangs": lambda end: isinstance(end, Hang) and end.reason == "no progress for 3 s: its last line is 'it hangs'",
     "segfaults": lambda end: isinstance(end, Failed) and end.reason == "killed by SIGSEGV" and end.fault == "killed",
     "prints an OOM": lambda end: isinstance(end, Oom) and end.bytes_asked == 2**31 and end.source == "cuda_allocator",
     "raises": lambda end: isinstance(end, Failed) and end.reason == "exit code 1: ValueError: no such dataset",
@@ -37,7 +37,7 @@ ENDS: dict[str, Callable[[Outcome], bool]] = {
 
 def matrix(to: Path, **content: object) -> str:
     file = to / "script.yaml"
-    given = {"command": COMMAND, "result": RESULT, "folder": str(HERE), "launch": {"hang_after_s": 1}, **content}
+    given = {"command": COMMAND, "result": RESULT, "folder": str(HERE), "launch": {"hang_after_s": 3}, **content}
     given["measure"] = {"launches": 1, **given.get("measure", {})}
     file.write_text(yaml.safe_dump(given))
     return str(file)
