@@ -42,6 +42,7 @@ def test_no_cell_and_three_cells_are_refused(words: list[str], message: str) -> 
     [
         ([], "nothing to explain"),
         (["--trace", "nowhere"], "holds no trace"),
+        (["backend=ddp", "--trace"], "requires an argument"),
         (["backend=ddp", "--trace", str(TRACES)], "--trace: explains files, and 'backend=ddp' names a cell"),
         (["backend=ddp", "backend=fsdp2", "reports", "--try"], "tries settings of one cell"),
         (["backend=ddp", "reports"], "holds no run"),
