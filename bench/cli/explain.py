@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 STEPS = 5
 TRIED = "tried.yaml"
 """The matrix of --try, in the run's folder. What it measures goes to a folder beside the run."""
-KEPT = range(1, 101)
 MOST_TRIED = 4
 """Settings that --try measures: those with the largest bounds."""
 
@@ -163,8 +162,9 @@ def _profiled(
     """The cells' profiles: those that the runs hold, and new ones; also where ``steps`` asks for another number."""
     for run in dict.fromkeys(one.run for one in cells):
         of_run = {result.attempt.slug: result for one, result in zip(cells, results, strict=True) if one.run == run}
+        kept = {slug: kept_steps(run, result) for slug, result in of_run.items()}
         missing = [
-            result for result in of_run.values() if again or kept_steps(run, result) not in ({steps} if steps else KEPT)
+            result for slug, result in of_run.items() if again or not kept[slug] or steps not in (None, kept[slug])
         ]
         if missing:
             profile(run, missing, steps or STEPS)
@@ -193,13 +193,11 @@ def explained(run: Path, result: "Result", name: str) -> "Explained":
     from bench.explain import trace
     from bench.explain.divide import divide
     from bench.explain.waterfall import Explained
-    from bench.report.figures import merged
-    from bench.report.summary import row_of
     from bench.store.spool import read_audits
 
     files = traces_of(run, result)
     ranks = read_audits(files[0].parent, len(files), Profiled)
-    row = merged([row_of(one) for one in launches_of(run, result)])
+    [(row, _)] = _rows(run, [result])
     critical = row.sampled.critical_rank if row.sampled else None
     peaks = [rank.memory for rank in ranks if rank.memory is not None]
     forecast = _forecast(run, result) if peaks else None
@@ -228,17 +226,6 @@ def _forecast(run: Path, result: "Result") -> "Forecast | None":
     made = forecasts_of([cell], result.machine.hardware.device, cell.workload, folder, gpu)
     store.keep_forecasts(made.found.values())
     return made.found.get(cell.id)
-
-
-def launches_of(run: Path, result: "Result") -> "list[Result]":
-    """All measured launches of the attempt: the report's step is their mean."""
-    from bench.store.run_folder import Store
-
-    cell, batch = result.attempt.cell, result.attempt.batch_per_rank
-    same = [
-        one for one in Store(run).results() if (one.attempt.cell.id, one.attempt.batch_per_rank) == (cell.id, batch)
-    ]
-    return [one for one in same if one.outcome.kind == "ok" and not one.attempt.short]
 
 
 def traces_of(run: Path, result: "Result") -> list[Path]:
