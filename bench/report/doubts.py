@@ -283,14 +283,14 @@ def _unlike_losses(summary: Summary) -> Found:
 
 
 def _shorter_steps(cell: CellRows) -> Found:
-    """Rows whose step is shorter than that of a smaller batch of the same cell."""
+    """Rows whose step is shorter than that of fewer samples of the same cell. At a `global_batch`, all have as many."""
     measured = [
         (row, step_s) for row in cell.rows if row.measured and (step_s := row.measured.step_time_s_rank_max) is not None
     ]
     for index, (row, step_s) in enumerate(measured):
         smaller, smaller_s = max(measured[: index + 1], key=lambda pair: pair[1])
         shorter = 1 - step_s / smaller_s
-        if shorter > STEP_SHORTER and smaller.batch_per_rank < row.batch_per_rank:
+        if shorter > STEP_SHORTER and smaller.batch_global < row.batch_global:
             words = (
                 f"its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
                 f" {smaller.batch_per_rank} ({ms(smaller_s)} ms)."

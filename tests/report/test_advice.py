@@ -64,7 +64,7 @@ def told(results: list[Result], *probes: Probe) -> list[str]:
 def joined(lines: list[str]) -> list[str]:
     together: list[str] = []
     for line in lines:
-        if together and " Based on " in line and "train with" in together[-1]:
+        if together and " Based on " in line:
             together[-1] += f" {line}"
         else:
             together.append(line)
@@ -604,7 +604,7 @@ def test_of_settings_that_are_even_the_simplest_is_named(
 def test_advice_says_that_a_row_is_doubted() -> None:
     apart = result(ok((0.1,) * 3, (0.05,) * 3, backend="fsdp", memory=rss(2.0)), backend="fsdp", batch=4)
     first, second = told([result(), apart])
-    assert first.startswith("train with fsdp, batch 4")
+    assert first.startswith("no sure answer, the leading row is doubted: fsdp, batch 4")
     assert "Caution: rank 0's mean step" in first
     assert second.startswith("or ddp, batch 2")
     assert "Caution" not in second

@@ -104,8 +104,7 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
         return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
     if advice.chosen is not None:
         surer = "; ".join(_surer(advice, advice.chosen, matrices))
-        begin = "no sure answer, the leading row is doubted:" if advice.unsure else "train with"
-        first = f"{task}{_choose(summary, advice, advice.chosen, begin)}."
+        first = f"{task}{_choose(summary, advice, advice.chosen)}."
         caveats = _caveats(advice, advice.chosen, causes(summary) if advice.unsure else {}).strip()
         lead = [first, *([caveats] if caveats else []), *([f"{_sentence(surer)}."] if surer else [])]
     return (*lead, *_without(advice))
@@ -171,8 +170,9 @@ def _figures(summary: Summary, advice: Advice, chosen: Row) -> str:
     return f"{rate(chosen.rate)} samples/s, {_against(summary, advice)}"
 
 
-def _choose(summary: Summary, advice: Advice, chosen: Row, begin: str = "train with") -> str:
+def _choose(summary: Summary, advice: Advice, chosen: Row) -> str:
     """What to run, against what, and how sure that is: one sentence for a person."""
+    begin = "no sure answer, the leading row is doubted:" if advice.unsure else "train with"
     return f"{begin} {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}"
 
 
