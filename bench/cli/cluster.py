@@ -224,7 +224,7 @@ def run(
     sweep = _stored(select, root)
     if sweep is None:
         raise InputError("the jobs left no results", where=str(root / "slurm"), fix="see their logs there")
-    return _end(sweep, went_on=where.alone is not None and not best, best=best)
+    return _end(sweep, best=best)
 
 
 def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True) -> "Sweep | None":
@@ -241,7 +241,7 @@ def _stored(select: "partial[Selection]", root: Path, *, keep_stale: bool = True
     return session.stored(matrix, plans, root, Progress(console()), keep_stale=keep_stale)
 
 
-def _end(sweep: "Sweep", *, went_on: bool, best: bool) -> int:
+def _end(sweep: "Sweep", *, best: bool) -> int:
     """Print what the jobs measured; returns the exit code."""
     from bench.cli.report_files import write_reports
     from bench.cli.run_screen import print_end
@@ -250,7 +250,7 @@ def _end(sweep: "Sweep", *, went_on: bool, best: bool) -> int:
 
     write_reports(sweep.store)
     results = sweep.results()
-    print_end(sweep, results, went_on=went_on)
+    print_end(sweep, results)
     found = sweep.store.best()
     if not ((found is not None and found.ended) if best else session.is_finished(sweep)):
         typer.echo(

@@ -334,7 +334,7 @@ def _measure(
     if where.launcher == "srun":  # who follows the jobs prints the report of all of them
         typer.echo(f"results: {folder}  report: {folder / 'report.md'}")
     else:
-        print_end(sweep, results, went_on=target is not None)
+        print_end(sweep, results)
     if where.is_followed():
         return
     from bench.records.outcome import KINDS

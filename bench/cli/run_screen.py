@@ -70,10 +70,9 @@ def reported(progress: "Progress", sweep: "Sweep") -> Iterator[None]:
                     typer.echo(f"bench: the report cannot be written: {error}", err=True)
 
 
-def print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> None:
+def print_end(sweep: "Sweep", results: "list[Result]") -> None:
     from bench.cli.collect import collect
     from bench.records.outcome import KINDS
-    from bench.report.tables.header import until_words
     from bench.units import counted
 
     store = sweep.store
@@ -93,8 +92,6 @@ def print_end(sweep: "Sweep", results: "list[Result]", *, went_on: bool) -> None
             typer.echo(
                 f"{number} failed or hung: see `bench show {failed[0]} {store.root}` and `bench guide troubleshooting`"
             )
-        if went_on and (until := store.until()) is not None:
-            typer.echo(until_words(until))
         typer.echo(f"results: {store.root}  report: {store.root / 'report.md'}")
     except OSError:  # everything is stored, and the exit code says how it went
         forget_stdout()

@@ -41,23 +41,21 @@ def header(summary: Summary, untils: Sequence[Until] = ()) -> Facts:
 def until_words(until: Until) -> str:
     """How further launches ended, as one sentence."""
     asked = percent(until.half_width)
-    wide = f"{until.wide} of {counted(until.comparisons, 'comparison')} wider than {asked}"
+    by = "measure.launches: auto" if until.auto else f"--until {asked}"
+    if until.ended is None:
+        return f"{by} was interrupted"
+    are = "is" if until.wide == 1 else "are"
+    wide = f"{until.wide} of {counted(until.comparisons, 'comparison')} {are} still wider"
     if until.widest is not None:
-        wide += f", the widest {percent(until.widest)}"
-    bound = f"at most {until.most_launches} of one cell at one batch, and none after repeated failures"
+        wide += f", the widest ±{percent(until.widest)}"
     reasons = {
-        None: "it was interrupted",
-        "narrow": f"every comparison reached it ({until.comparisons} in all)",
-        "budget": f"the budget of {duration(until.budget_s)} is spent, with {wide}",
-        "launches": f"no more launches are allowed ({bound}), with {wide}",
+        "narrow": f"every comparison is that narrow ({until.comparisons} in all)",
+        "budget": f"the budget of {duration(until.budget_s)} is spent, and {wide}",
+        "launches": f"{wide}, but {until.most_launches} launches of one batch are the most, and failed ones end it",
         "no_pairs": "there was nothing to compare",
     }
-    made = f"; {until.launches} added in {duration(until.took_s)}, until {until.ended_at}" if until.ended else ""
-    if until.auto:
-        asks = f"measure.launches: auto asks for 95 % intervals of at most {asked} to each side for what leads"
-    else:
-        asks = f"--until {asked} asks for 95 % intervals of at most {asked} to each side"
-    return f"{asks}: {reasons[until.ended]}{made}"
+    made = f"added {counted(until.launches, 'launch')} in {duration(until.took_s)}"
+    return f"{by} {made}, for 95 % intervals of ±{asked}: {reasons[until.ended]}"
 
 
 def method(summary: Summary) -> Lines:
