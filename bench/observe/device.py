@@ -2,10 +2,34 @@
 
 import os
 import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import torch
+
+_ADDED = Counter[str]()
+
+
+@contextmanager
+def added(*fields: str) -> Iterator[None]:
+    """What this process grows by meanwhile is bench's own: peaks leave it out.
+
+    Args:
+        fields: of /proc/self/status.
+    """
+    before = {field: status_bytes(field) or 0 for field in fields}
+    try:
+        yield
+    finally:
+        _ADDED.update({field: (status_bytes(field) or 0) - size for field, size in before.items()})
+
+
+def _peak_rss() -> int | None:
+    peak = status_bytes("VmHWM")
+    return None if peak is None else peak - _ADDED["RssAnon"] - _ADDED["RssFile"]
 
 
 class Cpu:
@@ -28,9 +52,9 @@ class Cpu:
         data, peak, now = status_bytes("VmData"), status_bytes("VmHWM"), status_bytes("VmRSS")
         known = data is not None and peak is not None and now is not None
         return {
-            "peak_allocated_bytes": (data or 0) + (peak or 0) - (now or 0) if known else None,
+            "peak_allocated_bytes": (data or 0) - _ADDED["VmData"] + (peak or 0) - (now or 0) if known else None,
             "peak_reserved_bytes": None,
-            "peak_rss_bytes": peak,
+            "peak_rss_bytes": _peak_rss(),
         }
 
     def capacity_bytes(self, on_cpu: int) -> int:
@@ -68,7 +92,7 @@ class Cuda:
         return {
             "peak_allocated_bytes": self._torch.max_memory_allocated(),
             "peak_reserved_bytes": self._torch.max_memory_reserved(),
-            "peak_rss_bytes": status_bytes("VmHWM"),
+            "peak_rss_bytes": _peak_rss(),
             "alloc_retries": self._torch.memory_stats().get("num_alloc_retries", 0),
         }
 

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from . import flight
-from .device import Cpu, Cuda, device_of, ranks
+from .device import Cpu, Cuda, added, device_of, ranks
 from .files import RankFiles, Settings
 from .model import Watched, samples_in
 from .phases import Phases
@@ -39,7 +39,9 @@ class Observer:
         self._marks: list[Any] = []
         self._device: Cpu | Cuda | None = None
         self._watched, self._computed = Watched(), Computed()
+        self._watching = contextlib.ExitStack()
         self._products: Products | None = None
+        """While it watches a step."""
         self._newest = -1
         self._loaded_samples = 0
         self._record: dict[str, Any] | None = None
@@ -119,7 +121,8 @@ class Observer:
         self._device = device_of()
         files = self.rank_files()
         if files.claim():
-            beside(files, threading.get_ident())
+            with added("VmData"):
+                beside(files, threading.get_ident())
         else:
             files.take()
 
@@ -131,14 +134,14 @@ class Observer:
             self._newest = flight.newest_id()
             # Compiled code would run uncompiled meanwhile; backward has modes of its own.
             if not _compiles() and torch._C._current_graph_task_id() == -1:
-                self._products = Products(self._computed, told=True)
-                self._products.__enter__()
+                self._watching.enter_context(added("RssFile"))  # pages of torch that the script had no need of
+                self._products = self._watching.enter_context(Products(self._computed, told=True))
         elif self._made == LEAST_WARMUP:
             self._stop_products()
 
     def _stop_products(self) -> None:
         if self._products is not None:
-            self._products.__exit__(None, None, None)
+            self._watching.close()
             self._products = None
             for dtype, scalars in flight.reductions(self._newest):
                 self._computed.reduced[dtype] += scalars

@@ -19,12 +19,16 @@ from .flight import collectives, issued
 EVERY_S = 0.5
 NEWEST = 200
 """Collectives in a stuck rank's answer."""
+STACK_BYTES = 2**20
+"""Of the thread. A limit of memory counts it whole, 8 MiB by default."""
 _LIBRARIES = (*(sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")), "<")
 
 
 def beside(files: RankFiles, trained_by: int) -> None:
     """Start the thread. Unlike the training, it also runs while a collective waits."""
+    usual = threading.stack_size(STACK_BYTES)
     threading.Thread(target=_run, args=(files, trained_by), name="bench-pulse", daemon=True).start()
+    threading.stack_size(usual)
 
 
 def _run(files: RankFiles, trained_by: int) -> None:
