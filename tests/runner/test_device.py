@@ -127,7 +127,7 @@ def test_handles_are_made_of_products_convolutions_and_attention_forward_and_bac
     assert {"mm", "convolution", "convolution_backward", attention, f"{attention}_backward"} <= operators.seen
 
 
-def test_nothing_of_the_model_is_on_the_device_before_its_handles(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_is_bound_to_its_node_before_the_device_and_the_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit follows the handles (see `gpu.asked` above), and the model follows the limit."""
     done: list[str] = []
 
@@ -143,10 +143,12 @@ def test_nothing_of_the_model_is_on_the_device_before_its_handles(monkeypatch: p
         return build(*arguments)
 
     monkeypatch.setattr(setup, "build", built)
+    monkeypatch.setattr(setup, "bind_to_node", lambda _: done.append("node"))
     monkeypatch.setattr(Device, "open", lambda *_, **__: Real(cpu=True))
     options = {"preset": "tiny", "n_layers": 1, "vision_layers": 1, "num_cams": 1, "n_obs_history": 1}
-    setup.set_up(cell("single", options=options, num_processes=1), Device(), 2)
-    assert done == ["limit", "build"]
+    for train in (Train(), Train(numa_binding=False)):
+        setup.set_up(cell("single", options=options, num_processes=1, train=train), Device(), 2)
+    assert done == ["node", "limit", "build", "limit", "build"]
 
 
 @pytest.mark.parametrize(("limit", "capacity"), [(40, 40), (70, 62)])

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -179,6 +180,26 @@ def test_durations_come_once_the_watchdog_has_retired_a_collective_and_are_else_
 @pytest.mark.usefixtures("group")
 def test_gloo_times_nothing() -> None:
     assert not recorder.enable_timing()
+
+
+def test_of_nccl_every_group_that_can_times_its_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+
+    class Group:
+        def __init__(self, kind: str) -> None:
+            self.kind = kind
+
+        def _enable_collectives_timing(self) -> None:
+            if self.kind == "gloo":
+                raise RuntimeError("Backend gloo is missing implementation of enableCollectivesTiming.")
+            timed.append(self.kind)
+
+    groups = {Group(kind): (kind, None) for kind in ("nccl", "gloo", "nccl of zero")}
+    monkeypatch.setattr(dist, "is_initialized", lambda: True)
+    monkeypatch.setattr(dist, "get_backend", lambda: "cpu:gloo,cuda:nccl")
+    monkeypatch.setattr(dist.distributed_c10d, "_world", SimpleNamespace(pg_map=groups))
+    assert recorder.enable_timing()
+    assert timed == ["nccl", "nccl of zero"]
 
 
 def test_without_a_process_group_there_are_none() -> None:
