@@ -68,8 +68,8 @@ class RankFiles:
         if not (file := self.folder / f"rank{self.rank}.json").exists():
             write(file, record)
 
-    def ended_early(self, steps: int) -> None:
-        write(self.folder / f"rank{self.rank}.early", {"steps": steps})
+    def ended_early(self, steps: int, warmup: int) -> None:
+        write(self.folder / f"rank{self.rank}.early", {"steps": steps, "warmup": warmup})
 
     def wait_for_others(self, world_size: int) -> None:
         """A rank that ends takes the connections with it that others may still need to end their step."""

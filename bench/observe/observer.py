@@ -241,7 +241,7 @@ class Observer:
         if self._record is not None and self.is_rank:  # in its phases
             self._write(self.rank_files())
         elif self._total and self.is_rank:
-            self.rank_files().ended_early(self._made)
+            self.rank_files().ended_early(self._made, self._warmup)
 
 
 def _compiles() -> bool:

@@ -1,6 +1,6 @@
 """What a script did in its measured steps, as seen from outside."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from bench.records.base import AtLeastOne, Count, Frozen
 from bench.units import counted
@@ -51,8 +51,20 @@ def other_steps(seen: Observed, steps: int, accumulation: int) -> Iterator[str]:
         yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {accumulation}"
     if seen.skipped_steps:
         yield f"{seen.skipped_steps} of {counted(steps, 'step')} did not change the weights: their gradients overflowed"
+    if seen.samples and seen.loaded_samples and seen.loaded_samples >= seen.samples + 2 * (seen.samples / steps):
+        yield (
+            f"its DataLoaders gave it {seen.loaded_samples / steps:.4g} samples a step, and its model trained on"
+            f" {seen.samples / steps:.4g}: what it does with the others, such as an evaluation, is part of its steps"
+        )
     if seen.optimizers > 1:
         yield f"a step ends when each of {seen.optimizers} optimizers has stepped"
+
+
+def each_rank(ranks: Sequence[int], world_size: int) -> str:
+    """Which ranks something is true of: ``rank 1``, ``every rank``."""
+    if len(ranks) == world_size > 1:
+        return "every rank"
+    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
 
 
 def _number(value: float, noun: str) -> str:

@@ -13,7 +13,7 @@ from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware, Machine
-from bench.records.observed import other_batch, other_steps
+from bench.records.observed import each_rank, other_batch, other_steps
 from bench.records.outcome import Failed, Outcome
 from bench.records.rank_outcome import RankError, RankKilled, RankOk, RankOom, RankOutcome
 from bench.records.script import ScriptEnd
@@ -71,6 +71,7 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
         return Failed(fault="regime", rank=None, phase=None, reason=reason)
     if unlike := list(_unlike(ranks[0], attempt)):
         return Failed(fault="regime", rank=0, phase=None, reason="the script ran otherwise: " + "; ".join(unlike))
+    told: dict[str, list[int]] = {}
     for rank in ranks:
         assert rank.observed is not None
         steps, accumulation = len(rank.step_times_s), cell.accumulate(attempt.batch_per_rank)
@@ -79,7 +80,9 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
             *other_steps(rank.observed, steps, accumulation),
         ]
         for words in found:
-            note(f"batch {attempt.batch_per_rank}, rank {rank.rank}: {words}; figures count what was seen")
+            told.setdefault(words, []).append(rank.rank)
+    for words, by in told.items():
+        note(f"batch {attempt.batch_per_rank}, {each_rank(by, world_size)}: {words}; figures count what was seen")
     return classify(ranks, world_size=world_size)
 
 
@@ -107,10 +110,10 @@ def _too_short(attempt: Attempt, folder: Path) -> str | None:
     early = sorted(folder.glob("rank*.early"))
     if not early:
         return None
-    steps, measure = min(json.loads(file.read_text())["steps"] for file in early), attempt.measure
+    ended = min((json.loads(file.read_text()) for file in early), key=lambda one: int(one["steps"]))
     return (
-        f"the script ended after {counted(steps, 'step')}, and {measure.warmup_steps} to warm up and {measure.steps} to"
-        " measure are needed: have it train longer, or lower measure.warmup_steps and measure.steps"
+        f"the script ended after {counted(ended['steps'], 'step')}, and {ended['warmup'] + attempt.measure.steps} are"
+        f" needed, {ended['warmup']} of them to warm up: have it train longer, or lower measure.steps"
     )
 
 

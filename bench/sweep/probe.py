@@ -151,12 +151,12 @@ def search(
         plan: what is expected of memory. It is asked for where a walk would begin, which a good plan replaces.
     """
     observations = [*hints(walked), *(seen for result in results if (seen := observation(result)))]
-    scouts, prior, asked = True, None, False
+    scouts, prior, asked, ended = True, None, False, ""
     taken: dict[float, int] = {}
     while True:
         step = next_step(observations, goal, start=start, prior=prior, scouts=scouts)
         if isinstance(step, Verdict):
-            return step
+            return step.model_copy(update={"why": step.why + ended})
         if isinstance(step, Scout) and not asked:
             prior, asked = plan(), True
             continue
@@ -172,6 +172,12 @@ def search(
             result = attempt(one.batch, one.full, one.why)
             seen = observation(result)
             if seen is None:
+                # A script whose samples suffice for too few steps of so large a batch: what it can do is below.
+                below = [each.batch for each in observations if each.fresh and each.outcome == "ok"]
+                if _ended_early(result) and (known := [batch for batch in below if batch < one.batch]):
+                    goal = goal.model_copy(update={"max_batch": max(known)})
+                    ended = f"; batch {one.batch} was not measured: {_why(result)}"
+                    break
                 return Stopped(reason=f"batch {one.batch} failed, but not for lack of memory: {_why(result)}")
             if (each := _per_forward(result)) and taken.setdefault(each, one.batch) != one.batch:
                 reason = (
@@ -181,6 +187,10 @@ def search(
             observations.append(seen)
             if seen.outcome == "oom":
                 break
+
+
+def _ended_early(result: Result) -> bool:
+    return isinstance(result.outcome, Failed) and result.outcome.fault == "ended"
 
 
 def _per_forward(result: Result) -> float | None:

@@ -9,6 +9,8 @@ from bench.records.script import Script
 from bench.report.compare import _ran_unlike
 from bench.report.doubts import doubts
 from bench.report.summary import summarize
+from bench.report.tables.brief import settings_table
+from bench.report.tables.sections import Report
 
 SCRIPT = Script(command=("torchrun", "train.py", "{batch}"))
 
@@ -40,11 +42,28 @@ def test_its_rate_counts_the_samples_that_were_seen() -> None:
 def test_other_samples_are_a_doubt_and_accumulation_is_a_note() -> None:
     ignores = [(doubt.grade, doubt.reason) for doubt in doubts(summarize([observed(samples=9)]))]
     words = "its model took 3 samples per forward, and the matrix says 8; its figures count what was seen."
-    assert ("inaccurate", f"rank 0: {words}") in ignores
+    assert ("inaccurate", f"every rank: {words}") in ignores
     accumulates = [(doubt.grade, doubt.reason) for doubt in doubts(summarize([observed(samples=96, forwards=12)]))]
     words = "a step had 4 forwards, and the matrix says 1; its figures count what was seen."
-    assert ("note", f"rank 1: {words}") in accumulates
+    assert ("note", f"every rank: {words}") in accumulates
+    assert len([reason for _, reason in accumulates if words in reason]) == 1
+    evaluates = [doubt.reason for doubt in doubts(summarize([observed(loaded_samples=48)])) if doubt.grade == "note"]
+    assert any("its DataLoaders gave it 16 samples a step, and its model trained on 8: " in one for one in evaluates)
+    assert not doubts(summarize([observed(loaded_samples=32)]))  # loaders may be ahead
     assert not [doubt for doubt in doubts(summarize([observed()])) if "what was seen" in doubt.reason]
+
+
+def test_of_one_cell_the_short_report_has_each_batch_and_its_accumulation() -> None:
+    report = Report(results=[observed(samples=48, forwards=6), observed(16, samples=96, forwards=6)], probes=())
+    table = settings_table(report.summary, report.settings)
+    assert table.headers[:4] == ("backend", "batch", "accumulate", "samples/s")
+    assert [row[1:3] for row in table.rows] == [("16", "2"), ("8", "2")]
+
+
+def test_a_report_says_that_it_was_observed() -> None:
+    text = rendered([observed()])
+    assert "bench measures a script from outside" in text
+    assert "A script measures itself" not in text
 
 
 def test_a_report_without_losses_and_phases_has_all_sections() -> None:

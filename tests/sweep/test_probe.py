@@ -1,11 +1,12 @@
 """What a search makes of stored results and walks."""
 
 import pytest
-from examples import CUDA_MACHINE, rank, result, vram, world
+from examples import CUDA_MACHINE, ok, rank, result, vram, world
 
-from bench.records.outcome import Failed
+from bench.records.cell import Attempt
+from bench.records.outcome import Failed, Result
 from bench.records.rank_outcome import Footprint, Memory, Walked
-from bench.records.verdict import Goal, Stopped
+from bench.records.verdict import Goal, Stopped, Verdict
 from bench.search import Observation
 from bench.sweep.probe import hints, observation, search
 
@@ -47,6 +48,28 @@ def test_a_walk_is_judged_by_its_fullest_rank_too() -> None:
         for number, capacity in enumerate((80, 40))
     ]
     assert [(hint.batch, hint.capacity_bytes) for hint in hints(walks)] == [(1, 40 * GIB), (2, 40 * GIB)]
+
+
+def test_a_script_that_ends_early_at_a_large_batch_is_searched_below_it() -> None:
+    tried: list[tuple[int, bool]] = []
+
+    def attempt(batch: int, full: bool, _: str) -> Result:
+        tried.append((batch, full))
+        if batch > 8:
+            return result(Failed(fault="ended", rank=None, phase=None, reason="it ended after 4 steps"), batch=batch)
+        measured = ok((0.1 * batch**0.5,) * 12, (0.1 * batch**0.5,) * 12)
+        return result(measured, batch=batch).model_copy(update={"attempt": at(batch, full)})
+
+    def at(batch: int, full: bool) -> Attempt:
+        return result(batch=batch).attempt.model_copy(update={"short": not full})
+
+    found = search(Goal(max_batch=64), None, [], [], None, attempt)
+    assert isinstance(found, Verdict), found
+    assert (found.max_batch_per_rank, found.certificate, found.best and found.best.batch) == (8, "cap_fits", 8)
+    assert found.why.endswith("; batch 16 was not measured: it ended after 4 steps")
+    assert max(batch for batch, _ in tried) == 16
+    none = search(Goal(max_batch=64), None, [], [], None, lambda batch, full, why: attempt(16, full, why))
+    assert isinstance(none, Stopped)
 
 
 @pytest.mark.parametrize(

@@ -87,14 +87,16 @@ class Setting:
 def settings(
     summary: Summary, advice: Sequence[Advice], matrices: Matrices, missing: Sequence[Missing]
 ) -> list[Setting]:
-    """Each cell at its best batch within the headroom, and faster rows beyond it: by task, the fastest first."""
+    """Each cell at its best batch within the headroom, and faster rows beyond it: by task, the fastest first. Of a
+    single cell, each batch that was measured in full."""
     off, found = may_be_off(summary), list[Setting]()
     for task in advice:
         waits = bool(unfinished_words(missing_of(task, matrices, missing)))
         named = [row for row in (task.chosen, *task.alternatives) if row]
         of_task = []
         for cell in task.cells:
-            rows: list[Row | None] = [row for row in named if any(row is other for other in cell.rows)]
+            of_cell = cell.full if len(summary.cells) == 1 else named  # of one cell, all its batches
+            rows: list[Row | None] = [row for row in of_cell if any(row is other for other in cell.rows)]
             of_task += [_setting(cell, row, task, off, waits=waits) for row in rows or [_best(cell, task)]]
         found += sorted(of_task, key=lambda setting: setting.row.rate if setting.row else 0.0, reverse=True)
     answered = {cell.cell.id for task in advice for cell in task.cells}
@@ -181,7 +183,7 @@ def settings_table(
         columns = [column for column in columns if column.header != "largest"]
     if not intervals:
         columns = [column for column in columns if column.header != "95%"]
-    if any(setting.row and setting.row.global_batch for setting in found):
+    if any(setting.row and (setting.row.global_batch or setting.row.accumulate > 1) for setting in found):
         accumulate = Number[Setting]("accumulate", lambda setting: str(setting.row.accumulate) if setting.row else "")
         columns.insert([column.header for column in columns].index("samples/s"), accumulate)
     shown = found[:most]

@@ -80,7 +80,12 @@ def _how_measured(summary: Summary) -> list[str]:
     return [
         *imported,
         f"Every attempt ran in fresh processes: {isolation}.",
-        *(SCRIPTED if "script" in summary.isolations else []),
+        *(_OBSERVED if any(row.sampled and row.sampled.ranks[0].raw.observed for row in summary.rows) else []),
+        *(
+            SCRIPTED
+            if any(row.measured and not row.sampled and not row.measured.source for row in summary.rows)
+            else []
+        ),
         *(_MEASURED if summary.isolations != ("script",) else []),
     ]
 
@@ -89,6 +94,11 @@ SCRIPTED = [
     "A script measures itself: its step time, throughput and memory are its own figures, and what it does not state is"
     " n/a.",
     "samples/s of a script = batch per process x processes / its step time, or its own count over all processes.",
+]
+_OBSERVED = [
+    "bench measures a script from outside, by hooks of torch's optimizers: a step ends with the optimizer's. Warm-up"
+    " steps do not count, and bench synchronizes in no measured step. What was not seen is n/a.",
+    "samples/s of a script = samples that its model took on all ranks in a step / mean step of the slowest rank.",
 ]
 _MEASURED = [
     "Warm-up steps do not count. Steps of the throughput window contain no synchronization.",

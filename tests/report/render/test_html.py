@@ -239,7 +239,7 @@ def test_markdown_in_a_file_has_its_plots_beside_it(run: Path, tmp_path: Path) -
     full_report(run, "--output", tmp_path / "pr.md")
     text = (tmp_path / "pr.md").read_text()
     links = re.findall(r"!\[.+?\]\((.+?)\)", text)
-    assert links == ["plots/throughput.svg", "plots/memory.svg", "plots/phases.svg"]
+    assert links == ["plots/ratios.svg", "plots/throughput.svg", "plots/memory.svg", "plots/phases.svg"]
     assert all((tmp_path / link).read_text().startswith("<svg ") for link in links)
     without_plots = re.sub(r"## [^\n]+\n\n!\[[^\n]+\n\n?", "", text)
     assert without_plots == printed
