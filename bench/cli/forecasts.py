@@ -7,6 +7,7 @@ import typer
 
 from bench.errors import InputError
 from bench.records.sources import differing, named
+from bench.units import counted
 
 if TYPE_CHECKING:
     from bench.records.base import Device
@@ -37,7 +38,7 @@ def forecasts_of(
         nonlocal done
         done += 1
         took = f" in {found.seconds:.0f} s" if isinstance(found, Program) else ""
-        typer.echo(f"bench: traced model {done}, of at most {number}{took}", err=True)
+        typer.echo(f"bench: traced {done} of at most {counted(number, 'model')} for the plan{took}", err=True)
 
     return forecasts.forecasts_of(cells, device, workload, folder, finished, gpu=gpu, patience_s=PATIENCE_S)
 

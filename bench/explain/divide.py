@@ -226,6 +226,11 @@ def _phases(trace: Trace, whole: Intervals) -> dict[str, list[Interval]]:
     for one in trace.marks:
         if (phase := parts.phase_of_mark(one.name)) is not None:
             marked[phase].append((one.start, one.end))
+    for one in trace.marks:  # DeepSpeed's optimizer steps within backward, and then gathers what it has updated
+        if one.name == f"{parts.PHASE}bwd":
+            stepped = marked.get("optimizer step", [])
+            if inside := [start for start, end in stepped if one.start <= start and end <= one.end]:
+                stepped.append((min(inside), one.end))
     if "backward" not in marked:  # a trace without marks still tells by autograd's nodes
         nodes = [(one.start, one.end) for one in trace.host if one.name.startswith("autograd::engine")]
         if nodes:

@@ -116,7 +116,8 @@ class Waterfall:
         Without the parts where `doubt` says that they do not explain the difference."""
         whole, names = self.difference_s, (self.after.name, self.before.name)
         parts = [bar for bar in self.bars if bar.name not in (OVERHEAD, LAUNCH)]
-        told = [bar for bar in parts if not bar.noise and bar.difference_s * whole > 0.05 * whole**2][:3]
+        large = [bar for bar in parts if not bar.noise and bar.difference_s * whole > 0.05 * whole**2][:6]
+        told = large[:3]
         ratio = self.after.step_s / self.before.step_s
         if not told:
             return (
@@ -127,15 +128,19 @@ class Waterfall:
         sure = self._sure(inverse=ratio < 1)
         if self.doubt:
             return f"{names[0]} is {how} than {names[1]}{sure}."
-        others = {
-            "within noise": sum(bar.difference_s for bar in parts if bar.noise),
-            OVERHEAD: sum(bar.difference_s for bar in self.bars if bar.name == OVERHEAD),
-            LAUNCH: sum(bar.difference_s for bar in self.bars if bar.name == LAUNCH),
-        }
-        others["other parts"] = whole - sum(others.values()) - sum(bar.difference_s for bar in told)
+        noise_s = sum(bar.difference_s for bar in parts if bar.noise)
+        rest_s = sum(bar.difference_s for bar in parts) - noise_s
+        while len(told) < len(large) and (
+            abs(rest_s - sum(bar.difference_s for bar in told)) > abs(told[-1].difference_s)
+        ):
+            told = large[: len(told) + 1]  # so that what is not named is less than what is
+        others = {"within noise": noise_s, "other parts": rest_s - sum(bar.difference_s for bar in told)}
+        of_measuring = {bar.name: bar.difference_s for bar in self.bars if bar.name in (OVERHEAD, LAUNCH)}
         shares = [f"{bar.difference_s / whole * 100:.0f} % is {bar.name}" for bar in told]
-        shares += [f"{rest / whole * 100:.0f} % {name}" for name, rest in others.items() if abs(rest / whole) >= 0.005]
-        return f"{names[0]} is {how} than {names[1]}{sure}: {', '.join(shares)}."
+        shares += _shares(others, whole)
+        said = f"{names[0]} is {how} than {names[1]}{sure}: {', '.join(shares)}."
+        measuring = _shares(of_measuring, whole)
+        return f"{said} Of measuring, not of the steps: {', '.join(measuring)}." if measuring else said
 
     def _sure(self, *, inverse: bool = False) -> str:
         """`` (1.30 to 1.48, too close to call)``, of the ratio that the sentence says."""
@@ -158,6 +163,12 @@ class Waterfall:
             f" {corrections * 1e3:.2f} ms, and it is {abs(self.difference_s) * 1e3:.2f} ms. Profile again with"
             " --again and more --steps, with nothing else running, or explain a larger batch."
         )
+
+
+def _shares(differences_s: Mapping[str, float], whole_s: float) -> list[str]:
+    """``17 % within noise``, without those that round to nothing."""
+    shares = {name: took / whole_s for name, took in differences_s.items()}
+    return [f"{share * 100:.0f} % {name}" for name, share in shares.items() if abs(share) >= 0.005]
 
 
 def waterfall(before: Explained, after: Explained, judged: Judged | None = None) -> Waterfall:

@@ -300,7 +300,9 @@ def _check_settings(script: Script, places: Places) -> None:
             "has no effect on a script",
             places,
             trained,
-            fix="make it an axis, such as lr, and put {lr} into the command",
+            fix="put {gradient_accumulation_steps} into the command, and give --axis gradient_accumulation_steps=2"
+            if trained[-1] == "accumulate"
+            else "make it an axis, such as lr, and put {lr} into the command",
         )
 
 

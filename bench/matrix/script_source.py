@@ -51,7 +51,7 @@ def matrix_for(source: str, script: str) -> str:
             "has no option for its batch that bench knows",
             where=script,
             allowed=list(BATCHES),
-            fix=f"write {{batch}} into the command of a matrix yourself: bench guide scripts; its options:"
+            fix=f"write {{batch}} into the command of a matrix yourself: bench guide scripts; options of the script:"
             f" {', '.join(options) or 'none found'}",
         )
     words = [*_launcher(tree), script, *_said(batch, "{batch}", joined=joined)]

@@ -438,7 +438,7 @@ def _why_none(base: Sequence[Result], head: Sequence[Result]) -> str:
     if shared is not None:
         return "their cells are the same, but their batches differ"
     differences = _nearest(head[0].attempt.cell, [_fields(result.attempt.cell) for result in base])
-    return f"the cell of base that is most similar to head's first cell has {differences}"
+    return f"of the first run, the cell that is most like the first cell of the second run has {differences}"
 
 
 def _fields(cell: Cell) -> Mapping[str, JsonValue]:

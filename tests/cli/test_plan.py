@@ -57,7 +57,7 @@ def plan(*arguments: object) -> Result:
 def test_a_plan_needs_no_device_and_the_second_traces_nothing(matrix: Path) -> None:
     (matrix.parent / "state" / "programs").unlink()  # nothing is traced yet
     first = plan(matrix, "--device", "A100-80GB", "--ranks", "8", "--price", "2.5/h")
-    assert (first.exit_code, first.stderr.count("traced model")) == (0, 2), "under autocast, and in bf16"
+    assert (first.exit_code, first.stderr.count(": traced ")) == (0, 2), "under autocast, and in bf16"
     for words in ("8 × A100-80GB with 80.00 GiB", "Largest batch per rank", "lower bounds", "fsdp2", "compute"):
         assert words in first.output
     again = plan(matrix, "--device", "A100-80GB", "--ranks", "8", "--format", "json")

@@ -137,6 +137,23 @@ def test_a_cpu_is_divided_by_operators_and_waits() -> None:
     )
 
 
+def test_what_follows_the_optimizer_within_deepspeeds_backward_is_its_step() -> None:
+    trace = a_trace(
+        0,
+        mark(parts.STEP, 0, 100),
+        mark("bench:phase:forward", 0, 30),
+        mark("bench:phase:bwd", 30, 100),
+        host("aten::mm", 30, 50),
+        mark("Optimizer.step#AdamW.step", 60, 70),
+        mark(parts.WAIT, 80, 95),
+        mark("gloo:all_gather", 81, 95, thread="2"),
+    )
+    found = in_ms(trace)
+    assert found["exposed all-gather in optimizer step"] == 15
+    assert found["optimizer"] == 25
+    assert found["host gaps in backward"] == 10
+
+
 def test_an_operator_within_another_counts_by_its_own_kind() -> None:
     took = in_ms(
         a_trace(

@@ -54,7 +54,7 @@ def test_what_a_script_starts_by_itself_is_left_to_the_user() -> None:
     [
         ("x = (", "train.py:1: is not Python"),
         ("print(1)\n", "has no option for its batch"),
-        (ARGPARSE.format("'--size'"), "its options: --size"),
+        (ARGPARSE.format("'--size'"), "options of the script: --size"),
     ],
 )
 def test_what_is_not_found_is_said(source: str, words: str) -> None:
