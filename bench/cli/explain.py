@@ -1,5 +1,7 @@
 """`bench explain`: why a step takes as long as it does, and why one takes longer than another."""
 
+import gzip
+import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -79,6 +81,8 @@ def explain(
     cells = [] if trace is not None else named(words or [])
     if html is not None and not html.absolute().parent.is_dir():
         raise InputError("its folder does not exist", where=f"--html {html}", fix="make the folder")
+    if html is not None and html.is_file() and not html.read_bytes()[:15].lower().startswith(b"<!doctype html"):
+        raise InputError("exists, and is no page: it would be lost", where=f"--html {html}", fix="name another file")
     if try_ and len(cells) != 1:
         raise InputError("tries settings of one cell, and two are named", where="--try")
     results = [_result(one) for one in cells]
@@ -181,10 +185,20 @@ def kept_steps(run: Path, result: "Result") -> int:
 
     files = traces_of(run, result)
     measured_at = datetime.fromisoformat(result.started_at).timestamp()
-    if not all(file.is_file() and file.stat().st_mtime >= measured_at for file in files):
+    if not all(file.is_file() and file.stat().st_mtime >= measured_at and _is_whole(file) for file in files):
         return 0
     ranks = read_audits(files[0].parent, len(files), Profiled)
     return len(ranks[0].unprofiled_times_s) if len(ranks) == len(files) else 0
+
+
+def _is_whole(file: Path) -> bool:
+    try:
+        with gzip.open(file) as content:
+            while content.read(2**20):
+                pass
+    except (OSError, EOFError, zlib.error):
+        return False
+    return True
 
 
 def explained(run: Path, result: "Result", name: str) -> "Explained":

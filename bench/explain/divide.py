@@ -49,6 +49,8 @@ class Division:
     called: tuple[Called, ...]
     units: Mapping[str, int]
     """Forward and recomputation by class of unit, where they are marked."""
+    marked: bool = True
+    """Whether the trace marks its steps; else all of it is one."""
 
     @property
     def step(self) -> float:
@@ -213,6 +215,7 @@ def _divided(
         communication=in_flight,
         called=tuple(_called(phases, calls, arrivals)),
         units=_units(trace, computing),
+        marked=any(one.name == parts.STEP or one.name.startswith("ProfilerStep") for one in trace.marks),
     )
 
 

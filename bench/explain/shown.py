@@ -30,6 +30,10 @@ def sentences(one: Explained) -> list[str]:
             "the critical rank of the measured steps" if pace.rank == one.critical else "which has most work of its own"
         )
         said.append(f"The parts are those of rank {pace.rank}, {why}.")
+    if unmarked := [str(division.rank) for division in one.divisions if not division.marked]:
+        said.append(
+            f"The traces of ranks {', '.join(unmarked)} mark no steps (ProfilerStep): all of each counts as one step."
+        )
     if one.overhead is not None and one.unprofiled_s is not None:
         more = "more" if one.overhead >= 0 else "less"
         said.append(

@@ -143,8 +143,12 @@ def read(file: Path, number: int = 0) -> Trace:
                     _take(one, taken, queued)
                 except MALFORMED as error:
                     raise _malformed(file, f"event {number_of_event}", one) from error
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+    except EOFError as error:
         raise _cut_off(file) from error
+    except (gzip.BadGzipFile, zlib.error) as error:
+        raise InputError("is damaged: gzip cannot read it", where=str(file), fix="export or copy it again") from error
+    except RecursionError as error:
+        raise InputError("is nested too deeply", where=str(file), fix="export or copy it again") from error
     except UnicodeDecodeError as error:
         raise InputError("is not text", where=str(file), allowed="a trace as JSON, plain or gzip (*.gz)") from error
     named = re.search(r"rank[_-]?(\d+)", file.name)
@@ -153,6 +157,8 @@ def read(file: Path, number: int = 0) -> Trace:
         about = outside.get("distributedInfo") or {}
         rank = int(about["rank"] if "rank" in about else named[1] if named else number)
         world_size = int(about["world_size"]) if "world_size" in about else None
+        if rank < 0 or rank != float(about.get("rank", rank)) or (world_size is not None and rank >= world_size):
+            raise ValueError("no rank of this world")
         sizes = [
             (str(operation), int(n_bytes)) for operation, n_bytes in outside.get("bench", {}).get("collectives", [])
         ]
@@ -201,7 +207,9 @@ def _take(one: dict[str, Any], taken: list[_Taken], queued: dict[int, int]) -> N
         if correlation is not None:
             queued[correlation] = start
         return
-    end = start + max(0, round(float(one.get("dur") or 0) * 1000))
+    if (took := float(one.get("dur") or 0)) < 0:  # it never ended, for the profiler
+        return
+    end = start + round(took * 1000)
     name, thread = sys.intern(one["name"]), sys.intern(str(args.get("stream", one.get("tid"))))
     of_device = correlation if kind in (KERNEL, *COPY) else None
     group = sys.intern(str(args.get("Process Group Ranks", "")))
@@ -257,7 +265,9 @@ def _decoded(text: TextIO, outside: dict[str, Any], file: Path) -> Iterator[dict
         more = text.read(CHUNK)
         if not more or len(buffer) > 64 * CHUNK:
             raise (
-                InputError("is not a trace of torch.profiler: it has no list of traceEvents", where=str(file))
+                InputError("is empty", where=str(file), fix="export or copy it again")
+                if not buffer
+                else InputError("is not a trace of torch.profiler: it has no list of traceEvents", where=str(file))
                 if not buffer.lstrip().startswith("{") or '"traceEvents"' not in buffer
                 else _cut_off(file)
             )

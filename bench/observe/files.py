@@ -68,8 +68,9 @@ class RankFiles:
         if not (file := self.folder / f"rank{self.rank}.json").exists():
             write(file, record)
 
-    def ended_early(self, steps: int, warmup: int) -> None:
-        write(self.folder / f"rank{self.rank}.early", {"steps": steps, "warmup": warmup})
+    def ended_early(self, steps: int, warmup: int, restarts: int) -> None:
+        record = {"steps": steps, "warmup": warmup, "restarts": restarts}
+        write(self.folder / f"rank{self.rank}.early", record)
 
     def wait_for_others(self, world_size: int) -> None:
         """A rank that ends takes the connections with it that others may still need to end their step."""

@@ -35,7 +35,7 @@ class Observer:
         """Begin anew: this process is a fork, which may train by itself, or not at all."""
         self.steps = Steps(self._step_ended, self._restart)
         self._files: RankFiles | None = None
-        self._made = self._total = self._skipped = 0
+        self._made = self._total = self._skipped = self._restarts = 0
         self._marks: list[Any] = []
         self._device: Cpu | Cuda | None = None
         self._watched, self._computed = Watched(), Computed()
@@ -86,6 +86,7 @@ class Observer:
         self._loaded_samples += samples_in(batch) or 0
 
     def _restart(self) -> None:
+        self._restarts += 1
         self._stop_products()
         self._made = self._skipped = 0
         self._marks = []
@@ -241,7 +242,7 @@ class Observer:
         if self._record is not None and self.is_rank:  # in its phases
             self._write(self.rank_files())
         elif self._total and self.is_rank:
-            self.rank_files().ended_early(self._made, self._warmup)
+            self.rank_files().ended_early(self._made, self._warmup, self._restarts)
 
 
 def _compiles() -> bool:

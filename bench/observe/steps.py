@@ -5,8 +5,13 @@ parameter, a step ends when each of them has stepped again.
 """
 
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
+
+LEFT_BEHIND = 64
+"""Steps of one optimizer after which another one that did not step meanwhile is of an earlier part of the script. The
+discriminator of a GAN takes some 5 for each of the generator's."""
 
 
 class Steps:
@@ -20,7 +25,7 @@ class Steps:
     def __init__(self, ended: Callable[[bool], None], restarted: Callable[[], None]) -> None:
         self._ended, self._restarted = ended, restarted
         self._known: dict[int, weakref.ref[Any]] = {}
-        self._since: set[int] = set()
+        self._since = Counter[int]()
         self._within: list[int] = []
         self.calls = 0
         """How often an optimizer has stepped."""
@@ -50,7 +55,12 @@ class Steps:
                 self._since.clear()
                 self._restarted()
                 return
-        self._since.add(key)
-        if self._since >= self._known.keys():
+        self._since[key] += 1
+        if self._since.keys() >= self._known.keys():
             self._since.clear()
             self._ended(skipped)
+        elif self._since[key] >= LEFT_BEHIND:
+            for other in self._known.keys() - self._since.keys():
+                del self._known[other]
+            self._since.clear()
+            self._restarted()

@@ -25,9 +25,11 @@ class Observed(Frozen):
     compiled: bool = False
     """Whether torch.compile made graphs."""
 
-    @property
-    def taken(self) -> int | None:
-        return self.samples or self.loaded_samples
+    def taken(self, asked: int) -> int | None:
+        """Samples of all measured steps, of which the matrix asks for ``asked``. The first dimension of what a model is
+        called with is not always the batch: it is no more than what the loaders gave, if that is what was asked for."""
+        samples = self.samples or self.loaded_samples
+        return samples and min(samples, asked if self.loaded_samples == asked else samples)
 
 
 def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
@@ -38,15 +40,26 @@ def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> It
         batch: samples of one forward.
         accumulation: forwards of a step, as far as the matrix says.
     """
+    asked = steps * batch * accumulation
     if seen.forwards and seen.samples:
+        if seen.loaded_samples == asked < seen.samples:
+            return
         if seen.samples != seen.forwards * batch:
             yield f"its model took {seen.samples / seen.forwards:.4g} samples per forward, and the matrix says {batch}"
-    elif seen.taken and seen.taken != steps * batch * accumulation:
-        yield f"a step took {seen.taken / steps:.4g} samples of a rank, and the matrix says {batch * accumulation}"
+    elif (taken := seen.taken(asked)) and taken != asked:
+        yield f"a step took {taken / steps:.4g} samples of a rank, and the matrix says {batch * accumulation}"
 
 
-def other_steps(seen: Observed, steps: int, accumulation: int) -> Iterator[str]:
+def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
     """In what else its steps are not those that the matrix describes. Figures count them as they were."""
+    asked = steps * batch * accumulation
+    if seen.taken(asked) is None:
+        yield f"bench saw no samples: it takes those that the matrix says, {batch * accumulation} a step"
+    elif seen.samples and seen.loaded_samples == asked < seen.samples:
+        yield (
+            f"its model was called with a first dimension of {seen.samples / steps:.4g} a step, and its DataLoaders"
+            f" gave {batch * accumulation} samples, as the matrix says: these count"
+        )
     if seen.forwards and seen.forwards != steps * accumulation:
         yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {accumulation}"
     if seen.skipped_steps:

@@ -39,7 +39,8 @@ class Ok(Frozen):
 
     def samples_per_step(self, attempt: Attempt) -> float:
         """Of all ranks and one optimizer step: as observed, else as the attempt asks for."""
-        taken = [rank.observed.taken for rank in self.ranks if rank.observed is not None]
+        asked = len(self.ranks[0].step_times_s) * attempt.batch_global // len(self.ranks)
+        taken = [rank.observed.taken(asked) for rank in self.ranks if rank.observed is not None]
         known = [samples for samples in taken if samples is not None]
         if len(known) < len(self.ranks):
             return attempt.batch_global

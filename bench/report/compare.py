@@ -12,7 +12,7 @@ from pydantic import JsonValue
 from bench.errors import InputError
 from bench.records.base import Device
 from bench.records.calibration import Calibration
-from bench.records.cell import Cell, Regime
+from bench.records.cell import Attempt, Cell, Regime
 from bench.records.figures import PEAK_ALLOCATED
 from bench.records.leaves import differing_keys, flat
 from bench.records.outcome import Ok, Result
@@ -372,19 +372,20 @@ def _ran_unlike(base: Result, head: Result) -> Iterator[str]:
                 yield f"threads of a rank: {ours.threads} against {theirs.threads}"
             before, after = _known(ours.regime, theirs.regime), _known(theirs.regime, ours.regime)
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
-            before, after = _did(ours), _did(theirs)
+            before, after = _did(ours, base.attempt), _did(theirs, head.attempt)
             yield from (f"{field}: {before[field]} against {after[field]}" for field in differing_keys(before, after))
 
 
-def _did(rank: RankOk) -> dict[str, JsonValue]:
+def _did(rank: RankOk, attempt: Attempt) -> dict[str, JsonValue]:
     """What decides of an observed script's steps how much they are."""
     if (seen := rank.observed) is None:
         return {}
     steps = len(rank.step_times_s)
+    taken = seen.taken(steps * attempt.batch_global // attempt.cell.num_processes)
     return {
         "optimizer": seen.optimizer,
         "torch.compile": seen.compiled,
-        "samples per step": None if seen.taken is None else seen.taken / steps,
+        "samples per step": None if taken is None else taken / steps,
         "forwards per step": None if seen.forwards is None else seen.forwards / steps,
     }
 

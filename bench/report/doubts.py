@@ -150,7 +150,7 @@ def _otherwise(cell: CellRows, *, batch: bool) -> Found:
             found = (
                 other_batch(seen, steps, row.batch_per_rank, accumulation)
                 if batch
-                else other_steps(seen, steps, accumulation)
+                else other_steps(seen, steps, row.batch_per_rank, accumulation)
             )
             for words in found:
                 told.setdefault(words, []).append(rank.raw.rank)

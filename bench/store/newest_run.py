@@ -16,7 +16,9 @@ def newest(reports: Path) -> Path:
     runs = sorted(reports.glob("*/run.json"), key=lambda file: file.stat().st_mtime)
     runs = [run for run in runs if any(run.parent.glob("attempts/*/b*/result.json"))] or runs
     if not runs:
-        raise InputError("no run below this folder", where=str(reports), fix="`bench run MATRIX` makes one")
+        raise InputError(
+            "no run below this folder", where=str(reports), fix="name a run's folder; `bench run` makes one"
+        )
     return runs[-1].parent
 
 

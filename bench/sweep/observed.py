@@ -15,6 +15,7 @@ from bench.records.cell import Attempt
 from bench.records.machine import Hardware, Machine
 from bench.records.observed import each_rank, other_batch, other_steps
 from bench.records.outcome import Failed, Outcome
+from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankKilled, RankOk, RankOom, RankOutcome
 from bench.records.script import ScriptEnd
 from bench.store.beats import last_stage
@@ -24,6 +25,10 @@ NOT_SEEN = (
     "bench saw no step in it: it looked for optimizers of torch.optim that step, and for DeepSpeed's engine, in every"
     " Python process of the command that reads PYTHONPATH; have the script report its figures instead, with result:"
 )
+
+
+MOST_RESTARTS = 5
+"""A GAN has one, and an optimizer for each parameter begins anew within its first step."""
 
 
 def observed_outcome(
@@ -77,7 +82,7 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
         steps, accumulation = len(rank.step_times_s), cell.accumulate(attempt.batch_per_rank)
         found = [
             *other_batch(rank.observed, steps, attempt.batch_per_rank, accumulation),
-            *other_steps(rank.observed, steps, accumulation),
+            *other_steps(rank.observed, steps, attempt.batch_per_rank, accumulation),
         ]
         for words in found:
             told.setdefault(words, []).append(rank.rank)
@@ -108,9 +113,17 @@ def _unlike(rank: RankOk, attempt: Attempt) -> Iterator[str]:
 
 def _too_short(attempt: Attempt, folder: Path) -> str | None:
     early = sorted(folder.glob("rank*.early"))
-    if not early:
-        return None
+    if not early:  # it left no time to say so, as with os._exit
+        stage = last_stage(folder, 0)
+        ended = f"the script ended in {stage}, before all steps were measured: have it train longer"
+        return ended if stage in (Stage.WARMUP, Stage.MEASURE) else None
     ended = min((json.loads(file.read_text()) for file in early), key=lambda one: int(one["steps"]))
+    if ended["restarts"] > MOST_RESTARTS:
+        return (
+            f"the script made new optimizers {ended['restarts']} times, and bench counts steps anew with each: it never"
+            f" saw {ended['warmup'] + attempt.measure.steps} in a row. State its figures with result:, see"
+            " `bench guide script-results`"
+        )
     return (
         f"the script ended after {counted(ended['steps'], 'step')}, and {ended['warmup'] + attempt.measure.steps} are"
         f" needed, {ended['warmup']} of them to warm up: have it train longer, or lower measure.steps"

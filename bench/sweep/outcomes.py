@@ -38,6 +38,7 @@ def outcome_of_attempt(
     attempt: Attempt,
     folder: Path,
     machine: Machine,
+    label: str,
     note: Callable[[str], None],
 ) -> Outcome:
     """The outcome of ``attempt``, of bench's own ranks or of a script.
@@ -45,13 +46,18 @@ def outcome_of_attempt(
     Args:
         kills: of the kernel's out-of-memory killer, as it was before the launch.
         folder: of the attempt's files.
+        label: of its cell.
         note: receives what the user should know of a script.
     """
     if launched.script is None:
         return outcome_of(launched, attempt.cell, machine.hardware)
     killer = oom_kill.killed_since(kills)
     if attempt.cell.script is not None and attempt.cell.script.is_observed:
-        outcome = observed_outcome(launched, launched.script, killer, attempt, folder, machine, note)
+
+        def of_cell(text: str) -> None:  # other cells may have done the same
+            note(f"{label}, {text}" if label else text)
+
+        outcome = observed_outcome(launched, launched.script, killer, attempt, folder, machine, of_cell)
         return reclassify_host_oom(outcome, separate_memory=has_own_memory(machine.hardware))
     return script_outcome(launched.script, killer, attempt, folder, machine, note)
 

@@ -231,7 +231,9 @@ class Sweep:
             return result_of(plan, attempt, outcome, self.machine, started, wall_s, launched.isolation, self.sources)
 
         try:
-            result = make_result(outcome_of_attempt(launched, before, attempt, folder, self.machine, self._note_once))
+            result = make_result(
+                outcome_of_attempt(launched, before, attempt, folder, self.machine, plan.label, self._note_once)
+            )
         except ValidationError as error:  # another program has written to a rank's file
             reason = f"its ranks left invalid result files: {spool.why(error)}"
             result = make_result(Failed(fault="ended", rank=None, phase=None, reason=reason))

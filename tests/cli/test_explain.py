@@ -1,12 +1,14 @@
 """The words of `bench explain`, and what it refuses."""
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from bench.cli.app import app
-from bench.cli.explain import Named, named
+from bench.cli.explain import Named, _is_whole, named
 from bench.errors import InputError
 
 TRACES = Path(__file__).parents[1] / "explain"
@@ -66,3 +68,32 @@ def test_traces_of_others_are_explained_with_ranks_missing(tmp_path: Path) -> No
     assert "exposed all-to-all in forward" in done.output
     assert "not all ranks' traces tell" in done.output
     assert "rank 3" in page.read_text()
+    again = CliRunner().invoke(app, ["explain", "--trace", str(file), "--html", str(page)])
+    assert again.exit_code == 0, again.output
+
+
+def test_a_file_that_is_no_page_is_not_overwritten(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.json"
+    file.write_text("{}")
+    done = CliRunner().invoke(app, ["explain", "--trace", str(tmp_path), "--html", str(file)])
+    assert (done.exit_code, file.read_text()) == (2, "{}")
+    assert "exists, and is no page" in done.output
+
+
+def test_a_trace_without_marks_of_steps_says_that_it_counts_as_one(tmp_path: Path) -> None:
+    events = [
+        {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 10 * number, "dur": 5}
+        for number in range(4)
+    ]
+    (tmp_path / "rank0.json").write_text(json.dumps({"traceEvents": events}))
+    done = CliRunner().invoke(app, ["explain", "--trace", str(tmp_path), "--format", "md"])
+    assert done.exit_code == 0, done.output
+    assert "The traces of ranks 0 mark no steps (ProfilerStep): all of each counts as one step." in done.output
+
+
+def test_a_damaged_profile_is_not_whole(tmp_path: Path) -> None:
+    file = tmp_path / "rank0.trace.json.gz"
+    file.write_bytes(gzip.compress(bytes(range(256)) * 500))
+    assert _is_whole(file)
+    file.write_bytes(file.read_bytes()[:200])
+    assert not _is_whole(file)

@@ -61,7 +61,8 @@ def test_a_trace_that_is_cut_off_is_refused(tmp_path: Path, share: float) -> Non
     [
         (b"[]", "no list of traceEvents"),
         (b'{"a": 1}', "no list of traceEvents"),
-        (b"", "no list of traceEvents"),
+        (b"", "is empty"),
+        (b'{"traceEvents": ' + b"[" * 200_000, "is nested too deeply"),
         (b"\xff\xfe\x00", "is not text"),
         (b'{"traceEvents": []}', "holds no operator and no kernel"),
     ],
@@ -113,6 +114,9 @@ def test_an_event_that_no_profiler_writes_is_refused_with_its_number(event: obje
         {"baseTimeNanoseconds": "x"},
         {"distributedInfo": {"rank": "abc"}},
         {"distributedInfo": {"rank": None}},
+        {"distributedInfo": {"rank": -1}},
+        {"distributedInfo": {"rank": 0.5}},
+        {"distributedInfo": {"rank": 3, "world_size": 2}},
         {"bench": [1]},
         {"bench": {"collectives": [["all_reduce"]]}},
     ],
@@ -122,7 +126,14 @@ def test_what_stands_beside_the_events_is_checked(beside: dict[str, object], tmp
     assert "what stands beside the events is not as torch.profiler writes it" in refusal(tmp_path / "a.json")
 
 
-def test_times_may_be_text_and_durations_may_be_missing(tmp_path: Path) -> None:
+def test_a_damaged_archive_is_told_from_one_that_is_cut_off(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(json.dumps({**WHOLE, "traceEvents": EVENTS * 50}).encode()))
+    packed[20:40] = bytes(20)
+    (tmp_path / "a.json.gz").write_bytes(packed)
+    assert "is damaged: gzip cannot read it" in refusal(tmp_path / "a.json.gz")
+
+
+def test_times_may_be_text_durations_missing_and_an_event_without_an_end(tmp_path: Path) -> None:
     events = [changed(ts="10.5", dur="2.25"), changed(dur=None), changed(dur=-1)]
     (tmp_path / "a.json").write_text(json.dumps({**WHOLE, "traceEvents": events}))
-    assert [one.end - one.start for one in trace.read(tmp_path / "a.json").host] == [2250, 0, 0]
+    assert [one.end - one.start for one in trace.read(tmp_path / "a.json").host] == [2250, 0]

@@ -95,7 +95,7 @@ def test_steps_are_seen_however_they_are_made(more: str, optimizers: int, tmp_pa
 
 def test_a_script_that_ends_too_early_says_after_which_step(tmp_path: Path) -> None:
     assert run(TRAIN.format(more=ADAMW, steps=5), tmp_path) == "end\n"
-    assert json.loads((tmp_path / "rank0.early").read_text()) == {"steps": 5, "warmup": 3}
+    assert json.loads((tmp_path / "rank0.early").read_text()) == {"steps": 5, "warmup": 3, "restarts": 0}
     assert read_ranks(tmp_path, 1) == []
 
 

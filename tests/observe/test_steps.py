@@ -2,7 +2,7 @@
 
 import gc
 
-from bench.observe.steps import Steps
+from bench.observe.steps import LEFT_BEHIND, Steps
 
 
 class Optimizer:
@@ -38,6 +38,14 @@ def test_with_several_optimizers_a_cycle_is_a_step() -> None:
     assert seen.restarts == 1  # what were steps before the generator's first were parts of one
     assert seen.ends == [False] * 2
     assert seen.steps.optimizers == [critic, generator]
+
+
+def test_an_optimizer_of_an_earlier_part_of_the_script_is_left_behind() -> None:
+    seen, head, whole = Seen(), Optimizer(), Optimizer()
+    seen.step(*[head] * 8)
+    seen.step(*[whole] * 80)
+    assert seen.steps.optimizers == [whole]
+    assert len(seen.ends) == 80 - 1 - LEFT_BEHIND
 
 
 def test_an_optimizer_within_an_engine_makes_no_step_of_its_own() -> None:

@@ -11,9 +11,9 @@ def seen(**given: int | bool | None) -> Observed:
 
 def test_steps_as_the_matrix_says_need_no_words() -> None:
     assert list(other_batch(seen(), 6, 8, 1)) == []
-    assert list(other_steps(seen(), 6, 1)) == []
+    assert list(other_steps(seen(), 6, 8, 1)) == []
     assert list(other_batch(seen(forwards=24, samples=192), 6, 8, 4)) == []
-    assert list(other_steps(seen(forwards=24), 6, 4)) == []
+    assert list(other_steps(seen(forwards=24, samples=192), 6, 8, 4)) == []
 
 
 @pytest.mark.parametrize(
@@ -38,9 +38,30 @@ def test_other_samples_are_told(given: dict[str, int | None], words: str) -> Non
     ],
 )
 def test_other_steps_are_told(given: dict[str, int | None], words: str) -> None:
-    assert list(other_steps(seen(**given), 6, 1)) == [words]
+    assert list(other_steps(seen(**given), 6, 8, 1)) == [words]
 
 
 def test_without_calls_of_the_model_the_loaders_samples_count() -> None:
-    assert seen(samples=None, loaded_samples=7).taken == 7
-    assert seen(loaded_samples=7).taken == 48
+    assert seen(samples=None, loaded_samples=7).taken(48) == 7
+    assert seen(loaded_samples=7).taken(48) == 48
+
+
+def test_a_first_dimension_that_is_no_batch_does_not_count_where_the_loaders_gave_what_was_asked_for() -> None:
+    """As where a head is called with all tokens of a batch, or a closure runs six times."""
+    tokens = seen(samples=48 * 16, loaded_samples=48)
+    assert tokens.taken(48) == 48
+    assert list(other_batch(tokens, 6, 8, 1)) == []
+    [words] = other_steps(tokens, 6, 8, 1)
+    assert "a first dimension of 128 a step, and its DataLoaders gave 8 samples, as the matrix says" in words
+    assert seen(samples=24, loaded_samples=48).taken(48) == 24  # a part of each batch trains
+
+
+def test_samples_that_nobody_saw_are_told() -> None:
+    unseen = seen(samples=None)
+    assert unseen.taken(48) is None
+    assert list(other_steps(unseen, 6, 8, 1)) == ["bench saw no samples: it takes those that the matrix says, 8 a step"]
+
+
+def test_an_evaluation_within_the_steps_is_told() -> None:
+    [words] = other_steps(seen(loaded_samples=72), 6, 8, 1)
+    assert words.startswith("its DataLoaders gave it 12 samples a step, and its model trained on 8: ")

@@ -99,10 +99,14 @@ def test_a_script_without_steps_and_one_with_too_few_say_so(tmp_path: Path) -> N
     found = outcome(tmp_path)
     assert isinstance(found, Failed)
     assert found.reason.startswith("bench saw no step in it")
-    (tmp_path / "rank0.early").write_text('{"steps": 2, "warmup": 3}')
+    (tmp_path / "rank0.early").write_text('{"steps": 2, "warmup": 3, "restarts": 0}')
     found = outcome(tmp_path)
     assert isinstance(found, Failed)
     assert found.reason.startswith("the script ended after 2 steps, and 6 are needed, 3 of them to warm up")
+    (tmp_path / "rank0.early").write_text('{"steps": 1, "warmup": 3, "restarts": 400}')
+    found = outcome(tmp_path)
+    assert isinstance(found, Failed)
+    assert found.reason.startswith("the script made new optimizers 400 times")
 
 
 def test_silence_before_any_rank_was_seen_is_a_hang(tmp_path: Path) -> None:
