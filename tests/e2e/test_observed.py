@@ -52,8 +52,8 @@ def test_each_style_is_seen_for_what_it_is_and_ends_on_all_ranks(bench: Bench, t
     }
     others = {name: (seen(results[name]).optimizers, seen(results[name]).skipped_steps) for name in OK}
     assert others == {**dict.fromkeys(OK, (1, 0)), "two optimizers": (2, 0), "fused": (4, 0), "scaler": (1, 1)}
-    assert "batch 8, rank 1: its model took 3 samples per forward, and the matrix says 8" in shown
-    assert "batch 8, rank 0: a step had 4 forwards, and the matrix says 1" in shown
+    assert "style=ignores, batch 8, every rank: its model took 3 samples per forward, and the matrix says 8" in shown
+    assert "style=accumulates, batch 8, every rank: a step had 4 forwards, and the matrix says 1" in shown
     assert "1 of 6 steps did not change the weights: their gradients overflowed" in shown
     assert "rank 1 is a straggler" in reading("report", "--full", str(tmp_path / "run"), "--format", "md")
     for name in OK:
