@@ -51,6 +51,16 @@ class RankFiles:
         """This process trains, whichever was the first with its rank."""
         self._owner.write_text(str(os.getpid()))
 
+    def trains(self) -> None:
+        """This process has made a step with its rank."""
+        with self._owner.with_suffix(".trainers").open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+    @property
+    def trainers(self) -> int:
+        """Processes that have."""
+        return len(set(self._owner.with_suffix(".trainers").read_text().split()))
+
     @property
     def is_ours(self) -> bool:
         try:

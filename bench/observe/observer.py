@@ -126,6 +126,7 @@ class Observer:
                 beside(files, threading.get_ident())
         else:
             files.take()
+        files.trains()
 
     def _warm_up(self) -> None:
         if self._made == 1:
@@ -217,6 +218,7 @@ class Observer:
                 "forwards": self._watched.forwards or None,
                 "skipped_steps": self._skipped,
                 "optimizers": len(self.steps.optimizers),
+                "trainers": self.rank_files().trainers,
                 "optimizer": ", ".join(kinds),
                 "compiled": _compiles(),
             },

@@ -22,6 +22,8 @@ class Observed(Frozen):
     """Optimizers that step in each step."""
     optimizer: str
     """Their classes."""
+    trainers: AtLeastOne = 1
+    """Processes that stepped as this rank up to the end of the measured steps: without torch.distributed, all are 0."""
     compiled: bool = False
     """Whether torch.compile made graphs."""
 
@@ -69,6 +71,8 @@ def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> It
             f"its DataLoaders gave it {seen.loaded_samples / steps:.4g} samples a step, and its model trained on"
             f" {seen.samples / steps:.4g}: what it does with the others, such as an evaluation, is part of its steps"
         )
+    if seen.trainers > 1:
+        yield f"{seen.trainers} processes trained as this rank, and one was measured: make them ranks, or launch one"
     if seen.optimizers > 1:
         yield f"a step ends when each of {seen.optimizers} optimizers has stepped"
 

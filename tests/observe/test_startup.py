@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 import bench
+from bench.observe.files import RankFiles
 from bench.records.rank_outcome import RankOk
 from bench.store.spool import read_ranks
 
@@ -91,6 +92,18 @@ def test_steps_are_seen_however_they_are_made(more: str, optimizers: int, tmp_pa
     assert rank.observed is not None
     assert rank.observed.optimizers == optimizers
     assert rank.observed.samples in (12, None)
+
+
+def test_every_process_that_trains_as_a_rank_is_counted_once(tmp_path: Path) -> None:
+    files = RankFiles(tmp_path, 0)
+    files.trains()
+    files.trains()
+    assert files.trainers == 1
+    if not (child := os.fork()):
+        files.trains()
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert files.trainers == 2
 
 
 def test_a_script_that_ends_too_early_says_after_which_step(tmp_path: Path) -> None:

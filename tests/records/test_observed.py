@@ -35,6 +35,7 @@ def test_other_samples_are_told(given: dict[str, int | None], words: str) -> Non
         ({"forwards": 9}, "a step had 1.5 forwards, and the matrix says 1"),
         ({"skipped_steps": 2}, "2 of 6 steps did not change the weights: their gradients overflowed"),
         ({"optimizers": 3}, "a step ends when each of 3 optimizers has stepped"),
+        ({"trainers": 2}, "2 processes trained as this rank, and one was measured: make them ranks, or launch one"),
     ],
 )
 def test_other_steps_are_told(given: dict[str, int | None], words: str) -> None:

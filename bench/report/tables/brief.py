@@ -44,7 +44,7 @@ from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.launches import ASSUMED, Scatter
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
-from bench.units import UNKNOWN, counted, percent, rate
+from bench.units import UNKNOWN, amount, counted, percent, rate
 
 CAVEATS = "Before you rely on it"
 MOST_SETTINGS = 20
@@ -346,8 +346,11 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     shared = {name: setting(name, value) for name, value in summary.shared.items() if value is not None}
     what = " ".join(shared[name] for name in ("workload", "preset") if name in shared)
     steps = f"{shared['steps']} steps" if "steps" in shared else ""
+    ranks_seen = (row.sampled.ranks[0].raw for row in summary.rows if row.sampled)
+    sizes = sorted({rank.coverage.parameters for rank in ranks_seen if rank.observed})  # maybe not of the model meant
+    model = f"a model of {' or '.join(map(amount, sizes[:MOST_NAMES]))} parameters" if sizes else ""
     precision = shared.get("mixed_precision", "").replace("no", "no mixed precision")
-    same = ", ".join(filter(None, (what, precision, steps)))
+    same = ", ".join(filter(None, (what, model, precision, steps)))
     ranks = sorted({row.world_size for row in summary.rows})
     on = f"{' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])} on {of_machines(summary, computer)}"
     made_by = [of_machines(summary, versions_in_words), f"commit {of_machines(summary, short_commit)}"]
