@@ -17,7 +17,7 @@ def newest(reports: Path) -> Path:
     runs = [run for run in runs if any(run.parent.glob("attempts/*/b*/result.json"))] or runs
     if not runs:
         raise InputError(
-            "no run below this folder", where=str(reports), fix="name a run's folder; `bench run` makes one"
+            "no run below this folder", where=str(reports), fix="name a run's folder; `bench run MATRIX` makes one"
         )
     return runs[-1].parent
 

@@ -259,7 +259,7 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
     if len(rows) > 1 and len(rows) == sum(row.measured is not None for row in summary.rows):
         return f"All {len(rows)} rows, such as {rows[0]}: {found[0].reason}"
     if len({doubt.reason for doubt in found}) > 1 and len(rows) > 1:
-        return f"{rows[0]}: {found[0].reason} Of {counted(len(rows) - 1, 'other row')}, the same with other figures."
+        return f"{rows[0]}: {found[0].reason} {counted(len(rows) - 1, 'other row')}: the same, with other figures."
     more = f" and {counted(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""
     return f"{rows[0]}{more}: {found[0].reason}"
 
