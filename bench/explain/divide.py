@@ -116,6 +116,10 @@ def _windows(trace: Trace) -> tuple[list[Interval], int]:
     return windows, number
 
 
+def _is_step(one: Event) -> bool:
+    return one.name == parts.STEP or one.name.startswith("ProfilerStep")
+
+
 def _apart(marked: Sequence[Event]) -> list[Event]:
     """Without marks within others, and those that another thread repeats."""
     kept: list[Event] = []
@@ -215,7 +219,7 @@ def _divided(
         communication=in_flight,
         called=tuple(_called(phases, calls, arrivals)),
         units=_units(trace, computing),
-        marked=any(one.name == parts.STEP or one.name.startswith("ProfilerStep") for one in trace.marks),
+        marked=any(map(_is_step, trace.marks)),
     )
 
 
@@ -329,7 +333,7 @@ def _of_calls(
 
 def _training_thread(trace: Trace) -> str:
     """The thread that takes the steps; without marks, the one with most operators."""
-    marked = next((one for one in trace.marks if one.name == parts.STEP or one.name.startswith("ProfilerStep")), None)
+    marked = next(filter(_is_step, trace.marks), None)
     return marked.thread if marked else Counter(one.thread for one in trace.host).most_common(1)[0][0]
 
 

@@ -263,11 +263,11 @@ def _decoded(text: TextIO, outside: dict[str, Any], file: Path) -> Iterator[dict
     buffer = ""
     while (found := re.search(r'"traceEvents"\s*:\s*\[', buffer)) is None:
         more = text.read(CHUNK)
+        if not more and not buffer:
+            raise InputError("is empty", where=str(file), fix="export or copy it again")
         if not more or len(buffer) > 64 * CHUNK:
             raise (
-                InputError("is empty", where=str(file), fix="export or copy it again")
-                if not buffer
-                else InputError("is not a trace of torch.profiler: it has no list of traceEvents", where=str(file))
+                InputError("is not a trace of torch.profiler: it has no list of traceEvents", where=str(file))
                 if not buffer.lstrip().startswith("{") or '"traceEvents"' not in buffer
                 else _cut_off(file)
             )

@@ -13,6 +13,8 @@ from bench.records.peak import AtPeak
 OVERHEAD = "profiling overhead"
 LAUNCH = "other launch"
 """What the same steps differ by without a profiler: measured, and in the profiled attempt."""
+MOST_TOLD = 6
+"""Parts in the sentence. With fewer, those that it leaves out may sum to more than those that it names."""
 NOISE = 2.0
 """Standard errors within which a part counts as equal."""
 
@@ -116,8 +118,7 @@ class Waterfall:
         Without the parts where `doubt` says that they do not explain the difference."""
         whole, names = self.difference_s, (self.after.name, self.before.name)
         parts = [bar for bar in self.bars if bar.name not in (OVERHEAD, LAUNCH)]
-        large = [bar for bar in parts if not bar.noise and bar.difference_s * whole > 0.05 * whole**2][:6]
-        told = large[:3]
+        told = [bar for bar in parts if not bar.noise and bar.difference_s * whole > 0.05 * whole**2][:MOST_TOLD]
         ratio = self.after.step_s / self.before.step_s
         if not told:
             return (
@@ -130,10 +131,6 @@ class Waterfall:
             return f"{names[0]} is {how} than {names[1]}{sure}."
         noise_s = sum(bar.difference_s for bar in parts if bar.noise)
         rest_s = sum(bar.difference_s for bar in parts) - noise_s
-        while len(told) < len(large) and (
-            abs(rest_s - sum(bar.difference_s for bar in told)) > abs(told[-1].difference_s)
-        ):
-            told = large[: len(told) + 1]  # so that what is not named is less than what is
         others = {"within noise": noise_s, "other parts": rest_s - sum(bar.difference_s for bar in told)}
         of_measuring = {bar.name: bar.difference_s for bar in self.bars if bar.name in (OVERHEAD, LAUNCH)}
         shares = [f"{bar.difference_s / whole * 100:.0f} % is {bar.name}" for bar in told]

@@ -1,6 +1,6 @@
 """What a script did in its measured steps, as seen from outside."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 
 from bench.records.base import AtLeastOne, Count, Frozen
 from bench.units import counted
@@ -30,8 +30,11 @@ class Observed(Frozen):
     def taken(self, asked: int) -> int | None:
         """Samples of all measured steps, of which the matrix asks for ``asked``. The first dimension of what a model is
         called with is not always the batch: it is no more than what the loaders gave, if that is what was asked for."""
-        samples = self.samples or self.loaded_samples
-        return samples and min(samples, asked if self.loaded_samples == asked else samples)
+        return asked if self.is_called_with_more(asked) else self.samples or self.loaded_samples
+
+    def is_called_with_more(self, asked: int) -> bool:
+        """Whether the loaders gave ``asked`` samples, and the calls of the model look like more."""
+        return self.samples is not None and self.loaded_samples == asked < self.samples
 
 
 def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
@@ -44,9 +47,7 @@ def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> It
     """
     asked = steps * batch * accumulation
     if seen.forwards and seen.samples:
-        if seen.loaded_samples == asked < seen.samples:
-            return
-        if seen.samples != seen.forwards * batch:
+        if seen.samples != seen.forwards * batch and not seen.is_called_with_more(asked):
             yield f"its model took {seen.samples / seen.forwards:.4g} samples per forward, and the matrix says {batch}"
     elif (taken := seen.taken(asked)) and taken != asked:
         yield f"a step took {taken / steps:.4g} samples of a rank, and the matrix says {batch * accumulation}"
@@ -57,10 +58,10 @@ def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> It
     asked = steps * batch * accumulation
     if seen.taken(asked) is None:
         yield f"bench saw no samples: it takes those that the matrix says, {batch * accumulation} a step"
-    elif seen.samples and seen.loaded_samples == asked < seen.samples:
+    elif seen.is_called_with_more(asked):
         yield (
-            f"its model was called with a first dimension of {seen.samples / steps:.4g} a step, and its DataLoaders"
-            f" gave {batch * accumulation} samples, as the matrix says: these count"
+            f"its model was called with a first dimension of {(seen.samples or 0) / steps:.4g} a step, and its"
+            f" DataLoaders gave {batch * accumulation} samples, as the matrix says: these count"
         )
     if seen.forwards and seen.forwards != steps * accumulation:
         yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {accumulation}"
@@ -77,11 +78,15 @@ def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> It
         yield f"a step ends when each of {seen.optimizers} optimizers has stepped"
 
 
-def each_rank(ranks: Sequence[int], world_size: int) -> str:
-    """Which ranks something is true of: ``rank 1``, ``every rank``."""
-    if len(ranks) == world_size > 1:
-        return "every rank"
-    return f"rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+def by_rank(told: Mapping[int, Iterable[str]]) -> Iterator[str]:
+    """What is told of each of all ranks, once: ``rank 1: a step had 4 forwards``, ``every rank: ...``."""
+    ranks: dict[str, list[int]] = {}
+    for rank, words in told.items():
+        for each in words:
+            ranks.setdefault(each, []).append(rank)
+    for words, of in ranks.items():
+        whose = f"rank{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
+        yield f"{'every rank' if len(of) == len(told) > 1 else whose}: {words}"
 
 
 def _number(value: float, noun: str) -> str:

@@ -15,7 +15,7 @@ from bench.errors import one_line
 from bench.records.cell import COST_SETTINGS
 from bench.records.conditions import Conditions
 from bench.records.figures import ALLOC_RETRIES, CAPACITY_SHARE
-from bench.records.observed import each_rank, other_batch, other_steps
+from bench.records.observed import by_rank, other_batch, other_steps
 from bench.records.outcome import KINDS
 from bench.records.sources import named
 from bench.report import implausible
@@ -142,20 +142,17 @@ def _left_out(cell: CellRows, *, much: bool) -> Found:
 def _otherwise(cell: CellRows, *, batch: bool) -> Found:
     """Rows of a script that did other steps than the matrix says: other samples, or the same in another way."""
     for row in cell.rows:
-        accumulation, told = cell.cell.accumulate(row.batch_per_rank), dict[str, list[int]]()
+        accumulation, told = cell.cell.accumulate(row.batch_per_rank), dict[int, Iterator[str]]()
         for rank in row.sampled.ranks if row.sampled else ():
             if (seen := rank.raw.observed) is None:
                 continue
             steps = len(rank.raw.step_times_s)
-            found = (
+            told[rank.raw.rank] = (
                 other_batch(seen, steps, row.batch_per_rank, accumulation)
                 if batch
                 else other_steps(seen, steps, row.batch_per_rank, accumulation)
             )
-            for words in found:
-                told.setdefault(words, []).append(rank.raw.rank)
-        for words, by in told.items():
-            yield row, f"{each_rank(by, row.world_size)}: {words}; its figures count what was seen."
+        yield from ((row, f"{words}; its figures count what was seen.") for words in by_rank(told))
 
 
 def _second_try(row: Row) -> Iterator[str]:

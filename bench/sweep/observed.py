@@ -13,7 +13,7 @@ from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
 from bench.records.cell import Attempt
 from bench.records.machine import Hardware, Machine
-from bench.records.observed import each_rank, other_batch, other_steps
+from bench.records.observed import by_rank, other_batch, other_steps
 from bench.records.outcome import Failed, Outcome
 from bench.records.phases import Stage
 from bench.records.rank_outcome import RankError, RankKilled, RankOk, RankOom, RankOutcome
@@ -76,18 +76,13 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
         return Failed(fault="regime", rank=None, phase=None, reason=reason)
     if unlike := list(_unlike(ranks[0], attempt)):
         return Failed(fault="regime", rank=0, phase=None, reason="the script ran otherwise: " + "; ".join(unlike))
-    told: dict[str, list[int]] = {}
+    told = {}
     for rank in ranks:
         assert rank.observed is not None
-        steps, accumulation = len(rank.step_times_s), cell.accumulate(attempt.batch_per_rank)
-        found = [
-            *other_batch(rank.observed, steps, attempt.batch_per_rank, accumulation),
-            *other_steps(rank.observed, steps, attempt.batch_per_rank, accumulation),
-        ]
-        for words in found:
-            told.setdefault(words, []).append(rank.rank)
-    for words, by in told.items():
-        note(f"batch {attempt.batch_per_rank}, {each_rank(by, world_size)}: {words}; figures count what was seen")
+        asked = len(rank.step_times_s), attempt.batch_per_rank, cell.accumulate(attempt.batch_per_rank)
+        told[rank.rank] = [*other_batch(rank.observed, *asked), *other_steps(rank.observed, *asked)]
+    for words in by_rank(told):
+        note(f"batch {attempt.batch_per_rank}, {words}; figures count what was seen")
     return classify(ranks, world_size=world_size)
 
 
