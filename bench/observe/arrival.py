@@ -3,13 +3,13 @@
 import atexit
 import os
 import sys
+import threading
 import time
 import traceback
 from collections.abc import Callable
 from functools import wraps
 from typing import Any
 
-from .device import ranks
 from .files import Settings
 from .observer import Observer
 from .pulse import frames, script_site
@@ -39,6 +39,7 @@ def _start() -> None:
     dataloader._BaseDataLoaderIter.__next__ = _loaded(following, observer)  # type: ignore[method-assign]
     os.register_at_fork(after_in_child=observer.forget)
     sys.excepthook = _failing(sys.excepthook, observer)
+    threading.excepthook = _failing_beside(threading.excepthook, observer)
     atexit.register(observer.exit)
     if "RANK" in os.environ and observer.rank_files().claim():
         observer.begin()
@@ -88,19 +89,32 @@ def _loaded(following: Callable[..., Any], observer: Observer) -> Callable[..., 
 def _failing(hook: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
         if observer.is_rank:
-            rank, _ = ranks()
-            files = observer.rank_files()
-            files.outcome(
-                {
-                    "kind": "error",
-                    "rank": rank,
-                    "phase": files.beat.stage,
-                    "error": f"{kind.__name__}: {error}"[:2000],
-                    "traceback": "".join(traceback.format_exception(error))[-20_000:],
-                    "at": time.time(),
-                    "place": script_site(list(frames(traceback.walk_tb(trace)))[::-1]),
-                }
-            )
+            observer.rank_files().outcome(_record_of(error, observer))
         hook(kind, error, trace)
 
     return failed
+
+
+def _failing_beside(hook: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    """In another thread than the first. It need not be the one that trains, so the script may go on."""
+
+    def failed(given: threading.ExceptHookArgs) -> None:
+        if observer.is_rank and given.exc_value is not None:
+            observer.error_beside = _record_of(given.exc_value, observer)
+        hook(given)
+
+    return failed
+
+
+def _record_of(error: BaseException, observer: Observer) -> dict[str, Any]:
+    """The fields of `bench.records.rank_outcome.RankError`."""
+    files = observer.rank_files()
+    return {
+        "kind": "error",
+        "rank": files.rank,
+        "phase": files.beat.stage,
+        "error": f"{type(error).__name__}: {error}"[:2000],
+        "traceback": "".join(traceback.format_exception(error))[-20_000:],
+        "at": time.time(),
+        "place": script_site(list(frames(traceback.walk_tb(error.__traceback__)))[::-1]),
+    }

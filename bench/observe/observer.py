@@ -48,6 +48,8 @@ class Observer:
         """What the measured steps were."""
         self.phases: Phases | None = None
         """Once these have ended."""
+        self.error_beside: dict[str, Any] | None = None
+        """The record of an error in another thread than the first."""
         self._began_s = self._first_s = time.perf_counter()
 
     @property
@@ -243,6 +245,8 @@ class Observer:
         """The script ends by itself."""
         if self._record is not None and self.is_rank:  # in its phases
             self._write(self.rank_files())
+        elif self.error_beside is not None and self.is_rank:
+            self.rank_files().outcome(self.error_beside)
         elif self._total and self.is_rank:
             self.rank_files().ended_early(self._made, self._warmup, self._restarts)
 

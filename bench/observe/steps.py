@@ -7,7 +7,7 @@ parameter, a step ends when each of them has stepped again.
 import weakref
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 LEFT_BEHIND = 64
 """Steps of one optimizer after which another one that did not step meanwhile is of an earlier part of the script. The
@@ -24,16 +24,18 @@ class Steps:
 
     def __init__(self, ended: Callable[[bool], None], restarted: Callable[[], None]) -> None:
         self._ended, self._restarted = ended, restarted
-        self._known: dict[int, weakref.ref[Any]] = {}
+        self._known: dict[int, _Known] = {}
+        self._gone: list[_Known] = []
         self._since = Counter[int]()
         self._within: list[int] = []
+        self._steps = 0
         self.calls = 0
         """How often an optimizer has stepped."""
 
     @property
     def optimizers(self) -> list[Any]:
         """Those that have stepped and still exist."""
-        return [one for ref in self._known.values() if (one := ref()) is not None]
+        return [one for known in self._known.values() if (one := known.optimizer()) is not None]
 
     def enter(self, optimizer: Any) -> None:
         self._within.append(id(optimizer))
@@ -50,17 +52,49 @@ class Steps:
     def stepped(self, optimizer: Any, *, skipped: bool = False) -> None:
         key = id(optimizer)
         if key not in self._known:
-            self._known[key] = weakref.ref(optimizer, lambda _: self._known.pop(key, None))
-            if len(self._known) > 1:  # a step ends here, with one more optimizer than it seemed to have
+            new = _Known(weakref.ref(optimizer, lambda _: self._end_of(key)), _first_parameter(optimizer), self._steps)
+            self._known[key] = new
+            others = len(self._known) > 1 or self._gone  # otherwise it is the script's first
+            if others and not self._replaces(new):  # a step ends here, with another optimizer than it seemed to have
                 self._since.clear()
                 self._restarted()
                 return
         self._since[key] += 1
         if self._since.keys() >= self._known.keys():
             self._since.clear()
+            self._steps += 1
             self._ended(skipped)
         elif self._since[key] >= LEFT_BEHIND:
             for other in self._known.keys() - self._since.keys():
                 del self._known[other]
             self._since.clear()
             self._restarted()
+
+    def _end_of(self, key: int) -> None:
+        if known := self._known.pop(key, None):
+            self._gone.append(known)
+
+    def _replaces(self, new: "_Known") -> bool:
+        """Whether it takes the place of one that is gone: one that stepped the same parameters, as where each epoch
+        makes its optimizer, or that existed for one step, as the inner ones of meta-learning do."""
+        for gone in self._gone:
+            same = gone.parameter is not None and new.parameter is not None and gone.parameter() is new.parameter()
+            if same or self._steps - gone.since <= 1:
+                self._gone.remove(gone)
+                return True
+        return False
+
+
+class _Known(NamedTuple):
+    """An optimizer that has stepped."""
+
+    optimizer: weakref.ref[Any]
+    parameter: weakref.ref[Any] | None
+    """The first that it steps."""
+    since: int
+    """Steps before its first."""
+
+
+def _first_parameter(optimizer: Any) -> weakref.ref[Any] | None:
+    groups = getattr(optimizer, "param_groups", ())
+    return next((weakref.ref(one) for group in groups for one in group["params"]), None)

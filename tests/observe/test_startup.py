@@ -10,7 +10,7 @@ import pytest
 
 import bench
 from bench.observe.files import RankFiles
-from bench.records.rank_outcome import RankOk
+from bench.records.rank_outcome import RankError, RankOk
 from bench.store.spool import read_ranks
 
 STARTUP = Path(bench.__file__).parent / "observe" / "startup"
@@ -119,6 +119,37 @@ def test_a_script_may_end_in_its_phases(steps: int, tmp_path: Path) -> None:
     assert isinstance(rank, RankOk)
     assert (len(rank.step_times_s), rank.n_phase_steps) == (4, 0 if steps == 10 else 5)
     assert set(rank.phase_times_s) == (set() if steps == 10 else {"forward", "bwd", "optim_step", "rest", "total"})
+
+
+THREAD = """
+import threading
+def train():
+    for step in range({steps}):
+        model(torch.randn(3, 4)).sum().backward()
+        optimizer.step()
+    raise ValueError("no such sample")
+def log(): raise OSError("no such host")
+for target in {targets}:
+    thread = threading.Thread(target=target)
+    thread.start()
+    thread.join()
+"""
+
+
+def test_an_error_in_the_thread_that_trains_is_the_rank_s(tmp_path: Path) -> None:
+    model = "import torch; model = torch.nn.Linear(4, 4); " + ADAMW
+    run(model + THREAD.format(steps=5, targets="[train]"), tmp_path)
+    (rank,) = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankError)
+    assert (rank.error, rank.phase) == ("ValueError: no such sample", "measure")
+    assert "in train" in rank.traceback
+
+
+def test_an_error_in_another_thread_is_not(tmp_path: Path) -> None:
+    model = "import torch; model = torch.nn.Linear(4, 4); " + ADAMW
+    run(model + THREAD.format(steps=20, targets="[log, train]"), tmp_path)
+    (rank,) = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankOk)
 
 
 def test_a_process_that_trains_nothing_leaves_nothing(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 import gc
 
+import torch
+
 from bench.observe.steps import LEFT_BEHIND, Steps
 
 
@@ -74,3 +76,33 @@ def test_an_optimizer_that_is_gone_is_waited_for_no_longer() -> None:
     gc.collect()
     seen.step(second, second)
     assert seen.ends == [False, False]
+
+
+def test_a_model_that_follows_another_begins_anew() -> None:
+    seen, first = Seen(), Optimizer()
+    seen.step(*[first] * 8)
+    del first
+    gc.collect()
+    second = Optimizer()
+    seen.step(*[second] * 4)
+    assert (seen.restarts, len(seen.ends)) == (1, 3)
+
+
+def test_meta_learning_makes_an_optimizer_in_each_step() -> None:
+    seen, outer = Seen(), Optimizer()
+    for _ in range(8):
+        inner = Optimizer()
+        seen.step(*[inner] * 5, outer)
+        del inner
+        gc.collect()
+    assert (seen.restarts, len(seen.ends)) == (2, 7)  # the first is cut off by its new optimizers
+
+
+def test_each_epoch_may_make_an_optimizer_of_the_same_parameters() -> None:
+    seen, model = Seen(), torch.nn.Linear(2, 2)
+    for _ in range(3):
+        optimizer = torch.optim.SGD(model.parameters())
+        seen.step(*[optimizer] * 4)
+        del optimizer
+        gc.collect()
+    assert (seen.restarts, len(seen.ends)) == (0, 12)
