@@ -77,6 +77,11 @@ class RateRatio:
         return EVEN if self.interval[0] >= 1 / (1 + MARGIN) and self.interval[1] <= 1 + MARGIN else TOO_CLOSE
 
     @property
+    def decides(self) -> Interval:
+        """On which the word rests: an interval that contains 1 never says faster."""
+        return self.interval if self.word == EVEN else self.alarm
+
+    @property
     def decided(self) -> bool:
         return self.word in (FASTER, EVEN)
 

@@ -235,7 +235,7 @@ def test_an_allocated_peak_above_the_headroom_is_beyond_it_whatever_was_reserved
 def test_figures_without_any_memory_are_advice_all_the_same() -> None:
     (line,) = told([reported(2, 100.0, None), reported(4, 150.0, None)])
     assert line == (
-        "train with ddp, batch 4: 150 samples/s, 1.50× that of batch 2 (1.28 to 1.76; holds unless launches vary by"
+        "train with ddp, batch 4: 150 samples/s, 1.50× that of batch 2 (1.20 to 1.88; holds unless launches vary by"
         " more than 9.0 %). Memory n/a: it may be beyond the"
         " headroom. Based on imported figures: a paper."
     )
@@ -415,14 +415,14 @@ def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer()
         )
     ]  # fmt: skip
     assert answer(rows) == (
-        "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4 (1.07 to 1.46, too close to call);"
+        "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4 (0.97 to 1.61, too close to call);"
         " next: `bench run MATRIX measure.launches=5`."
     )
 
 
 def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
     assert answer([measured(4, 0.2), measured(8, 0.2)]) == (
-        "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.71 to 2.34; holds unless launches vary by"
+        "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.60 to 2.50; holds unless launches vary by"
         " more than 15.5 %); larger batches were not tried; next: `bench probe MATRIX`, `bench run"
         " MATRIX measure.launches=5`."
     )
@@ -434,7 +434,7 @@ def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
 def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
     results = [measured(4, 0.1), measured(8, 0.15)]
     assert answer(results, probe(results, granularity=4, max_batch=8)) == (
-        "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.14 to 1.56; holds unless launches vary by"
+        "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.07 to 1.67; holds unless launches vary by"
         " more than 6.4 %); the search stopped at"
         " max_batch; next: `bench probe MATRIX probe.max_batch=16`, `bench probe MATRIX measure.launches=5`."
     )
@@ -444,7 +444,7 @@ def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
 
 def test_the_answer_from_figures_of_elsewhere_names_no_command() -> None:
     assert answer([reported(2, 100.0, 0.5), reported(2, 80.0, 0.5, backend="fsdp")]) == (
-        "train with ddp, batch 2: 100 samples/s, 1.25× that of fsdp, batch 2 (1.07 to 1.46, too close to call)."
+        "train with ddp, batch 2: 100 samples/s, 1.25× that of fsdp, batch 2 (1.00 to 1.56, too close to call)."
     )
     assert answer([reported(2, 100.0, 0.5)]) == (
         "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured."

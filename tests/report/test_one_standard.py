@@ -61,6 +61,8 @@ def test_four_places_say_the_same_word(times: float, n: int, sd: float, word: st
     (advice,) = advise(cells, [])
     (compare,) = compare_runs(base, head).pairs
     assert report.ratio.word == word
+    low, high = report.ratio.decides
+    assert word == EVEN or (low <= 1 <= high) == (word == TOO_CLOSE)
     assert {rival.ratio.word for rival in advice.rivals} == {word}
     assert BY_SPEED[compare.speed] == word
     bounds: Sequence[dict[str, float]] = ({"at_least": 1.0}, {"at_most": 1.0}, {"at_least": 1 / 1.05, "at_most": 1.05})
@@ -78,7 +80,7 @@ def test_the_chart_of_ratios_draws_the_interval_and_the_word_of_the_verdict(
     (advice,) = advise(cells, [])
     (rival,) = advice.rivals
     drawn = [ratio for ratio in ratios(cells, settings(cells, [advice], {}, [])).ratios if ratio.interval]
-    assert [ratio.interval for ratio in drawn] == [pytest.approx(rival.ratio.inverse.interval)]
+    assert [ratio.interval for ratio in drawn] == [pytest.approx(rival.ratio.inverse.decides)]
     assert [ratio.hollow for ratio in drawn] == [not rival.ratio.decided]
     assert drawn[0].words.endswith("slower" if word == FASTER else word)
 

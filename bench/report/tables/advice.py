@@ -227,7 +227,7 @@ def _against(summary: Summary, advice: Advice) -> str:
     if pair is None:
         return "no other setting to recommend was measured"
     other, ratio = _other(summary, advice, pair), pair.ratio
-    within = ends(ratio.interval)
+    within = ends(ratio.decides)
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
     if not ratio.has_winner:
@@ -269,7 +269,7 @@ def _even(summary: Summary, advice: Advice) -> str:
         pairs = [pair for pair in (*advice.even, *advice.undecided) if pair.ratio.word == word]
         pairs = [pair for pair in pairs if pair.reference.id != named]
         names = [
-            f"{_other(summary, advice, pair)} ({pair.ratio.estimate:.2f}×, {ends(pair.ratio.interval)})"
+            f"{_other(summary, advice, pair)} ({pair.ratio.estimate:.2f}×, {ends(pair.ratio.decides)})"
             for pair in pairs[:MAX_EVEN]
         ]
         more = [f"{len(pairs) - MAX_EVEN} more"] if len(pairs) > MAX_EVEN else []

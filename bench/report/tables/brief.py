@@ -40,9 +40,9 @@ from bench.report.tables.header import (
     until_words,
     versions_in_words,
 )
+from bench.report.tables.speedup import how_sure_intervals_are
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.launches import ASSUMED, Scatter
-from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
 from bench.units import UNKNOWN, amount, counted, percent, rate
 
@@ -175,14 +175,14 @@ def settings_table(
             lambda setting: f"{setting.ratio.estimate:.2f}×" if setting.ratio else "",
             bold=lambda setting: bool(setting.ratio and setting.ratio.has_winner),
         ),
-        Column("95%", lambda setting: ends(setting.ratio.interval) if setting.ratio else ""),
+        Column("interval", lambda setting: ends(setting.ratio.decides) if setting.ratio else ""),
         Column("verdict", lambda setting: setting.verdict),
         Number("memory", lambda setting: percent(setting.row.held) if setting.row else ""),
     ]
     if not largest:
         columns = [column for column in columns if column.header != "largest"]
     if not intervals:
-        columns = [column for column in columns if column.header != "95%"]
+        columns = [column for column in columns if column.header != "interval"]
     if any(setting.row and (setting.row.global_batch or setting.row.accumulate > 1) for setting in found):
         accumulate = Number[Setting]("accumulate", lambda setting: str(setting.row.accumulate) if setting.row else "")
         columns.insert([column.header for column in columns].index("samples/s"), accumulate)
@@ -192,9 +192,10 @@ def settings_table(
         columns.append(Column("remark", lambda setting: remarks[id(setting)]))
     notes = [f"The first {len(shown)} of {len(found)} settings."] if len(found) > len(shown) else []
     verdicts = {setting.verdict for setting in shown}
+    if intervals and any(setting.ratio for setting in shown):
+        notes.append(how_sure_intervals_are({setting.ratio.word for setting in shown if setting.ratio}))
     if TOO_CLOSE in verdicts:
-        confidence = percent(ALARM_CONFIDENCE)
-        notes.append(f"{TOO_CLOSE.capitalize()}: the {confidence} interval for all pairs together contains 1.")
+        notes.append(f"{TOO_CLOSE.capitalize()}: the interval contains 1.")
     if RULED_OUT in verdicts:
         notes.append(f"{RULED_OUT.capitalize()}: by what all settings share, not by the interval of two rows.")
     if UNDECIDED in verdicts:

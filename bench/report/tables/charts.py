@@ -77,7 +77,7 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
         ratios=tuple(_against(summary, setting, series) for setting in drawn[:MAX_BARS]),
         even=(1 / (1 + MARGIN), 1 + MARGIN),
         notes=(
-            "Pale bars: 95 % confidence interval, as in the table. Hollow: not decided."
+            "Pale bars: the interval, as in the table. Hollow: not decided."
             f" Shaded: within {percent(MARGIN)} of 1; an interval that lies inside is even.{left_out}",
         ),
     )
@@ -86,12 +86,12 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
 def _against(summary: Summary, setting: Setting, series: Mapping[tuple[str, ...], int]) -> Ratio:
     assert setting.row
     name, ratio = row_name(summary, setting.row), setting.ratio
-    said = f"{ratio.estimate:.2f}× ({ends(ratio.interval)}), " if ratio else ""
+    said = f"{ratio.estimate:.2f}× ({ends(ratio.decides)}), " if ratio else ""
     return Ratio(
         label=name,
         series=series.get(setting.row.id.cell, 0),
         value=ratio.estimate if ratio else 1.0,
-        interval=ratio.interval if ratio else None,
+        interval=ratio.decides if ratio else None,
         words=f"{name}: {said}{setting.verdict}",
         hollow=bool(ratio and not ratio.decided),
     )

@@ -1,6 +1,6 @@
 """The sections that say which cells of a run are faster, and which were not compared."""
 
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 
 from bench.report.contract import fields_in_words
@@ -12,7 +12,7 @@ from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.launches import ASSUMED, Basis, Scatter
 from bench.statistics.ratio import ALARM_CONFIDENCE
-from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
+from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED, Word
 from bench.units import UNKNOWN, percent, rate
 
 NOT_COMPARED = "Not compared"
@@ -72,8 +72,8 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         f"UNLIKE: these figures compare results that also differ in {', '.join(unlike)}, as requested."
         if unlike
         else "Only results that agree in everything else are compared.",
-        "Best against best: each side at the batch with its highest throughput. In brackets: the 95 % confidence"
-        " interval of the ratio.",
+        "Best against best: each side at the batch with its highest throughput. In brackets: the ratio's interval.",
+        how_sure_intervals_are({pair.ratio.word for pair in comparison.speed_ups}),
         *how_decided(summary, comparison),
     ]
     if reduced_apart:
@@ -119,11 +119,17 @@ def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
     ratio = pair.ratio
     if ratio.estimate < 1:
         won, ratio = pair.reference, ratio.inverse
-    within = f" ({ends(ratio.interval)})"
+    within = f" ({ends(ratio.decides)})"
     unlike = f" UNLIKE in {', '.join(pair.unlike)}" if pair.unlike else ""
     name = "" if ratio.word == EVEN or f"{ratio.estimate:.2f}" == "1.00" else f"{names[won.id]} "
     word = "" if ratio.word == FASTER else f"{ratio.word}, "
     return f"{word}{name}{ratio.estimate:.2f}×{within}{unlike}"
+
+
+def how_sure_intervals_are(words: Collection[Word]) -> str:
+    """Those of ratios with these words."""
+    even = f" (95 % where the word is {EVEN})" if EVEN in words else ""
+    return f"Intervals have {percent(ALARM_CONFIDENCE)} confidence for all comparisons together{even}."
 
 
 def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
