@@ -119,7 +119,8 @@ class Zero3(Zero12):
         self.runs_left = Counter[int]()  # forwards whose backward is to come
         self.running: int | None = None
         turn = [moment.event for moment in self.program.moments].index("turn")
-        self.leaves = sum(moment.event == "leave" for moment in self.program.moments[:turn])
+        left = [moment.index for moment in self.program.moments[:turn] if moment.event == "leave"]
+        self.leaves = sum(index is not None and index < self.program.units for index in left)  # no FSDP2 groups
         if not self.leaves:  # the model is one unit
             self.gathered = self.units.copy()
             self.hold()

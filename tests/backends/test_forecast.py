@@ -201,6 +201,10 @@ def test_zero3_fetches_large_weights_into_one_buffer_and_frees_units_in_backward
     assert max(gathered["forward"]) == 2 * (2 + 2) * 10**6  # with the buffer
     assert max(gathered["backward"]) == 2 * 2 * 10**6
     assert 2 * 10**6 in gathered["backward"]
+    group = program().units  # the first of FSDP2's other groups: no unit of ZeRO-3
+    around = (moments[0].model_copy(update={"event": event, "index": group}) for event in ("enter", "leave"))
+    with_group = program().model_copy(update={"parameters": large, "moments": (*around, *moments)})
+    assert max(it.parts["gathered"] for it in holdings(cell("zero3"), with_group) if it.when == "backward") == 4 * 10**6
     assert most("zero3", "gathered") == 2 * ALL  # small weights are there before
 
 
