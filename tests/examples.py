@@ -25,7 +25,7 @@ from bench.report.render import markdown, terminal
 from bench.report.rows import Summary
 from bench.report.tables import sections
 from bench.report.tables.sections import Choices, Report
-from bench.statistics.launches import Scatter
+from bench.statistics.launches import LaunchVariation
 from bench.statistics.ratio import QUIET, Ratio, Steps, typical_ratios, typical_step
 from bench.store.run_folder import Store
 
@@ -238,10 +238,10 @@ def doubt_sentences(summary: Summary) -> list[str]:
 
 
 def step_ratios(
-    pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None, scatter: Scatter | None = None
+    pairs: Sequence[tuple[Steps, Steps]], noise: float | None = None, variation: LaunchVariation | None = None
 ) -> list[Ratio | None]:
     """The ratio of each pair of base and head."""
-    return typical_ratios([(typical_step(base), typical_step(head)) for base, head in pairs], noise, scatter)
+    return typical_ratios([(typical_step(base), typical_step(head)) for base, head in pairs], noise, variation)
 
 
 def stored(folder: Path, results: list[Result]) -> Path:

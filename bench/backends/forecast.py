@@ -89,7 +89,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
     lines = upper([_line(one, first, second) for one in held])
     alone = holdings(cell, program, 1) if several > 1 and cell.global_batch is not None else ()
     third = [(batch, index) for index, batch in enumerate(more, start=2)]
-    turn = next(moment for moment in program.moments if moment.event == "turn")
+    forward_end = next(moment for moment in program.moments if moment.event == "forward_end")
     grouped = backend_of(cell).family == "fsdp2"
     runs = _runs(program, grouped=grouped)
     return Forecast(
@@ -105,7 +105,7 @@ def forecast(cell: Cell, program: Program) -> Forecast:
         unit_parameters=_by_number(program, Counter(unit for unit, _ in runs), grouped=grouped),
         regathered=_by_number(program, _regathered(runs), grouped=grouped),
         flops={name: _straight(counts, first, second) for name, counts in program.flops.items()},
-        kept_bytes=_straight(turn.live_bytes, first, second),
+        kept_bytes=_straight(forward_end.live_bytes, first, second),
         moved_bytes=_straight(program.moved_bytes, first, second),
         operators=program.operators,
     )
@@ -122,15 +122,15 @@ def holdings(cell: Cell, program: Program, several: int = 1) -> Iterator[Holding
     last = program.moments[-1].live_bytes
     for micro_batch in range(several):
         when = "forward"
-        rank.starts(first=micro_batch == 0, last=micro_batch == several - 1)
+        rank.on_micro_batch(first=micro_batch == 0, last=micro_batch == several - 1)
         for moment in program.moments:
             yield Holding(when, dict(rank.parts), moment.peak_bytes)
-            if moment.event == "turn":
+            if moment.event == "forward_end":
                 when = "backward"
             other = moment.event != "gradient" and moment.index is not None and moment.index >= program.units
-            for _ in () if other and not rank.grouped else rank.meets(moment):
+            for _ in () if other and not rank.grouped else rank.on_event(moment):
                 yield Holding(when, dict(rank.parts), moment.live_bytes)
-    for _ in rank.ends():
+    for _ in rank.on_step_end():
         yield Holding("optimizer", dict(rank.parts), last)
     yield Holding("optimizer", dict(rank.parts), last)
 
@@ -182,14 +182,15 @@ def _runs(program: Program, *, grouped: bool) -> list[tuple[int, bool]]:
     Args:
         grouped: with FSDP2's other groups that free their weights after forward.
     """
-    turn = next(at for at, moment in enumerate(program.moments) if moment.event == "turn")
+    forward_end = next(at for at, moment in enumerate(program.moments) if moment.event == "forward_end")
     left = [
         it.index
-        for it in program.moments[:turn]
+        for it in program.moments[:forward_end]
         if it.event == "leave" and it.index is not None
         if it.index < program.units or (grouped and it.index not in program.kept)
     ]
-    passed = Counter(it.index for it in program.moments[turn:] if it.event == "backward" and it.index is not None)
+    after = program.moments[forward_end:]
+    passed = Counter(it.index for it in after if it.event == "backward" and it.index is not None)
     runs = list[tuple[int, bool]]()
     for unit in reversed(left):
         runs.append((unit, passed[unit] > 0))

@@ -31,8 +31,8 @@ class Sharded(Unsharded):
         self.order: list[int] = []
         self.forward, self.running = True, -1
 
-    def starts(self, *, first: bool, last: bool) -> None:
-        super().starts(first=first, last=last)
+    def on_micro_batch(self, *, first: bool, last: bool) -> None:
+        super().on_micro_batch(first=first, last=last)
         self.left, self.order = self.of_step.copy(), []
         self.forward, self.running = True, -1
 
@@ -50,7 +50,7 @@ class Sharded(Unsharded):
     def weight_bytes(self, unit: int) -> int:
         return self.width * self.units[unit]
 
-    def meets(self, moment: Moment) -> Iterator[None]:
+    def on_event(self, moment: Moment) -> Iterator[None]:
         if moment.event == "enter" and self.forward:
             yield from self.gather(-1)
             yield from self.gather(self.unit_of(moment.index))
@@ -79,7 +79,7 @@ class Sharded(Unsharded):
             self.parts["gradients"] += size
             self.sharded.add(unit)
 
-    def ends(self) -> Iterator[None]:
+    def on_step_end(self) -> Iterator[None]:
         if self.steps:
             yield from self.temporaries([-(-size // self.shards) for size in self.trained])
 
@@ -105,7 +105,7 @@ class Fsdp1(Sharded):
     def sharding(self) -> str:
         return backend_of(self.cell).sharding
 
-    def ends(self) -> Iterator[None]:
+    def on_step_end(self) -> Iterator[None]:
         if self.steps:
             ranks = range(min(self.shards, RANKS_LOOKED_AT))
             most = sum if self.cell.train.foreach else loop_copies
@@ -140,9 +140,9 @@ class Fsdp1(Sharded):
         self.parts["gathered"] += self.weight_bytes(unit)
         yield from self.collects(unit)
 
-    def meets(self, moment: Moment) -> Iterator[None]:
+    def on_event(self, moment: Moment) -> Iterator[None]:
         index = self.unit_of(moment.index)
-        yield from super().meets(moment)
+        yield from super().on_event(moment)
         match moment.event:
             case "leave" if self.forward:
                 if index in self.order:
@@ -150,7 +150,7 @@ class Fsdp1(Sharded):
                 self.order.append(index)
                 if not self.keeps:
                     self.free(index)
-            case "turn":
+            case "forward_end":
                 self.forward = False
             case "backward":
                 yield from self.goes_back(index)
@@ -237,8 +237,8 @@ class Fsdp2(Sharded):
         self.ahead: int | None = None
         self.kept = Counter[int]()  # elements by unit of whole gradients of earlier micro-batches
 
-    def starts(self, *, first: bool, last: bool) -> None:
-        super().starts(first=first, last=last)
+    def on_micro_batch(self, *, first: bool, last: bool) -> None:
+        super().on_micro_batch(first=first, last=last)
         self.ahead = None
 
     @property
@@ -263,15 +263,15 @@ class Fsdp2(Sharded):
         else:
             self.parts["gathered"] -= size
 
-    def meets(self, moment: Moment) -> Iterator[None]:
+    def on_event(self, moment: Moment) -> Iterator[None]:
         index = self.unit_of(moment.index)
-        yield from super().meets(moment)
+        yield from super().on_event(moment)
         match moment.event:
             case "leave" if self.forward:
                 self.order.append(index)
                 if self.reshards and index not in self.program.kept:
                     self.free(index)
-            case "turn":
+            case "forward_end":
                 self.forward = False
                 self.parts["gathered"] -= self.buffer
                 self.buffer = 0

@@ -53,11 +53,11 @@ class Unsharded:
         self.parts["moments"] = 2 * (4 if self.own_masters else self.width) * self.stepped if self.steps else 0
         self.parts["buckets"] = self.width * self.stepped if self.ranks > 1 else 0
 
-    def starts(self, *, first: bool, last: bool) -> None:
+    def on_micro_batch(self, *, first: bool, last: bool) -> None:
         """A micro-batch of the step begins; what holds back gradients reduces them in the last one."""
         self.first, self.defers = first, not last and self.cell.train.accumulate_sync != "each"
 
-    def meets(self, moment: Moment) -> Iterator[None]:
+    def on_event(self, moment: Moment) -> Iterator[None]:
         """Change the parts at an event. Yields where they are at a peak of their own."""
         if moment.event == "gradient" and moment.index is not None:
             yield from self.accumulates(self.width * self.sizes[moment.index])
@@ -69,7 +69,7 @@ class Unsharded:
         else:
             yield from self.within("gradients", size)
 
-    def ends(self) -> Iterator[None]:
+    def on_step_end(self) -> Iterator[None]:
         """Clipping and the optimizer's step, after backward."""
         if self.own_masters:
             self.parts["gradients"] += 4 * self.stepped

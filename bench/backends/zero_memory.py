@@ -39,11 +39,11 @@ class Zero12(Unsharded):
     def early(self) -> bool:
         return backend_of(self.cell).sharding == "zero2"
 
-    def starts(self, *, first: bool, last: bool) -> None:
+    def on_micro_batch(self, *, first: bool, last: bool) -> None:
         self.first, self.defers = first, not last and not self.early
         self.partition = False
 
-    def meets(self, moment: Moment) -> Iterator[None]:
+    def on_event(self, moment: Moment) -> Iterator[None]:
         if moment.event == "gradient" and moment.index is not None:
             size = self.sizes[moment.index]
             if not self.parts["buckets"]:
@@ -77,7 +77,7 @@ class Zero12(Unsharded):
             self.parts["gradients"] += self.width * self.share
         self.filled = 0
 
-    def ends(self) -> Iterator[None]:
+    def on_step_end(self) -> Iterator[None]:
         yield from self.within("optimizer", 8 * min(max(self.trained, default=0), self.share))  # norms are in fp64
         low, high = self.width * self.share, 4 * self.share
         yield from self.within("gradients", low + high)
@@ -111,15 +111,15 @@ class Zero3(Zero12):
         self.buffer = self.width * elements
         lone = [one.elements for one in fetched[:1] if one.unit is None and not one.trained]
         self.embedding = sum(lone)
-        self.starts(first=True, last=True)
+        self.on_micro_batch(first=True, last=True)
 
-    def starts(self, *, first: bool, last: bool) -> None:
-        super().starts(first=first, last=last)
+    def on_micro_batch(self, *, first: bool, last: bool) -> None:
+        super().on_micro_batch(first=first, last=last)
         self.gathered = Counter[int]()
         self.runs_left = Counter[int]()  # forwards whose backward is to come
         self.running: int | None = None
-        turn = [moment.event for moment in self.program.moments].index("turn")
-        left = [moment.index for moment in self.program.moments[:turn] if moment.event == "leave"]
+        forward_end = [moment.event for moment in self.program.moments].index("forward_end")
+        left = [moment.index for moment in self.program.moments[:forward_end] if moment.event == "leave"]
         self.leaves = sum(index is not None and index < self.program.units for index in left)  # no FSDP2 groups
         if not self.leaves:  # the model is one unit
             self.gathered = self.units.copy()
@@ -129,7 +129,7 @@ class Zero3(Zero12):
         kept = min(self.gathered.total(), REUSE_DISTANCE + max(self.units.values(), default=0))
         self.parts["gathered"] = self.width * kept + buffer
 
-    def meets(self, moment: Moment) -> Iterator[None]:
+    def on_event(self, moment: Moment) -> Iterator[None]:
         match moment.event:
             case "enter" if self.leaves and not self.gathered:
                 self.gathered = self.units.copy()
@@ -165,7 +165,7 @@ class Zero3(Zero12):
         yield from self.within("buckets", self.width * self.filled)
         self.filled = 0
 
-    def ends(self) -> Iterator[None]:
+    def on_step_end(self) -> Iterator[None]:
         kept = self.parts["gradients"]
         yield from self.within("optimizer", 8 * max(self.trained, default=0) // self.ranks)
         yield from self.within("gradients", (self.width + 4) * self.share)

@@ -45,7 +45,7 @@ def calibrate(
 ) -> None:
     """Measure how much repeated launches differ on this machine.
 
-    Launches each cell of a small matrix several times, in turns, and stores the scatter with the machine and the date
+    Launches each cell of a small matrix several times, in turns, and stores the variation with the machine and the date
     in a file of the user (BENCH_STATE chooses its folder). `bench run` copies it into the run's folder. Reports use it
     to compare cells that were launched once. On a CPU, it also measures the rates of matrix products, copies and
     all-reduces, for the lower bounds of `bench plan` and of reports.
@@ -97,11 +97,11 @@ def calibrate(
         )
         results = sweep.run()
     rates = measured_rates() if selected.hardware.device == "cpu" else None
-    if isinstance(rates, str):  # the scatter is worth keeping
+    if isinstance(rates, str):  # the variation is worth keeping
         typer.echo(f"bench: the rates of the CPU could not be measured: {rates}", err=True)
         rates = None
-    scatter = next(iter(summarize(results).scatters), None)
-    if scatter is None or scatter.degrees < number - 1:
+    variation = next(iter(summarize(results).variations), None)
+    if variation is None or variation.degrees < number - 1:
         kinds = ", ".join(dict.fromkeys(result.outcome.kind for result in results))
         raise InputError(
             f"too few launches were measured ({kinds})", where=str(run), fix=f"`bench show` says why: see {run}"
@@ -111,13 +111,13 @@ def calibrate(
         measured_at=now,
         cells=len(sweep.plans),
         launches=number,
-        sd=scatter.sd,
-        degrees=scatter.degrees,
+        sd=variation.sd,
+        degrees=variation.degrees,
         rates=rates,
     )
     file = calibrations.save(learnt, state)
-    typer.echo(f"launches of one attempt differ by {percent(scatter.sd)}: the standard deviation of their mean step,")
-    typer.echo(f"with {scatter.degrees} degrees of freedom. Stored in {file}; new runs on this machine use it.")
+    typer.echo(f"launches of one attempt differ by {percent(variation.sd)}: the standard deviation of their mean step,")
+    typer.echo(f"with {variation.degrees} degrees of freedom. Stored in {file}; new runs on this machine use it.")
     typer.echo("`bench run` of a matrix that is measured already applies it to that run, and launches nothing.")
 
 

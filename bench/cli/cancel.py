@@ -16,7 +16,7 @@ def cancel(
     What is measured stays. The same `bench run` resumes.
     """
     from bench.launch.slurm.client import ControllerUnavailable, RequestRejected, living, look
-    from bench.launch.slurm.fate import end_jobs
+    from bench.launch.slurm.job_end import end_jobs
     from bench.launch.slurm.script import job_name
     from bench.store import jobs
     from bench.units import counted

@@ -54,7 +54,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
     from bench.records.plan import COST_OPTIONS
     from bench.report import merge_runs
     from bench.report.advice import choices_of
-    from bench.report.contract import RUN
+    from bench.report.controlled import RUN
     from bench.report.missing import without_ruled_out
     from bench.report.tables.sections import Choices, Report
 

@@ -213,11 +213,11 @@ def _axis_and_value(reference: str) -> "tuple[str, JsonValue]":
 
 def _check(results: "Sequence[Result]", option: str, names: Sequence[str]) -> None:
     """Raises InputError unless each of ``names`` is a field of a comparison."""
-    from bench.report.contract import contract_of
+    from bench.report.controlled import controlled_of
 
-    if all(name in contract_of(results[0]) for name in names):
+    if all(name in controlled_of(results[0]) for name in names):
         return
-    known = {name: None for result in results for name in contract_of(result)}
+    known = {name: None for result in results for name in controlled_of(result)}
     for name in names:
         if name not in known:
             raise InputError(
@@ -231,10 +231,10 @@ def _check(results: "Sequence[Result]", option: str, names: Sequence[str]) -> No
 def _known_value(results: "Sequence[Result]", name: str, value: "JsonValue") -> "JsonValue":
     """The value of the results that equals ``value``, in their own form: 1.0 for 1."""
     from bench.matrix.yaml_file import canonical
-    from bench.report.contract import RUN, contract_of
+    from bench.report.controlled import RUN, controlled_of
     from bench.report.naming import setting
 
-    values = [contract[name] for result in results if name in (contract := contract_of(result))]
+    values = [controlled[name] for result in results if name in (controlled := controlled_of(result))]
     # A run's name is its folder's, which may read as a number.
     found = [one for one in values if canonical(one) == canonical(value) or (name == RUN and one == str(value))]
     found = found or [one for one in values if setting(name, one) == value]

@@ -49,9 +49,9 @@ def show(
     last = {store.root.name: command} if (command := store.last_command()) else {}
     learnt = store.calibration()
     rows = [row for row in summarize(found, [learnt] if learnt else []).rows if row.id.cell[0] == cell.id]
-    scatter = next((row.measured.scatter for row in rows if row.measured), None)
+    variation = next((row.measured.variation for row in rows if row.measured), None)
     sources = newest_sources(found, last)
-    parts = show_.show(results, files, store.probe(cell), store.walked(cell), sources, scatter)
+    parts = show_.show(results, files, store.probe(cell), store.walked(cell), sources, variation)
     print_document(show_.title(results), [f"From the run {store.root}"], parts)
 
 

@@ -11,7 +11,7 @@ from bench import processes
 from bench.launch.attempt_files import launch_command
 from bench.launch.environment import added_environment, launch_environment
 from bench.launch.executor import LaunchResult
-from bench.launch.leashed import Leashed
+from bench.launch.supervised import Supervised
 from bench.launch.watch import Limits, OnBeat, Watch, cause_of_death, exit_codes
 from bench.records.cell import Cell
 from bench.records.machine import Hardware
@@ -19,7 +19,7 @@ from bench.records.outcome import Isolation
 from bench.store import spool
 
 
-class Launch(Leashed):
+class Launch(Supervised):
     """One `accelerate launch` and all processes below it.
 
     Args:

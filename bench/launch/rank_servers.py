@@ -13,9 +13,9 @@ from bench import processes
 from bench.launch.accelerate_launch import Launch, OwnLaunch
 from bench.launch.environment import added_environment
 from bench.launch.executor import Context, LaunchResult
-from bench.launch.leashed import END_TIMEOUT_S
 from bench.launch.ports import free_port
 from bench.launch.slurm.spread import SpreadLaunch
+from bench.launch.supervised import END_TIMEOUT_S
 from bench.launch.watch import POLL_S, Limits, OnBeat, Watch
 from bench.records.cell import Cell
 from bench.records.hang import Stuck

@@ -12,10 +12,10 @@ from bench import processes
 from bench.launch.attempt_files import srun
 from bench.launch.environment import added_environment, launch_environment
 from bench.launch.executor import Context, LaunchResult
-from bench.launch.leashed import Leashed
 from bench.launch.ports import free_port
-from bench.launch.slurm.node import MEETS
+from bench.launch.slurm.node import RENDEZVOUS
 from bench.launch.slurm.spread import SpreadLaunch
+from bench.launch.supervised import Supervised
 from bench.launch.watch import FIRST_STEP_S, Limits, OnBeat, Watch, exit_codes
 from bench.records.cell import Attempt, Cell
 from bench.records.hang import Stuck
@@ -46,7 +46,7 @@ class ScriptLaunch:
 
     def __init__(self, context: Context) -> None:
         self.context = context
-        self._script: Leashed | None = None
+        self._script: Supervised | None = None
 
     def prepare(self, cell: Cell) -> None:
         """Nothing: every attempt starts its own processes."""
@@ -63,10 +63,10 @@ class ScriptLaunch:
         command = script_command(spec.attempt, folder)
         if cell.num_nodes > 1:
             words = [self.context.folder, *command]
-            script: Leashed = SpreadLaunch(cell.num_nodes, folder / "spec.json", folder / LOG, words, added)
+            script: Supervised = SpreadLaunch(cell.num_nodes, folder / "spec.json", folder / LOG, words, added)
         else:
             environment = launch_environment(os.environ, added)
-            script = Leashed(command, folder / LOG, environment, self.context.folder, cell.memory_limit_bytes)
+            script = Supervised(command, folder / LOG, environment, self.context.folder, cell.memory_limit_bytes)
         self._script = script
         watch = Observing(folder, cell.num_processes, limits, on_beat) if observed else Silence(folder, limits, on_beat)
         cancelled, stuck = None, list[Stuck]()
@@ -203,7 +203,9 @@ def script_command(attempt: Attempt, folder: Path | str, out: str = RESULT, outp
         {
             **dict.fromkeys(cell.script.accumulating, cell.accumulate(attempt.batch_per_rank)),
             **(
-                dict(zip(MEETS, alone, strict=True)) if cell.num_nodes == 1 else {name: f"{{{name}}}" for name in MEETS}
+                dict(zip(RENDEZVOUS, alone, strict=True))
+                if cell.num_nodes == 1
+                else {name: f"{{{name}}}" for name in RENDEZVOUS}
             ),
             "num_nodes": cell.num_nodes,
             "ranks_per_node": cell.ranks_per_node,

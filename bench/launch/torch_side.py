@@ -13,7 +13,7 @@ from subprocess import TimeoutExpired
 from typing import NamedTuple
 
 from bench.launch.environment import added_environment, launch_environment
-from bench.launch.leashed import Leashed
+from bench.launch.supervised import Supervised
 from bench.launch.watch import POLL_S
 from bench.records.calibration import Rates
 from bench.records.machine import Hardware
@@ -28,10 +28,10 @@ Traced = dict[str, Program | NotTraced]
 
 def _started(
     module: str, arguments: Sequence[str], log: Path, added: Mapping[str, str], user: Mapping[str, str] = os.environ
-) -> Leashed:
+) -> Supervised:
     """A process of `bench.runner`, which the caller has to end."""
     command = [sys.executable, "-P", "-m", f"bench.runner.{module}", *arguments]
-    return Leashed(command, log, launch_environment(user, added))
+    return Supervised(command, log, launch_environment(user, added))
 
 
 def measured_rates() -> Rates | str:
@@ -139,7 +139,7 @@ def trial(hardware: Hardware, user: Mapping[str, str]) -> Trial:
     return Trial(said[failed].torch_cuda, error)
 
 
-def _wait(running: list[Leashed]) -> list[int | None]:
+def _wait(running: list[Supervised]) -> list[int | None]:
     """The exit codes once all have ended or one has failed; None for those that still run."""
     deadline = time.monotonic() + LIMIT_S
     while True:
@@ -149,7 +149,7 @@ def _wait(running: list[Leashed]) -> list[int | None]:
         time.sleep(POLL_S)
 
 
-def _said(one: Leashed) -> Trial:
+def _said(one: Supervised) -> Trial:
     """The last line of a rank's output, or Nones without one."""
     last = one.last_line()
     try:

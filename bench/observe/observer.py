@@ -186,7 +186,7 @@ class Observer:
         files.outcome(self._record)
 
     def _of_measured(self, memory: dict[str, int | None]) -> dict[str, Any]:
-        from . import held  # 5 s and 44 MiB, which must not count in the peaks
+        from . import effective  # 5 s and 44 MiB, which must not count in the peaks
 
         assert self._device is not None
         rank, world_size = ranks()
@@ -195,7 +195,7 @@ class Observer:
             max(self._device.between_s(first, last), 1e-9)
             for first, last in zip(self._marks, self._marks[1:], strict=False)
         ]
-        kinds = dict.fromkeys(type(held.innermost(one)).__name__ for one in self.steps.optimizers)
+        kinds = dict.fromkeys(type(effective.innermost(one)).__name__ for one in self.steps.optimizers)
         return {
             "kind": "ok",
             "rank": rank,
@@ -227,17 +227,17 @@ class Observer:
         }
 
     def _regime(self, world_size: int) -> dict[str, Any]:
-        from . import held
+        from . import effective
 
         root = self._watched.root
-        model = held.wrapper_in(root) if root is not None else torch.nn.Module()
-        observed = held.observed(model, self.steps.optimizers, self._computed)
+        model = effective.wrapper_in(root) if root is not None else torch.nn.Module()
+        observed = effective.observed(model, self.steps.optimizers, self._computed)
         if world_size == 1:
             observed["reduction_dtype"] = None
         return {
             "world_size": world_size,
             "ranks_per_node": int(os.environ.get("LOCAL_WORLD_SIZE", world_size)),
-            "distributed_type": held.distributed_type(model, isinstance(self._device, Cuda)),
+            "distributed_type": effective.distributed_type(model, isinstance(self._device, Cuda)),
             **observed,
         }
 

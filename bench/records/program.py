@@ -6,9 +6,10 @@ from pydantic import Field
 
 from bench.records.base import AtLeastOne, Count, Device, Frozen
 
-Event = Literal["enter", "leave", "turn", "backward", "gradient", "end"]
-"""``enter`` and ``leave``: a unit's forward, also where backward repeats it. ``turn``: forward is over. ``backward``:
-the gradient of a unit's output is known. ``gradient``: that of a parameter is complete. ``end``: backward is over."""
+Event = Literal["enter", "leave", "forward_end", "backward", "gradient", "end"]
+"""``enter`` and ``leave``: a unit's forward, also where backward repeats it. ``forward_end``: forward is over.
+``backward``: the gradient of a unit's output is known. ``gradient``: that of a parameter is complete. ``end``: backward
+is over."""
 
 
 class Parameter(Frozen):

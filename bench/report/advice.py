@@ -13,7 +13,7 @@ from bench.records.best import Fastest
 from bench.records.cell import COST_SETTINGS, HOLD_WHOLE_WEIGHTS, Train
 from bench.records.plan import COST_OPTIONS, RunPlan
 from bench.records.verdict import Goal, Probe, Verdict
-from bench.report.contract import PARTIAL, RUN, contract_key
+from bench.report.controlled import PARTIAL, RUN, controlled_key
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
@@ -132,7 +132,7 @@ def advise(
     tasks: dict[str, list[CellRows]] = {}
     free = choices | PARTIAL.difference(summary.columns)
     for cell in summary.cells:
-        tasks.setdefault(contract_key(cell.contract, without=free), []).append(cell)
+        tasks.setdefault(controlled_key(cell.controlled, without=free), []).append(cell)
     one_backend = len({cell.cell.backend for cell in summary.cells}) == 1
     without = choices | ({"backend", "cell"} if one_backend else {"cell"})
     columns = [name for name in summary.columns if name not in without]
@@ -161,8 +161,8 @@ def advise_by_run(
 ) -> list[Advice]:
     """`advise` for each run by itself, where a report keeps runs apart: a search only decides about its own run."""
     advice, headrooms = [], {probe.goal.headroom for probe in probes}
-    for run in {str(run): run for run in (cell.contract.get(RUN) for cell in summary.cells)}.values():
-        cells = tuple(cell for cell in summary.cells if cell.contract.get(RUN) == run)
+    for run in {str(run): run for run in (cell.controlled.get(RUN) for cell in summary.cells)}.values():
+        cells = tuple(cell for cell in summary.cells if cell.controlled.get(RUN) == run)
         of_run = [probe for probe in probes if probe.axes.get(RUN, run) == run]
         advice += advise(replace(summary, cells=cells), of_run, headrooms, choices, certified)
     return advice

@@ -18,11 +18,11 @@ from bench.errors import near_miss
 from bench.records.claim import Claim
 from bench.records.figures import METRICS, STEP_TIME
 from bench.records.figures import THROUGHPUT as SAMPLES_PER_S
-from bench.report.contract import OBSERVED, RUN, fields_in_words, unlike_fields
+from bench.report.controlled import OBSERVED, RUN, fields_in_words, unlike_fields
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary, Times
-from bench.report.speedup import of_both, throughput_ratio, throughput_reach
+from bench.report.speedup import of_both, throughput_half_width, throughput_ratio
 from bench.statistics.intervals import Interval, difference_interval, mean_interval, student_t
 from bench.statistics.launches import ASSUMED, Basis
 from bench.statistics.verdict import confidence_of
@@ -129,7 +129,9 @@ def bound(claim: Claim, end: Literal["at_least", "at_most"]) -> float | None:
 def side_name(side: Side, fields: Mapping[str, JsonValue]) -> str:
     """``zero2, batch 8``: a side by the ``fields`` that its claim names, and its batch."""
     settings = [
-        str(side.cell.contract[name]) if name == "backend" else f"{name} {setting(name, side.cell.contract.get(name))}"
+        str(side.cell.controlled[name])
+        if name == "backend"
+        else f"{name} {setting(name, side.cell.controlled.get(name))}"
         for name in fields
         if name != "batch"
     ]
@@ -162,7 +164,7 @@ def _find(summary: Summary, claim: Claim) -> tuple[Side, Side | None]:
     alike = [(side, other) for fields, side, other in pairs if not fields]
     if not alike:
         fields, side, other = min(pairs, key=lambda pair: len(pair[0]))
-        unlike = fields_in_words(fields, side.cell.contract, other.cell.contract)
+        unlike = fields_in_words(fields, side.cell.controlled, other.cell.controlled)
         raise NotTestedError(f"the two sides also differ in {unlike}")
     if len(alike) > 1:
         _only([side for side, _ in alike], claim.of)
@@ -173,7 +175,9 @@ def _find(summary: Summary, claim: Claim) -> tuple[Side, Side | None]:
 def _unlike(side: Side, other: Side, claim: Claim) -> tuple[str, ...]:
     compared = [*claim.of, *OBSERVED] if "backend" in claim.of else list(claim.of)
     fields = [
-        name for name in unlike_fields(side.cell.contract, other.cell.contract, but=compared[0]) if name not in compared
+        name
+        for name in unlike_fields(side.cell.controlled, other.cell.controlled, but=compared[0])
+        if name not in compared
     ]
     any_batch = "batch" in claim.of or claim.where.get("batch") == "best"
     same_batch = any_batch or side.row.batch_per_rank == other.row.batch_per_rank
@@ -211,16 +215,16 @@ def _fits(cell: CellRows, wanted: Mapping[str, JsonValue]) -> bool:
     # An unknown field is not null; a run is named by its folder, and YAML may read that name as a number.
     fields = {name: str(value) if name == RUN else value for name, value in wanted.items() if name != "batch"}
     return all(
-        name in cell.contract
-        and cell.contract[name] == value
-        and isinstance(cell.contract[name], bool) == isinstance(value, bool)  # in Python 1 == True
+        name in cell.controlled
+        and cell.controlled[name] == value
+        and isinstance(cell.controlled[name], bool) == isinstance(value, bool)  # in Python 1 == True
         for name, value in fields.items()
     )
 
 
 def _no_cell(summary: Summary, wanted: Mapping[str, JsonValue]) -> str:
     """The condition that no result meets."""
-    known = list(dict.fromkeys(name for cell in summary.cells for name in cell.contract))
+    known = list(dict.fromkeys(name for cell in summary.cells for name in cell.controlled))
     if RUN in wanted and RUN not in known:
         return f"no result has a field {RUN}: only a report of runs that share a cell has one"
     for name in wanted:
@@ -248,11 +252,11 @@ def _only(sides: Sequence[Side], wanted: Mapping[str, JsonValue]) -> Side:
         name
         for other in others
         for name in (
-            *unlike_fields(first.cell.contract, other.cell.contract, but=""),
+            *unlike_fields(first.cell.controlled, other.cell.controlled, but=""),
             *(["batch"] if first.row.batch_per_rank != other.row.batch_per_rank else []),
         )
     )
-    runs = ", ".join(sorted({str(side.cell.contract.get(RUN)) for side in distinct.values()}))
+    runs = ", ".join(sorted({str(side.cell.controlled.get(RUN)) for side in distinct.values()}))
     which = ", ".join(f"{RUN} ({runs})" if name == RUN else name for name in fields)
     do = f"choose in `where`: {which}" if which else "report on one run only"
     raise NotTestedError(f"{len(distinct)} results match {settings_name(wanted, wanted)}: {do}")
@@ -314,7 +318,7 @@ def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
         value = value_of(row, metric)
         return None if value is None else Uncertain((value, value), None)
     if metric in THROUGHPUT:
-        within = throughput_reach(row)
+        within = throughput_half_width(row)
         value = row.rate if metric == THROUGHPUT[0] else row.batch_global / row.rate
         return None if within is None else Uncertain(within.interval(value, confidence), within.basis)
     times = _phase(row, metric)
@@ -322,11 +326,11 @@ def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
     if steps is None:
         return None
     # That is the interval from the steps of one launch; another launch differs by more.
-    known = row.measured.scatter if row.measured else None
+    known = row.measured.variation if row.measured else None
     between = known or ASSUMED
     mean, of_steps = sum(steps) / 2, (steps[1] - steps[0]) / 2
     half_width = math.hypot(of_steps, student_t(between.degrees, confidence) * between.sd * mean)
-    return Uncertain((mean - half_width, mean + half_width), "scatter" if known else "assumed")
+    return Uncertain((mean - half_width, mean + half_width), "variation" if known else "assumed")
 
 
 def _phase(row: Row, metric: str) -> Times | None:

@@ -14,11 +14,11 @@ from bench.records.base import Device
 from bench.records.calibration import Calibration
 from bench.records.cell import Attempt, Cell, Regime
 from bench.records.figures import PEAK_ALLOCATED
-from bench.records.leaves import differing_keys, flat
+from bench.records.json_diff import differing_keys, flat
 from bench.records.outcome import Ok, Result
 from bench.records.rank_outcome import RankOk
 from bench.records.sources import differing
-from bench.report.contract import settings_of
+from bench.report.controlled import settings_of
 from bench.report.doubts import doubts
 from bench.report.figures import merged
 from bench.report.implausible import disturbances_of
@@ -27,7 +27,7 @@ from bench.report.rows import Row, Summary
 from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
 from bench.statistics.intervals import student_t
-from bench.statistics.launches import ENOUGH_DEGREES, Scatter, launches_vary
+from bench.statistics.launches import ENOUGH_DEGREES, LaunchVariation, launches_vary
 from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, shown_by, typical_of_launches, typical_ratios
 from bench.statistics.tail import Tail, tails
 from bench.statistics.verdict import MARGIN, RateRatio, Speed, speed
@@ -137,7 +137,7 @@ class TwoRuns:
     only_in_one: tuple[OnlyInOne, ...]
     noise: float | None
     """Given by the user."""
-    scatter: Scatter | None
+    variation: LaunchVariation | None
     """What is known of the variation between launches."""
     margin: float
 
@@ -215,13 +215,13 @@ def compare_runs(
     # A name is used for both runs, so it does not contain the machine.
     summary = replace(summary, columns=tuple(name for name in summary.columns if name != "machine"))
     of_base, of_head = summarize(base, calibrations), summarize(head, calibrations)
-    scatter = max((*of_base.scatters, *of_head.scatters), key=lambda known: known.degrees, default=None)
-    rows = [(_row(summary, before, scatter), _row(summary, after, scatter)) for before, after in both]
+    variation = max((*of_base.variations, *of_head.variations), key=lambda known: known.degrees, default=None)
+    rows = [(_row(summary, before, variation), _row(summary, after, variation)) for before, after in both]
     measured = [number for number, (before, after) in enumerate(rows) if before.measured and after.measured]
     steps = [(_steps(both[number][0]), _steps(both[number][1])) for number in measured]
     typical = [(typical_of_launches(before), typical_of_launches(after)) for before, after in steps]
-    scatter = scatter or shown_by(typical)
-    ratios, tail_pairs = typical_ratios(typical, noise, scatter), tails(steps, noise, scatter)
+    variation = variation or shown_by(typical)
+    ratios, tail_pairs = typical_ratios(typical, noise, variation), tails(steps, noise, variation)
     invalid = _invalid(of_base), _invalid(of_head)
     others = [pair for number, pair in enumerate(rows) if number not in measured]
     return TwoRuns(
@@ -240,14 +240,14 @@ def compare_runs(
             *_only_in_one(summary, "head", [theirs[key] for key in theirs if key not in ours], base, searched),
         ),
         noise=noise,
-        scatter=scatter,
+        variation=variation,
         margin=margin,
     )
 
 
-def _row(summary: Summary, launches: Launches, scatter: Scatter | None = None) -> Row:
+def _row(summary: Summary, launches: Launches, variation: LaunchVariation | None = None) -> Row:
     """With the settings that both runs name."""
-    return merged([row_of(result, settings_of(result, summary.columns), scatter=scatter) for result in launches])
+    return merged([row_of(result, settings_of(result, summary.columns), variation=variation) for result in launches])
 
 
 def _by_attempt(results: Sequence[Result]) -> dict[tuple[str, int], Launches]:
@@ -297,7 +297,7 @@ def _pair(
         head=theirs,
         ratio=ratio,
         means=means,
-        launches_vary=launches_vary(theirs.measured.launches, ours.measured.launches, theirs.measured.scatter),
+        launches_vary=launches_vary(theirs.measured.launches, ours.measured.launches, theirs.measured.variation),
         speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
         space=_space(ours, theirs),
         unlike=(

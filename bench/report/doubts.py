@@ -19,7 +19,7 @@ from bench.records.observed import by_rank, other_batch, other_steps
 from bench.records.outcome import KINDS
 from bench.records.sources import named
 from bench.report import implausible
-from bench.report.contract import OBSERVED, RUN, contract_key
+from bench.report.controlled import OBSERVED, RUN, controlled_key
 from bench.report.naming import short_reason
 from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
 from bench.units import counted, ms, percent, rate
@@ -183,7 +183,7 @@ def _in_several_runs(summary: Summary) -> Found:
 def _contradicted(summary: Summary) -> Found:
     """Rows that were measured although another run failed there."""
     for cell, other in (pair for cells in _shared(summary) for pair in permutations(cells, 2)):
-        run = one_line(str(other.contract[RUN]))
+        run = one_line(str(other.controlled[RUN]))
         for row in (row for row in cell.rows if row.measured):
             against = [failure for failure in other.rows if _contradicts(row, failure)]
             if failure := min(against, key=lambda failure: failure.batch_per_rank, default=None):
@@ -194,9 +194,9 @@ def _shared(summary: Summary) -> list[list[CellRows]]:
     """Cells that more than one run holds."""
     groups: dict[tuple[str, str], list[CellRows]] = {}
     for cell in summary.cells:
-        if RUN in cell.contract:
+        if RUN in cell.controlled:
             groups.setdefault((cell.cell.id, str(cell.rows[0].settings.get("machine"))), []).append(cell)
-    return [cells for cells in groups.values() if len({str(cell.contract[RUN]) for cell in cells}) > 1]
+    return [cells for cells in groups.values() if len({str(cell.controlled[RUN]) for cell in cells}) > 1]
 
 
 def _contradicts(row: Row, failure: Row) -> bool:
@@ -215,7 +215,7 @@ def _unlike_launches(summary: Summary) -> Found:
     for cell in summary.cells:
         for row in cell.rows:
             if row.sampled:
-                like = (str(cell.contract.get("cpu_cores")), row.world_size)
+                like = (str(cell.controlled.get("cpu_cores")), row.world_size)
                 threads.setdefault(like, set()).update(rank.raw.threads for rank in row.sampled.ranks)
     for (_, ranks), numbers in threads.items():
         if len(numbers) > 1:
@@ -264,7 +264,7 @@ def _unlike_losses(summary: Summary) -> Found:
     for cell in summary.cells:
         if any(value for name, value in cell.cell.options.items() if name.endswith("dropout")):
             continue  # every rank draws its own
-        task = contract_key(cell.contract, without=SAME_LOSS | summary.cost_options)
+        task = controlled_key(cell.controlled, without=SAME_LOSS | summary.cost_options)
         for row in cell.rows:
             if row.sampled and row.sampled.losses:
                 groups.setdefault(f"{task} {row.batch_global} {row.n_steps}", []).append(row)

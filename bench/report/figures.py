@@ -15,7 +15,7 @@ from bench.records.phases import PHASE_NAMES
 from bench.report.critical_rank import critical_rank
 from bench.report.rows import Measured, Phases, Rank, Row, Sampled, Times, times
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Launch, Scatter, launch_of, mean_reach, mean_step_s
+from bench.statistics.launches import Launch, LaunchVariation, launch_of, mean_half_width, mean_step_s
 from bench.units import counted
 
 
@@ -30,23 +30,23 @@ def launch_in(result: Result) -> Launch:
     return launch_of(max((rank.step_times_s for rank in outcome.ranks), key=statistics.fmean), attempt.launch)
 
 
-def measured(result: Result, scatter: Scatter | None) -> Measured | None:
+def measured(result: Result, variation: LaunchVariation | None) -> Measured | None:
     """The figures of a result; None if nothing was measured."""
     attempt = result.attempt
     match result.outcome:
         case Ok() as outcome:
-            return _from_launch(_measure(outcome, attempt), result, scatter)
+            return _from_launch(_measure(outcome, attempt), result, variation)
         case Reported() as outcome:
             stated = _stated(outcome, attempt, result.machine.hardware.device)
             return stated and replace(stated, source=outcome.source)
         case Scripted() as outcome:
             stated = _stated(outcome, attempt, result.machine.hardware.device)
-            return stated and _from_launch(stated, result, scatter)
+            return stated and _from_launch(stated, result, variation)
     return None
 
 
-def _from_launch(figures: Measured, result: Result, scatter: Scatter | None) -> Measured:
-    known = replace(figures, launches=(launch_in(result),), scatter=scatter)
+def _from_launch(figures: Measured, result: Result, variation: LaunchVariation | None) -> Measured:
+    known = replace(figures, launches=(launch_in(result),), variation=variation)
     return replace(known, interval=throughput_interval(known.samples_per_s_global, known))
 
 
@@ -168,4 +168,4 @@ def _of_all(each: Sequence[Measured], middle: Measured) -> Measured:
 
 def throughput_interval(rate: float, figures: Measured) -> Interval:
     """Where the throughput lies with 95 % confidence, by the variation between launches."""
-    return mean_reach(figures.launches, figures.scatter).interval(rate)
+    return mean_half_width(figures.launches, figures.variation).interval(rate)

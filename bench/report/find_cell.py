@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
-from bench.records.leaves import flat
+from bench.records.json_diff import flat
 from bench.records.outcome import Result
 from bench.report.naming import setting
 from bench.report.summary import row_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bench.records.outcome import Result
 from bench.records.verdict import Probe
-from bench.report.contract import RUN, machine_names
+from bench.report.controlled import RUN, machine_names
 
 
 def run_names(folders: Sequence[Path]) -> list[str]:
@@ -20,7 +20,7 @@ def merge(
 ) -> tuple[list[Result], list[Probe]]:
     """All results and searches of the runs.
 
-    Where two runs hold the same cell, the run becomes an axis of every result, and so a field of its contract.
+    Where two runs hold the same cell, the run becomes an axis of every result, and so a variable that it controls.
     Otherwise, the order of the runs would decide which of two rows an answer is based on. Unlike machines already keep
     two rows apart, but a search does not say which machine it ran on.
 

@@ -20,7 +20,7 @@ from bench.records.plan import COST_OPTIONS
 from bench.records.rank_outcome import RankOk
 from bench.report.critical_rank import CriticalRank
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Launch, Scatter
+from bench.statistics.launches import Launch, LaunchVariation
 
 P95_NEEDS = 20
 """Fewest samples for a 95th percentile. Of three, the formula would give the median."""
@@ -124,7 +124,7 @@ class Measured:
     """Where imported figures come from; None for what bench measured."""
     launches: tuple[Launch, ...] = ()
     """What each launch says about the step; empty for imported figures."""
-    scatter: Scatter | None = None
+    variation: LaunchVariation | None = None
     """Between launches on its machine, if known."""
     interval: Interval | None = None
     """Where the throughput lies with 95 % confidence, by the variation between launches; None for imported figures."""
@@ -268,8 +268,8 @@ class CellRows:
     """The rows of one cell, smallest batch first."""
 
     cell: Cell
-    contract: Mapping[str, JsonValue]
-    """What must agree before this cell is compared with another one: see `contract`."""
+    controlled: Mapping[str, JsonValue]
+    """What must agree before this cell is compared with another one: see `controlled`."""
     rows: tuple[Row, ...]
     launched: tuple[Result, ...]
     """All results that bench launched, also short ones without a row."""
@@ -328,7 +328,7 @@ class Summary:
     """All attempts together."""
     cost_options: frozenset[str] = frozenset(COST_OPTIONS)
     """Fields of the workload that change what a step costs, and not its losses."""
-    scatters: tuple[Scatter, ...] = ()
+    variations: tuple[LaunchVariation, ...] = ()
     """What is known of the variation between launches, of each kind of machine."""
 
     @property

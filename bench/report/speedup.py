@@ -11,11 +11,11 @@ from itertools import islice
 
 from pydantic import JsonValue
 
-from bench.records.leaves import same
-from bench.report.contract import PARTIAL, contract_key, unlike_fields
+from bench.records.json_diff import same
+from bench.report.controlled import PARTIAL, controlled_key, unlike_fields
 from bench.report.doubts import may_be_off
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.statistics.launches import Reach, mean_reach
+from bench.statistics.launches import HalfWidth, mean_half_width
 from bench.statistics.verdict import RateRatio, rate_ratio
 
 MAX_REFUSED = 20
@@ -77,8 +77,8 @@ def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRati
     ours, theirs = row.measured, reference.measured
     assert ours
     assert theirs
-    scatter = ours.scatter if theirs.launches else None
-    ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, scatter, comparisons)
+    variation = ours.variation if theirs.launches else None
+    ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, variation, comparisons)
     # Whether all their launches that measured differ in the same files from the newest sources, or in none.
     stale = {launch.stale for side in (row, reference) for launch in side.each if launch.measured}
     return ratio if len(stale) == 1 else replace(ratio, basis="mixed sources")
@@ -95,10 +95,10 @@ def between(row: Row, reference: Row, off: Mapping[RowId, float], comparisons: i
     return SpeedUp(row=row, reference=reference, matched=False, comparisons=comparisons, off=both)
 
 
-def throughput_reach(row: Row) -> Reach | None:
+def throughput_half_width(row: Row) -> HalfWidth | None:
     """How far the throughput of another launch may be; None where nothing was measured."""
     measured = row.measured
-    return mean_reach(measured.launches, measured.scatter) if measured else None
+    return mean_half_width(measured.launches, measured.variation) if measured else None
 
 
 def even_batches(cell: CellRows) -> tuple[int, ...]:
@@ -123,12 +123,12 @@ def compare_axis(
     except_for = frozenset({axis, *allowed}) | PARTIAL  # checked pair by pair
     groups: dict[str, list[CellRows]] = {}
     for cell in summary.cells:
-        groups.setdefault(contract_key(cell.contract, without=except_for), []).append(cell)
+        groups.setdefault(controlled_key(cell.controlled, without=except_for), []).append(cell)
     speed_ups, alone = [], []
     for cells in groups.values():
         pairs = list(_speed_ups(cells, axis, reference, allowed))
         speed_ups += pairs
-        alone += [cell for cell in cells if cell.best and not (pairs and axis in cell.contract)]
+        alone += [cell for cell in cells if cell.best and not (pairs and axis in cell.controlled)]
     off = may_be_off(summary)
     n = len({(pair.row.id, pair.reference.id) for pair in speed_ups})
     refused = tuple(islice(_refused(alone, summary.cells, axis, allowed), MAX_REFUSED + 1))
@@ -144,14 +144,14 @@ def _speed_ups(
     cells: Sequence[CellRows], axis: str, reference: JsonValue, allowed: frozenset[str]
 ) -> Iterator[SpeedUp]:
     """Each cell against the most similar cell that has the reference's value."""
-    measured = [(cell.contract.get(axis), cell, cell.best) for cell in cells if cell.best and axis in cell.contract]
+    measured = [(cell.controlled.get(axis), cell, cell.best) for cell in cells if cell.best and axis in cell.controlled]
     values = [value for value, _, _ in measured]
     against = next((value for value in values if same(value, reference)), next(iter(values), None))
     references = [(cell, best) for value, cell, best in measured if same(value, against)]
     for value, cell, best in measured:
         if same(value, against):
             continue
-        pairs = [(unlike_fields(first.contract, cell.contract, but=axis), first, top) for first, top in references]
+        pairs = [(unlike_fields(first.controlled, cell.controlled, but=axis), first, top) for first, top in references]
         unlike, first, top = min(pairs, key=lambda pair: len(pair[0]))
         if not allowed.issuperset(unlike):
             continue
@@ -174,10 +174,10 @@ def _refused(
     by_value: dict[str, list[CellRows]] = {}
     for cell in cells:
         if cell.best:
-            by_value.setdefault(contract_key({axis: cell.contract.get(axis)}), []).append(cell)
+            by_value.setdefault(controlled_key({axis: cell.controlled.get(axis)}), []).append(cell)
     seen = set()
     for cell in alone:
-        own_value = contract_key({axis: cell.contract.get(axis)})
+        own_value = controlled_key({axis: cell.controlled.get(axis)})
         others = [other for value, group in by_value.items() if value != own_value for other in group]
         unlike, nearest = _most_similar(cell, others, axis)
         fields = tuple(name for name in unlike if name not in allowed)
@@ -190,8 +190,8 @@ def _most_similar(cell: CellRows, others: Sequence[CellRows], axis: str) -> tupl
     """The cell of ``others`` that differs in the fewest fields, and these fields."""
     fewest: tuple[tuple[str, ...], CellRows | None] = ((), None)
     for other in others:
-        both_know = axis in cell.contract and axis in other.contract
-        fields = unlike_fields(cell.contract, other.contract, but=axis if both_know else "")
+        both_know = axis in cell.controlled and axis in other.controlled
+        fields = unlike_fields(cell.controlled, other.controlled, but=axis if both_know else "")
         if fewest[1] is None or len(fields) < len(fewest[0]):
             fewest = fields, other
         if len(fields) <= 1:

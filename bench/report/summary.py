@@ -13,9 +13,9 @@ from bench.records.machine import Machine
 from bench.records.outcome import KINDS, Failed, Ok, Oom, Reported, Result, Scripted
 from bench.records.plan import COST_OPTIONS
 from bench.records.sources import LastCommand, Sources, differing
-from bench.report.contract import (
+from bench.report.controlled import (
     RUN,
-    contract_of,
+    controlled_of,
     distinguishing_settings,
     machine_names,
     options_without_axis,
@@ -24,7 +24,7 @@ from bench.report.contract import (
 from bench.report.doubts import spoiled_rows
 from bench.report.figures import launch_in, measured, merged
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.statistics.launches import Launch, Scatter, scatter_of
+from bench.statistics.launches import Launch, LaunchVariation, variation_of
 from bench.statistics.thrashing import CEILING, Fit, thrashing_batches
 
 CellKey = tuple[str, str | None, str | None]
@@ -58,10 +58,10 @@ def summarize(
         by_cell.setdefault(key, []).append(result)
     newest = newest or newest_sources(results)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
-    scatters = _scatters(by_cell, calibrations)
+    variations = _variations(by_cell, calibrations)
 
     def cells_with(named: Sequence[str]) -> tuple[CellRows, ...]:
-        return tuple(_cell_rows(key, group, named, newest, scatters.get(key[1])) for key, group in by_cell.items())
+        return tuple(_cell_rows(key, group, named, newest, variations.get(key[1])) for key, group in by_cell.items())
 
     cells = cells_with(named)
     columns = distinguishing_settings([cell.rows[0].settings for cell in cells])
@@ -79,15 +79,15 @@ def summarize(
         started_at=min((result.started_at for result in results), default=None),
         wall_s=sum(result.wall_s for result in results),
         cost_options=frozenset(cost_options),
-        scatters=tuple(scatters.values()),
+        variations=tuple(variations.values()),
     )
     invalid = spoiled_rows(summary)
     return replace(summary, cells=tuple(replace(cell, invalid=invalid) for cell in cells)) if invalid else summary
 
 
-def _scatters(
+def _variations(
     by_cell: Mapping[CellKey, Sequence[Result]], calibrations: Sequence[Calibration]
-) -> dict[str | None, Scatter]:
+) -> dict[str | None, LaunchVariation]:
     """Between launches, by the name of the machine: from repeated launches, else from its calibration."""
     repeated: dict[str | None, dict[tuple[CellKey, int], list[Launch]]] = {}
     machines: dict[str | None, Machine] = {}
@@ -97,24 +97,24 @@ def _scatters(
         for result in group:
             if KINDS[result.outcome.kind].measured and not result.attempt.short:
                 attempts.setdefault((key, result.attempt.batch_per_rank), []).append(launch_in(result))
-    scatters = {}
+    variations = {}
     for name, attempts in repeated.items():
-        own = scatter_of(attempts.values(), "repeated launches of this run")
+        own = variation_of(attempts.values(), "repeated launches of this run")
         calibrated = [learnt for learnt in calibrations if not learnt.machine.unlike(machines[name])]
         if own:
-            scatters[name] = own
+            variations[name] = own
         elif calibrated:
             learnt = calibrated[-1]
             source = f"`bench calibrate` on {learnt.measured_at[:10]}"
-            scatters[name] = Scatter(sd=learnt.sd, degrees=learnt.degrees, source=source)
-    return scatters
+            variations[name] = LaunchVariation(sd=learnt.sd, degrees=learnt.degrees, source=source)
+    return variations
 
 
 def row_of(
     result: Result,
     settings: dict[str, JsonValue] | None = None,
     row_id: RowId | None = None,
-    scatter: Scatter | None = None,
+    variation: LaunchVariation | None = None,
     newest: Newest | None = None,
 ) -> Row:
     """The row of one result.
@@ -122,7 +122,7 @@ def row_of(
     Args:
         settings: those of its cell; saves computing them again.
         row_id: its name in a summary; by default, that of the only such attempt.
-        scatter: between launches on its machine, if known.
+        variation: between launches on its machine, if known.
         newest: the sources to compare its own with; by default, with none.
     """
     attempt, outcome = result.attempt, result.outcome
@@ -136,7 +136,7 @@ def row_of(
         outcome=outcome.kind,
         reason=_reason(result),
         fault=outcome.fault if isinstance(outcome, Failed) else None,
-        measured=measured(result, scatter),
+        measured=measured(result, variation),
         short=attempt.short,
         n_steps=attempt.measure.steps,
         retried=result.retried,
@@ -150,7 +150,7 @@ def row_of(
 
 
 def _cell_rows(
-    key: CellKey, results: Sequence[Result], named: Sequence[str], newest: Newest, scatter: Scatter | None
+    key: CellKey, results: Sequence[Result], named: Sequence[str], newest: Newest, variation: LaunchVariation | None
 ) -> CellRows:
     cell_id, machine, _ = key
     # Where a batch was measured in full, its short attempt has nothing to add.
@@ -173,13 +173,13 @@ def _cell_rows(
         # Axes may be named in another order in another run, and imported rows may state different fields.
         alike = list(result.axes.items()) == list(first.axes.items()) and result.stated == first.stated
         of_row = shared if alike else settings(result)
-        launches.setdefault(row_id, []).append(row_of(result, of_row, row_id, scatter, newest))
+        launches.setdefault(row_id, []).append(row_of(result, of_row, row_id, variation, newest))
     rows = [merged(group) for group in launches.values()]
     rows.sort(key=lambda row: row.batch_per_rank)
     knows_most = max(results, key=lambda result: (isinstance(result.outcome, Ok), len(result.stated or ())))
     return CellRows(
         cell=first.attempt.cell,
-        contract=contract_of(knows_most),
+        controlled=controlled_of(knows_most),
         rows=tuple(rows),
         launched=tuple(result for result in results if result.isolation is not None),
         thrashing=_thrashing(rows),

@@ -8,7 +8,7 @@ from pydantic import JsonValue
 
 from bench.records.calibration import Calibration
 from bench.records.cell import Attempt
-from bench.records.leaves import same
+from bench.records.json_diff import same
 from bench.records.outcome import KINDS, Result
 from bench.records.until import Width
 from bench.records.verdict import Probe

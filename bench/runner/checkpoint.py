@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from bench.backends import FAMILIES
-from bench.observe.held import stepped_by
+from bench.observe.effective import stepped_by
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Checkpoint
 from bench.runner.device import Shim

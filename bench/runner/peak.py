@@ -15,7 +15,7 @@ from torch.nn.modules import module as modules
 from torch.optim import optimizer
 from torch.utils._pytree import tree_leaves
 
-from bench.observe.held import is_moment, stepped_by
+from bench.observe.effective import is_moment, stepped_by
 from bench.records.peak import AtPeak, Move, Seen, Span, at_peak
 from bench.runner import tensors
 from bench.runner.setup import Job

@@ -239,7 +239,7 @@ def _step(
     trace = _Trace(live)
     with _marked(model, made, trace.mark), casts, unchecked, kernels, live:
         loss = forward(run, batch)["loss"]
-        trace.mark("turn")
+        trace.mark("forward_end")
         _backward(loss)
         trace.mark("end")
     trace.assumed = kernels.assumed

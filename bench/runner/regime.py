@@ -3,7 +3,7 @@
 import os
 
 from bench.backends import expected_regime, shards_parameters
-from bench.observe import held
+from bench.observe import effective
 from bench.observe.products import Computed
 from bench.records.base import Device
 from bench.records.cell import Cell, Regime
@@ -21,7 +21,7 @@ def observe(job: Job, step: Computed | None = None) -> Regime:
         step: what one step computed. Without it, the reduction's dtype is that which the wrappers are configured for.
     """
     optimizers = [] if job.optimizer is None else [job.optimizer]
-    observed = held.observed(job.model, optimizers, step or Computed(), job.unit_names)
+    observed = effective.observed(job.model, optimizers, step or Computed(), job.unit_names)
     if job.accelerator.num_processes == 1:
         observed["reduction_dtype"] = None
     return Regime(

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 
 from bench.records.verdict import Answer, Certificate, Goal, OfDivisors, Verdict
-from bench.search.ceiling import Bracket, settle
 from bench.search.data import Observation, Scout, Step, Try, evidence, rate_error
+from bench.search.max_batch import Bracket, settle
 from bench.search.points import batches_up_to_max
 from bench.search.prior import Line, Prior
 from bench.search.rivals import Answers, choose

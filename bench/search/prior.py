@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from bench.records.verdict import Goal
 from bench.search.data import Evidence
-from bench.search.memory import NEAR
+from bench.search.memory_curve import NEAR
 
 COARSE = 0.01
 """Share of capacity of one candidate from which a plan may name max itself."""

@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 
 from bench.records.verdict import Goal
-from bench.search import memory
+from bench.search import memory_curve
 from bench.search.data import Try
 from bench.search.points import NEAR_TOP, Batches
 from bench.search.rivals import fastest_short, next_finalist
@@ -118,7 +118,7 @@ def _end_of_headroom(batches: Batches, settled: int, above: int, goal: Goal) -> 
     low = max((b for b in held if settled <= b < above and held[b] <= goal.headroom), default=None)
     high = min((b for b in held if (low or 0) < b <= above and held[b] > goal.headroom), default=None)
     if low is None or high is None:
-        curve = memory.fit([memory.Point(*point) for point in held.items()])
+        curve = memory_curve.fit([memory_curve.Point(*point) for point in held.items()])
         return goal.down(min(max(curve.reaches(goal.headroom), 0), above)) if curve else 0
     return goal.down(low + (high - low) * (goal.headroom - held[low]) / (held[high] - held[low]))
 

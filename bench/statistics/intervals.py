@@ -16,7 +16,7 @@ BLOCKS = 10
 def mean_interval(samples: Sequence[float], confidence: float = CONFIDENCE) -> Interval | None:
     """Where the mean of the process behind ``samples`` lies; None for fewer than three.
 
-    Uses batch means: consecutive steps are correlated, so the scatter of single steps would give too narrow an
+    Uses batch means: consecutive steps are correlated, so the variation of single steps would give too narrow an
     interval. The series is cut into `BLOCKS` blocks with nearly independent means, to which Student's t applies (Law,
     Simulation Modeling and Analysis, section 9.5.3). With fewer than two steps a block, single steps are used.
     """

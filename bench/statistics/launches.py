@@ -6,8 +6,8 @@ et al., Taming performance variability, OSDI 2018). So the unit of observation i
 logarithm of its mean step: of the slowest rank, because ranks wait for each other.
 
 *What decides*, in `bench guide launches`, says what the interval of a ratio takes for the differences between launches.
-Where it adds the standard error of a launch's own steps to a known `Scatter`, part of it is in the scatter already: the
-interval may be too wide, and is not too narrow.
+Where it adds the standard error of a launch's own steps to a known `LaunchVariation`, part of it is in that already:
+the interval may be too wide, and is not too narrow.
 """
 
 import math
@@ -19,12 +19,12 @@ from typing import Literal, NamedTuple
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
 
 ENOUGH_LAUNCHES = 3
-"""Fewest launches of a side whose own scatter is used."""
+"""Fewest launches of a side whose own variation is used."""
 ENOUGH_DEGREES = 2
-"""Fewest degrees of freedom of a usable `Scatter`: three launches of one attempt, or two of each of two."""
+"""Fewest degrees of freedom of a usable `LaunchVariation`: three launches of one attempt, or two of each of two."""
 
-Basis = Literal["launches", "scatter", "assumed", "mixed sources"]
-"""Where the difference between launches comes from: launches of both sides, the machine's known scatter, or `ASSUMED`.
+Basis = Literal["launches", "variation", "assumed", "mixed sources"]
+"""Where the difference between launches comes from: launches of both sides, what is known of the machine, or `ASSUMED`.
 Launches of mixed sources may differ for another reason, so nothing is concluded from them."""
 
 
@@ -42,7 +42,7 @@ class Launch:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Scatter:
+class LaunchVariation:
     """How much launches of the same attempt differ on one machine."""
 
     sd: float
@@ -52,12 +52,12 @@ class Scatter:
     """Where it was learnt, in words."""
 
 
-ASSUMED = Scatter(sd=0.05, degrees=10, source="assumed")
+ASSUMED = LaunchVariation(sd=0.05, degrees=10, source="assumed")
 """Where nothing is known: about twice what our own trials show (reports/compare_trials.md: 2.8 % on two CPU cores), as
 uncertain as an estimate from eleven launches."""
 
 
-class Reach(NamedTuple):
+class HalfWidth(NamedTuple):
     """How far the ratio of two mean steps may be from its estimate, as the standard error of its logarithm."""
 
     error: float
@@ -97,8 +97,8 @@ def mean_step_s(launches: Sequence[Launch]) -> float:
     return statistics.fmean(launch.mean_s for launch in launches)
 
 
-def scatter_of(attempts: Iterable[Sequence[Launch]], source: str) -> Scatter | None:
-    """The scatter of launches about the mean of their own attempt, pooled; None for too few launches."""
+def variation_of(attempts: Iterable[Sequence[Launch]], source: str) -> LaunchVariation | None:
+    """The variation of launches about the mean of their own attempt, pooled; None for too few launches."""
     squares, degrees = 0.0, 0
     for launches in attempts:
         logs = [math.log(launch.mean_s) for launch in launches]
@@ -106,56 +106,56 @@ def scatter_of(attempts: Iterable[Sequence[Launch]], source: str) -> Scatter | N
         degrees += len(logs) - 1
     if degrees < ENOUGH_DEGREES:
         return None
-    return Scatter(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
+    return LaunchVariation(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
 
 
-def reach(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | None) -> Reach:
+def half_width(one: Sequence[Launch], other: Sequence[Launch], variation: LaunchVariation | None) -> HalfWidth:
     """Of the mean step of ``one`` divided by that of ``other``.
 
     A side without launches is a figure from elsewhere: one launch, of whose steps nothing is known.
     """
     if min(len(one), len(other)) >= ENOUGH_LAUNCHES:
         return _of_rounds(one, other) or _of_launches(one, other)
-    return _of_few((one, other), scatter)
+    return _of_few((one, other), variation)
 
 
-def launches_vary(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | None) -> float:
+def launches_vary(one: Sequence[Launch], other: Sequence[Launch], variation: LaunchVariation | None) -> float:
     """How many times as long the mean step of ``one`` may be as that of ``other`` because launches vary, with 95 %
     confidence: without what the steps of each launch show."""
-    found = reach(one, other, scatter)
+    found = half_width(one, other, variation)
     return math.exp(student_t(found.degrees, CONFIDENCE) * math.sqrt(max(0.0, found.error**2 - found.own**2)))
 
 
-def mean_reach(launches: Sequence[Launch], scatter: Scatter | None) -> Reach:
-    """Of the mean step itself; see `reach`."""
+def mean_half_width(launches: Sequence[Launch], variation: LaunchVariation | None) -> HalfWidth:
+    """Of the mean step itself; see `half_width`."""
     if len(launches) >= ENOUGH_LAUNCHES:
         error = standard_error([math.log(launch.mean_s) for launch in launches])
-        return Reach(error, len(launches) - 1, "launches")
-    return _of_few((launches,), scatter)
+        return HalfWidth(error, len(launches) - 1, "launches")
+    return _of_few((launches,), variation)
 
 
-def _of_few(sides: Sequence[Sequence[Launch]], scatter: Scatter | None) -> Reach:
+def _of_few(sides: Sequence[Sequence[Launch]], variation: LaunchVariation | None) -> HalfWidth:
     errors = [(launch.error, launch.degrees, len(side)) for side in sides for launch in side]
     own = [((error / n) ** 2, float(degrees)) for error, degrees, n in errors if error is not None]
-    between, share = scatter or ASSUMED, sum(1 / max(len(side), 1) for side in sides)
+    between, share = variation or ASSUMED, sum(1 / max(len(side), 1) for side in sides)
     variance, degrees = summed([(between.sd**2 * share, between.degrees), *own])
     own_error = math.sqrt(sum(part for part, _ in own))
-    return Reach(math.sqrt(variance), degrees, "scatter" if scatter else "assumed", own_error, share)
+    return HalfWidth(math.sqrt(variance), degrees, "variation" if variation else "assumed", own_error, share)
 
 
-def _of_rounds(one: Sequence[Launch], other: Sequence[Launch]) -> Reach | None:
+def _of_rounds(one: Sequence[Launch], other: Sequence[Launch]) -> HalfWidth | None:
     """From the differences within rounds; None where the two sides are not of the same rounds."""
     ours, theirs = ({launch.number: math.log(launch.mean_s) for launch in side} for side in (one, other))
     if ours.keys() != theirs.keys() or len(ours) < len(one) or len(theirs) < len(other):
         return None
     error = standard_error([log - theirs[number] for number, log in ours.items()])
-    return Reach(error, len(ours) - 1, "launches")
+    return HalfWidth(error, len(ours) - 1, "launches")
 
 
-def _of_launches(one: Sequence[Launch], other: Sequence[Launch]) -> Reach:
+def _of_launches(one: Sequence[Launch], other: Sequence[Launch]) -> HalfWidth:
     logs = [[math.log(launch.mean_s) for launch in side] for side in (one, other)]
     variance, degrees = summed([(standard_error(side) ** 2, float(len(side) - 1)) for side in logs])
-    return Reach(math.sqrt(variance), degrees, "launches")
+    return HalfWidth(math.sqrt(variance), degrees, "launches")
 
 
 def summed(parts: Sequence[tuple[float, float]]) -> tuple[float, float]:

@@ -3,7 +3,7 @@
 *The typical step.* Ranks wait for each other, so a step takes as long as its slowest rank: the maximum over ranks.
 Other work on the machine makes steps longer and never shorter (Chen and Revels, Robust benchmarking in noisy
 environments, arXiv:1608.04295, who therefore take the fastest sample). The typical step of a run is the mean of the
-faster half of its steps. Bursts of other work do not change it, and it scatters less than the median. It does not see
+faster half of its steps. Bursts of other work do not change it, and it varies less than the median. It does not see
 a change that affects fewer than half of the steps, so the table shows the ratio of plain means, too.
 
 *Within a run.* Consecutive steps are correlated, and the faster half is no sample of independent values. Its standard
@@ -18,8 +18,8 @@ it, and because the interval of a ratio is then the same whichever run is the ba
 
 *Between runs.* Two runs are made in different processes, whose memory addresses and cores differ, and no number of
 steps shows this: see `launches`. With fewer than `ENOUGH_LAUNCHES` launches of an attempt, the machine's known
-`Scatter` stands for it, or else `ASSUMED`, as everywhere in `bench`: sd^2 / launches of each run. A second term is the
-disturbance of a run,
+`LaunchVariation` stands for it, or else `ASSUMED`, as everywhere in `bench`: sd^2 / launches of each run. A second term
+is the disturbance of a run,
 
     disturbed = ln(typical step / fast step)
 
@@ -33,9 +33,9 @@ can make head look faster and never slower. Each run's disturbance therefore wid
 A workload whose steps vary by themselves gets wider intervals than necessary. A user who knows the noise can give it:
 its square then replaces the launches' and the disturbance's.
 
-With `ENOUGH_LAUNCHES` launches, their own scatter is the error of an attempt's typical step, and the disturbance drops
-out. `QUIET` takes the place of the machine's scatter: two runs are made at different times, which the launches of
-neither show.
+With `ENOUGH_LAUNCHES` launches, their own variation is the error of an attempt's typical step, and the disturbance
+drops out. `QUIET` takes the place of the machine's variation: two runs are made at different times, which the launches
+of neither show.
 
 With `ENOUGH_PAIRS` attempts in both runs, the runs themselves show how much they differ: the spread of the log ratios
 about their median, a median absolute deviation, is used where it is larger. With `MANY_PAIRS`, it also takes the place
@@ -53,7 +53,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, blocks, standard_error, student_t
-from bench.statistics.launches import ASSUMED, ENOUGH_LAUNCHES, Basis, Reach, Scatter, summed
+from bench.statistics.launches import ASSUMED, ENOUGH_LAUNCHES, Basis, HalfWidth, LaunchVariation, summed
 
 Steps = Sequence[Sequence[float]]
 """Step times in seconds of every rank."""
@@ -67,7 +67,7 @@ FAST = 0.05
 ENOUGH_PAIRS = 5
 """Fewest attempts whose own spread widens their intervals."""
 MANY_PAIRS = 10
-"""Fewest attempts whose own spread stands for the scatter between launches where that is unknown."""
+"""Fewest attempts whose own spread stands for the variation between launches where that is unknown."""
 MAD_TO_SD = 1.4826
 """Converts a median absolute deviation into the standard deviation of a normal distribution."""
 MAD_EFFICIENCY = 0.37
@@ -111,27 +111,27 @@ class Typical(NamedTuple):
 def typical_ratios(
     typical: Sequence[tuple[Typical | None, Typical | None]],
     noise: float | None = None,
-    scatter: Scatter | None = None,
+    variation: LaunchVariation | None = None,
 ) -> list[Ratio | None]:
     """The ratio of each pair of base and head; None where one has fewer than three steps.
 
     Args:
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
-        scatter: between launches on this machine, if known.
+        variation: between launches on this machine, if known.
     """
     both = [(base, head) for base, head in typical if base and head]
     spread = _spread([math.log(head.time_s / base.time_s) for base, head in both])
-    ratios = iter([_ratio(base, head, noise, scatter, spread, len(both)) for base, head in both])
+    ratios = iter([_ratio(base, head, noise, variation, spread, len(both)) for base, head in both])
     return [next(ratios) if base and head else None for base, head in typical]
 
 
-def shown_by(typical: Sequence[tuple[Typical | None, Typical | None]]) -> Scatter | None:
-    """The scatter between launches that many attempts of two runs show themselves; None with fewer."""
+def shown_by(typical: Sequence[tuple[Typical | None, Typical | None]]) -> LaunchVariation | None:
+    """The variation between launches that many attempts of two runs show themselves; None with fewer."""
     logs = [math.log(head.time_s / base.time_s) for base, head in typical if base and head]
     if len(logs) < MANY_PAIRS:
         return None
     sd = max(_spread(logs) / math.sqrt(2), QUIET)
-    return Scatter(sd=sd, degrees=round(MAD_EFFICIENCY * (len(logs) - 1)), source="the attempts of both runs")
+    return LaunchVariation(sd=sd, degrees=round(MAD_EFFICIENCY * (len(logs) - 1)), source="the attempts of both runs")
 
 
 def typical_step(ranks_s: Steps) -> Typical | None:
@@ -158,7 +158,7 @@ def typical_step(ranks_s: Steps) -> Typical | None:
 def typical_of_launches(launches: Sequence[Steps]) -> Typical | None:
     """The typical step of an attempt that was launched several times; None where no launch has three steps.
 
-    With three launches or more, their own scatter is the error, and includes what disturbs them.
+    With three launches or more, their own variation is the error, and includes what disturbs them.
     """
     each = [typical for launch in launches if (typical := typical_step(launch))]
     if len(each) < 2:
@@ -180,14 +180,14 @@ def _faster_half(steps_s: Sequence[float]) -> float:
 
 
 def _ratio(
-    base: Typical, head: Typical, noise: float | None, scatter: Scatter | None, spread: float, n_pairs: int
+    base: Typical, head: Typical, noise: float | None, variation: LaunchVariation | None, spread: float, n_pairs: int
 ) -> Ratio:
     log = math.log(head.time_s / base.time_s)
-    below, above = (_reach(base, head, side.disturbed, noise, scatter) for side in (head, base))
+    below, above = (_half_width(base, head, side.disturbed, noise, variation) for side in (head, base))
     confidence = 1 - (1 - ALARM_CONFIDENCE) / n_pairs
 
-    def widest(reach: Reach, confidence: float) -> float:
-        own = student_t(reach.degrees, confidence) * reach.error
+    def widest(half_width: HalfWidth, confidence: float) -> float:
+        own = student_t(half_width.degrees, confidence) * half_width.error
         return max(own, student_t(n_pairs - 1, confidence) * spread) if spread else own
 
     def ends(confidence: float) -> tuple[float, float]:
@@ -204,20 +204,22 @@ def _ratio(
     )
 
 
-def _reach(base: Typical, head: Typical, disturbed: float, noise: float | None, scatter: Scatter | None) -> Reach:
+def _half_width(
+    base: Typical, head: Typical, disturbed: float, noise: float | None, variation: LaunchVariation | None
+) -> HalfWidth:
     own = [(base.error**2, float(base.degrees)), (head.error**2, float(head.degrees))]
     if noise is not None:
         variance, degrees = summed([*own, (2 * noise**2, math.inf)])
-        return Reach(math.sqrt(variance), degrees, "scatter")
+        return HalfWidth(math.sqrt(variance), degrees, "variation")
     few = sum(1 / side.launches for side in (base, head) if side.launches < ENOUGH_LAUNCHES)
     if not few:
         variance, degrees = summed([*own, (2 * QUIET**2, math.inf)])
-        return Reach(math.sqrt(variance), degrees, "launches")
+        return HalfWidth(math.sqrt(variance), degrees, "launches")
     own.append((disturbed**2, math.inf))
-    known = scatter or ASSUMED
+    known = variation or ASSUMED
     variance, degrees = summed([*own, (known.sd**2 * few, float(known.degrees))])
     own_error = math.sqrt(sum(part for part, _ in own))
-    return Reach(math.sqrt(variance), degrees, "scatter" if scatter else "assumed", own_error, few)
+    return HalfWidth(math.sqrt(variance), degrees, "variation" if variation else "assumed", own_error, few)
 
 
 def _spread(logs: Sequence[float]) -> float:

@@ -8,7 +8,7 @@ work on the machine lengthens it, too. So head has a longer tail only if both of
 its own run. The difference of the two shares of slow steps exceeds its own error, or that of the time that they take
 beyond the typical step does: where other work makes a third of all steps slow in both runs, only their size tells a
 change. Both have the confidence of an alarm for all attempts together. The errors come from the stretches of each run
-(`intervals.blocks`). A burst of other work makes neighbors slow, all in a few stretches: these scatter widely, and a
+(`intervals.blocks`). A burst of other work makes neighbors slow, all in a few stretches: these vary widely, and a
 burst is no change.
 
 *The mean step is longer* by more than the margin, with 95 % confidence. The interval has the terms of `ratio`: the
@@ -25,7 +25,7 @@ What remains is other work that hits single steps throughout one run and not the
 is; `bench.report.compare` looks at what the machine recorded.
 
 In 600 simulations of each kind, with 50 steps, 16 steps doubled at random places were found in 97 to 99 %, at 1 to 5 %
-scatter of the others. Two runs with equal noise (steady, spikes, bursts, log-normal, or a tail in both) were called
+variation of the others. Two runs with equal noise (steady, spikes, bursts, log-normal, or a tail in both) were called
 different in at most 0.4 %. tests/statistics/test_tail.py repeats this with fewer trials.
 """
 
@@ -36,7 +36,7 @@ from dataclasses import dataclass
 from itertools import chain
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
-from bench.statistics.launches import ASSUMED, Scatter, summed
+from bench.statistics.launches import ASSUMED, LaunchVariation, summed
 from bench.statistics.ratio import ALARM_CONFIDENCE, Steps, Typical, typical_of_launches, typical_step
 
 SLOW = 1.25
@@ -85,18 +85,20 @@ class Tail:
 def tails(
     pairs: Sequence[tuple[Sequence[Steps], Sequence[Steps]]],
     noise: float | None = None,
-    scatter: Scatter | None = None,
+    variation: LaunchVariation | None = None,
 ) -> list[Tail | None]:
     """The tails of each pair of base and head; None where one has fewer than three steps.
 
     Args:
         pairs: the steps of each launch of base, and of head.
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
-        scatter: between launches on this machine, if known.
+        variation: between launches on this machine, if known.
     """
     measured = [(_run(base), _run(head)) for base, head in pairs]
     n_pairs = sum(bool(base and head) for base, head in measured)
-    return [_tail(base, head, noise, scatter or ASSUMED, n_pairs) if base and head else None for base, head in measured]
+    return [
+        _tail(base, head, noise, variation or ASSUMED, n_pairs) if base and head else None for base, head in measured
+    ]
 
 
 def _joined(launches: Sequence[Steps]) -> Steps:
@@ -159,28 +161,31 @@ def _run(launches: Sequence[Steps]) -> _Run | None:
     )
 
 
-def _tail(base: _Run, head: _Run, noise: float | None, scatter: Scatter, n_pairs: int) -> Tail:
+def _tail(base: _Run, head: _Run, noise: float | None, variation: LaunchVariation, n_pairs: int) -> Tail:
     confidence = 1 - (1 - ALARM_CONFIDENCE) / n_pairs
     of_means = head.typical.mean_s / base.typical.mean_s
 
-    def reach(longer: _Run, shorter: _Run) -> float:
+    def half_width(longer: _Run, shorter: _Run) -> float:
         if noise is not None:
             between = [(2 * noise**2, math.inf)]
         else:
-            of_launches = scatter.sd**2 * (1 / base.launches + 1 / head.launches)
-            between = [(longer.typical.disturbed**2 + shorter.tail**2, math.inf), (of_launches, float(scatter.degrees))]
-        return _reach([base.mean_error, head.mean_error], _degrees(base, head), CONFIDENCE, between)
+            of_launches = variation.sd**2 * (1 / base.launches + 1 / head.launches)
+            between = [
+                (longer.typical.disturbed**2 + shorter.tail**2, math.inf),
+                (of_launches, float(variation.degrees)),
+            ]
+        return _half_width([base.mean_error, head.mean_error], _degrees(base, head), CONFIDENCE, between)
 
     # Two tests, of the shares and of the sizes: each with half of the probability of a false alarm.
     confidence = 1 - (1 - confidence) / 2
-    share_reach = _reach([base.share_error, head.share_error], _degrees(base, head), confidence)
-    excess_reach = _reach([base.excess_error, head.excess_error], _degrees(base, head), confidence)
+    share_reach = _half_width([base.share_error, head.share_error], _degrees(base, head), confidence)
+    excess_reach = _half_width([base.excess_error, head.excess_error], _degrees(base, head), confidence)
     more, longer = head.slow.share - base.slow.share, head.excess - base.excess
     return Tail(
         base=base.slow,
         head=head.slow,
         of_means=of_means,
-        interval=(of_means * math.exp(-reach(head, base)), of_means * math.exp(reach(base, head))),
+        interval=(of_means * math.exp(-half_width(head, base)), of_means * math.exp(half_width(base, head))),
         more=more > share_reach or longer > excess_reach,
         fewer=-more > share_reach or -longer > excess_reach,
     )
@@ -190,7 +195,7 @@ def _degrees(*runs: _Run) -> list[int]:
     return [run.typical.degrees for run in runs]
 
 
-def _reach(
+def _half_width(
     errors: Iterable[float], degrees: Iterable[int], confidence: float, more: Sequence[tuple[float, float]] = ()
 ) -> float:
     """Half an interval around a sum of estimates with these standard errors, and with ``more`` variances, each with its

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Basis, Launch, Scatter, reach
+from bench.statistics.launches import Basis, Launch, LaunchVariation, half_width
 from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio
 from bench.statistics.tail import Tail
 
@@ -116,19 +116,19 @@ def rate_ratio(
     launches: Sequence[Launch],
     other: float,
     other_launches: Sequence[Launch],
-    scatter: Scatter | None = None,
+    variation: LaunchVariation | None = None,
     comparisons: int = 1,
 ) -> RateRatio:
     """``rate`` divided by ``other``.
 
     Args:
         launches: of each side; empty for imported figures.
-        scatter: between launches of this machine, if known.
+        variation: between launches of this machine, if known.
         comparisons: number of ratios that are judged together.
     """
     estimate = rate / other
-    # A rate is a constant divided by the mean step, so the reach of the inverse ratio of steps is the same.
-    within = reach(other_launches, launches, scatter)
+    # A rate is a constant divided by the mean step, so the half_width of the inverse ratio of steps is the same.
+    within = half_width(other_launches, launches, variation)
     confidence = confidence_of(comparisons)
     return RateRatio(
         estimate,

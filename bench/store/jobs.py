@@ -7,7 +7,7 @@ script.sh          what was submitted last
 <id>/alive         changes every second while the job's guard runs
 <id>/.lock         held by the bench that measures in the job
 <id>/end.json      how bench ended in the job
-<id>/fate.json     how the job ended, as the scheduler told; who reads it ends what is left of the job
+<id>/job_end.json     how the job ended, as the scheduler told; who reads it ends what is left of the job
 """
 
 import os
@@ -28,7 +28,7 @@ class End(Frozen):
     """Negative for a signal."""
 
 
-class Fate(Frozen):
+class JobEnd(Frozen):
     """How a job ended."""
 
     state: str
@@ -68,24 +68,24 @@ class JobFolder:
     def set_end(self, end: End) -> None:
         spool.write(self.folder / "end.json", end)
 
-    def fate(self) -> Fate | None:
-        return spool.read(self.folder / "fate.json", Fate)
+    def job_end(self) -> JobEnd | None:
+        return spool.read(self.folder / "job_end.json", JobEnd)
 
-    def set_fate(self, fate: Fate) -> None:
+    def set_job_end(self, job_end: JobEnd) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        spool.write(self.folder / "fate.json", fate)
+        spool.write(self.folder / "job_end.json", job_end)
 
     def unset_fate(self) -> None:
-        (self.folder / "fate.json").unlink(missing_ok=True)
+        (self.folder / "job_end.json").unlink(missing_ok=True)
 
     def is_over(self) -> bool:
         """Whether what is left of it must end."""
-        return self.fate() is not None or self.end() is not None
+        return self.job_end() is not None or self.end() is not None
 
     def begin(self) -> None:
         """bench begins in the job. It may have ended there before, if the user holds the nodes."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        for name in ("end.json", "fate.json"):
+        for name in ("end.json", "job_end.json"):
             (self.folder / name).unlink(missing_ok=True)
 
 
@@ -94,9 +94,9 @@ def of_run(root: Path, job: str) -> JobFolder:
 
 
 def open_ones(root: Path) -> list[str]:
-    """Ids of the jobs of a run whose fate nobody has noted: they may live."""
+    """Ids of the jobs of a run whose end nobody has noted: they may live."""
     folders = (root / "slurm").glob("[0-9]*/")
-    return [folder.name for folder in folders if JobFolder(folder).fate() is None]
+    return [folder.name for folder in folders if JobFolder(folder).job_end() is None]
 
 
 def this_job() -> JobFolder | None:

@@ -243,7 +243,7 @@ class Store:
             spool.write(folder / "result.json", result)
 
     def calibration(self) -> Calibration | None:
-        """What was known of the scatter between launches of this machine."""
+        """What was known of the variation between launches of this machine."""
         return self.load(self.root / "calibration.json", Calibration)
 
     def keep_calibration(self, learnt: Calibration) -> None:

@@ -47,7 +47,7 @@ NODE, MAIN_ADDRESS = "BENCH_NODE", "BENCH_MAIN_ADDRESS"
 """Variables of ranks on several nodes: the name of theirs, and the address of the first."""
 
 
-class Meeting(Frozen):
+class Rendezvous(Frozen):
     """Where the launchers of all nodes meet."""
 
     address: str

@@ -2,7 +2,7 @@
 
 import json
 
-from bench.records.leaves import differing_keys, flat
+from bench.records.json_diff import differing_keys, flat
 from bench.records.sources import named
 from bench.sweep.reuse import RERUN_KINDS
 from bench.sweep.sweep import Sweep

@@ -15,7 +15,7 @@ ROOT, UNIT = 1000, 4000
 ALL = ROOT + 2 * UNIT
 RUNS: tuple[tuple[Event, int | None], ...] = (
     *((event, unit) for unit in (0, 1, 0, 1) for event in ("enter", "leave")),
-    ("turn", None),
+    ("forward_end", None),
     *(("backward", unit) for unit in (1, 0, 1)),
     ("gradient", 2),
     ("backward", 0),

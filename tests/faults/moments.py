@@ -54,7 +54,7 @@ class Struck:
         In the teardown its ranks have spoken and bench, stopped, has not yet heard them.
         """
         if phase == "start":
-            wait_for(lambda: len(self.bench.processes()) >= 5)  # bench, the leash, the launcher and two ranks
+            wait_for(lambda: len(self.bench.processes()) >= 5)  # bench, the supervisor, the launcher and two ranks
             return self.folder
         folder = wait_for(self._slow_attempt)
         assert isinstance(folder, Path)
@@ -88,11 +88,11 @@ class Struck:
 
     def launcher(self) -> psutil.Process:
         """The latest `accelerate launch`."""
-        [launcher] = self.leash().children()
+        [launcher] = self.supervisor().children()
         return launcher
 
-    def leash(self) -> psutil.Process:
-        """Its parent: see bench/launch/leash.py."""
+    def supervisor(self) -> psutil.Process:
+        """Its parent: see bench/launch/supervisor.py."""
         return max(psutil.Process(self.process.pid).children(), key=lambda child: child.create_time())
 
     def end(self) -> tuple[int, str]:

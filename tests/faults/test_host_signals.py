@@ -54,7 +54,7 @@ def test_a_run_that_is_ended_leaves_nothing_and_goes_on(bench: FaultBench, kind:
 
 @pytest.mark.parametrize(
     ("processes", "after_s"),
-    [(3, 0.0), (5, 0.1), (5, 0.5)],  # bench, the leash and the launcher; then two ranks
+    [(3, 0.0), (5, 0.1), (5, 0.5)],  # bench, the supervisor and the launcher; then two ranks
 )
 def test_a_run_that_is_killed_while_its_servers_start_leaves_nothing(
     bench: FaultBench, processes: int, after_s: float

@@ -18,7 +18,7 @@ from bench.imported import read_all
 from bench.records.machine import StatedHardware
 from bench.records.outcome import Oom, Reported, Result
 from bench.records.phases import PHASE_NAMES
-from bench.report.contract import contract_of
+from bench.report.controlled import controlled_of
 from bench.report.summary import summarize
 from bench.report.tables.charts import charts
 from bench.report.tables.show import show
@@ -88,7 +88,7 @@ def test_what_is_not_said_is_not_made_up(tmp_path: Path) -> None:
     assert (machine.cpu, machine.system, machine.python, machine.bench, machine.driver) == (None,) * 5
     assert machine.libraries == {}
     known = {"backend", "num_cams", "workload", "num_processes", "hardware", "driver", "versions", "allocator"}
-    assert set(contract_of(result)) == known
+    assert set(controlled_of(result)) == known
     text = rendered([result])
     assert "- **Same for all:** num_cams 1, workload a policy, num_processes 8\n" in text
     assert "- **Measuring:** n/a\n" in text
@@ -259,7 +259,7 @@ def test_processes_of_one_import_that_differ_were_measured_on_one_machine(tmp_pa
     results = imported(tmp_path, head + table)
     assert [result.machine.hardware.devices for result in results] == [8, 8]
     assert doubt_sentences(summarize(results)) == []
-    assert contract_of(results[0])["hardware"] == contract_of(results[1])["hardware"] == [None, *["Some GPU"] * 8]
+    assert controlled_of(results[0])["hardware"] == controlled_of(results[1])["hardware"] == [None, *["Some GPU"] * 8]
     stated = imported(tmp_path, head + "backend,num_processes,batch,step_time_s,devices\nddp,4,8,1,4\nddp,8,8,1.1,\n")
     assert [result.machine.hardware.devices for result in stated] == [4, 8]
 

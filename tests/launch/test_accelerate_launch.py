@@ -312,7 +312,7 @@ def test_the_command_without_its_environment_says_so_and_makes_nothing(tmp_path:
 
 def test_the_command_shown_is_the_command_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     started: list[list[str]] = []
-    monkeypatch.setattr("bench.launch.leashed.subprocess.Popen", lambda command, **_: started.append(command))
+    monkeypatch.setattr("bench.launch.supervised.subprocess.Popen", lambda command, **_: started.append(command))
     Launch(Path("accelerate.yaml"), tmp_path / "launch.log", ["attempt", "x"], {})
     shown = launch_command(["attempt", "x"])
     [command] = started
@@ -381,30 +381,30 @@ def test_killing_what_is_gone_is_fine() -> None:
 
 
 ROOT = Path(__file__).parents[2]
-LEASH = [sys.executable, "-m", "bench.launch.leash"]
+SUPERVISOR = [sys.executable, "-m", "bench.launch.supervisor"]
 
 
-def test_all_below_the_leash_ends_when_its_parent_is_killed() -> None:
+def test_all_below_the_supervisor_ends_when_its_parent_is_killed() -> None:
     """Also what leads a session of its own and was left behind."""
     start = "import subprocess as s, time; s.Popen('setsid sleep 60 &', shell=True)"
     sleep = [sys.executable, "-c", f"{start}; time.sleep(60)"]
     parent = (
         "import os, subprocess, time\n"
-        f"subprocess.Popen([*{LEASH!r}, str(os.getpid()), '.', '0', *{sleep!r}], start_new_session=True)\n"
+        f"subprocess.Popen([*{SUPERVISOR!r}, str(os.getpid()), '.', '0', *{sleep!r}], start_new_session=True)\n"
         "time.sleep(60)"
     )
     with subprocess.Popen([sys.executable, "-c", parent], cwd=ROOT) as process:
         below = psutil.Process(process.pid)
         wait_for(lambda: "sleep" in {child.name() for child in below.children(recursive=True)})
         tree = below.children(recursive=True)
-        assert len(tree) >= 3  # the leash, the command, and what it has left
+        assert len(tree) >= 3  # the supervisor, the command, and what it has left
         process.kill()
     wait_for(lambda: not any(map(alive, tree)), within_s=5)
 
 
 def test_a_command_that_is_killed_takes_along_what_it_has_started_and_its_signal_is_told() -> None:
     program = "import os, subprocess as s; print(s.Popen(['sleep', '60']).pid, flush=True); os.kill(os.getpid(), 9)"
-    command = [*LEASH, str(os.getpid()), ".", "0", sys.executable, "-c", program]
+    command = [*SUPERVISOR, str(os.getpid()), ".", "0", sys.executable, "-c", program]
     done = subprocess.run(command, cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL
     assert not processes.runs(int(done.stdout))
@@ -414,14 +414,14 @@ def test_a_command_whose_parent_was_gone_before_it_looked_never_starts(tmp_path:
     touch = [sys.executable, "-c", f"open({str(tmp_path / 'started')!r}, 'w')"]
     with subprocess.Popen([sys.executable, "-c", ""]) as gone:
         pass
-    assert subprocess.run([*LEASH, str(gone.pid), ".", "0", *touch], cwd=ROOT, check=False).returncode == 1
+    assert subprocess.run([*SUPERVISOR, str(gone.pid), ".", "0", *touch], cwd=ROOT, check=False).returncode == 1
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_leash_passes_arguments_and_exit_code_on_and_names_the_launcher() -> None:
+def test_the_supervisor_passes_arguments_and_exit_code_on_and_names_the_launcher() -> None:
     named = f"os.environ[{processes.PARENT!r}] == str(os.getpid())"
     program = f"import os, sys; sys.exit(7 if sys.argv[1:] == ['a b', ''] and {named} else 1)"
-    command = [*LEASH, str(os.getpid()), ".", "0", sys.executable, "-c", program, "a b", ""]
+    command = [*SUPERVISOR, str(os.getpid()), ".", "0", sys.executable, "-c", program, "a b", ""]
     assert subprocess.run(command, cwd=ROOT, check=False).returncode == 7
 
 

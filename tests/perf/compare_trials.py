@@ -191,7 +191,7 @@ def judged(results: Sequence[Result], kind: Kind, condition: Condition, number: 
 
 
 def by_steps(one: Result, other: Result) -> str:
-    """The verdict of the rule before launches: even if the interval from the scatter of steps contains 1."""
+    """The verdict of the rule before launches: even if the interval from the variation of steps contains 1."""
     logs, halves = [], []
     for result in (one, other):
         assert isinstance(result.outcome, Ok), result.outcome

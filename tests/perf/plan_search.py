@@ -35,8 +35,8 @@ from bench.records.outcome import Result
 from bench.records.rank_outcome import Walked
 from bench.records.verdict import Goal
 from bench.search import Observation, Prior
-from bench.search.ceiling import bracket_of
 from bench.search.data import evidence
+from bench.search.max_batch import bracket_of
 from bench.store import spool
 from bench.sweep import priors, probe
 from bench.sweep.forecasts import forecasts_of

@@ -20,7 +20,7 @@ from bench.report.summary import summarize
 from bench.report.tables.brief import answer_section, settings
 from bench.report.tables.charts import ratios, throughput
 from bench.statistics.intervals import student_t
-from bench.statistics.launches import Scatter
+from bench.statistics.launches import LaunchVariation
 from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE, UNDECIDED
 from bench.store.run_folder import Store
 from bench.units import rate
@@ -85,8 +85,10 @@ def test_the_chart_of_ratios_draws_the_interval_and_the_word_of_the_verdict(
     assert drawn[0].words.endswith("slower" if word == FASTER else word)
 
 
-@pytest.mark.parametrize("known", [None, Scatter(sd=0.02, degrees=30, source="bench calibrate")])
-def test_charts_and_show_have_the_interval_of_what_launches_vary_by(known: Scatter | None, tmp_path: Path) -> None:
+@pytest.mark.parametrize("known", [None, LaunchVariation(sd=0.02, degrees=30, source="bench calibrate")])
+def test_charts_and_show_have_the_interval_of_what_launches_vary_by(
+    known: LaunchVariation | None, tmp_path: Path
+) -> None:
     """Steps that do not vary make no narrow interval: a verdict on one launch allows for 5 %, or what is known."""
     [once] = launches(0.1, 1, 0.0)
     learnt = known and Calibration(

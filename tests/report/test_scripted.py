@@ -49,7 +49,7 @@ def test_an_axis_of_a_script_may_have_the_name_of_a_setting_of_training() -> Non
         axes, stated = {"backend": "ddp", "compile": value}, ("compile",)
         results.append(one.model_copy(update={"attempt": attempt, "axes": axes, "stated": stated}))
     summary = summarize(results)
-    assert [one.contract["compile"] for one in summary.cells] == [True, False]
+    assert [one.controlled["compile"] for one in summary.cells] == [True, False]
     assert [one.rows[0].settings["compile"] for one in summary.cells] == [True, False]
 
 

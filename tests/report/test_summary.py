@@ -28,7 +28,7 @@ from bench.records.script import Script
 from bench.records.sources import LastCommand
 from bench.report.advice import advise
 from bench.report.compare import compare_runs
-from bench.report.contract import RUN
+from bench.report.controlled import RUN
 from bench.report.naming import row_name
 from bench.report.rows import Measured
 from bench.report.speedup import compare_axis

@@ -93,7 +93,7 @@ def test_units_gradients_and_both_halves_of_the_step_are_marked() -> None:
     assert program.kept == (norm,)
     events = [moment.event for moment in program.moments if moment.index != norm or moment.event == "gradient"]
     trained = sum(one.trained for one in program.parameters)
-    assert (events.count("gradient"), events.count("turn"), events[-1]) == (trained, 1, "end")
+    assert (events.count("gradient"), events.count("forward_end"), events[-1]) == (trained, 1, "end")
     # A patch embedding and two vision layers run once; two interleaved layers run in both passes.
     assert (program.units, events.count("enter"), events.count("leave")) == (5, 7, 7)
     assert set(program.flops) == {"bfloat16"}

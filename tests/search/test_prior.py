@@ -20,8 +20,8 @@ from test_search import (
 
 from bench.records.verdict import Goal
 from bench.search import Line, Observation, Prior, Scout, next_step
-from bench.search.ceiling import bracket_of
 from bench.search.data import evidence
+from bench.search.max_batch import bracket_of
 
 slopes = st.one_of(st.sampled_from([0.0, 1e-6, 1e-4, 1e-3, 0.01, 0.1, 1.0]), st.floats(0, 0.2))
 priors = st.lists(st.builds(Line, st.floats(-1, 2), slopes), min_size=1, max_size=3).map(

@@ -41,7 +41,7 @@ class SlurmBench(Bench):
         return sorted((file.name for file in (self.out / "slurm").glob("[0-9]*/")), key=int)
 
     def end_of_job(self, number: str) -> dict[str, object]:
-        found: dict[str, object] = json.loads((self.out / "slurm" / number / "fate.json").read_text())
+        found: dict[str, object] = json.loads((self.out / "slurm" / number / "job_end.json").read_text())
         return found
 
     def three_turns(self, **measure: int) -> str:

@@ -1,4 +1,4 @@
-"""Ratios over launches: against scipy, and by simulation with a known scatter within and between launches."""
+"""Ratios over launches: against scipy, and by simulation with a known variation within and between launches."""
 
 import math
 import random
@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 from scipy import stats
 
-from bench.statistics.launches import Launch, Scatter, launch_of, mean_reach, reach, scatter_of
+from bench.statistics.launches import Launch, LaunchVariation, half_width, launch_of, mean_half_width, variation_of
 from bench.statistics.verdict import TOO_CLOSE, RateRatio, rate_ratio
 
 STEPS = 40
@@ -37,15 +37,17 @@ def of_steps(*steps: float) -> list[Launch]:
     return [launch_of([step] * STEPS, number) for number, step in enumerate(steps, 1)]
 
 
-def ratio(one: Sequence[Launch], other: Sequence[Launch], scatter: Scatter | None = None, n: int = 1) -> RateRatio:
+def ratio(
+    one: Sequence[Launch], other: Sequence[Launch], variation: LaunchVariation | None = None, n: int = 1
+) -> RateRatio:
     """How many times the throughput of ``one`` is that of ``other``."""
     rates = [len(side) / sum(launch.mean_s for launch in side) for side in (one, other)]
-    return rate_ratio(rates[0], one, rates[1], other, scatter, n)
+    return rate_ratio(rates[0], one, rates[1], other, variation, n)
 
 
 def test_launches_of_the_same_rounds_are_compared_in_pairs() -> None:
     one, other = [0.10, 0.11, 0.12, 0.13], [0.105, 0.114, 0.128, 0.134]
-    found = reach(of_steps(*one), of_steps(*other), None)
+    found = half_width(of_steps(*one), of_steps(*other), None)
     said = stats.ttest_rel([math.log(s) for s in one], [math.log(s) for s in other]).confidence_interval()
     low, high = found.interval(1.0)
     assert math.log(high / low) == pytest.approx(said.high - said.low)
@@ -61,7 +63,7 @@ def test_a_drift_of_the_machine_drops_out_of_the_pairs() -> None:
 
 def test_launches_of_different_rounds_are_compared_by_welchs_test() -> None:
     one, other = [0.10, 0.11, 0.12, 0.13, 0.14], [0.105, 0.114, 0.128]
-    found = reach(of_steps(*one), of_steps(*other), None)
+    found = half_width(of_steps(*one), of_steps(*other), None)
     logs = [[math.log(step) for step in side] for side in (one, other)]
     said = stats.ttest_ind(*logs, equal_var=False).confidence_interval()
     low, high = found.interval(1.0)
@@ -69,8 +71,8 @@ def test_launches_of_different_rounds_are_compared_by_welchs_test() -> None:
 
 
 def test_the_scatter_of_a_machine_is_pooled_over_attempts() -> None:
-    assert scatter_of([of_steps(0.1, 0.2), of_steps(0.3)], "here") is None
-    found = scatter_of([of_steps(0.1, 0.1 * math.e), of_steps(0.3, 0.3 * math.e), of_steps(0.5)], "here")
+    assert variation_of([of_steps(0.1, 0.2), of_steps(0.3)], "here") is None
+    found = variation_of([of_steps(0.1, 0.1 * math.e), of_steps(0.3, 0.3 * math.e), of_steps(0.5)], "here")
     assert found is not None
     assert (found.sd, found.degrees) == (pytest.approx(math.sqrt(0.5)), 2)
 
@@ -90,12 +92,12 @@ def test_one_launch_decides_by_an_assumed_variation_and_says_when_it_would_fall(
 
 def test_the_known_scatter_of_the_machine_comes_before_the_assumed_one() -> None:
     one, other = of_steps(0.1), of_steps(0.2)
-    known = Scatter(sd=0.01, degrees=8, source="elsewhere")
+    known = LaunchVariation(sd=0.01, degrees=8, source="elsewhere")
     assert ratio(one, other, known).word == "faster"
     assert ratio(one, one, known).word == "even"
     half = stats.t.ppf(0.975, 8) * math.sqrt(2) * 0.01
     assert ratio(one, one, known).interval == pytest.approx((math.exp(-half), math.exp(half)))
-    assert ratio(one, other, Scatter(sd=0.2, degrees=8, source="elsewhere")).word == TOO_CLOSE
+    assert ratio(one, other, LaunchVariation(sd=0.2, degrees=8, source="elsewhere")).word == TOO_CLOSE
 
 
 def test_imported_figures_count_as_one_launch_of_unknown_steps() -> None:
@@ -115,7 +117,7 @@ def test_the_more_comparisons_the_more_it_takes_to_be_called_faster() -> None:
     assert ratio(one, other, n=30).interval == ratio(one, other).interval
 
 
-# By simulation. Each count is one of 1000 tries, so a rate of 1 % scatters by 0.3 %, one of 95 % by 0.7 %.
+# By simulation. Each count is one of 1000 tries, so a rate of 1 % varies by 0.3 %, one of 95 % by 0.7 %.
 
 TRIES = 1000
 
@@ -164,7 +166,7 @@ def test_a_table_of_eight_equal_pairs_rarely_names_a_winner(sd: float, most: flo
 
 def test_a_known_scatter_covers_with_one_launch_a_side() -> None:
     def once(source: random.Random) -> RateRatio:
-        known = scatter_of([[launch(source, i) for i in range(10)] for _ in range(2)], "calibrated")
+        known = variation_of([[launch(source, i) for i in range(10)] for _ in range(2)], "calibrated")
         return ratio(*rounds(source, 1), known)
 
     assert coverage(1.0, once) >= 0.93
@@ -175,14 +177,14 @@ def test_a_mean_step_of_launches_is_covered() -> None:
     source, covered = random.Random(3), 0
     for _ in range(TRIES):
         launches = [launch(source, i) for i in range(5)]
-        found = mean_reach(launches, None)
+        found = mean_half_width(launches, None)
         low, high = found.interval(sum(one.mean_s for one in launches) / 5)
         covered += low <= 0.1 * math.exp(WITHIN**2 / 2) <= high
     assert covered >= 0.93 * TRIES
 
 
 def test_a_difference_of_5_percent_is_found_with_eight_launches() -> None:
-    """The power at these scatters: 17 % with three launches, 74 % with five, 99 % with eight."""
+    """The power at these variations: 17 % with three launches, 74 % with five, 99 % with eight."""
     assert words(lambda source: ratio(*rounds(source, 8, slower=1.05)))["faster"] >= 0.95 * TRIES
     assert words(lambda source: ratio(*rounds(source, 8, slower=1.05)))["even"] <= 0.01 * TRIES
 

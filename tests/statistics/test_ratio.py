@@ -9,7 +9,7 @@ import pytest
 from examples import N_STEPS, noisy_steps, step_ratios
 from scipy import stats
 
-from bench.statistics.launches import Scatter
+from bench.statistics.launches import LaunchVariation
 from bench.statistics.ratio import (
     Ratio,
     Typical,
@@ -21,13 +21,13 @@ from bench.statistics.ratio import (
 from bench.statistics.verdict import speed
 
 STEPS = N_STEPS
-KNOWN = Scatter(sd=0.01, degrees=1000, source="many launches")
+KNOWN = LaunchVariation(sd=0.01, degrees=1000, source="many launches")
 
 
 def ratio(
-    base: Sequence[float], head: Sequence[float], noise: float | None = None, scatter: Scatter | None = None
+    base: Sequence[float], head: Sequence[float], noise: float | None = None, variation: LaunchVariation | None = None
 ) -> Ratio:
-    (found,) = step_ratios([([base], [head])], noise, scatter)
+    (found,) = step_ratios([([base], [head])], noise, variation)
     assert found is not None
     return found
 
@@ -35,7 +35,7 @@ def ratio(
 def verdicts(n: int, slower: float, **noise: float) -> list[str]:
     source = random.Random(7)
     pairs = [([noisy_steps(source, **noise)], [noisy_steps(source, slower=slower, **noise)]) for _ in range(n)]
-    return [speed(step_ratios([pair], scatter=KNOWN)[0]) for pair in pairs]
+    return [speed(step_ratios([pair], variation=KNOWN)[0]) for pair in pairs]
 
 
 def test_the_typical_step_is_the_mean_of_the_faster_half_of_what_the_slowest_rank_took() -> None:
@@ -56,7 +56,7 @@ def test_the_error_is_the_jackknifes() -> None:
 
 
 def test_the_error_agrees_with_what_many_runs_show() -> None:
-    """The jackknife over stretches against the scatter of the estimate itself over 300 runs of independent steps."""
+    """The jackknife over stretches against the variation of the estimate itself over 300 runs of independent steps."""
     source = random.Random(3)
     runs = [typical_step([[math.exp(source.gauss(0, 0.05)) for _ in range(200)]]) for _ in range(300)]
     shown = statistics.stdev(math.log(run.time_s) for run in runs if run)
@@ -74,13 +74,13 @@ def test_a_disturbed_run_may_have_been_made_slower_and_never_faster() -> None:
     """Its own interval's end lies further off on the side of the truth: head's below, base's above."""
     calm, disturbed = [0.1] * STEPS, [0.09, 0.1, 0.11, 0.12, 0.13] * 10
     for base, head, wider in ((calm, disturbed, 0), (disturbed, calm, 1)):
-        found = ratio(base, head, scatter=KNOWN)
+        found = ratio(base, head, variation=KNOWN)
         reach = [abs(math.log(end / found.estimate)) for end in found.interval]
         assert reach[wider] > 2 * reach[1 - wider]
 
 
 def test_the_intervals_are_student_ts() -> None:
-    """Steps without scatter have no error: the noise alone is left, with infinitely many degrees."""
+    """Steps without variation have no error: the noise alone is left, with infinitely many degrees."""
     found = ratio([0.1] * STEPS, [0.12] * STEPS, noise=0.02)
     half = stats.norm.ppf(0.975) * math.sqrt(2) * 0.02
     assert found.estimate == pytest.approx(1.2)
@@ -125,15 +125,15 @@ def test_the_spread_of_five_attempts_widens_their_intervals_and_a_common_change_
 
 @pytest.mark.parametrize("launches", [(1, 1), (2, 1), (1, 5)])
 def test_few_launches_differ_by_what_is_assumed_or_known_of_launches(launches: tuple[int, int]) -> None:
-    """As in a report of one run. Five launches show their own scatter, here none."""
+    """As in a report of one run. Five launches show their own variation, here none."""
     sides = [typical_of_launches([[[0.1] * STEPS]] * n) for n in launches]
     few = sum(1 / n for n in launches if n < 3)
-    for scatter, sd, degrees in ((None, 0.05, 10), (KNOWN, 0.01, 1000)):
-        (found,) = typical_ratios([(sides[0], sides[1])], scatter=scatter)
+    for variation, sd, degrees in ((None, 0.05, 10), (KNOWN, 0.01, 1000)):
+        (found,) = typical_ratios([(sides[0], sides[1])], variation=variation)
         assert found is not None
         half = stats.t.ppf(0.975, degrees) * sd * math.sqrt(few)
         assert math.log(found.interval[1]) == pytest.approx(half)
-        assert found.basis == ("scatter" if scatter else "assumed")
+        assert found.basis == ("variation" if variation else "assumed")
 
 
 def test_a_verdict_names_the_scatter_at_which_it_falls() -> None:
@@ -141,11 +141,11 @@ def test_a_verdict_names_the_scatter_at_which_it_falls() -> None:
     assert speed(found) == "SLOWER"
     assert found.tips_at is not None
     for more, contains in ((1.01, True), (0.99, False)):
-        there = Scatter(sd=found.tips_at * more, degrees=10, source="")
-        low, high = ratio([0.1] * STEPS, [0.14] * STEPS, scatter=there).alarm
+        there = LaunchVariation(sd=found.tips_at * more, degrees=10, source="")
+        low, high = ratio([0.1] * STEPS, [0.14] * STEPS, variation=there).alarm
         assert (low < 1 < high) is contains
     assert speed(ratio([0.1] * STEPS, [0.12] * STEPS)) == "UNCLEAR"
-    assert speed(ratio([0.1] * STEPS, [0.12] * STEPS, scatter=KNOWN)) == "SLOWER"
+    assert speed(ratio([0.1] * STEPS, [0.12] * STEPS, variation=KNOWN)) == "SLOWER"
 
 
 def test_ten_attempts_show_how_much_launches_differ() -> None:
@@ -215,7 +215,9 @@ def test_10_percent_is_never_called_the_same(noise: dict[str, float]) -> None:
 
 def test_a_change_of_all_attempts_alike_is_found() -> None:
     source = random.Random(2)
-    found = step_ratios([([noisy_steps(source)], [noisy_steps(source, slower=1.3)]) for _ in range(12)], scatter=KNOWN)
+    found = step_ratios(
+        [([noisy_steps(source)], [noisy_steps(source, slower=1.3)]) for _ in range(12)], variation=KNOWN
+    )
     assert {speed(each) for each in found} == {"SLOWER"}
 
 
@@ -223,7 +225,7 @@ def test_one_attempt_that_changed_among_many_is_found_and_the_others_are_not_bla
     source = random.Random(4)
     found = step_ratios(
         [([noisy_steps(source)], [noisy_steps(source, slower=1.3 if index == 5 else 1.0)]) for index in range(12)],
-        scatter=KNOWN,
+        variation=KNOWN,
     )
     assert [index for index, each in enumerate(found) if speed(each) == "SLOWER"] == [5]
 

@@ -165,7 +165,7 @@ def test_enough_steps_name_what_is_late_in_each_by_sizes_that_differ() -> None:
 
 
 def test_noise_of_other_phases_hides_no_straggler() -> None:
-    """The whole step scatters by more than the loader is late, which is late in each step."""
+    """The whole step varies by more than the loader is late, which is late in each step."""
     slow = ranks({}, {"dataload_wait": 0.05})
     draw = random.Random(5)
     for work in slow:

@@ -27,9 +27,9 @@ def verdict(base: list[float], head: list[float]) -> str:
     return speed(ratio, MARGIN, tail(base, head))
 
 
-def steady(source: random.Random, scatter: float = 0.02) -> list[float]:
+def steady(source: random.Random, variation: float = 0.02) -> list[float]:
     level = 0.1 * math.exp(source.gauss(0, 0.01))
-    return [level * (1 + source.gauss(0, scatter)) for _ in range(N)]
+    return [level * (1 + source.gauss(0, variation)) for _ in range(N)]
 
 
 def doubled(source: random.Random, n: int = 16) -> list[float]:

@@ -17,7 +17,7 @@ ONE = Program(
     weights_bytes=2,
     buffers_bytes=0,
     units=0,
-    moments=(Moment(event="turn", index=None, peak_bytes=(1, 2), live_bytes=(1, 2)),),
+    moments=(Moment(event="forward_end", index=None, peak_bytes=(1, 2), live_bytes=(1, 2)),),
     input_bytes=1,
     flops={},
     moved_bytes=(1, 2),

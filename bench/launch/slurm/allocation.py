@@ -8,10 +8,10 @@ from pathlib import Path
 
 from bench.launch.slurm import client
 from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected
-from bench.launch.slurm.fate import fate_of, is_gone, mark
+from bench.launch.slurm.job_end import is_gone, job_end_of, mark
 from bench.store import jobs, run_lock
 from bench.store.claims import Claims
-from bench.store.jobs import End, Fate
+from bench.store.jobs import End, JobEnd
 
 ASK_EVERY_S = 30.0
 LOOKS, BETWEEN_S = 3, 1.5
@@ -90,7 +90,7 @@ class Allocation:
             return False
         if owner not in self._marked:
             self._marked.add(owner)
-            mark(self._root, job, job.fate() or fate_of(seen, job.end(), float("inf")) or Fate(state="UNKNOWN"))
+            mark(self._root, job, job.job_end() or job_end_of(seen, job.end(), float("inf")) or JobEnd(state="UNKNOWN"))
         return True
 
     def _look(self, number: str) -> tuple[float, JobStatus | None]:

@@ -9,10 +9,10 @@ from typing import Protocol
 
 from bench.launch.slurm import client
 from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected
-from bench.launch.slurm.fate import DONE, GOES_ON, REFUSED, close, end_jobs, fate_of, in_words, never_runs, tail
+from bench.launch.slurm.job_end import DONE, GOES_ON, REFUSED, close, end_jobs, in_words, job_end_of, never_runs, tail
 from bench.launch.slurm.script import request_of
 from bench.store import claims, jobs, spool
-from bench.store.jobs import Fate, JobFolder
+from bench.store.jobs import JobEnd, JobFolder
 
 SOON_S, LATER_S = 2.0, 10.0
 """Between two calls of squeue: in the first half minute after something happened, and then."""
@@ -140,7 +140,7 @@ class Following:
         self._jobs.clear()
 
     def _withdraw(self, numbers: list[str]) -> None:
-        """End jobs that cannot succeed. If Slurm does not answer, they end by themselves: each reads its fate."""
+        """End jobs that cannot succeed. If Slurm does not answer, they end by themselves: each reads its job_end."""
         with suppress(ControllerUnavailable):
             end_jobs(self.root, numbers)
         for number in numbers:
@@ -174,7 +174,7 @@ class Following:
     def _others(self) -> list[str]:
         """Jobs of this name that are not followed. One that was given up may take a moment to leave Slurm's list."""
         new = (number for number in client.living(self.name) if number not in self._jobs)
-        return [number for number in new if jobs.of_run(self.root, number).fate() is None]
+        return [number for number in new if jobs.of_run(self.root, number).job_end() is None]
 
     def _close_others(self) -> None:
         """Jobs that ended while nobody watched: what they had begun is lost. One that lives goes on."""
@@ -182,8 +182,8 @@ class Following:
             if number in self._jobs:
                 continue
             job = jobs.of_run(self.root, number)
-            if fate := fate_of(client.look([number]).get(number), job.end(), float("inf")):
-                close(self.root, job, fate)
+            if job_end := job_end_of(client.look([number]).get(number), job.end(), float("inf")):
+                close(self.root, job, job_end)
             else:
                 self._follow(number)
 
@@ -303,7 +303,7 @@ class Following:
         if (job := self._jobs.get(number)) is None:  # the end of another one has ended it
             return []
         self._relay(job)
-        if (noted := job.folder.fate()) is not None and noted.asked:
+        if (noted := job.folder.job_end()) is not None and noted.asked:
             del self._jobs[number]
             self._cancelled, self._enough, self.wanted = True, True, 0
             self.show.note(f"job {number} is cancelled")
@@ -312,37 +312,37 @@ class Following:
         end = job.folder.end()
         if self._away and end is None:
             return []
-        fate = fate_of(job.seen, end, job.still_s()) if job.seen is not None or job.still_s() > LIVELY_S else None
-        if fate is None:
+        job_end = job_end_of(job.seen, end, job.still_s()) if job.seen is not None or job.still_s() > LIVELY_S else None
+        if job_end is None:
             return []
         self._relay(job)
         del self._jobs[number]
         self._stirred_s = time.monotonic()
-        marked = close(self.root, job.folder, fate)
-        return self._after(job, fate, marked=marked > 0)
+        marked = close(self.root, job.folder, job_end)
+        return self._after(job, job_end, marked=marked > 0)
 
-    def _after(self, job: Followed, fate: Fate, *, marked: bool) -> list[str]:
+    def _after(self, job: Followed, job_end: JobEnd, *, marked: bool) -> list[str]:
         """What follows the end of a job, which is followed no more."""
         number, ours = job.folder.id, job.is_of(self.script)
-        if fate.state == REFUSED and ours:
+        if job_end.state == REFUSED and ours:
             words = tail(job.folder) or [f"bench ended with exit code 2 in job {number}"]
             if not self._works():
                 self._withdraw(self._ours())
                 return words
             # Its node may be unlike theirs.
             self._continue_with_fewer(f"job {number} ended with exit code 2: {words[-1]}")
-        elif fate.state == DONE and ours:
+        elif job_end.state == DONE and ours:
             self.wanted = max(self.wanted - 1, 0)
         elif not self._enough:
             self.wanted = max(self.wanted, 1)  # jobs that are done may have left cells to this one
-        if fate.state == DONE and self._is_finished():
+        if job_end.state == DONE and self._is_finished():
             self._wind_up()
-        if fate.state == GOES_ON:
+        if job_end.state == GOES_ON:
             self.show.note(f"the time of job {number} is over: another one goes on")
-        elif fate.state == REFUSED and not ours:
+        elif job_end.state == REFUSED and not ours:
             self.show.note(f"job {number}, of another command, ended with exit code 2")
-        elif fate.state not in (DONE, REFUSED):
-            self._is_lost(job, fate, marked=marked)
+        elif job_end.state not in (DONE, REFUSED):
+            self._is_lost(job, job_end, marked=marked)
         return []
 
     def _wind_up(self) -> None:
@@ -353,14 +353,14 @@ class Following:
             self.show.note(f"all is measured: job {number} is not needed")
         self._withdraw(idle)
 
-    def _is_lost(self, job: Followed, fate: Fate, *, marked: bool) -> None:
-        number, why = job.folder.id, f": {fate.reason}" if fate.reason else ""
-        self.show.note(f"job {number} ended with {fate.state}{why}")
+    def _is_lost(self, job: Followed, job_end: JobEnd, *, marked: bool) -> None:
+        number, why = job.folder.id, f": {job_end.reason}" if job_end.reason else ""
+        self.show.note(f"job {number} ended with {job_end.state}{why}")
         self._fruitless = 0 if marked or self._has_results(number) else self._fruitless + 1
         if self._fruitless < MAX_FRUITLESS_JOBS:
             return
         last = " | ".join(tail(job.folder))
-        words = f"{MAX_FRUITLESS_JOBS} jobs in a row ended without a result, the last one with {fate.state}: {last}"
+        words = f"{MAX_FRUITLESS_JOBS} jobs in a row ended without a result, the last one with {job_end.state}: {last}"
         if not self._works():
             raise GivesUp(words)
         self._continue_with_fewer(words)

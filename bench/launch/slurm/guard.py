@@ -1,7 +1,7 @@
 """`python -m bench.launch.slurm.guard RUN ARGUMENTS...`: runs `bench ARGUMENTS` in a job, and ends it with the job.
 
 It keeps the job's folder: see bench/store/jobs.py. If a node loses its slurmd, Slurm gives the job up and leaves its
-processes alone; the guard then learns it from the file in which another bench noted the job's fate, or asks Slurm.
+processes alone; the guard then learns it from the file in which another bench noted how the job ended, or asks Slurm.
 """
 
 import os
@@ -13,8 +13,8 @@ from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
-from bench.launch.leashed import on_leash
 from bench.launch.slurm import client
+from bench.launch.supervised import supervised
 from bench.records.slurm import JOB
 from bench.store import jobs
 from bench.store.jobs import End
@@ -29,10 +29,10 @@ def main(root: Path, arguments: list[str]) -> int:
         print("bench: this runs inside of a Slurm job: submit the script with sbatch", file=sys.stderr)  # noqa: T201
         return 2
     job = jobs.of_run(root, number)
-    if job.fate() is None:
+    if job.job_end() is None:
         job.begin()
     os.environ[JOB] = str(job.folder)
-    bench = on_leash([sys.executable, "-P", "-m", "bench.cli", *arguments])
+    bench = supervised([sys.executable, "-P", "-m", "bench.cli", *arguments])
     print(f"bench: the output is in {job.log}", flush=True)  # noqa: T201
     with job.log.open("ab") as log:
         process = subprocess.Popen(bench, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
@@ -46,7 +46,7 @@ def main(root: Path, arguments: list[str]) -> int:
         while (code := process.poll()) is None and not ended and not over.is_set():
             with suppress(OSError):  # a file system may be away for a moment
                 job.beat(beats)
-                if job.fate() is not None:
+                if job.job_end() is not None:
                     break
             beats += 1
             time.sleep(BEAT_S)

@@ -1,5 +1,5 @@
 """`python -m bench.launch.slurm.node CONFIG ARGUMENTS...`: the `accelerate launch` of one node, as a task of srun.
-`... SPEC FOLDER COMMAND...`: a script's own command there, in that folder; see `MEETS`.
+`... SPEC FOLDER COMMAND...`: a script's own command there, in that folder; see `RENDEZVOUS`.
 
 The first node chooses the port at which all launches meet. The launch ends with its task, when bench closes the spool
 folder, and when the job is over: a node that has lost its slurmd is not told so by Slurm. It beats, because Slurm may
@@ -19,18 +19,18 @@ from pathlib import Path
 import psutil
 
 from bench.launch.attempt_files import launch_command
-from bench.launch.leashed import on_leash
 from bench.launch.ports import free_port
+from bench.launch.supervised import supervised
 from bench.launch.watch import POLL_S
 from bench.store import jobs, spool
 from bench.store.jobs import JobFolder
-from bench.store.spool import Meeting, NodeBeat
+from bench.store.spool import NodeBeat, Rendezvous
 
 MEET_WITHIN_S = 120.0
 LOOK_EVERY_S = 1.0
 
 
-MEETS = ("node_rank", "main_address", "main_port")
+RENDEZVOUS = ("node_rank", "main_address", "main_port")
 """Placeholders of a script's command that only a node can fill."""
 
 
@@ -47,13 +47,13 @@ def main(config_file: Path, arguments: list[str]) -> int:
     scratch = folder / f"torchelastic{number}"
     if config_file.suffix == ".json":
         runs_in, *words = arguments
-        said = zip(MEETS, (number, meeting.address, str(meeting.port)), strict=True)
+        said = zip(RENDEZVOUS, (number, meeting.address, str(meeting.port)), strict=True)
         for placeholder, value in said:
             words = [word.replace(f"{{{placeholder}}}", value) for word in words]
-        leashed = on_leash(words, runs_in)
+        command = supervised(words, runs_in)
     else:
         machine = ["--machine_rank", number, "--main_process_ip", meeting.address]
-        leashed = on_leash(
+        command = supervised(
             launch_command(
                 arguments,
                 python=sys.executable,
@@ -63,7 +63,7 @@ def main(config_file: Path, arguments: list[str]) -> int:
                 machine=machine,
             )
         )
-    process = subprocess.Popen(leashed, stdin=subprocess.DEVNULL)
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     job = jobs.this_job()
     try:
         beats, looked_s = 0, -math.inf
@@ -99,15 +99,17 @@ def _set_variables(address: str) -> None:
     os.environ.setdefault("GLOO_SOCKET_IFNAME", _interface(address))
 
 
-def _meeting(folder: Path, *, first: bool) -> Meeting:
+def _meeting(folder: Path, *, first: bool) -> Rendezvous:
     job, step = (os.environ.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
     file = folder / f"meeting{job}.{step}.json"  # the user may have an attempt run again into the same folder
     if first:
-        meeting = Meeting(address=_own_address(os.environ["SLURM_LAUNCH_NODE_IPADDR"]), port=free_port(everywhere=True))
+        meeting = Rendezvous(
+            address=_own_address(os.environ["SLURM_LAUNCH_NODE_IPADDR"]), port=free_port(everywhere=True)
+        )
         spool.write(file, meeting)
         return meeting
     deadline = time.monotonic() + MEET_WITHIN_S
-    while (found := spool.read(file, Meeting)) is None:
+    while (found := spool.read(file, Rendezvous)) is None:
         if time.monotonic() > deadline:
             raise SystemExit(f"the first node did not write {file} within {MEET_WITHIN_S:g} s: do all nodes share it?")
         time.sleep(POLL_S)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from bench.launch.attempt_files import srun
 from bench.launch.environment import launch_environment
-from bench.launch.leashed import END_TIMEOUT_S, Leashed
+from bench.launch.supervised import END_TIMEOUT_S, Supervised
 from bench.launch.watch import POLL_S, cause_of_death
 from bench.store import spool
 from bench.store.spool import NodeBeat
@@ -18,7 +18,7 @@ QUIET_S = 10.0
 """A node that has not beaten for so long is gone: it beats every second."""
 
 
-class SpreadLaunch(Leashed):
+class SpreadLaunch(Supervised):
     """The launches of all nodes, and all processes below them.
 
     Args:

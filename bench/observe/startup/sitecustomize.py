@@ -53,7 +53,7 @@ def _observe(name: str) -> None:
         if "_bench" not in sys.modules:
             _run(spec_from_file_location("_bench", f"{BENCH}/__init__.py", submodule_search_locations=[BENCH]))
         with import_module("_bench.observe.device").added("RssAnon", "RssFile", "VmData"):
-            import_module("_bench.observe.arrival").arrived(name)
+            import_module("_bench.observe.hooks").arrived(name)
     except Exception:
         from traceback import print_exc
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from bench.report.advice import Advice, LeftOut
-from bench.report.contract import RUN
+from bench.report.controlled import RUN
 from bench.report.doubts import causes
 from bench.report.missing import Missing
 from bench.report.naming import batch_in_words, caption, ends, listed, value_of
@@ -79,7 +79,7 @@ def _is_alone(advice: Advice) -> bool:
 def missing_of(advice: Advice, matrices: Matrices, missing: Sequence[Missing]) -> list[Missing]:
     """What is missing of the runs that an answer is based on."""
     ids = {cell.cell.id for cell in advice.cells}
-    apart = {str(cell.contract[RUN]) for cell in advice.cells if RUN in cell.contract}
+    apart = {str(cell.controlled[RUN]) for cell in advice.cells if RUN in cell.controlled}
     runs = apart or {run for cell, run in matrices if run is not None and cell in ids}
     return [cell for cell in missing if RUN not in cell.axes or str(cell.axes[RUN]) in runs]
 

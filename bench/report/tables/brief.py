@@ -13,7 +13,7 @@ from bench.records.verdict import Probe, Stopped, Verdict
 from bench.report import implausible
 from bench.report.advice import Advice
 from bench.report.claims import Judged
-from bench.report.contract import OBSERVED
+from bench.report.controlled import OBSERVED
 from bench.report.doubts import Doubt, doubted_rows, doubts, may_be_off
 from bench.report.missing import Missing
 from bench.report.naming import (
@@ -42,7 +42,7 @@ from bench.report.tables.header import (
 )
 from bench.report.tables.speedup import how_sure_intervals_are
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
-from bench.statistics.launches import ASSUMED, Scatter
+from bench.statistics.launches import ASSUMED, LaunchVariation
 from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
 from bench.units import UNKNOWN, amount, counted, percent, rate
 
@@ -159,7 +159,7 @@ def settings_table(
     observed = [
         name
         for name in sorted(OBSERVED)
-        if len({str(setting.cell.contract.get(name)) for setting in found if setting.row}) > 1
+        if len({str(setting.cell.controlled.get(name)) for setting in found if setting.row}) > 1
     ]
     columns: list[Column[Setting]] = [
         *(_axis(name) for name in summary.columns or ("backend",)),
@@ -220,7 +220,7 @@ def _remarks(setting: Setting, doubted: frozenset[RowId], observed: Sequence[str
         yield f"beyond the headroom of {percent(setting.advice.headroom)}"
     if setting.row.id in doubted:
         yield "doubted"
-    yield from (f"{caption(name)} {setting.cell.contract.get(name)}" for name in observed)
+    yield from (f"{caption(name)} {setting.cell.controlled.get(name)}" for name in observed)
 
 
 def caveats(
@@ -323,7 +323,7 @@ def _out_of_memory(summary: Summary) -> Iterator[str]:
         yield f"Batch {batch} ran out of memory: {_some(names)}."
 
 
-def rests_on(found: Sequence[Setting], scatters: Sequence[Scatter]) -> str:
+def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) -> str:
     """What the intervals of the ratios rest on; empty without a ratio."""
     compared = [setting for setting in found if setting.ratio or setting.is_chosen]
     bases = {setting.ratio.basis for setting in compared if setting.ratio}
@@ -336,8 +336,8 @@ def rests_on(found: Sequence[Setting], scatters: Sequence[Scatter]) -> str:
     what = f"{launches} of each setting" if counts[-1] else "imported figures"
     if "assumed" in bases:
         return f"Ratios rest on {what}; launches are assumed to vary by {percent(ASSUMED.sd)} (standard deviation)."
-    if "scatter" in bases and scatters:
-        known = " or ".join(percent(scatter.sd) for scatter in scatters)
+    if "variation" in bases and variations:
+        known = " or ".join(percent(variation.sd) for variation in variations)
         return f"Ratios rest on {what}; launches of this machine vary by {known} (standard deviation)."
     return f"Ratios rest on {what}, and on how much they vary."
 
@@ -360,7 +360,7 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
         f"{on}; {same}." if same else f"{on}.",
         "; ".join(text for text in made_by if UNKNOWN not in text.split()),
         f"{run_in_words(summary)}.",
-        rests_on(found, summary.scatters),
+        rests_on(found, summary.variations),
         f"Reproduce: `bench run {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else "",
         "All sections: `bench report --full`.",
     )

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 from bench.records.figures import CAPACITY, CAPACITY_SHARE, PEAK_ALLOCATED, PEAK_RESERVED
 from bench.records.phases import PHASE_NAMES, REST, SHOWN_PHASES
-from bench.report.contract import RUN
+from bench.report.controlled import RUN
 from bench.report.naming import cell_name, ends, row_name, settings_name, short_reason
 from bench.report.rows import CellRows, Measured, Phases, Row, Summary
 from bench.report.tables.brief import Setting
@@ -42,8 +42,8 @@ IN_SIGHT = 8
 
 
 INTERVALS = (
-    "Pale bars: 95 % confidence interval of the throughput, from the scatter between launches, or else of steps; hidden"
-    " where it is smaller than the mark."
+    "Pale bars: 95 % confidence interval of the throughput, from the variation between launches, or else of steps;"
+    " hidden where it is smaller than the mark."
 )
 Group = tuple[str, list[tuple[int, CellRows]]]
 """A panel's title, and its cells with the number of their series."""

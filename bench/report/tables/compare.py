@@ -195,9 +195,9 @@ def _launches_vary(runs: TwoRuns) -> str:
     decided = [pair.ratio for pair in runs.pairs if pair.ratio and pair.speed in ("SLOWER", "FASTER")]
     tips = [ratio.tips_at for ratio in decided if ratio.tips_at]
     bases = {ratio.basis for ratio in ratios}
-    sentences = [*how_launches_vary(bases, [runs.scatter] if runs.scatter else [], tips, own=True)]
+    sentences = [*how_launches_vary(bases, [runs.variation] if runs.variation else [], tips, own=True)]
     if "launches" in bases:
-        sentences.append(f"Three launches a side: their own scatter, and {percent(QUIET)} between the runs.")
+        sentences.append(f"Three launches a side: their own variation, and {percent(QUIET)} between the runs.")
     return " ".join([*sentences, "--noise replaces this."])
 
 

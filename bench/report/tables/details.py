@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from bench.records.outcome import Result
-from bench.report.contract import RUN
+from bench.report.controlled import RUN
 from bench.report.naming import cell_name, row_name, setting
 from bench.report.rows import Summary
 from bench.report.summary import Newest
@@ -56,5 +56,5 @@ def details(
         axes={name: setting(name, one.shown.settings.get(name)) for name in summary.columns},
         folders=tuple(f"attempts/{result.attempt.slug}" for result in own) if run is None else (),
         scripts=scripts,
-        parts=in_brief(own, files, newest, row.measured.scatter if row and row.measured else None),
+        parts=in_brief(own, files, newest, row.measured.variation if row and row.measured else None),
     )

@@ -14,7 +14,7 @@ from bench.errors import one_line
 from bench.records.cell import Regime
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.figures import CAPACITY_SHARE, COLUMNS, Figure
-from bench.records.leaves import flat
+from bench.records.json_diff import flat
 from bench.records.outcome import KINDS, Failed, Hang, Ok, Result
 from bench.records.rank_outcome import Footprint, RankOk, Walked
 from bench.records.verdict import Probe
@@ -28,7 +28,7 @@ from bench.report.tables.regimes import regime_columns
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import P95_NOTE, checkpoints, compilation, own_work, phases, steps
 from bench.report.tables.table import Column, Number, Table, of_part, table_of, without_repeats
-from bench.statistics.launches import Scatter
+from bench.statistics.launches import LaunchVariation
 from bench.units import UNKNOWN, duration, gib, in_table, ms, percent, rate
 
 Attempts = Sequence[tuple[Result, Row]]
@@ -74,7 +74,7 @@ def show(
     probe: Probe | None = None,
     walked: Sequence[Walked] = (),
     newest: Newest | None = None,
-    scatter: Scatter | None = None,
+    variation: LaunchVariation | None = None,
 ) -> list[Table | Verbatim]:
     """Everything that is known about the cell of ``results``.
 
@@ -82,11 +82,11 @@ def show(
         results: all results of one cell.
         files: by the attempt's slug.
         newest: the newest sources of the run; by default, those of these results.
-        scatter: between launches, as the run's report knows it.
+        variation: between launches, as the run's report knows it.
     """
     newest = newest or newest_sources(results)
     summary = summarize(results, newest=newest)
-    attempts = [(result, row_of(result, scatter=scatter, newest=newest)) for result in results]
+    attempts = [(result, row_of(result, variation=variation, newest=newest)) for result in results]
     parts = [
         _attempts(attempts, summary.cells[0]),
         _regimes(results),
@@ -116,11 +116,11 @@ def in_brief(
     results: Sequence[Result],
     files: Mapping[str, Files],
     newest: Newest | None = None,
-    scatter: Scatter | None = None,
+    variation: LaunchVariation | None = None,
 ) -> list[Table | Verbatim]:
     """Of one row of a report: its attempts, ranks, phases and time, and why it failed. As in `show`, without notes."""
     summary = summarize(results, newest=newest or newest_sources(results))
-    attempts = [(result, row_of(result, scatter=scatter, newest=newest)) for result in results]
+    attempts = [(result, row_of(result, variation=variation, newest=newest)) for result in results]
     parts = [
         _attempts(attempts, summary.cells[0]),
         _ranks(attempts),

@@ -3,14 +3,14 @@
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 
-from bench.report.contract import fields_in_words
+from bench.report.controlled import fields_in_words
 from bench.report.doubts import doubted_rows
 from bench.report.naming import batch_of, caption, cell_name, ends, setting, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import Comparison, SpeedUp, even_batches
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
-from bench.statistics.launches import ASSUMED, Basis, Scatter
+from bench.statistics.launches import ASSUMED, Basis, LaunchVariation
 from bench.statistics.ratio import ALARM_CONFIDENCE
 from bench.statistics.verdict import EVEN, FASTER, MARGIN, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED, Word
 from bench.units import UNKNOWN, percent, rate
@@ -98,8 +98,8 @@ def _how(pair: SpeedUp, *, accumulates: bool) -> str:
 
 
 def _value(cell: CellRows, axis: str) -> str:
-    """Of a setting, or of another field of the contract, such as the hardware."""
-    return setting(axis, cell.contract.get(axis, cell.rows[0].settings.get(axis)))
+    """Of a setting, or of another controlled variable, such as the hardware."""
+    return setting(axis, cell.controlled.get(axis, cell.rows[0].settings.get(axis)))
 
 
 def _of_both(value: Callable[[Row], str], pair: SpeedUp) -> str:
@@ -153,7 +153,7 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
     if any(ratio.off and ratio.word == UNDECIDED for ratio in ratios):
         yield f'{UNDECIDED.capitalize()}: what is doubted may be the whole difference; "{DOUBTS}" says why.'
     tips = [ratio.tips_at for ratio in ratios if ratio.has_winner and ratio.tips_at]
-    yield from how_launches_vary(bases, summary.scatters, tips, own=own)
+    yield from how_launches_vary(bases, summary.variations, tips, own=own)
     if any(ratio.word == TOO_CLOSE for ratio in ratios):
         decide = " More launches decide: `bench run` with a larger measure.launches, or with --until 2%."
         confidence = f"{percent(ALARM_CONFIDENCE)} confidence for {_together(n)}"
@@ -161,7 +161,7 @@ def how_decided(summary: Summary, comparison: Comparison) -> Iterator[str]:
 
 
 def how_launches_vary(
-    bases: Container[Basis], scatters: Sequence[Scatter], tips: Sequence[float], *, own: bool
+    bases: Container[Basis], variations: Sequence[LaunchVariation], tips: Sequence[float], *, own: bool
 ) -> Iterator[str]:
     """What the intervals of sides with few launches rest on.
 
@@ -169,9 +169,10 @@ def how_launches_vary(
         tips: at which standard deviation between launches a verdict would fall, of each that says which side is faster.
         own: whether `bench` launched a side, and so can launch more.
     """
-    if "scatter" in bases and scatters:
+    if "variation" in bases and variations:
         known = "; ".join(
-            f"{percent(scatter.sd)} ({scatter.source}, {scatter.degrees} degrees of freedom)" for scatter in scatters
+            f"{percent(variation.sd)} ({variation.source}, {variation.degrees} degrees of freedom)"
+            for variation in variations
         )
         yield f"Sides with fewer than three launches: launches of this machine differ by {known}, standard deviation."
     if "assumed" in bases:
@@ -189,9 +190,9 @@ def _together(comparisons: int) -> str:
 
 def nothing_varies(summary: Summary, axis: str) -> tuple[str, ...]:
     """One sentence if fewer than two values of ``axis`` were measured, else none."""
-    cells = [cell for cell in summary.cells if axis in cell.contract]
-    values = dict.fromkeys(setting(axis, cell.contract[axis]) for cell in cells)
-    measured = dict.fromkeys(setting(axis, cell.contract[axis]) for cell in cells if cell.best)
+    cells = [cell for cell in summary.cells if axis in cell.controlled]
+    values = dict.fromkeys(setting(axis, cell.controlled[axis]) for cell in cells)
+    measured = dict.fromkeys(setting(axis, cell.controlled[axis]) for cell in cells if cell.best)
     if len(values) == 1:
         return (f"{caption(axis)} is {next(iter(values))} in all results: nothing to compare.",)
     if len(measured) == 1:
@@ -203,7 +204,7 @@ def refusals(summary: Summary, comparison: Comparison) -> list[str]:
     """One sentence for each pair that was not compared, with the fields that differ."""
     sentences = [
         f"{cell_name(summary, refused.one.rows[0])} is not compared with {cell_name(summary, refused.other.rows[0])}:"
-        f" they differ in {fields_in_words(refused.fields, refused.one.contract, refused.other.contract)}."
+        f" they differ in {fields_in_words(refused.fields, refused.one.controlled, refused.other.controlled)}."
         for refused in comparison.refused
     ]
     return [*sentences, "More pairs are not compared; these are the first."] if comparison.more_refused else sentences

@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 
 from bench.errors import InputError
-from bench.launch.slurm import allocation, client, fate
+from bench.launch.slurm import allocation, client, job_end
 from bench.launch.slurm.allocation import Allocation
 from bench.launch.slurm.client import JobStatus
 from bench.launch.slurm.node import _meeting
 from bench.records.slurm import JOB
 from bench.store import jobs, tries
-from bench.store.jobs import End, Fate, JobFolder
+from bench.store.jobs import End, JobEnd, JobFolder
 
 CELL = "ddp-0123456789"
 
@@ -23,8 +23,8 @@ def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, JobStatus]:
     made = {"1": JobStatus("RUNNING"), "2": JobStatus("RUNNING")}
     monkeypatch.setattr(client, "look", lambda numbers: {one: made[one] for one in numbers if one in made})
     monkeypatch.setattr("bench.launch.slurm.allocation.ASK_EVERY_S", 0.0)
-    monkeypatch.setattr(fate, "POLL_S", 0.01)
-    monkeypatch.setattr(fate, "QUIET_S", 0.1)
+    monkeypatch.setattr(job_end, "POLL_S", 0.01)
+    monkeypatch.setattr(job_end, "QUIET_S", 0.1)
     monkeypatch.delenv(JOB, raising=False)
     return made
 
@@ -72,35 +72,35 @@ def test_a_cell_is_free_when_nothing_of_its_owner_is_left(
     beats = iter(range(10**6))
     monkeypatch.setattr(JobFolder, "alive", lambda _: str(next(beats)))
     seen["1"] = JobStatus("NODE_FAIL")
-    job.set_fate(Fate(state="NODE_FAIL"))
+    job.set_job_end(JobEnd(state="NODE_FAIL"))
     assert not Allocation(tmp_path, "2").claims.take(CELL)  # its guard beats: the node has lost its slurmd alone
     assert tries.lost(tmp_path, folder) == []
     monkeypatch.setattr(JobFolder, "alive", lambda _: "7")
     assert Allocation(tmp_path, "2").claims.take(CELL)
     assert tries.lost(tmp_path, folder) == ["the Slurm job 1 ended with NODE_FAIL"]
-    assert fate.close(tmp_path, job, Fate(state="NODE_FAIL")) == 0  # who follows it does not count it again
+    assert job_end.close(tmp_path, job, JobEnd(state="NODE_FAIL")) == 0  # who follows it does not count it again
     assert tries.lost(tmp_path, folder) == ["the Slurm job 1 ended with NODE_FAIL"]
 
 
 @pytest.mark.parametrize(
-    ("fate", "code", "lost"),
+    ("job_end", "code", "lost"),
     [
-        (Fate(state="CANCELLED", asked=True), -15, 0),
-        (Fate(state="CANCELLED"), -15, 1),
+        (JobEnd(state="CANCELLED", asked=True), -15, 0),
+        (JobEnd(state="CANCELLED"), -15, 1),
         (None, 0, 0),
         (None, 2, 0),
         (None, -9, 1),
     ],
 )
 def test_only_what_no_user_ended_counts_as_lost(
-    tmp_path: Path, seen: dict[str, JobStatus], fate: Fate | None, code: int, lost: int
+    tmp_path: Path, seen: dict[str, JobStatus], job_end: JobEnd | None, code: int, lost: int
 ) -> None:
     job, folder = jobs.of_run(tmp_path, "1"), underway(tmp_path)
     assert Allocation(tmp_path, "1").claims.take(CELL)
     job.begin()
     job.set_end(End(exit_code=code))
-    if fate is not None:
-        job.set_fate(fate)
+    if job_end is not None:
+        job.set_job_end(job_end)
     seen["1"] = JobStatus("CANCELLED")
     assert Allocation(tmp_path, "2").claims.take(CELL)
     assert len(tries.lost(tmp_path, folder)) == lost

@@ -6,12 +6,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from bench.launch.slurm import client, fate, follow
+from bench.launch.slurm import client, follow, job_end
 from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected
 from bench.launch.slurm.follow import Cancelled, Following, GivesUp, NeverRuns
 from bench.records.slurm import BEGAN
 from bench.store import jobs
-from bench.store.jobs import OUT_OF_TIME, End, Fate
+from bench.store.jobs import OUT_OF_TIME, End, JobEnd
 
 RUNNING = JobStatus("RUNNING")
 
@@ -65,7 +65,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
         monkeypatch.setattr(client, name, getattr(made, name))
     for name in ("SOON_S", "LATER_S", "POLL_S"):
         monkeypatch.setattr(follow, name, 0.0)
-    monkeypatch.setattr(fate, "POLL_S", 0.0)
+    monkeypatch.setattr(job_end, "POLL_S", 0.0)
     return made
 
 
@@ -121,7 +121,7 @@ def test_jobs_that_another_bench_cancels_are_not_replaced(cluster: Cluster, tmp_
     def cancel(text: str) -> None:
         show(text)
         if "goes on" in text:
-            jobs.of_run(tmp_path, number).set_fate(Fate(state="CANCELLED", asked=True))
+            jobs.of_run(tmp_path, number).set_job_end(JobEnd(state="CANCELLED", asked=True))
             cluster.cancel([number])
 
     one.show.note = cancel
@@ -129,7 +129,7 @@ def test_jobs_that_another_bench_cancels_are_not_replaced(cluster: Cluster, tmp_
         one.run()
     assert cluster.submitted == []
     assert notes[-1] == f"job {number} is cancelled"
-    assert jobs.of_run(tmp_path, number).fate() == Fate(state="CANCELLED", asked=True)
+    assert jobs.of_run(tmp_path, number).job_end() == JobEnd(state="CANCELLED", asked=True)
 
 
 @pytest.mark.parametrize("taken", [False, True])
@@ -213,17 +213,17 @@ def test_jobs_that_slurm_does_not_end_go_on(cluster: Cluster, tmp_path: Path, mo
 
     monkeypatch.setattr(client, "cancel", refuses)
     with pytest.raises(RequestRejected, match=f"job {theirs}: Access/permission denied"):
-        fate.end_jobs(tmp_path, [theirs, ours])
-    assert jobs.of_run(tmp_path, theirs).fate() is None
-    assert jobs.of_run(tmp_path, ours).fate() == Fate(state="CANCELLED", asked=True)
+        job_end.end_jobs(tmp_path, [theirs, ours])
+    assert jobs.of_run(tmp_path, theirs).job_end() is None
+    assert jobs.of_run(tmp_path, ours).job_end() == JobEnd(state="CANCELLED", asked=True)
 
     def no_answer(_: list[str]) -> None:
         raise ControllerUnavailable("Unable to contact slurm controller")
 
     monkeypatch.setattr(client, "cancel", no_answer)
     with pytest.raises(ControllerUnavailable):
-        fate.end_jobs(tmp_path, [theirs, ours])
-    assert jobs.of_run(tmp_path, theirs).fate() is not None
+        job_end.end_jobs(tmp_path, [theirs, ours])
+    assert jobs.of_run(tmp_path, theirs).job_end() is not None
 
 
 def test_a_job_that_lives_under_another_name_is_followed(
@@ -234,7 +234,7 @@ def test_a_job_that_lives_under_another_name_is_followed(
     one, _ = following(tmp_path)
     one._adopt()
     assert one.living == [number]
-    assert jobs.of_run(tmp_path, number).fate() is None
+    assert jobs.of_run(tmp_path, number).job_end() is None
 
 
 @pytest.mark.parametrize("script", [None, "another"])
@@ -339,7 +339,7 @@ def test_a_silent_controller_does_not_hide_why_slurm_refuses(
     monkeypatch.setattr(client, "cancel", away)
     with pytest.raises(NeverRuns, match="InvalidQOS"):
         following(tmp_path)[0].run()
-    assert jobs.of_run(tmp_path, "1").fate() == Fate(state="CANCELLED", asked=True)
+    assert jobs.of_run(tmp_path, "1").job_end() == JobEnd(state="CANCELLED", asked=True)
 
 
 def test_when_all_is_measured_nobody_waits_for_jobs_that_have_not_begun(cluster: Cluster, tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from bench.launch.slurm import client, guard, node
 from bench.launch.slurm.client import JobStatus
 from bench.records.slurm import JOB
 from bench.store import jobs
-from bench.store.jobs import Fate, JobFolder
+from bench.store.jobs import JobEnd, JobFolder
 
 
 @pytest.fixture
@@ -67,8 +67,8 @@ def test_a_file_system_that_is_away_for_a_moment_ends_no_guard(
     tmp_path: Path, job: JobFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(client, "look", lambda _: {})
-    answers = [None, None, None, Fate(state="NODE_FAIL")]  # the second one is not read
-    monkeypatch.setattr(JobFolder, "fate", away_once(lambda _: answers.pop(0) if len(answers) > 1 else answers[0]))
+    answers = [None, None, None, JobEnd(state="NODE_FAIL")]  # the second one is not read
+    monkeypatch.setattr(JobFolder, "job_end", away_once(lambda _: answers.pop(0) if len(answers) > 1 else answers[0]))
     guard.main(tmp_path, [])
     assert len(answers) == 1
 
@@ -80,7 +80,7 @@ def test_a_file_system_that_is_away_for_a_moment_ends_no_launch(
     monkeypatch.setattr(node.spool, "content", away_once(lambda _: None))
     assert [node._must_end(tmp_path, job) for _ in range(2)] == [False, False]
     monkeypatch.undo()
-    job.set_fate(Fate(state="NODE_FAIL"))
+    job.set_job_end(JobEnd(state="NODE_FAIL"))
     assert node._must_end(tmp_path, job)
 
 

@@ -12,13 +12,13 @@ from bench.store import secrets
 END_TIMEOUT_S = 10.0
 
 
-def on_leash(command: Sequence[str], folder: str = ".", limit_bytes: int | None = None) -> list[str]:
-    """The command of a process that runs ``command`` and ends with this one: see bench/launch/leash.py."""
-    leash = [sys.executable, "-P", "-m", "bench.launch.leash", str(getpid()), folder, str(limit_bytes or 0)]
-    return [*leash, *command]
+def supervised(command: Sequence[str], folder: str = ".", limit_bytes: int | None = None) -> list[str]:
+    """The command of a process that runs ``command`` and ends with this one: see bench/launch/supervisor.py."""
+    supervisor = [sys.executable, "-P", "-m", "bench.launch.supervisor", str(getpid()), folder, str(limit_bytes or 0)]
+    return [*supervisor, *command]
 
 
-class Leashed:
+class Supervised:
     """A running command.
 
     Args:
@@ -39,7 +39,7 @@ class Leashed:
         self.log = log
         with log.open("wb") as output:
             self.process = subprocess.Popen(
-                on_leash(command, folder, limit_bytes),
+                supervised(command, folder, limit_bytes),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -56,7 +56,7 @@ class Leashed:
         return next(reversed(self.output().strip().splitlines()), None)
 
     def kill(self) -> None:
-        """End the command and every process below it, in any state. The leash does this when it is terminated."""
+        """End the command and every process below it, in any state. The supervisor does this when it is terminated."""
         self.process.terminate()
         try:
             self.process.wait(END_TIMEOUT_S)

@@ -3,7 +3,7 @@
 import pytest
 
 from bench.launch.slurm.client import NEVER, JobStatus
-from bench.launch.slurm.fate import DONE, ENDING_S, FORGOTTEN_S, GOES_ON, REFUSED, fate_of, never_runs
+from bench.launch.slurm.job_end import DONE, ENDING_S, FORGOTTEN_S, GOES_ON, REFUSED, job_end_of, never_runs
 from bench.store.jobs import OUT_OF_TIME, End
 
 
@@ -31,7 +31,7 @@ from bench.store.jobs import OUT_OF_TIME, End
 )
 def test_fate(seen: JobStatus | None, exit_code: int | None, still_s: float, state: str | None) -> None:
     end = None if exit_code is None else End(exit_code=exit_code)
-    found = fate_of(seen, end, still_s)
+    found = job_end_of(seen, end, still_s)
     assert (found.state if found else None) == state
 
 

@@ -5,9 +5,9 @@ from statistics import fmean
 from typing import NamedTuple
 
 from bench.records.verdict import Certificate, Goal
-from bench.search import memory, prior
+from bench.search import memory_curve, prior
 from bench.search.data import Evidence, Observation, Scout, Try
-from bench.search.memory import NEAR
+from bench.search.memory_curve import NEAR
 from bench.search.prior import Prior
 
 WALK_TO = 0.93
@@ -121,25 +121,27 @@ def _crawls(seen: Sequence[Observation], bracket: Bracket, goal: Goal) -> bool:
     return crowd >= PATIENCE or near >= 2 * PATIENCE
 
 
-def _curve(evidence: Evidence) -> memory.Curve | None:
+def _curve(evidence: Evidence) -> memory_curve.Curve | None:
     """The memory curve fitted to all peaks, or to evidence alone if the scout's peaks contradict it, as after a leak.
 
     A long process holds a little more or less memory than a fresh one at every batch, so the curve is shifted to match
     the evidence.
     """
     fresh, hints = (
-        [memory.Point(o.batch, o.peak) for o in group if o.outcome == "ok" and o.peak]
+        [memory_curve.Point(o.batch, o.peak) for o in group if o.outcome == "ok" and o.peak]
         for group in (evidence.seen, evidence.hints)
     )
-    curve = memory.fit([*fresh, *hints])
+    curve = memory_curve.fit([*fresh, *hints])
     if curve is None or not fresh:
         return curve
     if any(abs(curve.at(batch) - share) > 1 - NEAR for batch, share in fresh):
-        return memory.fit(fresh)
+        return memory_curve.fit(fresh)
     return curve._replace(static=curve.static + fmean(share - curve.at(batch) for batch, share in fresh))
 
 
-def _aim(curve: memory.Curve | Prior, seen: Sequence[Observation], bracket: Bracket, hint: Bracket, goal: Goal) -> int:
+def _aim(
+    curve: memory_curve.Curve | Prior, seen: Sequence[Observation], bracket: Bracket, hint: Bracket, goal: Goal
+) -> int:
     """One end of a bracket of the required width around the batch at which ``curve`` reaches capacity.
 
     The lower end comes first: if it fits, its peak is near the ceiling and improves the curve most. Where the curve

@@ -6,7 +6,7 @@ from pathlib import Path
 from bench.launch.slurm import client
 from bench.launch.slurm.client import NEVER, JobStatus
 from bench.store import claims, jobs, spool, tries
-from bench.store.jobs import OUT_OF_TIME, End, Fate, JobFolder
+from bench.store.jobs import OUT_OF_TIME, End, JobEnd, JobFolder
 
 DONE, REFUSED, GOES_ON = "DONE", "REFUSED", "GOES_ON"
 """Words of bench for jobs that ended by themselves: all is measured, or owned by another job; the matrix or an option
@@ -24,7 +24,7 @@ QUIET_S = 5.0
 END_WITHIN_S = 60.0
 
 
-def fate_of(seen: JobStatus | None, end: End | None, still_s: float) -> Fate | None:
+def job_end_of(seen: JobStatus | None, end: End | None, still_s: float) -> JobEnd | None:
     """How a job ended; None while it lives, or may.
 
     Args:
@@ -33,13 +33,13 @@ def fate_of(seen: JobStatus | None, end: End | None, still_s: float) -> Fate | N
         still_s: for how long nothing of this has changed.
     """
     if end is not None and end.exit_code in _BY_EXIT_CODE:
-        return Fate(state=_BY_EXIT_CODE[end.exit_code])
+        return JobEnd(state=_BY_EXIT_CODE[end.exit_code])
     if seen is None:
-        return Fate(state="UNKNOWN", reason="Slurm no longer knows it") if still_s > FORGOTTEN_S else None
+        return JobEnd(state="UNKNOWN", reason="Slurm no longer knows it") if still_s > FORGOTTEN_S else None
     if not seen.living:
-        return Fate(state=seen.state, reason=seen.reason or None)
+        return JobEnd(state=seen.state, reason=seen.reason or None)
     if end is not None and still_s > ENDING_S:
-        return Fate(state="FAILED", reason=f"bench ended in it with exit code {end.exit_code}")
+        return JobEnd(state="FAILED", reason=f"bench ended in it with exit code {end.exit_code}")
     return None
 
 
@@ -61,12 +61,12 @@ def in_words(number: str, seen: JobStatus | None) -> str:
     return f"job {number}: {seen.state.lower()}"
 
 
-def close(root: Path, job: JobFolder, fate: Fate) -> int:
-    """Note a job's fate, wait until nothing of it is left, and mark what it did not finish. Returns how much."""
-    job.set_fate(fate)
+def close(root: Path, job: JobFolder, job_end: JobEnd) -> int:
+    """Note how a job ended, wait until nothing of it is left, and mark what it did not finish. Returns how much."""
+    job.set_job_end(job_end)
     while not is_gone(job):
         pass
-    return mark(root, job, fate)
+    return mark(root, job, job_end)
 
 
 def is_gone(job: JobFolder) -> bool:
@@ -79,14 +79,17 @@ def is_gone(job: JobFolder) -> bool:
     return True
 
 
-def mark(root: Path, job: JobFolder, fate: Fate) -> int:
+def mark(root: Path, job: JobFolder, job_end: JobEnd) -> int:
     """Count what a job was interrupted in as lost, once. Returns how much that is."""
-    if fate.asked or fate.state in (DONE, REFUSED, GOES_ON):
+    if job_end.asked or job_end.state in (DONE, REFUSED, GOES_ON):
         return 0
     folder = tries.underway(root, claims.ever_owned_by(root, job.id))
     if folder is None or claims.owner_of(root, folder.parent.name) != job.id:  # whoever has taken it has marked it
         return 0
-    tries.lose(folder, f"the Slurm job {job.id} ended with {fate.state}" + (f" ({fate.reason})" if fate.reason else ""))
+    tries.lose(
+        folder,
+        f"the Slurm job {job.id} ended with {job_end.state}" + (f" ({job_end.reason})" if job_end.reason else ""),
+    )
     return 1
 
 
@@ -97,10 +100,10 @@ def end_jobs(root: Path, numbers: list[str]) -> None:
         ControllerUnavailable: no controller answers. The jobs read in the run's folder that they must end.
         RequestRejected: Slurm refuses to end some of them, which go on. It ends the others.
     """
-    fate, ending, refused = Fate(state="CANCELLED", asked=True), list[str](), list[str]()
+    job_end, ending, refused = JobEnd(state="CANCELLED", asked=True), list[str](), list[str]()
     for number in numbers:
         job = jobs.of_run(root, number)
-        job.set_fate(fate)
+        job.set_job_end(job_end)
         try:
             client.cancel([number])
             ending.append(number)
@@ -109,7 +112,7 @@ def end_jobs(root: Path, numbers: list[str]) -> None:
             refused.append(f"job {number}: {error}")
         except client.ControllerUnavailable:
             for each in numbers:
-                jobs.of_run(root, each).set_fate(fate)
+                jobs.of_run(root, each).set_job_end(job_end)
             raise
     until_s = time.monotonic() + END_WITHIN_S
     while any(seen.living for seen in client.look(ending).values()) and time.monotonic() < until_s:

@@ -1,4 +1,4 @@
-"""`python -m bench.launch.leash PARENT FOLDER LIMIT COMMAND...` runs COMMAND; when either one ends, all below it ends.
+"""`python -m bench.launch.supervisor PARENT FOLDER LIMIT COMMAND...` runs COMMAND; when either ends, so does all below.
 
 The kernel signals this process when process PARENT ends, for any reason. Processes that ranks have started, in any
 session, become children of this process when their rank ends, and end with it. Its exit status is that of COMMAND,
@@ -17,12 +17,12 @@ def main(parent: int, folder: str, limit_bytes: int, command: list[str]) -> None
     processes.adopt_orphans()
     signal.signal(signal.SIGTERM, _end)
     processes.die_with_parent(parent, by=signal.SIGTERM)
-    leash = os.getpid()
+    supervisor = os.getpid()
     child = os.fork()
     if child == 0:
         for number in (signal.SIGTERM, signal.SIGPIPE, signal.SIGXFSZ):  # python ignores two, and exec would keep that
             signal.signal(number, signal.SIG_DFL)
-        processes.die_with_parent(leash)
+        processes.die_with_parent(supervisor)
         os.environ[processes.PARENT] = str(os.getpid())  # exec keeps it, and the death signal too: prctl(2)
         os.chdir(folder)
         if limit_bytes:
@@ -36,7 +36,7 @@ def main(parent: int, folder: str, limit_bytes: int, command: list[str]) -> None
         ended_by = os.WTERMSIG(status)
         if ended_by != signal.SIGKILL:
             signal.signal(ended_by, signal.SIG_DFL)
-        os.kill(leash, ended_by)
+        os.kill(supervisor, ended_by)
     os._exit(os.waitstatus_to_exitcode(status))
 
 

@@ -1,4 +1,4 @@
-"""The settings of a cell by name, which of them become columns, and the contract of a fair comparison: the controlled
+"""The settings of a cell by name, which of them become columns, and what a fair comparison controls: the
 variables, which must agree between two results. Pure."""
 
 import json
@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pydantic import JsonValue
 
 from bench.records.cell import Cell
-from bench.records.leaves import differing_keys, same
+from bench.records.json_diff import differing_keys, same
 from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
@@ -17,7 +17,7 @@ OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
 PARTIAL = OBSERVED | {"weights"}
 """Fields that one side alone may know: `train.weights` does not apply to every backend."""
 RUN = "run"
-"""The axis, and the contract's field, that `merge_runs` adds where two runs hold the same cell."""
+"""The axis, and the controlled variable, that `merge_runs` adds where two runs hold the same cell."""
 
 
 Settings = dict[str, JsonValue]
@@ -91,7 +91,7 @@ def _key(settings: Settings, names: Sequence[str]) -> str:
     return json.dumps([[settings[name]] if name in settings else [] for name in names], sort_keys=True)
 
 
-def contract_of(result: Result) -> dict[str, JsonValue]:
+def controlled_of(result: Result) -> dict[str, JsonValue]:
     """Everything that must agree, by name: all that decides what was computed, where, and how it was measured.
 
     This includes the backend; a comparison of backends excepts it. Of the observed regime, it includes only the
@@ -159,11 +159,11 @@ def _as_sold(memory_bytes: int) -> int:
 
 
 def machine_names(machines: Sequence[Machine]) -> list[str | None]:
-    """A name for each machine. Machines have the same name when they agree in all that `contract_of` reads of them.
+    """A name for each machine. Machines have the same name when they agree in all that `controlled_of` reads of them.
 
     All names are None where there is only one kind.
     """
-    kinds = [contract_key(_of_machine(machine)) for machine in machines]
+    kinds = [controlled_key(_of_machine(machine)) for machine in machines]
     distinct = dict(zip(kinds, machines, strict=True))
     if len(distinct) < 2:
         return [None for _ in machines]
@@ -176,9 +176,9 @@ def machine_names(machines: Sequence[Machine]) -> list[str | None]:
 
 
 def unlike_fields(one: Mapping[str, JsonValue], other: Mapping[str, JsonValue], *, but: str) -> tuple[str, ...]:
-    """The fields in which two contracts differ, except ``but``, the one that is compared.
+    """The fields in which two cells' controlled variables differ, except ``but``, the one that is compared.
 
-    A field that only one contract knows counts as different, unless it is `PARTIAL`.
+    A field that only one of them knows counts as different, unless it is `PARTIAL`.
     """
     return tuple(
         name
@@ -194,6 +194,6 @@ def fields_in_words(fields: Sequence[str], one: Mapping[str, JsonValue], other: 
     )
 
 
-def contract_key(contract: Mapping[str, JsonValue], *, without: frozenset[str] = frozenset()) -> str:
-    """A string that is equal for contracts that agree in all fields, except in the fields ``without``."""
-    return json.dumps({name: value for name, value in contract.items() if name not in without}, sort_keys=True)
+def controlled_key(controlled: Mapping[str, JsonValue], *, without: frozenset[str] = frozenset()) -> str:
+    """A string that is equal for controlled variables that agree in all fields, except in the fields ``without``."""
+    return json.dumps({name: value for name, value in controlled.items() if name not in without}, sort_keys=True)

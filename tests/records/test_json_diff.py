@@ -3,7 +3,7 @@
 import pytest
 from pydantic import JsonValue
 
-from bench.records.leaves import differing_keys, flat, same
+from bench.records.json_diff import differing_keys, flat, same
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from examples import MACHINE, cell, ok, result
 
 from bench.records.machine import Machine
 from bench.records.outcome import Ok
-from bench.report.contract import contract_of, unlike_fields
+from bench.report.controlled import controlled_of, unlike_fields
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.report.tables.speedup import faster
@@ -38,7 +38,7 @@ def with_hardware(**changes: int) -> Machine:
 def test_each_field_of_the_contract_is_held(change: dict[str, Any], field: str) -> None:
     one = result(backend="ddp", axes={"n_obs_history": 1})
     other = result(backend="fsdp", **{"axes": {"n_obs_history": 1}, **change})
-    assert field in unlike_fields(contract_of(one), contract_of(other), but="backend")
+    assert field in unlike_fields(controlled_of(one), controlled_of(other), but="backend")
     summary = summarize([one, other])
     found = compare_axis(summary)
     assert found.speed_ups == ()
@@ -52,10 +52,10 @@ def test_weights_are_held_where_both_sides_have_them() -> None:
         result(backend="ddp", train=bf16),
         result(ok(backend="fsdp"), backend="fsdp"),
     )
-    assert unlike_fields(contract_of(ddp), contract_of(cast), but="backend") == ("weights",)
+    assert unlike_fields(controlled_of(ddp), controlled_of(cast), but="backend") == ("weights",)
     assert len(compare_axis(summarize([ddp, cast]), "weights").speed_ups) == 2
     for one in (ddp, cast):
-        assert unlike_fields(contract_of(one), contract_of(fsdp), but="backend") == ()
+        assert unlike_fields(controlled_of(one), controlled_of(fsdp), but="backend") == ()
         summary = summarize([one, fsdp])
         assert len(compare_axis(summary).speed_ups) == 2
         assert "weights" not in summary.columns
@@ -74,7 +74,7 @@ def test_optimizer_precision_is_part_of_the_contract() -> None:
         r.model_copy(update={"regime": r.regime.model_copy(update={"optimizer_dtype": "bfloat16"})}) for r in ok().ranks
     ]
     one, other = result(backend="ddp"), result(Ok(ranks=tuple(plain)), backend="zero2")
-    assert "optimizer_dtype" in unlike_fields(contract_of(one), contract_of(other), but="backend")
+    assert "optimizer_dtype" in unlike_fields(controlled_of(one), controlled_of(other), but="backend")
     assert not compare_axis(summarize([one, other])).speed_ups
 
 
