@@ -16,7 +16,7 @@ def accelerate_config(cell: Cell, units: tuple[str, ...] | None, device: Device)
         units: class names of the modules to shard, each as one unit. None: the runner finds them in the model. Empty:
             the model is one unit. A user's config, or else accelerate, says what it wraps.
         device: accelerate gets the same config for a CPU as for a GPU, because its MULTI_CPU type starts only one
-            process on a single machine. The runner's device shim then keeps the ranks on the CPU.
+            process on a single machine. The runner's device adapter then keeps the ranks on the CPU.
     """
     backend = backend_of(cell)
     config: dict[str, Any] = {

@@ -32,13 +32,13 @@ from bench.records.rank_outcome import (
 from bench.runner import audits, checkpoint, log, oom, recorder, regime, tensors
 from bench.runner.compiled import compilation, graphs
 from bench.runner.computed import watching
-from bench.runner.device import SHIMS, Shim
+from bench.runner.device import DEVICE_ADAPTERS, DeviceAdapter
 from bench.runner.forward import METRICS
 from bench.runner.heartbeat import pulse
 from bench.runner.preload import build_extensions, preload
 from bench.runner.seen import Seen
 from bench.runner.setup import Job, set_up
-from bench.runner.steps import Batches, Window, no_lap, phase_window, settle, step, throughput_window
+from bench.runner.steps import Batches, Window, phase_window, settle, step, throughput_window, untimed
 from bench.runner.walk import walk
 from bench.store import disk, secrets, spool
 from bench.store.spool import Spec
@@ -63,7 +63,7 @@ class Here:
     """Where an attempt runs: one rank, its device, its folder and its beats."""
 
     rank: int
-    device: Shim
+    device: DeviceAdapter
     out: Path
     beat: BeatFile
 
@@ -72,7 +72,7 @@ def run(spec: Spec, out: Path, rank: int) -> bool:
     """Run what ``spec`` describes as ``rank`` and write `rank<N>.json` to ``out``. Returns whether it succeeded."""
     out.mkdir(parents=True, exist_ok=True)
     log.send_output_to(out / f"rank{rank}.log")
-    here = Here(rank, SHIMS[spec.device](), out, BeatFile(out, rank))
+    here = Here(rank, DEVICE_ADAPTERS[spec.device](), out, BeatFile(out, rank))
     try:
         with pulse(out, rank, here.beat):
             outcome = _run(spec, here)
@@ -168,7 +168,7 @@ def _measure(
     if counts:
         here.device.lift_limit()  # the profiler needs memory, too
         memory = memory.model_copy(
-            update={"peak_tensor_bytes": tensors.peak_bytes(partial(step, job, batches, no_lap))}
+            update={"peak_tensor_bytes": tensors.peak_bytes(partial(step, job, batches, untimed))}
         )
     here.beat(Stage.DONE)
     cpus = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
@@ -225,9 +225,9 @@ def _step_on_largest(
     here.beat(Stage.LARGEST)
     batch = Seen(iter(job.largest(attempt.batch_per_rank)), 0, attempt.batch_per_rank, values=True)
     for number in range(WORST_STEPS):
-        step(job, batch, no_lap)
+        step(job, batch, untimed)
         if number % 2:
-            step(job, batches, no_lap)
+            step(job, batches, untimed)
     here.device.synchronize()
     held = {"largest_batch": batch.most_values, "largest_measured_batch": most_measured}
     return sizes.model_copy(update=held) if sizes else SampleSizes(**held)

@@ -19,23 +19,23 @@ from bench.observe.beats import BeatFile
 from bench.records.cell import Audit, AuditKind
 from bench.records.phases import Stage
 from bench.runner import profile, recorder
-from bench.runner.device import Shim
+from bench.runner.device import DeviceAdapter
 from bench.runner.forward import Forward
 from bench.runner.order import Order, watched
 from bench.runner.samples import loader_of, samples_of
 from bench.runner.setup import build, set_up, task_of
-from bench.runner.steps import no_lap, step
+from bench.runner.steps import step, untimed
 from bench.store import spool
 
-Look = Callable[[Audit, Shim, Path, int, BeatFile], None]
+Look = Callable[[Audit, DeviceAdapter, Path, int, BeatFile], None]
 
 
-def run(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+def run(audit: Audit, device: DeviceAdapter, out: Path, rank: int, beat: BeatFile) -> None:
     """Raises whatever a training step raises; the findings up to then are on disk."""
     LOOKS[audit.kind](audit, device, out, rank, beat)
 
 
-def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+def _collectives(audit: Audit, device: DeviceAdapter, out: Path, rank: int, beat: BeatFile) -> None:
     os.environ["TORCH_FR_BUFFER_SIZE"] = "100000"
     if backend_of(audit.cell).family != "ddp":  # crashes with DDP over a wrapped group (torch 2.13)
         levels: Any = dist
@@ -49,7 +49,7 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
             for index in range(audit.steps):
                 beat(Stage.AUDIT, index, audit.steps)
                 used.next_step()
-                step(job, batches, no_lap)
+                step(job, batches, untimed)
                 device.synchronize()  # ranks whose collectives differ then wait here, with their index
     except BaseException as error:
         # The recorder does not hold a refused collective.
@@ -60,7 +60,7 @@ def _collectives(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFil
         spool.write(spool.audit_file(out, rank), issued)
 
 
-def _dataloader(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+def _dataloader(audit: Audit, device: DeviceAdapter, out: Path, rank: int, beat: BeatFile) -> None:
     cell = audit.cell
     accelerator = device.open(backend_of(cell).family, cell.train)
     dataset = samples_of(cell, task_of(cell))
@@ -105,7 +105,7 @@ def _check_tensors(batch: object) -> None:
         )
 
 
-def _params(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+def _params(audit: Audit, device: DeviceAdapter, out: Path, rank: int, beat: BeatFile) -> None:
     accelerator = device.open("single", audit.cell.train)
     task = task_of(audit.cell)
     model, undrawn = build(audit.cell, task)

@@ -14,10 +14,10 @@ from bench.backends import FAMILIES
 from bench.observe.effective import stepped_by
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Checkpoint
-from bench.runner.device import Shim
+from bench.runner.device import DeviceAdapter
 from bench.runner.forward import METRICS
 from bench.runner.setup import Job
-from bench.runner.steps import Batches, Beat, no_lap, step
+from bench.runner.steps import Batches, Beat, step, untimed
 
 STEPS = 2
 """Steps after saving, repeated after loading. The first shows the weights, the second the optimizer's state."""
@@ -50,7 +50,7 @@ def _n_bytes(values: Iterable[object]) -> int:
     return sum(one.nbytes for one in here)  # ds_tensor: ZeRO-3's part of a parameter
 
 
-def save_and_load(job: Job, batches: Batches, folder: Path, shim: Shim, beat: Beat) -> Checkpoint:
+def save_and_load(job: Job, batches: Batches, folder: Path, device: DeviceAdapter, beat: Beat) -> Checkpoint:
     """Save, train a few steps, load, and train the same steps again. The folder is removed after that.
 
     All ranks take part in each part of it.
@@ -62,18 +62,18 @@ def save_and_load(job: Job, batches: Batches, folder: Path, shim: Shim, beat: Be
 
     def timed(action: Callable[[str], object], index: int) -> float:
         beat(Stage.CHECKPOINT, index, 4)
-        shim.synchronize()
+        device.synchronize()
         job.accelerator.wait_for_everyone()
         start = time.perf_counter()
         action(str(folder))
-        shim.synchronize()
+        device.synchronize()
         job.accelerator.wait_for_everyone()
         return time.perf_counter() - start
 
     def losses(index: int) -> tuple[float, ...]:
         beat(Stage.CHECKPOINT, index, 4)
         again = iter(upcoming)
-        return tuple(float(step(job, again, no_lap)[METRICS.index("loss")]) for _ in upcoming)
+        return tuple(float(step(job, again, untimed)[METRICS.index("loss")]) for _ in upcoming)
 
     save_s = timed(job.accelerator.save_state, 0)
     stored_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())

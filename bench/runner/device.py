@@ -1,8 +1,9 @@
 """What a training step does differently on each kind of device: process group, memory, synchronization.
 
-A new device needs a class here, an entry in SHIMS, and its value in `Device` (bench/records/base.py). Devices also
-differ in the config and environment of a launch (bench/backends, bench/launch/environment.py), in how the machine finds
-them (bench/machine), in what `bench doctor` tries (trial.py) and in the name of torch's flight recorder (recorder.py).
+A new device needs a class here, an entry in DEVICE_ADAPTERS, and its value in `Device` (bench/records/base.py). Devices
+also differ in the config and environment of a launch (bench/backends, bench/launch/environment.py), in how the machine
+finds them (bench/machine), in what `bench doctor` tries (trial.py) and in the name of torch's flight recorder
+(recorder.py).
 """
 
 import contextlib
@@ -54,7 +55,7 @@ def be_patient() -> None:
             distributed_c10d._set_pg_timeout(PATIENCE, group)
 
 
-class Shim(Protocol):
+class DeviceAdapter(Protocol):
     """One rank's device. ``open`` comes first, at most after ``bind_to_cores``, then ``limit_memory``; ``reset_peaks``
     and ``memory`` enclose what is measured."""
 
@@ -239,12 +240,12 @@ def _local_ranks() -> int:
     return int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
 
 
-def bind_to_node(shim: Shim) -> None:
+def bind_to_node(device: DeviceAdapter) -> None:
     """Run beside the device, as all threads that start from here on, where the topology of this machine is known."""
     if not hasattr(os, "sched_setaffinity"):
         return
     nodes = numa.nodes()
-    bound = numa.binding(_local_rank(), shim.near(), os.sched_getaffinity(0), nodes)
+    bound = numa.binding(_local_rank(), device.near(), os.sched_getaffinity(0), nodes)
     if bound is not None:
         os.sched_setaffinity(0, bound.cpus)
         torch.set_num_threads(min(torch.get_num_threads(), bound.threads))
@@ -331,4 +332,4 @@ class Cpu(device.Cpu):
         )
 
 
-SHIMS: dict[Device, type[Shim]] = {"cuda": Cuda, "cpu": Cpu}
+DEVICE_ADAPTERS: dict[Device, type[DeviceAdapter]] = {"cuda": Cuda, "cpu": Cpu}

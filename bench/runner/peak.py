@@ -19,7 +19,7 @@ from bench.observe.effective import is_moment, stepped_by
 from bench.records.peak import AtPeak, Move, Seen, Span, at_peak
 from bench.runner import tensors
 from bench.runner.setup import Job
-from bench.runner.steps import Batches, no_lap, step
+from bench.runner.steps import Batches, step, untimed
 from bench.runner.tensors import Moved
 
 ENTRIES = 1_000_000
@@ -43,9 +43,9 @@ def memory(job: Job, batches: Batches, snapshot: Path, *, compiled: bool) -> AtP
     def watched() -> None:
         with watch.optimizers(), contextlib.nullcontext() if compiled else watch.modules():
             watch.start()
-            step(job, batches, watch.lap)
+            step(job, batches, watch.end_phase)
 
-    before, unused = partial(step, job, batches, no_lap), None
+    before, unused = partial(step, job, batches, untimed), None
     if on_cuda:
         before()
         moved: Moved | None = _on_cuda(watched, snapshot)
@@ -103,7 +103,7 @@ class _Watch:
             if pointer := _pointer(tensor):
                 self.held.setdefault(pointer, (part, _local(tensor).untyped_storage().nbytes()))
 
-    def lap(self, phase: str) -> None:
+    def end_phase(self, phase: str) -> None:
         now_ns = time.time_ns()
         self.spans += [Span(phase, since_ns, now_ns, unit=False) for since_ns in (self._since_ns, *self._stepped_ns)]
         self._stepped_ns.clear()

@@ -22,14 +22,14 @@ from bench.observe.own_work import waits_through
 from bench.records.cell import Audit
 from bench.records.phases import PHASE_NAMES, Stage
 from bench.runner import recorder, tensors
-from bench.runner.device import Shim
+from bench.runner.device import DeviceAdapter
 from bench.runner.peak import memory
 from bench.runner.setup import Job, set_up
 from bench.runner.steps import Batches, step, throughput_window
 from bench.store import spool
 
 
-def profile(audit: Audit, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+def profile(audit: Audit, device: DeviceAdapter, out: Path, rank: int, beat: BeatFile) -> None:
     """Warm up as a measured attempt does, take steps without the profiler, then as many with it.
 
     Raises:
@@ -66,7 +66,9 @@ def _profiler() -> torch.profiler.profile:
     return torch.profiler.profile(record_shapes=False, with_stack=False, acc_events=True)
 
 
-def _steps(job: Job, batches: Batches, steps: int, device: Shim, beat: BeatFile, *, compiled: bool) -> list[float]:
+def _steps(
+    job: Job, batches: Batches, steps: int, device: DeviceAdapter, beat: BeatFile, *, compiled: bool
+) -> list[float]:
     """Seconds of each step, which begins where the one before it ends. Ranks start together."""
     device.synchronize()
     job.accelerator.wait_for_everyone()
@@ -76,16 +78,16 @@ def _steps(job: Job, batches: Batches, steps: int, device: Shim, beat: BeatFile,
         for index in range(steps):
             beat(Stage.AUDIT, index, steps)
             with record_function("bench:step"):
-                laps = Laps(job.accumulate)
-                step(job, batches, laps)
-                laps.end()
+                of_step = PhaseMarks(job.accumulate)
+                step(job, batches, of_step)
+                of_step.end()
                 marks.append(device.mark())
                 if index == steps - 1:
                     device.synchronize()
     return [device.between_s(*pair) for pair in pairwise(marks)]
 
 
-class Laps:
+class PhaseMarks:
     """Marks the phases of a step, which follow each other; the first ones come again in each micro-batch."""
 
     def __init__(self, micro_batches: int = 1) -> None:

@@ -24,7 +24,7 @@ from bench.records.rank_outcome import Work
 from bench.runner import sharding, tensors
 from bench.runner.compiled import compile_as_requested
 from bench.runner.coverage import Used
-from bench.runner.device import Shim, be_patient, bind_to_node
+from bench.runner.device import DeviceAdapter, be_patient, bind_to_node
 from bench.runner.forward import Batch, Forward
 from bench.runner.groups import refuse_shared, shareable, units_of
 from bench.runner.largest_samples import Sizes, sizes_of
@@ -97,7 +97,7 @@ class Job:
 
 def set_up(
     cell: Cell,
-    shim: Shim,
+    device: DeviceAdapter,
     batch_per_rank: int,
     *,
     check: bool = False,
@@ -116,16 +116,16 @@ def set_up(
     family = backend_of(cell).family
     enter(Stage.JOIN)
     if cell.train.cpu_affinity:
-        shim.bind_to_cores()
+        device.bind_to_cores()
     elif cell.train.numa_binding and cell.accelerate is None:
-        bind_to_node(shim)
+        bind_to_node(device)
     # A config of the user runs as accelerate runs it, which computes under autocast around FSDP's own precision, too.
     autocast = cell.accelerate is not None or autocasts(cell)
-    accelerator = shim.open(family, cell.train, autocast=autocast)
+    accelerator = device.open(family, cell.train, autocast=autocast)
     accelerator.gradient_accumulation_steps = accumulate = cell.accumulate(batch_per_rank)
     _keep_only_the_wrapper()
     # Only now: the stacks of the rendezvous' threads depend on the launcher and are no part of training.
-    capacity_bytes = shim.limit_memory(cell.memory_limit_bytes)
+    capacity_bytes = device.limit_memory(cell.memory_limit_bytes)
     enter(Stage.SETUP)
     task = task_of(cell)
     model, undrawn = build(cell, task)
@@ -156,7 +156,7 @@ def set_up(
     be_patient()
     if units:
         units.add(sharding.resharded(prepared.model))
-    shim.give_back()
+    device.give_back()
     prepared.model.train()
     compile_as_requested(cell.train, prepared.model, names)
     return Job(

@@ -15,12 +15,12 @@ from bench.observe import flight
 from bench.observe.own_work import Span, blocked, issued_s, own_work, without_blocking
 from bench.records.phases import BACKWARD_STEP, PHASE_NAMES, Stage
 from bench.runner import recorder
-from bench.runner.device import Shim
+from bench.runner.device import DeviceAdapter
 from bench.runner.forward import METRICS, Batch
 from bench.runner.setup import Job
 
 Batches = Iterator[Batch]
-Lap = Callable[[str], None]
+EndPhase = Callable[[str], None]
 Beat = Callable[[Stage, int, int], None]
 AHEAD = 2
 """Steps that may be queued on the device: enough to keep it busy, and few enough for beats to show its progress."""
@@ -47,12 +47,12 @@ class Window:
     """Of each step of the phase window; see `recorder.times_s`."""
 
 
-def step(job: Job, batches: Batches, lap: Lap) -> Tensor:
+def step(job: Job, batches: Batches, end_phase: EndPhase) -> Tensor:
     """One training step. Nothing in it waits for the device.
 
     Args:
         batches: of this rank, on its device; the next `Job.accumulate` are taken.
-        lap: called at the end of each phase, with its name from PHASES; again in each micro-batch.
+        end_phase: called at the end of each phase, with its name from PHASES; again in each micro-batch.
 
     Returns:
         The METRICS as means over ranks and micro-batches, fp32, on the device; 0 for a metric that the workload does
@@ -61,30 +61,30 @@ def step(job: Job, batches: Batches, lap: Lap) -> Tensor:
     earlier_M: Tensor | float = 0.0
     for left in reversed(range(job.accumulate)):
         batch = next(batches)
-        lap("dataload_wait")
+        end_phase("dataload_wait")
         with job.micro_batch(last=not left):
             output = job.forward(job.model, batch)
-            lap("forward")
+            end_phase("forward")
             job.accelerator.backward(output["loss"])  # accelerate or DeepSpeed divide it by the micro-batches
-            lap("bwd")
+            end_phase("bwd")
         if left:
             earlier_M += _metrics(output)
     job.clip()
-    lap("unscale_clip")
+    end_phase("unscale_clip")
     if job.optimizer is not None:
         job.optimizer.step()
-    lap("optim_step")
+    end_phase("optim_step")
     if job.optimizer is not None:
         job.optimizer.zero_grad()
         job.scheduler.step()
     else:
         job.model.zero_grad()
-    lap("zero_grad_sched")
+    end_phase("zero_grad_sched")
     local_M = (earlier_M + _metrics(output)) / job.accumulate
     gathered_RM: Tensor = job.accelerator.gather(local_M[None])
     means = gathered_RM.mean(dim=0)
     del batch, output  # freeing takes about a millisecond on a CPU and would count in no phase
-    lap("sync_gather")
+    end_phase("sync_gather")
     return means
 
 
@@ -93,7 +93,9 @@ def _metrics(output: dict[str, Tensor]) -> Tensor:
     return torch.stack([output.get(name, torch.zeros_like(loss)).detach().float() for name in METRICS])
 
 
-def throughput_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat, stage: Stage) -> Window:
+def throughput_window(
+    job: Job, batches: Batches, steps: int, device: DeviceAdapter, beat: Beat, stage: Stage
+) -> Window:
     """Times whole steps by the device's own marks. The device always has work queued; the end waits for it.
 
     A step lasts from the end of the one before it, so that the steps sum to the wall time of the window.
@@ -102,23 +104,25 @@ def throughput_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: 
     peaks_bytes: list[int | None] = []
     skipped = 0
     metrics_SM = _room(job, steps)
-    ends = [shim.mark()]
+    ends = [device.mark()]
     for index in range(steps):
         if index >= AHEAD:
-            shim.reach(ends[index - AHEAD + 1])
+            device.reach(ends[index - AHEAD + 1])
         beat(stage, index, steps)
         start_s = time.perf_counter()
-        metrics_SM[index] = step(job, batches, no_lap)
+        metrics_SM[index] = step(job, batches, untimed)
         host_times_s.append(time.perf_counter() - start_s)
-        ends.append(shim.mark())
-        peaks_bytes.append(shim.peak_bytes())
+        ends.append(device.mark())
+        peaks_bytes.append(device.peak_bytes())
         skipped += job.skipped
-    shim.synchronize()
-    times_s = list(starmap(shim.between_s, pairwise(ends)))
+    device.synchronize()
+    times_s = list(starmap(device.between_s, pairwise(ends)))
     return Window(times_s, {}, metrics_SM.tolist(), host_times_s=host_times_s, skipped=skipped, peaks_bytes=peaks_bytes)
 
 
-def settle(job: Job, batches: Batches, since_s: float, warm: Window, shim: Shim, beat: Beat, until_s: float) -> Window:
+def settle(
+    job: Job, batches: Batches, since_s: float, warm: Window, device: DeviceAdapter, beat: Beat, until_s: float
+) -> Window:
     """More steps of warm-up, until all ranks have spent ``until_s`` in it. Every rank makes as many.
 
     Ranks agree by a collective after steps that all of them make, so none waits in a step that another leaves out.
@@ -138,7 +142,7 @@ def settle(job: Job, batches: Batches, since_s: float, warm: Window, shim: Shim,
         left_s, pace_s = job.accelerator.gather(mine_2).amax(dim=0).tolist()
         if left_s <= 0:
             break
-        more = throughput_window(job, batches, math.ceil(left_s / pace_s), shim, beat, Stage.WARMUP)
+        more = throughput_window(job, batches, math.ceil(left_s / pace_s), device, beat, Stage.WARMUP)
         metrics += more.metrics
         pace_s = fmean(more.times_s)
     return replace(warm, metrics=metrics)
@@ -149,7 +153,7 @@ def _room(job: Job, steps: int) -> Tensor:
     return torch.zeros(steps, len(METRICS), device=job.accelerator.device)
 
 
-def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat) -> Window:
+def phase_window(job: Job, batches: Batches, steps: int, device: DeviceAdapter, beat: Beat) -> Window:
     """Times the phases of a step, with a synchronization at each boundary. `total` is timed on its own."""
     times_s: dict[str, list[float]] = {phase: [] for phase in (*PHASE_NAMES, "total")} if steps else {}
     metrics_SM, own_s = _room(job, steps), []
@@ -159,9 +163,9 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
     # Only here, where steps are synchronized anyway: no other figure has the cost of the events.
     timed, spans_ns = steps > 0 and recorder.enable_timing(), []
 
-    def lap(phase: str) -> None:
+    def end_phase(phase: str) -> None:
         nonlocal since
-        shim.synchronize()
+        device.synchronize()
         now = time.perf_counter()
         spans.append((phase, (since, now)))
         since = now
@@ -169,13 +173,13 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
     with blocked() as waits:
         for index in range(steps):
             beat(Stage.PHASES, index, steps)
-            shim.synchronize()
+            device.synchronize()
             job.accelerator.wait_for_everyone()
             waits.clear()
             spans.clear()
             start_ns = time.time_ns()
             start = since = time.perf_counter()
-            metrics_SM[index] = step(job, batches, lap)
+            metrics_SM[index] = step(job, batches, end_phase)
             times_s["total"].append(time.perf_counter() - start)
             for phase in PHASE_NAMES:
                 times_s[phase].append(sum(end - begin for name, (begin, end) in spans if name == phase))
@@ -198,5 +202,5 @@ def phase_window(job: Job, batches: Batches, steps: int, shim: Shim, beat: Beat)
     )
 
 
-def no_lap(_phase: str) -> None:
+def untimed(_phase: str) -> None:
     """For steps whose phases are not timed."""

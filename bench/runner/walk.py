@@ -9,16 +9,16 @@ from bench.observe.beats import BeatFile
 from bench.records.cell import Walk
 from bench.records.phases import Stage
 from bench.records.rank_outcome import Footprint, Memory, Walked
-from bench.runner.device import Shim
+from bench.runner.device import DeviceAdapter
 from bench.runner.setup import Job
-from bench.runner.steps import no_lap, step
+from bench.runner.steps import step, untimed
 from bench.store import spool
 
 NEAR = 0.95
 """The walk ends before a batch that is likely to need more than this share of capacity on any rank."""
 
 
-def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFile) -> None:
+def walk(job: Job, walk: Walk, device: DeviceAdapter, out: Path, rank: int, beat: BeatFile) -> None:
     """Write a footprint of each batch to `walk<N>.json`, up to the first batch that is likely not to fit.
 
     The last footprint is of the first batch again. Its growth is what the process kept from the batches between, such
@@ -32,14 +32,14 @@ def walk(job: Job, walk: Walk, device: Shim, out: Path, rank: int, beat: BeatFil
         batches = iter(job.loader(batch))
         device.give_back()
         if not footprints:
-            step(job, batches, no_lap)  # allocates the optimizer's state
+            step(job, batches, untimed)  # allocates the optimizer's state
         device.reset_peaks()
-        step(job, batches, no_lap)
+        step(job, batches, untimed)
         start = device.mark()
-        step(job, batches, no_lap)
+        step(job, batches, untimed)
         end = device.mark()
         if job.largest is not None:
-            step(job, iter(job.largest(batch)), no_lap)
+            step(job, iter(job.largest(batch)), untimed)
         device.synchronize()
         took_s = device.between_s(start, end) / job.accumulate
         memory = device.memory(job.capacity_bytes)

@@ -1,4 +1,4 @@
-"""Toy on ranks without the CPU shim for FSDP: accelerate then silently runs plain DDP."""
+"""Toy on ranks without the adapter of a CPU for FSDP: accelerate then silently runs plain DDP."""
 
 from toy import Toy
 
@@ -9,8 +9,8 @@ __all__ = ["Toy"]
 _open = device.Cpu.open
 
 
-def _without_shim(self, family, train, **settings):
+def _without_adapter(self, family, train, **settings):
     return _open(self, "ddp", train, **settings)
 
 
-device.Cpu.open = _without_shim
+device.Cpu.open = _without_adapter

@@ -13,11 +13,11 @@ from bench.runner import attempt, setup, sharding
 _set_up = attempt.set_up
 
 
-def _changed(cell, shim, batch_per_rank, **options):
+def _changed(cell, device, batch_per_rank, **options):
     """Other settings than the launch requested, as a stray variable or an update of accelerate might cause."""
     if cell.options["sabotage"] == "settings":
         _change_settings()
-    return _set_up(cell, shim, batch_per_rank, **options)
+    return _set_up(cell, device, batch_per_rank, **options)
 
 
 def _change_settings():

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from bench.runner import oom
-from bench.runner.device import SHIMS, Shim
+from bench.runner.device import DEVICE_ADAPTERS, DeviceAdapter
 
 CACHED_BYTES = 512 * 2**20
 """Left in torch's allocator for results, gradients and workspaces."""
@@ -63,11 +63,11 @@ OPERATIONS: dict[str, Callable[[str], None]] = {
 }
 
 
-def fill(shim: Shim) -> None:
+def fill(adapter: DeviceAdapter) -> None:
     """Take all memory that torch's allocator does not hold, until not a MiB is left."""
     if not torch.cuda.is_available():
         torch.set_num_threads(1)  # OpenMP ends the process where no thread can start
-        shim.limit_memory(128 * 2**20)
+        adapter.limit_memory(128 * 2**20)
         return
     torch.empty(CACHED_BYTES, dtype=torch.uint8, device="cuda")  # freed, and kept by the allocator
     cuda, size, pointer = ctypes.CDLL("libcuda.so.1"), 2**30, ctypes.c_uint64()
@@ -78,17 +78,17 @@ def fill(shim: Shim) -> None:
 
 def main() -> None:
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    shim = SHIMS["cuda" if device == "cuda" else "cpu"]()
-    fill(shim)
+    adapter = DEVICE_ADAPTERS["cuda" if device == "cuda" else "cpu"]()
+    fill(adapter)
     told: dict[str, Any] = {"device": device, "error": None, "text": "", "kind": None, "full": None, "free_MiB": None}
     try:
         OPERATIONS[sys.argv[1]](device)
     except Exception as error:
-        told["full"] = shim.is_full()
-        shim.lift_limit()
+        told["full"] = adapter.is_full()
+        adapter.lift_limit()
         evidence = oom.find(error, limited=device == "cpu", full=told["full"])
         told |= {"error": type(error).__name__, "text": str(error)[:4000], "kind": evidence and evidence.kind}
-    shim.lift_limit()
+    adapter.lift_limit()
     if device == "cuda":
         told["free_MiB"] = torch.cuda.mem_get_info()[0] // 2**20
     print(json.dumps(told))

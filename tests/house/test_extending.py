@@ -81,7 +81,7 @@ from bench.runner import device
 device._make_handles = lambda kind: None
 torch.xpu = SimpleNamespace(set_device=print, mem_get_info=lambda: (2**33, 2**34), memory_reserved=lambda: 5)
 hardware = Hardware(device="xpu", devices=2, cores=8, memory_bytes=2**34)
-assert device.SHIMS[hardware.device]().limit_memory(None) == 2**33 + 5
+assert device.DEVICE_ADAPTERS[hardware.device]().limit_memory(None) == 2**33 + 5
 """,
     "a launcher": """
 from bench.launch.executor import Context

@@ -15,7 +15,7 @@ import torch
 from bench.observe.beats import BeatFile
 from bench.records.cell import Attempt
 from bench.records.phases import Stage
-from bench.runner.device import SHIMS
+from bench.runner.device import DEVICE_ADAPTERS
 from bench.runner.forward import METRICS
 from bench.runner.setup import set_up
 from bench.runner.steps import throughput_window
@@ -25,7 +25,7 @@ folder = Path(sys.argv[1])
 spec = spool.read(folder / "spec.json", spool.Spec)
 assert spec is not None
 assert isinstance(spec.attempt, Attempt)
-device = SHIMS[spec.device]()
+device = DEVICE_ADAPTERS[spec.device]()
 job = set_up(spec.attempt.cell, device, spec.attempt.batch_per_rank)
 batches = iter(job.loader(spec.attempt.batch_per_rank))
 measure = spec.attempt.cell.measure

@@ -39,7 +39,7 @@ from bench.errors import InputError
 from bench.runner.forward import Forward
 from bench.workloads.huggingface import samples as _  # noqa: F401  # so that no child imports it
 from bench.workloads.huggingface.description import computes_loss
-from bench.workloads.huggingface.model import bare
+from bench.workloads.huggingface.model import build_model
 
 VOCABULARY = 512
 TIME_LIMIT_S = 90
@@ -455,7 +455,7 @@ def step(model_type: str, fields: dict[str, Any]) -> dict[str, Any]:
     options: Any = definition.Config.model_validate({"seq_len": SEQ_LEN, "audio_samples": 16000, **fields})
     task: Any = definition.create(options)
     torch.manual_seed(0)
-    model = bare(task._described, task._options)
+    model = build_model(task._described, task._options)
     samples = task.dataset(seed=0)
     collate = getattr(task, "collate", None) or torch.utils.data.default_collate
     batch = collate([samples[0], samples[1]])

@@ -1,4 +1,4 @@
-"""The shim of a CPU, in a process of its own: what it changes there stays."""
+"""The adapter of a CPU, in a process of its own: what it changes there stays."""
 
 import json
 import os

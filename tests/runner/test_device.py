@@ -1,4 +1,4 @@
-"""The shim of a GPU, with torch and accelerate in its place patched: what it asks of them, in which order."""
+"""The adapter of a GPU, with torch and accelerate in its place patched: what it asks of them, in which order."""
 
 import os
 import subprocess

@@ -9,7 +9,7 @@ from fake_nvml import Driver
 
 
 def test_a_rank_sees_its_gpus_by_index(driver: Driver, monkeypatch: pytest.MonkeyPatch) -> None:
-    """DeepSpeed's shim for CUDA asks NVML, and takes each entry of the variable for a number."""
+    """DeepSpeed's adapter for CUDA asks NVML, and takes each entry of the variable for a number."""
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-91bc22,GPU-8f2a11")
     monkeypatch.setenv("CUDA_DEVICE_ORDER", "FASTEST_FIRST")
     monkeypatch.setattr("bench.processes.die_with_parent", lambda *_: None)

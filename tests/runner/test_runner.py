@@ -41,7 +41,7 @@ from bench.runner.preload import _compiler_named, _wait_for_baton
 from bench.runner.regime import check, observe
 from bench.runner.server import launch_environment
 from bench.runner.setup import Job, set_up
-from bench.runner.steps import no_lap, phase_window, settle, step, throughput_window
+from bench.runner.steps import phase_window, settle, step, throughput_window, untimed
 
 OPTIONS = Pi07.Config(preset="tiny", n_layers=1, num_cams=1, n_obs_history=1).model_dump(mode="json")
 PHASES = ["dataload_wait", "forward", "bwd", "unscale_clip", "optim_step", "zero_grad_sched", "sync_gather"]
@@ -182,13 +182,13 @@ def test_each_phase_holds_its_own_work() -> None:
     before = [weight.detach().clone() for weight in low]
     done: dict[str, tuple[bool, bool, bool]] = {}
 
-    def lap(phase: str) -> None:
+    def end_phase(phase: str) -> None:
         backward = any(weight.grad is not None for weight in low)
         clipped = any(master.grad is not None for master in high)
         stepped = any(not torch.equal(weight, old) for weight, old in zip(low, before, strict=True))
         done[phase] = (backward, clipped, stepped)
 
-    step(job, batches_of(job), lap)
+    step(job, batches_of(job), end_phase)
     assert done == {
         "dataload_wait": (False, False, False),
         "forward": (False, False, False),
@@ -296,13 +296,13 @@ def test_without_an_optimizer_only_forward_and_backward_run() -> None:
     before = [parameter.detach().clone() for parameter in job.model.parameters()]
     gradients: list[bool] = []
 
-    def lap(phase: str) -> None:
+    def end_phase(phase: str) -> None:
         if phase in ("bwd", "optim_step", "zero_grad_sched"):
             gradients.append(any(parameter.grad is not None for parameter in job.model.parameters()))
 
     batches = batches_of(job)
     for _ in range(2):
-        step(job, batches, lap)
+        step(job, batches, end_phase)
     assert gradients == [True, True, False] * 2
     assert (job.optimizer, job.scheduler, job.masters) == (None, None, None)
     assert all(torch.equal(a, b) for a, b in zip(before, job.model.parameters(), strict=True))
@@ -311,19 +311,19 @@ def test_without_an_optimizer_only_forward_and_backward_run() -> None:
 def test_with_an_optimizer_weights_move_and_gradients_are_cleared() -> None:
     job = job_of()
     before = [parameter.detach().clone() for parameter in job.model.parameters()]
-    step(job, batches_of(job), no_lap)
+    step(job, batches_of(job), untimed)
     assert any(not torch.equal(a, b) for a, b in zip(before, job.model.parameters(), strict=True))
     assert all(parameter.grad is None for parameter in job.model.parameters())
 
 
 def test_a_metric_that_the_workload_lacks_is_zero() -> None:
     job = job_of()
-    whole = step(job, batches_of(job), no_lap)
+    whole = step(job, batches_of(job), untimed)
     assert len(whole) == len(METRICS)
     assert all(value != 0 for value in (whole[METRICS.index("loss")], whole[METRICS.index("mse")]))
     model = job.model
     alone = dataclasses.replace(job, model=lambda batch: {"loss": model(batch)["loss"]})  # type: ignore[arg-type]
-    loss, *rest = step(alone, batches_of(job), no_lap)
+    loss, *rest = step(alone, batches_of(job), untimed)
     assert loss != 0
     assert rest == [0.0] * 4
 
@@ -332,7 +332,7 @@ def test_a_forward_without_a_loss_is_said() -> None:
     job = job_of()
     wrong = dataclasses.replace(job, model=lambda _: {"mse": 1.0})  # type: ignore[arg-type]
     with pytest.raises(InputError, match="returned a dict with mse, which holds no loss"):
-        step(wrong, batches_of(job), no_lap)
+        step(wrong, batches_of(job), untimed)
 
 
 # --- setting up -----------------------------------------------------------------------------------------------------
@@ -342,7 +342,7 @@ def test_a_forward_without_a_loss_is_said() -> None:
 def test_the_regime_is_read_off_what_stepped(precision: str, weights: str, wrapped: bool) -> None:
     job = job_of(precision)
     assert (job.masters is not None) == wrapped
-    step(job, batches_of(job), no_lap)
+    step(job, batches_of(job), untimed)
     found = observe(job)
     check(attempt(precision).cell, "cpu", found)
     assert (found.weights_dtype, found.masters_dtype, found.optimizer_dtype) == (weights, "float32", "float32")
@@ -355,7 +355,7 @@ def test_adam_over_bf16_weights_would_be_seen() -> None:
     assert job.masters is not None
     adam = AdamW(job.model.parameters())
     without = dataclasses.replace(job, masters=None, optimizer=adam, scheduler=LambdaLR(adam, lambda _: 1.0))
-    step(without, batches_of(job), no_lap)
+    step(without, batches_of(job), untimed)
     with pytest.raises(RuntimeError, match=r"masters_dtype: requested float32, observed bfloat16.*optimizer_dtype"):
         check(attempt().cell, "cpu", observe(without))
 
@@ -401,7 +401,7 @@ def test_units_that_are_not_there_are_not_compiled_in_silence() -> None:
 
 def test_what_no_unit_shows_of_a_regime_is_not_checked() -> None:
     job = job_of()
-    step(job, batches_of(job), no_lap)
+    step(job, batches_of(job), untimed)
     found = observe(job)
     wanted = expected_regime(cell("fsdp2"), "cpu")
     assert wanted["reshard_after_forward"] is True

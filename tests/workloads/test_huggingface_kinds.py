@@ -12,7 +12,7 @@ from bench import workloads
 from bench.errors import InputError
 from bench.runner.forward import Forward
 from bench.workloads.huggingface.description import Description, read
-from bench.workloads.huggingface.model import bare, config_of
+from bench.workloads.huggingface.model import build_model, config_of
 
 BLIP = {
     "text_config": {
@@ -203,7 +203,7 @@ def create(model_type: str, **fields: Any) -> Any:
 
 def model_of(task: Any) -> Any:
     torch.manual_seed(0)
-    return bare(task._described, task._options)
+    return build_model(task._described, task._options)
 
 
 @pytest.mark.parametrize("model_type", [*KINDS, *RARE])

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_map
 from torch.utils.flop_counter import FlopCounterMode, flop_registry
 
 from bench.workloads.huggingface.description import Description
-from bench.workloads.huggingface.model import bare
+from bench.workloads.huggingface.model import build_model
 from bench.workloads.huggingface.options import Options
 from bench.workloads.huggingface.samples import Samples, collate
 
@@ -88,7 +88,7 @@ def _count(description: Description, options: Options) -> int | None:
     batch = collate([Samples(description, options, seed=0)[0]])
     # transformers reads no values of fake tensors; on the device meta, attention becomes plain products.
     with torch.random.fork_rng(devices=[]), FakeTensorMode(allow_non_fake_inputs=True), torch.device("meta"):
-        model = bare(description, options)
+        model = build_model(description, options)
         model.set_experts_implementation("batched_mm")  # a product for each token and each of its experts
         batch = tree_map(lambda x: torch.empty(x.shape, dtype=x.dtype) if isinstance(x, Tensor) else x, batch)
         with _Unknown() as unknown, FlopCounterMode(display=False) as counter:

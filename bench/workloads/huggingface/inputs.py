@@ -19,7 +19,7 @@ from torch.utils.data import default_collate
 
 from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
-from bench.workloads.huggingface.model import bare, config_of, model_class, parts, special_tokens
+from bench.workloads.huggingface.model import build_model, config_of, model_class, parts, special_tokens
 from bench.workloads.huggingface.options import LENGTHS, Options
 
 PICTURE = 224
@@ -151,7 +151,7 @@ class Inputs:
             return {self.config.audio_token_id: frames}
         tokens = {modality: self.find(*fields) for modality, fields in PLACEHOLDERS.items()}
         with _unsharded(), torch.device("meta"):
-            model = bare(description, self.options)
+            model = build_model(description, self.options)
         sample = self.draw(Generator().manual_seed(0))
         batch = collate([{name: value for name, value in sample.items() if name not in TEXTS}])
         if self.config.model_type == "voxtral_realtime":

@@ -56,7 +56,7 @@ def config_of(description: Description, options: Options) -> Any:
     defaults: dict[str, Any] = {"num_labels": LABELS, **defaults_of(kind)}
     chosen = {name: value for name, value in options.model_dump(mode="json").items() if name in description.fields}
     given = {name: value for name, value in chosen.items() if value != defaults.get(name)}
-    with saying(f"{kind.__name__} refuses these values"):
+    with as_input_error(f"{kind.__name__} refuses these values"):
         config = kind(**given)
     for part in parts(config):
         part.use_cache = False
@@ -80,7 +80,7 @@ def parts(config: Any) -> Iterator[Any]:
 
 
 @contextmanager
-def saying(what: str) -> Iterator[None]:
+def as_input_error(what: str) -> Iterator[None]:
     """Any exception of transformers as a sentence; it may raise anything at a config that does not fit together."""
     try:
         yield
@@ -132,12 +132,12 @@ def model_class(task: str, config: Any) -> Any:
     """The class of transformers that is trained."""
     from transformers.models.auto import modeling_auto
 
-    with saying(f"transformers cannot import {config.model_type}"):
+    with as_input_error(f"transformers cannot import {config.model_type}"):
         found = getattr(modeling_auto, mapping_of(task))[type(config)]
     return found[0] if isinstance(found, tuple) else found
 
 
-def bare(description: Description, options: Options) -> Any:
+def build_model(description: Description, options: Options) -> Any:
     """The model alone, in fp32 on the default device, with the attention and checkpointing of the options.
 
     Raises:
@@ -145,7 +145,7 @@ def bare(description: Description, options: Options) -> Any:
     """
     config = config_of(description, options)
     kind = model_class(options.task, config)
-    with saying(f"transformers cannot build {kind.__name__}"):
+    with as_input_error(f"transformers cannot build {kind.__name__}"):
         model = kind._from_config(config, attn_implementation=options.attention)
     if options.attention is not None and model.config._attn_implementation != options.attention:
         raise InputError(
@@ -153,14 +153,14 @@ def bare(description: Description, options: Options) -> Any:
             field="workload.attention",
         )
     if options.grad_ckpt:
-        with saying(f"{kind.__name__} has no gradient checkpointing: set grad_ckpt: false"):
+        with as_input_error(f"{kind.__name__} has no gradient checkpointing: set grad_ckpt: false"):
             model.gradient_checkpointing_enable({"use_reentrant": options.use_reentrant})
     if options.lora:
         _adapt(model, options.lora, reentrant=options.grad_ckpt and options.use_reentrant)
-    _calm(model)
+    _disable_dropout(model)
     _give_loss(model, options.task)
     if description.model_type in DRAWS:
-        _draw_alike(model)
+        _repeat_draws(model)
     return model.train()
 
 
@@ -169,13 +169,13 @@ def _adapt(model: Any, lora: Lora, *, reentrant: bool) -> None:
     from peft import LoraConfig, inject_adapter_in_model
 
     config = LoraConfig(r=lora.r, lora_alpha=lora.alpha, target_modules=lora.targets)
-    with saying("peft cannot adapt the model"):
+    with as_input_error("peft cannot adapt the model"):
         inject_adapter_in_model(config, model)
     if reentrant:  # backward then runs only behind an input that has a gradient
         model.enable_input_require_grads()
 
 
-def _calm(model: Any) -> None:
+def _disable_dropout(model: Any) -> None:
     """Stop what draws random numbers at a strength that no config sets."""
     for module in model.modules():
         if isinstance(module, nn.modules.dropout._DropoutNd):
@@ -184,7 +184,7 @@ def _calm(model: Any) -> None:
             setattr(module, name, still(getattr(module, name)))
 
 
-def _draw_alike(model: Any) -> None:
+def _repeat_draws(model: Any) -> None:
     """Let each forward draw the same numbers: for models that draw some by design, which nothing can stop."""
     forks: list[Any] = []
 
@@ -229,7 +229,7 @@ def _mean_square(_: Any, __: Any, output: Any) -> Any:
     return SequenceClassifierOutput(loss=loss)
 
 
-def trained(description: Description, options: Options) -> nn.Module:
+def build_checked(description: Description, options: Options) -> nn.Module:
     """The model, whose first forward is checked: it draws no random numbers, and its loss is finite.
 
     The loss is the model's own, a mean over labels, of which each sample has as many.
@@ -237,7 +237,7 @@ def trained(description: Description, options: Options) -> nn.Module:
     Raises:
         InputError: of the first forward.
     """
-    model: nn.Module = bare(description, options)
+    model: nn.Module = build_model(description, options)
     before: list[Tensor] = []
 
     def starts(_module: nn.Module, _inputs: object, batch: dict[str, Tensor]) -> None:

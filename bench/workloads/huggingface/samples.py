@@ -16,7 +16,7 @@ from bench.errors import InputError
 from bench.workloads.huggingface.description import Description
 from bench.workloads.huggingface.inputs import Inputs, Sample, collate
 from bench.workloads.huggingface.lengths import Listed
-from bench.workloads.huggingface.model import saying
+from bench.workloads.huggingface.model import as_input_error
 from bench.workloads.huggingface.options import Options
 
 __all__ = ["Samples", "collate"]
@@ -37,7 +37,7 @@ class Samples(Dataset[Sample]):
     def __init__(self, description: Description, options: Options, seed: int) -> None:
         self._seed, self._task, self._lengths = seed, options.task, options.lengths
         self._longest = options.longest
-        with saying(f"bench cannot make a sample of {description.model_type} for {options.task}"):
+        with as_input_error(f"bench cannot make a sample of {description.model_type} for {options.task}"):
             self._inputs = Inputs(description, options)
             self._inputs.check(self[0])
         if self._lengths:

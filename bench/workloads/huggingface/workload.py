@@ -63,9 +63,9 @@ class HuggingFace:
 
     def build(self) -> "nn.Module":
         """The model in fp32, the same weights for the same ``torch.manual_seed``."""
-        from bench.workloads.huggingface.model import trained
+        from bench.workloads.huggingface.model import build_checked
 
-        return trained(self._described, self._options)
+        return build_checked(self._described, self._options)
 
     def collate(self, samples: "list[dict[str, Any]]") -> "dict[str, Any]":
         """A batch of samples, as the model's own processor lays it out; those of many lengths padded, or packed."""
