@@ -72,8 +72,8 @@ def duration(seconds: float | None) -> str:
 
 
 def counted(count: int, thing: str) -> str:
-    """``1 cell``, ``2 cells``, ``2 launches``."""
-    plural = "es" if thing.endswith("ch") else "s"
+    """``1 cell``, ``2 cells``, ``2 launches``, ``2 processes``."""
+    plural = "es" if thing.endswith(("ch", "ss")) else "s"
     return f"{count} {thing}{plural * (count != 1)}"
 
 

@@ -81,6 +81,12 @@ _ASKED = re.compile(
 _UNITS = {"bytes": 1, **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTPE", 1)}}
 
 
+def find(*texts: str) -> tuple[Kind, re.Match[str]] | None:
+    """What refused memory, and its words, in the first of the texts that has any."""
+    found = ((kind, words.search(text)) for kind, words in WORDS for text in texts)
+    return next(((kind, match) for kind, match in found if match), None)
+
+
 def bytes_asked(text: str) -> int | None:
     """The size of the failed request, as precise as its message prints it."""
     asked = _ASKED.search(text)

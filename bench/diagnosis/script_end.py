@@ -7,7 +7,7 @@ only where there are no figures: a script may try a batch, run out of memory, an
 import re
 
 from bench.diagnosis.classify import FULL_DISK
-from bench.diagnosis.oom_words import WORDS, abort_source, bytes_asked, line
+from bench.diagnosis.oom_words import abort_source, bytes_asked, find, line
 from bench.records.outcome import Failed, Fault, Hang, Oom
 from bench.records.script import ScriptEnd
 
@@ -63,10 +63,10 @@ def aborted_at_exit(end: ScriptEnd) -> bool:
 
 
 def _oom(end: ScriptEnd, log: str, killer: str | None) -> Oom | None:
-    for kind, words in WORDS:
-        if match := words.search(log):
-            asked = bytes_asked(match[0])
-            return Oom(rank=end.rank, phase=None, reason=match[0][:1000], source=kind, bytes_asked=asked)
+    if found := find(log):
+        kind, words = found
+        asked = bytes_asked(words[0])
+        return Oom(rank=end.rank, phase=None, reason=words[0][:1000], source=kind, bytes_asked=asked)
     if end.signal == "SIGABRT" and (source := abort_source(log)):
         return Oom(rank=end.rank, phase=None, reason="native code aborted: an allocation failed", source=source)
     if end.limited and (match := _UNDER_LIMIT.search(log)):

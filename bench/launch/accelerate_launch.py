@@ -12,7 +12,7 @@ from bench.launch.attempt_files import launch_command
 from bench.launch.environment import added_environment, launch_environment
 from bench.launch.executor import LaunchResult
 from bench.launch.supervised import Supervised
-from bench.launch.watch import Limits, OnBeat, Watch, cause_of_death, exit_codes
+from bench.launch.watch import Limits, OnBeat, Watch, exit_codes
 from bench.records.cell import Cell
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
@@ -32,15 +32,6 @@ class Launch(Supervised):
         self._scratch = log.with_name("torchelastic")  # else torch leaves a folder in /tmp for each launch
         command = launch_command(arguments, python=sys.executable, config_file=config_file, log_dir=self._scratch)
         super().__init__(command, log, launch_environment(os.environ, added))
-
-    def exit_reason(self) -> str | None:
-        """Why the launch has ended; None while it runs."""
-        code = self.process.poll()
-        return None if code is None else cause_of_death(code, self.output())
-
-    def silent(self) -> list[str]:
-        """The nodes that are gone: not this one."""
-        return []
 
     def kill(self) -> None:
         super().kill()

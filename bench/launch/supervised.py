@@ -7,6 +7,7 @@ from os import getpid
 from pathlib import Path
 
 from bench import processes
+from bench.launch.watch import cause_of_death
 from bench.store import secrets
 
 END_TIMEOUT_S = 10.0
@@ -54,6 +55,15 @@ class Supervised:
     def last_line(self) -> str | None:
         """Of the output so far; None without any."""
         return next(reversed(self.output().strip().splitlines()), None)
+
+    def exit_reason(self) -> str | None:
+        """Why the launch has ended; None while it runs."""
+        code = self.process.poll()
+        return None if code is None else cause_of_death(code, self.output())
+
+    def silent(self) -> list[str]:
+        """The nodes that are gone: not this one."""
+        return []
 
     def kill(self) -> None:
         """End the command and every process below it, in any state. The supervisor does this when it is terminated."""

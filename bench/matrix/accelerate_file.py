@@ -36,6 +36,8 @@ class UserConfig(NamedTuple):
     """If it names a DeepSpeed JSON file, the content of that file replaces the path."""
     notes: tuple[str, ...]
     """What accelerate ignores of it, a sentence for each key."""
+    file: str
+    """Its absolute path, without following links: a DeepSpeed config that it names is beside it."""
 
 
 def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfig:
@@ -77,7 +79,7 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     if str(_at(document, key, "NONE")).upper() not in (*SHARDING_STRATEGIES, *"12345", "NONE"):
         _one_of(document, key, (*SHARDING_STRATEGIES, *"12345"), None)
     if of_script:
-        return UserConfig(_as_written(content, path.parent, where), ())
+        return UserConfig(_as_written(content, path.parent, where), (), str(path.absolute()))
     _one_of(document, ("distributed_type",), DISTRIBUTED_TYPES, None)
     what = "selecting GPUs here is refused: bench plans ranks and memory for all the GPUs that it sees"
     _refuse(document, ("gpu_ids",), what, ("all", "none"), "leave it out; set CUDA_VISIBLE_DEVICES for bench itself")
@@ -95,7 +97,7 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
         _check_fsdp(document)
     if family == "deepspeed":
         _check_deepspeed(document, path)
-    return UserConfig(content, tuple(_ignored(document, family)))
+    return UserConfig(content, tuple(_ignored(document, family)), str(path.absolute()))
 
 
 def _with_prefixes(document: Document) -> None:

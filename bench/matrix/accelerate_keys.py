@@ -157,15 +157,8 @@ WRAPS_BY: Mapping[str, str] = {
 """Keys that one value of fsdp_auto_wrap_policy reads."""
 
 IGNORED_TOP: Mapping[str, str] = {
-    "downcast_bf16": "it is for TPUs",
-    "tpu_name": "it is for TPUs",
-    "tpu_zone": "it is for TPUs",
-    "tpu_env": "it is for TPUs",
-    "tpu_vm": "it is for TPUs",
-    "tpu_use_cluster": "it is for TPUs",
-    "tpu_use_sudo": "it is for TPUs",
-    "commands": "it is for TPUs",
-    "command_file": "it is for TPUs",
+    **dict.fromkeys(("tpu_name", "tpu_zone", "tpu_env", "tpu_vm", "tpu_use_cluster", "tpu_use_sudo"), "it is for TPUs"),
+    **dict.fromkeys(("downcast_bf16", "commands", "command_file"), "it is for TPUs"),
     "megatron_lm_config": "distributed_type is not MEGATRON_LM",
     "fp8_config": "mixed_precision is not fp8",
 }

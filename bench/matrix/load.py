@@ -3,7 +3,6 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from pydantic import BaseModel, JsonValue
 
@@ -17,7 +16,7 @@ from bench.backends import (
 from bench.backends.registry import section
 from bench.errors import InputError, accumulation_refused, near_miss
 from bench.matrix import accelerate_file, script, workload_choice, yaml_file
-from bench.matrix.accelerate_file import ACCUMULATION
+from bench.matrix.accelerate_file import ACCUMULATION, UserConfig
 from bench.matrix.auto import asks_for_bf16_weights, memory_per_rank, num_processes, precision, resolve_preset
 from bench.matrix.combinations import Value, combinations
 from bench.matrix.matrix_file import (
@@ -201,7 +200,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
     for index, claim in enumerate(file.claims):
         for side, given in (("of", claim.of), ("against", claim.against or {}), ("where", claim.where)):
             check_names(given, ("claims", index, side), settings, places)
-    configs: dict[str, _UserConfig] = {}
+    configs: dict[str, UserConfig] = {}
 
     def backend(value: JsonValue, key: Key) -> str:
         return _backend(value, key, folder, configs, places, of_script=file.command is not None)
@@ -270,22 +269,13 @@ def _unique(values: Sequence[JsonValue], key: Key, places: Places) -> None:
         seen.add(canonical(value))
 
 
-class _UserConfig(NamedTuple):
-    """A user's accelerate config, as the matrix names it."""
-
-    content: Values
-    notes: tuple[str, ...]
-    file: str
-    """Its absolute path, without following links: a DeepSpeed config that it names is beside it."""
-
-
 def _as_list(value: JsonValue) -> str | None:
     """A fix for ``backend: ddp, fsdp``, which YAML reads as one text."""
     return f"write a list: [{value}]" if isinstance(value, str) and "," in value else None
 
 
 def _backend(
-    value: JsonValue, key: Key, folder: Path, configs: dict[str, _UserConfig], places: Places, *, of_script: bool
+    value: JsonValue, key: Key, folder: Path, configs: dict[str, UserConfig], places: Places, *, of_script: bool
 ) -> str:
     """The backend's name. A user's config is read into ``configs``."""
     where = place_of(places, key)
@@ -310,7 +300,7 @@ def _backend(
         )
     path = folder / config_file
     read = accelerate_file.read(path, where, of_script=of_script)
-    if configs.setdefault(name, _UserConfig(*read, str(path.absolute()))).content != read.content:
+    if configs.setdefault(name, read).content != read.content:
         raise InputError(f"{name!r} names two different configs", where=where, field=dotted((*key, "name")))
     return name
 

@@ -349,6 +349,10 @@ class Attempt(Frozen):
         """Samples of one optimizer step."""
         return self.cell.samples_per_step(self.batch_per_rank)
 
+    def samples_of_rank(self, steps: int) -> int:
+        """Of so many optimizer steps."""
+        return steps * self.batch_global // self.cell.num_processes
+
     @property
     def measure(self) -> Measure:
         """The cell's `Measure`, with fewer steps for a short attempt."""

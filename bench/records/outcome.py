@@ -39,7 +39,7 @@ class Ok(Frozen):
 
     def samples_per_step(self, attempt: Attempt) -> float:
         """Of all ranks and one optimizer step: as observed, else as the attempt asks for."""
-        asked = len(self.ranks[0].step_times_s) * attempt.batch_global // len(self.ranks)
+        asked = attempt.samples_of_rank(len(self.ranks[0].step_times_s))
         taken = [rank.observed.taken(asked) for rank in self.ranks if rank.observed is not None]
         known = [samples for samples in taken if samples is not None]
         if len(known) < len(self.ranks):

@@ -381,7 +381,7 @@ def _did(rank: RankOk, attempt: Attempt) -> dict[str, JsonValue]:
     if (seen := rank.observed) is None:
         return {}
     steps = len(rank.step_times_s)
-    taken = seen.taken(steps * attempt.batch_global // attempt.cell.num_processes)
+    taken = seen.taken(attempt.samples_of_rank(steps))
     return {
         "optimizer": seen.optimizer,
         "torch.compile": seen.compiled,

@@ -283,7 +283,7 @@ def short_of_disk(conditions: Conditions) -> Iterator[str]:
 def _of_gpu(gpu: GpuConditions) -> Iterator[str]:
     if gpu.others_before:
         used = "" if gpu.others_bytes_before is None else f", {gib(gpu.others_bytes_before)} GiB in use"
-        yield f"had {gpu.others_before} other process{'es' * (gpu.others_before > 1)} on it before{used}."
+        yield f"had {counted(gpu.others_before, 'other process')} on it before{used}."
     elif gpu.others_bytes_before is not None and gpu.others_bytes_before > OTHERS_GPU_BYTES:
         yield f"had {gib(gpu.others_bytes_before)} GiB in use by other processes before."
     elif gpu.busy_share_before is not None and gpu.busy_share_before > GPU_BUSY:

@@ -200,9 +200,7 @@ def _measure(
         coverage=coverage,
         work=job.work(lengths),
         tokens=tokens,
-        energy=None
-        if joules is None
-        else Energy(joules=joules, samples=measure.steps * attempt.batch_global // attempt.cell.num_processes),
+        energy=None if joules is None else Energy(joules=joules, samples=attempt.samples_of_rank(measure.steps)),
         sizes=sizes,
         compilation=compiled,
         checkpoint=saved,

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy
 import torch
 from accelerate import Accelerator
 from accelerate.utils import broadcast_object_list
@@ -118,18 +119,8 @@ def _spread(total: int) -> Iterator[int]:
 @contextmanager
 def _random_state_kept() -> Iterator[None]:
     """Samples that draw random numbers are later the same as without a scan."""
-    python, numpy = random.getstate(), _numpy_random()
-    numpys = numpy.get_state() if numpy else None
+    python, numpys = random.getstate(), numpy.random.get_state()
     with torch.random.fork_rng(devices=[]):
         yield
     random.setstate(python)
-    if numpy:
-        numpy.set_state(numpys)
-
-
-def _numpy_random() -> Any:
-    try:
-        from numpy import random as numpy_random
-    except ImportError:
-        return None
-    return numpy_random
+    numpy.random.set_state(numpys)

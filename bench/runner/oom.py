@@ -21,7 +21,8 @@ from dataclasses import dataclass
 
 import torch
 
-from bench.diagnosis.oom_words import WORDS, Kind, bytes_asked, line
+from bench.diagnosis.oom_words import Kind, bytes_asked, line
+from bench.diagnosis.oom_words import find as find_words
 
 MESSAGE_CHARS = 1000
 
@@ -99,10 +100,10 @@ def _read(error: BaseException) -> Oom | None:
     if not isinstance(error, RuntimeError | MemoryError | OSError):
         return None  # in an error of another type the same words are data
     text = str(error)
-    for kind, words in WORDS:
-        if match := words.search(text):
-            pinned = kind == "cuda_driver" and _PINNING.match(text)
-            return _oom("pinned_host" if pinned else kind, error, text[match.start() :])
+    if found := find_words(text):
+        kind, match = found
+        pinned = kind == "cuda_driver" and _PINNING.match(text)
+        return _oom("pinned_host" if pinned else kind, error, text[match.start() :])
     if isinstance(error, torch.OutOfMemoryError):
         return _oom("cuda_allocator", error, text)
     if isinstance(error, MemoryError):

@@ -137,7 +137,7 @@ def set_up(
     _configure(accelerator, cell, model, batch_per_rank, names)
     with whole_tensors(cell):
         work = None if _takes_tokens(task) else work_of(task)
-    with tensors.uncounted():
+    with tensors.counting(False):
         samples = samples_of(cell, task)
         worst = getattr(task, "worst_batch", None)
         looks = not (worst or getattr(task, "equal_samples", False))

@@ -25,26 +25,13 @@ COLLECTIVES = ("c10d::", "gloo:", "FSDP::post_backward_reduce")
 
 @contextmanager
 def counting(wanted: bool) -> Iterator[None]:
-    """While torch's CPU allocator counts, if ``wanted``. What it hands out at other times is not in the count."""
-    flag = _flag() if wanted else None
-    if flag is None:
-        yield
-        return
-    flag.value = True
-    try:
-        yield
-    finally:
-        flag.value = False
-
-
-@contextmanager
-def uncounted() -> Iterator[None]:
-    """While torch's CPU allocator does not count: for samples in memory, which are no part of a step."""
+    """While torch's CPU allocator counts, or does not: samples in memory, for example, are no part of a step. What it
+    hands out while it does not count is not in the count."""
     flag = _flag()
     if flag is None:
         yield
         return
-    before, flag.value = flag.value, False
+    before, flag.value = flag.value, wanted
     try:
         yield
     finally:

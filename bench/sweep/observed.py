@@ -5,8 +5,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from bench import backends
+from bench.diagnosis import oom_words
 from bench.diagnosis.classify import classify
-from bench.diagnosis.oom_words import WORDS, bytes_asked
 from bench.diagnosis.script_end import failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
@@ -70,7 +70,7 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
     cell, world_size = attempt.cell, len(ranks)
     if world_size != cell.num_processes:
         reason = (
-            f"the script trained in {_processes(world_size)}, and the matrix says {cell.num_processes}: put"
+            f"the script trained in {counted(world_size, 'process')}, and the matrix says {cell.num_processes}: put"
             f" {{num_processes}} into the command, or set launch.num_processes: {world_size}"
         )
         return Failed(fault="regime", rank=None, phase=None, reason=reason)
@@ -84,10 +84,6 @@ def _checked(ranks: list[RankOk], attempt: Attempt, note: Callable[[str], None])
     for words in by_rank(told):
         note(f"batch {attempt.batch_per_rank}, {words}; figures count what was seen")
     return classify(ranks, world_size=world_size)
-
-
-def _processes(count: int) -> str:
-    return "1 process" if count == 1 else f"{count} processes"
 
 
 def _unlike(rank: RankOk, attempt: Attempt) -> Iterator[str]:
@@ -140,14 +136,14 @@ def _with_reason(rank: RankOutcome) -> RankOutcome:
     """An error that says that memory ran out, as such."""
     if not isinstance(rank, RankError):
         return rank
-    for kind, words in WORDS:
-        if match := words.search(rank.error) or words.search(rank.traceback):
-            return RankOom(
-                rank=rank.rank,
-                phase=rank.phase,
-                message=match[0][:1000],
-                at=rank.at,
-                source=kind,
-                bytes_asked=bytes_asked(match[0]),
-            )
-    return rank
+    if (found := oom_words.find(rank.error, rank.traceback)) is None:
+        return rank
+    kind, match = found
+    return RankOom(
+        rank=rank.rank,
+        phase=rank.phase,
+        message=match[0][:1000],
+        at=rank.at,
+        source=kind,
+        bytes_asked=oom_words.bytes_asked(match[0]),
+    )

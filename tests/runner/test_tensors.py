@@ -15,7 +15,7 @@ def test_the_peak_has_what_lives_on_and_what_a_step_frees_again() -> None:
     before = tensors.peak_bytes(step)
     with tensors.counting(True):
         kept = torch.zeros(5 * MIB, dtype=torch.uint8)
-        with tensors.uncounted():
+        with tensors.counting(False):
             samples = torch.zeros(9 * MIB, dtype=torch.uint8)
     uncounted = torch.zeros(7 * MIB, dtype=torch.uint8)
     after = tensors.peak_bytes(step)

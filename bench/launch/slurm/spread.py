@@ -10,7 +10,7 @@ from pathlib import Path
 from bench.launch.attempt_files import srun
 from bench.launch.environment import launch_environment
 from bench.launch.supervised import END_TIMEOUT_S, Supervised
-from bench.launch.watch import POLL_S, cause_of_death
+from bench.launch.watch import POLL_S
 from bench.store import spool
 from bench.store.spool import NodeBeat
 
@@ -35,11 +35,6 @@ class SpreadLaunch(Supervised):
         self._nodes, self._spool = nodes, config_file.parent
         node = [sys.executable, "-P", "-m", "bench.launch.slurm.node", str(config_file), *arguments]
         super().__init__([*srun(nodes), *node], log, launch_environment(os.environ, added))
-
-    def exit_reason(self) -> str | None:
-        """Why a launch has ended, which ends them all; None while they run."""
-        code = self.process.poll()
-        return None if code is None else cause_of_death(code, self.output())
 
     def silent(self) -> list[str]:
         """The nodes that are gone, whether Slurm has noticed or not. Nothing can be said after the launches' end."""

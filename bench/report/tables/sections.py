@@ -221,24 +221,8 @@ def _compared(report: Report) -> Iterator[Section]:
     yield from speedup_sections(summary, comparison, requested=choices.compares)
 
 
-def _no_results(report: Report) -> list[Section]:
-    return [] if report.results else [Lines(title="", lines=("No results.",))]
-
-
 def _missing(report: Report) -> list[Section]:
     return [not_measured(report.missing, report.unreadable)]
-
-
-def _matrix(report: Report) -> list[Section]:
-    return [matrix(report.summary)]
-
-
-def _searches(report: Report) -> list[Section]:
-    return [searches(report.probes, report.summary)]
-
-
-def _claims(report: Report) -> list[Section]:
-    return [claims_table(report.judged)]
 
 
 def _plan(report: Report) -> list[Section]:
@@ -247,14 +231,14 @@ def _plan(report: Report) -> list[Section]:
 
 
 SECTIONS: tuple[Part, ...] = (
-    Part(_no_results, without_results=True),
+    Part(lambda report: [] if report.results else [Lines(title="", lines=("No results.",))], without_results=True),
     Part(lambda report: [header(report.summary, report.untils)]),
     Part(_answer),
     Part(_missing, without_results=True),
     Part(lambda report: [chart for chart in report.charts if chart.name != "phases"]),
-    Part(_matrix),
-    Part(_searches),
-    Part(_claims),
+    Part(lambda report: [matrix(report.summary)]),
+    Part(lambda report: [searches(report.probes, report.summary)]),
+    Part(lambda report: [claims_table(report.judged)]),
     Part(lambda report: [doubts_section(report.summary, none="None.")]),
     Part(lambda report: [regimes(report.summary)]),
     Part(lambda report: [utilization_table(report.summary)]),
