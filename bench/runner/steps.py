@@ -104,11 +104,12 @@ def throughput_window(
     peaks_bytes: list[int | None] = []
     skipped = 0
     metrics_SM = _room(job, steps)
-    ends = [device.mark()]
+    ends: list[Any] = []
     for index in range(steps):
         if index >= AHEAD:
             device.reach(ends[index - AHEAD + 1])
         beat(stage, index, steps)
+        ends = ends or [device.mark()]  # the rank has entered the stage before
         start_s = time.perf_counter()
         metrics_SM[index] = step(job, batches, untimed)
         host_times_s.append(time.perf_counter() - start_s)

@@ -260,8 +260,8 @@ def test_steps_sum_to_the_wall_time_of_the_window_with_all_that_lies_between_the
     job = job_of()
     window = throughput_window(job, batches_of(job), 4, Device(), lambda *_: time.sleep(planted_s), Stage.MEASURE)
     assert sum(window.times_s) == pytest.approx(seen_s[-1] - seen_s[0])
-    assert sum(window.times_s) >= 4 * planted_s
-    assert sum(window.times_s) - sum(window.host_times_s) >= 4 * planted_s
+    assert sum(window.times_s) >= 3 * planted_s  # the first beat, as the rank enters the stage, is before the window
+    assert sum(window.times_s) - sum(window.host_times_s) >= 3 * planted_s
 
 
 def test_warm_up_goes_on_until_its_seconds_have_passed() -> None:
