@@ -127,7 +127,7 @@ def rate_ratio(
         comparisons: number of ratios that are judged together.
     """
     estimate = rate / other
-    # A rate is a constant divided by the mean step, so the half_width of the inverse ratio of steps is the same.
+    # A rate is a constant divided by the mean step, so the half width of the inverse ratio of steps is the same.
     within = half_width(other_launches, launches, variation)
     confidence = confidence_of(comparisons)
     return RateRatio(

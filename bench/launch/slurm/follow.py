@@ -140,7 +140,7 @@ class Following:
         self._jobs.clear()
 
     def _withdraw(self, numbers: list[str]) -> None:
-        """End jobs that cannot succeed. If Slurm does not answer, they end by themselves: each reads its job_end."""
+        """End jobs that cannot succeed. If Slurm does not answer, they end by themselves: each finds a note of it."""
         with suppress(ControllerUnavailable):
             end_jobs(self.root, numbers)
         for number in numbers:

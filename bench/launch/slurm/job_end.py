@@ -86,10 +86,8 @@ def mark(root: Path, job: JobFolder, job_end: JobEnd) -> int:
     folder = tries.underway(root, claims.ever_owned_by(root, job.id))
     if folder is None or claims.owner_of(root, folder.parent.name) != job.id:  # whoever has taken it has marked it
         return 0
-    tries.lose(
-        folder,
-        f"the Slurm job {job.id} ended with {job_end.state}" + (f" ({job_end.reason})" if job_end.reason else ""),
-    )
+    reason = f" ({job_end.reason})" if job_end.reason else ""
+    tries.lose(folder, f"the Slurm job {job.id} ended with {job_end.state}{reason}")
     return 1
 
 
