@@ -224,8 +224,7 @@ def _pairs(runs: TwoRuns) -> Table:
         columns,
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
-            " is the ratio of the typical steps; of means is the ratio of the mean steps, with the 95 % interval that a"
-            " report shows for it.",
+            " is the ratio of the typical steps; of means is the ratio of the mean steps, with its 95 % interval.",
             f"SAME: the 95 % interval and the ratio of means lie within {percent(runs.margin)} (--same-within). SLOWER,"
             f" FASTER: the ratio is beyond that with {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
