@@ -82,7 +82,7 @@ _UNITS = {"bytes": 1, **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in e
 
 
 def find(*texts: str) -> tuple[Kind, re.Match[str]] | None:
-    """What refused memory, and its words, in the first of the texts that has any."""
+    """What refused memory, and its words: the first of `WORDS` that any of the texts has."""
     found = ((kind, words.search(text)) for kind, words in WORDS for text in texts)
     return next(((kind, match) for kind, match in found if match), None)
 

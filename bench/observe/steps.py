@@ -76,10 +76,11 @@ class Steps:
 
     def _replaces(self, new: "_Known") -> bool:
         """Whether it takes the place of one that is gone: one that stepped the same parameters, as where each epoch
-        makes its optimizer, or that existed for one step, as the inner ones of meta-learning do."""
+        makes its optimizer, or that existed for one step of others, as the inner ones of meta-learning do."""
+        inner = len(self._known) > 1
         for gone in self._gone:
             same = gone.parameter is not None and new.parameter is not None and gone.parameter() is new.parameter()
-            if same or self._steps - gone.since <= 1:
+            if same or (inner and self._steps - gone.since <= 1):
                 self._gone.remove(gone)
                 return True
         return False

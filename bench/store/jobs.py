@@ -75,7 +75,7 @@ class JobFolder:
         self.folder.mkdir(parents=True, exist_ok=True)
         spool.write(self.folder / "job_end.json", job_end)
 
-    def unset_fate(self) -> None:
+    def unset_job_end(self) -> None:
         (self.folder / "job_end.json").unlink(missing_ok=True)
 
     def is_over(self) -> bool:

@@ -2,6 +2,7 @@
 
 import gc
 
+import pytest
 import torch
 
 from bench.observe.steps import LEFT_BEHIND, Steps
@@ -78,9 +79,10 @@ def test_an_optimizer_that_is_gone_is_waited_for_no_longer() -> None:
     assert seen.ends == [False, False]
 
 
-def test_a_model_that_follows_another_begins_anew() -> None:
+@pytest.mark.parametrize("steps", [1, 8])
+def test_a_model_that_follows_another_begins_anew(steps: int) -> None:
     seen, first = Seen(), Optimizer()
-    seen.step(*[first] * 8)
+    seen.step(*[first] * steps)
     del first
     gc.collect()
     second = Optimizer()

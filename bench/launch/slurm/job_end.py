@@ -106,7 +106,7 @@ def end_jobs(root: Path, numbers: list[str]) -> None:
             client.cancel([number])
             ending.append(number)
         except client.RequestRejected as error:
-            job.unset_fate()
+            job.unset_job_end()
             refused.append(f"job {number}: {error}")
         except client.ControllerUnavailable:
             for each in numbers:

@@ -29,7 +29,7 @@ from bench.store.jobs import OUT_OF_TIME, End
         (None, None, FORGOTTEN_S + 1, "UNKNOWN"),
     ],
 )
-def test_fate(seen: JobStatus | None, exit_code: int | None, still_s: float, state: str | None) -> None:
+def test_how_a_job_ended(seen: JobStatus | None, exit_code: int | None, still_s: float, state: str | None) -> None:
     end = None if exit_code is None else End(exit_code=exit_code)
     found = job_end_of(seen, end, still_s)
     assert (found.state if found else None) == state
