@@ -25,6 +25,7 @@ def find_best(sweep: "Sweep", matrix: "Matrix", settle: float | None, budget_s: 
     run = sweep.store.plan()
     hunt = best.Hunt(
         margin=settle or AUTO_HALF_WIDTH,
+        frugal=settle is None,
         budget_s=budget_s,
         free=choices_of(run.plan if run else None),
         spoiled=spoiled,

@@ -14,9 +14,10 @@ a margin. The certificate names the smallest margin at which these chances sum t
 holds for all settings together).
 
 *What comes next.* First a few settings that show every value of every axis. Then always the setting that most likely
-beats the leader by more than the margin: a short look first, unless it is likely to win; then full launches, in turns
-with the leader. It ends when the margin is certified. It also ends when nothing unmeasured may beat the leader by
-more, and the full launches of the finalists are spent.
+beats the leader by more than the margin: a full launch, in turns with the leader. A short one says less for nearly the
+same time, except of a setting whose first full launch is a search: that has a short look first, unless it is likely to
+win. It ends when the margin is certified, or one that is `ENOUGH` for what was spent. It also ends when nothing
+unmeasured may beat the leader by more, and the full launches of the finalists are spent.
 """
 
 import math
@@ -33,16 +34,16 @@ from scipy.special import ndtr
 CONFIDENCE = 0.95
 SHARE = 0.2
 """Of the attempts of the whole grid, after which the finalists are not launched again."""
+ENOUGH = {SHARE: 0.035, 0.25: 0.1}
+"""By share of the attempts of the whole grid: the margin that is enough once it is spent."""
 FEW = 10
 """Attempts that are not too many for any grid."""
 LIKELY = 0.05
-"""Chance to win from which a setting is launched in full at once."""
+"""Chance to win from which a batch is searched at once."""
 MOST_LAUNCHES = 5
 """Of one finalist, while the share is not spent."""
 ENOUGH_LAUNCHES = 2
 """Of the leader and of what may beat it, also when the share is spent."""
-NEAR = 0.035
-"""The margin that is enough when the share is spent."""
 PESSIMISTIC = 0.85
 """A launch is at most this much slower than another one of the same setting: what a bound has to stay below."""
 NEGLIGIBLE = 1e-4
@@ -54,6 +55,7 @@ _NO_PATTERN = ((0.05, 0.04, 0.1), (0.05, 0.04, 0.3))
 """Of an axis, a pair and the rest: a grid whose axes say nothing."""
 _PAIRS = (0.01, 0.04, 0.12)
 _RESTS = (0.005, 0.03, 0.1, 0.3)
+"""Others that expect more structure need fewer attempts, and their certificates fail more often on large grids."""
 _LAUNCHES = {0.015: 0.2, 0.03: 0.4, 0.06: 0.3, 0.12: 0.1}
 """Standard deviation between launches, and how likely it is before anything was measured: see `launches.ASSUMED`."""
 _SHORTS = (0.02, 0.07)
@@ -126,6 +128,7 @@ def next_look(
     out: frozenset[int] = frozenset(),
     margin: float = 0.02,
     *,
+    frugal: bool = True,
     stop: bool = False,
 ) -> Next | Done:
     """What to measure next. It depends on the arguments alone, so an interrupted run resumes from what is stored.
@@ -134,6 +137,7 @@ def next_look(
         looks: in any order.
         out: arms that cannot be the answer: they failed, do not fit, or hold too much memory. Their looks count.
         margin: share by which another setting may be faster than the answer.
+        frugal: take the margins of `ENOUGH` where more would cost too much.
         stop: name the answers now.
     """
     out |= beaten(arms, looks)
@@ -144,9 +148,9 @@ def next_look(
     if not looks:
         return Done((), certified=False)
     belief = Belief(arms, looks)
-    share_spent = len(looks) >= max(SHARE * len(arms), FEW)
-    most = ENOUGH_LAUNCHES if share_spent else MOST_LAUNCHES
-    wanted = max(margin, NEAR) if share_spent else margin
+    spent = [share for share in ENOUGH if frugal and len(looks) >= max(share * len(arms), FEW)]
+    most = ENOUGH_LAUNCHES if spent else MOST_LAUNCHES
+    wanted = max([margin, *(ENOUGH[share] for share in spent)])
     answers, steps, n_open = [], list[tuple[float, int, bool]](), 0
     for task in dict.fromkeys(arm.task for arm in arms):
         alive = [n for n, arm in enumerate(arms) if arm.task == task and n not in out]
@@ -167,7 +171,7 @@ def next_look(
         if sum(chances.values()) <= 1 - CONFIDENCE:
             continue
         n_open += sum(chance > (1 - CONFIDENCE) / len(others) for chance in chances.values())
-        if challenge := _challenge(leader, chances, full, short, most):
+        if challenge := _challenge(arms, leader, chances, full, short, most):
             steps.append(challenge)
     if steps and not stop:
         _, arm, is_full = max(steps)
@@ -201,7 +205,12 @@ def _first(arms: Sequence[Arm], looks: Sequence[Look], out: frozenset[int]) -> i
 
 
 def _challenge(
-    leader: int, chances: Mapping[int, float], full: Mapping[int, Sequence[float]], short: set[int], most: int
+    arms: Sequence[Arm],
+    leader: int,
+    chances: Mapping[int, float],
+    full: Mapping[int, Sequence[float]],
+    short: set[int],
+    most: int,
 ) -> tuple[float, int, bool] | None:
     """What to measure against the leader: the likeliest challenger that is not measured enough, or the leader. With
     the chance of the challenger, and whether to launch in full."""
@@ -209,7 +218,7 @@ def _challenge(
         if chance <= (1 - CONFIDENCE) / (2 * len(chances)):
             break
         if not full[arm]:
-            return chance, arm, arm in short or chance >= LIKELY
+            return chance, arm, arm in short or chance >= LIKELY or not arms[arm].search
         turn = leader if len(full[leader]) <= len(full[arm]) else arm
         if len(full[turn]) < most:
             return chance, turn, True

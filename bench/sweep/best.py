@@ -45,6 +45,8 @@ class Hunt:
 
     margin: float
     """A share: 0.02 ends when no other setting can be 2 % faster."""
+    frugal: bool = True
+    """Whether a wider margin is enough after a fifth of the attempts of the matrix: nobody asked for this one."""
     budget_s: float | None
     """Seconds after which no further attempt begins; None: no limit."""
     free: Collection[str]
@@ -103,7 +105,7 @@ def find_best(sweep: Sweep, hunt: Hunt) -> Best:
     spent = False
     while True:
         seen = look_at(sweep, candidates, hunt)
-        step = next_look(arms, seen.looks, frozenset(seen.out), hunt.margin)
+        step = next_look(arms, seen.looks, frozenset(seen.out), hunt.margin, frugal=hunt.frugal)
         spent = hunt.budget_s is not None and hunt.clock() - began_s >= hunt.budget_s
         if isinstance(step, Done) or spent:
             break
@@ -113,7 +115,7 @@ def find_best(sweep: Sweep, hunt: Hunt) -> Best:
             said = words
         _measure(sweep, candidates[step.arm], step, seen.batches.get(step.arm))
     if isinstance(step, Next):
-        step = next_look(arms, seen.looks, frozenset(seen.out), hunt.margin, stop=True)
+        step = next_look(arms, seen.looks, frozenset(seen.out), hunt.margin, frugal=hunt.frugal, stop=True)
         assert isinstance(step, Done)
     best = _record(asked, sweep, candidates, seen, step, "budget" if spent else None)
     sweep.store.finish_best(best)

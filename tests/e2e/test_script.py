@@ -1,6 +1,7 @@
 """Scripts of a user, really run: each way to end, the search, and a run that is killed and repeated."""
 
 import os
+import re
 import signal
 from collections.abc import Callable
 from pathlib import Path
@@ -67,7 +68,8 @@ def test_each_way_to_end_has_its_outcome_and_a_killed_run_goes_on(bench: Bench, 
     assert all(after[way] == result for way, result in before.items())
     assert "fails late, batch 2: failed" in shown
     report = reading("report", "--full", str(tmp_path / "run"), "--format", "md")
-    assert "For how works: train with script, batch 2: 167 samples/s" in report
+    # The word before it depends on what else this machine does: on a busy one the leading row is doubted.
+    assert re.search(r"For how works: .*script, batch 2: 167 samples/s", report)
     bench.assert_gone()
 
 

@@ -64,10 +64,10 @@ def table(groups: Mapping[str, Sequence[Trial]]) -> str:
         "",
         "Made by `make perf-best` (tests/perf/best_trials.py, tests/search/grids.py) on simulated grids. With"
         " structure, three to six axes multiply the throughput; each pair of values changes it by 2 %, each setting by"
-        f" another 1 % (standard deviations). Launches vary by {RUN_SD:.0%}; short attempts are about 5 % slower and"
-        " vary by 2 % more. With a plan, estimates that are off by 20 % for the values of two axes, and by 10 % for"
-        " each setting, choose first looks. Without structure, every setting has a throughput of its own. Short"
-        f" attempts count as attempts. Seeds begin at {HELD_OUT}: nothing of the search was chosen by these grids.",
+        f" another 1 % (standard deviations). Launches vary by {RUN_SD:.0%}. With a plan, estimates that are off by"
+        " 20 % for the values of two axes, and by 10 % for each setting, choose first looks. Without structure, every"
+        f" setting has a throughput of its own. Seeds begin at {HELD_OUT}: nothing of the search was chosen by these"
+        " grids.",
         "",
         "| grids | number | within 2 % of the true best | certificate held | certified within 2 %"
         " | attempts of all, of those of the grids | grids with at most 25 % | median certificate |",

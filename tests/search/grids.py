@@ -78,12 +78,12 @@ def words(setting: Mapping[str, int]) -> dict[str, str]:
     return {name: str(value) for name, value in setting.items()}
 
 
-def searched(grid: Grid, seed: int, margin: float = 0.02, run_sd: float = RUN_SD) -> Outcome:
+def searched(grid: Grid, seed: int, margin: float = 0.02, run_sd: float = RUN_SD, frugal: bool = True) -> Outcome:
     """Do what the search asks for until it is done. Launches scatter; short ones are off by a few percent, too."""
     draw, looks = random.Random(f"run {seed}"), list[Look]()
     off = draw.gauss(-0.05, 0.03)
     while True:
-        step = next_look(grid.arms, looks, margin=margin)
+        step = next_look(grid.arms, looks, margin=margin, frugal=frugal)
         if isinstance(step, Done):
             return Outcome(step, tuple(looks))
         log = math.log(grid.truth[step.arm]) + draw.gauss(0, run_sd)

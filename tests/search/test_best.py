@@ -85,6 +85,15 @@ def test_a_search_of_batches_is_looked_at_shortly_first_and_its_gain_is_learnt()
     assert len({look.arm for look in looks if look.full}) < 12
 
 
+def test_a_margin_that_was_asked_for_is_not_widened_to_save_attempts() -> None:
+    grid = structured(3, most=60)
+    saving, asked = searched(grid, 3), searched(grid, 3, frugal=False)
+    assert saving.looks[:10] == asked.looks[:10], "a fifth of 48"
+    [(_, _, wide, _)], [(_, _, narrow, _)] = saving.done.answers, asked.done.answers
+    assert len(saving.looks) < len(asked.looks)
+    assert narrow < 0.02 < wide < 0.1
+
+
 def test_what_is_out_is_never_an_answer_and_never_measured() -> None:
     arms = [Arm(levels={"backend": backend}) for backend in ("ddp", "fsdp", "zero2")]
     looks = [Look(0, 10.0, True)]
