@@ -26,7 +26,7 @@ from bench.report.naming import row_name
 from bench.report.rows import Row, Summary
 from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
-from bench.statistics.intervals import student_t
+from bench.statistics.intervals import Interval, student_t
 from bench.statistics.launches import ENOUGH_DEGREES, LaunchVariation, launches_vary
 from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, shown_by, typical_of_launches, typical_ratios
 from bench.statistics.tail import Tail, tails
@@ -74,6 +74,13 @@ class Pair:
     disturbed: str = ""
     """What the machine recorded beside the run with more slow steps, and not beside the other one. It may be why they
     are slow, so the tail decides nothing."""
+
+    @property
+    def decides(self) -> Interval | None:
+        """Of ``ratio``: what the verdict on the typical step rests on."""
+        if self.ratio is None:
+            return None
+        return self.ratio.interval if self.speed == "SAME" else self.ratio.alarm
 
     @property
     def tail_changed(self) -> bool:

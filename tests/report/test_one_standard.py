@@ -65,6 +65,10 @@ def test_four_places_say_the_same_word(times: float, n: int, sd: float, word: st
     assert word == EVEN or (low <= 1 <= high) == (word == TOO_CLOSE)
     assert {rival.ratio.word for rival in advice.rivals} == {word}
     assert BY_SPEED[compare.speed] == word
+    assert compare.decides is not None
+    low, high = compare.decides
+    inside, outside = 1 / 1.05 <= low < high <= 1.05, low > 1.05 or high < 1 / 1.05
+    assert (inside, outside) == (compare.speed == "SAME", compare.speed in ("SLOWER", "FASTER"))
     bounds: Sequence[dict[str, float]] = ({"at_least": 1.0}, {"at_most": 1.0}, {"at_least": 1 / 1.05, "at_most": 1.05})
     judged = [judge_claims(cells, [claim(ratio=bound)])[0].verdict for bound in bounds]
     assert ("CONFIRMED" in judged[:2]) == (word == FASTER)

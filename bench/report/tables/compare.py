@@ -209,7 +209,7 @@ def _pairs(runs: TwoRuns) -> Table:
         Number("base step ms", lambda pair: _step_ms(pair, 0)),
         Number("head step ms", lambda pair: _step_ms(pair, 1)),
         Number("head / base", lambda pair: _marked(pair, f"{pair.ratio.estimate:.3f}" if pair.ratio else UNKNOWN)),
-        Number("95 % interval", lambda pair: _marked(pair, ends(pair.ratio.interval, 3) if pair.ratio else UNKNOWN)),
+        Number("interval", lambda pair: _marked(pair, ends(pair.decides, 3) if pair.decides else UNKNOWN)),
         Number("of means", lambda pair: _marked(pair, _of_means(pair))),
         Column(
             "step", lambda pair: _marked(pair, pair.speed), bold=lambda pair: pair.speed in ("SLOWER", "SLOWER TAIL")
@@ -225,8 +225,9 @@ def _pairs(runs: TwoRuns) -> Table:
         notes=(
             "Step ms: the typical step, which is the mean of the faster half of the slowest rank's steps. head / base"
             " is the ratio of the typical steps; of means is the ratio of the mean steps, with its 95 % interval.",
-            f"SAME: the 95 % interval and the ratio of means lie within {percent(runs.margin)} (--same-within). SLOWER,"
-            f" FASTER: the ratio is beyond that with {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
+            f"SAME: the interval, of 95 % confidence, and the ratio of means lie within {percent(runs.margin)}"
+            " (--same-within). SLOWER, FASTER: the interval is beyond that. Except of SAME, it has"
+            f" {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
             " changes by more than that. UNCLEAR: none of these; measure more launches"
             f" ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
