@@ -318,6 +318,7 @@ def profile(run: Path, results: "Sequence[Result]", steps: int) -> None:
             if done.ended is not None:
                 words = unfinished_in_words(done.ended)
                 raise InputError(f"the profiled attempt did not finish: {words}", where=str(done.folder))
+            progress.audited(plan.label, good=True, words="profiled")
 
 
 def _rows(run: Path, results: "Sequence[Result]") -> "Iterator[tuple[Row, float]]":
@@ -347,7 +348,7 @@ def _judged(cells: Sequence[Named], results: "Sequence[Result]") -> "Judged | No
     ]
     share = (1 + off) * (1 + other_off) - 1
     ratio = SpeedUp(row=row, reference=other, matched=True, off=share).ratio  # of rates: the inverse of that of steps
-    return Judged(ratio.interval, "" if ratio.has_winner else ratio.word)
+    return Judged(ratio.decides, "" if ratio.has_winner else ratio.word)
 
 
 def _aside() -> "Console":
@@ -402,5 +403,5 @@ def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[f
             pair = SpeedUp(row=tried[0], reference=now[0], matched=True, comparisons=len(advised), off=off)
             ratio = pair.ratio
             verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
-            found[one.words] = Tried(step_s / one.steps, ratio.estimate, ratio.interval, verdict)
+            found[one.words] = Tried(step_s / one.steps, ratio.estimate, ratio.decides, verdict)
     return now[0].measured.step_time_s_rank_max if now[0].measured else None, found

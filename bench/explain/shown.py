@@ -220,7 +220,7 @@ class Tried(NamedTuple):
     ratio: float
     """Its throughput divided by that of the cell as it is."""
     interval: tuple[float, float]
-    """Of the ratio, with 95 % confidence."""
+    """Of the ratio: what the verdict rests on."""
     verdict: str
 
 
@@ -251,7 +251,7 @@ def advised(
         Column[Advice]("step ms", lambda each: of(each, lambda its: units.ms(its.step_s)), numeric=True),
         Column[Advice]("gained ms", lambda each: of(each, lambda its: _gained(now_s, its.step_s)), numeric=True),
         Column[Advice]("ratio", lambda each: of(each, lambda its: f"{its.ratio:.2f}×"), numeric=True),
-        Column[Advice]("95%", lambda each: of(each, lambda its: "{:.2f} to {:.2f}".format(*its.interval))),
+        Column[Advice]("interval", lambda each: of(each, lambda its: "{:.2f} to {:.2f}".format(*its.interval))),
         Column[Advice]("verdict", lambda each: of(each, lambda its: its.verdict)),
     ]
     note = "Ratio: throughput with the setting, divided by that without it. A verdict is that of a report."

@@ -91,7 +91,7 @@ class Judged(NamedTuple):
     """How sure it is that one step is longer than the other, as a report says it of their throughputs."""
 
     interval: tuple[float, float]
-    """Of how many times one step takes the other, with 95 % confidence."""
+    """Of how many times one step takes the other: what the word rests on."""
     word: str = ""
     """Empty where one of them is faster for sure."""
 

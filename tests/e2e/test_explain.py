@@ -46,7 +46,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv(name, value)
 
 
-def test_planted_causes_are_the_largest_bar(bench: Bench, here: None) -> None:
+def test_planted_causes_are_the_largest_bar(bench: Bench, here: None, capsys: pytest.CaptureFixture[str]) -> None:
     base = {"backend": "ddp", "batch": 1, "width": 64}
     matrix = bench.matrix(
         workload={"name": "slowed:Planted"},
@@ -68,6 +68,7 @@ def test_planted_causes_are_the_largest_bar(bench: Bench, here: None) -> None:
         for result, step in zip(results, steps_of(run, results), strict=True)
     }
     assert len(found) == 8
+    assert "8/8 " in capsys.readouterr().err, "the progress counts the profiled cells"
     for cause, bar in CAUSES.items():
         width = 1024 if cause == "grad_ckpt" else 64
         fall = waterfall(found["nothing", width], found[cause, width])
