@@ -32,8 +32,9 @@ def init(
         with path.open("x", encoding="utf-8") as file:
             file.write(text)
     matrix = next(path for path in texts if path.suffix == ".yaml")
-    measures = "measures them" if script is None else "measures the script as it is"
-    typer.echo(f"wrote {' and '.join(map(str, texts))}; `bench run {matrix}` {measures}")
+    both = " --axis batch=8,16` measures two batches; without --axis, it searches the largest"
+    measures = "` measures them" if script is None else both
+    typer.echo(f"wrote {' and '.join(map(str, texts))}; `bench run {matrix}{measures}")
 
 
 def _templates(folder: Path) -> dict[Path, str]:

@@ -72,8 +72,8 @@ class Pair:
     tail: Tail | None = None
     """The slow steps of both; None like ``ratio``."""
     disturbed: str = ""
-    """What the machine recorded beside the run with more slow steps, and not beside the other one. It may be why they
-    are slow, so the tail decides nothing."""
+    """What the machine recorded beside the slower run, and not beside the other one. It may be why steps are slow, so
+    they decide nothing."""
 
     @property
     def decides(self) -> Interval | None:
@@ -93,8 +93,7 @@ class Pair:
 
     def slower(self, threshold: float) -> bool:
         """Whether the step, or its tail, is longer by more than ``threshold``."""
-        tail = None if self.disturbed else self.tail
-        return speed(self.ratio, threshold, tail) in ("SLOWER", "SLOWER TAIL")
+        return not self.disturbed and speed(self.ratio, threshold, self.tail) in ("SLOWER", "SLOWER TAIL")
 
     def undecided(self, threshold: float) -> bool:
         """Whether it may or may not be longer by ``threshold``."""
@@ -294,9 +293,12 @@ def _pair(
     if same and ratio is not None:  # the same measurement
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
         means = RateRatio(1.0, (1.0, 1.0), (1.0, 1.0), means.basis)
+    word: Speed = "SAME" if same else speed(ratio, margin, tail)
     disturbed = ""
-    if tail is not None and (tail.more or tail.fewer):
-        disturbed = _disturbed(head, base) if tail.more else _disturbed(base, head)
+    if word != "SAME":
+        by_tail = tail is not None and word not in ("SLOWER", "FASTER") and (tail.more or tail.fewer)
+        slower = tail.more if tail and by_tail else means.estimate > 1
+        disturbed = _disturbed(head, base) if slower else _disturbed(base, head)
     before, after = _first(base), _first(head)
     return Pair(
         name=name,
@@ -305,7 +307,7 @@ def _pair(
         ratio=ratio,
         means=means,
         launches_vary=launches_vary(theirs.measured.launches, ours.measured.launches, theirs.measured.variation),
-        speed="SAME" if same else speed(ratio, margin, None if disturbed else tail),
+        speed="UNCLEAR" if disturbed else word,
         space=_space(ours, theirs),
         unlike=(
             *base[0].machine.unlike(head[0].machine),

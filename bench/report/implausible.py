@@ -121,13 +121,16 @@ def starved(measured: Measured) -> Iterator[Sized]:
 
 
 def mean_above_median(measured: Sampled) -> Iterator[Sized]:
-    """Disturbed steps, or a warm-up that was too short."""
+    """Disturbed steps, a warm-up that was too short, or work that only some steps of a script do."""
     step = measured.slowest.step
+    script = measured.slowest.raw.observed is not None
+    why = "some steps do more, such as an evaluation or a checkpoint; or " if script else ""
+    whole = "; let measure.steps cover whole periods of such work" if script else ""
     above = step.mean_s / step.median_s - 1 if step.median_s else 0
     if above > MEAN_ABOVE_MEDIAN:
         yield Sized(
             f"{measured.slowest.name}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
-            f" ({ms(step.median_s)} ms): a busy machine, or too short a warm-up.",
+            f" ({ms(step.median_s)} ms): {why}a busy machine, or too short a warm-up{whole}.",
             above,
         )
 

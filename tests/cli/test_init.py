@@ -49,7 +49,7 @@ def test_a_matrix_for_a_script_loads_and_is_written_once(tmp_path: Path) -> None
     script.write_text("import argparse\nargparse.ArgumentParser().add_argument('--batch_size', type=int)\n")
     done = CliRunner().invoke(app, ["init", "--script", str(script)])
     assert done.exit_code == 0, done.output
-    assert "train.yaml` measures the script as it is" in done.output
+    assert "train.yaml --axis batch=8,16` measures two batches" in done.output
     matrix = str(tmp_path / "train.yaml")
     done = CliRunner().invoke(app, ["run", matrix, "--dry-run", "--axis", "batch=2,4"])
     assert done.exit_code == 0, done.output

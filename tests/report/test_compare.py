@@ -404,6 +404,23 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     assert "Disturbed" not in bench("compare", base, base).stdout
 
 
+def test_other_work_beside_the_slower_run_alone_may_be_why_it_is_slower(tmp_path: Path) -> None:
+    unknown = {name: None for name in Conditions.model_fields if name != "gpus"}
+    busy = Conditions.model_validate({**unknown, "others_cpu_share": 0.4})
+    longer = [0.17] * STEPS
+    quiet, slow = run(), run(longer, longer)
+    beside = slow.model_copy(update={"conditions": busy})
+    base, head, alone = (store(tmp_path / name, each) for name, each in (("b", quiet), ("h", beside), ("a", slow)))
+    gate = bench("compare", base, head, "--fail-on-regression", "5%")
+    assert gate.exit_code == 1, "launches do not vary by 70 %"
+    assert "the verdict is UNCLEAR (other processes took 40.0 % of the CPU" in gate.stderr
+    assert bench("compare", base, head, "--fail-on-regression", "5%", "--unclear", "pass").exit_code == 0
+    assert "Step: 1 SLOWER." in bench("compare", base, alone).stdout
+    assert "Step: 1 UNCLEAR." in bench("compare", head, base).stdout
+    both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
+    assert "Step: 1 SLOWER." in bench("compare", both, head).stdout
+
+
 def test_a_burst_is_not_the_same_and_fails_the_gate_unless_it_may_pass(tmp_path: Path) -> None:
     burst = [0.2 if 20 <= index < 36 else 0.1 for index in range(50)]
     base, head = store(tmp_path / "base", run()), store(tmp_path / "head", run(burst, burst))

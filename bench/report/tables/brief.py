@@ -198,10 +198,10 @@ def settings_table(
         notes.append(f"{TOO_CLOSE.capitalize()}: the interval contains 1.")
     if RULED_OUT in verdicts:
         notes.append(f"{RULED_OUT.capitalize()}: by what all settings share, not by the interval of two rows.")
-    if UNDECIDED in verdicts:
-        notes.append(
-            f"{UNDECIDED.capitalize()}: what is doubted of the two rows may be the whole difference, or sources differ."
-        )
+    if open_ratios := [setting.ratio for setting in shown if setting.ratio and setting.verdict == UNDECIDED]:
+        whys = ["what is doubted of the two rows may be the whole difference"] * any(one.off for one in open_ratios)
+        whys += ["launches are of different sources"] * any(one.basis == "mixed sources" for one in open_ratios)
+        notes.append(f"{UNDECIDED.capitalize()}: {', or '.join(whys)}.")
     return table_of("", shown, columns, name=lambda setting: row_name(summary, setting.shown), notes=notes)
 
 

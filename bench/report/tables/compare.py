@@ -229,8 +229,8 @@ def _pairs(runs: TwoRuns) -> Table:
             " (--same-within). SLOWER, FASTER: the interval is beyond that. Except of SAME, it has"
             f" {percent(ALARM_CONFIDENCE)} confidence for all attempts together."
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
-            " changes by more than that. UNCLEAR: none of these; measure more launches"
-            f" ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
+            " changes by more than that. UNCLEAR: none of these, or only the slower run was disturbed;"
+            f" measure more launches ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
             _launches_vary(runs),
             f"GiB: peak allocated of the worst rank; of several launches, the largest. Memory compares the means of the"
             f" launches' peaks: SAME within {percent(MEMORY_MARGIN)} or"
@@ -255,9 +255,8 @@ def _tails(runs: TwoRuns) -> Table:
         notes=(
             f"A step is slow if it takes at least {SLOW:g} times the typical step of its own run. A tail is SLOWER or"
             f" FASTER if the shares of slow steps differ with {percent(ALARM_CONFIDENCE)} confidence for all attempts"
-            " together, and the mean step differs by more than the margin with 95 % confidence. It is UNCLEAR if the"
-            " machine disturbed only the run with more slow steps. Slow steps in a row count less than single ones,"
-            " because other processes cause such bursts.",
+            " together, and the mean step differs by more than the margin with 95 % confidence. Slow steps in"
+            " a row count less than single ones, because other processes cause such bursts.",
         ),
     )
 
