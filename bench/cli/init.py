@@ -1,5 +1,6 @@
 """`bench init`: a workload and a matrix to start from, copied from bench/templates; or a matrix for a script."""
 
+import shlex
 from importlib.resources import files
 from pathlib import Path
 from typing import Annotated
@@ -34,7 +35,7 @@ def init(
     matrix = next(path for path in texts if path.suffix == ".yaml")
     both = " --axis batch=8,16` measures two batches; without --axis, it searches the largest"
     measures = "` measures them" if script is None else both
-    typer.echo(f"wrote {' and '.join(map(str, texts))}; `bench run {matrix}{measures}")
+    typer.echo(f"wrote {' and '.join(map(str, texts))}; `bench run {shlex.quote(str(matrix))}{measures}")
 
 
 def _templates(folder: Path) -> dict[Path, str]:

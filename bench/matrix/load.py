@@ -86,7 +86,7 @@ def load(
     workload_choice.open_config(data, places)
     if "command" not in data:  # a script accumulates by itself
         _refuse_accumulation(data, places, ())
-    data.setdefault("name", path.stem if path else None)
+    data.setdefault("name", "-".join(path.stem.split()) if path else None)
     places.setdefault(("name",), where)
     measure = data.get("measure", {})
     if isinstance(measure, dict):

@@ -48,6 +48,12 @@ def observed(
     }
 
 
+def stepped_alone(optimizers: Sequence[Any]) -> nn.Module:
+    """What optimizers step, where no module holds it."""
+    stepped = [one for optimizer in optimizers for group in optimizer.param_groups for one in group["params"]]
+    return nn.ParameterList(one if isinstance(one, nn.Parameter) else nn.Parameter(one.detach()) for one in stepped)
+
+
 def float32_products(device: torch.device, shares: Mapping[str, float] | None) -> str | None:
     """As `torch.set_float32_matmul_precision` or `torch.backends` set it."""
     if shares is not None and "float32" not in shares:

@@ -56,6 +56,11 @@ class RankFiles:
         with self._owner.with_suffix(".trainers").open("a") as file:
             file.write(f"{os.getpid()}\n")
 
+    def leave(self) -> None:
+        """This process has another rank now."""
+        left = [pid for pid in self._owner.with_suffix(".trainers").read_text().split() if pid != str(os.getpid())]
+        self._owner.with_suffix(".trainers").write_text("".join(f"{pid}\n" for pid in left))
+
     @property
     def trainers(self) -> int:
         """Processes that have."""
@@ -83,13 +88,15 @@ class RankFiles:
         write(self.folder / f"rank{self.rank}.early", record)
 
     def wait_for_others(self, world_size: int) -> None:
-        """A rank that ends takes the connections with it that others may still need to end their step."""
+        """A rank that ends takes the connections with it that others may still need to end their step. One that made no
+        step never ends by itself."""
         until = time.monotonic() + PATIENCE_S
-        while time.monotonic() < until and not all(map(self._has_ended, range(world_size))):
+        while time.monotonic() < until and any(map(self._still_steps, range(world_size))):
             time.sleep(0.02)
 
-    def _has_ended(self, rank: int) -> bool:
-        return any((self.folder / f"rank{rank}.{ending}").exists() for ending in ("json", "early"))
+    def _still_steps(self, rank: int) -> bool:
+        stepped, *ended = ((self.folder / f"rank{rank}.{ending}").exists() for ending in ("trainers", "json", "early"))
+        return stepped and not any(ended)
 
 
 def write(path: Path, record: dict[str, Any]) -> None:

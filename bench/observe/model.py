@@ -32,6 +32,8 @@ class Watched:
         roots = trained_roots(optimizers)
         self.root = max(roots, key=_trained, default=None)
         for module in {module for root in roots for module in root.modules()}:
+            if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
+                continue
             self._hooks.append(module.register_forward_pre_hook(self._enter))
             self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
 

@@ -60,7 +60,10 @@ class Observer:
     def rank_files(self) -> RankFiles:
         rank, _ = ranks()
         if self._files is None or self._files.rank != rank:
-            self._files = RankFiles(self.settings.folder, rank)
+            earlier, self._files = self._files, RankFiles(self.settings.folder, rank)
+            if earlier is not None and self._total:  # it trained before it was told its rank
+                earlier.leave()
+                self._train_as(self._files)
         return self._files
 
     def begin(self) -> None:
@@ -122,7 +125,9 @@ class Observer:
 
     def _first_step(self) -> None:
         self._device = device_of()
-        files = self.rank_files()
+        self._train_as(self.rank_files())
+
+    def _train_as(self, files: RankFiles) -> None:
         if files.claim():
             with added("VmData"):
                 beside(files, threading.get_ident())
@@ -230,7 +235,7 @@ class Observer:
         from . import effective
 
         root = self._watched.root
-        model = effective.wrapper_in(root) if root is not None else torch.nn.Module()
+        model = effective.wrapper_in(root) if root is not None else effective.stepped_alone(self.steps.optimizers)
         observed = effective.observed(model, self.steps.optimizers, self._computed)
         if world_size == 1:
             observed["reduction_dtype"] = None

@@ -11,7 +11,9 @@ Ended = Literal["certified", "spent", "budget"]
 spent      those that may be faster were launched as often as is allowed
 budget     the time was spent
 """
-Ruled = Literal["launched", "short", "others", "plan", "bound", "memory", "headroom", "failed", "invalid", "skipped"]
+Ruled = Literal[
+    "launched", "short", "others", "plan", "bound", "memory", "headroom", "failed", "invalid", "skipped", "open"
+]
 """What ruled out a setting.
 
 launched  it was launched in full, and what is known of all settings makes it unlikely to be faster by more
@@ -24,6 +26,7 @@ headroom  it holds more memory than the headroom
 failed    it failed or hung
 invalid   its figures are wrong: see *Rows to doubt*
 skipped   its backend forbids it
+open      nothing: it may be faster by more than was asked for
 """
 
 

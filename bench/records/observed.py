@@ -29,12 +29,14 @@ class Observed(Frozen):
 
     def taken(self, asked: int) -> int | None:
         """Samples of all measured steps, of which the matrix asks for ``asked``. The first dimension of what a model is
-        called with is not always the batch: it is no more than what the loaders gave, if that is what was asked for."""
-        return asked if self.is_called_with_more(asked) else self.samples or self.loaded_samples
+        called with is not always the batch, and two views of a sample are one."""
+        return self.loaded_samples if self.is_called_with_more(asked) else self.samples or self.loaded_samples
 
     def is_called_with_more(self, asked: int) -> bool:
-        """Whether the loaders gave ``asked`` samples, and the calls of the model look like more."""
-        return self.samples is not None and self.loaded_samples == asked < self.samples
+        """Whether the calls of the model look like more than what the loaders gave. That is ``asked`` samples, or some
+        times as many, as of a script that accumulates: else it may train on samples again, in several steps."""
+        loaded = self.loaded_samples
+        return self.samples is not None and loaded is not None and loaded < self.samples and loaded % asked == 0
 
 
 def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
@@ -47,7 +49,11 @@ def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> It
     """
     asked = steps * batch * accumulation
     if seen.forwards and seen.samples:
-        if seen.samples != seen.forwards * batch and not seen.is_called_with_more(asked):
+        if seen.is_called_with_more(asked):
+            if seen.loaded_samples != asked:
+                loaded = (seen.loaded_samples or 0) / steps
+                yield f"its DataLoaders gave {loaded:.4g} samples a step, and the matrix says {batch * accumulation}"
+        elif seen.samples != seen.forwards * batch:
             yield f"its model took {seen.samples / seen.forwards:.4g} samples per forward, and the matrix says {batch}"
     elif (taken := seen.taken(asked)) and taken != asked:
         yield f"a step took {taken / steps:.4g} samples of a rank, and the matrix says {batch * accumulation}"
@@ -61,7 +67,7 @@ def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> It
     elif seen.is_called_with_more(asked):
         yield (
             f"its model was called with a first dimension of {(seen.samples or 0) / steps:.4g} a step, and its"
-            f" DataLoaders gave {batch * accumulation} samples, as the matrix says: these count"
+            f" DataLoaders gave {(seen.loaded_samples or 0) / steps:.4g} samples: these count"
         )
     if seen.forwards and seen.forwards != steps * accumulation:
         yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {accumulation}"

@@ -112,6 +112,13 @@ class Answer(NamedTuple):
     chances: Mapping[int, float]
     """Of every other arm of the task that is not out: that it is faster by more than the margin asked for."""
 
+    @property
+    def open(self) -> list[int]:
+        """Arms that may still be faster, where their chances are too large together."""
+        if sum(self.chances.values()) <= 1 - CONFIDENCE:
+            return []
+        return [arm for arm, chance in self.chances.items() if chance > (1 - CONFIDENCE) / len(self.chances)]
+
 
 class Done(NamedTuple):
     """Nothing is left to measure."""

@@ -293,7 +293,7 @@ def _fastest(answer: Answer, candidates: Sequence[Candidate], seen: Seen) -> Fas
     for number in of_task:
         if number != answer.arm:
             by: Ruled = "launched" if number in full else "short" if number in short else "others"
-            by = "bound" if number in slower else by
+            by = "bound" if number in slower else "open" if number in answer.open else by
             ruled[seen.out.get(number, by)] += 1
     return Fastest(
         task=answer.task,

@@ -51,6 +51,9 @@ def observed_outcome(
     measured = [rank for rank in ranks if isinstance(rank, RankOk)]
     if measured and len(measured) == measured[0].regime.world_size:
         return _checked(measured, attempt, note)
+    if measured and (idle := [n for n in range(measured[0].regime.world_size) if not _stepped(folder, n)]):
+        reason = f"rank {idle[0]} made no optimizer step, and bench measures scripts in which every rank does"
+        return Failed(fault="regime", rank=idle[0], phase=None, reason=f"{reason}: state its figures with result:")
     failed = [rank for rank in ranks if not isinstance(rank, RankOk)]
     if failed or (launched.cancelled is not None and launched.stuck):
         size = attempt.cell.num_processes
@@ -100,6 +103,10 @@ def _unlike(rank: RankOk, attempt: Attempt) -> Iterator[str]:
     low = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}.get(cell.mixed_precision or "")
     if cell.script.uses("mixed_precision") and low and regime.matmul_dtype not in (None, low):
         yield f"mixed_precision {cell.mixed_precision} multiplies in {low}, observed {regime.matmul_dtype}"
+
+
+def _stepped(folder: Path, rank: int) -> bool:
+    return (folder / f"rank{rank}.trainers").exists()
 
 
 def _too_short(attempt: Attempt, folder: Path) -> str | None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from harness import Bench, reading
-from observing import MEASURE, PLAIN, matrix, per_step, seen
+from observing import MEASURE, PLAIN, TORCHRUN, matrix, per_step, regime, seen
 
+from bench.launch.ports import free_port
+from bench.observe.files import PATIENCE_S
 from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome
 from bench.records.phases import SEEN_PHASES
 from bench.records.verdict import Stopped
@@ -70,6 +72,35 @@ def test_each_style_is_seen_for_what_it_is_and_ends_on_all_ranks(bench: Bench, t
     header, row = rows[0].split(","), next(row.split(",") for row in rows if "accumulates" in row)
     assert float(row[header.index("samples_per_s_global")]) == pytest.approx(64 / slowest_s)
     assert int(row[header.index("batch_global")]) == 64
+
+
+def test_unusual_steps_are_measured_or_refused_with_the_reason(bench: Bench, tmp_path: Path) -> None:
+    odd = ["odd.py", "--batch-size", "{batch}", "--style", "{style}"]
+    styles = ["views", "tensor", "scripted", "central"]
+    file = matrix(tmp_path, [*TORCHRUN, *odd], matrix={"style": styles, "batch": 8})
+    shown = bench("run", file, "--out", str(tmp_path / "run"), expect=1)
+    results = {result.attempt.cell.options["style"]: result for result in bench.results()}
+    for style, (forwards, samples, parameters) in {
+        "views": (4, 16, 2 * 65 * 64),
+        "tensor": (None, 8, 64 * 64),  # no module
+        "scripted": (None, 8, 2 * 65 * 64),  # takes no hooks
+    }.items():
+        result, observed = results[style], seen(results[style])
+        assert isinstance(result.outcome, Ok)
+        assert observed.forwards == (forwards and 6 * forwards), style
+        assert result.outcome.samples_per_step(result.attempt) == 2 * samples, style
+        assert regime(result).trained_parameters == parameters, style
+    assert "style=views, batch 8, every rank: its DataLoaders gave 16 samples a step, and the matrix says 8" in shown
+    central = results["central"].outcome
+    assert isinstance(central, Failed)
+    assert central.reason.startswith("rank 1 made no optimizer step")
+    assert results["central"].wall_s < PATIENCE_S, "rank 0 does not wait for it"
+    (tmp_path / "spawned").mkdir()
+    command = ["python", *odd, "--port", str(free_port())]
+    file = matrix(tmp_path / "spawned", command, matrix={"style": "spawned", "batch": 8})
+    bench("run", file, "--out", str(tmp_path / "spawned" / "run"))
+    [spawned] = Store(tmp_path / "spawned" / "run").results()
+    assert (per_step(spawned), seen(spawned).trainers, regime(spawned).world_size) == ((1, 8), 1, 2)
 
 
 def test_a_script_that_was_asked_for_another_backend_or_world_has_failed(bench: Bench, tmp_path: Path) -> None:

@@ -53,8 +53,16 @@ def test_a_first_dimension_that_is_no_batch_does_not_count_where_the_loaders_gav
     assert tokens.taken(48) == 48
     assert list(other_batch(tokens, 6, 8, 1)) == []
     [words] = other_steps(tokens, 6, 8, 1)
-    assert "a first dimension of 128 a step, and its DataLoaders gave 8 samples, as the matrix says" in words
+    assert "a first dimension of 128 a step, and its DataLoaders gave 8 samples: these count" in words
     assert seen(samples=24, loaded_samples=48).taken(48) == 24  # a part of each batch trains
+
+
+def test_views_of_a_sample_are_one_also_where_a_script_accumulates() -> None:
+    """Two calls of the model for each batch, and two batches a step."""
+    views = seen(forwards=24, samples=192, loaded_samples=96)
+    assert views.taken(48) == 96
+    assert list(other_batch(views, 6, 8, 1)) == ["its DataLoaders gave 16 samples a step, and the matrix says 8"]
+    assert seen(samples=192, loaded_samples=56).taken(48) == 192  # samples that it trains on again
 
 
 def test_samples_that_nobody_saw_are_told() -> None:

@@ -94,6 +94,16 @@ def test_a_margin_that_was_asked_for_is_not_widened_to_save_attempts() -> None:
     assert narrow < 0.02 < wide < 0.1
 
 
+def test_what_may_still_be_faster_is_named_where_the_search_is_stopped() -> None:
+    arms = [Arm(levels={"backend": backend}) for backend in ("ddp", "fsdp", "zero2")]
+    done = next_look(arms, [Look(0, 10.0, True)], stop=True)
+    assert isinstance(done, Done)
+    assert done.answers[0].open == [1, 2]
+    sure = next_look(arms, [Look(arm, 10.0 if arm == 0 else 1.0, True) for arm in (0, 1, 2, 0, 1, 2)], stop=True)
+    assert isinstance(sure, Done)
+    assert sure.answers[0].open == []
+
+
 def test_what_is_out_is_never_an_answer_and_never_measured() -> None:
     arms = [Arm(levels={"backend": backend}) for backend in ("ddp", "fsdp", "zero2")]
     looks = [Look(0, 10.0, True)]

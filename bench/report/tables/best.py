@@ -20,6 +20,7 @@ RULED: dict[Ruled, str] = {
     "failed": "failed",
     "invalid": "invalid",
     "skipped": "skipped",
+    "open": "may still be faster",
 }
 
 
