@@ -30,13 +30,14 @@ class Observed(Frozen):
     def taken(self, asked: int) -> int | None:
         """Samples of all measured steps, of which the matrix asks for ``asked``. The first dimension of what a model is
         called with is not always the batch, and two views of a sample are one."""
-        return self.loaded_samples if self.is_called_with_more(asked) else self.samples or self.loaded_samples
+        return self.loaded_samples if self.counts_loaded(asked) else self.samples or self.loaded_samples
 
-    def is_called_with_more(self, asked: int) -> bool:
-        """Whether the calls of the model look like more than what the loaders gave. That is ``asked`` samples, or some
-        times as many, as of a script that accumulates: else it may train on samples again, in several steps."""
-        loaded = self.loaded_samples
-        return self.samples is not None and loaded is not None and loaded < self.samples and loaded % asked == 0
+    def counts_loaded(self, asked: int) -> bool:
+        """Whether what the loaders gave counts: ``asked`` samples, or fewer than the model seems to take and some times
+        ``asked``, as of a script that accumulates. Else it may train on samples again, or evaluate others."""
+        if self.samples is None or self.loaded_samples is None or self.samples == self.loaded_samples:
+            return False
+        return self.loaded_samples == asked or (self.loaded_samples < self.samples and self.loaded_samples % asked == 0)
 
 
 def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
@@ -49,7 +50,7 @@ def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> It
     """
     asked = steps * batch * accumulation
     if seen.forwards and seen.samples:
-        if seen.is_called_with_more(asked):
+        if seen.counts_loaded(asked):
             if seen.loaded_samples != asked:
                 loaded = (seen.loaded_samples or 0) / steps
                 yield f"its DataLoaders gave {loaded:.4g} samples a step, and the matrix says {batch * accumulation}"
@@ -62,21 +63,22 @@ def other_batch(seen: Observed, steps: int, batch: int, accumulation: int) -> It
 def other_steps(seen: Observed, steps: int, batch: int, accumulation: int) -> Iterator[str]:
     """In what else its steps are not those that the matrix describes. Figures count them as they were."""
     asked = steps * batch * accumulation
+    trained, loaded = (seen.samples or 0) / steps, (seen.loaded_samples or 0) / steps
     if seen.taken(asked) is None:
         yield f"bench saw no samples: it takes those that the matrix says, {batch * accumulation} a step"
-    elif seen.is_called_with_more(asked):
+    elif seen.counts_loaded(asked):
         yield (
-            f"its model was called with a first dimension of {(seen.samples or 0) / steps:.4g} a step, and its"
-            f" DataLoaders gave {(seen.loaded_samples or 0) / steps:.4g} samples: these count"
+            f"its model was called with a first dimension of {trained:.4g} a step, and its DataLoaders gave"
+            f" {loaded:.4g} samples: these count"
         )
     if seen.forwards and seen.forwards != steps * accumulation:
         yield f"a step had {_number(seen.forwards / steps, 'forward')}, and the matrix says {accumulation}"
     if seen.skipped_steps:
         yield f"{seen.skipped_steps} of {counted(steps, 'step')} did not change the weights: their gradients overflowed"
-    if seen.samples and seen.loaded_samples and seen.loaded_samples >= seen.samples + 2 * (seen.samples / steps):
+    if trained and loaded >= trained + 2 * trained / steps and not seen.counts_loaded(asked):
         yield (
-            f"its DataLoaders gave it {seen.loaded_samples / steps:.4g} samples a step, and its model trained on"
-            f" {seen.samples / steps:.4g}: what it does with the others, such as an evaluation, is part of its steps"
+            f"its DataLoaders gave it {loaded:.4g} samples a step, and its model trained on {trained:.4g}: what it does"
+            " with the others, such as an evaluation, is part of its steps"
         )
     if seen.trainers > 1:
         yield f"{seen.trainers} processes trained as this rank, and one was measured: make them ranks, or launch one"

@@ -54,7 +54,11 @@ def test_a_first_dimension_that_is_no_batch_does_not_count_where_the_loaders_gav
     assert list(other_batch(tokens, 6, 8, 1)) == []
     [words] = other_steps(tokens, 6, 8, 1)
     assert "a first dimension of 128 a step, and its DataLoaders gave 8 samples: these count" in words
-    assert seen(samples=24, loaded_samples=48).taken(48) == 24  # a part of each batch trains
+    time_first = seen(samples=30, loaded_samples=48)
+    assert time_first.taken(48) == 48
+    assert list(other_batch(time_first, 6, 8, 1)) == []
+    [words] = other_steps(time_first, 6, 8, 1)
+    assert words.startswith("its model was called with a first dimension of 5 a step")
 
 
 def test_views_of_a_sample_are_one_also_where_a_script_accumulates() -> None:
