@@ -298,7 +298,7 @@ def _pair(
     if word != "SAME":
         by_tail = tail is not None and word not in ("SLOWER", "FASTER") and (tail.more or tail.fewer)
         slower = tail.more if tail and by_tail else means.estimate > 1
-        disturbed = _disturbed(head, base) if slower else _disturbed(base, head)
+        disturbed = _disturbed("head", head, base) if slower else _disturbed("base", base, head)
     before, after = _first(base), _first(head)
     return Pair(
         name=name,
@@ -327,10 +327,10 @@ def _invalid(summary: Summary) -> dict[tuple[str, int], str]:
     return {(doubt.row.id.cell[0], doubt.row.batch_per_rank): doubt.reason.rstrip(".") for doubt in spoils if doubt.row}
 
 
-def _disturbed(launches: Launches, others: Launches) -> str:
-    """What disturbed ``launches``, if nothing disturbed ``others``: a sentence without its subject, or nothing."""
+def _disturbed(run: str, launches: Launches, others: Launches) -> str:
+    """What disturbed ``launches``, if nothing disturbed ``others``: ``head: ...``, or nothing."""
     found = disturbances_of(result.conditions for result in launches)
-    return found[0] if found and not disturbances_of(result.conditions for result in others) else ""
+    return f"{run}: {found[0]}" if found and not disturbances_of(result.conditions for result in others) else ""
 
 
 def _first(launches: Launches) -> Result:

@@ -51,10 +51,12 @@ def observed_outcome(
     measured = [rank for rank in ranks if isinstance(rank, RankOk)]
     if measured and len(measured) == measured[0].regime.world_size:
         return _checked(measured, attempt, note)
-    if measured and (idle := [n for n in range(measured[0].regime.world_size) if not _stepped(folder, n)]):
-        reason = f"rank {idle[0]} made no optimizer step, and bench measures scripts in which every rank does"
-        return Failed(fault="regime", rank=idle[0], phase=None, reason=f"{reason}: state its figures with result:")
     failed = [rank for rank in ranks if not isinstance(rank, RankOk)]
+    if measured and (idle := [n for n in range(measured[0].regime.world_size) if not _stepped(folder, n)]):
+        ended = min((folder / f"rank{rank.rank}.json").stat().st_mtime for rank in measured)
+        if all(rank.at >= ended for rank in failed):  # which is why they failed
+            reason = f"rank {idle[0]} made no optimizer step, and bench measures scripts in which every rank does"
+            return Failed(fault="regime", rank=idle[0], phase=None, reason=f"{reason}: state its figures with result:")
     if failed or (launched.cancelled is not None and launched.stuck):
         size = attempt.cell.num_processes
         return classify(ranks, world_size=size, cancelled=launched.cancelled, stuck=launched.stuck)
@@ -118,9 +120,9 @@ def _too_short(attempt: Attempt, folder: Path) -> str | None:
     ended = min((json.loads(file.read_text()) for file in early), key=lambda one: int(one["steps"]))
     if ended["restarts"] > MOST_RESTARTS:
         return (
-            f"the script made new optimizers {ended['restarts']} times, and bench counts steps anew with each: it never"
-            f" saw {ended['warmup'] + attempt.measure.steps} in a row. State its figures with result:, see"
-            " `bench guide script-results`"
+            f"its optimizers changed {ended['restarts']} times, as new ones or after a rest of 64 steps of another, and"
+            f" bench counts steps anew then: it never saw {ended['warmup'] + attempt.measure.steps} in a row. State its"
+            " figures with result:, see `bench guide script-results`"
         )
     return (
         f"the script ended after {counted(ended['steps'], 'step')}, and {ended['warmup'] + attempt.measure.steps} are"

@@ -389,7 +389,7 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     assert (gate.exit_code, gate.stderr) == (0, UNDECIDED + MORE)
     fails = bench("compare", base, head, "--fail-on-regression", "5%")
     assert fails.exit_code == 1
-    assert "takes 1.320 times as long, and the verdict is UNCLEAR (other processes took 40.0 %" in fails.stderr
+    assert "takes 1.320 times as long, and the verdict is UNCLEAR (head: other processes took 40.0 %" in fails.stderr
     assert "head: other processes took 40.0 % of the CPU during the attempt." in gate.stdout
     both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
     told = bench("compare", both, head, "--fail-on-regression", "5%")
@@ -413,7 +413,7 @@ def test_other_work_beside_the_slower_run_alone_may_be_why_it_is_slower(tmp_path
     base, head, alone = (store(tmp_path / name, each) for name, each in (("b", quiet), ("h", beside), ("a", slow)))
     gate = bench("compare", base, head, "--fail-on-regression", "5%")
     assert gate.exit_code == 1, "launches do not vary by 70 %"
-    assert "the verdict is UNCLEAR (other processes took 40.0 % of the CPU" in gate.stderr
+    assert "the verdict is UNCLEAR (head: other processes took 40.0 % of the CPU" in gate.stderr
     assert bench("compare", base, head, "--fail-on-regression", "5%", "--unclear", "pass").exit_code == 0
     assert "Step: 1 SLOWER." in bench("compare", base, alone).stdout
     assert "Step: 1 UNCLEAR." in bench("compare", head, base).stdout

@@ -1,5 +1,6 @@
 """What the ranks of an observed script left -> its outcome."""
 
+import os
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,22 @@ def test_all_ranks_measured_are_ok_whatever_their_launcher_did(tmp_path: Path) -
     ]
 
 
+def test_a_rank_that_never_steps_is_named_unless_another_one_failed_before(tmp_path: Path) -> None:
+    """It fails as the measured one ends, and its error says nothing."""
+    for file in ("rank0.json", "rank0.trainers"):
+        (tmp_path / file).touch()
+    os.utime(tmp_path / "rank0.json", (2.0, 2.0))
+    early, late = error(1, "no such file"), error(1, "Connection closed by peer").model_copy(update={"at": 3.0})
+    for failed, words in ((early, "no such file"), (late, "rank 1 made no optimizer step")):
+        found = outcome(tmp_path, seen(0), failed)
+        assert isinstance(found, Failed)
+        assert words in found.reason
+    (tmp_path / "rank1.trainers").touch()
+    found = outcome(tmp_path, seen(0), late)
+    assert isinstance(found, Failed)
+    assert "Connection closed by peer" in found.reason
+
+
 def test_another_world_or_sharding_than_asked_for_has_failed(tmp_path: Path) -> None:
     script = Script(command=COMMAND)
     four = cell("ddp", script=script, workload="train.py", options={}, num_processes=4)
@@ -106,7 +123,7 @@ def test_a_script_without_steps_and_one_with_too_few_say_so(tmp_path: Path) -> N
     (tmp_path / "rank0.early").write_text('{"steps": 1, "warmup": 3, "restarts": 400}')
     found = outcome(tmp_path)
     assert isinstance(found, Failed)
-    assert found.reason.startswith("the script made new optimizers 400 times")
+    assert found.reason.startswith("its optimizers changed 400 times")
 
 
 def test_silence_before_any_rank_was_seen_is_a_hang(tmp_path: Path) -> None:

@@ -177,7 +177,7 @@ def _why_undecided(pair: Pair) -> str:
     if pair.speed != "UNCLEAR" or pair.tail is None:
         return ""
     if pair.disturbed:
-        return f"{'head' if pair.tail.more else 'base'}: {pair.disturbed}"
+        return pair.disturbed
     return "" if pair.tail.more or pair.tail.fewer else "the shares of slow steps may be equal"
 
 
