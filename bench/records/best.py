@@ -65,5 +65,7 @@ class Best(Frozen):
     took_s: Amount = 0.0
     """All these attempts together."""
     answers: tuple[Fastest, ...] = ()
+    unanswered: tuple[str, ...] = ()
+    """Tasks of which nothing was launched in full."""
     cells: tuple[str, ...] = ()
     """Ids of the cells that were candidates."""

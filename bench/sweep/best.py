@@ -269,6 +269,7 @@ def _record(
 ) -> Best:
     made = [result for plan in sweep.plans for result in sweep.store.of_cell(plan.cell)]
     launched = [result for result in made if result.outcome.kind != "skipped"]
+    tasks = dict.fromkeys(one.arm.task for one in candidates)
     if ended is None:
         ended = "certified" if done.certified else "spent"
     return asked.model_copy(
@@ -278,6 +279,7 @@ def _record(
             "attempts": len(launched),
             "took_s": sum(result.wall_s for result in launched),
             "answers": tuple(_fastest(answer, candidates, seen) for answer in done.answers),
+            "unanswered": tuple(task for task in tasks if task not in {answer.task for answer in done.answers}),
         }
     )
 

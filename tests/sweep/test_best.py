@@ -227,6 +227,15 @@ def test_no_attempt_begins_after_the_budget(tmp_path: Path) -> None:
     assert answer.within > 0.05
 
 
+def test_a_task_of_which_nothing_was_measured_is_named(tmp_path: Path) -> None:
+    ranks = Rated()
+    asked = {"free": ("backend",), "budget_s": 0.5, "clock": lambda: float(len(ranks.order))}
+    best = hunted(tmp_path / "run", plans_of(2, modes="ab"), ranks, **asked)
+    assert ([answer.task for answer in best.answers], best.unanswered) == (["mode=a"], ("mode=b",))
+    assert best.answers[0].ruled_out == {"open": 5}
+    assert "No answer for mode=b: nothing of that was measured in full." in list(certificate(best))
+
+
 def test_axes_with_one_value_say_nothing(tmp_path: Path) -> None:
     found = candidates_of(plans_of(2, modes="a"), ["backend"])
     assert {tuple(one.arm.levels) for one in found} == {("backend",)}

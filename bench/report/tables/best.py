@@ -5,6 +5,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from bench.records.best import Best, Fastest, Ruled
 from bench.report.advice import Advice, Certified
+from bench.report.naming import listed
 from bench.report.tables.table import Lines
 from bench.units import counted, duration, percent
 
@@ -58,6 +59,8 @@ def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:
             yield f"The others: {', '.join(ruled)}."
     if not best.answers:
         yield "No setting was measured in full."
+    elif best.unanswered:
+        yield f"No answer for {listed(best.unanswered)}: nothing of that was measured in full."
     ended = {"budget": "the budget is spent", "spent": "more launches would narrow it", "certified": ""}[best.ended]
     yield (
         f"{counted(best.attempts, 'attempt')} in {duration(best.took_s)}, of a matrix of {best.of}"
