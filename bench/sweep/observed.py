@@ -54,7 +54,7 @@ def observed_outcome(
     failed = [rank for rank in ranks if not isinstance(rank, RankOk)]
     if measured and (idle := [n for n in range(measured[0].regime.world_size) if not _stepped(folder, n)]):
         ended = min((folder / f"rank{rank.rank}.json").stat().st_mtime for rank in measured)
-        if all(rank.at >= ended for rank in failed):  # which is why they failed
+        if all(getattr(rank, "at", 0.0) >= ended for rank in failed):  # which is why they failed
             reason = f"rank {idle[0]} made no optimizer step, and bench measures scripts in which every rank does"
             return Failed(fault="regime", rank=idle[0], phase=None, reason=f"{reason}: state its figures with result:")
     if failed or (launched.cancelled is not None and launched.stuck):

@@ -11,6 +11,7 @@ from bench.report.doubts import doubts
 from bench.report.summary import summarize
 from bench.report.tables.brief import settings_table
 from bench.report.tables.sections import Report
+from bench.report.tables.table import Lines
 
 SCRIPT = Script(command=("torchrun", "train.py", "{batch}"))
 
@@ -51,6 +52,23 @@ def test_other_samples_are_a_doubt_and_accumulation_is_a_note() -> None:
     assert any("its DataLoaders gave it 16 samples a step, and its model trained on 8: " in one for one in evaluates)
     assert not doubts(summarize([observed(loaded_samples=32)]))  # loaders may be ahead
     assert not [doubt for doubt in doubts(summarize([observed()])) if "what was seen" in doubt.reason]
+
+
+def test_the_short_report_says_where_only_forwards_show_the_samples() -> None:
+    """A closure of an optimizer that runs several times, or a cell that is called for each of many time steps."""
+
+    def told(**given: object) -> list[str]:
+        report = Report(results=[observed(**given)], probes=())
+        lines = [line for part in report.brief if isinstance(part, Lines) for line in part.lines]
+        return [line for line in lines if "micro-batch:" in line]
+
+    assert told() == []
+    assert told(samples=96, forwards=12, loaded_samples=96) == []
+    [words] = told(samples=96, forwards=12)
+    assert words.endswith(
+        "a step had 4 forwards, and the matrix says 1. Each counts as a micro-batch: if several are of the same"
+        " samples, samples/s is too high."
+    )
 
 
 def test_of_one_cell_the_short_report_has_each_batch_and_its_accumulation() -> None:

@@ -240,7 +240,7 @@ def caveats(
     lines = [_caveat(summary, found) for found in grouped.values()]
     if len(lines) > MOST_CAVEATS:
         lines = [*lines[:MOST_CAVEATS], f"{len(lines) - MOST_CAVEATS} more doubts: see the full report."]
-    lines += _unrouted(summary)
+    lines += [*_unrouted(summary), *_micro_batches(summary)]
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
     lines += [*_threads(summary), *_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
@@ -272,6 +272,24 @@ def _unrouted(summary: Summary) -> Iterator[str]:
         if cell.best and cell.best.sampled and implausible.much_not_routed(cell.best.sampled):
             for sentence in implausible.not_routed(cell.best.sampled):
                 told.setdefault(sentence, []).append(cell_name(summary, cell.best))
+    for sentence, names in told.items():
+        yield f"{_some(names)}: {sentence}"
+
+
+def _micro_batches(summary: Summary) -> Iterator[str]:
+    """Cells of scripts of which only the calls of the model show how many samples a step has."""
+    told: dict[str, list[str]] = {}
+    for cell in summary.cells:
+        rank = cell.best.sampled.slowest.raw if cell.best and cell.best.sampled else None
+        if cell.best and rank and rank.observed and rank.observed.forwards and rank.observed.loaded_samples is None:
+            forwards, says = (
+                rank.observed.forwards / len(rank.step_times_s),
+                cell.cell.accumulate(cell.best.batch_per_rank),
+            )
+            if forwards != says:
+                words = f"a step had {forwards:g} forwards, and the matrix says {says}. Each counts as a micro-batch:"
+                words += " if several are of the same samples, samples/s is too high."
+                told.setdefault(words, []).append(cell_name(summary, cell.best))
     for sentence, names in told.items():
         yield f"{_some(names)}: {sentence}"
 
