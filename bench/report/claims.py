@@ -25,7 +25,7 @@ from bench.report.rows import CellRows, Row, Summary, Times
 from bench.report.speedup import of_both, throughput_half_width, throughput_ratio
 from bench.statistics.intervals import Interval, difference_interval, mean_interval, student_t
 from bench.statistics.launches import ASSUMED, Basis
-from bench.statistics.verdict import confidence_of
+from bench.statistics.ratio import confidence_of
 from bench.units import quantity
 
 THROUGHPUT = (SAMPLES_PER_S.name, STEP_TIME.name)

@@ -108,6 +108,11 @@ class Typical(NamedTuple):
     launches: int = 1
 
 
+def confidence_of(comparisons: int) -> float:
+    """Of one of these comparisons, so that all together have `ALARM_CONFIDENCE` (Bonferroni)."""
+    return 1 - (1 - ALARM_CONFIDENCE) / max(comparisons, 1)
+
+
 def typical_ratios(
     typical: Sequence[tuple[Typical | None, Typical | None]],
     noise: float | None = None,
@@ -184,7 +189,7 @@ def _ratio(
 ) -> Ratio:
     log = math.log(head.time_s / base.time_s)
     below, above = (_half_width(base, head, side.disturbed, noise, variation) for side in (head, base))
-    confidence = 1 - (1 - ALARM_CONFIDENCE) / n_pairs
+    confidence = confidence_of(n_pairs)
 
     def widest(half_width: HalfWidth, confidence: float) -> float:
         own = student_t(half_width.degrees, confidence) * half_width.error

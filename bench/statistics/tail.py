@@ -37,7 +37,7 @@ from itertools import chain
 
 from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standard_error, student_t
 from bench.statistics.launches import ASSUMED, LaunchVariation, summed
-from bench.statistics.ratio import ALARM_CONFIDENCE, Steps, Typical, typical_of_launches, typical_step
+from bench.statistics.ratio import Steps, Typical, confidence_of, typical_of_launches, typical_step
 
 SLOW = 1.25
 """A step is slow if it takes this many typical steps."""
@@ -162,7 +162,7 @@ def _run(launches: Sequence[Steps]) -> _Run | None:
 
 
 def _tail(base: _Run, head: _Run, noise: float | None, variation: LaunchVariation, n_pairs: int) -> Tail:
-    confidence = 1 - (1 - ALARM_CONFIDENCE) / n_pairs
+    confidence = confidence_of(n_pairs)
     of_means = head.typical.mean_s / base.typical.mean_s
 
     def half_width(longer: _Run, shorter: _Run) -> float:

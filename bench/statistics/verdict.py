@@ -12,7 +12,7 @@ from typing import Literal
 
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Basis, Launch, LaunchVariation, half_width
-from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio
+from bench.statistics.ratio import Ratio, confidence_of
 from bench.statistics.tail import Tail
 
 Speed = Literal["SAME", "FASTER", "SLOWER", "FASTER TAIL", "SLOWER TAIL", "UNCLEAR"]
@@ -104,11 +104,6 @@ class RateRatio:
         return RateRatio(
             1 / self.estimate, _inverse(self.interval), _inverse(self.alarm), self.basis, self.tips_at, self.off
         )
-
-
-def confidence_of(comparisons: int) -> float:
-    """Of one of these comparisons, so that all together have `ALARM_CONFIDENCE` (Bonferroni)."""
-    return 1 - (1 - ALARM_CONFIDENCE) / max(comparisons, 1)
 
 
 def rate_ratio(
