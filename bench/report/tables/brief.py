@@ -197,7 +197,7 @@ def settings_table(
     if TOO_CLOSE in verdicts:
         notes.append(f"{TOO_CLOSE.capitalize()}: the interval contains 1.")
     if RULED_OUT in verdicts:
-        notes.append(f"{RULED_OUT.capitalize()}: by what all settings share, not by the interval of two rows.")
+        notes.append(f"{RULED_OUT.capitalize()}: by a model of all measured settings, not by an interval.")
     if open_ratios := [setting.ratio for setting in shown if setting.ratio and setting.verdict == UNDECIDED]:
         whys = ["what is doubted of the two rows may be the whole difference"] * any(one.off for one in open_ratios)
         whys += ["launches are of different sources"] * any(one.basis == "mixed sources" for one in open_ratios)
