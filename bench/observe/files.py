@@ -35,7 +35,7 @@ class RankFiles:
     """The files of one rank."""
 
     def __init__(self, folder: Path, rank: int) -> None:
-        self.folder, self.rank = folder, rank
+        self.folder, self.rank, self.left = folder, rank, False
         self._owner = folder / f"rank{rank}.pid"
 
     def claim(self) -> bool:
@@ -53,18 +53,21 @@ class RankFiles:
 
     def trains(self) -> None:
         """This process has made a step with its rank."""
-        with self._owner.with_suffix(".trainers").open("a") as file:
-            file.write(f"{os.getpid()}\n")
+        self._trainer.touch()
 
     def leave(self) -> None:
         """This process has another rank now."""
-        left = [pid for pid in self._owner.with_suffix(".trainers").read_text().split() if pid != str(os.getpid())]
-        self._owner.with_suffix(".trainers").write_text("".join(f"{pid}\n" for pid in left))
+        self.left = True
+        self._trainer.unlink(missing_ok=True)
+
+    @property
+    def _trainer(self) -> Path:
+        return self.folder / f"rank{self.rank}.trainer.{os.getpid()}"
 
     @property
     def trainers(self) -> int:
         """Processes that have."""
-        return len(set(self._owner.with_suffix(".trainers").read_text().split()))
+        return len(self._trainers_of(self.rank))
 
     @property
     def is_ours(self) -> bool:
@@ -95,8 +98,12 @@ class RankFiles:
             time.sleep(0.02)
 
     def _still_steps(self, rank: int) -> bool:
-        stepped, *ended = ((self.folder / f"rank{rank}.{ending}").exists() for ending in ("trainers", "json", "early"))
-        return stepped and not any(ended)
+        ended = any((self.folder / f"rank{rank}.{ending}").exists() for ending in ("json", "early"))
+        return not ended and bool(self._trainers_of(rank))
+
+    def _trainers_of(self, rank: int) -> list[Path]:
+        """A file for each process that has made a step with this rank."""
+        return list(self.folder.glob(f"rank{rank}.trainer.*"))
 
 
 def write(path: Path, record: dict[str, Any]) -> None:

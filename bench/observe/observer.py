@@ -139,6 +139,7 @@ class Observer:
         if self._made == 1:
             self._watched.watch(self.steps.optimizers)
         elif self._made == 2:
+            self.rank_files().take()  # also from one that had this rank before it was told its own
             self._watched.choose()
             self._newest = flight.newest_id()
             # Compiled code would run uncompiled meanwhile; backward has modes of its own.

@@ -34,6 +34,8 @@ def beside(files: RankFiles, trained_by: int) -> None:
 def _run(files: RankFiles, trained_by: int) -> None:
     while True:
         time.sleep(EVERY_S)
+        if files.left:
+            return
         files.beat.collective(issued() if dist.is_available() else 0)
         if (files.folder / "diagnose").exists():
             record = stuck(files.rank, files.beat, trained_by, script_site)

@@ -26,7 +26,7 @@ headroom  it holds more memory than the headroom
 failed    it failed or hung
 invalid   its figures are wrong: see *Rows to doubt*
 skipped   its backend forbids it
-open      nothing: it may be faster by more than was asked for
+open      nothing: it may be faster by more than is enough
 """
 
 

@@ -72,8 +72,8 @@ class Pair:
     tail: Tail | None = None
     """The slow steps of both; None like ``ratio``."""
     disturbed: str = ""
-    """What the machine recorded beside the slower run, and not beside the other one. It may be why steps are slow, so
-    they decide nothing."""
+    """``head: ...``: what the machine recorded beside the slower run, and not beside the other one. It may be why steps
+    are slow, so they decide nothing."""
 
     @property
     def decides(self) -> Interval | None:
@@ -93,7 +93,8 @@ class Pair:
 
     def slower(self, threshold: float) -> bool:
         """Whether the step, or its tail, is longer by more than ``threshold``."""
-        return not self.disturbed and speed(self.ratio, threshold, self.tail) in ("SLOWER", "SLOWER TAIL")
+        word = speed(self.ratio, threshold, None if self.disturbed else self.tail)
+        return word == "SLOWER TAIL" or (word == "SLOWER" and not self.disturbed.startswith("head"))
 
     def undecided(self, threshold: float) -> bool:
         """Whether it may or may not be longer by ``threshold``."""
@@ -104,8 +105,9 @@ class Pair:
 
     def may_hide_a_regression(self, threshold: float) -> bool:
         """Whether it is undecided although the mean step is longer by more than ``threshold``, and by more than
-        launches of the same code differ by."""
-        return self.undecided(threshold) and self.means.estimate > max(1 + threshold, self.launches_vary)
+        launches of the same code differ by; or although the typical step is SLOWER, beside something else."""
+        longer = self.means.estimate > max(1 + threshold, self.launches_vary)
+        return self.undecided(threshold) and (longer or speed(self.ratio, threshold) == "SLOWER")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -293,12 +295,16 @@ def _pair(
     if same and ratio is not None:  # the same measurement
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
         means = RateRatio(1.0, (1.0, 1.0), (1.0, 1.0), means.basis)
-    word: Speed = "SAME" if same else speed(ratio, margin, tail)
+    word = speed(ratio, margin)
     disturbed = ""
-    if word != "SAME":
-        by_tail = tail is not None and word not in ("SLOWER", "FASTER") and (tail.more or tail.fewer)
-        slower = tail.more if tail and by_tail else means.estimate > 1
-        disturbed = _disturbed("head", head, base) if slower else _disturbed("base", base, head)
+    if word == "SLOWER" or (word != "FASTER" and tail is not None and tail.more):
+        disturbed = _disturbed("head", head, base)
+    elif word == "FASTER" or (tail is not None and tail.fewer):
+        disturbed = _disturbed("base", base, head)
+    if not disturbed:
+        word = speed(ratio, margin, tail)
+    elif word in ("SLOWER", "FASTER"):
+        word = "UNCLEAR"
     before, after = _first(base), _first(head)
     return Pair(
         name=name,
@@ -307,7 +313,7 @@ def _pair(
         ratio=ratio,
         means=means,
         launches_vary=launches_vary(theirs.measured.launches, ours.measured.launches, theirs.measured.variation),
-        speed="UNCLEAR" if disturbed else word,
+        speed="SAME" if same else word,
         space=_space(ours, theirs),
         unlike=(
             *base[0].machine.unlike(head[0].machine),

@@ -110,7 +110,7 @@ class Answer(NamedTuple):
     within: float
     """No arm of the task is faster by more than this share, with `CONFIDENCE`."""
     chances: Mapping[int, float]
-    """Of every other arm of the task that is not out: that it is faster by more than the margin asked for."""
+    """Of every other arm of the task that is not out: that it is faster by more than the margin that is enough."""
 
     @property
     def open(self) -> list[int]:
@@ -126,7 +126,7 @@ class Done(NamedTuple):
     answers: tuple[Answer, ...]
     """Of the tasks with a full launch."""
     certified: bool
-    """Whether every answer is within the margin that was asked for."""
+    """Whether every answer is within the margin that is enough."""
 
 
 def next_look(
@@ -155,7 +155,7 @@ def next_look(
     if not looks:
         return Done((), certified=False)
     belief = Belief(arms, looks)
-    spent = [share for share in ENOUGH if frugal and len(looks) >= max(share * len(arms), FEW)]
+    spent = [share for share in ENOUGH if frugal and len(looks) >= share * max(len(arms), FEW / SHARE)]
     most = ENOUGH_LAUNCHES if spent else MOST_LAUNCHES
     wanted = max([margin, *(ENOUGH[share] for share in spent)])
     answers, steps, n_open = [], list[tuple[float, int, bool]](), 0

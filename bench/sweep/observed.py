@@ -1,7 +1,7 @@
 """What the ranks of an observed script left -> the outcome of its attempt."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from bench import backends
@@ -52,12 +52,16 @@ def observed_outcome(
     if measured and len(measured) == measured[0].regime.world_size:
         return _checked(measured, attempt, note)
     failed = [rank for rank in ranks if not isinstance(rank, RankOk)]
-    if measured and (idle := [n for n in range(measured[0].regime.world_size) if not _stepped(folder, n)]):
-        ended = min((folder / f"rank{rank.rank}.json").stat().st_mtime for rank in measured)
-        if all(getattr(rank, "at", 0.0) >= ended for rank in failed):  # which is why they failed
-            reason = f"rank {idle[0]} made no optimizer step, and bench measures scripts in which every rank does"
-            return Failed(fault="regime", rank=idle[0], phase=None, reason=f"{reason}: state its figures with result:")
-    if failed or (launched.cancelled is not None and launched.stuck):
+    stuck = launched.cancelled is not None and launched.stuck
+    idle = (
+        [n for n in range(measured[0].regime.world_size) if not any(folder.glob(f"rank{n}.trainer.*"))]
+        if measured
+        else []
+    )
+    if idle and not stuck and _failed_after(measured, failed, folder):
+        reason = f"rank {idle[0]} made no optimizer step, and bench measures scripts in which every rank does"
+        return Failed(fault="regime", rank=idle[0], phase=None, reason=f"{reason}: state its figures with result:")
+    if failed or stuck:
         size = attempt.cell.num_processes
         return classify(ranks, world_size=size, cancelled=launched.cancelled, stuck=launched.stuck)
     if end.finished and not measured:
@@ -107,8 +111,10 @@ def _unlike(rank: RankOk, attempt: Attempt) -> Iterator[str]:
         yield f"mixed_precision {cell.mixed_precision} multiplies in {low}, observed {regime.matmul_dtype}"
 
 
-def _stepped(folder: Path, rank: int) -> bool:
-    return (folder / f"rank{rank}.trainers").exists()
+def _failed_after(measured: Sequence[RankOk], failed: Sequence[RankOutcome], folder: Path) -> bool:
+    """Whether errors are no cause: a measured rank had ended, and its connections with it."""
+    ended = min((folder / f"rank{rank.rank}.json").stat().st_mtime for rank in measured)
+    return all(isinstance(rank, RankError) and rank.at >= ended for rank in failed)
 
 
 def _too_short(attempt: Attempt, folder: Path) -> str | None:

@@ -419,6 +419,16 @@ def test_other_work_beside_the_slower_run_alone_may_be_why_it_is_slower(tmp_path
     assert "Step: 1 UNCLEAR." in bench("compare", head, base).stdout
     both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
     assert "Step: 1 SLOWER." in bench("compare", both, head).stdout
+    spiked = [0.1 if number % 10 else 0.32 for number in range(STEPS)]
+    was_busy = store(tmp_path / "spiked", run(spiked, spiked).model_copy(update={"conditions": busy}))
+    longer_steps = store(tmp_path / "longer", run([0.12] * STEPS, [0.12] * STEPS))
+    gate = bench("compare", was_busy, longer_steps, "--fail-on-regression", "5%", "--noise", "1%")
+    assert (gate.exit_code, "1 SLOWER" in gate.stdout) == (1, True), "what disturbed base makes head no slower"
+    slightly = store(
+        tmp_path / "slightly", run([0.112] * STEPS, [0.112] * STEPS).model_copy(update={"conditions": busy})
+    )
+    gate = bench("compare", base, slightly, "--fail-on-regression", "5%", "--noise", "1%")
+    assert (gate.exit_code, "1 UNCLEAR" in gate.stdout) == (1, True), "less than launches vary by if nothing is known"
 
 
 def test_a_burst_is_not_the_same_and_fails_the_gate_unless_it_may_pass(tmp_path: Path) -> None:

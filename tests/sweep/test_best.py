@@ -233,7 +233,7 @@ def test_a_task_of_which_nothing_was_measured_is_named(tmp_path: Path) -> None:
     best = hunted(tmp_path / "run", plans_of(2, modes="ab"), ranks, **asked)
     assert ([answer.task for answer in best.answers], best.unanswered) == (["mode=a"], ("mode=b",))
     assert best.answers[0].ruled_out == {"open": 5}
-    assert "No answer for mode=b: nothing of that was measured in full." in list(certificate(best))
+    assert "No answer for mode=b: nothing that could be one was measured in full." in list(certificate(best))
 
 
 def test_axes_with_one_value_say_nothing(tmp_path: Path) -> None:

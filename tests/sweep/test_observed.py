@@ -57,7 +57,7 @@ def test_all_ranks_measured_are_ok_whatever_their_launcher_did(tmp_path: Path) -
 
 def test_a_rank_that_never_steps_is_named_unless_another_one_failed_before(tmp_path: Path) -> None:
     """It fails as the measured one ends, and its error says nothing."""
-    for file in ("rank0.json", "rank0.trainers"):
+    for file in ("rank0.json", "rank0.trainer.1"):
         (tmp_path / file).touch()
     os.utime(tmp_path / "rank0.json", (2.0, 2.0))
     early, late = error(1, "no such file"), error(1, "Connection closed by peer").model_copy(update={"at": 3.0})
@@ -65,7 +65,7 @@ def test_a_rank_that_never_steps_is_named_unless_another_one_failed_before(tmp_p
         found = outcome(tmp_path, seen(0), failed)
         assert isinstance(found, Failed)
         assert words in found.reason
-    (tmp_path / "rank1.trainers").touch()
+    (tmp_path / "rank1.trainer.2").touch()
     found = outcome(tmp_path, seen(0), late)
     assert isinstance(found, Failed)
     assert "Connection closed by peer" in found.reason

@@ -60,7 +60,7 @@ def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:
     if not best.answers:
         yield "No setting was measured in full."
     elif best.unanswered:
-        yield f"No answer for {listed(best.unanswered)}: nothing of that was measured in full."
+        yield f"No answer for {listed(best.unanswered)}: nothing that could be one was measured in full."
     ended = {"budget": "the budget is spent", "spent": "more launches would narrow it", "certified": ""}[best.ended]
     yield (
         f"{counted(best.attempts, 'attempt')} in {duration(best.took_s)}, of a matrix of {best.of}"

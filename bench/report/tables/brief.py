@@ -281,12 +281,10 @@ def _micro_batches(summary: Summary) -> Iterator[str]:
     told: dict[str, list[str]] = {}
     for cell in summary.cells:
         rank = cell.best.sampled.slowest.raw if cell.best and cell.best.sampled else None
-        if cell.best and rank and rank.observed and rank.observed.forwards and rank.observed.loaded_samples is None:
-            forwards, says = (
-                rank.observed.forwards / len(rank.step_times_s),
-                cell.cell.accumulate(cell.best.batch_per_rank),
-            )
-            if forwards != says:
+        seen = rank.observed if rank else None
+        if cell.best and rank and seen and seen.forwards and seen.samples and seen.loaded_samples is None:
+            forwards, says = seen.forwards / len(rank.step_times_s), cell.cell.accumulate(cell.best.batch_per_rank)
+            if forwards > says:
                 words = f"a step had {forwards:g} forwards, and the matrix says {says}. Each counts as a micro-batch:"
                 words += " if several are of the same samples, samples/s is too high."
                 told.setdefault(words, []).append(cell_name(summary, cell.best))
