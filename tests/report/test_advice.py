@@ -415,16 +415,16 @@ def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer()
         )
     ]  # fmt: skip
     assert answer(rows) == (
-        "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4 (0.97 to 1.61, too close to call);"
-        " next: `bench run MATRIX measure.launches=5`."
+        "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4, which may be as fast (0.97 to"
+        " 1.61, too close to call). Surer: `bench run MATRIX measure.launches=5`."
     )
 
 
 def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
     assert answer([measured(4, 0.2), measured(8, 0.2)]) == (
         "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.60 to 2.50; holds unless launches vary by"
-        " more than 15.5 %); larger batches were not tried; next: `bench probe MATRIX`, `bench run"
-        " MATRIX measure.launches=5`."
+        " more than 15.5 %). Larger batches were not tried: `bench probe MATRIX`. Surer: `bench run MATRIX"
+        " measure.launches=5`."
     )
     tried = answer([measured(4, 0.2), measured(8, 0.2), result(OOM, measure=ASKED, batch=16)])
     assert "not tried" not in tried
@@ -435,8 +435,8 @@ def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
     results = [measured(4, 0.1), measured(8, 0.15)]
     assert answer(results, probe(results, granularity=4, max_batch=8)) == (
         "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.07 to 1.67; holds unless launches vary by"
-        " more than 6.4 %); the search stopped at"
-        " max_batch; next: `bench probe MATRIX probe.max_batch=16`, `bench probe MATRIX measure.launches=5`."
+        " more than 6.4 %). The search stopped at max_batch: `bench probe MATRIX probe.max_batch=16`. Surer:"
+        " `bench probe MATRIX measure.launches=5`."
     )
     full = [*results, result(OOM, measure=ASKED, batch=12)]
     assert "max_batch" not in answer(full, probe(full, granularity=4, max_batch=16))
@@ -444,7 +444,8 @@ def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
 
 def test_the_answer_from_figures_of_elsewhere_names_no_command() -> None:
     assert answer([reported(2, 100.0, 0.5), reported(2, 80.0, 0.5, backend="fsdp")]) == (
-        "train with ddp, batch 2: 100 samples/s, 1.25× that of fsdp, batch 2 (1.00 to 1.56, too close to call)."
+        "train with ddp, batch 2: 100 samples/s, 1.25× that of fsdp, batch 2, which may be as fast (1.00 to 1.56,"
+        " too close to call)."
     )
     assert answer([reported(2, 100.0, 0.5)]) == (
         "train with ddp, batch 2: 100 samples/s, no other setting to recommend was measured."
@@ -532,7 +533,7 @@ def test_advice_says_what_is_undecided_whichever_the_reference_is() -> None:
     assert pair.reference.settings["backend"] == "fsdp"
     first, *others = joined(advice_sentences(summary, [advice]))
     assert first.startswith("train with zero2, batch 2: 40 samples/s")
-    assert re.search(r" 1\.07× that of fsdp, batch 2 \(0\.\d\d to 1\.\d\d, too close to call\)", first)
+    assert re.search(r" 1\.07× that of fsdp, batch 2, which may be as fast \(0\.\d\d to 1\.\d\d, too close to call\)", first)
     assert "Undecided" not in first  # once is enough
     assert not any("ndecided" in line for line in others)
 
@@ -631,7 +632,7 @@ def test_at_a_global_batch_the_answer_names_micro_batch_and_accumulation() -> No
         "At a global batch of 16: train with zero2, micro-batch 8, accumulate 1: 80 samples/s, 1.50"
     )
     assert "that of ddp, micro-batch 4, accumulate 2 (" in first
-    assert "larger batches were not tried" not in first  # none divides it
+    assert "arger batches were not tried" not in first  # none divides it
     shown = rendered([*ddp, *zero])
     assert re.search(r"\| best against best, global batch 16 +\|", shown)
     assert re.search(r"\| matched micro-batch 2, global batch 16 +\|", shown)

@@ -103,10 +103,10 @@ def answer(summary: Summary, advice: Advice, matrices: Matrices, missing: Sequen
         goes_on = f"`bench run {_matrix_of(advice.chosen, matrices)}` goes on."
         return (f"{task}no advice yet: {unfinished}.", *lead[1:], goes_on)
     if advice.chosen is not None:
-        surer = "; ".join(_surer(advice, advice.chosen, matrices))
         first = f"{task}{_choose(summary, advice, advice.chosen)}."
         caveats = _caveats(advice, advice.chosen, causes(summary) if advice.unsure else {}).strip()
-        lead = [first, *([caveats] if caveats else []), *([f"{_sentence(surer)}."] if surer else [])]
+        surer = " ".join(_surer(advice, advice.chosen, matrices))
+        lead = [first, *filter(None, (caveats, surer))]
     return (*lead, *_without(advice))
 
 
@@ -154,8 +154,7 @@ def _lead(
                 leading = f"{task}leading so far: " if task else "Leading so far: "
                 yield f"{leading}{_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}."
             return
-        surer = _surer(advice, chosen, matrices)
-        yield f"{task}{'; '.join([_choose(summary, advice, chosen), *surer])}."
+        yield " ".join([f"{task}{_choose(summary, advice, chosen)}.", *_surer(advice, chosen, matrices)])
         expected = " --best expects most of it, though another mean is higher." if advice.expected else ""
         reasons = f"{_sentence(_memory(chosen, headroom))} {_based_on(chosen)}{expected}{_even(summary, advice)}"
         yield f"{reasons}{_caveats(advice, chosen, doubted)}"
@@ -176,29 +175,25 @@ def _choose(summary: Summary, advice: Advice, chosen: Row) -> str:
     return f"{begin} {_choice(summary, advice, chosen)}: {_figures(summary, advice, chosen)}"
 
 
-def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> list[str]:
-    """What was not tried, and the commands that make the answer surer."""
+def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
+    """What was not tried and what would make the answer surer, each with its command."""
     if chosen.measured is None or chosen.measured.source:  # figures from elsewhere have no matrix to run
-        return []
-    found, parts, commands = _matrix_of(chosen, matrices), [], []
-    matrix = found.removesuffix(BEST)
-    match advice.larger:
-        case "not_tried":
-            parts.append("larger batches were not tried")
-            commands.append(f"`bench probe {elsewhere(matrix, 'probe')}`")
-        case "max_batch":
-            parts.append("the search stopped at max_batch")
-            commands.append(f"`bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`")
-    if advice.unsure and matrix == found:
-        parts.clear()  # the same batches come first
-        commands = [f"`bench {'probe' if advice.searched else 'run'} {matrix} --rerun all` once the cause is gone"]
-    elif matrix != found:
-        commands.append(f"`bench run {found} --settle 1%`")
+        return
+    found = _matrix_of(chosen, matrices)
+    matrix, again = found.removesuffix(BEST), "probe" if advice.searched else "run"
+    if advice.unsure and matrix == found:  # the same batches come first
+        yield f"Once the cause is gone: `bench {again} {matrix} --rerun all`."
+        return
+    if advice.larger == "not_tried":
+        yield f"Larger batches were not tried: `bench probe {elsewhere(matrix, 'probe')}`."
+    elif advice.larger == "max_batch":
+        yield f"The search stopped at max_batch: `bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`."
+    if matrix != found:
+        yield f"Surer: `bench run {found} --settle 1%`."
     elif len(chosen.measured.launches) < ENOUGH_LAUNCHES:
-        commands.append(f"`bench {'probe' if advice.searched else 'run'} {matrix} {MORE_LAUNCHES}`")
+        yield f"Surer: `bench {again} {matrix} {MORE_LAUNCHES}`."
     elif advice.runner_up and not advice.runner_up.ratio.decided:
-        commands.append(f"`bench run {matrix} --until 2%`")
-    return [*parts, *([f"next: {', '.join(commands)}"] if commands else [])]
+        yield f"Surer: `bench run {matrix} --until 2%`."
 
 
 def elsewhere(arguments: str, ending: str) -> str:
@@ -231,7 +226,8 @@ def _against(summary: Summary, advice: Advice) -> str:
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
     if not ratio.has_winner:
-        return f"{ratio.estimate:.2f}× that of {other} ({within}, {ratio.word})"
+        maybe = "as fast" if ratio.estimate >= 1 else FASTER
+        return f"{ratio.estimate:.2f}× that of {other}, which may be {maybe} ({within}, {ratio.word})"
     holds = f"; holds unless launches vary by more than {percent(ratio.tips_at)}" if ratio.basis == "assumed" else ""
     return f"{ratio.estimate:.2f}× that of {other} ({within}{holds})"
 

@@ -42,7 +42,7 @@ def test_the_heading_is_the_answer_and_how_sure_it_is() -> None:
     heading = text.splitlines()[0]
     assert heading.startswith("## Train with ddp, batch 2: 40 samples/s, 2.00× that of fsdp, batch 2 (1.60")
     assert re.search(r"holds unless launches vary by more than \d+\.\d %\)$", heading)
-    assert "Larger batches were not tried; next: `bench probe MATRIX`, `bench run MATRIX measure.launches=5`." in text
+    assert "Larger batches were not tried: `bench probe MATRIX`. Surer: `bench run MATRIX measure.launches=5`." in text
 
 
 def test_several_tasks_have_a_line_each() -> None:
