@@ -13,18 +13,19 @@ the same values were slower. Of every other setting, the model gives the chance 
 a margin. The certificate names the smallest margin at which these chances sum to at most 5 % (a union bound, so it
 holds for all settings together).
 
-*What comes next.* First a few settings that show every value of every axis. Then always the setting that most likely
-beats the leader by more than the margin: a full launch, in turns with the leader. A short one says less for nearly the
-same time, except of a setting whose first full launch is a search: that has a short look first, unless it is likely to
-win. It ends when the margin is certified, or one that is `ENOUGH` for what was spent. It also ends when nothing
-unmeasured may beat the leader by more, and the full launches of the finalists are spent.
+*What comes next.* First a few settings that show every value of every axis. Then always the setting with the largest
+expected improvement over the leader (Jones, Schonlau and Welch, Efficient global optimization, 1998): a full launch, in
+turns with the leader. A short one says less for nearly the same time, except of a setting whose first full launch is a
+search: that has a short look first, unless it is likely to win. It ends when the margin is certified, or one that is
+`ENOUGH` for what was spent. It also ends when nothing unmeasured may beat the leader by more, and the full launches of
+the finalists are spent.
 """
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
+from itertools import combinations, product
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +35,9 @@ from scipy.special import ndtr
 CONFIDENCE = 0.95
 SHARE = 0.2
 """Of the attempts of the whole grid, after which the finalists are not launched again."""
-ENOUGH = {SHARE: 0.035, 0.25: 0.1}
-"""By share of the attempts of the whole grid: the margin that is enough once it is spent."""
+ENOUGH = {SHARE: 0.035, 0.25: 0.2}
+"""By share of the attempts of the whole grid: the margin that is enough once it is spent. With the last one, a grid goes
+on only where its settings follow no pattern. Answers are closer to the best than that: see reports/best_trials.md."""
 FEW = 10
 """Attempts that are not too many for any grid."""
 LIKELY = 0.05
@@ -155,9 +157,11 @@ def next_look(
     if not looks:
         return Done((), certified=False)
     belief = Belief(arms, looks)
-    spent = [share for share in ENOUGH if frugal and len(looks) >= share * max(len(arms), FEW / SHARE)]
+    whole = max(len(arms), FEW / SHARE)
+    spent = [share for share in ENOUGH if frugal and len(looks) >= math.floor(share * whole)]
     most = ENOUGH_LAUNCHES if spent else MOST_LAUNCHES
     wanted = max([margin, *(ENOUGH[share] for share in spent)])
+    is_last = len(looks) + 1 == math.floor(max(ENOUGH) * whole)
     answers, steps, n_open = [], list[tuple[float, int, bool]](), 0
     for task in dict.fromkeys(arm.task for arm in arms):
         alive = [n for n, arm in enumerate(arms) if arm.task == task and n not in out]
@@ -173,12 +177,13 @@ def next_look(
         others = [n for n in alive if n != leader]
         chances = dict(zip(others, belief.beats(others, leader, wanted), strict=True))
         answers.append(Answer(task, leader, belief.within(others, leader), chances))
-        if others and len(full[leader]) < ENOUGH_LAUNCHES:
-            steps.append((0.0, leader, True))  # a single launch may be a lucky one
+        if others and len(full[leader]) < ENOUGH_LAUNCHES:  # a single launch may be a lucky one
+            steps.append((float(is_last), leader, True))
         if sum(chances.values()) <= 1 - CONFIDENCE:
             continue
         n_open += sum(chance > (1 - CONFIDENCE) / len(others) for chance in chances.values())
-        if challenge := _challenge(arms, leader, chances, full, short, most):
+        by_gain = sorted(zip(belief.gains(others, leader), others, strict=True), reverse=True)
+        if challenge := _challenge(arms, leader, {arm: chances[arm] for _, arm in by_gain}, full, short, most):
             steps.append(challenge)
     if steps and not stop:
         _, arm, is_full = max(steps)
@@ -202,12 +207,14 @@ def beaten(arms: Sequence[Arm], looks: Sequence[Look]) -> frozenset[int]:
 
 def _first(arms: Sequence[Arm], looks: Sequence[Look], out: frozenset[int]) -> int | None:
     """The next arm of the first looks: while a value of an axis was never seen, the one with most unseen values, and
-    of these the one of which a plan expects most."""
+    of these the one of which a plan expects most, or that has most pairs of values that were not seen together."""
     tried = {look.arm for look in looks} | out
     seen = {item for n in tried for item in arms[n].levels.items()}
+    pairs = {pair for n in tried for pair in combinations(arms[n].levels.items(), 2)}
     left = [n for n in range(len(arms)) if n not in tried]
     unseen = {n: sum(item not in seen for item in arms[n].levels.items()) for n in left}
-    best = max(left, key=lambda n: (unseen[n], arms[n].expected or 0.0, -n), default=None)
+    together = {n: sum(pair not in pairs for pair in combinations(arms[n].levels.items(), 2)) for n in left}
+    best = max(left, key=lambda n: (unseen[n], arms[n].expected or 0.0, together[n], -n), default=None)
     return best if best is not None and (unseen[best] or not looks) else None
 
 
@@ -219,11 +226,15 @@ def _challenge(
     short: set[int],
     most: int,
 ) -> tuple[float, int, bool] | None:
-    """What to measure against the leader: the likeliest challenger that is not measured enough, or the leader. With
-    the chance of the challenger, and whether to launch in full."""
-    for arm, chance in sorted(chances.items(), key=lambda item: -item[1]):
+    """What to measure against the leader: the first challenger that is not measured enough, or the leader. With the
+    chance of the challenger, and whether to launch in full.
+
+    Args:
+        chances: of the challengers, the most promising first.
+    """
+    for arm, chance in chances.items():
         if chance <= (1 - CONFIDENCE) / (2 * len(chances)):
-            break
+            continue
         if not full[arm]:
             return chance, arm, arm in short or chance >= LIKELY or not arms[arm].search
         turn = leader if len(full[leader]) <= len(full[arm]) else arm
@@ -273,6 +284,14 @@ class Belief:
     def beats(self, arms: Sequence[int], leader: int, margin: float) -> list[float]:
         """The chance of each of ``arms`` to be faster than ``leader`` by more than ``margin``."""
         return [float(chance) for chance in self._chances(self._gaps(arms, leader), margin)]
+
+    def gains(self, arms: Sequence[int], leader: int) -> list[float]:
+        """The expected improvement of each of ``arms`` over ``leader``, of the logarithm of the rate."""
+        total = np.zeros(len(arms))
+        for weight, (ahead, sd) in zip(self._weights, self._gaps(arms, leader), strict=True):
+            z = ahead / sd
+            total += weight * (ahead * ndtr(z) + sd * np.exp(-z * z / 2) / math.sqrt(2 * math.pi))
+        return [float(gain) for gain in total]
 
     def within(self, arms: Sequence[int], leader: int) -> float:
         """The smallest margin that no arm exceeds with `CONFIDENCE`."""
