@@ -17,7 +17,7 @@ from bench.records.forecast import Forecast, Line
 from bench.records.machine import Machine
 from bench.records.outcome import Failed, Hang, Ok, Oom, Outcome, Result, Skipped
 from bench.records.phases import PHASE_NAMES
-from bench.records.rank_outcome import Energy, Memory, RankOk
+from bench.records.rank_outcome import Memory, Metered, RankOk
 from bench.records.verdict import Probe
 from bench.report.doubts import doubts
 from bench.report.naming import row_name
@@ -95,7 +95,7 @@ def rank(
     totals_s: Sequence[float] | None = None,
     memory: Memory | None = None,
     losses: Sequence[float] = (1.0, 0.75, 0.5),
-    energy: Energy | None = None,
+    metered: Metered | None = None,
 ) -> RankOk:
     """One rank of two; each phase takes ``phases_s`` in every step of the phase window, and the last loss stays.
 
@@ -125,7 +125,7 @@ def rank(
             "warmup_s": 0.5,
             "units": (),
             "coverage": {"parameters": 1000, "trainable_parameters": 1000},
-            "energy": energy,
+            "metered": metered,
         }
     )
 

@@ -11,6 +11,8 @@ from bench.records.base import AtLeastOne, Count, Finite, Frozen, Settings, Shar
 from bench.records.script import Script
 
 MixedPrecision = Literal["bf16", "fp16", "no"]
+DTYPES = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}
+"""What each of these computes matrix products in, by torch's name."""
 Offload = Literal["none", "optimizer", "params"]
 Weights = Literal["fp32", "bf16"]
 Compile = Literal["none", "unit", "model"]
@@ -215,7 +217,7 @@ class Cell(Frozen):
     @property
     def computes_in(self) -> str:
         """The dtype, by torch's name."""
-        return {"bf16": "bfloat16", "fp16": "float16"}.get(self.mixed_precision or "", "float32")
+        return DTYPES.get(self.mixed_precision or "", "float32")
 
     @property
     def in_16_bits(self) -> bool:

@@ -10,6 +10,7 @@ import re
 from typing import NamedTuple
 
 from bench.records.base import AtLeastOne, Frozen, Positive
+from bench.records.cell import DTYPES
 from bench.units import GIB
 
 
@@ -112,8 +113,9 @@ def peak_rate(device: str, mixed_precision: str | None) -> float | None:
 
     Args:
         device: the driver's name.
-        mixed_precision: ``bf16``; ``fp16``, whose rate is the same where a GPU has both; or ``no`` for fp32.
+        mixed_precision: all of 16 bits have one rate, where a GPU has them.
     """
-    spec = spec_of(device)
-    bf16, fp32 = (spec.bf16_flops_per_s, spec.fp32_flops_per_s) if spec else (None, None)
-    return {"bf16": bf16, "fp16": bf16, "no": fp32}.get(mixed_precision or "")
+    spec, dtype = spec_of(device), DTYPES.get(mixed_precision or "")
+    if spec is None or dtype is None:
+        return None
+    return spec.fp32_flops_per_s if dtype == "float32" else spec.bf16_flops_per_s

@@ -87,7 +87,7 @@ ALLOC_RETRIES = Figure("alloc_retries", "count", lambda rank: rank.memory.alloc_
 ENERGY = Figure(
     "energy_j_per_sample",
     "J/sample",
-    lambda rank: None if rank.energy is None else rank.energy.joules / rank.energy.samples,
+    lambda rank: None if rank.metered is None else rank.metered.per_sample("joules"),
     scope="",
     over=fmean,
     header="J/sample",

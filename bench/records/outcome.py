@@ -285,7 +285,7 @@ class Result(Frozen):
             raise ValueError(f"it has {counted(len(self.outcome.ranks), 'rank')}, its cell {size}")
         for rank in self.outcome.ranks:
             warm = len(rank.warmup_losses)
-            if measure.warmup_s or self.attempt.cell.mixed_precision == "fp16":  # as many as fit, or find the scale
+            if measure.warmup_s or rank.skipped_steps is not None:  # as many as fit, or find the scale
                 warm = min(warm, measure.warmup_steps)
             stored = (warm, len(rank.step_times_s), rank.n_phase_steps)
             if rank.observed is not None:  # without losses; it may have ended before its phases

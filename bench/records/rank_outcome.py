@@ -44,12 +44,18 @@ class Memory(Frozen):
         return self.peak_reserved_bytes + (self.overhead_bytes or 0)
 
 
-class Energy(Frozen):
-    """What one rank took over the throughput window: its GPU, or on a CPU its share of all processors of the node."""
+class Metered(Frozen):
+    """What meters counted for one rank over the throughput window."""
 
-    joules: Amount
     samples: AtLeastOne
     """Of this rank in that window."""
+    amounts: dict[str, Amount]
+    """By meter. ``joules``: of its GPU, or on a CPU its share of all processors of the node."""
+
+    def per_sample(self, meter: str) -> float | None:
+        """None where the meter could not be read."""
+        amount = self.amounts.get(meter)
+        return None if amount is None else amount / self.samples
 
 
 class SampleSizes(Frozen):
@@ -265,8 +271,7 @@ class RankOk(Frozen):
     work: Work | None = None
     tokens: Tokens | None = None
     """null: the batches do not say how many they hold."""
-    energy: Energy | None = None
-    """null: no counter of it can be read."""
+    metered: Metered | None = None
     sizes: SampleSizes | None = None
     """null if the workload says that its samples have one size, and names no batch."""
     compilation: Compilation | None = None

@@ -20,7 +20,7 @@ from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.phases import Stage
 from bench.records.rank_outcome import (
-    Energy,
+    Metered,
     RankAudited,
     RankError,
     RankOk,
@@ -130,7 +130,7 @@ def _measure(
     measure = attempt.measure
     warmup_start = time.perf_counter()
     batches = iter(job.loader(attempt.batch_per_rank))
-    scaled = _find_scale(job, batches, here) if attempt.cell.mixed_precision == "fp16" else []
+    scaled = _find_scale(job, batches, here) if job.scales else []
     watches = attempt.cell.train.compile == "none"
     last = (measure.warmup_steps - 1) * job.accumulate
     of_units = job.units.watched(batches, last) if job.units else contextlib.nullcontext(batches)
@@ -148,13 +148,14 @@ def _measure(
     warmup = settle(job, batches, warmup_start, warmup, here.device, here.beat, measure.warmup_s)
     compiled = compilation() if attempt.cell.train.compile != "none" or graphs() else None
     here.device.reset_peaks()
-    meter = here.device.meter()
+    meters = here.device.meters()
     measure_start = time.perf_counter()
     n_batches = measure.steps * job.accumulate
     seen = Seen(batches, n_batches, attempt.batch_per_rank, values=job.largest is not None)
-    meter.start()
+    for meter in meters.values():
+        meter.start()
     throughput = throughput_window(job, seen, measure.steps, here.device, here.beat, Stage.MEASURE)
-    joules = meter.stop()
+    amounts = {name: amount for name, meter in meters.items() if (amount := meter.stop()) is not None}
     tokens, lengths = seen.tokens(measure.steps)
     sizes = _step_on_largest(attempt, job, batches, seen.most_values, here)
     memory = here.device.memory(job.capacity_bytes)
@@ -181,7 +182,7 @@ def _measure(
         step_times_s=tuple(throughput.times_s),
         host_times_s=None if device == "cpu" else tuple(throughput.host_times_s),
         step_peaks_bytes=_known(throughput.peaks_bytes),
-        skipped_steps=throughput.skipped if attempt.cell.mixed_precision == "fp16" else None,
+        skipped_steps=throughput.skipped if job.scales else None,
         phase_times_s={phase: tuple(times) for phase, times in phases.phase_times_s.items()},
         own_work_s={phase: tuple(times) for phase, times in phases.own_work_s.items()},
         collective_times_s=phases.collective_times_s,
@@ -200,7 +201,7 @@ def _measure(
         coverage=coverage,
         work=job.work(lengths),
         tokens=tokens,
-        energy=None if joules is None else Energy(joules=joules, samples=attempt.samples_of_rank(measure.steps)),
+        metered=Metered(samples=attempt.samples_of_rank(measure.steps), amounts=amounts),
         sizes=sizes,
         compilation=compiled,
         checkpoint=saved,

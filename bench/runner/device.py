@@ -10,6 +10,7 @@ import contextlib
 import ctypes
 import os
 import resource
+from collections.abc import Mapping
 from datetime import timedelta
 from typing import Any, Protocol
 
@@ -117,8 +118,9 @@ class DeviceAdapter(Protocol):
         """Start a new measurement of peak memory."""
         ...
 
-    def meter(self) -> energy.Meter:
-        """For the energy of this rank's device, or its share of what ranks use together."""
+    def meters(self) -> Mapping[str, energy.Meter]:
+        """What to count while steps are measured, by name: of this rank's device, or its share of what ranks use
+        together."""
         ...
 
     def peak_bytes(self) -> int | None:
@@ -195,8 +197,8 @@ class Accelerated(device.Cuda):
     def reach(self, mark: Any) -> None:
         mark.synchronize()
 
-    def meter(self) -> energy.Meter:
-        return energy.Meter()
+    def meters(self) -> Mapping[str, energy.Meter]:
+        return {}
 
     def peak_bytes(self) -> int | None:
         return int(self._torch.max_memory_allocated())
@@ -228,8 +230,8 @@ class Cuda(Accelerated):
         known = [None if address is None else numa.of_pci(address) for address in addresses[: _local_ranks()]]
         return known + [None] * (_local_ranks() - len(known))
 
-    def meter(self) -> energy.Meter:
-        return energy.of_gpu(os.environ, _local_rank())
+    def meters(self) -> Mapping[str, energy.Meter]:
+        return {"joules": energy.of_gpu(os.environ, _local_rank())}
 
 
 def _local_rank() -> int:
@@ -316,8 +318,8 @@ class Cpu(device.Cpu):
 
     def reach(self, mark: float) -> None: ...
 
-    def meter(self) -> energy.Meter:
-        return energy.of_processors(_local_ranks())
+    def meters(self) -> Mapping[str, energy.Meter]:
+        return {"joules": energy.of_processors(_local_ranks())}
 
     def peak_bytes(self) -> int | None:
         return status_bytes("VmHWM")

@@ -73,10 +73,14 @@ class Job:
     """What a sample takes, given how many samples had each length."""
 
     @property
+    def scales(self) -> bool:
+        """Whether gradients are scaled, and an optimizer's step is skipped if they overflow."""
+        return self.accelerator.mixed_precision == "fp16" and self.optimizer is not None
+
+    @property
     def skipped(self) -> bool:
         """Whether the last step left the weights as they were, because its scaled gradients overflowed."""
-        scales = self.accelerator.mixed_precision == "fp16" and self.optimizer is not None
-        return scales and bool(self.optimizer.step_was_skipped)
+        return self.scales and bool(self.optimizer.step_was_skipped)
 
     @contextlib.contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:

@@ -36,8 +36,8 @@ CONFIDENCE = 0.95
 SHARE = 0.2
 """Of the attempts of the whole grid, after which the finalists are not launched again."""
 ENOUGH = {SHARE: 0.035, 0.25: 0.2}
-"""By share of the attempts of the whole grid: the margin that is enough once it is spent. With the last one, a grid goes
-on only where its settings follow no pattern. Answers are closer to the best than that: see reports/best_trials.md."""
+"""By share of the attempts of the whole grid: the margin that is enough once it is spent. With the last one, a grid
+goes on only where its settings follow no pattern. Answers are nearer to the best: see reports/best_trials.md."""
 FEW = 10
 """Attempts that are not too many for any grid."""
 LIKELY = 0.05

@@ -11,7 +11,7 @@ from bench.diagnosis.script_end import failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
-from bench.records.cell import Attempt
+from bench.records.cell import DTYPES, Attempt
 from bench.records.machine import Hardware, Machine
 from bench.records.observed import by_rank, other_batch, other_steps
 from bench.records.outcome import Failed, Outcome
@@ -106,7 +106,7 @@ def _unlike(rank: RankOk, attempt: Attempt) -> Iterator[str]:
             yield f"{cell.backend} shards with {wanted}, observed {regime.sharding}"
         elif not alone and wanted == "none" and regime.distributed_type == "NO":
             yield f"{cell.backend} wraps the model in DistributedDataParallel, observed no wrapper"
-    low = {"bf16": "bfloat16", "fp16": "float16", "no": "float32"}.get(cell.mixed_precision or "")
+    low = DTYPES.get(cell.mixed_precision or "")
     if cell.script.uses("mixed_precision") and low and regime.matmul_dtype not in (None, low):
         yield f"mixed_precision {cell.mixed_precision} multiplies in {low}, observed {regime.matmul_dtype}"
 

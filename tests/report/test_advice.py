@@ -533,7 +533,9 @@ def test_advice_says_what_is_undecided_whichever_the_reference_is() -> None:
     assert pair.reference.settings["backend"] == "fsdp"
     first, *others = joined(advice_sentences(summary, [advice]))
     assert first.startswith("train with zero2, batch 2: 40 samples/s")
-    assert re.search(r" 1\.07× that of fsdp, batch 2, which may be as fast \(0\.\d\d to 1\.\d\d, too close to call\)", first)
+    assert re.search(
+        r" 1\.07× that of fsdp, batch 2, which may be as fast \(0\.\d\d to 1\.\d\d, too close to call\)", first
+    )
     assert "Undecided" not in first  # once is enough
     assert not any("ndecided" in line for line in others)
 

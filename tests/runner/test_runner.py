@@ -6,7 +6,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,7 @@ from bench.observe.beats import BeatFile
 from bench.processes import anyone_has_open
 from bench.records.cell import Attempt, Train
 from bench.records.phases import Stage
-from bench.records.rank_outcome import Energy, RankError, RankOom
+from bench.records.rank_outcome import Metered, RankError, RankOom
 from bench.runner.attempt import Here, _measure, failure
 from bench.runner.compiled import compile_as_requested
 from bench.runner.device import Cpu
@@ -279,16 +279,16 @@ def test_warm_up_goes_on_until_its_seconds_have_passed() -> None:
 @pytest.mark.parametrize("micro_batches", [1, 2])
 def test_an_attempt_reads_the_energy_counter_around_its_window(tmp_path: Path, micro_batches: int) -> None:
     class Device(Cpu):
-        def meter(self) -> Meter:
+        def meters(self) -> Mapping[str, Meter]:
             joules = iter((7.0, 97.0))
-            return Meter(lambda: {"package-0": Counter(next(joules))})
+            return {"joules": Meter(lambda: {"package-0": Counter(next(joules))}), "unread": Meter()}
 
     here = Here(0, Device(), tmp_path, BeatFile(tmp_path, 0))
     asked = attempt()
     cell = asked.cell.model_copy(update={"gradient_accumulation_steps": micro_batches})
     asked = asked.model_copy(update={"cell": cell})
     found = _measure(asked, "cpu", job_of(), here, 0.0, contextlib.ExitStack())
-    assert found.energy == Energy(joules=90, samples=3 * micro_batches * BATCH)
+    assert found.metered == Metered(amounts={"joules": 90}, samples=3 * micro_batches * BATCH)
 
 
 def test_without_an_optimizer_only_forward_and_backward_run() -> None:
