@@ -25,7 +25,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import combinations, product
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -35,16 +35,18 @@ from scipy.special import ndtr
 CONFIDENCE = 0.95
 SHARE = 0.2
 """Of the attempts of the whole grid, after which the finalists are not launched again."""
-ENOUGH = {SHARE: 0.035, 0.25: 0.2}
-"""By share of the attempts of the whole grid: the margin that is enough once it is spent. With the last one, a grid
-goes on only where its settings follow no pattern. Answers are nearer to the best: see reports/best_trials.md."""
+ENOUGH = {SHARE: 0.035, 0.25: 0.1}
+"""By share of the attempts of the whole grid: the margin that is enough once it is spent."""
+LEAST = 4.0
+"""Standard deviations of a launch: less than that cannot be certified of some fifty settings by a launch of each. Once
+the last share is spent, so much is enough."""
 FEW = 10
 """Attempts that are not too many for any grid."""
 LIKELY = 0.05
 """Chance to win from which a batch is searched at once."""
-MOST_LAUNCHES = 5
+MOST_LAUNCHES = 8
 """Of one finalist, while the share is not spent."""
-ENOUGH_LAUNCHES = 2
+ENOUGH_LAUNCHES = 3
 """Of the leader and of what may beat it, also when the share is spent."""
 PESSIMISTIC = 0.85
 """A launch is at most this much slower than another one of the same setting: what a bound has to stay below."""
@@ -161,7 +163,9 @@ def next_look(
     spent = [share for share in ENOUGH if frugal and len(looks) >= math.floor(share * whole)]
     most = ENOUGH_LAUNCHES if spent else MOST_LAUNCHES
     wanted = max([margin, *(ENOUGH[share] for share in spent)])
-    is_last = len(looks) + 1 == math.floor(max(ENOUGH) * whole)
+    if len(spent) == len(ENOUGH):
+        wanted = max(wanted, LEAST * belief.launch_sd)
+    left = math.floor(max(ENOUGH) * whole) - len(looks)
     answers, steps, n_open = [], list[tuple[float, int, bool]](), 0
     for task in dict.fromkeys(arm.task for arm in arms):
         alive = [n for n, arm in enumerate(arms) if arm.task == task and n not in out]
@@ -177,8 +181,8 @@ def next_look(
         others = [n for n in alive if n != leader]
         chances = dict(zip(others, belief.beats(others, leader, wanted), strict=True))
         answers.append(Answer(task, leader, belief.within(others, leader), chances))
-        if others and len(full[leader]) < ENOUGH_LAUNCHES:  # a single launch may be a lucky one
-            steps.append((float(is_last), leader, True))
+        if others and (lacks := ENOUGH_LAUNCHES - len(full[leader])) > 0:  # its launch may be a lucky one
+            steps.append((float(0 < left <= lacks), leader, True))
         if sum(chances.values()) <= 1 - CONFIDENCE:
             continue
         n_open += sum(chance > (1 - CONFIDENCE) / len(others) for chance in chances.values())
@@ -207,14 +211,12 @@ def beaten(arms: Sequence[Arm], looks: Sequence[Look]) -> frozenset[int]:
 
 def _first(arms: Sequence[Arm], looks: Sequence[Look], out: frozenset[int]) -> int | None:
     """The next arm of the first looks: while a value of an axis was never seen, the one with most unseen values, and
-    of these the one of which a plan expects most, or that has most pairs of values that were not seen together."""
+    of these the one of which a plan expects most."""
     tried = {look.arm for look in looks} | out
     seen = {item for n in tried for item in arms[n].levels.items()}
-    pairs = {pair for n in tried for pair in combinations(arms[n].levels.items(), 2)}
     left = [n for n in range(len(arms)) if n not in tried]
     unseen = {n: sum(item not in seen for item in arms[n].levels.items()) for n in left}
-    together = {n: sum(pair not in pairs for pair in combinations(arms[n].levels.items(), 2)) for n in left}
-    best = max(left, key=lambda n: (unseen[n], arms[n].expected or 0.0, together[n], -n), default=None)
+    best = max(left, key=lambda n: (unseen[n], arms[n].expected or 0.0, -n), default=None)
     return best if best is not None and (unseen[best] or not looks) else None
 
 
@@ -256,6 +258,7 @@ class Belief:
         off = np.outer(short, short) * np.where(np.outer(searched, searched), _SEARCH_OFF**2, _SHORT_OFF**2)
         extras = _SEARCHES if bool(np.any(short & searched)) else _SHORTS
         fits: list[float] = []
+        varies: list[float] = []
         found: list[tuple[Array, Array, Array]] = []
         for axis, pair, rest in (*product((_AXIS,), _PAIRS, _RESTS), *_NO_PATTERN):
             prior = 1.0 + axis**2 * same + pair**2 * pairs + rest**2 * np.eye(len(arms))
@@ -265,10 +268,13 @@ class Belief:
                 whitened = np.linalg.solve(root, logs)
                 explains = -0.5 * float(whitened @ whitened) - float(np.sum(np.log(np.diag(root))))
                 fits.append(explains + math.log(_LAUNCHES[launch]))
+                varies.append(launch)
                 found.append((root, whitened, prior))
         likely = [n for n, fit in enumerate(fits) if fit > max(fits) + math.log(NEGLIGIBLE)]
         weights = np.exp(np.array([fits[n] - max(fits) for n in likely]))
         self._weights: Array = weights / weights.sum()
+        self.launch_sd = sum(float(weight) * varies[n] for weight, n in zip(self._weights, likely, strict=True))
+        """How much launches of one setting differ, as a share."""
         self._priors = [found[n][2] for n in likely]
         self._halves: list[Array] = [np.linalg.solve(found[n][0], found[n][2][at]) for n in likely]
         """What a look at each arm would share with the looks: the prior covariance less its square is the posterior."""
