@@ -129,7 +129,8 @@ def beside(condition: Condition) -> Iterator[None]:
     if condition == "quiet":
         yield
         return
-    with subprocess.Popen([sys.executable, "-c", "while True: pass"]) as busy:
+    loop = "import os; parent = os.getppid()\nwhile os.getppid() == parent: pass"
+    with subprocess.Popen([sys.executable, "-c", loop]) as busy:
         try:
             yield
         finally:
