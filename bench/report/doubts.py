@@ -293,7 +293,7 @@ def _shorter_steps(cell: CellRows) -> Found:
         if shorter > STEP_SHORTER and smaller.batch_global < row.batch_global:
             words = (
                 f"its step ({ms(step_s)} ms) is {percent(shorter)} shorter than that of batch"
-                f" {smaller.batch_per_rank} ({ms(smaller_s)} ms)."
+                f" {smaller.batch_per_rank} ({ms(smaller_s)} ms), which has less to do."
             )
             yield row, implausible.Sized(words, smaller_s / step_s - 1)
 

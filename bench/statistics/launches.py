@@ -20,6 +20,9 @@ from bench.statistics.intervals import CONFIDENCE, Interval, block_means, standa
 
 ENOUGH_LAUNCHES = 3
 """Fewest launches of a side whose own variation is used."""
+MANY_LAUNCHES = 5
+"""With fewer, a `LaunchVariation` of more degrees of freedom stands for a side's own variation, unless that is larger:
+three launches have two degrees, of which Student's t makes hundred-fold intervals at the confidence of a table."""
 ENOUGH_DEGREES = 2
 """Fewest degrees of freedom of a usable `LaunchVariation`: three launches of one attempt, or two of each of two."""
 
@@ -114,9 +117,21 @@ def half_width(one: Sequence[Launch], other: Sequence[Launch], variation: Launch
 
     A side without launches is a figure from elsewhere: one launch, of whose steps nothing is known.
     """
-    if min(len(one), len(other)) >= ENOUGH_LAUNCHES:
-        return _of_rounds(one, other) or _of_launches(one, other)
-    return _of_few((one, other), variation)
+    if min(len(one), len(other)) < ENOUGH_LAUNCHES:
+        return _of_few((one, other), variation)
+    return surer(_of_rounds(one, other) or _of_launches(one, other), (len(one), len(other)), variation)
+
+
+def surer(own: HalfWidth, launches: Sequence[int], variation: LaunchVariation | None) -> HalfWidth:
+    """What these launches show, or where they are few, what is known of the machine: see `MANY_LAUNCHES`.
+
+    Args:
+        launches: of each side.
+    """
+    if variation is None or min(launches) >= MANY_LAUNCHES or own.degrees >= variation.degrees:
+        return own
+    known = variation.sd * math.sqrt(sum(1 / number for number in launches))
+    return HalfWidth(max(own.error, known), variation.degrees, "variation")
 
 
 def launches_vary(one: Sequence[Launch], other: Sequence[Launch], variation: LaunchVariation | None) -> float:
@@ -130,7 +145,7 @@ def mean_half_width(launches: Sequence[Launch], variation: LaunchVariation | Non
     """Of the mean step itself; see `half_width`."""
     if len(launches) >= ENOUGH_LAUNCHES:
         error = standard_error([math.log(launch.mean_s) for launch in launches])
-        return HalfWidth(error, len(launches) - 1, "launches")
+        return surer(HalfWidth(error, len(launches) - 1, "launches"), (len(launches),), variation)
     return _of_few((launches,), variation)
 
 

@@ -34,8 +34,8 @@ A workload whose steps vary by themselves gets wider intervals than necessary. A
 its square then replaces the launches' and the disturbance's.
 
 With `ENOUGH_LAUNCHES` launches, their own variation is the error of an attempt's typical step, and the disturbance
-drops out. `QUIET` takes the place of the machine's variation: two runs are made at different times, which the launches
-of neither show.
+drops out. With fewer than `MANY_LAUNCHES`, the machine's is, where it is known better and is not smaller. `QUIET` takes
+the place of the machine's variation: two runs are made at different times, which the launches of neither show.
 
 With `ENOUGH_PAIRS` attempts in both runs, the runs themselves show how much they differ: the spread of the log ratios
 about their median, a median absolute deviation, is used where it is larger. With `MANY_PAIRS`, it also takes the place
@@ -53,7 +53,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, blocks, standard_error, student_t
-from bench.statistics.launches import ASSUMED, ENOUGH_LAUNCHES, Basis, HalfWidth, LaunchVariation, summed
+from bench.statistics.launches import ASSUMED, ENOUGH_LAUNCHES, Basis, HalfWidth, LaunchVariation, summed, surer
 
 Steps = Sequence[Sequence[float]]
 """Step times in seconds of every rank."""
@@ -218,8 +218,10 @@ def _half_width(
         return HalfWidth(math.sqrt(variance), degrees, "variation")
     few = sum(1 / side.launches for side in (base, head) if side.launches < ENOUGH_LAUNCHES)
     if not few:
-        variance, degrees = summed([*own, (2 * QUIET**2, math.inf)])
-        return HalfWidth(math.sqrt(variance), degrees, "launches")
+        shown = HalfWidth(math.sqrt(sum(part for part, _ in own)), summed(own)[1], "launches")
+        found = surer(shown, (base.launches, head.launches), variation)
+        variance, degrees = summed([(found.error**2, found.degrees), (2 * QUIET**2, math.inf)])
+        return HalfWidth(math.sqrt(variance), degrees, found.basis)
     own.append((disturbed**2, math.inf))
     known = variation or ASSUMED
     variance, degrees = summed([*own, (known.sd**2 * few, float(known.degrees))])

@@ -416,14 +416,14 @@ def test_the_answer_is_one_sentence_with_the_next_best_and_what_makes_it_surer()
     ]  # fmt: skip
     assert answer(rows) == (
         "train with ddp, batch 4: 80 samples/s, 1.25× that of zero2, batch 4, which may be as fast (0.97 to"
-        " 1.61, too close to call). Surer: `bench run MATRIX measure.launches=5`."
+        " 1.61, too close to call). For a surer answer: `bench run MATRIX measure.launches=5`."
     )
 
 
 def test_the_answer_says_that_larger_batches_were_not_tried() -> None:
     assert answer([measured(4, 0.2), measured(8, 0.2)]) == (
         "train with ddp, batch 8: 80 samples/s, 2.00× that of batch 4 (1.60 to 2.50; holds unless launches vary by"
-        " more than 15.5 %). Larger batches were not tried: `bench probe MATRIX`. Surer: `bench run MATRIX"
+        " more than 15.5 %). Larger batches were not tried: `bench probe MATRIX`. For a surer answer: `bench run MATRIX"
         " measure.launches=5`."
     )
     tried = answer([measured(4, 0.2), measured(8, 0.2), result(OOM, measure=ASKED, batch=16)])
@@ -435,8 +435,8 @@ def test_the_answer_says_that_the_search_stopped_at_max_batch() -> None:
     results = [measured(4, 0.1), measured(8, 0.15)]
     assert answer(results, probe(results, granularity=4, max_batch=8)) == (
         "train with ddp, batch 8: 107 samples/s, 1.33× that of batch 4 (1.07 to 1.67; holds unless launches vary by"
-        " more than 6.4 %). The search stopped at max_batch: `bench probe MATRIX probe.max_batch=16`. Surer:"
-        " `bench probe MATRIX measure.launches=5`."
+        " more than 6.4 %). The search stopped at max_batch: `bench probe MATRIX probe.max_batch=16`. For a surer"
+        " answer: `bench probe MATRIX measure.launches=5`."
     )
     full = [*results, result(OOM, measure=ASKED, batch=12)]
     assert "max_batch" not in answer(full, probe(full, granularity=4, max_batch=16))
@@ -557,7 +557,7 @@ def test_the_answer_of_best_leads_also_where_another_mean_is_higher() -> None:
     )
     lines = advice_sentences(report.summary, report.advice)
     assert lines[0].startswith("train with ddp, batch 2:")
-    assert "no setting of 2 can be more than 2.0 % faster (95 %)" in lines[0]
+    assert "no setting of 2 can be more than 2.0 % faster (95 % confidence)" in lines[0]
     assert "--best expects most of it" in lines[1]
     assert [(one.shown.settings["backend"], one.verdict) for one in report.settings] == [
         ("fsdp", "ruled out"),

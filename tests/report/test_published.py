@@ -81,7 +81,7 @@ def test_a_step_that_shrinks_as_the_batch_doubles_is_flagged(text: str) -> None:
     assert found["row"].startswith("zero2, num_cams 2, ")
     assert "second model" in found["row"]
     assert found["row"].endswith("batch 16")
-    assert found["why"] == "its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms)."
+    assert found["why"] == "its step (5290 ms) is 6.2 % shorter than that of batch 8 (5640 ms), which has less to do."
 
 
 def test_unlike_rows_of_the_published_run_are_not_compared(text: str) -> None:

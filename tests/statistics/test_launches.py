@@ -183,6 +183,33 @@ def test_a_mean_step_of_launches_is_covered() -> None:
     assert covered >= 0.93 * TRIES
 
 
+def test_few_launches_are_judged_by_what_is_known_of_the_machine_unless_they_vary_more() -> None:
+    known = LaunchVariation(sd=0.02, degrees=12, source="this run")
+    one, other = of_steps(0.1, 0.1005, 0.0995), of_steps(0.12, 0.1205, 0.1195)
+    found = half_width(one, other, known)
+    assert (found.basis, found.degrees) == ("variation", 12)
+    assert found.error == pytest.approx(0.02 * math.sqrt(2 / 3))
+    wild = of_steps(0.08, 0.1, 0.12)
+    assert half_width(wild, other, known).error == half_width(wild, other, None).error
+    assert half_width(wild, other, known).degrees == 12
+    five = of_steps(0.1, 0.1, 0.1, 0.1, 0.101)
+    assert half_width(five, five[::-1], known) == half_width(five, five[::-1], None)
+
+
+def test_of_eight_pairs_launched_three_times_few_are_called_different_and_a_difference_is_found() -> None:
+    """Their own variation, of two degrees of freedom, finds a tenth of what that of the machine finds."""
+
+    def of(source: random.Random, slower: float, *, knows: bool = True) -> RateRatio:
+        calibrated = [[launch(source, i) for i in range(5)] for _ in range(3)]
+        known = variation_of(calibrated, "this run") if knows else None
+        return ratio(*rounds(source, 3, slower), known, 8)
+
+    assert words(lambda source: of(source, 1.0))["faster"] <= 0.005 * TRIES
+    found, alone = (words(lambda source, k=k: of(source, 1.08, knows=k))["faster"] for k in (True, False))  # type: ignore[misc]
+    assert found >= 0.9 * TRIES
+    assert alone <= 0.5 * TRIES
+
+
 def test_a_difference_of_5_percent_is_found_with_eight_launches() -> None:
     """The power at these variations: 17 % with three launches, 74 % with five, 99 % with eight."""
     assert words(lambda source: ratio(*rounds(source, 8, slower=1.05)))["faster"] >= 0.95 * TRIES

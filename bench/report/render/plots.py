@@ -315,7 +315,7 @@ def _bar(bar: Bar, top: int, percent_per_unit: float) -> Iterator[str]:
 def _ratios(chart: RatioChart) -> Iterator[str]:
     ends: list[float] = [
         *chart.even,
-        *(end for ratio in chart.ratios for end in (ratio.value, *(ratio.interval or ()))),
+        *(min(end, chart.most) for ratio in chart.ratios for end in (ratio.value, *(ratio.interval or ()))),
     ]
     step = step_of(max(ends) - min(ends), 6)
     first, last = math.floor(min(ends) / step), math.ceil(max(ends) / step)
@@ -341,7 +341,7 @@ def _ratios(chart: RatioChart) -> Iterator[str]:
             values += f' data-low="{low!r}" data-high="{high!r}"'
             yield (
                 f'<line class="{_color(ratio.series)} interval" x1="{x(low):.2f}%"'
-                f' x2="{x(high):.2f}%" y1="{at:g}" y2="{at:g}"/>'
+                f' x2="{x(min(high, chart.most)):.2f}%" y1="{at:g}" y2="{at:g}"/>'
             )
         hollow = " hollow" if ratio.hollow else ""
         shape = SHAPES[ratio.series % len(SHAPES)]

@@ -189,11 +189,11 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
     elif advice.larger == "max_batch":
         yield f"The search stopped at max_batch: `bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`."
     if matrix != found:
-        yield f"Surer: `bench run {found} --settle 1%`."
+        yield f"For a surer answer: `bench run {found} --settle 1%`."
     elif len(chosen.measured.launches) < ENOUGH_LAUNCHES:
-        yield f"Surer: `bench {again} {matrix} {MORE_LAUNCHES}`."
+        yield f"For a surer answer: `bench {again} {matrix} {MORE_LAUNCHES}`."
     elif advice.runner_up and not advice.runner_up.ratio.decided:
-        yield f"Surer: `bench run {matrix} --until 2%`."
+        yield f"For a surer answer: `bench run {matrix} --until 2%`."
 
 
 def elsewhere(arguments: str, ending: str) -> str:

@@ -11,10 +11,10 @@ from bench.units import counted, duration, percent
 
 TITLE = "What was ruled out"
 RULED: dict[Ruled, str] = {
-    "launched": "ruled out by full launches",
+    "launched": "launched and unlikely to be faster",
     "short": "slower in a short attempt",
-    "others": "not measured, because other settings that share their values are slower",
-    "plan": "not measured, because by their plan they cannot fit",
+    "others": "not measured: settings that share their values are slower",
+    "plan": "not measured: by their plan, they cannot fit",
     "bound": "slower by the lower bound of their step",
     "memory": "do not fit",
     "headroom": "beyond the headroom",
@@ -39,11 +39,10 @@ def certificates(bests: Sequence[Best], advice: Sequence[Advice]) -> Lines:
 
 
 def surest(certified: Certified) -> str:
-    """``no setting of 48 can be more than 2.7 % faster (95 %)``."""
+    """``no setting of 48 can be more than 2.7 % faster (95 % confidence)``."""
     answer, confidence = certified
-    return f"no setting of {answer.settings} can be more than {_within(answer)} faster ({confidence:.0%})".replace(
-        "%)", " %)"
-    )
+    sure = f"{confidence:.0%}".replace("%", " %")
+    return f"no setting of {answer.settings} can be more than {_within(answer)} faster ({sure} confidence)"
 
 
 def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:

@@ -31,6 +31,7 @@ from bench.report.naming import (
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import between
 from bench.report.tables.advice import Matrices, answer, elsewhere, missing_of, unfinished_words
+from bench.report.tables.claims import finding
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.header import (
     computer,
@@ -169,7 +170,7 @@ def settings_table(
             lambda setting: rate(setting.row.rate) if setting.row else "",
             bold=lambda setting: setting.is_chosen,
         ),
-        Number("largest", lambda setting: str(largest.get(setting.cell.cell.id) or "")),
+        Number("max batch", lambda setting: str(largest.get(setting.cell.cell.id) or "")),
         Number(
             "ratio",
             lambda setting: f"{setting.ratio.estimate:.2f}×" if setting.ratio else "",
@@ -180,7 +181,7 @@ def settings_table(
         Number("memory", lambda setting: percent(setting.row.held) if setting.row else ""),
     ]
     if not largest:
-        columns = [column for column in columns if column.header != "largest"]
+        columns = [column for column in columns if column.header != "max batch"]
     if not intervals:
         columns = [column for column in columns if column.header != "interval"]
     if any(setting.row and (setting.row.global_batch or setting.row.accumulate > 1) for setting in found):
@@ -193,7 +194,10 @@ def settings_table(
     notes = [f"The first {len(shown)} of {len(found)} settings."] if len(found) > len(shown) else []
     verdicts = {setting.verdict for setting in shown}
     if intervals and any(setting.ratio for setting in shown):
-        notes.append(how_sure_intervals_are({setting.ratio.word for setting in shown if setting.ratio}))
+        notes.append(
+            "Ratios compare with the row in bold. "
+            + how_sure_intervals_are({setting.ratio.word for setting in shown if setting.ratio})
+        )
     if TOO_CLOSE in verdicts:
         notes.append(f"{TOO_CLOSE.capitalize()}: the interval contains 1.")
     if RULED_OUT in verdicts:
@@ -246,7 +250,9 @@ def caveats(
     lines += [*_threads(summary), *_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
     if unreadable:
         lines.append(f"{counted(len(unreadable), 'file')} cannot be read: see the full report.")
-    lines += [f"Claim {each.verdict}: {each.claim.say}" for each in judged if each.verdict != "CONFIRMED"]
+    lines += [
+        f"Claim {each.verdict}: {each.claim.say}: {finding(each)}" for each in judged if each.verdict != "CONFIRMED"
+    ]
     if confirmed := sum(each.verdict == "CONFIRMED" for each in judged):
         lines.append(f"{counted(confirmed, 'claim')} CONFIRMED.")
     return Lines(title=CAVEATS, lines=(*lines, *(f"{until_words(until)}." for until in untils)))

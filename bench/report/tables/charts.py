@@ -30,6 +30,8 @@ from bench.units import GIB, counted, gib, memory_size, ms, percent, rate
 TOGETHER = 6
 """Most lines in one panel. With more cells, only those that differ in one setting share a panel."""
 MAX_PANELS = 12
+WIDEST = 2.0
+"""Times the largest ratio: a wider interval would leave no room to tell ratios apart."""
 MAX_BARS = 24
 SHORT_NAME = 20
 """Letters of a name that may stand beside a mark."""
@@ -70,15 +72,20 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
     series = _colors(summary)
     drawn = [setting for setting in settings if setting.row and (setting.ratio or setting.is_chosen)]
     left_out = f" The first {MAX_BARS} of {len(drawn)} settings." if len(drawn) > MAX_BARS else ""
+    shown = tuple(_against(summary, setting, series) for setting in drawn[:MAX_BARS])
+    most = WIDEST * max((ratio.value for ratio in shown), default=1.0)
+    cut = any(ratio.interval and ratio.interval[1] > most for ratio in shown)
     return RatioChart(
         name="ratios",
         title="Throughput against the recommended setting",
         x_label="ratio of throughputs, each setting at its best batch",
-        ratios=tuple(_against(summary, setting, series) for setting in drawn[:MAX_BARS]),
+        ratios=shown,
         even=(1 / (1 + MARGIN), 1 + MARGIN),
+        most=most,
         notes=(
             "Pale bars: the interval, as in the table. Hollow: not decided."
-            f" Shaded: within {percent(MARGIN)} of 1; an interval that lies inside is even.{left_out}",
+            f" Shaded: within {percent(MARGIN)} of 1; an interval that lies inside is even."
+            f"{f' Bars that end at {most:.3g}× go on.' if cut else ''}{left_out}",
         ),
     )
 

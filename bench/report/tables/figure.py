@@ -131,6 +131,8 @@ class RatioChart(_Chart):
     ratios: tuple[Ratio, ...]
     even: tuple[float, float]
     """Ratios within these ends count as the same."""
+    most: float
+    """The largest ratio that the axis shows. Intervals are cut there."""
 
 
 Chart = LineChart | BarChart | RatioChart

@@ -42,7 +42,8 @@ def test_the_heading_is_the_answer_and_how_sure_it_is() -> None:
     heading = text.splitlines()[0]
     assert heading.startswith("## Train with ddp, batch 2: 40 samples/s, 2.00× that of fsdp, batch 2 (1.60")
     assert re.search(r"holds unless launches vary by more than \d+\.\d %\)$", heading)
-    assert "Larger batches were not tried: `bench probe MATRIX`. Surer: `bench run MATRIX measure.launches=5`." in text
+    assert "Larger batches were not tried: `bench probe MATRIX`." in text
+    assert "For a surer answer: `bench run MATRIX measure.launches=5`." in text
 
 
 def test_several_tasks_have_a_line_each() -> None:
@@ -107,7 +108,7 @@ def test_caveats_say_what_to_know_before_relying_on_it() -> None:
         "- Not all is measured: 2 attempts are missing.",
         "- The search of ddp ended without an answer: batch 3 hung.",
         "- 1 file cannot be read: see the full report.",
-        "- Claim REFUTED: fast",
+        "- Claim REFUTED: fast: 40 samples/s (ddp, batch 2); noise assumed",
         "- 1 claim CONFIRMED.",
     ]
     assert text.startswith("## No advice yet: 2 attempts are missing\n\n- Leading so far: ddp, batch 2: 40 samples/s")
