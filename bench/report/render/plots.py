@@ -13,7 +13,7 @@ from importlib.resources import files
 from itertools import pairwise
 
 from bench.errors import one_line
-from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel, RatioChart
+from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel, Ratio, RatioChart
 
 COLORS = 10
 """Classes c0 to c9 of chart.css."""
@@ -175,7 +175,8 @@ def drawing(chart: Chart, panel: Panel | None = None) -> str:
 
 def _height(chart: Chart) -> int:
     if not isinstance(chart, LineChart):
-        return len(chart.bars if isinstance(chart, BarChart) else chart.ratios) * (BAR + GAP) + AXIS
+        names, gap = _names(chart)
+        return len(names) * (BAR + gap) + AXIS
     return _titles(chart) + TOP + PLOT + _strip(chart) + AXIS
 
 
@@ -285,28 +286,43 @@ def _mark(kind: str, series: int, x: float, y: float, shape: str, words: str, va
     )
 
 
+def _names(chart: BarChart | RatioChart) -> tuple[list[list[str]], int]:
+    """The lines of the label above each bar, and the height of the tallest."""
+    bars: Sequence[Bar | Ratio] = chart.bars if isinstance(chart, BarChart) else chart.ratios
+    names = [textwrap.wrap(one_line(bar.label), TITLE_LETTERS) for bar in bars]
+    return names, GAP + TITLE_LINE * (max(map(len, names), default=1) - 1)
+
+
+def _name(lines: Sequence[str], top: int) -> Iterator[str]:
+    """A label whose last line stands above the bar at ``top``."""
+    for left, line in zip(reversed(range(len(lines))), lines, strict=True):
+        yield _text("name", "0", top - 6 - TITLE_LINE * left, line)
+
+
 def _bars(chart: BarChart) -> Iterator[str]:
     longest = max(sum(part.value for part in bar.parts) for bar in chart.bars) / chart.x_unit
     step = step_of(longest, 6)
-    bottom = len(chart.bars) * (BAR + GAP)
+    names, gap = _names(chart)
+    bottom = len(chart.bars) * (BAR + gap)
     for number in range(math.floor(longest / step) + 1):
         at = RIGHT * number * step / longest
         yield f'<line class="grid" x1="{at:.2f}%" x2="{at:.2f}%" y1="0" y2="{bottom + 4}"/>'
         yield _text("tick", f"{at:.2f}%", bottom + 18, plain(number * step), "middle" if number else "start")
     yield _text("label", f"{RIGHT / 2}%", bottom + 34, chart.x_label, "middle")
-    for number, bar in enumerate(chart.bars):
-        yield from _bar(bar, number * (BAR + GAP), RIGHT / longest / chart.x_unit)
+    for number, (bar, name) in enumerate(zip(chart.bars, names, strict=True)):
+        top = number * (BAR + gap) + gap
+        yield from _name(name, top)
+        yield from _bar(bar, top, RIGHT / longest / chart.x_unit)
 
 
 def _bar(bar: Bar, top: int, percent_per_unit: float) -> Iterator[str]:
-    yield _text("name", "0", top + GAP - 6, bar.label)
     at = 0.0
     for part in bar.parts:
         width = part.value * percent_per_unit
         if part.series is not None:
             yield (
                 f'<rect class="{_color(part.series)} part" data-series="{part.series}" data-value="{part.value!r}"'
-                f' x="{at:.3f}%" y="{top + GAP}" width="{width:.3f}%" height="{BAR}">'
+                f' x="{at:.3f}%" y="{top}" width="{width:.3f}%" height="{BAR}">'
                 f"<title>{escape(part.words)}</title></rect>"
             )
         at += width
@@ -319,7 +335,8 @@ def _ratios(chart: RatioChart) -> Iterator[str]:
     ]
     step = step_of(max(ends) - min(ends), 6)
     first, last = math.floor(min(ends) / step), math.ceil(max(ends) / step)
-    bottom = len(chart.ratios) * (BAR + GAP)
+    names, gap = _names(chart)
+    bottom = len(chart.ratios) * (BAR + gap)
 
     def x(value: float) -> float:
         return 1.0 + (RIGHT - 1.0) * (value / step - first) / (last - first)
@@ -332,10 +349,10 @@ def _ratios(chart: RatioChart) -> Iterator[str]:
         yield _text("tick", f"{at:.2f}%", bottom + 18, plain(number * step), "middle")
     yield f'<line class="axis" x1="{x(1):.2f}%" x2="{x(1):.2f}%" y1="0" y2="{bottom + 4}"/>'
     yield _text("label", f"{RIGHT / 2}%", bottom + 34, chart.x_label, "middle")
-    for number, ratio in enumerate(chart.ratios):
-        top = number * (BAR + GAP)
-        at, values = top + GAP + BAR / 2, f'data-x="{ratio.value!r}"'
-        yield _text("name", "0", top + GAP - 6, ratio.label)
+    for number, (ratio, name) in enumerate(zip(chart.ratios, names, strict=True)):
+        top = number * (BAR + gap) + gap
+        at, values = top + BAR / 2, f'data-x="{ratio.value!r}"'
+        yield from _name(name, top)
         if ratio.interval:
             low, high = ratio.interval
             values += f' data-low="{low!r}" data-high="{high!r}"'

@@ -11,7 +11,7 @@ from bench.units import counted, duration, percent
 
 TITLE = "What was ruled out"
 RULED: dict[Ruled, str] = {
-    "launched": "launched and unlikely to be faster",
+    "launched": "launched and unlikely to be faster by more",
     "short": "slower in a short attempt",
     "others": "not measured: settings that share their values are slower",
     "plan": "not measured: by their plan, they cannot fit",

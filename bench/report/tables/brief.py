@@ -44,7 +44,7 @@ from bench.report.tables.header import (
 from bench.report.tables.speedup import how_sure_intervals_are
 from bench.report.tables.table import Column, Lines, Number, Table, table_of
 from bench.statistics.launches import ASSUMED, LaunchVariation
-from bench.statistics.verdict import TOO_CLOSE, UNDECIDED, RateRatio
+from bench.statistics.verdict import MARGIN, TOO_CLOSE, UNDECIDED, RateRatio
 from bench.units import UNKNOWN, amount, counted, percent, rate
 
 CAVEATS = "Before you rely on it"
@@ -55,7 +55,7 @@ MOST_NAMES = 4
 """Cells of one sentence."""
 MOST_TASKS = 8
 RULED_OUT = "ruled out"
-"""By the certificate of `bench run --best`."""
+"""By a certificate of `bench run --best` that is as narrow as *even*."""
 ONLY_SHORT = "short trial only"
 OUT_OF_MEMORY = "out of memory"
 
@@ -118,7 +118,8 @@ def _setting(cell: CellRows, row: Row | None, advice: Advice, off: Mapping[RowId
     elif row and chosen:
         ratio = between(row, chosen, off, advice.comparisons).ratio
         verdict = "slower" if ratio.has_winner and ratio.estimate < 1 else ratio.word
-        if advice.certified and row.id not in advice.beyond and verdict in (TOO_CLOSE, UNDECIDED):
+        ruled_out = advice.certified is not None and advice.certified.answer.within <= MARGIN
+        if ruled_out and row.id not in advice.beyond and verdict in (TOO_CLOSE, UNDECIDED):
             verdict = RULED_OUT
     return Setting(cell=cell, row=row, ratio=ratio, advice=advice, verdict=verdict)
 
