@@ -17,8 +17,8 @@ holds for all settings together).
 expected improvement over the leader (Jones, Schonlau and Welch, Efficient global optimization, 1998): a full launch, in
 turns with the leader. A short one says less for nearly the same time, except of a setting whose first full launch is a
 search: that has a short look first, unless it is likely to win. It ends when the margin is certified, or one that is
-`ENOUGH` for what was spent. It also ends when nothing unmeasured may beat the leader by more, and the full launches of
-the finalists are spent.
+`ENOUGH_AFTER` for what was spent. It also ends when nothing unmeasured may beat the leader by more, and the full
+launches of the finalists are spent.
 """
 
 import math
@@ -34,8 +34,8 @@ from scipy.special import ndtr
 
 CONFIDENCE = 0.95
 SHARE = 0.2
-"""Of the attempts of the whole grid, after which the finalists are not launched again."""
-ENOUGH = {SHARE: 0.035, 0.25: 0.1}
+"""Of the attempts of the whole grid, after which finalists are launched less often."""
+ENOUGH_AFTER = {SHARE: 0.035, 0.25: 0.1}
 """By share of the attempts of the whole grid: the margin that is enough once it is spent."""
 LEAST = 4.0
 """Standard deviations of a launch: less than that cannot be certified of some fifty settings by a launch of each. Once
@@ -46,8 +46,8 @@ LIKELY = 0.05
 """Chance to win from which a batch is searched at once."""
 MOST_LAUNCHES = 8
 """Of one finalist, while the share is not spent."""
-ENOUGH_LAUNCHES = 3
-"""Of the leader and of what may beat it, also when the share is spent."""
+LEADER_LAUNCHES = 3
+"""Of the leader, at least; and of what may beat it, at most, once the share is spent."""
 PESSIMISTIC = 0.85
 """A launch is at most this much slower than another one of the same setting: what a bound has to stay below."""
 NEGLIGIBLE = 1e-4
@@ -148,7 +148,7 @@ def next_look(
         looks: in any order.
         out: arms that cannot be the answer: they failed, do not fit, or hold too much memory. Their looks count.
         margin: share by which another setting may be faster than the answer.
-        frugal: take the margins of `ENOUGH` where more would cost too much.
+        frugal: take the margins of `ENOUGH_AFTER` where more would cost too much.
         stop: name the answers now.
     """
     out |= beaten(arms, looks)
@@ -160,12 +160,12 @@ def next_look(
         return Done((), certified=False)
     belief = Belief(arms, looks)
     whole = max(len(arms), FEW / SHARE)
-    spent = [share for share in ENOUGH if frugal and len(looks) >= math.floor(share * whole)]
-    most = ENOUGH_LAUNCHES if spent else MOST_LAUNCHES
-    wanted = max([margin, *(ENOUGH[share] for share in spent)])
-    if len(spent) == len(ENOUGH):
+    spent = [share for share in ENOUGH_AFTER if frugal and len(looks) >= math.floor(share * whole)]
+    most = LEADER_LAUNCHES if spent else MOST_LAUNCHES
+    wanted = max([margin, *(ENOUGH_AFTER[share] for share in spent)])
+    if len(spent) == len(ENOUGH_AFTER):
         wanted = max(wanted, LEAST * belief.launch_sd)
-    left = math.floor(max(ENOUGH) * whole) - len(looks)
+    left = math.floor(max(ENOUGH_AFTER) * whole) - len(looks)
     answers, steps, n_open = [], list[tuple[float, int, bool]](), 0
     for task in dict.fromkeys(arm.task for arm in arms):
         alive = [n for n, arm in enumerate(arms) if arm.task == task and n not in out]
@@ -181,7 +181,7 @@ def next_look(
         others = [n for n in alive if n != leader]
         chances = dict(zip(others, belief.beats(others, leader, wanted), strict=True))
         answers.append(Answer(task, leader, belief.within(others, leader), chances))
-        if others and (lacks := ENOUGH_LAUNCHES - len(full[leader])) > 0:  # its launch may be a lucky one
+        if others and (lacks := LEADER_LAUNCHES - len(full[leader])) > 0:  # its launch may be a lucky one
             steps.append((float(0 < left <= lacks), leader, True))
         if sum(chances.values()) <= 1 - CONFIDENCE:
             continue

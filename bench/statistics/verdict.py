@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import Basis, Launch, LaunchVariation, half_width
+from bench.statistics.launches import MANY_LAUNCHES, Basis, Launch, LaunchVariation, half_width
 from bench.statistics.ratio import Ratio, confidence_of
 from bench.statistics.tail import Tail
 
@@ -23,7 +23,7 @@ EVEN: Word = "even"
 FASTER: Word = "faster"
 TOO_CLOSE: Word = "too close to call"
 UNDECIDED: Word = "undecided"
-MORE_LAUNCHES = "measure.launches=5"
+MORE_LAUNCHES = f"measure.launches={MANY_LAUNCHES}"
 """What a user adds to `bench run` to get a decision."""
 
 MARGIN = 0.05

@@ -14,6 +14,7 @@ from bench.report.speedup import SpeedUp, throughput_ratio
 from bench.report.tables.best import surest
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
+from bench.statistics.launches import MANY_LAUNCHES
 from bench.statistics.verdict import EVEN, FASTER, MORE_LAUNCHES, TOO_CLOSE, UNDECIDED
 from bench.units import counted, percent, rate
 
@@ -24,8 +25,6 @@ BEST = " --best"
 MAX_EVEN = 5
 MOST_IMPORTED = 5
 """Tasks of imported figures that are answered. A published table may have hundreds of rows, each a task."""
-ENOUGH_LAUNCHES = 5
-"""What a user adds to `bench run` for a surer answer: several launches show what differs between them."""
 
 
 Matrices = Mapping[tuple[str, str | None], str]
@@ -190,7 +189,7 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
         yield f"The search stopped at max_batch: `bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`."
     if matrix != found:
         yield f"For a surer answer: `bench run {found} --settle 1%`."
-    elif len(chosen.measured.launches) < ENOUGH_LAUNCHES:
+    elif len(chosen.measured.launches) < MANY_LAUNCHES:
         yield f"For a surer answer: `bench {again} {matrix} {MORE_LAUNCHES}`."
     elif advice.runner_up and not advice.runner_up.ratio.decided:
         yield f"For a surer answer: `bench run {matrix} --until 2%`."
