@@ -37,7 +37,7 @@ DATA_SEGMENT: dict[Family, int] = {
 }
 """On a CPU: by how much modules, threads and oneDNN's code let the data segment grow."""
 
-RANKS: Mapping[str, Callable[[Cell, Program, Device], Unsharded]] = {
+MEMORY_OF_RANK: Mapping[str, Callable[[Cell, Program, Device], Unsharded]] = {
     "none": Unsharded,
     "FULL_SHARD": Fsdp1,
     "SHARD_GRAD_OP": Fsdp1,
@@ -74,7 +74,7 @@ def not_planned(cell: Cell) -> str | None:
         "the compiler chooses what to keep for backward": train.compile != "none",
         "offloaded state moves between host and device": train.offload != "none",
         "its mesh is not planned": train.dp_replicate_size > 1 or type(train.reshard_after_forward) is int,
-        f"{cell.backend} shards in a way that is not planned": backend_of(cell).sharding not in RANKS,
+        f"{cell.backend} shards in a way that is not planned": backend_of(cell).sharding not in MEMORY_OF_RANK,
     }
     return next((reason for reason, applies in reasons.items() if applies), None)
 
@@ -117,7 +117,7 @@ def holdings(cell: Cell, program: Program, several: int = 1) -> Iterator[Holding
     Args:
         several: micro-batches of the step; a third one holds what the second does.
     """
-    rank = RANKS[backend_of(cell).sharding](cell, program, program.device)
+    rank = MEMORY_OF_RANK[backend_of(cell).sharding](cell, program, program.device)
     rank.parts["weights"] += program.buffers_bytes
     last = program.moments[-1].live_bytes
     for micro_batch in range(several):

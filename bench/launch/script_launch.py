@@ -68,7 +68,9 @@ class ScriptLaunch:
             environment = launch_environment(os.environ, added)
             script = Supervised(command, folder / LOG, environment, self.context.folder, cell.memory_limit_bytes)
         self._script = script
-        watch = Observing(folder, cell.num_processes, limits, on_beat) if observed else Silence(folder, limits, on_beat)
+        watch = (
+            Observing(folder, cell.num_processes, limits, on_beat) if observed else OutputWatch(folder, limits, on_beat)
+        )
         cancelled, stuck = None, list[Stuck]()
         try:
             while (code := script.process.poll()) is None and cancelled is None and not watch.is_over():
@@ -95,7 +97,7 @@ class ScriptLaunch:
             self._script = None
 
 
-class Silence(Watch):
+class OutputWatch(Watch):
     """Takes output, and any growth of a file in the attempt's folder, for progress: a script sends no beats."""
 
     def __init__(self, folder: Path, limits: Limits, on_beat: OnBeat, world_size: int = 0) -> None:
@@ -124,7 +126,7 @@ class Silence(Watch):
         return self.limits.hang_after_s or FIRST_STEP_S
 
 
-class Observing(Silence):
+class Observing(OutputWatch):
     """Takes output for progress until the first step, and from then on the beats of the observed ranks."""
 
     def __init__(self, folder: Path, world_size: int, limits: Limits, on_beat: OnBeat) -> None:

@@ -39,7 +39,7 @@ from bench.records.machine import Hardware
 from bench.units import memory_size
 from bench.workloads import Definition
 
-MEASURE: dict[Device, dict[str, int]] = {
+MEASURE_BY_DEVICE: dict[Device, dict[str, int]] = {
     "cpu": {"warmup_steps": 2, "steps": 5, "phase_steps": 5},
     "cuda": {"dataloader_workers": 2, "warmup_s": 10},
 }
@@ -108,10 +108,10 @@ def load(
 def _by_device(data: Values, device: Device) -> dict[str, int]:
     """The defaults of a device; a script has no use for those that it does not get."""
     command = data.get("command")
-    observed = script.OBSERVED if not data.get("result") and "{out}" not in str(command) else ()
+    observed = script.OBSERVED_SETTINGS if not data.get("result") and "{out}" not in str(command) else ()
     return {
         name: n
-        for name, n in MEASURE[device].items()
+        for name, n in MEASURE_BY_DEVICE[device].items()
         if command is None or name in observed or f"{{{name}}}" in str(command)
     }
 

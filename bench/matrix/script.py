@@ -33,7 +33,7 @@ OF_BENCH: dict[str, tuple[str, ...]] = {
 """The settings that bench has a value for, and the placeholders that hand each of them to a script."""
 ON_NODES = ("num_nodes", "ranks_per_node", "node_rank", "main_address", "main_port")
 """Placeholders with which a command starts the ranks of one of several nodes. On one, they have values too."""
-OBSERVED = ("num_processes", "warmup_steps", "steps", "phase_steps")
+OBSERVED_SETTINGS = ("num_processes", "warmup_steps", "steps", "phase_steps")
 """Settings that apply to an observed script without a placeholder: bench counts its steps, and checks its processes."""
 PROVIDED = (CONFIG, "batch_global", "out", "output_dir", *ON_NODES, *OF_BENCH)
 """Every placeholder that is no axis of the user's own."""
@@ -290,7 +290,7 @@ def _check_settings(script: Script, places: Places) -> None:
     given = {name: ("launch", name) for name in ("num_processes", "mixed_precision")}
     given |= {name: ("measure", name) for name in Measure.model_fields}
     for name, key in given.items():
-        if script.is_observed and name in OBSERVED:
+        if script.is_observed and name in OBSERVED_SETTINGS:
             continue
         if key in places and not script.uses(*OF_BENCH[name]):
             use = " or ".join(f"{{{placeholder}}}" for placeholder in OF_BENCH[name])

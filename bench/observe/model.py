@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 
-class Watched:
+class WatchedModel:
     """The trained model's calls. `watch` comes after the first step, and `choose` after the next."""
 
     def __init__(self) -> None:

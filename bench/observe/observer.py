@@ -12,7 +12,7 @@ import torch
 from . import flight
 from .device import Cpu, Cuda, added, device_of, ranks
 from .files import RankFiles, Settings
-from .model import Watched, samples_in
+from .model import WatchedModel, samples_in
 from .phases import Phases
 from .products import Computed, Products
 from .pulse import beside
@@ -38,7 +38,7 @@ class Observer:
         self._made = self._total = self._skipped = self._restarts = 0
         self._marks: list[Any] = []
         self._device: Cpu | Cuda | None = None
-        self._watched, self._computed = Watched(), Computed()
+        self._watched, self._computed = WatchedModel(), Computed()
         self._watching = contextlib.ExitStack()
         self._products: Products | None = None
         """While it watches a step."""

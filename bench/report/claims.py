@@ -18,7 +18,7 @@ from bench.errors import near_miss
 from bench.records.claim import Claim
 from bench.records.figures import METRICS, STEP_TIME
 from bench.records.figures import THROUGHPUT as SAMPLES_PER_S
-from bench.report.controlled import OBSERVED, RUN, fields_in_words, unlike_fields
+from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, fields_in_words, unlike_fields
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, setting, settings_name
 from bench.report.rows import CellRows, Row, Summary, Times
@@ -173,7 +173,7 @@ def _find(summary: Summary, claim: Claim) -> tuple[Side, Side | None]:
 
 
 def _unlike(side: Side, other: Side, claim: Claim) -> tuple[str, ...]:
-    compared = [*claim.of, *OBSERVED] if "backend" in claim.of else list(claim.of)
+    compared = [*claim.of, *SEEN_WHEN_MEASURED] if "backend" in claim.of else list(claim.of)
     fields = [
         name
         for name in unlike_fields(side.cell.controlled, other.cell.controlled, but=compared[0])

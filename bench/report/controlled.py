@@ -12,9 +12,9 @@ from bench.records.machine import Hardware, Machine
 from bench.records.outcome import Ok, Result
 from bench.units import UNKNOWN
 
-OBSERVED = frozenset({"masters_dtype", "optimizer_dtype"})
+SEEN_WHEN_MEASURED = frozenset({"masters_dtype", "optimizer_dtype"})
 """Known only of measured rows: a cell that ran out of memory has none."""
-PARTIAL = OBSERVED | {"weights"}
+PARTIAL = SEEN_WHEN_MEASURED | {"weights"}
 """Fields that one side alone may know: `train.weights` does not apply to every backend."""
 RUN = "run"
 """The axis, and the controlled variable, that `merge_runs` adds where two runs hold the same cell."""

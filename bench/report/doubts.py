@@ -19,7 +19,7 @@ from bench.records.observed import by_rank, other_batch, other_steps
 from bench.records.outcome import KINDS
 from bench.records.sources import named
 from bench.report import implausible
-from bench.report.controlled import OBSERVED, RUN, controlled_key
+from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, controlled_key
 from bench.report.naming import short_reason
 from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
 from bench.units import counted, ms, percent, rate
@@ -27,7 +27,7 @@ from bench.units import counted, ms, percent, rate
 STEP_SHORTER = 0.05
 LOSSES_APART = 0.02
 SAME_LOSS = frozenset({"backend", "num_processes", "num_nodes", "memory_limit_bytes", "allow_unused"}).union(
-    COST_SETTINGS, OBSERVED, [RUN]
+    COST_SETTINGS, SEEN_WHEN_MEASURED, [RUN]
 )
 """Fields that change no loss, beside those of the workload: `Summary.cost_options`."""
 

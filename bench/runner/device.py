@@ -39,7 +39,7 @@ from bench.records.base import Device
 from bench.records.cell import Train
 from bench.records.rank_outcome import Memory
 
-PATIENCE = timedelta(days=1)
+COLLECTIVE_TIMEOUT = timedelta(days=1)
 """Timeout of collectives: long, because bench itself ends ranks that hang, and names the rank that the others wait for.
 NCCL's watchdog would abort after 10 min."""
 
@@ -49,11 +49,11 @@ FULL_BYTES = 128 * 2**20
 
 
 def be_patient() -> None:
-    """Give every process group that exists `PATIENCE`. DeepSpeed clones the world, and a mesh splits it: such groups
-    have torch's defaults, 10 min with NCCL and 30 min with gloo."""
+    """Give every process group that exists `COLLECTIVE_TIMEOUT`. DeepSpeed clones the world, and a mesh splits it: such
+    groups have torch's defaults, 10 min with NCCL and 30 min with gloo."""
     if dist.is_initialized():
         for group in list(distributed_c10d._world.pg_map):
-            distributed_c10d._set_pg_timeout(PATIENCE, group)
+            distributed_c10d._set_pg_timeout(COLLECTIVE_TIMEOUT, group)
 
 
 class DeviceAdapter(Protocol):
@@ -154,8 +154,8 @@ class Accelerated(device.Cuda):
         if family != "deepspeed" and int(os.environ.get("WORLD_SIZE", "1")) > 1:
             # accelerate has no field for the device; DeepSpeed names it. Without it, NCCL starts at the first
             # collective, on a device that torch guesses, and every new group exchanges its addresses anew.
-            PartialState(timeout=PATIENCE, device_id=torch.device(self.kind, _local_rank()))
-        group = InitProcessGroupKwargs(timeout=PATIENCE)
+            PartialState(timeout=COLLECTIVE_TIMEOUT, device_id=torch.device(self.kind, _local_rank()))
+        group = InitProcessGroupKwargs(timeout=COLLECTIVE_TIMEOUT)
         accelerator = Accelerator(kwargs_handlers=[*_handlers(train, autocast), group])
         # At the latest, NCCL starts here, and not in the warm-up, whose failures are the workload's.
         accelerator.wait_for_everyone()
@@ -274,8 +274,10 @@ class Cpu(device.Cpu):
         handlers = _handlers(train, autocast)
         if family == "deepspeed":
             # Its engine reads DS_ACCELERATOR; with cpu=True it would assume a world of one process.
-            return Accelerator(kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo", timeout=PATIENCE)])
-        process = PartialState(cpu=True, timeout=PATIENCE)
+            return Accelerator(
+                kwargs_handlers=[*handlers, InitProcessGroupKwargs(backend="gloo", timeout=COLLECTIVE_TIMEOUT)]
+            )
+        process = PartialState(cpu=True, timeout=COLLECTIVE_TIMEOUT)
         if family in ("fsdp", "fsdp2"):
             # accelerate silently runs plain DDP for FSDP on MULTI_CPU.
             process._shared_state["distributed_type"] = DistributedType.MULTI_GPU

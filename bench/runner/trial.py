@@ -11,7 +11,7 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
-PATIENCE = timedelta(minutes=2)
+TRIAL_TIMEOUT = timedelta(minutes=2)
 SIZE = 64
 
 
@@ -44,7 +44,9 @@ def run(device: str, rank: int, ranks: int, meeting: str) -> None:
         if device != "cpu":
             torch.get_device_module(at).set_device(at)
         backend = dist.get_default_backend_for_device(at)
-        dist.init_process_group(backend, init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=PATIENCE)
+        dist.init_process_group(
+            backend, init_method=f"file://{meeting}", rank=rank, world_size=ranks, timeout=TRIAL_TIMEOUT
+        )
         dist.all_reduce(product)
     if (found := product.float().mean().item()) != SIZE * ranks:
         raise ArithmeticError(f"a sum over {ranks} ranks is {found}, not {SIZE * ranks}")

@@ -12,7 +12,7 @@ from bench.search.prior import Prior
 
 WALK_TO = 0.93
 """Share of capacity up to which a plan adds a batch to the walk, which ends before it may run out of memory."""
-PATIENCE = 5
+ENOUGH_NEAR_CEILING = 5
 """Attempts near the ceiling after which the curve is no longer trusted."""
 CONTRADICTIONS = 3
 """Batches that failed at or below a batch that had fitted, after which the bracket cannot be certified."""
@@ -115,10 +115,10 @@ def _next_batch(evidence: Evidence, bracket: Bracket, goal: Goal, plan: Prior | 
 def _crawls(seen: Sequence[Observation], bracket: Bracket, goal: Goal) -> bool:
     """Whether many attempts are close to an end of the bracket, or twice as many are anywhere near it."""
     fits, fails = bracket
-    close = 2 * PATIENCE * goal.width(fits)
+    close = 2 * ENOUGH_NEAR_CEILING * goal.width(fits)
     crowd = sum(any(abs(o.batch - end) <= close for end in bracket if end) for o in seen)
     near = sum(o.batch >= fits / 4 and (fails is None or o.batch <= 2 * fails) for o in seen)
-    return crowd >= PATIENCE or near >= 2 * PATIENCE
+    return crowd >= ENOUGH_NEAR_CEILING or near >= 2 * ENOUGH_NEAR_CEILING
 
 
 def _curve(evidence: Evidence) -> memory_curve.Curve | None:

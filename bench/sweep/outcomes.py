@@ -10,7 +10,7 @@ from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
 from bench.launch.script_launch import result_file
 from bench.machine import has_own_memory, oom_kill
-from bench.matrix.script import OBSERVED, OF_BENCH
+from bench.matrix.script import OBSERVED_SETTINGS, OF_BENCH
 from bench.records.cell import Attempt, Cell
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.outcome import SETTINGS, Failed, Isolation, Outcome, Result
@@ -119,5 +119,5 @@ def script_settings(cell: Cell) -> tuple[str, ...] | None:
     """The settings that a cell's script gets, or that bench enforces on it; None for a cell of bench's runner."""
     if cell.script is None:
         return None
-    script, given = cell.script, ("memory_limit_bytes", *(OBSERVED if cell.script.is_observed else ()))
+    script, given = cell.script, ("memory_limit_bytes", *(OBSERVED_SETTINGS if cell.script.is_observed else ()))
     return tuple(name for name in SETTINGS if name in given or script.uses(*OF_BENCH.get(name, (name,))))

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 from examples import cell
 
-from bench.backends.forecast import RANKS, forecast, holdings, not_planned, upper
+from bench.backends.forecast import MEMORY_OF_RANK, forecast, holdings, not_planned, upper
 from bench.backends.registry import BACKENDS
 from bench.records.cell import Train
 from bench.records.forecast import Line
@@ -298,4 +298,4 @@ def test_what_is_not_planned_says_why() -> None:
         assert word in (not_planned(cell("fsdp2", train=Train.model_validate(train))) or "")
     assert "accelerate" in (not_planned(cell("mine", accelerate={"distributed_type": "MULTI_GPU"})) or "")
     assert not_planned(cell("zero3")) is None
-    assert {backend.sharding for backend in BACKENDS.values()} <= set(RANKS)
+    assert {backend.sharding for backend in BACKENDS.values()} <= set(MEMORY_OF_RANK)

@@ -5,7 +5,7 @@ from collections import UserDict
 import torch
 from torch import nn
 
-from bench.observe.model import Watched, samples_in, trained_roots
+from bench.observe.model import WatchedModel, samples_in, trained_roots
 
 
 def test_samples_are_the_first_dimension_of_the_first_tensor() -> None:
@@ -22,7 +22,7 @@ def test_the_calls_of_the_outermost_trained_module_are_counted() -> None:
     model, head = nn.Sequential(inner, nn.ReLU()), nn.Linear(2, 1)
     optimizer = torch.optim.SGD([*model.parameters(), *head.parameters()], lr=0.1)
     assert {id(root) for root in trained_roots([optimizer])} == {id(model), id(head)}
-    watched = Watched()
+    watched = WatchedModel()
     watched.watch([optimizer])
 
     def step(batches: int) -> None:
@@ -45,7 +45,7 @@ def test_the_calls_of_the_outermost_trained_module_are_counted() -> None:
 def test_a_compiled_models_calls_are_counted() -> None:
     model = torch.compile(nn.Linear(2, 2), backend="eager")
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    watched = Watched()
+    watched = WatchedModel()
     model(torch.ones(3, 2)).sum().backward()
     watched.watch([optimizer])
     model(torch.ones(3, 2)).sum().backward()

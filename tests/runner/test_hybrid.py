@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from bench.runner.device import PATIENCE
+from bench.runner.device import COLLECTIVE_TIMEOUT
 
 HERE = Path(__file__).parent
 
@@ -38,7 +38,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Any:
 def test_every_group_of_a_mesh_waits_for_bench(seen: Any) -> None:
     for of_rank in seen["waits"]:
         assert len(of_rank) == 3  # the world, a shard group and a replica group
-        assert set(of_rank.values()) == {PATIENCE.total_seconds()}
+        assert set(of_rank.values()) == {COLLECTIVE_TIMEOUT.total_seconds()}
 
 
 def test_the_hang_names_the_collective_of_the_group(seen: Any) -> None:

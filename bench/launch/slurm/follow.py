@@ -9,7 +9,17 @@ from typing import Protocol
 
 from bench.launch.slurm import client
 from bench.launch.slurm.client import ControllerUnavailable, JobStatus, RequestRejected
-from bench.launch.slurm.job_end import DONE, GOES_ON, REFUSED, close, end_jobs, in_words, job_end_of, never_runs, tail
+from bench.launch.slurm.job_end import (
+    DONE,
+    GOES_ON,
+    REFUSED,
+    close,
+    end_jobs,
+    job_end_of,
+    job_in_words,
+    never_runs,
+    tail,
+)
 from bench.launch.slurm.script import request_of
 from bench.store import claims, jobs, spool
 from bench.store.jobs import JobEnd, JobFolder
@@ -262,7 +272,7 @@ class Following:
             before = job.seen
             job.look(seen.get(number))
             self._tell(number, before, job.seen)
-        self.show.status(", ".join(in_words(number, job.seen) for number, job in self._jobs.items()))
+        self.show.status(", ".join(job_in_words(number, job.seen) for number, job in self._jobs.items()))
 
     def _is_away(self, error: ControllerUnavailable) -> None:
         self._asked_s = time.monotonic()
@@ -276,7 +286,7 @@ class Following:
         if before is None or (before.state, before.reason) != (now.state, now.reason):
             self._stirred_s = time.monotonic()
             if now.living and now.state != "COMPLETING":
-                self.show.note(in_words(number, now))
+                self.show.note(job_in_words(number, now))
         if before is None or before.reason != now.reason or (reason := never_runs(now)) is None:
             return  # the first reason may be a provisional one
         if now.reason in client.NODES_AWAY and client.nodes_are_away(number):

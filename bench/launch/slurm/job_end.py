@@ -50,7 +50,7 @@ def never_runs(seen: JobStatus) -> str | None:
     return f"{seen.reason} ({NEVER[seen.reason]})"
 
 
-def in_words(number: str, seen: JobStatus | None) -> str:
+def job_in_words(number: str, seen: JobStatus | None) -> str:
     """How a job is now."""
     if seen is None:
         return f"job {number} is new"

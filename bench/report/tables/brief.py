@@ -13,7 +13,7 @@ from bench.records.verdict import Probe, Stopped, Verdict
 from bench.report import implausible
 from bench.report.advice import Advice
 from bench.report.claims import Judged
-from bench.report.controlled import OBSERVED
+from bench.report.controlled import SEEN_WHEN_MEASURED
 from bench.report.doubts import Doubt, doubted_rows, doubts, may_be_off
 from bench.report.missing import Missing
 from bench.report.naming import (
@@ -160,7 +160,7 @@ def settings_table(
     doubted = doubted_rows(summary)
     observed = [
         name
-        for name in sorted(OBSERVED)
+        for name in sorted(SEEN_WHEN_MEASURED)
         if len({str(setting.cell.controlled.get(name)) for setting in found if setting.row}) > 1
     ]
     columns: list[Column[Setting]] = [
