@@ -256,7 +256,8 @@ def _progress(step: Next, candidates: Sequence[Candidate], seen: Seen) -> str:
     full = [look for look in seen.looks if look.full and look.arm not in seen.out]
     top = max(full, key=lambda look: look.rate, default=None)
     fastest = f"; fastest launch: {_name(candidates[top.arm], seen)}, {rate(top.rate)} samples/s" if top else ""
-    return f"{step.why}: {step.open} of {counted(len(candidates), 'setting')} may be the fastest{fastest}"
+    still = f": {step.open} of {counted(len(candidates), 'setting')} may be the fastest" if step.open else ""
+    return f"{step.why}{still}{fastest}"
 
 
 def _name(one: Candidate, seen: Seen, number: int | None = None) -> str:

@@ -180,8 +180,9 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
         return
     found = _matrix_of(chosen, matrices)
     matrix, again = found.removesuffix(BEST), "probe" if advice.searched else "run"
-    if advice.unsure and matrix == found:  # the same batches come first
-        yield f"Once the cause is gone: `bench {again} {matrix} --rerun all`."
+    if advice.unsure:  # the same batches come first; --best would keep what it has
+        begun = f"{elsewhere(matrix, 'again')}{BEST}" if matrix != found else f"{matrix} --rerun all"
+        yield f"Once the cause is gone: `bench {again if matrix == found else 'run'} {begun}`."
         return
     if advice.larger == "not_tried":
         yield f"Larger batches were not tried: `bench probe {elsewhere(matrix, 'probe')}`."
@@ -215,7 +216,7 @@ def _matrix_of(row: Row, matrices: Matrices) -> str:
 def _against(summary: Summary, advice: Advice) -> str:
     """``1.20× that of zero2, batch 16 (1.14 to 1.26)``: against the next best row within the headroom, or what
     `bench run --best` certifies."""
-    if advice.certified:
+    if advice.certified and not advice.unsure:  # a certificate takes the figures as they are
         return surest(advice.certified)
     pair = advice.runner_up
     if pair is None:
@@ -225,8 +226,8 @@ def _against(summary: Summary, advice: Advice) -> str:
     if ratio.even:
         return f"{EVEN} with {other} ({ratio.estimate:.2f}×, {within})"
     if not ratio.has_winner:
-        maybe = "as fast" if ratio.estimate >= 1 else FASTER
-        return f"{ratio.estimate:.2f}× that of {other}, which may be {maybe} ({within}, {ratio.word})"
+        maybe = f", which may be {'as fast' if ratio.estimate >= 1 else FASTER}" if ratio.word == TOO_CLOSE else ""
+        return f"{ratio.estimate:.2f}× that of {other}{maybe} ({within}, {ratio.word})"
     holds = f"; holds unless launches vary by more than {percent(ratio.tips_at)}" if ratio.basis == "assumed" else ""
     return f"{ratio.estimate:.2f}× that of {other} ({within}{holds})"
 

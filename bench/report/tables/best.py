@@ -21,7 +21,7 @@ RULED: dict[Ruled, str] = {
     "failed": "failed",
     "invalid": "invalid",
     "skipped": "skipped",
-    "open": "may still be faster",
+    "open": "may still be faster by more than was asked for",
 }
 
 
@@ -31,7 +31,7 @@ def certificates(bests: Sequence[Best], advice: Sequence[Advice]) -> Lines:
     Args:
         advice: what it certifies of an answer is not repeated.
     """
-    told = [task.certified.answer for task in advice if task.certified]
+    told = [task.certified.answer for task in advice if task.certified and not task.unsure]
     lines = [line for best in bests for line in certificate(best, told)]
     if any(task.unsure for task in advice) and any(best.answers for best in bests):
         lines.append("This takes the figures as they are, and some that decide are doubted: see below.")
@@ -62,8 +62,8 @@ def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:
         yield f"No answer for {listed(best.unanswered)}: nothing that could be one was measured in full."
     ended = {"budget": "the budget is spent", "spent": "more launches would narrow it", "certified": ""}[best.ended]
     yield (
-        f"{counted(best.attempts, 'attempt')} in {duration(best.took_s)}, of a matrix of {best.of}"
-        f"{f'; {ended}' if ended else ''}. Leave out --best to measure the rest."
+        f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has"
+        f" {counted(best.of, 'setting')}{f'; {ended}' if ended else ''}. Leave out --best to measure the rest."
     )
 
 

@@ -74,10 +74,11 @@ def ratios(summary: Summary, settings: Sequence[Setting]) -> RatioChart:
     left_out = f" The first {MAX_BARS} of {len(drawn)} settings." if len(drawn) > MAX_BARS else ""
     shown = tuple(_against(summary, setting, series) for setting in drawn[:MAX_BARS])
     most = WIDEST * max((ratio.value for ratio in shown), default=1.0)
+    leads = any(setting.is_chosen and setting.verdict == "leading" for setting in drawn)
     cut = any(ratio.interval and ratio.interval[1] > most for ratio in shown)
     return RatioChart(
         name="ratios",
-        title="Throughput against the recommended setting",
+        title=f"Throughput against the {'leading' if leads else 'recommended'} setting",
         x_label="ratio of throughputs, each setting at its best batch",
         ratios=shown,
         even=(1 / (1 + MARGIN), 1 + MARGIN),
