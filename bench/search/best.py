@@ -60,7 +60,7 @@ _NO_PATTERN = ((0.05, 0.04, 0.1), (0.05, 0.04, 0.3))
 _PAIRS = (0.01, 0.04, 0.12)
 _RESTS = (0.005, 0.03, 0.1, 0.3)
 """Others that expect more structure need fewer attempts, and their certificates fail more often on large grids."""
-_LAUNCHES = {0.015: 0.2, 0.03: 0.4, 0.06: 0.3, 0.12: 0.1}
+_LAUNCHES = {0.015: 0.2, 0.03: 0.4, 0.06: 0.27, 0.12: 0.09, 0.25: 0.03, 0.5: 0.01}
 """Standard deviation between launches, and how likely it is before anything was measured: see `launches.ASSUMED`."""
 _SHORTS = (0.02, 0.07)
 _SEARCHES = (0.1, 0.3)

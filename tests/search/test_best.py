@@ -97,6 +97,14 @@ def test_a_margin_that_was_asked_for_is_not_widened_to_save_attempts() -> None:
     assert narrow < 0.02 < wide < 0.2
 
 
+def test_launches_that_vary_by_half_certify_nothing_narrow() -> None:
+    arms = [Arm(levels={"mode": mode, "ms": ms}) for mode in "ab" for ms in ("10", "30")]
+    looks = [Look(0, rate, True) for rate in (103.0, 66.3, 36.4)] + [Look(1, rate, True) for rate in (61.0, 31.4)]
+    done = next_look(arms, [*looks, Look(2, 40.0, True), Look(3, 20.0, True)], stop=True)
+    assert isinstance(done, Done)
+    assert done.answers[0].within > 0.2
+
+
 def test_what_may_still_be_faster_is_named_where_the_search_is_stopped() -> None:
     arms = [Arm(levels={"backend": backend}) for backend in ("ddp", "fsdp", "zero2")]
     done = next_look(arms, [Look(0, 10.0, True)], stop=True)

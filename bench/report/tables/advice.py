@@ -22,6 +22,8 @@ NO_MATRIX = "MATRIX"
 """Stands in a command for the matrix of a run that keeps none."""
 BEST = " --best"
 """Ends what `bench run` takes if the run measured no more than the fastest setting asked for."""
+SETTLED = 0.01
+"""A narrower certificate of --best is not worth its launches."""
 MAX_EVEN = 5
 MOST_IMPORTED = 5
 """Tasks of imported figures that are answered. A published table may have hundreds of rows, each a task."""
@@ -189,7 +191,8 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
     elif advice.larger == "max_batch":
         yield f"The search stopped at max_batch: `bench probe {matrix} probe.max_batch={2 * chosen.batch_per_rank}`."
     if matrix != found:
-        yield f"For a surer answer: `bench run {found} --settle 1%`."
+        if advice.certified is None or advice.certified.answer.within > SETTLED:
+            yield f"For a surer answer: `bench run {found} --settle {SETTLED:.0%}`."
     elif len(chosen.measured.launches) < MANY_LAUNCHES:
         yield f"For a surer answer: `bench {again} {matrix} {MORE_LAUNCHES}`."
     elif advice.runner_up and not advice.runner_up.ratio.decided:

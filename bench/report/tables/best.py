@@ -23,6 +23,7 @@ RULED: dict[Ruled, str] = {
     "skipped": "skipped",
     "open": "may still be faster by more than was asked for",
 }
+NOT_MEASURED: tuple[Ruled, ...] = ("others", "plan", "bound", "open")
 
 
 def certificates(bests: Sequence[Best], advice: Sequence[Advice]) -> Lines:
@@ -41,6 +42,8 @@ def certificates(bests: Sequence[Best], advice: Sequence[Advice]) -> Lines:
 def surest(certified: Certified) -> str:
     """``no setting of 48 can be more than 2.7 % faster (95 % confidence)``."""
     answer, confidence = certified
+    if answer.settings == 1:
+        return "the only setting"
     sure = f"{confidence:.0%}".replace("%", " %")
     return f"no setting of {answer.settings} can be more than {_within(answer)} faster ({sure} confidence)"
 
@@ -60,10 +63,12 @@ def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:
         yield "No setting was measured in full."
     elif best.unanswered:
         yield f"No answer for {listed(best.unanswered)}: nothing that could be one was measured in full."
+    left = any(answer.ruled_out.get(by) for answer in best.answers for by in NOT_MEASURED)
+    rest = " Leave out --best to measure the rest." if left or best.ended == "budget" else ""
     ended = {"budget": "the budget is spent", "spent": "more launches would narrow it", "certified": ""}[best.ended]
     yield (
         f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has"
-        f" {counted(best.of, 'setting')}{f'; {ended}' if ended else ''}. Leave out --best to measure the rest."
+        f" {counted(best.of, 'setting')}{f'; {ended}' if ended else ''}.{rest}"
     )
 
 
