@@ -21,6 +21,8 @@ from bench.report.tables.table import Facts, Lines, Table
 SETTINGS = "Settings, the fastest first"
 """Names the table of the short report, which has no title, for screen readers."""
 DETAILS = "Each setting"
+FIRST = "first-"
+"""Begins the anchors of the short report: the full one has sections of the same names."""
 
 
 def render(
@@ -59,9 +61,10 @@ def render(
         *(
             [
                 '<div class="first">',
-                *(line for part in first[:table] for line in _section(part, named=False, details=details)),
+                *(line for part in first[:table] for line in _section(part, FIRST, details)),
+                *_links(first[table:]),
                 *(line for chart in of_settings for line in _section(chart)),
-                *(line for part in first[table:] for line in _section(part, named=False, details=details)),
+                *(line for part in first[table:] for line in _section(part, FIRST, details)),
                 "</div>",
             ]
             if first
@@ -82,16 +85,24 @@ def render(
     return "\n".join(lines) + "\n"
 
 
-def _section(section: Section, *, named: bool = True, details: Sequence[Details] = ()) -> Iterator[str]:
-    """A section under its heading; ``named``, links can lead to it.
+def _links(parts: Sequence[Section]) -> Iterator[str]:
+    """What the first screen has no room for."""
+    titles = [part.title for part in parts if part.title]
+    links = (f'<a href="#{FIRST}{_anchor(title)}">{escape(title)}</a>' for title in titles)
+    yield f'<p class="note">{" · ".join(links)}</p>'
+
+
+def _section(section: Section, prefix: str = "", details: Sequence[Details] = ()) -> Iterator[str]:
+    """A section under its heading.
 
     Args:
+        prefix: of its anchor.
         details: what each row of a table without a title links to.
     """
     kind = "figure" if isinstance(section, Chart) else type(section).__name__.lower()
     narrow = isinstance(section, RatioChart) or (isinstance(section, LineChart) and len(section.panels) == 1)
     wide = " wide" if isinstance(section, Chart) and not narrow else ""
-    identity = f' id="{_anchor(section.title)}"' if section.title and named else ""
+    identity = f' id="{prefix}{_anchor(section.title)}"' if section.title else ""
     yield f'<section class="{kind}{wide}"{identity}>'
     if section.title:
         yield f"<h2>{escape(section.title)}</h2>"

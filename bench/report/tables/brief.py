@@ -21,6 +21,7 @@ from bench.report.naming import (
     caption,
     cell_name,
     ends,
+    listed,
     row_name,
     search_end,
     setting,
@@ -379,12 +380,14 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     on = f"{' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])} on {of_machines(summary, computer)}"
     made_by = [of_machines(summary, versions_in_words), f"commit {of_machines(summary, short_commit)}"]
     commands = sorted(set(matrices.values()))
+    sources = dict.fromkeys(row.measured.source for row in summary.rows if row.measured and row.measured.source)
+    imported = f"Imported from {listed(list(sources))}. `bench init` begins a run of your own." if sources else ""
     lines = (
         f"{on}; {same}." if same else f"{on}.",
         "; ".join(text for text in made_by if UNKNOWN not in text.split()),
         f"{run_in_words(summary)}.",
         rests_on(found, summary.variations),
-        f"Reproduce: `bench run {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else "",
+        f"Reproduce: `bench run {elsewhere(commands[0], 'again')}`." if len(commands) == 1 else imported,
         "All sections: `bench report --full`.",
     )
     kept = (lines[0], *lines[-2:]) if short else lines
