@@ -260,6 +260,8 @@ def _advise(
     if all(row.held is None for row in ranked):
         within, unknown = unknown, []
     leader = next((row for row in within if (row.id.cell[0], row.batch_per_rank) in certified), None)
+    if leader and between(within[0], leader, off, len(within)).ratio.has_winner:  # results came or changed since
+        leader = None
     chosen = _simplest(within, leader or within[0], off) if within else None
     risky = {row.id for row in (*beyond, *unknown[:1])}
     faster = [row for row in ranked if row.id in risky and not (chosen and row.rate <= chosen.rate)]

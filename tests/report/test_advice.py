@@ -565,6 +565,10 @@ def test_the_answer_of_best_leads_also_where_another_mean_is_higher() -> None:
     ]
     without = replace(report, bests=())
     assert advice_sentences(without.summary, without.advice)[0].startswith("train with fsdp, batch 2:")
+    far = replace(report, results=[result(ok((0.05,) * 12, (0.05,) * 12, backend="fsdp"), backend="fsdp"), expected])
+    first = advice_sentences(far.summary, far.advice)[0]
+    assert first.startswith("train with fsdp, batch 2:"), "measured after the certificate, and faster for sure"
+    assert "no setting of" not in first
 
 
 def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:

@@ -13,7 +13,7 @@ TITLE = "What was ruled out"
 RULED: dict[Ruled, str] = {
     "launched": "launched and unlikely to be faster by more",
     "short": "slower in a short attempt",
-    "others": "not measured: settings that share their values are slower",
+    "others": "not measured: unlikely to be faster by more, by settings that share their values",
     "plan": "not measured: by their plan, they cannot fit",
     "bound": "slower by the lower bound of their step",
     "memory": "do not fit",
