@@ -183,8 +183,8 @@ def _surer(advice: Advice, chosen: Row, matrices: Matrices) -> Iterator[str]:
     found = _matrix_of(chosen, matrices)
     matrix, again = found.removesuffix(BEST), "probe" if advice.searched else "run"
     if advice.unsure:  # the same batches come first; --best would keep what it has
-        begun = f"{elsewhere(matrix, 'again')}{BEST}" if matrix != found else f"{matrix} --rerun all"
-        yield f"Once the cause is gone: `bench {again if matrix == found else 'run'} {begun}`."
+        anew = f"run {elsewhere(matrix, 'again')}{BEST}" if matrix != found else f"{again} {matrix} --rerun all"
+        yield f"Once the cause is gone: `bench {anew}`."
         return
     if advice.larger == "not_tried":
         yield f"Larger batches were not tried: `bench probe {elsewhere(matrix, 'probe')}`."
