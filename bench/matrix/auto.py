@@ -1,4 +1,4 @@
-"""Resolves `auto` on this machine: ranks, memory and preset. Pure."""
+"""What depends on this machine: defaults, and `auto` for ranks, memory and preset. Pure."""
 
 from pydantic import JsonValue
 
@@ -7,9 +7,16 @@ from bench.errors import InputError, near_miss
 from bench.matrix.combinations import Value
 from bench.matrix.matrix_file import Launch, Matrix, Values
 from bench.matrix.yaml_file import dotted, place_of, show
+from bench.records.base import Device
 from bench.records.cell import MixedPrecision
 from bench.records.machine import Hardware
 from bench.workloads import Definition
+
+MEASURE_BY_DEVICE: dict[Device, dict[str, int]] = {
+    "cpu": {"warmup_steps": 2, "steps": 5, "phase_steps": 5},
+    "cuda": {"dataloader_workers": 2, "warmup_s": 10},
+}
+"""Defaults of `measure` that depend on the device."""
 
 
 def num_processes(launch: Launch, hardware: Hardware) -> int:

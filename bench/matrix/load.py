@@ -17,7 +17,14 @@ from bench.backends.registry import section
 from bench.errors import InputError, accumulation_refused, near_miss
 from bench.matrix import accelerate_file, script, workload_choice, yaml_file
 from bench.matrix.accelerate_file import ACCUMULATION, UserConfig
-from bench.matrix.auto import asks_for_bf16_weights, memory_per_rank, num_processes, precision, resolve_preset
+from bench.matrix.auto import (
+    MEASURE_BY_DEVICE,
+    asks_for_bf16_weights,
+    memory_per_rank,
+    num_processes,
+    precision,
+    resolve_preset,
+)
 from bench.matrix.combinations import Value, combinations
 from bench.matrix.matrix_file import (
     DEFAULT_WORKLOAD,
@@ -38,12 +45,6 @@ from bench.records.cell import Measure
 from bench.records.machine import Hardware
 from bench.units import memory_size
 from bench.workloads import Definition
-
-MEASURE_BY_DEVICE: dict[Device, dict[str, int]] = {
-    "cpu": {"warmup_steps": 2, "steps": 5, "phase_steps": 5},
-    "cuda": {"dataloader_workers": 2, "warmup_s": 10},
-}
-"""Defaults of `measure` that depend on the device."""
 
 NO_FILE = "{name: probe}"
 """The matrix of `bench probe --backend fsdp`; the options set the rest."""
