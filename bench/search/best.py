@@ -165,7 +165,6 @@ def next_look(
     wanted = max([margin, *(ENOUGH_AFTER[share] for share in spent)])
     if len(spent) == len(ENOUGH_AFTER):
         wanted = max(wanted, LEAST * belief.launch_sd)
-    left = math.floor(max(ENOUGH_AFTER) * whole) - len(looks)
     answers, steps, n_open = [], list[tuple[float, int, bool]](), 0
     for task in dict.fromkeys(arm.task for arm in arms):
         alive = [n for n, arm in enumerate(arms) if arm.task == task and n not in out]
@@ -181,8 +180,8 @@ def next_look(
         others = [n for n in alive if n != leader]
         chances = dict(zip(others, belief.beats(others, leader, wanted), strict=True))
         answers.append(Answer(task, leader, belief.within(others, leader), chances))
-        if others and (lacks := LEADER_LAUNCHES - len(full[leader])) > 0:  # its launch may be a lucky one
-            steps.append((float(0 < left <= lacks), leader, True))
+        if others and len(full[leader]) < LEADER_LAUNCHES:
+            steps.append((0.0, leader, True))  # a single launch may be a lucky one
         if sum(chances.values()) <= 1 - CONFIDENCE:
             continue
         n_open += sum(chance > (1 - CONFIDENCE) / len(others) for chance in chances.values())
