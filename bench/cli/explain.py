@@ -81,7 +81,7 @@ def explain(
     cells = [] if trace is not None else named(words or [])
     if html is not None and not html.absolute().parent.is_dir():
         raise InputError("its folder does not exist", where=f"--html {html}", fix="make the folder")
-    if html is not None and html.is_file() and not html.read_bytes()[:15].lower().startswith(b"<!doctype html"):
+    if html is not None and (html.is_dir() or (html.is_file() and not _is_page(html))):
         raise InputError("exists, and is no page: it would be lost", where=f"--html {html}", fix="name another file")
     if try_ and len(cells) != 1:
         raise InputError("tries settings of one cell, and two are named", where="--try")
@@ -112,6 +112,10 @@ def explain(
         typer.echo(as_markdown(title, sentences, tables))
     else:
         print_document(title, sentences, tables)
+
+
+def _is_page(file: Path) -> bool:
+    return file.read_bytes()[:15].lower().startswith(b"<!doctype html")
 
 
 class Named(NamedTuple):

@@ -231,7 +231,7 @@ def place_of(places: Places, key: Key) -> str | None:
 
 def show(value: JsonValue) -> str:
     """A value as written in a file, cut to a readable length."""
-    return shorten(repr(value) if isinstance(value, str) else json.dumps(value))
+    return shorten(repr(value) if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def shorten(text: str, limit: int = 80) -> str:

@@ -1,5 +1,6 @@
 """The base class of all records, and the bounds of their numbers."""
 
+import json
 import math
 from typing import Annotated, Literal
 
@@ -20,6 +21,11 @@ Count = Annotated[int, Field(ge=0, le=MOST)]
 """A number of things; bytes, too."""
 AtLeastOne = Annotated[int, Field(ge=1, le=MOST)]
 Rank = Annotated[int, Field(ge=0, le=2**20)]
+
+
+def written(value: JsonValue) -> str:
+    """A value as a command line takes it: a text as it is, all else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
 def not_finite(value: JsonValue, field: str) -> tuple[str, float] | None:

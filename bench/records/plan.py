@@ -1,11 +1,10 @@
 """What is planned: of one cell of a matrix, and of a run."""
 
-import json
 from typing import Annotated
 
 from pydantic import Field, JsonValue
 
-from bench.records.base import Frozen
+from bench.records.base import Frozen, written
 from bench.records.cell import Cell
 from bench.records.claim import Claim
 
@@ -31,7 +30,7 @@ class CellPlan(Frozen):
     @property
     def label(self) -> str:
         """``fsdp num_cams=1 attention=sdpa grad_ckpt=true``."""
-        values = {name: v if isinstance(v, str) else json.dumps(v) for name, v in self.axes.items()}
+        values = {name: written(value) for name, value in self.axes.items()}
         return " ".join(value if name == "backend" else f"{name}={value}" for name, value in values.items())
 
 

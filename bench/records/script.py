@@ -1,6 +1,5 @@
 """A training script of the user: the command that starts it, the names of what it reports, and how it ended."""
 
-import json
 import re
 import string
 from collections.abc import Mapping, Sequence
@@ -9,7 +8,7 @@ from itertools import pairwise
 
 from pydantic import Field, JsonValue
 
-from bench.records.base import Frozen
+from bench.records.base import Frozen, written
 
 ACCUMULATIONS = frozenset(
     {"gradient_accumulation_steps", "gradient_accumulation", "grad_accumulation_steps", "grad_accumulation"}
@@ -90,7 +89,7 @@ class Script(Frozen):
 
     def filled(self, values: Mapping[str, JsonValue]) -> list[str]:
         """The command with the values of its placeholders: texts as they are, all else as JSON."""
-        texts = {name: value if isinstance(value, str) else json.dumps(value) for name, value in values.items()}
+        texts = {name: written(value) for name, value in values.items()}
         return [word.format_map(texts) for word in self.command]
 
 

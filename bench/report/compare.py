@@ -469,7 +469,7 @@ def _nearest(cell: Cell, others: Sequence[Mapping[str, JsonValue]]) -> str:
     after = min(others, key=lambda other: len(differing_keys(before, other)))
 
     def value(fields: Mapping[str, JsonValue], name: str) -> str:
-        return json.dumps(fields[name]) if name in fields else "none"
+        return json.dumps(fields[name], ensure_ascii=False) if name in fields else "none"
 
     return "; ".join(
         f"{name} {value(after, name)} instead of {value(before, name)}" for name in differing_keys(before, after)

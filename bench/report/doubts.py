@@ -234,13 +234,14 @@ def _unlike_machines(summary: Summary) -> Found:
 
 def _each_launch(find: Callable[[Conditions], Iterable[str]]) -> Callable[[Summary], Found]:
     """Of rows with any outcome: another process on the GPU may explain an oom."""
-    return _each_row(
-        lambda row: (
-            implausible.of_launch(row, launch) + reason
-            for launch in row.each
-            for reason in (find(launch.conditions) if launch.conditions else ())
-        )
-    )
+
+    def of_row(row: Row) -> Iterator[implausible.Sized]:
+        told = [(launch, list(find(launch.conditions))) for launch in row.each if launch.conditions]
+        share = implausible.moved_by(row, [launch for launch, reasons in told if reasons])
+        sentences = (implausible.of_launch(row, launch) + reason for launch, reasons in told for reason in reasons)
+        return implausible.together(sentences, share)
+
+    return _each_row(of_row)
 
 
 def _thrashing(cell: CellRows) -> Found:
@@ -312,7 +313,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _each_measured(implausible.ranks_apart)),
     Kind("inaccurate", _each_row(implausible.straggler)),
     Kind("inaccurate", _each_measured(implausible.starved)),
-    Kind("inaccurate", _each_sampled(implausible.mean_above_median)),
+    Kind("inaccurate", _each_row(implausible.mean_above_median)),
     Kind("inaccurate", _each_row(implausible.windows_disagree)),
     Kind("inaccurate", _each_sampled(implausible.compiled_meanwhile)),
     Kind("inaccurate", _each_row(implausible.skipped_steps)),

@@ -1,11 +1,11 @@
 """Finds the cell of a run that a user names. Pure."""
 
-import json
 from collections.abc import Mapping, Sequence
 
 from pydantic import JsonValue
 
 from bench.errors import InputError, near_miss
+from bench.records.base import written
 from bench.records.json_diff import flat
 from bench.records.outcome import Result
 from bench.report.naming import setting
@@ -86,12 +86,10 @@ def _by_settings(cells: Mapping[str, Result], words: Sequence[str]) -> list[str]
             short = [path for path in names if "." not in path]
             raise InputError(f"no cell has a setting called {name!r}", allowed=short, fix=near_miss(name, names))
         known = {cell_id: settings_of[cell_id][name] for cell_id in matching if name in settings_of[cell_id]}
-        # As in a matrix, as in JSON, and as in the tables.
-        with_value = [
-            cell_id for cell_id, own in known.items() if value in (str(own), json.dumps(own), setting(name, own))
-        ]
+        # As in a command, as in Python, and as in the tables.
+        with_value = [id_ for id_, own in known.items() if value in (written(own), str(own), setting(name, own))]
         if not with_value:
-            values = dict.fromkeys(json.dumps(settings_of[cell_id].get(name)).strip('"') for cell_id in matching)
+            values = dict.fromkeys(written(settings_of[cell_id].get(name)) for cell_id in matching)
             rest = "" if len(matching) == len(cells) else " among those that match the settings before it"
             raise InputError(f"no cell has {word}{rest}", allowed=values, fix=near_miss(value, values))
         matching = with_value
@@ -111,7 +109,7 @@ def _listed(results: Sequence[Result]) -> str:
     axes = [_written(result.axes) for result in results]
     if len(set(axes)) < len(axes):
         paths = dict.fromkeys(path for of_cell in settings for path in of_cell)
-        differing = [path for path in paths if len({json.dumps(of_cell.get(path)) for of_cell in settings}) > 1]
+        differing = [path for path in paths if len({written(of_cell.get(path)) for of_cell in settings}) > 1]
         others = [
             _written({path: of_cell.get(path) for path in differing if path.rpartition(".")[2] not in result.axes})
             for result, of_cell in zip(results, settings, strict=True)
@@ -123,6 +121,4 @@ def _listed(results: Sequence[Result]) -> str:
 
 
 def _written(settings: Mapping[str, JsonValue]) -> str:
-    return " ".join(
-        f"{name}={value if isinstance(value, str) else json.dumps(value)}" for name, value in settings.items()
-    )
+    return " ".join(f"{name}={written(value)}" for name, value in settings.items())

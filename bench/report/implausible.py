@@ -1,7 +1,8 @@
 """Sentences for `doubts`: what looks wrong in the figures of one attempt, what its steps leave out, and what disturbed
 it, such as other processes, swapping, a throttled GPU or a full disk. Pure."""
 
-from collections.abc import Iterable, Iterator
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from statistics import fmean
 from typing import NamedTuple
 
@@ -55,22 +56,49 @@ def ranks_apart(measured: Measured) -> Iterator[Sized]:
 
 def straggler(row: Row) -> Iterator[Sized]:
     """In any launch: the phases that the report shows are those of one of them."""
+    lost, sentences = dict[int, float](), list[str]()
     for launch in row.each:
         measured = launch.sampled
         if measured and measured.critical_rank and (found := measured.critical_rank.straggler):
+            lost[launch.launch] = found.share
             # It may be ahead in a phase whose own work is not known.
             at_most = "" if measured.critical_rank.all_known else "at most "
-            yield Sized(
+            sentences.append(
                 f"{of_launch(row, launch)}{measured.ranks[found.rank].name} is a straggler: the others wait"
                 f" {at_most}{ms(found.cost_s)} ms a step for it ({percent(found.share)} of the step), most of all for"
-                f" its {found.phase} (late in {found.n_late} of {counted(found.n_steps, 'phase step')}).",
-                _without(found.share),
+                f" its {found.phase} (late in {found.n_late} of {counted(found.n_steps, 'phase step')})."
             )
+    return together(sentences, _lost(row, lost))
 
 
 def of_launch(row: Row, launch: Row) -> str:
     """Begins a sentence on one of several launches."""
     return f"launch {launch.launch}: " if row.launches else ""
+
+
+def together(sentences: Iterable[str], share: float) -> Iterator[Sized]:
+    """Sentences on several launches of a row, which together may put it off by ``share``."""
+    for reason in sentences:
+        yield Sized(reason, share)
+        share = 0.0
+
+
+def _lost(row: Row, lost: Mapping[int, float]) -> float:
+    """By which share the row's mean step is longer than without these shares of the steps of its launches."""
+    if not lost:
+        return 0.0
+    all_s = {launch.launch: 1 / launch.rate for launch in row.each if launch.measured}
+    return _without(math.fsum(all_s[number] * share for number, share in lost.items()) / math.fsum(all_s.values()))
+
+
+def moved_by(row: Row, launches: Sequence[Row]) -> float:
+    """By which share these launches move the row's mean step; infinite, if the others are not the larger part."""
+    ours_s = [1 / launch.rate for launch in launches if launch.measured]
+    all_s = [1 / launch.rate for launch in row.each if launch.measured]
+    if len(all_s) <= 2 * len(ours_s):
+        return math.inf
+    mean_s, without_s = fmean(all_s), (math.fsum(all_s) - math.fsum(ours_s)) / (len(all_s) - len(ours_s))
+    return max(mean_s / without_s, without_s / mean_s) - 1
 
 
 def may_be_late(measured: Sampled) -> Iterator[str]:
@@ -120,19 +148,26 @@ def starved(measured: Measured) -> Iterator[Sized]:
         yield Sized(words, _without(known[who]))
 
 
-def mean_above_median(measured: Sampled) -> Iterator[Sized]:
-    """Disturbed steps, a warm-up that was too short, or work that only some steps of a script do."""
-    step = measured.slowest.step
-    script = measured.slowest.raw.observed is not None
+def mean_above_median(row: Row) -> Iterator[Sized]:
+    """Disturbed steps, a warm-up that was too short, or work that only some steps of a script do. Names the launch in
+    which it is worst."""
+    sampled = [(launch, launch.sampled.slowest) for launch in row.each if launch.sampled]
+    lost = {launch.launch: 1 - rank.step.median_s / rank.step.mean_s for launch, rank in sampled if rank.step.median_s}
+    lost = {number: share for number, share in lost.items() if _without(share) > MEAN_ABOVE_MEDIAN}
+    if not lost:
+        return
+    launch, rank = max(sampled, key=lambda pair: lost.get(pair[0].launch, 0.0))
+    above = _without(lost[launch.launch])
+    script = rank.raw.observed is not None
     why = "some steps do more, such as an evaluation or a checkpoint; or " if script else ""
     whole = "; let measure.steps cover whole periods of such work" if script else ""
-    above = step.mean_s / step.median_s - 1 if step.median_s else 0
-    if above > MEAN_ABOVE_MEDIAN:
-        yield Sized(
-            f"{measured.slowest.name}'s mean step ({ms(step.mean_s)} ms) is {percent(above)} above its median"
-            f" ({ms(step.median_s)} ms): {why}a busy machine, or too short a warm-up{whole}.",
-            above,
-        )
+    others = f" {len(lost)} of {len(sampled)} launches are like this." if len(lost) > 1 else ""
+    yield Sized(
+        f"{of_launch(row, launch)}{rank.name}'s mean step ({ms(rank.step.mean_s)} ms) is {percent(above)} above its"
+        f" median ({ms(rank.step.mean_s / (1 + above))} ms): {why}a busy machine, or too short a warm-up{whole}."
+        f"{others}",
+        _lost(row, lost),
+    )
 
 
 def windows_disagree(row: Row) -> Iterator[Sized]:
@@ -153,14 +188,17 @@ def windows_disagree(row: Row) -> Iterator[Sized]:
 
 def skipped_steps(row: Row) -> Iterator[Sized]:
     """Such a step takes no time in the optimizer."""
+    lost, sentences = dict[int, float](), list[str]()
     for launch in row.each:
         rank = launch.sampled.slowest.raw if launch.sampled else None
         if rank and rank.skipped_steps:
             steps = len(rank.step_times_s)
-            words = (
-                f"{rank.skipped_steps} of {counted(steps, 'step')} did not change the weights: gradients overflowed."
+            lost[launch.launch] = rank.skipped_steps / steps
+            sentences.append(
+                f"{of_launch(row, launch)}{rank.skipped_steps} of {counted(steps, 'step')} did not change the weights:"
+                " gradients overflowed."
             )
-            yield Sized(of_launch(row, launch) + words, _without(rank.skipped_steps / steps))
+    return together(sentences, _lost(row, lost))
 
 
 def still_growing(row: Row) -> Iterator[str]:

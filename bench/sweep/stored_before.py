@@ -2,6 +2,7 @@
 
 import json
 
+from bench.records.base import written
 from bench.records.json_diff import differing_keys, flat
 from bench.records.sources import named
 from bench.sweep.reuse import RERUN_KINDS
@@ -29,7 +30,7 @@ def _other_settings(sweep: Sweep) -> list[str]:
             n_results += 1
             stored, now = (flat(one.model_dump(mode="json")) for one in (result.attempt.cell, cell))
             differing |= dict.fromkeys(
-                f"{name} {json.dumps(stored.get(name))}, now {json.dumps(now.get(name))}"
+                f"{name} {written(stored.get(name))}, now {written(now.get(name))}"
                 for name in differing_keys(stored, now)
             )
     if not n_results:

@@ -29,7 +29,7 @@ from bench.records.outcome import Ok, Result
 from bench.report.speedup import compare_axis
 from bench.report.summary import summarize
 from bench.statistics.intervals import mean_interval
-from bench.statistics.verdict import TOO_CLOSE
+from bench.statistics.verdict import EVEN, TOO_CLOSE, UNDECIDED
 from bench.store.run_folder import Store
 
 ROOT = Path(__file__).parent.parent.parent
@@ -215,10 +215,10 @@ def table(trials: Sequence[Trial], arguments: argparse.Namespace) -> str:
         f" `--until {arguments.until or 'nothing'} --budget {arguments.budget}`. Busy: beside a process that keeps one"
         " core busy.",
         "",
-        "| cells | machine | independent trials | called different | even | too close to call | interval covers the"
-        " truth | launches of both cells (mean, most) | ratio (mean, sd) | steps of one launch alone: called different"
-        " |",
-        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
+        "| cells | machine | independent trials | called different | even | too close to call | undecided | interval"
+        " covers the truth | launches of both cells (mean, most) | ratio (mean, sd) | steps of one launch alone:"
+        " called different |",
+        "| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: | ---: |",
     ]
     for condition in CONDITIONS:
         for kind in KINDS:
@@ -243,8 +243,7 @@ def figures(group: Sequence[Trial]) -> list[str]:
     return [
         str(n),
         f"{sum(trial.called_different for trial in group)}",
-        f"{sum(trial.word == 'even' for trial in group)}",
-        f"{sum(trial.word == TOO_CLOSE for trial in group)}",
+        *(f"{sum(trial.word == word for trial in group)}" for word in (EVEN, TOO_CLOSE, UNDECIDED)),
         f"{sum(trial.covers(truth) for trial in group)}",
         f"{statistics.fmean(launches):.1f}, {max(launches)}",
         f"{statistics.fmean(ratios):.4f}, {sd}",

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 
 from bench.cli.app import app
 from bench.records.calibration import Calibration
+from bench.records.conditions import Conditions
 from bench.records.outcome import Result
 from bench.report.advice import advise
 from bench.report.claims import judge_claims
@@ -125,3 +126,34 @@ def test_a_doubt_of_known_size_leaves_what_is_far_beyond_it(step_s: float, word:
     assert report.ratio.word == word
     (advice,) = advise(summary, [])
     assert answer_section(summary, [advice], {}, []).title.startswith(lead)
+
+
+@pytest.mark.parametrize(("n_disturbed", "word"), [(1, FASTER), (3, UNDECIDED)])
+def test_a_few_disturbed_launches_of_many_leave_what_is_far_beyond_them(n_disturbed: int, word: str) -> None:
+    unknown = {name: None for name in Conditions.model_fields if name != "gpus"}
+    busy = Conditions.model_validate({**unknown, "others_cpu_share": 0.5})
+    base, head = launches(0.1, 5, 0.005), launches(0.12, 5, 0.005, "zero2", turned=True)
+    head[:n_disturbed] = [each.model_copy(update={"conditions": busy}) for each in head[:n_disturbed]]
+    summary = summarize([*base, *head])
+    (off,) = may_be_off(summary).values()
+    assert (off < 0.005) == (word == FASTER), "as much as the disturbed launch moves the mean"
+    (report, *_) = compare_axis(summary).speed_ups
+    assert report.ratio.word == word
+
+
+@pytest.mark.parametrize(("n_disturbed", "base_s", "word"), [(1, 0.2, FASTER), (5, 0.13, UNDECIDED)])
+def test_steps_that_took_long_in_one_launch_of_many_count_as_one_of_many(
+    n_disturbed: int, base_s: float, word: str
+) -> None:
+    """A launch in which one of four steps took twice as long: its mean is a quarter above the median."""
+    calm, busy = (base_s,) * 48, tuple(0.096 * (2 if number % 4 == 0 else 1) for number in range(48))
+    base = [launched(result(ok(calm, calm)), number) for number in range(1, 6)]
+    steps = [busy] * n_disturbed + [(0.1,) * 48] * (5 - n_disturbed)
+    head = [
+        launched(result(ok(each, each, backend="zero2"), backend="zero2"), number)
+        for number, each in enumerate(steps, 1)
+    ]
+    summary = summarize([*base, *head])
+    assert list(may_be_off(summary).values()) == pytest.approx([0.25 if n_disturbed == 5 else 0.024 / 0.496])
+    (report, *_) = compare_axis(summary).speed_ups
+    assert report.ratio.word == word

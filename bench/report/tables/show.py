@@ -1,6 +1,5 @@
 """Everything about one cell, as tables and verbatim text. Pure: the caller reads the files."""
 
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -11,6 +10,7 @@ from typing import Any
 from pydantic import JsonValue
 
 from bench.errors import one_line
+from bench.records.base import written
 from bench.records.cell import Regime
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.figures import CAPACITY_SHARE, COLUMNS, Figure
@@ -139,7 +139,7 @@ def _settings(result: Result) -> Table:
     shown = [(path, value) for path, value in content.items() if path not in names or names[path] in known]
     columns: list[Column[tuple[str, JsonValue]]] = [
         Column("setting", lambda pair: pair[0]),
-        Column("value", lambda pair: pair[1] if isinstance(pair[1], str) else json.dumps(pair[1])),
+        Column("value", lambda pair: written(pair[1])),
     ]
     return table_of("Settings", shown, columns)
 
