@@ -141,4 +141,4 @@ def _check_asked(values: Mapping[str, JsonValue], attempt: Attempt) -> None:
 def _share_of_device(attempt: Attempt, hardware: Hardware) -> int:
     if hardware.device == "cuda":
         return hardware.memory_bytes
-    return hardware.memory_bytes // attempt.cell.num_processes
+    return hardware.memory_bytes // attempt.cell.ranks_per_node

@@ -235,16 +235,16 @@ def _by_hand(attempt: Attempt, folder: Path, added: Mapping[str, str], runs_in: 
         "set -eu",
         f"cd {shlex.quote(runs_in)}",
         *(f"export {name}={shlex.quote(value)}" for name, value in added.items()),
-        "exec " + _on_nodes(attempt, shlex.join(script_command(attempt, folder, "by_hand.json", "by_hand"))),
+        "exec " + _on_nodes(attempt, folder, shlex.join(script_command(attempt, folder, "by_hand.json", "by_hand"))),
     ]
     return "\n".join(lines) + "\n"
 
 
-def _on_nodes(attempt: Attempt, command: str) -> str:
+def _on_nodes(attempt: Attempt, folder: Path, command: str) -> str:
     if attempt.cell.num_nodes == 1:
         return command
-    node = "python -m bench.launch.slurm.node"
-    return f'{shlex.join(srun(attempt.cell.num_nodes))} {node} "$(mktemp -d)/spec.json" . {command}'
+    spec = f'"$(mktemp -d {shlex.quote(f"{folder}/by_hand.XXXX")})/spec.json"'  # all nodes see it
+    return f"{shlex.join(srun(attempt.cell.num_nodes))} python -m bench.launch.slurm.node {spec} . {command}"
 
 
 def _end(code: int | None, log: str, cancelled: str | None, *, limited: bool) -> ScriptEnd:

@@ -148,7 +148,7 @@ def written_accumulation(content: Content) -> JsonValue:
 
 def written_precision(content: Content) -> str:
     """The precision that a script's config names, whatever it is."""
-    return str(content.get("mixed_precision", own_precision(content, None)))
+    return str(content.get("mixed_precision") or own_precision(content, None))
 
 
 def _check_fsdp(document: Document) -> None:

@@ -99,19 +99,17 @@ def _expected(detail: Any) -> str:
 
 def _key_in(data: JsonValue | Mapping[str, JsonValue], loc: tuple[str | int, ...], kind: str) -> Key:
     """``loc`` without the parts that pydantic adds, such as the members of a union."""
-    if kind == "missing":
-        return loc
     key: Key = ()
-    for part in loc:
+    for part in loc[:-1] if kind == "missing" else loc:
         match data:
             case dict() if part in data:
                 data = data[str(part)]
             case list() if isinstance(part, int):
                 data = data[part]
             case _:
-                return key
+                continue
         key = (*key, part)
-    return key
+    return (*key, loc[-1]) if kind == "missing" else key
 
 
 def _value_at(data: Any, key: Key) -> JsonValue:

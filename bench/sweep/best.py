@@ -19,7 +19,7 @@ from bench.records.verdict import Goal, Stopped
 from bench.search.best import CONFIDENCE, Answer, Arm, Done, Look, Next, beaten, next_look
 from bench.sweep.probe import CellSearch, observation
 from bench.sweep.sweep import Sweep
-from bench.sweep.until import check_alone
+from bench.sweep.until import MOST_FAILED, check_alone
 from bench.units import counted, rate
 
 Setting = tuple[str, int | None]
@@ -76,7 +76,7 @@ class Seen:
     looks: list[Look] = field(default_factory=list)
     out: dict[int, Ruled] = field(default_factory=dict)
     batches: dict[int, int] = field(default_factory=dict)
-    """The batch of each candidate that was measured in full."""
+    """The batch of each candidate whose batch is known."""
 
 
 def find_best(sweep: Sweep, hunt: Hunt) -> Best:
@@ -189,7 +189,7 @@ def _look(
         smallest = [result for result in results if result.attempt.batch_per_rank == sweep.goal.granularity]
         _see(seen, number, [result for result in smallest if result.attempt.short], None, ())
         probe = sweep.store.probe(one.plan.cell)
-        if probe is None or any(map(sweep.reuse.is_stale, sweep.store.of_cell(one.plan.cell))):
+        if probe is None or sweep.search_is_stale(one.plan):
             if any(result.outcome.kind == "skipped" for result in results):
                 seen.out[number] = "skipped"
             return
@@ -207,8 +207,7 @@ def _look(
     if one.batch is None:
         of_batch = [result for result in of_batch if not result.attempt.short]
     _see(seen, number, of_batch, headroom, spoiled)
-    if any(not result.attempt.short for result in of_batch):
-        seen.batches[number] = batch
+    seen.batches[number] = batch
 
 
 def _see(seen: Seen, number: int, results: Sequence[Result], headroom: float | None, spoiled: Collection[str]) -> None:
@@ -227,7 +226,7 @@ def _see(seen: Seen, number: int, results: Sequence[Result], headroom: float | N
         kinds = {result.outcome.kind for result in failed}
         if "oom" in kinds:
             seen.out[number] = "memory"
-        elif not any(not result.attempt.short for result in ok):
+        elif len(failed) >= MOST_FAILED or not any(not result.attempt.short for result in ok):
             seen.out[number] = "skipped" if kinds == {"skipped"} else "failed"
 
 

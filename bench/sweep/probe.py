@@ -1,6 +1,6 @@
 """The search over batch for one cell: does what `bench.search` asks for, until it has a verdict."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from statistics import fmean
 
 from bench import backends
@@ -44,8 +44,10 @@ class CellSearch:
         found = search(self.goal, self._start(), stored, walked, walk, self._attempt, self._prior)
         needs_bytes = None
         if isinstance(found, Verdict):
-            self._set_aside_replaced(found)
+            self._set_aside_replaced(found.answers)
             needs_bytes = self._needs_bytes() if found.max_batch_per_rank is None else None
+        elif self.stale:
+            self._set_aside_replaced()
         probe = Probe(cell=self.cell, axes=self.plan.axes, goal=self.goal, found=found, needs_bytes=needs_bytes)
         self.store.finish_probe(probe)
         self.progress.verdict(self.plan.label, found, needs_bytes)
@@ -99,16 +101,12 @@ class CellSearch:
         """The stored attempts of searches: repeated launches of their answers change no verdict."""
         return [result for result in self.store.of_cell(self.cell) if result.attempt.launch == 1]
 
-    def _set_aside_replaced(self, found: Verdict) -> None:
+    def _set_aside_replaced(self, answers: Container[int] = ()) -> None:
         """On a rerun: the results of an earlier search at batches that this search did not measure again. Repeated
         launches of its answers are measured again later."""
         for result in self.store.of_cell(self.cell):
             batch, repeated = result.attempt.batch_per_rank, result.attempt.launch > 1
-            if (
-                self.sweep.reuse.wants_again(result)
-                and self.goal.tries(batch)
-                and not (repeated and batch in found.answers)
-            ):
+            if self.sweep.reuse.wants_again(result) and self.goal.tries(batch) and not (repeated and batch in answers):
                 self.store.set_aside(result.attempt)
 
     def _needs_bytes(self) -> int | None:

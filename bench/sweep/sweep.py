@@ -160,13 +160,17 @@ class Sweep:
         """Whether an attempt is not stored, or a search has no verdict."""
         if backends.forbids(plan.cell, self.machine.hardware.device):
             return False
-        if plan.search and (self.rerun or self.store.probe(plan.cell) is None or self._is_stale(plan)):
+        if plan.search and (self.rerun or self.store.probe(plan.cell) is None or self.search_is_stale(plan)):
             return True
         attempts = (*_listed(plan), *self._further(plan))
         return any(not self._was_skipped(attempt) and self.reuse.stored(attempt) is None for attempt in attempts)
 
-    def _is_stale(self, plan: CellPlan) -> bool:
-        return any(map(self.reuse.is_stale, self.store.of_cell(plan.cell)))
+    def search_is_stale(self, plan: CellPlan) -> bool:
+        """Whether other sources made a result by which the cell's search decides: not a repeated launch of its answer,
+        nor one at a batch that it does not try."""
+        goal, results = self.goal.of(plan.cell), self.store.of_cell(plan.cell)
+        decide = [each for each in results if each.attempt.launch == 1 and goal.tries(each.attempt.batch_per_rank)]
+        return any(map(self.reuse.is_stale, decide))
 
     def _was_skipped(self, attempt: Attempt) -> bool:
         result = self.store.result(attempt)

@@ -3,7 +3,7 @@
 import io
 import math
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,8 @@ from bench.records.best import Best
 from bench.records.cell import Attempt, Cell
 from bench.records.outcome import Result
 from bench.records.plan import CellPlan, RunPlan
-from bench.records.rank_outcome import RankOom
+from bench.records.rank_outcome import RankError, RankOom
+from bench.records.sources import Sources
 from bench.report.tables.best import certificate
 from bench.report.tables.table import Table
 from bench.store import spool
@@ -76,16 +77,27 @@ def nothing(_: Sequence[Result]) -> Collection[str]:
 
 
 def hunted(
-    root: Path, plans: Sequence[CellPlan], ranks: Rated, free: Sequence[str] = ("backend", "mode"), **asked: Any
+    root: Path,
+    plans: Sequence[CellPlan],
+    ranks: Rated,
+    free: Sequence[str] = ("backend", "mode"),
+    sources: Sources | None = None,
+    **asked: Any,
 ) -> Best:
     said, store = io.StringIO(), Store(root)
     planned = RunPlan(matrix="example", cells=tuple(plans), choices=("backend", "mode"))
     with store.open(MACHINE, [one.cell for one in plans], "", plan=planned), Progress(Console(file=said)) as progress:
-        sweep = sweep_of(plans, store, progress, [], ranks)
+        sweep = sweep_of(plans, store, progress, [], ranks, sources=sources)
         progress.begin(cells=len(plans), attempts=sweep.planned(), finished=sweep.finished(), folder="run", notes=[])
         best = find_best(sweep, Hunt(**{"margin": 0.02, "budget_s": None, "free": free, "spoiled": nothing, **asked}))
     assert store.best() == best
     return best
+
+
+def soon() -> dict[str, Any]:
+    """A budget whose clock stops after as many looks as no run here takes: one that goes on without end fails."""
+    looks = iter(range(300))
+    return {"budget_s": 1e9, "clock": lambda: float(next(looks))}
 
 
 def swept(root: Path, plans: Sequence[CellPlan], ranks: Rated) -> None:
@@ -264,3 +276,39 @@ def test_ctrl_c_at_ten_moments_leaves_no_advice_that_the_table_contradicts(kind:
             rates = [float(row["samples/s"]) for row in rows if row["samples/s"]]
             assert rates == sorted(rates, reverse=True)
     assert leads == (0 if kind == "search" else 10)
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+def test_searches_of_other_sources_are_made_again_once(breaks: bool, tmp_path: Path) -> None:
+    """Repeated launches of an answer are those of other sources until the answer is launched again. If the new sources
+    fail, their search has no verdict."""
+    plans = plans_of("probe", modes="ab")
+    first = hunted(tmp_path / "run", plans, Rated(), sources={"model.py": "0"})
+    launches = [each.attempt.launch for each in Store(tmp_path / "run").results()]
+    assert max(launches) > 1
+    ranks = Failing(lambda attempt: True) if breaks else Rated()
+    again = hunted(tmp_path / "run", plans, ranks, sources={"model.py": "1"}, **soon())
+    assert [answer.name for answer in again.answers] == ([] if breaks else [answer.name for answer in first.answers])
+
+
+def test_a_leader_whose_launches_fail_again_and_again_is_no_answer(tmp_path: Path) -> None:
+    ranks = Failing(lambda attempt: attempt.launch > 1 and attempt.cell.backend == "ddp")
+    best = hunted(tmp_path / "run", plans_of(2, modes="ab"), ranks, **soon())
+    assert [answer.name for answer in best.answers] == ["zero2 mode=a, batch 2"]
+    assert best.answers[0].ruled_out["failed"] == 1
+
+
+class Failing(Rated):
+    """Raises an error in the attempts that ``fails`` says."""
+
+    def __init__(self, fails: Callable[[Attempt], bool]) -> None:
+        super().__init__()
+        self.fails = fails
+
+    def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
+        spec = spool.read(folder / "spec.json", Spec)
+        assert spec is not None
+        if not isinstance(spec.attempt, Attempt) or not self.fails(spec.attempt):
+            return super().run(cell, folder, limits, on_beat)
+        error = RankError(rank=0, phase="fwd", error="ValueError: planted", traceback="planted", at=0.0)
+        return LaunchResult(ranks=[error, rank(1)], isolation="fork")

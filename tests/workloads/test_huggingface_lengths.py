@@ -7,10 +7,13 @@ import pytest
 import torch
 from families import workload
 from pydantic import ValidationError
+from typer.testing import CliRunner
 
 from bench import workloads
+from bench.cli.app import app
 from bench.errors import InputError
 from bench.runner.seen import places_in, tokens_in
+from bench.workloads.huggingface import flops
 
 UNIFORM = {"uniform": [3, 9]}
 
@@ -83,6 +86,20 @@ def test_flops_of_each_length_are_those_of_samples_of_that_length(model_type: st
             task.flops_per_sample(tokens),
         )
         assert (found.step, found.recomputed) == (alone.step, alone.recomputed)
+
+
+def test_flops_are_unknown_where_torch_cannot_count_those_of_any_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flops, "flops_per_sample", lambda *_: None)
+    assert made("llama", seq_len={"uniform": [4, 40]}).flops_per_sample(7) is None
+
+
+@pytest.mark.parametrize("lengths", ["{}", "{file: 1, uniform: 2}", "{shortest: 1}"])
+def test_a_distribution_without_its_field_is_one_message(lengths: str, tmp_path: Path) -> None:
+    matrix = tmp_path / "matrix.yaml"
+    matrix.write_text(f"workload: {{name: 'hf:gpt2', seq_len: {lengths}}}\nmatrix: {{backend: ddp, batch: 1}}\n")
+    told = CliRunner().invoke(app, ["run", str(matrix), "--dry-run"])
+    assert told.exit_code == 2
+    assert "matrix.yaml:1: workload.seq_len" in told.output
 
 
 @pytest.mark.parametrize(

@@ -48,9 +48,9 @@ def flops_by_length(description: Description, options: Options, shortest: int, l
     third = (longest - shortest) // 3
     lengths = dict.fromkeys((shortest, shortest + third, longest, longest - third))
     at = {length: flops_per_sample(description, options.at(length)) for length in lengths}
-    *three, fourth = points = [(length, found) for length, found in at.items() if found]
-    if len(points) == 4 and _on_parabola(three, fourth[0]) == fourth[1]:
-        return lambda length: at.get(length) or _on_parabola(three, length)
+    points = [(length, found) for length, found in at.items() if found]
+    if len(points) == 4 and _on_parabola(points[:3], points[3][0]) == points[3][1]:
+        return lambda length: at.get(length) or _on_parabola(points[:3], length)
     return at.get
 
 
