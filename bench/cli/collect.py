@@ -84,7 +84,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
         logs=_logs(stores[0], of_all) if len(stores) == 1 else {},
         scripts=any(store.has_scripts(results[name]) for name, store in by_name.items()),
         untils=[until for store in stores if (until := store.until()) is not None],
-        bests=list(bests.values()),
+        bests=bests,
         forecasts=_forecasts(stores),
         cost_options={name for plan in plans for name in (plan.cost_options if plan else COST_OPTIONS)},
         matrices=_matrices(results, {name: _goes_on(store, best=name in bests) for name, store in by_name.items()}),

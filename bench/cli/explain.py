@@ -335,8 +335,8 @@ def _rows(run: Path, results: "Sequence[Result]") -> "Iterator[tuple[Row, float]
     off = may_be_off(summary)
     for result in results:
         cell, batch = result.attempt.cell.id, result.attempt.batch_per_rank
-        rows = (row for each in summary.cells if each.cell.id == cell for row in each.full)
-        row = next(row for row in rows if row.batch_per_rank == batch)
+        rows = [row for each in summary.cells if each.cell.id == cell for row in each.rows]  # one that thrashes, too
+        row = next(row for row in rows if row.batch_per_rank == batch and row.measured and not row.short)
         yield row, off.get(row.id, 0.0)
 
 

@@ -18,8 +18,6 @@ from bench.cli.settings import JOB, SEARCH, sets
 from bench.errors import InputError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from bench.matrix import Matrix
     from bench.records.outcome import Isolation, Result
     from bench.sweep.reuse import Rerun
@@ -97,8 +95,9 @@ def run(
 
     Each result is stored as soon as it is measured. The same command skips finished attempts and measures the others.
     """
-    if best:
-        _check_best({"--until": until, "--rerun": rerun})
+    for option, value in (("--until", until), ("--rerun", rerun)):
+        if best and value is not None:
+            raise InputError(f"cannot be combined with {option}", where="--best", fix=f"leave out {option}")
     if until is not None and settle is not None:
         raise InputError("cannot be combined with --until, which asks for all comparisons", where="--settle")
     target = _target(until)
@@ -232,13 +231,6 @@ def _goes_on_by_itself(matrix: "Matrix", target: "Target | None", more: More | N
     if more is not None and more.settle is not None and not (auto or best):
         raise InputError("has no effect without measure.launches=auto", where="--settle", fix="set it, or use --until")
     return auto
-
-
-def _check_best(others: "Mapping[str, object]") -> None:
-    """Raises InputError for what --best cannot be combined with."""
-    for option, value in others.items():
-        if value is not None:
-            raise InputError(f"cannot be combined with {option}", where="--best", fix=f"leave out {option}")
 
 
 def _run_all(sweep: "Sweep") -> "list[Result]":

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from bench.errors import InputError
 from bench.explain import parts
-from bench.explain.intervals import Interval, Intervals, difference, divided, innermost, intersection, total, union
+from bench.explain.intervals import Interval, Intervals, divided, innermost, intersection, total, union
 from bench.explain.parts import OTHER, Part
 from bench.explain.trace import Event, Trace
 
@@ -243,12 +243,10 @@ def _phases(trace: Trace, whole: Intervals) -> dict[str, list[Interval]]:
         if nodes:
             marked["backward"] = nodes
     everywhere = union([*whole, *((one.start, one.end) for one in trace.host)])
-    left = union([(everywhere[0][0], everywhere[-1][1])])
-    phases: dict[str, list[Interval]] = {}
-    for phase in sorted(marked, key=lambda name: parts.ORDER.index(name) if name in parts.ORDER else len(parts.ORDER)):
-        phases[phase] = intersection(left, union(marked[phase]))
-        left = difference(left, phases[phase])
-    return {**phases, OTHER: left}
+    always = [(everywhere[0][0], everywhere[-1][1])]
+    names = sorted(marked, key=lambda name: parts.ORDER.index(name) if name in parts.ORDER else len(parts.ORDER))
+    given = divided(always, [*(union(marked[name]) for name in names), always])
+    return dict(zip([*names, OTHER], given, strict=True))
 
 
 class _Timeline:

@@ -35,25 +35,6 @@ def intersection(ones: Intervals, others: Intervals) -> list[Interval]:
     return common
 
 
-def difference(ones: Intervals, others: Intervals) -> list[Interval]:
-    """The times of the first set that are not in the second."""
-    left: list[Interval] = []
-    other = 0
-    for start, end in ones:
-        at = start
-        while other < len(others) and others[other][1] <= at:
-            other += 1
-        index = other
-        while index < len(others) and others[index][0] < end:
-            if at < others[index][0]:
-                left.append((at, others[index][0]))
-            at = max(at, others[index][1])
-            index += 1
-        if at < end:
-            left.append((at, end))
-    return left
-
-
 def divided(whole: Intervals, sets: Sequence[Intervals]) -> list[list[Interval]]:
     """The times of ``whole``, each given to the first of the sets that has it."""
     inside = 1 << len(sets)

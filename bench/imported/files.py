@@ -15,7 +15,7 @@ from bench.imported.names import GPUS, RATE, Meaning, backend_of, fields_of, is_
 from bench.imported.tables import Grid
 from bench.matrix.yaml_file import parse_json, read_text, show
 from bench.records.phases import STORED_PHASES
-from bench.records.stated import FIGURES
+from bench.records.stated import FIGURES, RESULTS
 from bench.units import UNKNOWN
 
 Values = dict[str, JsonValue]
@@ -204,7 +204,7 @@ def _possible(column: str, exact: str | None) -> set[str | None]:
     return {exact, known.field if known else None}
 
 
-_MEASURED = {*FIGURES, *fields.RATES} - {name for name in FIGURES if name.startswith("capacity")}
+_MEASURED = {*RESULTS, *fields.RATES} - {"capacity_share"}
 _NUMBERS = {*_MEASURED, *fields.COUNTS, RATE, GPUS}
 """Fields in whose values a comma can only belong to a number."""
 

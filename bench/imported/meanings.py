@@ -14,7 +14,7 @@ from bench.imported.files import LONGEST_NOTE, Given, Values
 from bench.imported.names import is_figure, plain, setting_of
 from bench.matrix.yaml_file import canonical, show
 from bench.records.base import not_finite
-from bench.records.stated import FIGURES
+from bench.records.stated import RESULTS
 from bench.units import counted, rate
 
 MOST_NOTES = 200
@@ -58,10 +58,6 @@ def _is_empty(row: Given) -> bool:
     """Whether nothing was measured in a row, not even the use of the device."""
     uses = (name for name in row.unknown if re.search(r"\b([mh]fu|[tgp]?flops?)\b", plain(name)))
     return row.of_table and not any((*map(_is_result, row.values), *uses, row.notes))
-
-
-def _is_figure(name: str) -> bool:
-    return name in (*FIGURES, *fields.RATES) and not name.startswith("capacity_b")
 
 
 # Settings and notes
@@ -128,7 +124,7 @@ def _equals(rows: Sequence[Given], chosen: Sequence[str]) -> dict[str, int]:
 
 
 def _is_result(name: str) -> bool:
-    return _is_figure(name) or name in ("outcome", "reason")
+    return name in RESULTS or name in (*fields.RATES, "outcome", "reason")
 
 
 def _note(value: JsonValue) -> JsonValue:

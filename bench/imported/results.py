@@ -187,7 +187,7 @@ def _outcome(row: Given, attempt: Attempt) -> Outcome:
     source = _read(row, "source", fields.text) or Path(re.sub(r"[:\[]\d+\]?$", "", row.where)).name
     figures = [name for name in row.values if name in RESULTS]
     if kind not in ("ok", "reported", "scripted") and (
-        wrong := [name for name in figures if row.places[name] == row.where]
+        wrong := [name for name in figures if row.place(name) == row.where]
     ):
         raise InputError(f"{kind!r} cannot have figures", where=row.where, field=wrong[0], fix="leave it empty")
     reason = _read(row, "reason", fields.text) or f"from elsewhere: {source}"

@@ -16,7 +16,7 @@ from pydantic import JsonValue
 
 from bench.errors import near_miss
 from bench.records.claim import Claim
-from bench.records.figures import METRICS, STEP_TIME
+from bench.records.figures import ENERGY, METRICS, STEP_TIME
 from bench.records.figures import THROUGHPUT as SAMPLES_PER_S
 from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, fields_in_words, unlike_fields
 from bench.report.doubts import may_be_off
@@ -96,7 +96,7 @@ def _judge(summary: Summary, claim: Claim, comparisons: int) -> Judged:
     off = of_both(may_be_off(summary), *sides)
     if off and against and not claim.ratio:
         off = math.inf  # a share of each side is no share of their difference
-    steady = METRICS[claim.metric].of_rank is not None  # a peak of memory stands, also where steps were disturbed
+    steady = _is_steady(claim.metric)
     low, high = uncertain.interval if uncertain else (figure, figure)
     if off and not steady:
         low, high = low / (1 + off), high * (1 + off)
@@ -312,9 +312,14 @@ def interval_of(
     return Uncertain((figure / widest, figure * widest), basis)  # on a logarithmic scale: the same for times and rates
 
 
+def _is_steady(metric: str) -> bool:
+    """Whether one figure stands: a peak of memory does not vary from step to step, also where steps were disturbed."""
+    return METRICS[metric].of_rank is not None and METRICS[metric] is not ENERGY
+
+
 def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
     """Where one side lies."""
-    if METRICS[metric].of_rank:  # one peak does not vary from step to step
+    if _is_steady(metric):
         value = value_of(row, metric)
         return None if value is None else Uncertain((value, value), None)
     if metric in THROUGHPUT:

@@ -75,12 +75,14 @@ def _attempts(summary: Summary) -> dict[RowId, Attempt]:
 
 def _widths(summary: Summary, results: Sequence[Result], pairs: Sequence[SpeedUp]) -> list[Width]:
     attempts = _attempts(summary)
-    launches = Counter(_first(result.attempt) for result in results if KINDS[result.outcome.kind].measured)
+    measured = (result.attempt for result in results if KINDS[result.outcome.kind].measured)
+    launches = Counter(attempt.model_copy(update={"launch": 1}).slug for attempt in measured)
     found: dict[tuple[str, str], Width] = {}
     for pair in pairs:
         of, against = attempts[pair.row.id], attempts[pair.reference.id]
-        known = min(launches[_first(of)], launches[_first(against)]) >= FEWEST_LAUNCHES
-        found.setdefault((of.slug, against.slug), Width(of, against, _half_width(pair) if known else None))
+        low, high = pair.ratio.interval
+        known = min(launches[of.slug], launches[against.slug]) >= FEWEST_LAUNCHES
+        found.setdefault((of.slug, against.slug), Width(of, against, math.log(high / low) / 2 if known else None))
     return list(found.values())
 
 
@@ -94,13 +96,3 @@ def compared_axes(results: Sequence[Result]) -> list[str]:
                 values.append(value)
     varied = [name for name, values in axes.items() if len(values) > 1]
     return ["backend"] if "backend" in varied else varied
-
-
-def _half_width(pair: SpeedUp) -> float | None:
-    """Of the logarithm of the ratio."""
-    interval = pair.ratio.interval
-    return None if interval is None else math.log(interval[1] / interval[0]) / 2
-
-
-def _first(attempt: Attempt) -> str:
-    return attempt.model_copy(update={"launch": 1}).slug

@@ -5,7 +5,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from bench.explain.intervals import Interval, difference, divided, intersection, total, union
+from bench.explain.intervals import Interval, divided, intersection, total, union
 
 ANY = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 40)).map(lambda pair: (min(pair), max(pair))), max_size=12)
 
@@ -30,7 +30,6 @@ def test_intervals_behave_as_sets_of_moments(ones: list[Interval], others: list[
     for found, expected in (
         (one, members(ones)),
         (intersection(one, other), members(ones) & members(others)),
-        (difference(one, other), members(ones) - members(others)),
     ):
         assert members(found) == expected
         assert total(found) == len(expected)

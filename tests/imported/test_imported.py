@@ -435,6 +435,9 @@ CASES = [
     Case('{"batch": 1, "x": {"a": 1, "a": 2}}', ("x.json: ", "'a' is given twice"), file="x.json"),
     Case(row("a,1,1,0", "backend,batch,step_time_s,total_ms\n"), ("total_ms: '0'", "above 0")),
     Case(row("a,1,1,1000", "backend,batch,step_time_s,step_time_ms\n"), ("give the same figure twice",)),
+    Case(
+        row("a,1,failed,1200,2048", "backend,batch,outcome,tokens_per_s,seq_len\n"), ("'failed' cannot have figures",)
+    ),
     Case(row("fsdp,1,8,1,,\nfsdp,1,8,1,,"), ("table.csv:6", "says the same as", ":5")),
     Case(
         row("a,1,1,3", "backend,batch,step_time_s,workload.backend\n"),

@@ -553,7 +553,8 @@ def test_the_answer_of_best_leads_also_where_another_mean_is_higher() -> None:
         ruled_out={},
     )
     report = Report(
-        results=[lucky, expected], bests=[Best(margin=0.02, confidence=0.95, ended="certified", answers=(answer,))]
+        results=[lucky, expected],
+        bests={"run": Best(margin=0.02, confidence=0.95, ended="certified", answers=(answer,))},
     )
     lines = advice_sentences(report.summary, report.advice)
     assert lines[0].startswith("train with ddp, batch 2:")
@@ -563,7 +564,7 @@ def test_the_answer_of_best_leads_also_where_another_mean_is_higher() -> None:
         ("fsdp", "ruled out"),
         ("ddp", "recommended"),
     ]
-    without = replace(report, bests=())
+    without = replace(report, bests={})
     assert advice_sentences(without.summary, without.advice)[0].startswith("train with fsdp, batch 2:")
     far = replace(report, results=[result(ok((0.05,) * 12, (0.05,) * 12, backend="fsdp"), backend="fsdp"), expected])
     first = advice_sentences(far.summary, far.advice)[0]

@@ -13,6 +13,7 @@ from bench.errors import InputError
 from bench.matrix import claims_file, expand, load
 from bench.records.machine import Hardware
 from bench.records.outcome import Oom, Result
+from bench.records.rank_outcome import Metered
 from bench.report.claims import Judged, judge_claims
 from bench.report.summary import summarize
 from bench.report.tables.claims import claims_table, finding
@@ -226,6 +227,19 @@ def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
 
 
 # Not tested
+
+
+def test_one_figure_of_energy_is_not_taken_as_exact() -> None:
+    """It varies from launch to launch, unlike a peak of memory."""
+    sides = [
+        result(
+            ok((step_s,) * 3, (step_s,) * 3, backend=backend, metered=Metered(samples=6, amounts={"joules": joules}))
+        )
+        for backend, step_s, joules in (("ddp", 0.1, 30.0), ("zero2", 0.08, 20.0))
+    ]
+    sides = [sides[0], sides[1].model_copy(update=dict(result(sides[1].outcome, backend="zero2")))]
+    judged = judge(sides, metric="energy_j_per_sample", ratio={"at_most": "0.9x"})
+    assert (judged.verdict, judged.interval) == ("CONFIRMED", None)
 
 
 def two_cams() -> list[Result]:

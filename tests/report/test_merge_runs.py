@@ -8,11 +8,14 @@ import pytest
 from commands import full_report
 from examples import MACHINE, claim, doubt_sentences, ok, result, stored, world
 
+from bench.records.best import Best, Fastest
 from bench.records.outcome import Oom, Outcome, Result
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report import merge_runs
 from bench.report.claims import judge_claims
 from bench.report.summary import summarize
+from bench.report.tables.brief import settings
+from bench.report.tables.sections import Report
 from bench.search import next_step
 from bench.store.run_folder import Store
 from bench.sweep.probe import observation
@@ -79,6 +82,24 @@ def test_one_runs_thrashing_is_not_the_others() -> None:
     )
     results, _ = merge_runs.merge({"a": [result(thrashes)], "b": [result(clean)]}, {})
     assert [cell.best is not None for cell in summarize(results).cells] == [False, True]
+
+
+def test_a_certificate_of_best_is_of_its_own_run() -> None:
+    cells = [taking(0.1), taking(0.101, "zero2")]
+    answer = Fastest(
+        task="", cell=cells[1].attempt.cell.id, name="zero2", batch_per_rank=2, within=0.02, settings=2, ruled_out={}
+    )
+    results, _ = merge_runs.merge({"a": cells, "b": cells}, {})
+    best = Best(margin=0.02, confidence=0.95, ended="certified", answers=(answer,))
+    of_a, of_b = Report(results=results, bests={"a": best}).advice
+    assert (of_a.certified is not None, of_b.certified) == (True, None)
+
+
+def test_a_run_in_which_nothing_fits_has_its_row() -> None:
+    results, _ = merge_runs.merge({"a": [taking(0.1)], "b": [result(OUT)]}, {})
+    report = Report(results=results)
+    found = settings(report.summary, report.advice, {}, [])
+    assert [setting.shown.settings["run"] for setting in found] == ["a", "b"]
 
 
 def test_runs_of_other_cells_or_other_machines_are_one_set() -> None:

@@ -18,14 +18,14 @@ def wandb(runs: Sequence[Tracked], project: str, group: str) -> str:
     """Into the folder ``wandb``, or below WANDB_DIR; online with WANDB_MODE=online."""
     library = needed("wandb", extra="wandb")
     settings = library.Settings(silent=True, console="off", x_disable_stats=True, x_disable_meta=True)
-    folder = ""
+    folder, mode = "", os.environ.get("WANDB_MODE", "offline")
     for tracked in runs:
         run = library.init(
             project=project,
             group=group,
             name=tracked.name,
             config=dict(tracked.config),
-            mode=os.environ.get("WANDB_MODE", "offline"),
+            mode=mode,
             settings=settings,
         )
         for step in tracked.steps:
@@ -33,7 +33,7 @@ def wandb(runs: Sequence[Tracked], project: str, group: str) -> str:
         run.summary.update(dict(tracked.metrics))
         run.finish()
         folder = os.path.dirname(os.path.dirname(run.dir))
-    return f"{folder}; `wandb sync {folder}/offline-run-*` uploads them"
+    return folder if mode == "online" else f"{folder}; `wandb sync {folder}/offline-run-*` uploads them"
 
 
 def mlflow(runs: Sequence[Tracked], project: str, group: str) -> str:

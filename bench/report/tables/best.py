@@ -26,7 +26,7 @@ RULED: dict[Ruled, str] = {
 NOT_MEASURED: tuple[Ruled, ...] = ("others", "plan", "bound", "open")
 
 
-def certificates(bests: Sequence[Best], advice: Sequence[Advice]) -> Lines:
+def certificates(bests: Collection[Best], advice: Sequence[Advice]) -> Lines:
     """A sentence for each task, and how much was measured.
 
     Args:

@@ -13,7 +13,7 @@ from bench.records.verdict import Probe, Stopped, Verdict
 from bench.report import implausible
 from bench.report.advice import Advice
 from bench.report.claims import Judged
-from bench.report.controlled import SEEN_WHEN_MEASURED
+from bench.report.controlled import RUN, SEEN_WHEN_MEASURED
 from bench.report.doubts import Doubt, doubted_rows, doubts, may_be_off
 from bench.report.missing import Missing
 from bench.report.naming import (
@@ -101,8 +101,8 @@ def settings(
             rows: list[Row | None] = [row for row in of_cell if any(row is other for other in cell.rows)]
             of_task += [_setting(cell, row, task, off, waits=waits) for row in rows or [_best(cell, task)]]
         found += sorted(of_task, key=lambda setting: setting.row.rate if setting.row else 0.0, reverse=True)
-    answered = {cell.cell.id for task in advice for cell in task.cells}
-    rest = [cell for cell in summary.cells if cell.cell.id not in answered]
+    answered = {cell.rows[0].id.cell for task in advice for cell in task.cells}
+    rest = [cell for cell in summary.cells if cell.rows[0].id.cell not in answered]
     return [*found, *(Setting(cell=cell, row=cell.best, ratio=None, advice=None, verdict="") for cell in rest)]
 
 
@@ -157,7 +157,8 @@ def settings_table(
     intervals: bool = True,
 ) -> Table:
     """One row for each of the first ``most`` settings."""
-    largest = {probe.cell.id: probe.found.max_batch_per_rank for probe in probes if isinstance(probe.found, Verdict)}
+    found_in = [(probe.cell.id, str(probe.axes.get(RUN)), probe.found) for probe in probes]
+    largest = {(cell, run): end.max_batch_per_rank for cell, run, end in found_in if isinstance(end, Verdict)}
     doubted = doubted_rows(summary)
     observed = [
         name
@@ -172,7 +173,10 @@ def settings_table(
             lambda setting: rate(setting.row.rate) if setting.row else "",
             bold=lambda setting: setting.is_chosen,
         ),
-        Number("max batch", lambda setting: str(largest.get(setting.cell.cell.id) or "")),
+        Number(
+            "max batch",
+            lambda setting: str(largest.get((setting.cell.cell.id, str(setting.shown.settings.get(RUN)))) or ""),
+        ),
         Number(
             "ratio",
             lambda setting: f"{setting.ratio.estimate:.2f}×" if setting.ratio else "",
@@ -374,7 +378,8 @@ def measured_how(summary: Summary, found: Sequence[Setting], matrices: Matrices,
     ranks_seen = (row.sampled.ranks[0].raw for row in summary.rows if row.sampled)
     sizes = sorted({rank.coverage.parameters for rank in ranks_seen if rank.observed})  # maybe not of the model meant
     model = f"a model of {' or '.join(map(amount, sizes[:MOST_NAMES]))} parameters" if sizes else ""
-    precision = shared.get("mixed_precision", "").replace("no", "no mixed precision")
+    said = shared.get("mixed_precision", "")
+    precision = "no mixed precision" if said == "no" else said
     same = ", ".join(filter(None, (what, model, precision, steps)))
     ranks = sorted({row.world_size for row in summary.rows})
     on = f"{' or '.join(map(str, ranks))} rank{'s' * (ranks != [1])} on {of_machines(summary, computer)}"

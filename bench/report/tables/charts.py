@@ -277,7 +277,7 @@ def phases(summary: Summary) -> BarChart:
     )
 
 
-def _groups(summary: Summary) -> tuple[tuple[str, ...], list[Group], list[str]]:
+def _groups(summary: Summary, most: int | None = MAX_PANELS) -> tuple[tuple[str, ...], list[Group], list[str]]:
     """Names of the series, panels, and a note if some panels are left out."""
     cells = [cell for cell in summary.cells if any(row.measured or row.outcome == "oom" for row in cell.rows)]
     backends = {str(cell.rows[0].settings["backend"]) for cell in cells}
@@ -292,12 +292,12 @@ def _groups(summary: Summary) -> tuple[tuple[str, ...], list[Group], list[str]]:
         number = names.index(_named(cell.rows[0], [colored_by]))
         panels.setdefault(_named(cell.rows[0], others), []).append((number, cell))
     left_out = f"The first {MAX_PANELS} of {len(panels)} panels; the table holds all others."
-    return names, list(panels.items())[:MAX_PANELS], [left_out] if len(panels) > MAX_PANELS else []
+    return names, list(panels.items())[:most], [left_out] if len(panels) > MAX_PANELS else []
 
 
 def _colors(summary: Summary) -> Mapping[tuple[str, ...], int]:
     """The number of each cell's series, which is its color in every chart."""
-    return {cell.rows[0].id.cell: number for _, cells in _groups(summary)[1] for number, cell in cells}
+    return {cell.rows[0].id.cell: number for _, cells in _groups(summary, None)[1] for number, cell in cells}
 
 
 def _named(row: Row, names: Sequence[str]) -> str:

@@ -98,7 +98,7 @@ class Report:
     """Whether the folders of the results hold command.sh; a kept copy may not."""
     untils: Sequence[Until] = ()
     """How `bench run --until` ended, for each run that was asked to go on."""
-    bests: Sequence[Best] = ()
+    bests: Mapping[str, Best] = field(default_factory=dict)
     """How `bench run --best` ended, for each run that did not measure its whole matrix."""
     forecasts: Mapping[str, Forecast] = field(default_factory=dict)
     """The plans that these runs keep, by the cell's id."""
@@ -121,10 +121,12 @@ class Report:
     @cached_property
     def advice(self) -> Sequence[Advice]:
         certified = {
-            (answer.cell, answer.batch_per_rank): Certified(answer, best.confidence)
-            for best in self.bests
-            for answer in best.answers
-            if best.ended
+            run: {
+                (answer.cell, answer.batch_per_rank): Certified(answer, best.confidence)
+                for answer in best.answers
+                if best.ended
+            }
+            for run, best in self.bests.items()
         }
         return advise_by_run(self.summary, self.probes, self.choices.free, certified)
 
@@ -161,7 +163,7 @@ class Report:
             return self._build([_missing])
         parts: list[Section] = [
             answer_section(self.summary, self.advice, self.matrices, self.missing),
-            certificates(self.bests, self.advice),
+            certificates(self.bests.values(), self.advice),
             settings_table(self.summary, self.settings, self.probes, most=rows, intervals=intervals),
             *(_compared(self) if self.choices.compares else ()),
             caveats(self.summary, self.missing, self.unreadable, self.judged, self.probes, self.untils),
@@ -211,7 +213,7 @@ class Part:
 def _answer(report: Report) -> Iterator[Section]:
     """What to run, what is faster, and what was not compared: what most readers look for."""
     yield advice_section(report.summary, report.advice, report.matrices, report.missing)
-    yield certificates(report.bests, report.advice)
+    yield certificates(report.bests.values(), report.advice)
     yield from _compared(report)
 
 

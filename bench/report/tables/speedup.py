@@ -36,7 +36,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
     axis = caption(comparison.axis)
     values = {row.id: _value(cell, comparison.axis) for cell in summary.cells for row in cell.rows}
     names = {
-        row: f"{axis} {value}" if value[0].isdigit() or value in SWITCH else value for row, value in values.items()
+        row: f"{axis} {value}" if value[:1].isdigit() or value in SWITCH else value for row, value in values.items()
     }
     doubted = doubted_rows(summary)
     as_fast = {cell.best.id: even_batches(cell) for cell in summary.cells if cell.best}
