@@ -231,13 +231,8 @@ def test_a_claim_that_rests_on_a_doubted_row_says_so() -> None:
 
 def test_one_figure_of_energy_is_not_taken_as_exact() -> None:
     """It varies from launch to launch, unlike a peak of memory."""
-    sides = [
-        result(
-            ok((step_s,) * 3, (step_s,) * 3, backend=backend, metered=Metered(samples=6, amounts={"joules": joules}))
-        )
-        for backend, step_s, joules in (("ddp", 0.1, 30.0), ("zero2", 0.08, 20.0))
-    ]
-    sides = [sides[0], sides[1].model_copy(update=dict(result(sides[1].outcome, backend="zero2")))]
+    drawn = {"ddp": Metered(samples=6, amounts={"joules": 30.0}), "zero2": Metered(samples=6, amounts={"joules": 20.0})}
+    sides = [result(ok(backend=backend, metered=metered), backend=backend) for backend, metered in drawn.items()]
     judged = judge(sides, metric="energy_j_per_sample", ratio={"at_most": "0.9x"})
     assert (judged.verdict, judged.interval) == ("CONFIRMED", None)
 
