@@ -4,7 +4,6 @@ Where a cell was searched, the search decides about the batches that it could tr
 named. A batch that the search could not try, or that was measured after it, may be faster, and is marked as such.
 """
 
-from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -160,14 +159,15 @@ def advise_by_run(
     choices: frozenset[str] = CHOICES,
     certified: Mapping[str, Mapping[tuple[str, int], Certified]] = MappingProxyType({}),
 ) -> list[Advice]:
-    """`advise` for each run by itself, where a report keeps runs apart: a search, or
-    `bench run --best`, only decides about its own run."""
+    """`advise` for each run by itself, where a report keeps runs apart: a search, or `bench run --best`, only decides
+    about its own run."""
     advice, headrooms = [], {probe.goal.headroom for probe in probes}
     for name, run in {str(run): run for run in (cell.controlled.get(RUN) for cell in summary.cells)}.items():
         cells = tuple(cell for cell in summary.cells if cell.controlled.get(RUN) == run)
         of_run = [probe for probe in probes if probe.axes.get(RUN, run) == run]
-        answers = [certified.get(name, {})] if run is not None else certified.values()
-        advice += advise(replace(summary, cells=cells), of_run, headrooms, choices, dict(ChainMap(*map(dict, answers))))
+        whose = certified if run is None else {name} & certified.keys()
+        answers = {key: answer for each in whose for key, answer in certified[each].items()}
+        advice += advise(replace(summary, cells=cells), of_run, headrooms, choices, answers)
     return advice
 
 
