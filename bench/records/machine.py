@@ -81,8 +81,8 @@ class Machine(Frozen):
         ]
         if self.environment is None or other.environment is None:
             return plain
-        one, two = self.environment, other.environment
-        names = [name for name in dict.fromkeys([*one, *two]) if one.get(name) != two.get(name)]
+        one, two, threads = self.environment, other.environment, {*self.threads, *other.threads}  # `unlike` has these
+        names = [name for name in dict.fromkeys([*one, *two]) if one.get(name) != two.get(name) and name not in threads]
         return plain + [f"{name}: {one.get(name, 'not set')} against {two.get(name, 'not set')}" for name in names]
 
 

@@ -18,7 +18,6 @@ from bench.report.doubts import may_be_off
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
 from bench.report.speedup import SpeedUp, between
-from bench.statistics.verdict import UNDECIDED
 from bench.units import percent
 
 CHOICES = frozenset({"backend", *COST_OPTIONS, *COST_SETTINGS})
@@ -290,7 +289,7 @@ def _advise(
         beyond=frozenset(row.id for row in known if held[row.id] > headroom),
         alternatives=tuple(row for row in listed if chosen is None or _is_alternative(row, chosen)),
         rivals=tuple(pairs),
-        unsure=bool(chosen and chosen.id in off) and (not pairs or any(pair.ratio.word == UNDECIDED for pair in pairs)),
+        unsure=bool(chosen and chosen.id in off) and (not pairs or any(not pair.ratio.decided for pair in pairs)),
         left_out=tuple(_left_out(name, cells, probes) for name in backends if name not in named) if chosen else (),
         unsearched=unsearched,
         search_ends=() if ranked else tuple(dict.fromkeys(search_end(probe.found) for probe in probes)),

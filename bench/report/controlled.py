@@ -27,7 +27,7 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
     """Named values of a cell. The axes give the order; what the cell resolved them to gives the value.
 
     Args:
-        named: axes of other results. A plain option of this one with such a name becomes a setting, too.
+        named: settings of other results. A plain option of this one with such a name becomes a setting, too.
         cell_id: saves computing it again.
     """
     cell, options = result.attempt.cell, result.attempt.cell.options
@@ -39,7 +39,7 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
         "workload": cell.workload,
         **preset,
         "num_processes": cell.num_processes,
-        **({"num_nodes": cell.num_nodes} if cell.num_nodes > 1 else {}),
+        **({"num_nodes": cell.num_nodes} if cell.num_nodes > 1 or "num_nodes" in named else {}),
         "mixed_precision": cell.mixed_precision,
         **_whole(cell),
         "memory_limit_bytes": cell.memory_limit_bytes,

@@ -58,6 +58,8 @@ def summarize(
         by_cell.setdefault(key, []).append(result)
     newest = newest or newest_sources(results)
     named = tuple(dict.fromkeys(name for result in results for name in result.axes))
+    if any(result.attempt.cell.num_nodes > 1 for result in results):
+        named += ("num_nodes",)
     variations = _variations(by_cell, calibrations)
 
     def cells_with(named: Sequence[str]) -> tuple[CellRows, ...]:

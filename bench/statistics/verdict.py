@@ -8,6 +8,7 @@ Bayesian estimation, AMPPS 1, 2018, has the same rule), with 99 % confidence for
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isinf
 from typing import Literal
 
 from bench.statistics.intervals import Interval
@@ -70,11 +71,14 @@ class RateRatio:
     def word(self) -> Word:
         if self.basis == "mixed sources":
             return UNDECIDED
-        if self.alarm[0] > 1 + self.off or self.alarm[1] < 1 / (1 + self.off):
+        off = 1 + self.off
+        if self.alarm[0] > off or self.alarm[1] < 1 / off:
             return FASTER
-        if self.off:
-            return UNDECIDED
-        return EVEN if self.interval[0] >= 1 / (1 + MARGIN) and self.interval[1] <= 1 + MARGIN else TOO_CLOSE
+        if self.interval[0] / off >= 1 / (1 + MARGIN) and self.interval[1] * off <= 1 + MARGIN:
+            return EVEN
+        # Without the doubt, one side would be faster; or nothing is known.
+        doubted = self.alarm[0] > 1 or self.alarm[1] < 1 or isinf(off)
+        return UNDECIDED if doubted else TOO_CLOSE
 
     @property
     def decides(self) -> Interval:

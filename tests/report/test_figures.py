@@ -84,7 +84,7 @@ def test_the_report_and_bench_compare_give_one_interval_for_the_same_samples() -
     assert pair.means.estimate == pytest.approx(pair.ratio.of_means)
     steps_alone = math.hypot(*(student_t(9, 0.95) * (launch_of(steps).error or 0) for steps in (quick, slow)))
     assert within.estimate * math.exp(-steps_alone) > 1  # what the report once called a winner
-    assert (within.word, pair.speed) == ("undecided", "UNCLEAR")  # doubted: steps were disturbed
+    assert (within.word, pair.speed) == ("too close to call", "UNCLEAR")
 
 
 def test_the_report_and_bench_compare_agree_over_launches_too() -> None:

@@ -176,6 +176,12 @@ def test_a_switch_that_is_no_axis_still_tells_cells_apart() -> None:
     assert summarize([result(), result(num_processes=4)]).columns == ("backend", "num_processes")
 
 
+def test_a_cell_of_one_node_says_so_beside_cells_of_several() -> None:
+    one, two = summarize([result(), result(num_nodes=2)]).rows
+    assert [row.settings["num_nodes"] for row in (one, two)] == [1, 2]
+    assert "num_nodes" not in summarize([result()]).rows[0].settings
+
+
 def test_true_and_one_are_two_values() -> None:
     assert summarize([result(axes={"x": True}), result(axes={"x": 1})]).columns == ("backend", "x")
 

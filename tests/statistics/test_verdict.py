@@ -7,7 +7,7 @@ import pytest
 
 from bench.statistics.intervals import Interval
 from bench.statistics.launches import Basis
-from bench.statistics.verdict import FASTER, TOO_CLOSE, UNDECIDED, RateRatio, Word
+from bench.statistics.verdict import EVEN, FASTER, TOO_CLOSE, UNDECIDED, RateRatio, Word
 
 
 @pytest.mark.parametrize(
@@ -38,7 +38,12 @@ def test_a_doubted_ratio_decides_what_is_beyond_the_doubt() -> None:
     ratio = RateRatio(1.2, (1.1, 1.3), (1.05, 1.35), "launches")
     for off, word in ((0.04, FASTER), (0.06, UNDECIDED), (math.inf, UNDECIDED)):
         assert replace(ratio, off=off).word == replace(ratio, off=off).inverse.word == word
-    assert RateRatio(1.0, (0.99, 1.01), (0.98, 1.02), "launches", off=0.01).word == UNDECIDED
+
+
+def test_a_doubt_of_known_size_widens_what_is_even_and_changes_nothing_that_is_too_close_to_call() -> None:
+    even = RateRatio(1.0, (0.99, 1.01), (0.98, 1.02), "launches")
+    for off, word in ((0.01, EVEN), (0.1, TOO_CLOSE), (math.inf, UNDECIDED)):
+        assert replace(even, off=off).word == replace(even, off=off).inverse.word == word
 
 
 def test_the_inverse_is_the_same_ratio_seen_from_the_other_side() -> None:
