@@ -61,3 +61,11 @@ class Counted(Toy):
     @classmethod
     def parameter_counts(cls, config: ToyConfig) -> Mapping[str, int]:
         return {"all": 10**9}
+
+
+def of_names(names: frozenset[str] = frozenset()) -> None:
+    """A function whose option is a set."""
+
+
+def of_batch(batch: int = 4) -> None:
+    """A function with an option that is an axis of every matrix."""

@@ -23,6 +23,9 @@ def _forbids(cell: Cell, device: Device) -> str | None:
         return reason
     if cell.train.cpu_affinity and device == "cpu":
         return "train.cpu_affinity binds ranks to the cores beside their GPUs, and this machine has none"
+    clips = cell.train.max_grad_norm is not None
+    if cell.train.fused and clips and family == "fsdp" and cell.mixed_precision == "fp16":
+        return "a fused optimizer fails on gradients that FSDP1's scaler unscaled to clip them: set train.fused: false"
     if family in ("fsdp", "fsdp2"):
         return _forbids_loading(section(backend_of(cell).config, "fsdp_config"), family, device)
     return None

@@ -362,26 +362,38 @@ def _aside() -> "Console":
     return Console(stderr=True, highlight=False)
 
 
+def _backend_of(content: "dict[str, JsonValue]", name: str) -> "JsonValue":
+    """A backend as the matrix has it: of the user's own, with its config."""
+    from bench.matrix.matrix_file import as_list
+
+    entries = [content.get("matrix"), content.get("defaults"), *as_list(content.get("include", []))]
+    written = [each for entry in entries if isinstance(entry, dict) for each in as_list(entry.get("backend"))]
+    return next((each for each in written if isinstance(each, dict) and each["name"] == name), name)
+
+
 def _tried(run: Path, result: "Result", advised: "Sequence[Advice]") -> "tuple[float | None, dict[str, Tried]]":
     """Measure the cell with each setting, beside the run.
 
-    The cell as it is, too, because other launches differ: its step comes first. Without what failed.
+    The cell as it is, too, because other launches differ: its step comes first. Without what failed, and without
+    settings of `measure`, which a run has for all its cells.
     """
-    import yaml
-
     from bench.cli.progress import Progress
     from bench.explain.advice import matrix as matrix_of
     from bench.explain.shown import Tried
     from bench.matrix import yaml_file
+    from bench.records.cell import Measure
     from bench.report.speedup import SpeedUp
     from bench.store.run_folder import MATRIX, Store
     from bench.sweep.session import opened
 
+    advised = [one for one in advised if one.name not in Measure.model_fields]
     content = cast("dict[str, JsonValue]", yaml_file.read(run / MATRIX).data)
-    written = matrix_of(content, result.axes, result.attempt.cell, result.attempt.batch_per_rank, advised)
+    cell = result.attempt.cell
+    axes = {**result.axes, "backend": _backend_of(content, cell.backend)}
+    written = matrix_of(content, axes, cell, result.attempt.batch_per_rank, advised)
     out = run.resolve().with_name(f"{run.resolve().name}-try")
     file = run / TRIED
-    file.write_text(yaml.safe_dump(written, sort_keys=False))
+    file.write_text(yaml_file.dump(written))
     matrix, plans, hardware, _ = selection.read(file)
     with (
         Progress(_aside()) as progress,

@@ -48,7 +48,7 @@ def _for_script(script: Path) -> dict[Path, str]:
     from bench.matrix.script_source import matrix_for
 
     try:
-        source = script.read_text("utf-8")
+        source = script.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"cannot be read: {error}", where=str(script)) from error
     return {script.with_suffix(".yaml"): matrix_for(source, script.name)}

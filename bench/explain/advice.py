@@ -71,7 +71,11 @@ def _reduces_once(cell: Cell) -> bool:
 
 
 def _twice(applies: Callable[[Cell], bool]) -> Callable[[Cell], JsonValue]:
-    return lambda cell: 2 * cell.gradient_accumulation_steps if applies(cell) and cell.accelerate is None else None
+    def value(cell: Cell) -> JsonValue:
+        free = cell.accelerate is None and cell.global_batch is None
+        return 2 * cell.gradient_accumulation_steps if free and applies(cell) else None
+
+    return value
 
 
 def _bucket(resized: Callable[[int], int | None]) -> Callable[[Cell], JsonValue]:
@@ -199,7 +203,7 @@ def matrix(
 
     Args:
         content: the matrix of the run.
-        axes: of the cell.
+        axes: of the cell, with its backend as in ``content``.
     """
     kept = {name: value for name, value in content.items() if name not in ("matrix", "exclude", "claims", "choices")}
     now = {**cell.options, **cell.train.model_dump(mode="json"), **cell.measure.model_dump(mode="json")}

@@ -95,6 +95,7 @@ class ScriptLaunch:
         if self._script is not None:
             self._script.kill()
             self._script = None
+            self.context.await_memory()
 
 
 class OutputWatch(Watch):

@@ -1,9 +1,9 @@
 """Matrix -> cells. Pure: no disk, no clock, no torch."""
 
 from collections.abc import Sequence
-from typing import TypeVar
+from typing import TypeVar, cast
 
-from pydantic import BaseModel
+from pydantic import BaseModel, JsonValue
 from pydantic_core import PydanticSerializationError
 
 from bench import backends
@@ -224,6 +224,8 @@ def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:
         where = place_of(matrix.places, ("workload", "name"))
         raise InputError(f"{error}: {why}", where=where, field="workload") from error
     for name, value in fields.items():
+        if isinstance(getattr(config, name), set | frozenset):  # its order is another one in each process
+            fields[name] = sorted(cast("list[JsonValue]", value), key=canonical)
         if offender := not_finite(value, name):
             key = given[name].key if name in given else ("workload", name)
             raise InputError(

@@ -84,7 +84,7 @@ def load(
     chosen, train = data.get("workload", {}), data.get("train", {})
     if path is None and isinstance(chosen, dict) and "name" not in chosen and isinstance(train, dict):
         data["train"] = {**BUNDLED_TRAIN, **train}
-    workload_choice.open_config(data, places)
+    workload_choice.open_config(data, places, overrides)
     if "command" not in data:  # a script accumulates by itself
         _refuse_accumulation(data, places, ())
     data.setdefault("name", "-".join(path.stem.split()) if path else None)
@@ -126,7 +126,7 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
         option = "--axis" if axis else "override"
         raise InputError(f"{text!r} has no name or no value", where=option, allowed="name=value")
     key = ("matrix", name) if axis else tuple(name.split("."))
-    value = yaml_file.parse(f"[{written}]" if axis else written, lambda _: where, where).data
+    parsed = yaml_file.parse(f"[{written}]" if axis else written, lambda _: where, where)
     section = data
     for depth, part in enumerate(key[:-1]):
         inner = section.setdefault(part, {})
@@ -134,23 +134,23 @@ def _override(data: Values, places: Places, text: str, *, axis: bool = False) ->
             problem = f"{dotted(key[: depth + 1])} is {show(inner)}, which has no fields"
             raise InputError(problem, where=where, field=name)
         section = inner
-    section[key[-1]] = value
+    section[key[-1]] = parsed.data
     for old in [old for old in places if old[: len(key)] == key]:
         del places[old]
-    places[key] = where
+    places.update({(*key, *inner): where for inner in parsed.places})
     return key[1] if len(key) == 2 and key[0] == "matrix" else None
 
 
 def _refuse_hidden(matrix: Matrix, overrides: Sequence[str]) -> None:
     """Raises InputError for an override that no combination uses: the run would not measure what it requests."""
-    for text in overrides:
-        name, _, written = text.partition("=")
-        section, _, field = name.strip().partition(".")
-        if section not in ("workload", "train", "defaults"):
+    set_by = {key: text for key, text in matrix.places.items() if len(key) == 2 and text in overrides}
+    for (part, field), text in set_by.items():
+        if part not in ("workload", "train", "launch", "defaults"):
             continue
-        given = [str(c[field].key[0]) if field in c else section for c in combinations(matrix)]
-        if section not in given:
-            fixes = {"matrix": f"--axis {field}={written}", "defaults": f"defaults.{field}={written}"}
+        given = [str(c[str(field)].key[0]) if field in c else part for c in combinations(matrix)]
+        if part not in given:
+            value = "…" if text.startswith(f"{part}=") else text.partition("=")[2]
+            fixes = {"matrix": f"--axis {field}={value}", "defaults": f"defaults.{field}={value}"}
             fix = f"set {fixes[given[0]]}" if given[0] in fixes else "change it in the file"
             raise InputError(f"has no effect: {field} is set in {', '.join(dict.fromkeys(given))}", where=text, fix=fix)
 

@@ -4,12 +4,11 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self, get_args
 
-import yaml
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, WithJsonSchema
 from pydantic_core import PydanticCustomError
 
 from bench.backends import BACKENDS
-from bench.matrix.yaml_file import Places, canonical
+from bench.matrix.yaml_file import Places, canonical, dump
 from bench.records.base import Frozen
 from bench.records.cell import Measure, MixedPrecision, Train
 from bench.records.claim import Claim
@@ -198,6 +197,7 @@ class Matrix(MatrixFile):
     def text(self) -> str:
         """A matrix file with the content of this matrix, including the changes from the command line."""
         content = self.model_dump(mode="json", include=set(MatrixFile.model_fields), exclude_defaults=True)
+        content["measure"] = self.measure.model_dump(mode="json", exclude_unset=True)  # defaults depend on the device
         if "mixed_precision" in self.launch.model_fields_set:  # an own config may take it, and no default
             content["launch"] = {**content.get("launch", {}), "mixed_precision": self.launch.mixed_precision}
         if "exclude" in content:  # an entry that the command line made moot would be an error in the file
@@ -205,7 +205,7 @@ class Matrix(MatrixFile):
         for entry in (content.get("matrix", {}), content.get("defaults", {}), *content.get("include", [])):
             if "backend" in entry:
                 entry["backend"] = self._with_file(entry["backend"])
-        return yaml.safe_dump(content, sort_keys=False)
+        return dump(content)
 
     def _with_file(self, backend: JsonValue) -> JsonValue:
         """The backend as the file wrote it, but with an absolute path: the stored matrix is in another folder."""

@@ -1,9 +1,11 @@
 """What the source of a training script says of how to start it: its launcher, and the option for its batch. Pure."""
 
 import ast
+import json
 from collections.abc import Iterator
 
 from bench.errors import InputError
+from bench.matrix import yaml_file
 from bench.records.script import ACCUMULATIONS, WORLDS
 
 BATCHES = (
@@ -160,4 +162,8 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 
 
 def _quoted(word: str) -> str:
-    return f'"{word}"' if "{" in word or "," in word else word
+    try:
+        is_plain = yaml_file.parse(f"[{word}]", str, word).data == [word]
+    except InputError:
+        is_plain = False
+    return word if is_plain else json.dumps(word, ensure_ascii=False)

@@ -1,19 +1,24 @@
 """The workload that a matrix names: where it is found, and what stands in its place for a script."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench import workloads
 from bench.errors import InputError
 from bench.matrix import script
 from bench.matrix.matrix_file import MatrixFile, Values
-from bench.matrix.yaml_file import Places, place_of
+from bench.matrix.yaml_file import Places, dotted, place_of
 from bench.workloads import Definition
 from bench.workloads.huggingface import PREFIX
 
 
-def open_config(data: Values, places: Places) -> None:
-    """Puts the fields of a Hugging Face model's ``workload.config`` beside bench's own; axes override them."""
+def open_config(data: Values, places: Places, overrides: Sequence[str]) -> None:
+    """Puts the fields of a Hugging Face model's ``workload.config`` beside bench's own; axes override them.
+
+    Raises:
+        InputError: a field is given in both, and by none of the ``overrides``, which come first.
+    """
     workload = data.get("workload")
     if not isinstance(workload, dict) or not str(workload.get("name", "")).startswith(PREFIX):
         return
@@ -22,10 +27,18 @@ def open_config(data: Values, places: Places) -> None:
         return  # validation reports the unknown field
     del workload["config"]
     for name, value in config.items():
-        if name not in workload:
-            workload[name] = value
-            within = ("workload", "config", name)
-            places.update({("workload", name, *key[3:]): at for key, at in places.items() if key[:3] == within})
+        within, beside = ("workload", "config", name), ("workload", name)
+        if name in workload and places.get(beside) in overrides:
+            continue
+        if name in workload and places.get(within) not in overrides:
+            raise InputError(
+                f"{name!r} is given twice, first at {places[beside]}",
+                where=places[within],
+                field=dotted(within),
+                fix="remove one of the two",
+            )
+        workload[name] = value
+        places.update({(*beside, *key[3:]): at for key, at in places.items() if key[:3] == within})
 
 
 def located(file: MatrixFile, folder: Path, where: str | None) -> MatrixFile:
@@ -48,7 +61,14 @@ def load_workload(name: str, where: str | None) -> Definition:
                 field="workload.name",
                 allowed=["package.module:name", "./file.py:name", "hf:<model type>"],
             )
-        return workloads.load(name)
+        workload = workloads.load(name)
+        if taken := next((axis for axis in ("backend", "batch") if axis in workload.Config.model_fields), None):
+            raise InputError(
+                f"{name!r} has a parameter {taken!r}, which is an axis of each matrix",
+                field="workload.name",
+                fix=f"rename it, for example to {taken}_size" if taken == "batch" else "rename it",
+            )
+        return workload
     except InputError as error:
         error.where = where
         raise

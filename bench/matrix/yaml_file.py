@@ -1,5 +1,7 @@
-"""Reads YAML files as plain JSON values, with the place of each value for error messages. Nothing is executed."""
+"""Reads YAML files as plain JSON values, with the place of each value for error messages, and writes them. Nothing is
+executed."""
 
+import io
 import json
 import math
 import re
@@ -13,6 +15,7 @@ from pydantic import JsonValue
 from ruamel.yaml import YAML
 from ruamel.yaml.error import MarkedYAMLError, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
+from ruamel.yaml.representer import SafeRepresenter
 
 from bench.errors import InputError, near_miss
 from bench.units import size
@@ -99,6 +102,27 @@ def parse(text: str, line_place: Callable[[int], str], place: str) -> Document:
         raise InputError(f"is not YAML: {error}", where=place) from error
     places: Places = {(): place}
     return Document(None if node is None else _Values(line_place, places).of(node, (), ()), places)
+
+
+def dump(value: JsonValue) -> str:
+    """YAML of which `parse` makes the same value again. PyYAML writes version 1.1, in which 1e-4 is a text."""
+    yaml, text = YAML(typ="safe", pure=True), io.StringIO()
+    yaml.Representer = _Representer
+    yaml.default_flow_style, yaml.sort_base_mapping_type_on_output, yaml.width = False, False, 2**16
+    yaml.dump(value, text)
+    return text.getvalue()
+
+
+class _Representer(SafeRepresenter):  # type: ignore[misc]  # ruamel has no types
+    pass
+
+
+def _represent_text(representer: SafeRepresenter, text: str) -> ScalarNode:
+    """Only between double quotes can line breaks of all kinds be escaped."""
+    return representer.represent_scalar(CORE + "str", text, style=None if text.isprintable() else '"')
+
+
+_Representer.add_representer(str, _represent_text)
 
 
 def _fix(problem: str) -> str | None:

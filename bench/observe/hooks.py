@@ -33,7 +33,10 @@ def _start() -> None:
     observer = Observer(Settings.read())
     _observers.append(observer)
     register_optimizer_step_pre_hook(lambda optimizer, *_: observer.enter(optimizer))
-    register_optimizer_step_post_hook(lambda optimizer, *_: observer.leave(optimizer))
+    register_optimizer_step_post_hook(
+        # torch's scaler says to a fused optimizer alone whether gradients overflowed, on the device
+        lambda optimizer, *_: observer.leave(optimizer, skipped=getattr(optimizer, "found_inf", False))
+    )
     GradScaler.step = _scaled(GradScaler.step, observer)  # type: ignore[method-assign]
     following = dataloader._BaseDataLoaderIter.__next__
     dataloader._BaseDataLoaderIter.__next__ = _loaded(following, observer)  # type: ignore[method-assign]

@@ -35,7 +35,8 @@ class Observer:
         """Begin anew: this process is a fork, which may train by itself, or not at all."""
         self.steps = Steps(self._step_ended, self._restart)
         self._files: RankFiles | None = None
-        self._made = self._total = self._skipped = self._restarts = 0
+        self._made = self._total = self._restarts = 0
+        self._skipped: int | torch.Tensor = 0
         self._marks: list[Any] = []
         self._device: Cpu | Cuda | None = None
         self._watched, self._computed = WatchedModel(), Computed()
@@ -79,7 +80,7 @@ class Observer:
             self.phases.enter("optim_step")
         self.steps.enter(optimizer)
 
-    def leave(self, optimizer: Any, *, skipped: bool = False) -> None:
+    def leave(self, optimizer: Any, *, skipped: bool | torch.Tensor = False) -> None:
         if self._products is not None:
             self._products.stepping(-1)
         if self.phases is not None:
@@ -96,7 +97,7 @@ class Observer:
         self._made = self._skipped = 0
         self._marks = []
 
-    def _step_ended(self, skipped: bool) -> None:
+    def _step_ended(self, skipped: bool | torch.Tensor) -> None:
         self._made += 1
         self._total += 1
         self._skipped += skipped
@@ -224,7 +225,7 @@ class Observer:
                 "samples": self._watched.samples or None,
                 "loaded_samples": self._loaded_samples or None,
                 "forwards": self._watched.forwards or None,
-                "skipped_steps": self._skipped,
+                "skipped_steps": int(self._skipped),
                 "optimizers": len(self.steps.optimizers),
                 "trainers": self.rank_files().trainers,
                 "optimizer": ", ".join(kinds),

@@ -9,6 +9,8 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from torch import Tensor
+
 LEFT_BEHIND = 64
 """Steps of one optimizer after which another one that did not step meanwhile is of an earlier part of the script. The
 discriminator of a GAN takes some 5 for each of the generator's."""
@@ -18,11 +20,11 @@ class Steps:
     """Finds the ends of steps in the calls of optimizers.
 
     Args:
-        ended: called at the end of each step; whether a gradient scaler skipped it.
+        ended: called at the end of each step; whether a gradient scaler skipped it, on the device if only that knows.
         restarted: called when another optimizer steps for the first time: what was taken for steps were parts.
     """
 
-    def __init__(self, ended: Callable[[bool], None], restarted: Callable[[], None]) -> None:
+    def __init__(self, ended: Callable[[bool | Tensor], None], restarted: Callable[[], None]) -> None:
         self._ended, self._restarted = ended, restarted
         self._known: dict[int, _Known] = {}
         self._gone: list[_Known] = []
@@ -40,7 +42,7 @@ class Steps:
     def enter(self, optimizer: Any) -> None:
         self._within.append(id(optimizer))
 
-    def leave(self, optimizer: Any, *, skipped: bool = False) -> None:
+    def leave(self, optimizer: Any, *, skipped: bool | Tensor = False) -> None:
         """An optimizer inside another, as in an engine, makes no step of its own."""
         key = id(optimizer)
         if key in self._within:  # what is above it has raised
@@ -49,7 +51,7 @@ class Steps:
         if not self._within:
             self.stepped(optimizer, skipped=skipped)
 
-    def stepped(self, optimizer: Any, *, skipped: bool = False) -> None:
+    def stepped(self, optimizer: Any, *, skipped: bool | Tensor = False) -> None:
         key = id(optimizer)
         if key not in self._known:
             new = _Known(weakref.ref(optimizer, lambda _: self._end_of(key)), _first_parameter(optimizer), self._steps)

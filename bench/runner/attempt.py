@@ -106,6 +106,7 @@ def _run(spec: Spec, here: Here) -> RankOutcome:
     if backend_of(cell).family == "deepspeed" and (builders := extensions(cell, spec.device)):
         here.beat(Stage.COMPILE)
         build_extensions(builders)
+        start = time.perf_counter()  # done once on a machine
     if isinstance(spec.attempt, Audit):
         here.beat(Stage.SETUP)
         audits.run(spec.attempt, here.device, here.out, here.rank, here.beat)
@@ -156,12 +157,15 @@ def _measure(
         meter.start()
     throughput = throughput_window(job, seen, measure.steps, here.device, here.beat, Stage.MEASURE)
     amounts = {name: amount for name, meter in meters.items() if (amount := meter.stop()) is not None}
+    made = compilation().graphs if compiled else 0
     tokens, lengths = seen.tokens(measure.steps)
     sizes = _step_on_largest(attempt, job, batches, seen.most_values, here)
     memory = here.device.memory(job.capacity_bytes)
+    made -= compilation().graphs if compiled else 0  # steps on the largest samples are not measured
     phases = phase_window(job, batches, measure.phase_steps, here.device, here.beat)
     if compiled:
-        compiled = compiled.model_copy(update={"graphs_while_measured": compilation().graphs - compiled.graphs})
+        made += compilation().graphs - compiled.graphs
+        compiled = compiled.model_copy(update={"graphs_while_measured": made})
     folder = spool.checkpoint_folder(here.out)
     counts = _counts(attempt, device)
     with tensors.counting(counts and measure.checkpoint):  # loading replaces the optimizer's state
@@ -221,13 +225,13 @@ def _step_on_largest(
         )
     if job.largest is None:
         return sizes
-    here.beat(Stage.LARGEST)
     batch = Seen(iter(job.largest(attempt.batch_per_rank)), 0, attempt.batch_per_rank, values=True)
     for number in range(WORST_STEPS):
+        here.beat(Stage.LARGEST, number, WORST_STEPS)
         step(job, batch, untimed)
         if number % 2:
             step(job, batches, untimed)
-    here.device.synchronize()
+        here.device.synchronize()
     held = {"largest_batch": batch.most_values, "largest_measured_batch": most_measured}
     return sizes.model_copy(update=held) if sizes else SampleSizes(**held)
 
@@ -245,15 +249,18 @@ def _find_scale(job: Job, batches: Batches, here: Here) -> list[list[float]]:
     """The metrics of steps up to the first whose scaled gradients do not overflow: only then there is an optimizer's
     state."""
     metrics: list[list[float]] = []
-    while len(metrics) < SCALE_STEPS and (not metrics or job.skipped):
-        metrics += throughput_window(job, batches, 1, here.device, here.beat, Stage.WARMUP).metrics
+    while len(metrics) < SCALE_STEPS:
+        window = throughput_window(job, batches, 1, here.device, here.beat, Stage.WARMUP)
+        metrics += window.metrics
+        if not window.skipped:
+            break
     return metrics
 
 
 def _warm_up(attempt: Attempt, job: Job, batches: Batches, here: Here) -> tuple[Window, Computed]:
     """The steps before the measurement, and what the last of them computed."""
-    steps = attempt.measure.warmup_steps
-    with watching(batches, steps - 1, products=attempt.cell.train.compile == "none") as (watched, computed):
+    steps, products = attempt.measure.warmup_steps, attempt.cell.train.compile == "none"
+    with watching(batches, (steps - 1) * job.accumulate, products=products) as (watched, computed):
         return throughput_window(job, watched, steps, here.device, here.beat, Stage.WARMUP), computed
 
 

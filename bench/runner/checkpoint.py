@@ -58,7 +58,7 @@ def save_and_load(job: Job, batches: Batches, folder: Path, device: DeviceAdapte
     Args:
         folder: where to write, the same for all ranks.
     """
-    upcoming = [next(batches) for _ in range(STEPS)]
+    upcoming = [next(batches) for _ in range(STEPS * job.accumulate)]
 
     def timed(action: Callable[[str], object], index: int) -> float:
         beat(Stage.CHECKPOINT, index, 4)
@@ -73,11 +73,14 @@ def save_and_load(job: Job, batches: Batches, folder: Path, device: DeviceAdapte
     def losses(index: int) -> tuple[float, ...]:
         beat(Stage.CHECKPOINT, index, 4)
         again = iter(upcoming)
-        return tuple(float(step(job, again, untimed)[METRICS.index("loss")]) for _ in upcoming)
+        return tuple(float(step(job, again, untimed)[METRICS.index("loss")]) for _ in range(STEPS))
 
     save_s = timed(job.accelerator.save_state, 0)
     stored_bytes = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     next_losses = losses(1)
+    scaler = job.accelerator.scaler
+    if scaler is not None and job.accelerator.is_fsdp2:  # load_state expects one that no step has used
+        scaler._scale = scaler._growth_tracker = None
     load_s = timed(job.accelerator.load_state, 2)
     resumed_losses = losses(3)  # its last gather shows that every rank has loaded
     if job.accelerator.is_main_process:

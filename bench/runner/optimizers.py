@@ -34,6 +34,7 @@ def optimizer_of(train: Train, model: nn.Module, units: tuple[str, ...], device:
 def _adamw(train: Train, parameters: list[nn.Parameter], device: str) -> AdamW:
     # On a GPU, torch would choose foreach, which is slower and holds another copy of the masters during its step.
     by_default = train.fused is None and train.foreach is None and device != "cpu" and train.offload == "none"
+    by_default = by_default and all(parameter.is_floating_point() for parameter in parameters)  # fused takes no complex
     return AdamW(
         parameters,
         lr=train.learning_rate,

@@ -20,21 +20,17 @@ from accelerate.utils.launch import (
 )
 
 from bench import processes, workloads
-from bench.diagnosis.oom_words import abort_source
 from bench.machine import freed, gpus, oom_kill
 from bench.records.phases import Stage
-from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
+from bench.records.rank_outcome import RankAudited, RankOk, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
 from bench.store import spool
-from bench.store.beats import last_stage
 from bench.store.spool import Request, ServerState, Spec
 
 IDLE_POLL_S = 0.05
 BUSY_POLL_S = 0.1
 """While a child measures: rare enough not to slow it measurably."""
-LOADER_FAILED = 127
-"""glibc's exit code when it cannot load a library at run time."""
 GRACE_S = 1.5
 """How long a rank may run on after another one failed: time to report its own error."""
 HUNG_LOOKS = 40
@@ -149,30 +145,9 @@ class Server:
         now = attempt.now_s()
         signaled = os.WIFSIGNALED(status)
         end = processes.signal_name(os.WTERMSIG(status)) if signaled else os.WEXITSTATUS(status)
-        source, words = (None, None) if signaled and ended_because else self._out_of_memory(folder, end, kills)
-        reported: RankOom | RankError | RankKilled
-        if source and words:
-            phase = last_stage(folder, self.rank)
-            reported = RankOom(rank=self.rank, phase=phase, message=words, source=source, at=now)
-        else:
-            reported = spool.report_of_end(folder, self.rank, end, now, ended_because)
+        by_bench = ended_because if signaled else None
+        reported = spool.report_of_end(folder, self.rank, end, now, kills, by_bench)
         spool.write(spool.rank_file(folder, self.rank), reported)
-
-    def _out_of_memory(self, folder: Path, end: int | str, kills: oom_kill.Counts) -> tuple[str | None, str | None]:
-        """What reported that memory ran out when the child ended so, and in which words; None if nothing did.
-
-        Args:
-            end: see `spool.report_of_end`.
-        """
-        if end == LOADER_FAILED and _limited(folder):
-            return "loader", "the dynamic loader could not map a library within the memory limit"
-        if end == "SIGKILL":
-            killer = oom_kill.killed_since(kills)
-            return "kernel", killer and f"killed by {end}: {killer}"
-        log = folder / f"rank{self.rank}.log"
-        if end == "SIGABRT" and (source := abort_source(log.read_text(errors="replace")[-20_000:])):
-            return source, f"killed by {end}: native code aborted because an allocation failed"
-        return None, None
 
 
 def _imports(modules: Sequence[str]) -> bool:
@@ -234,11 +209,6 @@ def _in_a_child(check: Callable[[], object]) -> bool:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return False
-
-
-def _limited(folder: Path) -> bool:
-    spec = spool.read(folder / "spec.json", Spec)
-    return spec is not None and spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
 
 
 def _failed(folder: Path, ranks: list[int]) -> bool:

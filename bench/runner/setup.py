@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from accelerate import Accelerator
 from accelerate.utils.deepspeed import DummyOptim, DummyScheduler  # accelerate.utils has them with DeepSpeed alone
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.optim.lr_scheduler import LambdaLR
 
@@ -77,10 +77,26 @@ class Job:
         """Whether gradients are scaled, and an optimizer's step is skipped if they overflow."""
         return self.accelerator.mixed_precision == "fp16" and self.optimizer is not None
 
-    @property
-    def skipped(self) -> bool:
-        """Whether the last step left the weights as they were, because its scaled gradients overflowed."""
-        return self.scales and bool(self.optimizer.step_was_skipped)
+    def overflows(self) -> Callable[[], Tensor | bool]:
+        """What to ask after each step from now on: whether it left the weights as they were, because its scaled
+        gradients overflowed. A fused optimizer skips its step on the device, where the answer then is."""
+        if not self.scales:
+            return lambda: False
+        if (scaler := self.accelerator.scaler) is None:  # DeepSpeed's engine scales
+            return lambda: bool(self.optimizer.step_was_skipped)
+
+        def scale() -> Tensor:
+            first = torch.full((), scaler._init_scale, device=self.accelerator.device)  # torch makes it in backward
+            return first if scaler._scale is None else scaler._scale.clone()
+
+        before = scale()
+
+        def overflowed() -> Tensor:
+            nonlocal before
+            earlier, before = before, scale()
+            return before < earlier
+
+        return overflowed
 
     @contextlib.contextmanager
     def micro_batch(self, *, last: bool) -> Iterator[None]:
@@ -298,13 +314,20 @@ class _Prepared(NamedTuple):
 def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tuple[str, ...]) -> _Prepared:
     """Shard or wrap the model, and make its optimizer and scheduler in the order that the backend needs."""
     family = backend_of(cell).family
+    if cell.train.optimizer == "none" and family == "fsdp2":  # accelerate takes a model only with its optimizer
+        model, optimizer = accelerator.prepare(model, torch.optim.SGD(model.parameters()))
+        accelerator._optimizers.remove(optimizer)
+        return _Prepared(model)
     if cell.train.optimizer == "none":
         return _Prepared(accelerator.prepare(model))
     if family == "deepspeed" and cell.accelerate is not None:
         return _Prepared(*accelerator.prepare(model, *_left_to_deepspeed(accelerator, cell, model, units)))
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
-        optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
+        train = cell.train
+        if family == "fsdp" and cell.mixed_precision == "fp16" and train.fused is None:  # see `backends.forbids`
+            train = train.model_copy(update={"fused": False})
+        optimizer = optimizer_of(train, model, units, accelerator.device.type)
         return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
     model = accelerator.prepare(model)
     optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)

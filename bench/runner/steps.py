@@ -102,7 +102,7 @@ def throughput_window(
     """
     host_times_s: list[float] = []
     peaks_bytes: list[int | None] = []
-    skipped = 0
+    overflowed, skipped = job.overflows(), list[Tensor | bool]()
     metrics_SM = _room(job, steps)
     ends: list[Any] = []
     for index in range(steps):
@@ -115,10 +115,17 @@ def throughput_window(
         host_times_s.append(time.perf_counter() - start_s)
         ends.append(device.mark())
         peaks_bytes.append(device.peak_bytes())
-        skipped += job.skipped
+        skipped.append(overflowed())
     device.synchronize()
     times_s = list(starmap(device.between_s, pairwise(ends)))
-    return Window(times_s, {}, metrics_SM.tolist(), host_times_s=host_times_s, skipped=skipped, peaks_bytes=peaks_bytes)
+    return Window(
+        times_s,
+        {},
+        metrics_SM.tolist(),
+        host_times_s=host_times_s,
+        skipped=sum(map(bool, skipped)),
+        peaks_bytes=peaks_bytes,
+    )
 
 
 def settle(

@@ -47,11 +47,10 @@ def said_once(folder: Path) -> Iterator[None]:
 
 
 def refused(folder: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot write there: {error.strerror}",
-        where=str(folder),
-        fix="free space or make it writable, then run the same command to resume; --out chooses another folder",
-    )
+    fix = "free space or make it writable, then run the same command to resume; --out chooses another folder"
+    if isinstance(error, FileExistsError | NotADirectoryError):
+        fix = "a file is in its place: choose another folder with --out"
+    return InputError(f"cannot write there: {error.strerror}", where=str(folder), fix=fix)
 
 
 def _allocate(file: Path) -> None:

@@ -32,7 +32,7 @@ from bench.store import disk, newest_run, run_lock, secrets, spool, tries
 
 Model = TypeVar("Model", bound=BaseModel)
 
-SLUG = r"^[A-Za-z0-9][A-Za-z0-9._-]*$"
+SLUG = r"^\w[\w.-]*$"
 """A folder's name, which cannot lead out of `attempts/`."""
 MATRIX = "matrix.yaml"
 

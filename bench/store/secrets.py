@@ -26,6 +26,7 @@ def mask(text: str, environment: Mapping[str, str] = os.environ) -> str:
     ``[password]``."""
     values = {name: value for name, value in environment.items() if _NAME.search(name) and len(value) >= SHORTEST}
     for name, value in sorted(values.items(), key=lambda item: -len(item[1])):
-        for written in {value, repr(value)[1:-1], json.dumps(value)[1:-1], quote(value), quote(value, safe="")}:
+        quoted = [quote(value, safe, errors="surrogateescape") for safe in ("/", "")]
+        for written in {value, repr(value)[1:-1], json.dumps(value)[1:-1], *quoted}:
             text = text.replace(written, f"[{name}]")
     return _IN_URL.sub(lambda match: f"{next(filter(None, match.groups()))}[password]", text)

@@ -63,8 +63,11 @@ def _definition(name: str, found: Any, config: type[BaseModel], create: Callable
         raise _refused(
             name, "its presets are not a mapping from names to fields of its Config", "`presets = {}` for none"
         )
-    if units is not None and not (isinstance(units, tuple) and all(isinstance(unit, str) for unit in units)):
+    if units is not None and not _is_tuple_of_texts(units):
         raise _refused(name, "its units are not a tuple of class names", 'such as `units = ("Block",)`')
+    cost_options = getattr(found, "cost_options", ())
+    if not _is_tuple_of_texts(cost_options):
+        raise _refused(name, "its cost_options are not a tuple of field names", 'such as `cost_options = ("width",)`')
     return Definition(
         Config=config,
         presets=presets,
@@ -72,10 +75,14 @@ def _definition(name: str, found: Any, config: type[BaseModel], create: Callable
         cpu_memory_limits=getattr(found, "cpu_memory_limits", {}),
         parameter_counts=getattr(found, "parameter_counts", None),
         units=units,
-        cost_options=tuple(getattr(found, "cost_options", ())),
+        cost_options=cost_options,
         draws=_draws(found),
         create=create,
     )
+
+
+def _is_tuple_of_texts(value: object) -> bool:
+    return isinstance(value, tuple) and all(isinstance(part, str) for part in value)
 
 
 def _draws(found: Any) -> bool:
@@ -165,7 +172,7 @@ def _config_of(name: str, made: Callable[..., Any]) -> type[BaseModel]:
             if not alone.__pydantic_complete__:
                 raise TypeError(f"the type {parameter.annotation!r} is not defined")
         return make(**fields)
-    except (PydanticUserError, NameError, TypeError, ValueError) as error:
+    except (PydanticUserError, NameError, AttributeError, SyntaxError, TypeError, ValueError) as error:
         which = f"its parameter {field!r}" if field else "its signature"
         raise InputError(
             f"{name!r} is not a workload: {which} cannot be a field of a matrix: {str(error).partition('. ')[0]}",
@@ -183,7 +190,7 @@ def _parameters(made: Callable[..., Any]) -> Iterable[Parameter]:
     """With their annotations. What a function returns may be annotated with a name that only type checkers import."""
     try:
         return inspect.signature(made, eval_str=True).parameters.values()
-    except NameError:
+    except (NameError, AttributeError, SyntaxError):
         return inspect.signature(made).parameters.values()
 
 

@@ -61,10 +61,11 @@ def _imported_from(module: str) -> Path | None:
 
 
 def search(folder: str | None) -> None:
-    """Look for modules in ``folder`` first, then in the current folder, before anywhere else."""
-    for place in (str(Path.cwd()), folder):
-        if place is not None and place not in sys.path:
-            sys.path.insert(0, place)
+    """Look for modules in ``folder`` before anywhere else, and in the current folder."""
+    if (here := str(Path.cwd())) not in sys.path:
+        sys.path.insert(0, here)
+    if folder is not None and sys.path[0] != folder:
+        sys.path[:] = [folder, *(place for place in sys.path if place != folder)]
 
 
 def _found(name: str) -> Any:

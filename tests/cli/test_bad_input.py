@@ -195,6 +195,7 @@ CASES = [
         GOOD.replace(":Toy", ":Unbounded"),
         ("bad.yaml:1: workload.clip: inf is not a JSON value", "finite value, or null"),
     ),
+    Case(GOOD.replace(":Toy", ":of_batch"), ("bad.yaml:1: workload.name: ", "a parameter 'batch'", "batch_size")),
     Case(GOOD.replace(":Toy", ":Opaque"), ("bad.yaml:1: workload: ", "stored as JSON")),
     # the machine
     Case(
@@ -342,6 +343,17 @@ CASES = [
         GOOD + "include: [{num_cams: 1, grad_ckpt: true}, {num_cams: 4, grad_ckpt: false}]\n",
         ("workload.grad_ckpt=true: has no effect: grad_ckpt is set in include", "change it in the file"),
         overrides=("workload.grad_ckpt=true",),
+    ),
+    Case(
+        GOOD + "defaults: {grad_ckpt: false}\n",
+        ("workload={grad_ckpt: true}: has no effect: grad_ckpt is set in defaults", "set defaults.grad_ckpt=…"),
+        overrides=("workload={grad_ckpt: true}",),
+    ),
+    Case(
+        GOOD,
+        ("launch.mixed_precision=no: has no effect", "--axis mixed_precision=no"),
+        overrides=("launch.mixed_precision=no",),
+        axes=("mixed_precision=bf16",),
     ),
     Case(GOOD, ("measure.steps=few: measure.steps: 'few'", "a whole number"), overrides=("measure.steps=few",)),
     Case(GOOD, ("measure.steps is 5", "no fields"), overrides=("measure.steps=5", "measure.steps.x=1")),

@@ -46,7 +46,7 @@ def test_it_overwrites_nothing(taken: str, tmp_path: Path) -> None:
 
 def test_a_matrix_for_a_script_loads_and_is_written_once(tmp_path: Path) -> None:
     script = tmp_path / "train.py"
-    script.write_text("import argparse\nargparse.ArgumentParser().add_argument('--batch_size', type=int)\n")
+    script.write_text("\ufeffimport argparse\nargparse.ArgumentParser().add_argument('--batch_size', type=int)\n")
     done = CliRunner().invoke(app, ["init", "--script", str(script)])
     assert done.exit_code == 0, done.output
     assert "train.yaml --axis batch=8,16` measures two batches" in done.output

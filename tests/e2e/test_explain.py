@@ -131,16 +131,17 @@ def test_steps_of_each_backend_are_divided_and_compared(bench: Bench, here: None
 
 
 def test_trying_the_advice_confirms_the_setting_that_repairs_a_slow_cell(bench: Bench, here: None) -> None:
+    (bench.folder / "own.yaml").write_text("distributed_type: MULTI_GPU\n")
     matrix = bench.matrix(
         name="slow",
         workload={"name": "slowed:Planted", "width": 16},
-        matrix={"backend": "ddp", "batch": 1},
+        matrix={"backend": {"name": "früh", "config_file": "own.yaml"}, "batch": 1},
         measure=MEASURE,
         train={"max_grad_norm": None, "optimizer": "slowed:Slow"},
     )
     run = bench.folder / "slow"
     bench("run", matrix, "--out", str(run))
-    told = reading("explain", "backend=ddp", str(run), "--try", "--steps", "2", "--format", "md")
+    told = reading("explain", "backend=früh", str(run), "--try", "--steps", "2", "--format", "md")
     [row] = [line.split("|")[1:-1] for line in told.splitlines() if line.startswith("| optimizer=adamw")]
     bound_ms, gained_ms = float(row[1]), float(row[4])
     assert bound_ms > 200

@@ -130,6 +130,11 @@ def test_values_are_known_by_the_names_of_their_variables(name: str, value: str,
         )
 
 
+def test_a_secret_of_any_bytes_is_masked() -> None:
+    value = b"\xff\xfe\xff\xfe\xff\xfe".decode(errors="surrogateescape")
+    assert mask(f"said {value} and %FF%FE%FF%FE%FF%FE", {"MY_TOKEN": value}) == "said [MY_TOKEN] and [MY_TOKEN]"
+
+
 @pytest.mark.parametrize(
     ("text", "masked"),
     [

@@ -36,6 +36,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
                 *((name, {"optimizer": "muon"}) for name in ("ddp", "fsdp2", "fsdp", "zero2")),
                 *((name, {"optimizer": "torch.optim:SGD"}) for name in ("fsdp2", "zero2")),
                 *((name, {}) for name in BACKENDS),
+                ("fsdp2", {"optimizer": "none"}),
+                *((name, {"accumulate": 2}) for name in ("ddp", "zero2")),
                 *((name, {"compile": how}) for name, how in COMPILED),
             ]
         ],

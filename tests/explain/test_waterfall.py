@@ -112,6 +112,11 @@ def test_advice_is_bounded_by_what_it_addresses_and_each_setting_is_a_cell_of_it
     assert row[7] == "too close to call"
 
 
+def test_a_given_global_batch_is_not_enlarged() -> None:
+    found = advice(explained("a", 0.1, 0.1), a_cell("fsdp2", global_batch=32))
+    assert "accumulate" not in {one.name for one in found}
+
+
 def test_buckets_of_ddp_are_tried_larger_and_smaller_where_it_waits_for_a_reduction() -> None:
     reduces = [one._replace(name=one.name.replace("AllGather", "AllReduce")) for one in DEVICE]
     step_of = Explained(name="a", divisions=divide([a_trace(0, *reduces)]), measured_s=0.1, unprofiled_s=0.1)

@@ -293,3 +293,10 @@ def test_select_and_exclude_are_complements(data: st.DataObject) -> None:
 def test_a_plan_survives_json(axes: dict[str, list[Any]]) -> None:
     for plan in plans_of(matrix=axes, defaults=BASE):
         assert Cell.model_validate_json(plan.cell.model_dump_json()).id == plan.cell.id
+
+
+def test_the_order_of_a_set_is_the_same_in_each_process(load_text: Callable[..., Matrix]) -> None:
+    names = [f"name{number}" for number in range(20)]
+    workload = "workload: {name: 'tests.toy_workloads:of_names'}\n"
+    (plan,) = expand(load_text(f"{workload}matrix: {{backend: ddp, batch: 1, names: [{names}]}}\n"), CPU)
+    assert plan.cell.options["names"] == sorted(names)

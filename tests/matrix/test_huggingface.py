@@ -33,6 +33,18 @@ def test_axes_and_fields_beside_it_override_config(tmp_path: Path) -> None:
     assert options(tmp_path, FILE, "workload.n_embd=64", "workload.config.n_head=4") == [(64, 1, 16), (64, 2, 16)]
 
 
+def test_a_field_beside_config_and_in_it_is_refused_and_an_override_comes_first(tmp_path: Path) -> None:
+    twice = FILE.replace("  seq_len: 16", "  seq_len: 16\n  n_embd: 64")
+    with pytest.raises(InputError, match=r"gpt2.yaml:4: workload.config.n_embd: 'n_embd' is given twice, first at"):
+        options(tmp_path, twice)
+    for key in ("workload.n_embd", "workload.config.n_embd"):
+        assert options(tmp_path, FILE, f"{key}=8") == [(8, 1, 16), (8, 2, 16)]
+    beside = FILE.replace("    n_embd: 32\n", "").replace("  seq_len: 16", "  seq_len: 16\n  n_embd: 64")
+    assert options(tmp_path, beside, "workload.config.n_embd=8") == [(8, 1, 16), (8, 2, 16)]
+    with pytest.raises(InputError, match=r"workload.config.n_layer=7: has no effect: n_layer is set in matrix"):
+        options(tmp_path, FILE, "workload.config.n_layer=7")
+
+
 @pytest.mark.parametrize(
     ("wrong", "message"),
     [

@@ -112,6 +112,13 @@ def test_the_stored_matrix_of_an_own_config_is_read_again_elsewhere(
         assert expand(load(stored, hardware=CPU), CPU) == expand(matrix, CPU)
 
 
+def test_the_stored_matrix_measures_the_same(tmp_path: Path, load_text: Callable[..., Matrix]) -> None:
+    """A device's default is not the field's: 50 steps are the one of a GPU, and 5 of a CPU."""
+    matrix = load_text("matrix: {backend: ddp, batch: 1}\nmeasure: {steps: 50, warmup_steps: 20}\n")
+    (tmp_path / "stored.yaml").write_text(matrix.text())
+    assert expand(load(tmp_path / "stored.yaml", hardware=CPU), CPU) == expand(matrix, CPU)
+
+
 def test_an_own_config_without_precision_takes_that_of_the_matrix_only_if_it_is_stated(
     tmp_path: Path, load_text: Callable[..., Matrix]
 ) -> None:

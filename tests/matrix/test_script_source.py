@@ -61,3 +61,8 @@ def test_what_is_not_found_is_said(source: str, words: str) -> None:
     with pytest.raises(InputError) as error:
         matrix_for(source, "train.py")
     assert words in str(error.value)
+
+
+def test_a_name_that_yaml_would_read_otherwise_is_quoted() -> None:
+    for name in ("it: s.py", "12", "a, b.py", "#x.py"):
+        assert f'[python, "{name}", --b' in matrix_for(ARGPARSE.format("'--b'"), name)

@@ -155,3 +155,25 @@ def test_an_error_in_another_thread_is_not(tmp_path: Path) -> None:
 def test_a_process_that_trains_nothing_leaves_nothing(tmp_path: Path) -> None:
     assert run("import torch; print(torch.ones(1).item())", tmp_path) == "1.0\n"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_steps_that_a_fused_optimizer_skips_are_counted(tmp_path: Path) -> None:
+    """torch's scaler calls it at each step, and it finds out itself that gradients overflowed."""
+    run(
+        """
+import torch
+model = torch.nn.Linear(4, 4)
+optimizer, scaler = torch.optim.AdamW(model.parameters(), fused=True), torch.amp.GradScaler("cpu", 1.0)
+for step in range(9):
+    scale = float("inf") if step in (4, 5) else 1.0
+    scaler.scale(model(torch.ones(3, 4)).sum() * scale).backward()
+    scaler.step(optimizer)
+    scaler.update()
+    optimizer.zero_grad()
+""",
+        tmp_path,
+    )
+    [rank] = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankOk)
+    assert rank.observed is not None
+    assert rank.observed.skipped_steps == 2

@@ -10,7 +10,7 @@ from accelerate.state import AcceleratorState
 from examples import cell
 
 from bench.observe.beats import BeatFile
-from bench.records.cell import Attempt, Measure
+from bench.records.cell import Attempt, Measure, Train
 from bench.records.rank_outcome import RankOk
 from bench.report import implausible
 from bench.runner.attempt import Here, _measure
@@ -21,11 +21,12 @@ from bench.runner.setup import set_up
 STEPS = 4
 
 
-def measured(folder: Path, first_scale: float) -> RankOk:
+def measured(folder: Path, first_scale: float, fused: bool | None = None) -> RankOk:
     AcceleratorState._reset_state(reset_partial_state=True)
     measure = Measure(warmup_steps=1, steps=STEPS, phase_steps=0)
     options: dict[str, Any] = {"width": 16}
-    one = cell("single", num_processes=1, mixed_precision="fp16", workload="toy:Toy", options=options, measure=measure)
+    settings: dict[str, Any] = {"workload": "toy:Toy", "options": options, "measure": measure}
+    one = cell("single", num_processes=1, mixed_precision="fp16", train=Train(fused=fused), **settings)
     job = set_up(one, Cpu(), 2)
     assert job.accelerator.scaler is not None
     job.accelerator.scaler._init_scale = first_scale
@@ -49,9 +50,11 @@ def test_products_are_in_fp16_and_weights_in_fp32(tmp_path: Path) -> None:
     assert len(found.warmup_losses) == 2
 
 
-def test_steps_that_overflow_are_skipped_and_counted(tmp_path: Path) -> None:
-    """The scale begins where fp32 ends, so that fp16 overflows for many steps, and doubles again after three."""
-    found = measured(tmp_path, float(2**60))
+@pytest.mark.parametrize("fused", [None, True])
+def test_steps_that_overflow_are_skipped_and_counted(tmp_path: Path, fused: bool | None) -> None:
+    """The scale begins where fp32 ends, so that fp16 overflows for many steps, and doubles again after three. A fused
+    optimizer skips its steps by itself."""
+    found = measured(tmp_path, float(2**60), fused)
     first = found.warmup_losses[0]
     assert len(found.warmup_losses) > 10, "as many as it takes to halve the scale to what fp16 can hold"
     assert torch.isfinite(torch.tensor(found.losses)).all()

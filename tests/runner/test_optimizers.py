@@ -5,11 +5,16 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from examples import cell
 from pydantic import ValidationError
 from torch import Tensor, nn
+from torch.distributed.fsdp.sharded_grad_scaler import ShardedGradScaler
 from torch.optim import SGD, AdamW, Muon, Optimizer
 from torch.optim.lr_scheduler import LambdaLR
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
+from bench.backends import forbids
 from bench.errors import InputError
 from bench.model.workload import Pi07
 from bench.records.cell import Train
@@ -251,3 +256,24 @@ def test_adamw_is_fused_on_a_gpu_by_default(settings: dict[str, Any], device: st
     both = optimizer_of(Train(optimizer="muon", **settings), net(), UNITS, device)
     assert isinstance(both, Together)
     assert both.param_groups[-1]["fused"] is fused
+
+
+def test_a_fused_optimizer_fails_with_the_scaler_of_fsdp1() -> None:
+    dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=1)
+    try:
+        model = nn.Linear(2, 2)
+        scaler, optimizer = ShardedGradScaler(device="cpu"), AdamW(model.parameters(), fused=True)
+        scaler.scale(model(torch.ones(2)).sum()).backward()
+        scaler.unscale_(optimizer)  # to clip
+        with pytest.raises(RuntimeError, match="broadcast shape"):
+            scaler.step(optimizer)
+    finally:
+        dist.destroy_process_group()
+    assert forbids(cell("fsdp", mixed_precision="fp16", train=Train(fused=True)), "cpu")
+    assert not forbids(cell("fsdp2", mixed_precision="fp16", train=Train(fused=True)), "cpu")
+
+
+def test_complex_parameters_are_not_stepped_by_a_fused_kernel() -> None:
+    model = nn.ParameterList([nn.Parameter(torch.ones(4, dtype=torch.complex64)), nn.Parameter(torch.ones(4))])
+    assert optimizer_of(Train(), model, (), "cuda").defaults["fused"] is None
+    assert optimizer_of(Train(), net(), (), "cuda").defaults["fused"] is True

@@ -111,7 +111,7 @@ def run(
 
     monkeypatch.setattr(steps, "step", step)
     monkeypatch.setattr(steps, "time", SimpleNamespace(perf_counter=lambda: device.host_s))
-    job: Any = SimpleNamespace(skipped=False, accelerator=SimpleNamespace(device=torch.device("cpu")))
+    job: Any = SimpleNamespace(overflows=lambda: lambda: False, accelerator=SimpleNamespace(device=torch.device("cpu")))
     window = throughput_window(job, iter(()), number, device, lambda *_: None, Stage.MEASURE)
     return Ran(window, device.launches[-1].end_s, ahead)
 

@@ -126,10 +126,14 @@ def hidden(_x=1) -> None: ...
 def undefined(x: "Nowhere" = 1) -> None: ...  # type: ignore[name-defined,assignment]  # noqa: F821
 
 
+def missing(x: "dataclasses.Nothing" = 1) -> None: ...  # type: ignore[name-defined,assignment]
+def no_code(x: "a b" = 1) -> None: ...  # type: ignore[valid-type,syntax]  # noqa: F722
+
+
 def untyped(x=print) -> None: ...
 
 
-@pytest.mark.parametrize("function", [by_position, hidden, undefined, untyped])
+@pytest.mark.parametrize("function", [by_position, hidden, undefined, missing, no_code, untyped])
 def test_a_parameter_that_cannot_be_a_field_is_named(function: Callable[..., Any]) -> None:
     with pytest.raises(InputError, match=r"m:f' is not a workload: its (parameter '_?x'|signature) cannot be a field"):
         define("m:f", function)
@@ -142,6 +146,7 @@ def test_a_parameter_that_cannot_be_a_field_is_named(function: Callable[..., Any
         (3, "it has no build, dataset"),
         (type("NoSamples", (), {"build": None}), "it has no dataset"),
         (type("Units", (Parts,), {"units": "Block"}), "its units are not a tuple of class names"),
+        (type("Cost", (Parts,), {"cost_options": ("width")}), "its cost_options are not a tuple of field names"),
         (type("Presets", (Parts,), {"presets": []}), "its presets are not a mapping"),
         (type("Config", (Parts,), {"Config": dict, "__init__": lambda self, config: None}), "neither a pydantic model"),
         (type("NoInit", (Parts,), {"Config": Sizes}), "it cannot be created from its config"),

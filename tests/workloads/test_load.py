@@ -72,3 +72,14 @@ def test_a_file_whose_name_is_imported_already_is_refused(tmp_path: Path) -> Non
     (tmp_path / "pytest.py").write_text(SOURCE.format(width=1))
     with pytest.raises(InputError, match=r"pytest.py cannot be imported: another module has this name"):
         locate("pytest.py:made", tmp_path)
+
+
+def test_a_folder_that_is_looked_in_already_still_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As one of PYTHONPATH, behind the current folder."""
+    for folder, width in (("beside", 1), ("here", 2)):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "in_both_paths.py").write_text(SOURCE.format(width=width))
+    monkeypatch.chdir(tmp_path / "here")
+    sys.path[:] = [str(tmp_path / "here"), str(tmp_path / "beside"), *sys.path]
+    assert width_of("./in_both_paths.py:made", tmp_path / "beside") == 1
+    assert sys.path.count(str(tmp_path / "beside")) == 1

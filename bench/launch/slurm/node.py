@@ -50,7 +50,8 @@ def main(config_file: Path, arguments: list[str]) -> int:
         said = zip(RENDEZVOUS, (number, meeting.address, str(meeting.port)), strict=True)
         for placeholder, value in said:
             words = [word.replace(f"{{{placeholder}}}", value) for word in words]
-        command = supervised(words, runs_in)
+        spec = spool.read(config_file, spool.Spec)  # none where command.sh runs it by hand
+        command = supervised(words, runs_in, spec.attempt.cell.memory_limit_bytes if spec else None)
     else:
         machine = ["--machine_rank", number, "--main_process_ip", meeting.address]
         command = supervised(
