@@ -190,7 +190,7 @@ def _may_be_named(row: Row, goal: Goal, verdict: Verdict, measured: Mapping[int,
     batch = row.batch_per_rank
     if batch in verdict.thrashing or (verdict.fails is not None and batch >= verdict.fails):
         return False
-    if not (goal.tries(batch) and verdict.confirmed) or batch in _answers(verdict):
+    if not (goal.tries(batch) and verdict.confirmed) or batch in verdict.answers:
         return True
     held = _held_by(row, verdict)
     answer = verdict.safe if held is not None and held <= goal.headroom else verdict.best
@@ -221,17 +221,13 @@ def _held_by(row: Row, verdict: Verdict) -> float | None:
     return max(row.held, next(of_answers, row.held + (verdict.peak_spread or 0.0)))
 
 
-def _answers(verdict: Verdict) -> list[int]:
-    return [answer.batch for answer in (verdict.best, verdict.safe) if answer]
-
-
 def _unsearched(rows: Sequence[Row], probes: Sequence[Probe]) -> Mapping[RowId, Goal | None]:
     """Of the candidates of one cell, those that its searches did not decide about."""
     searches, undecided = _verdicts(probes), dict[RowId, Goal | None]()
     for row in rows if searches else ():
         if not any(goal.tries(row.batch_per_rank) for goal, _ in searches):
             undecided[row.id] = searches[0][0]
-        elif all(verdict.confirmed and row.batch_per_rank not in _answers(verdict) for _, verdict in searches):
+        elif all(verdict.confirmed and row.batch_per_rank not in verdict.answers for _, verdict in searches):
             undecided[row.id] = None
     return undecided
 

@@ -7,7 +7,7 @@ from bench.search.data import Observation, Scout, Step, Try, evidence, rate_erro
 from bench.search.max_batch import Bracket, settle
 from bench.search.points import batches_up_to_max
 from bench.search.prior import Line, Prior
-from bench.search.rivals import Answers, choose
+from bench.search.rivals import choose
 from bench.search.throughput import further
 from bench.units import counted, percent, rate
 
@@ -56,32 +56,27 @@ def next_step(
     final = certificate != "contradicted"
     measured = final and any(point.rate for point in batches.points.values())
     attempt = further(batches, goal, full_only=sorted_evidence.full_only) if measured else None
-    return attempt or _verdict(bracket, certificate, choose(batches, final=final), goal, sorted_evidence.seen)
-
-
-def _verdict(
-    bracket: Bracket, certificate: Certificate, answers: Answers, goal: Goal, seen: Sequence[Observation]
-) -> Verdict:
-    return Verdict(
+    if attempt:
+        return attempt
+    best, safe = choose(batches, final=final)
+    verdict = Verdict(
         max_batch_per_rank=bracket.fits or None,
         certificate=certificate,
         fits=bracket.fits or None,
         fails=bracket.fails,
-        best=answers.best,
-        safe=answers.safe,
-        points=answers.points,
-        thrashing=answers.thrashing,
-        peak_spread=answers.peak_spread,
-        why="; ".join(
-            part
-            for part in (
-                _max_in_words(bracket, certificate, goal),
-                *_answers_in_words(answers, goal),
-                *_samples_in_words(seen, answers.safe or answers.best),
-            )
-            if part
-        ),
+        best=best,
+        safe=safe,
+        points=sum(point.rate > 0 for point in batches.points.values()),
+        thrashing=tuple(sorted(batches.thrashing)),
+        peak_spread=batches.peak_spread,
+        why="",
     )
+    words = [
+        _max_in_words(bracket, certificate, goal),
+        *_answers_in_words(verdict, goal),
+        *_samples_in_words(sorted_evidence.seen, safe or best),
+    ]
+    return verdict.model_copy(update={"why": "; ".join(filter(None, words))})
 
 
 def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str:
@@ -101,10 +96,10 @@ def _max_in_words(bracket: Bracket, certificate: Certificate, goal: Goal) -> str
             return f"{bounds}, but later a batch that had fitted, or a smaller one, ran out of memory: max is uncertain"
 
 
-def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
-    best, safe, thrashing = answers.best, answers.safe, answers.thrashing
+def _answers_in_words(verdict: Verdict, goal: Goal) -> Iterator[str]:
+    best, safe, thrashing = verdict.best, verdict.safe, verdict.thrashing
     if best:
-        of = counted(answers.points, "fresh point") + (
+        of = counted(verdict.points, "fresh point") + (
             f" at {goal.candidates}"
             if isinstance(goal, OfDivisors)
             else f" at multiples of {goal.granularity}"
@@ -114,13 +109,13 @@ def _answers_in_words(answers: Answers, goal: Goal) -> Iterator[str]:
         yield f"{best.batch} is fastest at {rate(best.samples_per_s)} samples/s, of {of}{_within_noise(best)}"
     if safe and best and safe.batch != best.batch:
         yield f"{safe.batch} is fastest within the headroom at {rate(safe.samples_per_s)} samples/s"
-    if best and best.held is not None and answers.peak_spread and f"{answers.peak_spread:.1%}" != "0.0%":
-        yield f"peaks of one batch differ by up to {percent(answers.peak_spread)} of capacity, which safe leaves free"
+    if best and best.held is not None and verdict.peak_spread and f"{verdict.peak_spread:.1%}" != "0.0%":
+        yield f"peaks of one batch differ by up to {percent(verdict.peak_spread)} of capacity, which safe leaves free"
     if best and best.held is None:
         yield "its memory use is unknown"
     elif best and not safe:
         yield "no measured batch is within the headroom" + (f": try {goal.remedy}" if goal.remedy else "")
-    elif answers.points == 1 and goal.granularity > 1:
+    elif verdict.points == 1 and goal.granularity > 1:
         yield "a smaller granularity compares more batches"
     if thrashing:
         listed = ", ".join(map(str, thrashing))

@@ -8,7 +8,6 @@ measurements within noise of each other. Of these, the one with the highest full
 
 import math
 from collections.abc import Mapping
-from typing import NamedTuple
 
 from bench.records.verdict import Answer
 from bench.search.points import Batches, Point
@@ -25,31 +24,14 @@ SAME = 0.01
 this, because a step does not get shorter with the batch."""
 
 
-class Answers(NamedTuple):
-    """Best and safe, and the observations behind them."""
-
-    best: Answer | None
-    safe: Answer | None
-    points: int
-    thrashing: tuple[int, ...]
-    peak_spread: float | None
-
-
-def choose(batches: Batches, *, final: bool) -> Answers:
+def choose(batches: Batches, *, final: bool) -> tuple[Answer | None, Answer | None]:
     """Best and safe among the fresh batches.
 
     Args:
         final: whether the final was held. Then batches that were measured in full are compared, and no others.
     """
     best, safe = (_fastest(group, full=final) for group in (batches.sound, batches.within))
-    points = sum(point.rate > 0 for point in batches.points.values())
-    return Answers(
-        best and _answer(best, batches),
-        safe and _answer(safe, batches),
-        points,
-        tuple(sorted(batches.thrashing)),
-        batches.peak_spread,
-    )
+    return best and _answer(best, batches), safe and _answer(safe, batches)
 
 
 def next_finalist(batches: Batches) -> tuple[int, str] | None:

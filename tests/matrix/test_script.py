@@ -97,6 +97,12 @@ def test_what_would_have_no_effect_is_refused(content: str, expected: tuple[str,
     assert [part for part in expected if part not in str(error.value)] == [], str(error.value)
 
 
+def test_a_section_given_as_a_whole_is_checked_field_by_field(load_text: LoadText) -> None:
+    for override in ("measure.seed=3", "measure={seed: 3}"):
+        with pytest.raises(InputError, match=r"measure.seed: has no effect on the script"):
+            expand(load_text(text(), overrides=[override]), CPU)
+
+
 @pytest.mark.parametrize(
     ("more", "axes", "steps"),
     [

@@ -148,7 +148,7 @@ def test_without_a_doubt_the_section_is_empty_or_says_so() -> None:
     table = doubts_section(summary)
     assert isinstance(table, Table)
     assert table.rows == ()
-    assert doubts_section(summary, none="None.") == Lines(title=TITLE, lines=("None.",))
+    assert doubts_section(summary) == Lines(title=TITLE, lines=("None.",))
 
 
 def waits(*shares: float) -> Iterator[str]:

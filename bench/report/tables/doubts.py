@@ -10,15 +10,10 @@ TITLE = "Rows to doubt"
 TONES: dict[Grade, Tone] = {"invalid": "bad", "inaccurate": "warning", "note": "neutral"}
 
 
-def doubts_section(summary: Summary, none: str | None = None) -> Table | Lines:
-    """One row for each doubt, the worst first.
-
-    Args:
-        none: what to say where there is no doubt; by default, the section is empty.
-    """
-    found = doubts(summary)
-    if not found and none is not None:
-        return Lines(title=TITLE, lines=(none,))
+def doubts_section(summary: Summary) -> Table | Lines:
+    """One row for each doubt, the worst first."""
+    if not (found := doubts(summary)):
+        return Lines(title=TITLE, lines=("None.",))
     columns = (
         Column[Doubt]("grade", lambda doubt: doubt.grade, tone=lambda doubt: TONES[doubt.grade]),
         Column[Doubt]("row", lambda doubt: row_name(summary, doubt.row) if doubt.row else "all"),

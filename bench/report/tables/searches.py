@@ -5,7 +5,7 @@ from functools import partial
 from typing import NamedTuple
 
 from bench.records.verdict import Answer, Goal, Probe, Verdict
-from bench.report.naming import caption, search_end, setting, short_reason
+from bench.report.naming import caption, search_end, setting, settings_name, short_reason
 from bench.report.rows import Summary
 from bench.report.tables.table import Column, Number, Table, table_of
 from bench.units import UNKNOWN, in_table, percent, rate
@@ -92,11 +92,7 @@ def searches(probes: Sequence[Probe], summary: Summary | None = None) -> Table:
             *(Column[_Search](name, partial(_goal, name)) for name in unlike),
             *COLUMNS,
         ],
-        name=lambda line: ", ".join(
-            value if name == "backend" else f"{caption(name)} {value}"
-            for name, value in line.settings.items()
-            if name in varying
-        ),
+        name=lambda line: settings_name(line.settings, [name for name in line.settings if name in varying]),
         notes=(
             "max: the largest batch that fits into a fresh process, tested with a few steps unless it is best or safe,"
             " too. best: highest throughput. safe: highest throughput within the headroom. Both are measured in fresh"

@@ -241,7 +241,7 @@ SECTIONS: tuple[Part, ...] = (
     Part(lambda report: [matrix(report.summary)]),
     Part(lambda report: [searches(report.probes, report.summary)]),
     Part(lambda report: [claims_table(report.judged)]),
-    Part(lambda report: [doubts_section(report.summary, none="None.")]),
+    Part(lambda report: [doubts_section(report.summary)]),
     Part(lambda report: [regimes(report.summary)]),
     Part(lambda report: [utilization_table(report.summary)]),
     Part(lambda report: [theory(report.summary)]),
