@@ -21,6 +21,10 @@ Kind = Literal[
 """What refused the memory. Libraries that only pass an error on, such as DeepSpeed or a DataLoader, have no kind."""
 
 
+LOADER_FAILED = 127
+"""glibc's exit code when it cannot load a library at run time."""
+
+
 def line(words: str) -> re.Pattern[str]:
     """``words`` at the start of a line, as they are or as a traceback prints them: ``Type: words``.
 
@@ -112,6 +116,24 @@ _DEVICE_ABORT = re.compile(
     """,
     re.MULTILINE | re.VERBOSE,
 )
+
+
+def end_for_memory(end: int | str, killer: str | None, log: str, *, limited: bool = False) -> tuple[str, str] | None:
+    """What reported that memory ran out when a rank ended so without a word, and in which words; None if nothing did.
+
+    Args:
+        end: its exit code, or the name of the signal that ended it.
+        killer: the kernel's out-of-memory killer, in words, if it ended a process meanwhile.
+        log: the end of the rank's log.
+        limited: a memory limit of bench was in force.
+    """
+    if end == LOADER_FAILED and limited:
+        return "loader", "the dynamic loader could not map a library within the memory limit"
+    if end == "SIGKILL" and killer:
+        return "kernel", f"killed by {end}: {killer}"
+    if end == "SIGABRT" and (source := abort_source(log)):
+        return source, f"killed by {end}: native code aborted because an allocation failed"
+    return None
 
 
 def abort_source(log_tail: str) -> Literal["abort", "cuda_abort"] | None:

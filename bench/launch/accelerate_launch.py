@@ -13,7 +13,6 @@ from bench.launch.environment import added_environment, launch_environment
 from bench.launch.executor import LaunchResult
 from bench.launch.supervised import Supervised
 from bench.launch.watch import Limits, OnBeat, Watch, exit_codes
-from bench.machine import oom_kill
 from bench.records.cell import Cell
 from bench.records.machine import Hardware
 from bench.records.outcome import Isolation
@@ -55,7 +54,7 @@ class OwnLaunch:
     def run(self, cell: Cell, folder: Path, limits: Limits, on_beat: OnBeat) -> LaunchResult:
         world_size = cell.num_processes
         assert cell.num_nodes == 1
-        added, kills = added_environment(world_size, self.hardware, os.environ), oom_kill.counts()
+        added = added_environment(world_size, self.hardware, os.environ)
         self._launch = Launch(folder / "accelerate.yaml", folder / "launch.log", ["attempt", str(folder)], added)
         watch = Watch(folder, world_size, limits, on_beat)
         try:
@@ -73,9 +72,7 @@ class OwnLaunch:
             reported = {rank.rank for rank in ranks}
             codes = exit_codes(self._launch.output())
             ranks += [
-                spool.report_of_end(
-                    folder, rank, processes.signal_name(-code) if code < 0 else code, time.time(), kills
-                )
+                spool.report_of_end(folder, rank, processes.signal_name(-code) if code < 0 else code, time.time())
                 for rank, code in codes.items()
                 if rank not in reported
             ]

@@ -20,9 +20,10 @@ from accelerate.utils.launch import (
 )
 
 from bench import processes, workloads
+from bench.diagnosis.oom_words import end_for_memory
 from bench.machine import freed, gpus, oom_kill
 from bench.records.phases import Stage
-from bench.records.rank_outcome import RankAudited, RankOk, RankWalked
+from bench.records.rank_outcome import RankAudited, RankError, RankKilled, RankOk, RankOom, RankWalked
 from bench.runner import attempt
 from bench.runner.preload import preload
 from bench.store import spool
@@ -145,8 +146,12 @@ class Server:
         now = attempt.now_s()
         signaled = os.WIFSIGNALED(status)
         end = processes.signal_name(os.WTERMSIG(status)) if signaled else os.WEXITSTATUS(status)
-        by_bench = ended_because if signaled else None
-        reported = spool.report_of_end(folder, self.rank, end, now, kills, by_bench)
+        reported: RankOom | RankError | RankKilled
+        reported = spool.report_of_end(folder, self.rank, end, now, ended_because)
+        log = spool.end_of(folder / f"rank{self.rank}.log", 20_000)
+        found = end_for_memory(end, oom_kill.killed_since(kills), log, limited=_limited(folder))
+        if found and not (signaled and ended_because):
+            reported = RankOom(rank=self.rank, phase=reported.phase, message=found[1], source=found[0], at=now)
         spool.write(spool.rank_file(folder, self.rank), reported)
 
 
@@ -209,6 +214,11 @@ def _in_a_child(check: Callable[[], object]) -> bool:
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
     return False
+
+
+def _limited(folder: Path) -> bool:
+    spec = spool.read(folder / "spec.json", Spec)
+    return spec is not None and spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
 
 
 def _failed(folder: Path, ranks: list[int]) -> bool:

@@ -31,13 +31,11 @@ from typing import TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 
-from bench.diagnosis.oom_words import abort_source
-from bench.machine import oom_kill
 from bench.records.base import Device, Frozen
 from bench.records.call_site import site_of_dump
 from bench.records.cell import Attempt, Audit, Walk
 from bench.records.hang import Stuck
-from bench.records.rank_outcome import RankError, RankKilled, RankOom, RankOutcome
+from bench.records.rank_outcome import RankError, RankKilled, RankOutcome
 from bench.store import secrets
 from bench.store.beats import last_stage
 
@@ -202,8 +200,6 @@ def why(error: ValidationError) -> str:
 
 
 LAST_WORDS_BYTES = 4000
-LOADER_FAILED = 127
-"""glibc's exit code when it cannot load a library at run time."""
 
 
 def last_words(folder: Path, rank: int) -> str:
@@ -233,42 +229,21 @@ def last_place(folder: Path, rank: int) -> str | None:
 
 
 def report_of_end(
-    folder: Path, rank: int, end: int | str, at: float, kills: oom_kill.Counts, by_bench: str | None = None
-) -> RankOom | RankError | RankKilled:
+    folder: Path, rank: int, end: int | str, at: float, by_bench: str | None = None
+) -> RankError | RankKilled:
     """The report on a rank whose process ended without writing its own.
 
     Args:
         end: its exit code, or the name of the signal that ended it.
         at: see `RankError`.
-        kills: of the kernel's out-of-memory killer, as it was before the attempt.
         by_bench: see `RankKilled`.
     """
     phase, place = last_stage(folder, rank), last_place(folder, rank)
-    if not by_bench and (found := _out_of_memory(folder, rank, end, kills)):
-        source, words = found
-        return RankOom(rank=rank, phase=phase, message=words, source=source, at=at)
     if isinstance(end, int):
         error = f"the process ended by itself with exit code {end} and left no result"
         return RankError(rank=rank, phase=phase, error=error, traceback="", at=at, place=place)
-    last = last_words(folder, rank) or None
-    return RankKilled(rank=rank, phase=phase, signal=end, at=at, by_bench=by_bench, place=place, last_words=last)
-
-
-def _out_of_memory(folder: Path, rank: int, end: int | str, kills: oom_kill.Counts) -> tuple[str, str] | None:
-    """What reported that memory ran out when a rank ended so, and in which words; None if nothing did."""
-    match end:
-        case int() if end == LOADER_FAILED and _limited(folder):
-            return "loader", "the dynamic loader could not map a library within the memory limit"
-        case "SIGKILL" if killer := oom_kill.killed_since(kills):
-            return "kernel", f"killed by {end}: {killer}"
-        case "SIGABRT" if source := abort_source(end_of(folder / f"rank{rank}.log", 20_000)):
-            return source, f"killed by {end}: native code aborted because an allocation failed"
-    return None
-
-
-def _limited(folder: Path) -> bool:
-    spec = read(folder / "spec.json", Spec)
-    return spec is not None and spec.device == "cpu" and spec.attempt.cell.memory_limit_bytes is not None
+    words = last_words(folder, rank) or None
+    return RankKilled(rank=rank, phase=phase, signal=end, at=at, by_bench=by_bench, place=place, last_words=words)
 
 
 def _whole(path: Path, kind: type[Model]) -> Model | None:

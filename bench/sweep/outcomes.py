@@ -1,10 +1,12 @@
 """What a launch left -> the outcome of its attempt; and the settings that a script was handed."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from bench.diagnosis.classify import classify, reclassify_host_oom
+from bench.diagnosis.oom_words import end_for_memory
 from bench.diagnosis.script_end import aborted_at_exit, failure
 from bench.imported.script import read_result
 from bench.launch.executor import LaunchResult
@@ -15,6 +17,7 @@ from bench.records.cell import Attempt, Cell
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.outcome import SETTINGS, Failed, Isolation, Outcome, Result
 from bench.records.plan import CellPlan
+from bench.records.rank_outcome import RankKilled, RankOom, RankOutcome
 from bench.records.script import ScriptEnd
 from bench.records.sources import Sources
 from bench.sweep.observed import observed_outcome
@@ -49,9 +52,11 @@ def outcome_of_attempt(
         label: of its cell.
         note: receives what the user should know of a script.
     """
-    if launched.script is None:
-        return outcome_of(launched, attempt.cell, machine.hardware)
     killer = oom_kill.killed_since(kills)
+    if launched.script is None:
+        if launched.isolation == "launch":  # a rank server tells the ends of its own
+            launched = replace(launched, ranks=[_told(rank, killer) for rank in launched.ranks])
+        return outcome_of(launched, attempt.cell, machine.hardware)
     if attempt.cell.script is not None and attempt.cell.script.is_observed:
 
         def of_cell(text: str) -> None:  # other cells may have done the same
@@ -60,6 +65,15 @@ def outcome_of_attempt(
         outcome = observed_outcome(launched, launched.script, killer, attempt, folder, machine, of_cell)
         return reclassify_host_oom(outcome, separate_memory=has_own_memory(machine.hardware))
     return script_outcome(launched.script, killer, attempt, folder, machine, note)
+
+
+def _told(rank: RankOutcome, killer: str | None) -> RankOutcome:
+    """The report on a rank, with what ran out of memory if that ended it."""
+    if not isinstance(rank, RankKilled) or rank.by_bench:
+        return rank
+    if (found := end_for_memory(rank.signal, killer, rank.last_words or "")) is None:
+        return rank
+    return RankOom(rank=rank.rank, phase=rank.phase, message=found[1], source=found[0], at=rank.at)
 
 
 def result_of(

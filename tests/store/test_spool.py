@@ -132,15 +132,3 @@ def test_a_file_that_another_node_has_just_replaced_is_read_again(
     failures = [errno.EIO]
     with pytest.raises(OSError, match="planted"):
         spool.content(file)
-
-
-def test_an_end_for_lack_of_memory_is_told_from_another(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a rank server's child and of an own launch, whose ranks report nothing then."""
-    (tmp_path / "rank0.log").write_text("terminate called after throwing an instance of 'std::bad_alloc'\n")
-    (tmp_path / "rank1.log").write_text("a library aborts\n")
-    aborted = [spool.report_of_end(tmp_path, number, "SIGABRT", 1.0, {}) for number in (0, 1)]
-    assert [one.kind for one in aborted] == ["oom", "killed"]
-    monkeypatch.setattr("bench.machine.oom_kill.killed_since", lambda before: "the kernel" if before else None)
-    killed = [spool.report_of_end(tmp_path, 1, "SIGKILL", 1.0, before) for before in ({"counter": 1}, {})]
-    assert [one.kind for one in killed] == ["oom", "killed"]
-    assert spool.report_of_end(tmp_path, 1, "SIGKILL", 1.0, {"counter": 1}, "the time limit").kind == "killed"

@@ -9,9 +9,9 @@ from bench.launch.executor import LaunchResult
 from bench.records.cell import Attempt
 from bench.records.machine import Machine
 from bench.records.outcome import Failed, Oom
-from bench.records.rank_outcome import RankOom
+from bench.records.rank_outcome import RankKilled, RankOom
 from bench.records.script import Script, ScriptEnd
-from bench.sweep.outcomes import outcome_of, script_outcome
+from bench.sweep.outcomes import outcome_of, outcome_of_attempt, script_outcome
 
 MACHINES = pytest.mark.parametrize(("machine", "fault"), [(MACHINE, None), (CUDA_MACHINE, "host_memory")])
 
@@ -35,3 +35,22 @@ def test_a_script_that_the_kernel_killed(machine: Machine, fault: str | None, tm
     end = ScriptEnd(how="killed by SIGKILL", signal="SIGKILL")
     outcome = script_outcome(end, "the kernel's out-of-memory killer", attempt, tmp_path, machine, print)
     assert fault_of(outcome) == fault
+
+
+@pytest.mark.parametrize(
+    ("signal", "words", "killer", "kind"),
+    [
+        ("SIGKILL", None, "the kernel's out-of-memory killer", "oom"),
+        ("SIGKILL", None, None, "failed"),
+        ("SIGABRT", "terminate called after throwing an instance of 'std::bad_alloc'\n", None, "oom"),
+        ("SIGABRT", "a library aborts\n", None, "failed"),
+    ],
+)
+def test_a_rank_of_an_own_launch_that_ends_for_memory(
+    signal: str, words: str | None, killer: str | None, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("bench.machine.oom_kill.killed_since", lambda _: killer)
+    ended = RankKilled(rank=0, phase="warmup", signal=signal, at=1.0, last_words=words)
+    attempt = Attempt(cell=cell("single", num_processes=1), batch_per_rank=2)
+    launched = LaunchResult(ranks=[ended], isolation="launch")
+    assert outcome_of_attempt(launched, {}, attempt, tmp_path, MACHINE, "", print).kind == kind
