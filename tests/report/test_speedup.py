@@ -281,3 +281,8 @@ def test_what_was_allowed_is_no_reason_to_refuse() -> None:
     summary = summarize(results)
     (line,) = refusals(summary, compare_axis(summary, "backend", allowed=frozenset({"compile"})))
     assert line.endswith("they differ in num_processes.")
+
+
+def test_an_empty_value_can_be_compared() -> None:
+    summary = summarize([result(axes={"note": ""}), result(axes={"note": "a"})])
+    assert faster(summary, compare_axis(summary, "note")).rows

@@ -15,7 +15,7 @@ from bench.report.merge_runs import merge
 from bench.report.render import plots
 from bench.report.render.plots import APART, Across, step_of
 from bench.report.summary import summarize
-from bench.report.tables.charts import MAX_BARS, MAX_PANELS, charts, memory, phases, throughput
+from bench.report.tables.charts import MAX_BARS, MAX_PANELS, _colors, charts, memory, phases, throughput
 from bench.report.tables.figure import LineChart
 from bench.report.tables.sections import Report
 
@@ -123,6 +123,8 @@ def test_a_chart_that_would_not_end_says_what_it_leaves_out() -> None:
     summary = summarize([result(backend=name, axes={"x": x}) for x in range(40) for name in ("ddp", "fsdp")])
     assert len(throughput(summary).panels) == MAX_PANELS
     assert throughput(summary).notes[-1].startswith(f"The first {MAX_PANELS} of 40")
+    assert set(_colors(summary).values()) == {0, 1}
+    assert len(_colors(summary)) == 80, "a cell that no panel shows has its backend's color in other charts"
     assert len(phases(summary).bars) == MAX_BARS
     assert f"the first {MAX_BARS} of 80 cells" in phases(summary).notes[-1]
 
