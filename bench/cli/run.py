@@ -274,7 +274,7 @@ def _measure(
     where.check(plans, isolation)
     folder = out or REPORTS / matrix.name
     if where.launcher == "slurm":
-        again, goes_on = bool(rerun or target), auto and not _has_gone_on(folder)
+        again, goes_on = bool(rerun or target or (more.best and more.budget_s)), auto and not _has_gone_on(folder)
         code = cluster.run(
             where,
             selected,

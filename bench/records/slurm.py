@@ -15,8 +15,21 @@ not begin anew."""
 _WORD = r"^[^\s\"'\\#]+$"
 _TIME = r"^([0-9]+-)?[0-9]+(:[0-9]{1,2}){0,2}$"
 
-_OURS = ("--job-name", "-J", "--array", "-a", "--requeue", "--output", "-o", "--clusters", "-M", "--test-only")
-"""Options with which bench would not find its jobs again, or take several for one, or none."""
+_OURS = (
+    "--job-name",
+    "-J",
+    "--array",
+    "-a",
+    "--requeue",
+    "--output",
+    "-o",
+    "--clusters",
+    "-M",
+    "--test-only",
+    "--wait",
+    "-W",
+)
+"""Options with which bench would not find its jobs again, take several for one, or none, or wait for their end."""
 
 
 def _minutes(value: object) -> object:
@@ -36,7 +49,8 @@ def _directive(line: str) -> str:
         raise ValueError(f"the field launch.nodes sets the nodes: leave out {line}")
     if any(name.startswith(option) for name in _OURS):  # sbatch takes --arr, too, and -a1-4
         raise ValueError(
-            f"bench itself sets the name, the output, the cluster and the restarts of its jobs: leave out {line}"
+            "bench itself sets the name, the output, the cluster and the restarts of its jobs, and follows them: leave"
+            f" out {line}"
         )
     return line
 

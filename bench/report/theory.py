@@ -111,7 +111,7 @@ def held_back_bytes(cell: CellRows, regime: Regime) -> int | None:
         return None
     match regime.sharding:
         case "FULL_SHARD" | "SHARD_GRAD_OP":
-            return 2 if cell.cell.in_bf16 else 4
+            return 2 if cell.cell.in_16_bits else 4
         case "fully_shard":
             return ITEM_BYTES[regime.reduction_dtype or regime.weights_dtype]
     return None

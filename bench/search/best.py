@@ -22,7 +22,7 @@ launches of the finalists are spent.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -151,7 +151,7 @@ def next_look(
         frugal: take the margins of `ENOUGH_AFTER` where more would cost too much.
         stop: name the answers now.
     """
-    out |= beaten(arms, looks)
+    out |= beaten(arms, looks, out)
     if not stop and (arm := _first(arms, looks, out)) is not None:
         return Next(arm, True, "a first look at each value of the axes", len(arms) - len(out))
     full = {n: [look.rate for look in looks if look.arm == n and look.full] for n in range(len(arms))}
@@ -192,15 +192,19 @@ def next_look(
         _, arm, is_full = max(steps)
         what = "it may be the fastest" if not full[arm] else "launching again what decides"
         return Next(arm, is_full, what, n_open)
-    certified = all(sum(answer.chances.values()) <= 1 - CONFIDENCE for answer in answers)
+    certified = bool(answers) and all(sum(answer.chances.values()) <= 1 - CONFIDENCE for answer in answers)
     return Done(tuple(answers), certified=certified)
 
 
-def beaten(arms: Sequence[Arm], looks: Sequence[Look]) -> frozenset[int]:
-    """The arms that cannot be as fast as what was launched in full of their task, by what the hardware allows."""
+def beaten(arms: Sequence[Arm], looks: Sequence[Look], out: Collection[int] = ()) -> frozenset[int]:
+    """The arms that cannot be as fast as what was launched in full of their task, by what the hardware allows.
+
+    Args:
+        out: arms that cannot be the answer, and so rule out no others.
+    """
     fastest: dict[str, float] = {}
     for look in looks:
-        if look.full:
+        if look.full and look.arm not in out:
             task = arms[look.arm].task
             fastest[task] = max(fastest.get(task, 0.0), look.rate)
     slowest = {task: PESSIMISTIC * rate for task, rate in fastest.items()}

@@ -51,12 +51,16 @@ def request_of(
     libraries: Mapping[str, str],
     *,
     cudnn: bool = False,
+    autocasts: bool = False,
 ) -> ProgramRequest:
     """The request for a cell. Cells that differ only in their backend have the same key, if they hold
-    their weights in the same dtype while they compute."""
+    their weights in the same dtype while they compute.
+
+    Args:
+        autocasts: `backends.autocasts` of the cell.
+    """
     model = (cell.workload, cell.options, cell.mixed_precision, cell.measure.seed)  # samples may depend on the seed
-    fp32_weights = cell.train_settings.get("weights") == "fp32"
-    decides = (*model, fp32_weights, device, batches, sources, dict(libraries), "with groups", cudnn)
+    decides = (*model, autocasts, device, batches, sources, dict(libraries), "with autocast", cudnn)
     text = json.dumps(decides, sort_keys=True)
     key = hashlib.sha256(text.encode()).hexdigest()[:16]
     return ProgramRequest(key=key, cell=cell, device=device, batches=batches, cudnn=cudnn)

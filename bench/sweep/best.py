@@ -19,7 +19,7 @@ from bench.records.verdict import Goal, Stopped
 from bench.search.best import CONFIDENCE, Answer, Arm, Done, Look, Next, beaten, next_look
 from bench.sweep.probe import CellSearch, observation
 from bench.sweep.sweep import Sweep
-from bench.sweep.until import MOST_FAILED, check_alone
+from bench.sweep.until import MOST_FAILED, check_alone, spent_before_s
 from bench.units import counted, rate
 
 Setting = tuple[str, int | None]
@@ -101,7 +101,7 @@ def find_best(sweep: Sweep, hunt: Hunt) -> Best:
     sweep.store.finish_best(asked)
     _skip_forbidden(sweep)
     candidates = _with_plans(candidates, hunt.planned())
-    arms, began_s, said = [one.arm for one in candidates], hunt.clock(), ""
+    arms, began_s, said = [one.arm for one in candidates], hunt.clock() - spent_before_s(sweep), ""
     spent = False
     while True:
         seen = look_at(sweep, candidates, hunt)
@@ -189,7 +189,8 @@ def _look(
         smallest = [result for result in results if result.attempt.batch_per_rank == sweep.goal.granularity]
         _see(seen, number, [result for result in smallest if result.attempt.short], None, ())
         probe = sweep.store.probe(one.plan.cell)
-        if probe is None or sweep.search_is_stale(one.plan):
+        other_goal = probe is not None and probe.goal != sweep.goal.of(one.plan.cell)
+        if probe is None or other_goal or sweep.search_is_stale(one.plan):
             if any(result.outcome.kind == "skipped" for result in results):
                 seen.out[number] = "skipped"
             return
@@ -290,7 +291,7 @@ def _fastest(answer: Answer, candidates: Sequence[Candidate], seen: Seen) -> Fas
     of_task = [number for number, other in enumerate(candidates) if other.arm.task == answer.task]
     full = {look.arm for look in seen.looks if look.full}
     short = {look.arm for look in seen.looks} - full
-    slower = beaten([other.arm for other in candidates], seen.looks)
+    slower = beaten([other.arm for other in candidates], seen.looks, seen.out)
     ruled: Counter[Ruled] = Counter()
     for number in of_task:
         if number != answer.arm:

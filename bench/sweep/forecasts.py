@@ -4,7 +4,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple
 
-from bench import workloads
+from bench import backends, workloads
 from bench.backends.forecast import forecast, not_planned
 from bench.launch.torch_side import traced
 from bench.machine import libraries
@@ -87,4 +87,9 @@ def _requests(
     workloads.search(folder)
     workloads.load(workload)
     known, files = libraries(), sources.of(workload)
-    return {cell.id: programs.request_of(cell, device, BATCHES, files, known, cudnn=cudnn) for cell in cells}
+    return {
+        cell.id: programs.request_of(
+            cell, device, BATCHES, files, known, cudnn=cudnn, autocasts=backends.autocasts(cell)
+        )
+        for cell in cells
+    }

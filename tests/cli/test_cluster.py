@@ -19,7 +19,14 @@ def without_slurm(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "began"), [((), False), (("--rerun", "all"), True), (("--until", "2%", "--budget", "1h"), True)]
+    ("options", "began"),
+    [
+        ((), False),
+        (("--rerun", "all"), True),
+        (("--until", "2%", "--budget", "1h"), True),
+        (("--best", "--budget", "1h"), True),
+        (("--best",), False),
+    ],
 )
 def test_only_a_command_that_may_begin_anew_says_when_it_began(
     tmp_path: Path, options: tuple[str, ...], began: bool

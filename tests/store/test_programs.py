@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from examples import cell
 
+from bench import backends
 from bench.records.cell import Measure, Train
 from bench.records.program import Moment, Parameter, Program
 from bench.store import programs
@@ -27,11 +28,15 @@ ONE = Program(
 
 
 def key(backend: str = "ddp", sources: str = "a", torch: str = "2.13", **changes: object) -> str:
-    return programs.request_of(cell(backend, **changes), "cpu", (2, 4), {"x.py": sources}, {"torch": torch}).key
+    one = cell(backend, **changes)
+    given = ("cpu", (2, 4), {"x.py": sources}, {"torch": torch})
+    return programs.request_of(one, *given, autocasts=backends.autocasts(one)).key
 
 
 def test_backends_share_a_program_and_whatever_decides_it_does_not() -> None:
     assert key("ddp", train=Train(weights="bf16")) == key("fsdp2", num_processes=8) != key("ddp")
+    in_fp16 = {name: key(name, mixed_precision="fp16") for name in ("ddp", "single", "fsdp2", "zero2")}
+    assert in_fp16["ddp"] == in_fp16["single"] != in_fp16["fsdp2"] == in_fp16["zero2"]
     others = [key(sources="b"), key(torch="2.14"), key(options={"preset": "small"}), key(mixed_precision="no")]
     others.append(key(measure=Measure(warmup_steps=1, steps=3, phase_steps=2, seed=7)))
     assert len({key(), *others}) == 6

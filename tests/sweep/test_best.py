@@ -4,6 +4,8 @@ import io
 import math
 import re
 from collections.abc import Callable, Collection, Sequence
+from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,8 @@ from bench.store import spool
 from bench.store.run_folder import Store
 from bench.store.spool import Spec
 from bench.sweep.best import Hunt, Planned, Setting, candidates_of, find_best
+from bench.sweep.share import Share
+from bench.sweep.until import spent_before_s
 
 BACKENDS = {"ddp": 1.0, "fsdp": 0.7, "fsdp2": 0.8, "zero2": 0.9, "zero1": 0.6, "zero3": 0.5}
 MODES = {"a": 1.0, "b": 0.75, "c": 0.6, "d": 0.5, "e": 0.4, "f": 0.3, "g": 0.25, "h": 0.2}
@@ -82,12 +86,13 @@ def hunted(
     ranks: Rated,
     free: Sequence[str] = ("backend", "mode"),
     sources: Sources | None = None,
+    goal: dict[str, Any] | None = None,
     **asked: Any,
 ) -> Best:
     said, store = io.StringIO(), Store(root)
     planned = RunPlan(matrix="example", cells=tuple(plans), choices=("backend", "mode"))
     with store.open(MACHINE, [one.cell for one in plans], "", plan=planned), Progress(Console(file=said)) as progress:
-        sweep = sweep_of(plans, store, progress, [], ranks, sources=sources)
+        sweep = sweep_of(plans, store, progress, [], ranks, sources=sources, **(goal or {}))
         progress.begin(cells=len(plans), attempts=sweep.planned(), finished=sweep.finished(), folder="run", notes=[])
         best = find_best(sweep, Hunt(**{"margin": 0.02, "budget_s": None, "free": free, "spoiled": nothing, **asked}))
     assert store.best() == best
@@ -228,6 +233,41 @@ def test_a_plan_by_which_nothing_fits_rules_nothing_out(tmp_path: Path) -> None:
     no = {(one.cell.id, 2): Planned(fits=False, expected=None, at_most=None) for one in plans}
     [answer] = hunted(tmp_path / "run", plans, Rated(), planned=lambda: no).answers
     assert answer.name == "ddp mode=a, batch 2"
+
+
+def test_what_cannot_be_the_answer_rules_out_nothing_by_its_speed(tmp_path: Path) -> None:
+    """Mode a holds too much memory; b can never be as fast."""
+    plans = plans_of(2, modes="ab")
+    bounds = {(one.cell.id, 2): Planned(True, None, at_most=22.0) for one in plans if one.axes["mode"] == "b"}
+    [answer] = hunted(tmp_path / "run", plans, Rated(full="a"), planned=lambda: bounds).answers
+    assert answer.name == "ddp mode=b, batch 2"
+
+
+def test_without_an_answer_nothing_is_certified(tmp_path: Path) -> None:
+    best = hunted(tmp_path / "run", plans_of(2, modes="ab"), Rated(full="ab"))
+    assert (best.answers, best.ended) == ((), "spent")
+    said = " ".join(certificate(best))
+    assert "No setting can be an answer" in said
+    assert "more launches" not in said
+
+
+def test_verdicts_of_another_goal_answer_nothing(tmp_path: Path) -> None:
+    plans = plans_of("probe", modes="ab")
+    [first] = hunted(tmp_path / "run", plans, Rated()).answers
+    [other] = hunted(tmp_path / "run", plans, Rated(), goal={"max_batch": 2}, **soon()).answers
+    assert (first.name, other.name) == ("ddp mode=a, batch 4", "ddp mode=a, batch 2")
+
+
+def test_a_job_goes_on_with_the_budget_of_the_jobs_before_it(tmp_path: Path) -> None:
+    plans, began = plans_of(2, modes="ab"), datetime.fromisoformat("2026-01-01T00:00:00+00:00")
+    hunted(tmp_path / "run", plans, first := Rated(), budget_s=1e9)
+    store = Store(tmp_path / "run")
+    spent_s = sum(one.wall_s for one in store.results())
+    with store.open(MACHINE, [one.cell for one in plans], None), Progress(Console(file=io.StringIO())) as progress:
+        sweep = sweep_of(plans, store, progress, [], Rated())
+        assert spent_before_s(sweep) == 0.0
+        assert spent_before_s(replace(sweep, share=Share(began=began))) == pytest.approx(spent_s)
+    assert first.order
 
 
 def test_no_attempt_begins_after_the_budget(tmp_path: Path) -> None:

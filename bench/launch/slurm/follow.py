@@ -248,9 +248,12 @@ class Following:
         return self._jobs[number]
 
     def _has_results(self, number: str) -> bool:
-        """Whether cells of a job have results: those of other jobs say nothing of its node."""
+        """Whether a job has left results: those of other jobs, also of before in its cells, say nothing of its node."""
+        script = jobs.of_run(self.root, number).script
+        submitted_s = script.stat().st_mtime if script.exists() else 0.0
         cells = claims.ever_owned_by(self.root, number)
-        return any(any((self.root / "attempts" / cell).glob("b*/result.json")) for cell in cells)
+        results = (file for cell in cells for file in (self.root / "attempts" / cell).glob("b*/result.json"))
+        return any(file.stat().st_mtime >= submitted_s for file in results)
 
     def _look(self) -> None:
         """Ask Slurm for all jobs at once."""

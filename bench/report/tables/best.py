@@ -60,12 +60,13 @@ def certificate(best: Best, told: Collection[Fastest] = ()) -> Iterator[str]:
         if ruled := [f"{answer.ruled_out[by]} {words}" for by, words in RULED.items() if answer.ruled_out.get(by)]:
             yield f"The others: {', '.join(ruled)}."
     if not best.answers:
-        yield "No setting was measured in full."
+        yield "No setting can be an answer: none was measured in full, is valid, and is within the headroom."
     elif best.unanswered:
         yield f"No answer for {listed(best.unanswered)}: nothing that could be one was measured in full."
     left = any(answer.ruled_out.get(by) for answer in best.answers for by in NOT_MEASURED)
     rest = " Leave out --best to measure the rest." if left or best.ended == "budget" else ""
     ended = {"budget": "the budget is spent", "spent": "more launches would narrow it", "certified": ""}[best.ended]
+    ended = ended if best.answers or best.ended == "budget" else ""
     yield (
         f"{counted(best.attempts, 'launch')} in {duration(best.took_s)}; the matrix has"
         f" {counted(best.of, 'setting')}{f'; {ended}' if ended else ''}.{rest}"
