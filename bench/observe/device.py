@@ -3,7 +3,7 @@
 import os
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -67,45 +67,58 @@ class Cuda:
     kind = "cuda"
     """As torch names it: ``torch.<kind>`` is its module."""
 
+    def __init__(self, index: int | None = None) -> None:
+        """
+        Args:
+            index: of the device that trains; None: torch's current one. A script need not make it that.
+        """
+        self._index = index
+
     @property
     def _torch(self) -> Any:
         return getattr(torch, self.kind)
 
     def mark(self) -> Any:
         event = self._torch.Event(enable_timing=True)
-        event.record()
+        if self._index is None:
+            event.record()
+        else:
+            event.record(self._torch.current_stream(self._index))
         return event
 
     def between_s(self, first: Any, last: Any) -> float:
         return float(first.elapsed_time(last)) / 1e3  # from milliseconds
 
     def synchronize(self) -> None:
-        self._torch.synchronize()
+        self._torch.synchronize(self._index)
 
     def reset_peaks(self) -> None:
-        self._torch.reset_peak_memory_stats()
-        self._torch.reset_accumulated_memory_stats()  # the retries
+        self._torch.reset_peak_memory_stats(self._index)
+        self._torch.reset_accumulated_memory_stats(self._index)  # the retries
         reset_peak_rss()
 
     def peaks(self) -> dict[str, int | None]:
         """Of `Memory`, since ``reset_peaks``."""
         return {
-            "peak_allocated_bytes": self._torch.max_memory_allocated(),
-            "peak_reserved_bytes": self._torch.max_memory_reserved(),
+            "peak_allocated_bytes": self._torch.max_memory_allocated(self._index),
+            "peak_reserved_bytes": self._torch.max_memory_reserved(self._index),
             "peak_rss_bytes": _peak_rss(),
-            "alloc_retries": self._torch.memory_stats().get("num_alloc_retries", 0),
+            "alloc_retries": self._torch.memory_stats(self._index).get("num_alloc_retries", 0),
         }
 
     def capacity_bytes(self, on_cpu: int) -> int:  # noqa: ARG002
         """The rest is not the script's to use."""
-        free, _ = self._torch.mem_get_info()
-        return int(free + self._torch.memory_reserved())
+        free, _ = self._torch.mem_get_info(self._index)
+        return int(free + self._torch.memory_reserved(self._index))
 
 
-def device_of() -> Cpu | Cuda:
-    """Where the script trains: it has made a step."""
-    on_gpu: bool = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return Cuda() if on_gpu else Cpu()
+def device_of(optimizers: Sequence[Any]) -> Cpu | Cuda:
+    """Where the script trains: these have made a step."""
+    if not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        return Cpu()
+    groups = (group for optimizer in optimizers for group in getattr(optimizer, "param_groups", ()))
+    stepped = (one for group in groups for one in group["params"])
+    return Cuda(next((one.device.index for one in stepped if one.device.type == Cuda.kind), None))
 
 
 def ranks() -> tuple[int, int]:

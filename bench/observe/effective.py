@@ -11,6 +11,7 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule
 from torch.distributed.fsdp import FullyShardedDataParallel as FSDP  # noqa: N817
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
+from torch.nn.parameter import is_lazy
 
 from .products import Computed
 
@@ -103,6 +104,8 @@ def count(model: nn.Module) -> Counts:
                 _add_flat(counts, wrapped)
         return counts
     for parameter in model.parameters():
+        if is_lazy(parameter):  # never called, and so without a size
+            continue
         whole, here = parameter.numel(), parameter.numel()
         if isinstance(parameter, DTensor):
             here = parameter.to_local().numel()
@@ -140,7 +143,8 @@ def stepped_by(optimizer: Any) -> tuple[list[Tensor], list[dict[str, Any]]]:
     """
     optimizer = innermost(optimizer)
     listed = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    return list(optimizer.state) or listed, list(optimizer.state.values())
+    kept = {key: state for key, state in optimizer.state.items() if isinstance(key, Tensor)}  # others: of all of them
+    return list(kept) or listed, list(kept.values())
 
 
 def reduction(model: nn.Module) -> str | None:

@@ -36,6 +36,8 @@ class RankFiles:
 
     def __init__(self, folder: Path, rank: int) -> None:
         self.folder, self.rank, self.left = folder, rank, False
+        self.has_pulse = False
+        """Whether a thread of this process beats for the rank: see pulse.py."""
         self._owner = folder / f"rank{rank}.pid"
 
     def claim(self) -> bool:

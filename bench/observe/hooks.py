@@ -27,16 +27,13 @@ def arrived(module: str) -> None:
 
 def _start() -> None:
     from torch.amp import GradScaler
-    from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+    from torch.optim import Optimizer
     from torch.utils.data import dataloader
 
     observer = Observer(Settings.read())
     _observers.append(observer)
-    register_optimizer_step_pre_hook(lambda optimizer, *_: observer.enter(optimizer))
-    register_optimizer_step_post_hook(
-        # torch's scaler says to a fused optimizer alone whether gradients overflowed, on the device
-        lambda optimizer, *_: observer.leave(optimizer, skipped=getattr(optimizer, "found_inf", False))
-    )
+    hooked = Optimizer.profile_hook_step  # of each class of optimizers; torch's own hooks miss the end of what raises
+    Optimizer.profile_hook_step = staticmethod(lambda step: _watched(hooked(step), observer))  # type: ignore[method-assign,assignment]
     GradScaler.step = _scaled(GradScaler.step, observer)  # type: ignore[method-assign]
     following = dataloader._BaseDataLoaderIter.__next__
     dataloader._BaseDataLoaderIter.__next__ = _loaded(following, observer)  # type: ignore[method-assign]
@@ -54,14 +51,40 @@ def _watch_engine() -> None:
 
     observer, take_step = _observers[0], DeepSpeedEngine._take_model_step
 
-    @wraps(take_step)
-    def step(self: Any, *args: Any, **kwargs: Any) -> None:
-        skipped = self.skipped_steps
-        observer.enter(self)
-        take_step(self, *args, **kwargs)
-        observer.leave(self, skipped=self.skipped_steps > skipped)
+    DeepSpeedEngine._take_model_step = _watched(take_step, observer)
 
-    DeepSpeedEngine._take_model_step = step
+
+def _watched(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
+    """A step of an optimizer, or of an engine around one."""
+
+    @wraps(step)
+    def watched(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        skipped = getattr(optimizer, "skipped_steps", None)
+        _safely(observer, observer.enter)
+        try:
+            result = step(optimizer, *args, **kwargs)
+        except BaseException:
+            _safely(observer, observer.fail)
+            raise
+        # torch's scaler tells a fused optimizer alone, on the device, whether gradients overflowed.
+        overflowed = getattr(optimizer, "found_inf", False) if skipped is None else optimizer.skipped_steps > skipped
+        _safely(observer, lambda: observer.leave(optimizer, skipped=overflowed))
+        return result
+
+    return watched
+
+
+def _safely(observer: Observer, call: Callable[[], object]) -> None:
+    """Nothing that goes wrong in bench may end the script. It is observed no more then."""
+    if not observer.observes:
+        return
+    try:
+        call()
+    except Exception as error:
+        observer.observes = False
+        sys.stderr.write("bench cannot observe this process any more:\n")
+        traceback.print_exc()
+        observer.rank_files().outcome(_record_of(error, observer))
 
 
 def _scaled(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
@@ -83,7 +106,7 @@ def _loaded(following: Callable[..., Any], observer: Observer) -> Callable[..., 
             with observer.phases.within("dataload_wait"):
                 return following(self)
         batch = following(self)
-        observer.loaded(batch)
+        _safely(observer, lambda: observer.loaded(batch))
         return batch
 
     return loaded
@@ -91,7 +114,7 @@ def _loaded(following: Callable[..., Any], observer: Observer) -> Callable[..., 
 
 def _failing(hook: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
     def failed(kind: type[BaseException], error: BaseException, trace: Any) -> None:
-        if observer.is_rank:
+        if observer.is_rank and not observer.write_measured():
             observer.rank_files().outcome(_record_of(error, observer))
         hook(kind, error, trace)
 

@@ -1,22 +1,37 @@
 """The model that a script trains, found by the parameters of its optimizers, and the samples that it is called with."""
 
 import gc
+import weakref
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+
+class Hook:
+    """A hook of a module. What is copied or saved of the module has one that does nothing and needs no bench."""
+
+    def __init__(self, call: Callable[..., Any]) -> None:
+        self._call = call
+
+    def __call__(self, *given: Any) -> Any:
+        return self._call(*given)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return getattr, (nullcontext(), "__exit__")  # takes anything and returns None
 
 
 class WatchedModel:
-    """The trained model's calls. `watch` comes after the first step, and `choose` after the next."""
+    """The trained model's calls. `watch` comes after the first step, and `choose` after the next. It keeps no module
+    alive that the script is done with."""
 
     def __init__(self) -> None:
-        self.root: nn.Module | None = None
-        """The outermost module: the wrapper, if there is one."""
-        self.model: nn.Module | None = None
-        """The outermost module that a step calls."""
+        self._root: Callable[[], nn.Module | None] = lambda: None
+        self._model: Callable[[], nn.Module | None] = lambda: None
         self.forwards = 0
         """Calls of the model that led to a gradient, since `reset`."""
         self.samples = 0
@@ -25,25 +40,36 @@ class WatchedModel:
         self._depth = 0
         self._calls: Counter[nn.Module] = Counter()
 
+    @property
+    def root(self) -> nn.Module | None:
+        """The outermost module: the wrapper, if there is one."""
+        return self._root()
+
+    @property
+    def model(self) -> nn.Module | None:
+        """The outermost module that a step calls."""
+        return self._model()
+
     def watch(self, optimizers: Sequence[Any]) -> None:
         """Watch all modules for one step, to see which are called, and which within others."""
         self._release()
         self._calls.clear()
         roots = trained_roots(optimizers)
-        self.root = max(roots, key=_trained, default=None)
+        self._root = _weakly(max(roots, key=_trained, default=None))
         for module in {module for root in roots for module in root.modules()}:
             if isinstance(module, torch.jit.ScriptModule):  # takes no hooks
                 continue
-            self._hooks.append(module.register_forward_pre_hook(self._enter))
-            self._hooks.append(module.register_forward_hook(self._leave, always_call=True))
+            self._hooks.append(module.register_forward_pre_hook(Hook(self._enter)))
+            self._hooks.append(module.register_forward_hook(Hook(self._leave), always_call=True))
 
     def choose(self) -> None:
         """From now on, watch the model alone."""
         self._release()
-        self.model = max(self._calls, key=lambda one: (_trained(one), -self._calls[one]), default=None)
+        model = max(self._calls, key=lambda one: (_trained(one), -self._calls[one]), default=None)
         self._calls.clear()
-        if self.model is not None:
-            self._hooks = [self.model.register_forward_pre_hook(self._called, with_kwargs=True)]
+        self._model = _weakly(model)
+        if model is not None:
+            self._hooks = [model.register_forward_pre_hook(Hook(self._called), with_kwargs=True)]
         self.reset()
 
     def reset(self) -> None:
@@ -70,6 +96,10 @@ class WatchedModel:
             self.samples += samples_in((inputs, named)) or 0
 
 
+def _weakly(module: nn.Module | None) -> Callable[[], nn.Module | None]:
+    return weakref.ref(module) if module is not None else lambda: None
+
+
 def trains() -> bool:
     """Not for a compiler that traces the hook, nor for a forward that backward repeats or that trains nothing."""
     if torch.compiler.is_compiling():
@@ -80,7 +110,7 @@ def trains() -> bool:
 def samples_in(batch: Any) -> int | None:
     """The first dimension of the first tensor; None without one."""
     first = next(_tensors(batch), None)
-    return None if first is None else len(first)
+    return None if first is None else first.size(0)
 
 
 def _tensors(tree: Any) -> Iterator[Tensor]:
@@ -107,4 +137,5 @@ def trained_roots(optimizers: Sequence[Any]) -> list[nn.Module]:
 
 
 def _trained(module: nn.Module) -> int:
-    return sum(getattr(one, "ds_numel", one.numel()) for one in module.parameters() if one.requires_grad)
+    trained = (one for one in module.parameters() if one.requires_grad and not is_lazy(one))
+    return sum(getattr(one, "ds_numel", one.numel()) for one in trained)

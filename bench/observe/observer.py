@@ -29,10 +29,14 @@ class Observer:
     def __init__(self, settings: Settings) -> None:
         self.settings = settings
         self._warmup = max(settings.warmup_steps, LEAST_WARMUP)
+        self._watching = contextlib.ExitStack()
         self.forget()
 
     def forget(self) -> None:
         """Begin anew: this process is a fork, which may train by itself, or not at all."""
+        self._watching.close()  # a worker would watch what it computes for life
+        self.observes = True
+        """Until something goes wrong in bench."""
         self.steps = Steps(self._step_ended, self._restart)
         self._files: RankFiles | None = None
         self._made = self._total = self._restarts = 0
@@ -40,7 +44,6 @@ class Observer:
         self._marks: list[Any] = []
         self._device: Cpu | Cuda | None = None
         self._watched, self._computed = WatchedModel(), Computed()
-        self._watching = contextlib.ExitStack()
         self._products: Products | None = None
         """While it watches a step."""
         self._newest = -1
@@ -70,22 +73,35 @@ class Observer:
     def begin(self) -> None:
         """This process is a rank."""
         self.rank_files().beat("start")
-        beside(self.rank_files(), threading.get_ident())
+        self._beside(self.rank_files())
 
-    def enter(self, optimizer: Any) -> None:
+    def _beside(self, files: RankFiles) -> None:
+        if not files.has_pulse:
+            files.has_pulse = True
+            beside(files, threading.get_ident())
+
+    def enter(self) -> None:
         """An optimizer, or an engine around one, begins its step."""
         if self._products is not None:
             self._products.stepping(1)
         if self.phases is not None:
             self.phases.enter("optim_step")
-        self.steps.enter(optimizer)
+        self.steps.enter()
 
     def leave(self, optimizer: Any, *, skipped: bool | torch.Tensor = False) -> None:
+        self._left()
+        self.steps.leave(optimizer, skipped=skipped)
+
+    def fail(self) -> None:
+        """The step raised."""
+        self._left()
+        self.steps.fail()
+
+    def _left(self) -> None:
         if self._products is not None:
             self._products.stepping(-1)
         if self.phases is not None:
             self.phases.leave("optim_step")
-        self.steps.leave(optimizer, skipped=skipped)
 
     def loaded(self, batch: Any) -> None:
         """A loader has given the script a batch."""
@@ -125,15 +141,14 @@ class Observer:
             self._measured(self._device)
 
     def _first_step(self) -> None:
-        self._device = device_of()
+        self._device = device_of(self.steps.optimizers)
         self._train_as(self.rank_files())
 
     def _train_as(self, files: RankFiles) -> None:
-        if files.claim():
-            with added("VmData"):
-                beside(files, threading.get_ident())
-        else:
+        if not files.claim():
             files.take()
+        with added("VmData"):
+            self._beside(files)
         files.trains()
 
     def _warm_up(self) -> None:
@@ -250,12 +265,19 @@ class Observer:
 
     def exit(self) -> None:
         """The script ends by itself."""
-        if self._record is not None and self.is_rank:  # in its phases
-            self._write(self.rank_files())
-        elif self.error_beside is not None and self.is_rank:
+        if self.is_rank and self.write_measured():
+            return
+        if self.error_beside is not None and self.is_rank:
             self.rank_files().outcome(self.error_beside)
         elif self._total and self.is_rank:
             self.rank_files().ended_early(self._made, self._warmup, self._restarts)
+
+    def write_measured(self) -> bool:
+        """Write what was measured, if the script has ended in the steps after that, which are for the phases."""
+        if self._record is None:
+            return False
+        self._write(self.rank_files())
+        return True
 
 
 def _compiles() -> bool:

@@ -20,7 +20,7 @@ from torch import nn
 
 from . import flight
 from .device import Cpu, Cuda
-from .model import trains
+from .model import Hook, trains
 from .own_work import Span, blocked, issued_s, own_work, without_blocking
 
 REST = "rest"
@@ -45,7 +45,7 @@ class Phases:
         self._waits = blocked()
         self._waited = self._waits.__enter__()
         if model is not None:
-            model.register_forward_pre_hook(lambda *_: self.enter("forward") if trains() else None)
+            model.register_forward_pre_hook(Hook(lambda *_: self.enter("forward") if trains() else None))
         torch.autograd.backward = self._backward(torch.autograd.backward)
         if engines := sys.modules.get("deepspeed.runtime.engine"):
             engines.DeepSpeedEngine.backward = self._backward(engines.DeepSpeedEngine.backward)  # reduces after torch's

@@ -34,7 +34,7 @@ def beside(files: RankFiles, trained_by: int) -> None:
 def _run(files: RankFiles, trained_by: int) -> None:
     while True:
         time.sleep(EVERY_S)
-        if files.left:
+        if files.left or not files.is_ours:
             return
         files.beat.collective(issued() if dist.is_available() else 0)
         if (files.folder / "diagnose").exists():

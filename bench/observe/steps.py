@@ -29,7 +29,8 @@ class Steps:
         self._known: dict[int, _Known] = {}
         self._gone: list[_Known] = []
         self._since = Counter[int]()
-        self._within: list[int] = []
+        self._depth = 0
+        """How many optimizers are stepping: one may step others, as in an engine."""
         self._steps = 0
         self.calls = 0
         """How often an optimizer has stepped."""
@@ -39,16 +40,19 @@ class Steps:
         """Those that have stepped and still exist."""
         return [one for known in self._known.values() if (one := known.optimizer()) is not None]
 
-    def enter(self, optimizer: Any) -> None:
-        self._within.append(id(optimizer))
+    def enter(self) -> None:
+        """An optimizer begins its step. `leave` or `fail` ends it."""
+        self._depth += 1
+
+    def fail(self) -> None:
+        """It raised."""
+        self._depth -= 1
 
     def leave(self, optimizer: Any, *, skipped: bool | Tensor = False) -> None:
-        """An optimizer inside another, as in an engine, makes no step of its own."""
-        key = id(optimizer)
-        if key in self._within:  # what is above it has raised
-            del self._within[self._within.index(key) :]
+        """An optimizer inside another makes no step of its own."""
+        self._depth -= 1
         self.calls += 1
-        if not self._within:
+        if not self._depth:
             self.stepped(optimizer, skipped=skipped)
 
     def stepped(self, optimizer: Any, *, skipped: bool | Tensor = False) -> None:

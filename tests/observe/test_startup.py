@@ -177,3 +177,112 @@ for step in range(9):
     assert isinstance(rank, RankOk)
     assert rank.observed is not None
     assert rank.observed.skipped_steps == 2
+
+
+def measured(code: str, folder: Path, **settings: int) -> RankOk:
+    run(code, folder, **settings)  # type: ignore[arg-type]
+    [rank] = read_ranks(folder, 1)
+    assert isinstance(rank, RankOk), rank
+    return rank
+
+
+def test_a_step_that_calls_the_one_of_its_super_class_is_one_step(tmp_path: Path) -> None:
+    """torch hooks both, once a plain AdamW was made."""
+    own = """
+class Own(torch.optim.AdamW):
+    def step(self, closure=None):
+        return super().step(closure)
+torch.optim.AdamW(torch.nn.Linear(1, 1).parameters())
+optimizer = Own(model.parameters())
+"""
+    rank = measured(TRAIN.format(more=own, steps=9), tmp_path)
+    assert rank.observed is not None
+    assert (rank.observed.forwards, len(rank.step_times_s)) == (4, 4)
+
+
+def test_an_optimizer_that_raised_hides_no_later_one(tmp_path: Path) -> None:
+    """As where a script looks for a batch that fits."""
+    raising = """
+class Full(torch.optim.SGD):
+    def step(self, closure=None):
+        raise MemoryError
+try:
+    Full(model.parameters(), lr=1.0).step()
+except MemoryError:
+    pass
+"""
+    measured(TRAIN.format(more=raising + ADAMW, steps=9), tmp_path)
+
+
+@pytest.mark.parametrize("phase_steps", [0, 30])
+def test_a_model_can_be_saved_and_copied_while_it_is_watched(tmp_path: Path, phase_steps: int) -> None:
+    code = """
+import copy, torch
+model = torch.nn.Linear(4, 4)
+optimizer = torch.optim.AdamW(model.parameters())
+for step in range({steps}):
+    if {steps} - 3 < step:
+        torch.save(model, "model.pt")
+        copy.deepcopy(model)(torch.ones(3, 4))
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+    run(code.format(steps=20 if phase_steps else 6), tmp_path, phase_steps=phase_steps)
+    load = "import torch; print(torch.load('model.pt', weights_only=False)(torch.ones(3, 4)).shape)"
+    assert run(load, tmp_path, observes=False) == "torch.Size([3, 4])\n"
+
+
+def test_what_bench_did_not_expect_of_a_model_ends_no_script(tmp_path: Path) -> None:
+    """Parameters without a size, nested tensors, and an optimizer that keeps state of all parameters together."""
+    odd = """
+model.spare = torch.nn.LazyLinear(3)
+model.register_forward_pre_hook(lambda *_: None)
+plain = model.forward
+model.forward = lambda x: plain(torch.ones(3, 4))
+def model_of(x, call=model.__call__):
+    return call(torch.nested.nested_tensor([torch.ones(3, 4), torch.ones(2, 4)]))
+optimizer = torch.optim.AdamW([model.weight, model.bias])
+optimizer.state["global"] = {"n": 1}
+"""
+    code = TRAIN.format(more=odd, steps=9).replace("    model(torch.ones(3, 4))", "    model_of(1)")
+    rank = measured(code, tmp_path)
+    assert rank.regime.optimizer_dtype == "float32"
+    assert rank.observed is not None
+    assert rank.observed.samples == 8
+
+
+def test_an_end_in_the_phase_steps_leaves_what_was_measured(tmp_path: Path) -> None:
+    code = """
+import torch
+model, data = torch.nn.Linear(4, 4), iter(range(10))
+optimizer = torch.optim.AdamW(model.parameters())
+while True:
+    next(data)
+    model(torch.ones(3, 4)).sum().backward()
+    optimizer.step()
+"""
+    settings = {"folder": str(tmp_path), "warmup_steps": 1, "steps": 4, "capacity_bytes": 2**30, "phase_steps": 30}
+    environment = {**os.environ, "PYTHONPATH": str(STARTUP), "BENCH_OBSERVE": json.dumps(settings)}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=False)
+    assert "StopIteration" in done.stderr
+    [rank] = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankOk)
+
+
+def test_a_model_that_the_script_is_done_with_is_freed(tmp_path: Path) -> None:
+    code = """
+import gc, torch, weakref
+for epoch in range(2):
+    model = torch.nn.Linear(4, 4)
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(5):
+        model(torch.ones(3, 4)).sum().backward()
+        optimizer.step()
+    known = weakref.ref(model)
+    del model, optimizer
+    gc.collect()
+    print(known())
+    break
+"""
+    assert run(code, tmp_path) == "None\n"

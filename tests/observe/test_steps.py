@@ -24,7 +24,7 @@ class Seen:
 
     def step(self, *optimizers: object) -> None:
         for optimizer in optimizers:
-            self.steps.enter(optimizer)
+            self.steps.enter()
             self.steps.leave(optimizer)
 
 
@@ -54,20 +54,25 @@ def test_an_optimizer_of_an_earlier_part_of_the_script_is_left_behind() -> None:
 def test_an_optimizer_within_an_engine_makes_no_step_of_its_own() -> None:
     seen, engine, inner = Seen(), Optimizer(), Optimizer()
     for calls in (1, 3):
-        seen.steps.enter(engine)
+        seen.steps.enter()
         seen.step(*[inner] * calls)
         seen.steps.leave(engine, skipped=calls == 3)
     assert seen.ends == [False, True]
     assert seen.steps.optimizers == [engine]
 
 
-def test_one_that_raises_within_another_leaves_nothing_behind() -> None:
-    seen, outer, inner = Seen(), Optimizer(), Optimizer()
-    seen.steps.enter(outer)
-    seen.steps.enter(inner)  # raises: nobody leaves it
+def test_one_that_raises_leaves_nothing_behind() -> None:
+    seen, outer, later = Seen(), Optimizer(), Optimizer()
+    seen.steps.enter()
+    seen.steps.enter()
+    seen.steps.fail()
     seen.steps.leave(outer)
     seen.step(outer)
     assert seen.ends == [False, False]
+    seen.steps.enter()
+    seen.steps.fail()
+    seen.step(later)
+    assert seen.steps.optimizers == [outer, later]
 
 
 def test_an_optimizer_that_is_gone_is_waited_for_no_longer() -> None:
