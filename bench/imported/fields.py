@@ -60,6 +60,8 @@ FIELDS = (
 )
 """Every allowed name of a column, except ``workload.<any other>``."""
 
+MOST = 10**9
+"""The largest count, such as tokens of a global batch."""
 MOST_HELD = 1.1
 """The largest allowed share of capacity: a measured peak may be slightly above the nominal capacity."""
 
@@ -75,10 +77,10 @@ def text(value: JsonValue) -> str:
 
 
 def count(value: JsonValue) -> int:
-    """A whole number from 1 to a million."""
+    """A whole number from 1 to `MOST`."""
     number = amount(value)
-    if number is None or number.unit or number.value % 1 or not 1 <= number.value <= 1_000_000:
-        raise Expected("a whole number, at least 1")
+    if number is None or number.unit or number.value % 1 or not 1 <= number.value <= MOST:
+        raise Expected(f"a whole number, at least 1 and at most {MOST:,}")
     return int(number.value)
 
 

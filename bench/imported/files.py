@@ -96,11 +96,22 @@ def read(path: Path, common: Given, renamed: Names = NO_NAMES, number: int | Non
         return _of_grid(_chosen(grids, where, number, renamed), common, renamed)
     lines = text.splitlines(keepends=True)
     skipped = next((index for index, line in enumerate(lines) if line.strip() and line.lstrip()[0] != "#"), len(lines))
+    if skipped and _is_header(lines[skipped - 1], "".join(lines[skipped : skipped + 1])):
+        skipped -= 1
+        lines[skipped] = lines[skipped].replace("#", "", 1)
+        text = "".join(lines)
     common = _with(common, *_comments(lines[:skipped], where))
     grids = tables.separated(text, where, skipped)
     if not grids:
         raise InputError("is empty", where=where)
     return _of_grid(grids[0], common, renamed)
+
+
+def _is_header(comment: str, first: str) -> bool:
+    """Whether a comment names the columns of the line below it, as numpy's `savetxt` writes them."""
+    delimiter = max(",;\t", key=first.count)
+    numbers = [any(fields.amount(cell.strip()) for cell in line.split(delimiter)) for line in (comment, first)]
+    return 0 < first.count(delimiter) == comment.count(delimiter) and numbers == [False, True]
 
 
 def text_of(path: Path) -> str:
@@ -245,7 +256,8 @@ def _with_points(grid: Grid, columns: Sequence[str]) -> Sequence[tuple[str, Sequ
         return grid.lines
     wrong = commas if points else unclear if commas else []
     if grid.decimal_comma and not wrong:
-        wrong = [pair for pair in unclear if "," in pair[1]]
+        elsewhere = any(re.fullmatch(fields.DECIMAL_COMMA, cell) for _, cells in grid.lines for cell in cells)
+        wrong = [pair for pair in unclear if "," in pair[1] or (elsewhere and not commas)]
     if wrong:
         place, cell = wrong[0]
         raise InputError(
@@ -362,7 +374,7 @@ def _found(value: JsonValue, known: Meaning, where: str, name: str) -> tuple[Val
 
 def _gpus(value: JsonValue) -> Values:
     """``8``, ``A100``, or ``2 x A100``."""
-    several = re.fullmatch(r"(\d+)(?:\s*[x×*]\s*(\S.*))?", str(value).strip())
+    several = re.fullmatch(r"(\d+)(?:\.0)?(?:\s*[x×*]\s*(\S.*))?", str(value).strip())
     if several is None:
         return {"accelerator": fields.text(value)}
     return {"num_processes": int(several[1]), **({"accelerator": several[2]} if several[2] else {})}

@@ -6,6 +6,7 @@ import json
 import math
 import re
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -237,10 +238,10 @@ def _refuse_constant(name: str) -> float:
 
 
 def _each_once(pairs: list[tuple[str, JsonValue]]) -> dict[str, JsonValue]:
-    names = [name for name, _ in pairs]
-    if twice := next((name for name in names if names.count(name) > 1), None):
+    if len(found := dict(pairs)) < len(pairs):
+        twice, _ = Counter(name for name, _ in pairs).most_common(1)[0]
         raise ValueError(f"{show(twice)} is given twice, and only the last one would count")
-    return dict(pairs)
+    return found
 
 
 def dotted(key: Key) -> str:

@@ -154,7 +154,8 @@ def search(
     while True:
         step = next_step(observations, goal, start=start, prior=prior, scouts=scouts)
         if isinstance(step, Verdict):
-            return step.model_copy(update={"why": step.why + ended})
+            why = step.why.replace("the largest batch allowed", "the largest batch tried") if ended else step.why
+            return step.model_copy(update={"why": why + ended})
         if isinstance(step, Scout) and not asked:
             prior, asked = plan(), True
             continue

@@ -9,6 +9,7 @@ from commands import bench as command
 import bench
 from bench.errors import InputError, InputErrors
 from bench.imported import Imported, read_all
+from bench.matrix.yaml_file import parse_json
 from bench.records.outcome import Oom, Reported, Result
 from bench.report.advice import advise
 from bench.report.summary import summarize
@@ -225,12 +226,27 @@ def test_the_same_table_in_each_format(tmp_path: Path, name: str, text: str) -> 
     [
         ("backend;batch;step_time_ms\nddp;4;812,5\nfsdp;4;5.762\n", "'5.762' is ambiguous"),
         ("backend;batch;step_time_ms\nddp;4;5,762\n", "'5,762' is ambiguous"),
+        ("batch;tokens/s;tflops\n4;1.024;3,5\n", "'1.024' is ambiguous"),
         ("backend\tbatch\tstep_time_ms\nddp\t4\t812,5\nfsdp\t4\t812.5\n", "'812,5' is ambiguous"),
     ],
 )
 def test_a_comma_that_may_be_a_point_is_refused(tmp_path: Path, text: str, problem: str) -> None:
     with pytest.raises(InputErrors, match=problem):
         imported(tmp_path, "t.tsv", text, *SETTINGS)
+
+
+def test_a_header_may_be_a_comment_and_counts_may_be_floats(tmp_path: Path) -> None:
+    """As numpy and pandas write them; and a context may have a million tokens."""
+    text = "# GPUs,batch,seq len,step time (ms)\n8.0,4,1048576,812\n"
+    (result,) = imported(tmp_path, "t.csv", text, "backend=ddp", "workload=w").results
+    cell = result.attempt.cell
+    assert (cell.num_processes, cell.options["seq_len"], result.attempt.batch_per_rank) == (8, 2**20, 4)
+
+
+def test_a_table_of_many_steps_is_read_at_once(tmp_path: Path) -> None:
+    """As pandas writes a column by default: a key for each row. A search for each key would reach the test's limit."""
+    text = json.dumps({f"step {number}": number for number in range(200_000)})
+    assert len(parse_json(text, "given")) == 200_000  # type: ignore[arg-type]
 
 
 def test_a_scatter_is_kept_as_a_note(tmp_path: Path) -> None:
