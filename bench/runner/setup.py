@@ -324,10 +324,8 @@ def _prepare(accelerator: Accelerator, cell: Cell, model: nn.Module, units: tupl
         return _Prepared(*accelerator.prepare(model, *_left_to_deepspeed(accelerator, cell, model, units)))
     if FAMILIES[family].prepares_optimizer:
         # These take over the optimizer while they shard the model.
-        train = cell.train
-        if family == "fsdp" and cell.mixed_precision == "fp16" and train.fused is None:  # see `backends.forbids`
-            train = train.model_copy(update={"fused": False})
-        optimizer = optimizer_of(train, model, units, accelerator.device.type)
+        fails_fused = family == "fsdp" and cell.mixed_precision == "fp16"  # see `backends.forbids`
+        optimizer = optimizer_of(cell.train, model, units, "cpu" if fails_fused else accelerator.device.type)
         return _Prepared(*accelerator.prepare(model, optimizer, _constant(optimizer)))
     model = accelerator.prepare(model)
     optimizer = optimizer_of(cell.train, model, units, accelerator.device.type)
