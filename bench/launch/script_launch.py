@@ -60,14 +60,10 @@ class ScriptLaunch:
         observed = spec.attempt.cell.script is not None and spec.attempt.cell.script.is_observed
         if observed:
             added |= observing(spec.attempt, folder, self.context.hardware, os.environ)
-        command = script_command(spec.attempt, folder)
-        if cell.num_nodes > 1:
-            words = [self.context.folder, *command]
-            script: Supervised = SpreadLaunch(cell.num_nodes, folder / "spec.json", folder / LOG, words, added)
-        else:
-            environment = launch_environment(os.environ, added)
-            script = Supervised(command, folder / LOG, environment, self.context.folder, cell.memory_limit_bytes)
-        self._script = script
+        try:
+            self._script = script = self._started(cell, folder, script_command(spec.attempt, folder), added)
+        except OSError as error:  # an argument is too long
+            return LaunchResult(ranks=[], isolation="script", script=ScriptEnd(how=f"cannot start: {error.strerror}"))
         watch = (
             Observing(folder, cell.num_processes, limits, on_beat) if observed else OutputWatch(folder, limits, on_beat)
         )
@@ -90,6 +86,13 @@ class ScriptLaunch:
             ended_s=time.monotonic() if observed else None,
             script=end,
         )
+
+    def _started(self, cell: Cell, folder: Path, command: list[str], added: Mapping[str, str]) -> Supervised:
+        if cell.num_nodes > 1:
+            words = [self.context.folder, *command]
+            return SpreadLaunch(cell.num_nodes, folder / "spec.json", folder / LOG, words, added)
+        environment = launch_environment(os.environ, added)
+        return Supervised(command, folder / LOG, environment, self.context.folder, cell.memory_limit_bytes)
 
     def close(self) -> None:
         if self._script is not None:

@@ -11,6 +11,8 @@ from bench.report.rows import Row, Summary
 from bench.statistics.intervals import Interval
 from bench.units import UNKNOWN, memory_needed, memory_size
 
+VALUE_LIMIT = 100
+"""Length of a setting's value in a table: each row would be padded to a longer one."""
 REASON_LIMIT = 400
 """Length of a reason in a table or a sentence; the result's file holds the complete one."""
 
@@ -60,7 +62,7 @@ def value_of(row: Row, name: str) -> str:
 
 
 def setting(name: str, value: JsonValue) -> str:
-    """A setting's value in words."""
+    """A setting's value in words, of which what follows `VALUE_LIMIT` is left out."""
     match value:
         case bool():
             return "on" if value else "off"
@@ -70,7 +72,7 @@ def setting(name: str, value: JsonValue) -> str:
             return memory_size(value)
         case list() if name == "hardware":
             return one_line(" + ".join(dict.fromkeys(str(part) for part in value if part is not None)) or UNKNOWN)
-    return one_line(str(value))
+    return beginning(str(value), VALUE_LIMIT)
 
 
 def caption(name: str) -> str:
