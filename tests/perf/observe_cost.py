@@ -38,7 +38,7 @@ class Own:
         self.seconds, self._depth = 0.0, 0
         observer, model = (sys.modules.get(f"_bench.observe.{name}") for name in ("observer", "model"))
         if observer and model:
-            for owner, names in ((observer.Observer, ("enter", "leave", "loaded")), (model.Watched, ("_called",))):
+            for owner, names in ((observer.Observer, ("enter", "leave", "loaded")), (model.WatchedModel, ("_called",))):
                 for name in names:
                     setattr(owner, name, self._timed(getattr(owner, name)))
 
