@@ -220,7 +220,7 @@ def _json(matrix: Matrix, config: BaseModel, given: Combination) -> Values:
     why = "each field of a workload's Config is stored as JSON"
     try:
         fields: Values = config.model_dump(mode="json")
-    except PydanticSerializationError as error:
+    except (PydanticSerializationError, UnicodeDecodeError) as error:
         where = place_of(matrix.places, ("workload", "name"))
         raise InputError(f"{error}: {why}", where=where, field="workload") from error
     for name, value in fields.items():

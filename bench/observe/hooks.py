@@ -139,8 +139,13 @@ def _record_of(error: BaseException, observer: Observer) -> dict[str, Any]:
         "kind": "error",
         "rank": files.rank,
         "phase": files.beat.stage,
-        "error": f"{type(error).__name__}: {error}"[:2000],
-        "traceback": "".join(traceback.format_exception(error))[-20_000:],
+        "error": _writable(f"{type(error).__name__}: {error}")[:2000],
+        "traceback": _writable("".join(traceback.format_exception(error)))[-20_000:],
         "at": time.time(),
         "place": script_site(list(frames(traceback.walk_tb(error.__traceback__)))[::-1]),
     }
+
+
+def _writable(text: str) -> str:
+    """With characters escaped that UTF-8 cannot encode, as of a file's name."""
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -101,8 +101,9 @@ def _weakly(module: nn.Module | None) -> Callable[[], nn.Module | None]:
 
 
 def trains() -> bool:
-    """Not for a compiler that traces the hook, nor for a forward that backward repeats or that trains nothing."""
-    if torch.compiler.is_compiling():
+    """Not for a compiler or an export that traces the hook, nor for a forward that backward repeats or that trains
+    nothing."""
+    if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
         return False
     return torch.is_grad_enabled() and torch._C._current_graph_task_id() == -1
 

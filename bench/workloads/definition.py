@@ -2,6 +2,7 @@
 
 import dataclasses
 import inspect
+import warnings
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -154,7 +155,8 @@ def _config_of(name: str, made: Callable[..., Any]) -> type[BaseModel]:
     """
 
     def make(**given: Any) -> type[BaseModel]:
-        return create_model("Config", __config__=STRICT, __module__=made.__module__, **given)
+        with warnings.catch_warnings(action="ignore"):  # of names such as `json`, which a BaseModel has, too
+            return create_model("Config", __config__=STRICT, __module__=made.__module__, **given)
 
     field = None
     try:

@@ -195,6 +195,10 @@ CASES = [
         GOOD.replace(":Toy", ":Unbounded"),
         ("bad.yaml:1: workload.clip: inf is not a JSON value", "finite value, or null"),
     ),
+    Case(
+        "workload: {name: 'tests.toy_workloads:of_bytes'}\nmatrix: {backend: ddp, batch: 1}\n",
+        ("bad.yaml:1: workload: ", "stored as JSON"),
+    ),
     Case(GOOD.replace(":Toy", ":of_batch"), ("bad.yaml:1: workload.name: ", "a parameter 'batch'", "batch_size")),
     Case(GOOD.replace(":Toy", ":Opaque"), ("bad.yaml:1: workload: ", "stored as JSON")),
     # the machine

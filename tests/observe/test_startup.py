@@ -286,3 +286,21 @@ for epoch in range(2):
     break
 """
     assert run(code, tmp_path) == "None\n"
+
+
+def test_a_forward_of_an_export_does_not_count(tmp_path: Path) -> None:
+    loop = "    model(torch.ones(3, 4))"
+    code = TRAIN.format(more=ADAMW, steps=9).replace(loop, "    torch.jit.trace(model, torch.ones(1, 4))\n" + loop)
+    rank = measured(code, tmp_path)
+    assert rank.observed is not None
+    assert (rank.observed.forwards, rank.observed.samples) == (4, 12)
+
+
+def test_an_error_with_the_name_of_a_file_that_is_no_text_is_kept(tmp_path: Path) -> None:
+    code = TRAIN.format(more=ADAMW, steps=5) + "raise ValueError('cannot read \\udcfc.bin')"
+    settings = {"folder": str(tmp_path), "warmup_steps": 1, "steps": 40, "capacity_bytes": 2**30}
+    environment = {**os.environ, "PYTHONPATH": str(STARTUP), "BENCH_OBSERVE": json.dumps(settings)}
+    subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, check=False)
+    [rank] = read_ranks(tmp_path, 1)
+    assert isinstance(rank, RankError)
+    assert rank.error == "ValueError: cannot read \\udcfc.bin"
