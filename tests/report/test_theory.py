@@ -335,6 +335,7 @@ def test_every_peak_has_a_source() -> None:
     [
         ("fsdp2", "bf16", {}, 4),
         ("fsdp", "bf16", {}, 2),
+        ("fsdp", "fp16", {}, 2),
         ("fsdp", "no", {}, 4),
         ("fsdp_grad_op", "bf16", {}, 2),
         ("fsdp2", "bf16", {"train": Train(accumulate_sync="each")}, 4 / 8),

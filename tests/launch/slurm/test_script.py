@@ -19,6 +19,8 @@ OURS = (
     "--arr 1-4",
     "-a1",
     "--requeue",
+    "--wait",
+    "-W",
     "--output=x",
     "-o x",
     "-Mx",
