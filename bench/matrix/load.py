@@ -224,7 +224,7 @@ def _resolve(file: MatrixFile, places: Places, folder: Path, changed: frozenset[
         command=file.command,
         result=file.result,
         units=file.units,
-        folder="." if file.command is None else str((folder / file.folder).absolute()),
+        folder="." if file.command is None else str((folder / file.folder).resolve()),
         matrix=axes,
         defaults=resolved(file.defaults, ("defaults",)),
         exclude=file.exclude,

@@ -1,7 +1,9 @@
 """The matrix file: every field that a user may write, its JSON Schema, and the plan of a cell."""
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import AfterValidator, BeforeValidator, ByteSize, ConfigDict, Field, JsonValue, WithJsonSchema
@@ -191,11 +193,22 @@ class MatrixFile(Frozen):
         return self.model_copy(update={"defaults": {**self.defaults, "batch": "probe"}, "include": include})
 
 
+def _seen_from(folder: Path | None, path: str) -> str:
+    here = Path.cwd().resolve()
+    inside = folder is not None and all(place.resolve().is_relative_to(here) for place in (folder, Path(path)))
+    return os.path.relpath(Path(path).resolve(), folder.resolve()) if folder is not None and inside else path
+
+
 class Matrix(MatrixFile):
     """A validated matrix file, with what `load` has read and resolved for it."""
 
-    def text(self) -> str:
-        """A matrix file with the content of this matrix, including the changes from the command line."""
+    def text(self, folder: Path | None = None) -> str:
+        """A matrix file with the content of this matrix, including the changes from the command line.
+
+        Args:
+            folder: where the file will be. Paths are absolute, but for those from it to another place in the current
+                folder: a checkout with runs may move.
+        """
         content = self.model_dump(mode="json", include=set(MatrixFile.model_fields), exclude_defaults=True)
         content["measure"] = self.measure.model_dump(mode="json", exclude_unset=True)  # defaults depend on the device
         if "mixed_precision" in self.launch.model_fields_set:  # an own config may take it, and no default
@@ -204,15 +217,18 @@ class Matrix(MatrixFile):
             content["exclude"] = [entry for entry in self.exclude if not self.changed.intersection(self.absent(entry))]
         for entry in (content.get("matrix", {}), content.get("defaults", {}), *content.get("include", [])):
             if "backend" in entry:
-                entry["backend"] = self._with_file(entry["backend"])
+                entry["backend"] = self._with_file(entry["backend"], folder)
+        content |= {
+            name: _seen_from(folder, content[name]) for name in ("workload_folder", "folder") if name in content
+        }
         return dump(content)
 
-    def _with_file(self, backend: JsonValue) -> JsonValue:
-        """The backend as the file wrote it, but with an absolute path: the stored matrix is in another folder."""
+    def _with_file(self, backend: JsonValue, folder: Path | None) -> JsonValue:
+        """The backend as the file wrote it, but with the path of its config as `text` gives it."""
         if isinstance(backend, list):
-            return [self._with_file(each) for each in backend]
+            return [self._with_file(each, folder) for each in backend]
         file = self.config_files.get(str(backend))
-        return {"name": backend, "config_file": file} if file else backend
+        return {"name": backend, "config_file": _seen_from(folder, file)} if file else backend
 
     def absent(self, entry: Values) -> list[str]:
         """The fields of an ``exclude`` entry whose axis does not have the entry's value."""

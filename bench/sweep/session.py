@@ -81,7 +81,7 @@ def opened(
     for number in (signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup ignores it
             signal.signal(number, lambda number, _: sys.exit(128 + number))  # the clean-up below runs
-    text, of_ranks = None if keep_matrix else matrix.text(), _sources(matrix)
+    text, of_ranks = None if keep_matrix else matrix.text(folder), _sources(matrix)
     planned = None if keep_matrix else run_plan(matrix, every or plans)
     with store.open(record, [plan.cell for plan in plans], text, plan=planned, shared=share is not None):
         if not keep_matrix:

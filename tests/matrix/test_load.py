@@ -1,5 +1,6 @@
 """Loading a matrix: its file, the configs that it names, and the overrides of the command line."""
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -110,6 +111,34 @@ def test_the_stored_matrix_of_an_own_config_is_read_again_elsewhere(
         stored.write_text(matrix.text())
         assert f"config_file: {tmp_path}/own.yaml" in matrix.text()
         assert expand(load(stored, hardware=CPU), CPU) == expand(matrix, CPU)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "workload: {name: './moving_net.py:made'}\nmatrix: {backend: {name: mine, config_file: own.yaml}, batch: 1}\n",
+        "command: [python, s.py, '{batch}']\nmatrix: {batch: 1}\n",
+    ],
+)
+def test_a_checkout_with_its_runs_may_move(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths in the current folder are relative to the stored matrix; those of a run elsewhere are absolute."""
+    monkeypatch.setattr("sys.path", [*sys.path])
+    before, after, run = tmp_path / "before", tmp_path / "after", Path("reports/run")
+    (before / run).mkdir(parents=True)
+    (before / "moving_net.py").write_text("def made(width: int = 1):\n    return None, [1]\n")
+    (before / "own.yaml").write_text("distributed_type: MULTI_GPU\n")
+    (before / "m.yaml").write_text(text)
+    monkeypatch.chdir(before)
+    matrix = load(Path("m.yaml"), hardware=CPU)
+    assert str(before) in matrix.text(tmp_path / "elsewhere")
+    (run / "matrix.yaml").write_text(matrix.text(run))
+    assert str(before) not in (run / "matrix.yaml").read_text()
+    cells = expand(matrix, CPU)
+    monkeypatch.chdir(tmp_path)
+    before.rename(after)
+    sys.modules.pop("moving_net", None)  # of the folder that is gone
+    assert expand(load(after / run / "matrix.yaml", hardware=CPU), CPU) == cells
+    sys.modules.pop("moving_net", None)
 
 
 def test_the_stored_matrix_measures_the_same(tmp_path: Path, load_text: Callable[..., Matrix]) -> None:
