@@ -67,9 +67,5 @@ def of_names(names: frozenset[str] = frozenset()) -> None:
     """A function whose option is a set."""
 
 
-def of_batch(batch: int = 4) -> None:
-    """A function with an option that is an axis of every matrix."""
-
-
 def of_bytes(value: bytes = b"\xff") -> None:
     """A function with an option that is no JSON value."""

@@ -61,14 +61,7 @@ def load_workload(name: str, where: str | None) -> Definition:
                 field="workload.name",
                 allowed=["package.module:name", "./file.py:name", "hf:<model type>"],
             )
-        workload = workloads.load(name)
-        if taken := next((axis for axis in ("backend", "batch") if axis in workload.Config.model_fields), None):
-            raise InputError(
-                f"{name!r} has a parameter {taken!r}, which is an axis of each matrix",
-                field="workload.name",
-                fix=f"rename it, for example to {taken}_size" if taken == "batch" else "rename it",
-            )
-        return workload
+        return workloads.load(name)
     except InputError as error:
         error.where = where
         raise

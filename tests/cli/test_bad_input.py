@@ -199,7 +199,6 @@ CASES = [
         "workload: {name: 'tests.toy_workloads:of_bytes'}\nmatrix: {backend: ddp, batch: 1}\n",
         ("bad.yaml:1: workload: ", "stored as JSON"),
     ),
-    Case(GOOD.replace(":Toy", ":of_batch"), ("bad.yaml:1: workload.name: ", "a parameter 'batch'", "batch_size")),
     Case(GOOD.replace(":Toy", ":Opaque"), ("bad.yaml:1: workload: ", "stored as JSON")),
     # the machine
     Case(
