@@ -364,10 +364,9 @@ def _aside() -> "Console":
 
 def _backend_of(content: "dict[str, JsonValue]", name: str) -> "JsonValue":
     """A backend as the matrix has it: of the user's own, with its config."""
-    from bench.matrix.matrix_file import as_list
+    from bench.matrix.matrix_file import MatrixFile
 
-    entries = [content.get("matrix"), content.get("defaults"), *as_list(content.get("include", []))]
-    written = [each for entry in entries if isinstance(entry, dict) for each in as_list(entry.get("backend"))]
+    written = MatrixFile.model_validate(content).values_of("backend")
     return next((each for each in written if isinstance(each, dict) and each["name"] == name), name)
 
 

@@ -193,10 +193,11 @@ class MatrixFile(Frozen):
         return self.model_copy(update={"defaults": {**self.defaults, "batch": "probe"}, "include": include})
 
 
-def _seen_from(folder: Path | None, path: str) -> str:
+def _path_from(folder: Path | None, path: str) -> str:
     here = Path.cwd().resolve()
-    inside = folder is not None and all(place.resolve().is_relative_to(here) for place in (folder, Path(path)))
-    return os.path.relpath(Path(path).resolve(), folder.resolve()) if folder is not None and inside else path
+    if folder is None or not all(place.resolve().is_relative_to(here) for place in (folder, Path(path))):
+        return path
+    return os.path.relpath(Path(path).resolve(), folder.resolve())
 
 
 class Matrix(MatrixFile):
@@ -219,7 +220,7 @@ class Matrix(MatrixFile):
             if "backend" in entry:
                 entry["backend"] = self._with_file(entry["backend"], folder)
         content |= {
-            name: _seen_from(folder, content[name]) for name in ("workload_folder", "folder") if name in content
+            name: _path_from(folder, content[name]) for name in ("workload_folder", "folder") if name in content
         }
         return dump(content)
 
@@ -228,7 +229,7 @@ class Matrix(MatrixFile):
         if isinstance(backend, list):
             return [self._with_file(each, folder) for each in backend]
         file = self.config_files.get(str(backend))
-        return {"name": backend, "config_file": _seen_from(folder, file)} if file else backend
+        return {"name": backend, "config_file": _path_from(folder, file)} if file else backend
 
     def absent(self, entry: Values) -> list[str]:
         """The fields of an ``exclude`` entry whose axis does not have the entry's value."""

@@ -108,6 +108,11 @@ class RankFiles:
         return list(self.folder.glob(f"rank{rank}.trainer.*"))
 
 
+def writable(text: str) -> str:
+    """With characters escaped that UTF-8 cannot encode, as of a file's name."""
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
 def write(path: Path, record: dict[str, Any]) -> None:
     """Atomically: nobody reads a part."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")

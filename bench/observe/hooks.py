@@ -7,10 +7,11 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import suppress
 from functools import wraps
 from typing import Any
 
-from .files import Settings
+from .files import Settings, writable
 from .observer import Observer
 from .pulse import frames, script_site
 
@@ -66,12 +67,19 @@ def _watched(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]
         except BaseException:
             _safely(observer, observer.fail)
             raise
-        # torch's scaler tells a fused optimizer alone, on the device, whether gradients overflowed.
-        overflowed = getattr(optimizer, "found_inf", False) if skipped is None else optimizer.skipped_steps > skipped
-        _safely(observer, lambda: observer.leave(optimizer, skipped=overflowed))
+        _safely(observer, lambda: observer.leave(optimizer, skipped=_overflowed(optimizer, skipped)))
         return result
 
     return watched
+
+
+def _overflowed(optimizer: Any, skipped: int | None) -> Any:
+    """Whether its step changed nothing. torch's scaler tells a fused optimizer alone, on the device.
+
+    Args:
+        skipped: how many an engine of DeepSpeed had skipped before.
+    """
+    return getattr(optimizer, "found_inf", False) if skipped is None else optimizer.skipped_steps > skipped
 
 
 def _safely(observer: Observer, call: Callable[[], object]) -> None:
@@ -84,7 +92,8 @@ def _safely(observer: Observer, call: Callable[[], object]) -> None:
         observer.observes = False
         sys.stderr.write("bench cannot observe this process any more:\n")
         traceback.print_exc()
-        observer.rank_files().outcome(_record_of(error, observer))
+        with suppress(OSError):  # the folder is gone
+            observer.rank_files().outcome(_record_of(error, observer))
 
 
 def _scaled(step: Callable[..., Any], observer: Observer) -> Callable[..., Any]:
@@ -139,13 +148,8 @@ def _record_of(error: BaseException, observer: Observer) -> dict[str, Any]:
         "kind": "error",
         "rank": files.rank,
         "phase": files.beat.stage,
-        "error": _writable(f"{type(error).__name__}: {error}")[:2000],
-        "traceback": _writable("".join(traceback.format_exception(error)))[-20_000:],
+        "error": writable(f"{type(error).__name__}: {error}")[:2000],
+        "traceback": writable("".join(traceback.format_exception(error)))[-20_000:],
         "at": time.time(),
         "place": script_site(list(frames(traceback.walk_tb(error.__traceback__)))[::-1]),
     }
-
-
-def _writable(text: str) -> str:
-    """With characters escaped that UTF-8 cannot encode, as of a file's name."""
-    return text.encode("utf-8", "backslashreplace").decode()

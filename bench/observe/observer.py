@@ -73,9 +73,9 @@ class Observer:
     def begin(self) -> None:
         """This process is a rank."""
         self.rank_files().beat("start")
-        self._beside(self.rank_files())
+        self._start_pulse(self.rank_files())
 
-    def _beside(self, files: RankFiles) -> None:
+    def _start_pulse(self, files: RankFiles) -> None:
         if not files.has_pulse:
             files.has_pulse = True
             beside(files, threading.get_ident())
@@ -148,7 +148,7 @@ class Observer:
         if not files.claim():
             files.take()
         with added("VmData"):
-            self._beside(files)
+            self._start_pulse(files)
         files.trains()
 
     def _warm_up(self) -> None:

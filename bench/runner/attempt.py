@@ -15,6 +15,7 @@ from bench import workloads
 from bench.backends import backend_of, extensions, preloads
 from bench.machine import numa
 from bench.observe.beats import BeatFile
+from bench.observe.files import writable
 from bench.observe.products import Computed
 from bench.records.base import Device
 from bench.records.cell import Attempt, Audit, Walk
@@ -294,4 +295,4 @@ def _traceback(error: BaseException) -> str:
 
 def _writable(text: str) -> str:
     """The text without secrets, and with characters escaped that UTF-8 cannot encode."""
-    return secrets.mask(text).encode("utf-8", "backslashreplace").decode()
+    return writable(secrets.mask(text))

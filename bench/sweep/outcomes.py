@@ -55,7 +55,7 @@ def outcome_of_attempt(
     killer = oom_kill.killed_since(kills)
     if launched.script is None:
         if launched.isolation == "launch":  # a rank server tells the ends of its own
-            launched = replace(launched, ranks=[_told(rank, killer) for rank in launched.ranks])
+            launched = replace(launched, ranks=[_with_cause(rank, killer) for rank in launched.ranks])
         return outcome_of(launched, attempt.cell, machine.hardware)
     if attempt.cell.script is not None and attempt.cell.script.is_observed:
 
@@ -67,7 +67,7 @@ def outcome_of_attempt(
     return script_outcome(launched.script, killer, attempt, folder, machine, note)
 
 
-def _told(rank: RankOutcome, killer: str | None) -> RankOutcome:
+def _with_cause(rank: RankOutcome, killer: str | None) -> RankOutcome:
     """The report on a rank, with what ran out of memory if that ended it."""
     if not isinstance(rank, RankKilled) or rank.by_bench:
         return rank

@@ -162,18 +162,18 @@ def check_alone(sweep: Sweep, asked: str) -> None:
 def spent_before_s(sweep: Sweep) -> float:
     """Seconds of all attempts that earlier jobs of this command have made."""
     results = (one for plan in sweep.plans for one in sweep.results_of(plan))
-    return sum(one.wall_s for one in results if _is_of(one, sweep.share.began))
+    return sum(one.wall_s for one in results if _made_since(one, sweep.share.began))
 
 
-def _is_of(result: Result, began: datetime | None) -> bool:
-    """Whether the command that began then has made it."""
+def _made_since(result: Result, began: datetime | None) -> bool:
+    """Whether the command that began then has made a result."""
     return began is not None and datetime.fromisoformat(result.started_at) >= began
 
 
 def _spent_before(sweep: Sweep, *, ever: bool) -> tuple[float, int]:
     """Seconds and launches that earlier jobs of this command have added, or ``ever`` any command."""
     further = (one for plan in sweep.plans for one in sweep.results_of(plan) if one.attempt.launch > plan.launches)
-    added = [one.wall_s for one in further if ever or _is_of(one, sweep.share.began)]
+    added = [one.wall_s for one in further if ever or _made_since(one, sweep.share.began)]
     return sum(added), len(added)
 
 

@@ -67,7 +67,7 @@ def _definition(name: str, found: Any, config: type[BaseModel], create: Callable
     if units is not None and not _is_tuple_of_texts(units):
         raise _refused(name, "its units are not a tuple of class names", 'such as `units = ("Block",)`')
     cost_options = getattr(found, "cost_options", ())
-    if not _is_tuple_of_texts(cost_options):
+    if isinstance(cost_options, str) or not _is_tuple_of_texts(tuple(cost_options)):
         raise _refused(name, "its cost_options are not a tuple of field names", 'such as `cost_options = ("width",)`')
     return Definition(
         Config=config,
@@ -76,7 +76,7 @@ def _definition(name: str, found: Any, config: type[BaseModel], create: Callable
         cpu_memory_limits=getattr(found, "cpu_memory_limits", {}),
         parameter_counts=getattr(found, "parameter_counts", None),
         units=units,
-        cost_options=cost_options,
+        cost_options=tuple(cost_options),
         draws=_draws(found),
         create=create,
     )

@@ -185,3 +185,7 @@ class Plots(Parts):
 )
 def test_weights_are_drawn_in_place_if_the_class_that_builds_says_how(found: Any, draws: bool) -> None:
     assert define("m:f", found).draws == draws
+
+
+def test_cost_options_may_be_a_list() -> None:
+    assert define("m:found", type("Listed", (Parts,), {"cost_options": ["width"]})).cost_options == ("width",)
