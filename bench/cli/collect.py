@@ -5,7 +5,7 @@ import shlex
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import TYPE_CHECKING
 
 from bench.cli.app import REPORTS
@@ -82,6 +82,7 @@ def collect(stores: "Sequence[Store]", claims: "Sequence[Claim] | None" = None) 
         ],
         calibrations=[learnt for store in stores if (learnt := store.calibration())],
         logs=_logs(stores[0], of_all) if len(stores) == 1 else {},
+        folder=PurePath() if len(stores) == 1 else None,
         scripts=any(store.has_scripts(results[name]) for name, store in by_name.items()),
         untils=[until for store in stores if (until := store.until()) is not None],
         bests=bests,

@@ -107,6 +107,8 @@ def report(
     if output is None and name == "html":
         output = folders[0] / "report.html"
     full = full and name in (None, "md")
+    if output is not None and len(folders) == 1:
+        content = replace(content, folder=Path(os.path.relpath(folders[0], output.parent)))
     whole = [output] if output and (full or name == "html") else [folder / "report-full.md" for folder in folders]
     _append_to_step_summary(content, whole)
     form, terminal = FULL if full else FORMATS[name or "md"], console()

@@ -8,7 +8,7 @@ from bench.errors import InputError, InputErrors
 from bench.imported.files import Given, Table, given_on_the_command_line, mapped, read
 from bench.imported.meanings import understood
 from bench.imported.results import results_of
-from bench.records.outcome import Result
+from bench.records.outcome import Reported, Result
 from bench.units import counted
 
 
@@ -76,6 +76,14 @@ def read_all(
     again = (
         [f"{counted(repeated, 'row')} repeat the settings and batch of others: further launches"] if repeated else []
     )
+    untimed = sum(
+        isinstance(result.outcome, Reported)
+        and not result.outcome.step_time_s_per_rank
+        and result.outcome.samples_per_s_global is None
+        for result in results
+    )
+    if untimed:
+        again.append(f"{counted(untimed, 'row')} without a step time or throughput: reports leave out their figures")
     return Imported(
         results=tuple(results),
         not_read=tuple(dict.fromkeys(key for table in tables for key in table.not_read)),

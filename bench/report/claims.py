@@ -319,13 +319,12 @@ def _is_steady(metric: str) -> bool:
 
 def _of_one(row: Row, metric: str, confidence: float) -> Uncertain | None:
     """Where one side lies."""
+    value = value_of(row, metric)
     if _is_steady(metric):
-        value = value_of(row, metric)
         return None if value is None else Uncertain((value, value), None)
     if metric in THROUGHPUT:
         within = throughput_half_width(row)
-        value = row.rate if metric == THROUGHPUT[0] else row.batch_global / row.rate
-        return None if within is None else Uncertain(within.interval(value, confidence), within.basis)
+        return None if within is None or value is None else Uncertain(within.interval(value, confidence), within.basis)
     times = _phase(row, metric)
     steps = mean_interval(times.samples_s, confidence) if times else None
     if steps is None:

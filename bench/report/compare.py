@@ -24,13 +24,20 @@ from bench.report.figures import merged
 from bench.report.implausible import disturbances_of
 from bench.report.naming import row_name
 from bench.report.rows import Row, Summary
-from bench.report.speedup import throughput_ratio
 from bench.report.summary import row_of, summarize
 from bench.statistics.intervals import Interval, student_t
-from bench.statistics.launches import ENOUGH_DEGREES, LaunchVariation, launches_vary
-from bench.statistics.ratio import ALARM_CONFIDENCE, Ratio, Steps, shown_by, typical_of_launches, typical_ratios
+from bench.statistics.launches import ENOUGH_DEGREES, LaunchVariation, mean_step_s
+from bench.statistics.ratio import (
+    ALARM_CONFIDENCE,
+    Ratio,
+    Steps,
+    means_half_width,
+    shown_by,
+    typical_of_launches,
+    typical_ratios,
+)
 from bench.statistics.tail import Tail, tails
-from bench.statistics.verdict import MARGIN, RateRatio, Speed, speed
+from bench.statistics.verdict import MARGIN, RateRatio, Speed, rate_ratio, speed
 from bench.units import UNKNOWN
 
 MEMORY_MARGIN = 0.02
@@ -59,7 +66,7 @@ class Pair:
     ratio: Ratio | None
     """Of the step's time, head to base; None when a run holds too few samples, or none."""
     means: RateRatio
-    """Of the mean steps, head to base, by the model of the report's ratios of throughputs."""
+    """Of the mean steps, head to base, by the rule of the report's ratios."""
     launches_vary: float
     """How many times as long the mean step may be because launches of the same code vary."""
     speed: Speed
@@ -227,14 +234,14 @@ def compare_runs(
     rows = [(_row(summary, before, variation), _row(summary, after, variation)) for before, after in both]
     measured = [number for number, (before, after) in enumerate(rows) if before.measured and after.measured]
     steps = [(_steps(both[number][0]), _steps(both[number][1])) for number in measured]
-    typical = [(typical_of_launches(before), typical_of_launches(after)) for before, after in steps]
+    typical = [(typical_of_launches(before, noise), typical_of_launches(after, noise)) for before, after in steps]
     variation = variation or shown_by(typical)
-    ratios, tail_pairs = typical_ratios(typical, noise, variation), tails(steps, noise, variation)
+    ratios, tail_pairs = typical_ratios(typical, noise, variation, margin), tails(steps, noise, variation)
     invalid = _invalid(of_base), _invalid(of_head)
     others = [pair for number, pair in enumerate(rows) if number not in measured]
     return TwoRuns(
         pairs=tuple(
-            _pair(row_name(summary, rows[number][0]), both[number], rows[number], ratio, tail, margin, invalid)
+            _pair(row_name(summary, rows[number][0]), both[number], rows[number], ratio, tail, margin, noise, invalid)
             for number, ratio, tail in zip(measured, ratios, tail_pairs, strict=True)
         ),
         unmeasured=sum(before.outcome == after.outcome for before, after in others),
@@ -284,23 +291,29 @@ def _pair(
     ratio: Ratio | None,
     tail: Tail | None,
     margin: float,
+    noise: float | None,
     invalid: tuple[Mapping[tuple[str, int], str], ...],
 ) -> Pair:
     (base, head), (ours, theirs) = results, rows
     assert ours.measured
     assert theirs.measured
     spoiled = [reasons.get((base[0].attempt.cell.id, ours.batch_per_rank)) for reasons in invalid]
-    means = throughput_ratio(ours, theirs)  # of rates, base to head: of steps, head to base
+    launches = ours.measured.launches, theirs.measured.launches
+    times = mean_step_s(launches[1]) / mean_step_s(launches[0]) if all(launches) else ours.rate / theirs.rate
+    within = means_half_width(*launches, noise, theirs.measured.variation)
+    means = rate_ratio(times, within)
     same = [result.outcome for result in base] == [result.outcome for result in head]
     if same and ratio is not None:  # the same measurement
         ratio = replace(ratio, interval=(1.0, 1.0), alarm=(1.0, 1.0))
         means = RateRatio(1.0, (1.0, 1.0), (1.0, 1.0), means.basis)
     word = speed(ratio, margin)
-    disturbed = ""
     if word == "SLOWER" or (word != "FASTER" and tail is not None and tail.more):
-        disturbed = _disturbed("head", head, base)
+        slower = "head"
     elif word == "FASTER" or (tail is not None and tail.fewer):
-        disturbed = _disturbed("base", base, head)
+        slower = "base"
+    else:  # a gate may have another margin
+        slower = "head" if means.estimate > 1 else "base"
+    disturbed = _disturbed(slower, *((head, base) if slower == "head" else (base, head)))
     if not disturbed:
         word = speed(ratio, margin, tail)
     elif word in ("SLOWER", "FASTER"):
@@ -312,7 +325,7 @@ def _pair(
         head=theirs,
         ratio=ratio,
         means=means,
-        launches_vary=launches_vary(theirs.measured.launches, ours.measured.launches, theirs.measured.variation),
+        launches_vary=within.launches_vary,
         speed="SAME" if same else word,
         space=_space(ours, theirs),
         unlike=(

@@ -104,6 +104,6 @@ def listed(texts: Sequence[str]) -> str:
 
 
 def ends(interval: Interval, digits: int = 2) -> str:
-    """``1.14 to 1.26``."""
+    """``1.14 to 1.26``; beyond a factor of 1000 an interval only says that nothing is known."""
     low, high = interval
-    return f"{low:.{digits}f} to {high:.{digits}f}"
+    return f"{low:.{digits}f} to " + (f"{high:.{digits}f}" if high < 1000 else "over 1000")

@@ -15,7 +15,7 @@ from bench.records.json_diff import same
 from bench.report.controlled import PARTIAL, controlled_key, unlike_fields
 from bench.report.doubts import may_be_off
 from bench.report.rows import CellRows, Row, RowId, Summary
-from bench.statistics.launches import HalfWidth, mean_half_width
+from bench.statistics.launches import HalfWidth, half_width, mean_half_width
 from bench.statistics.verdict import RateRatio, rate_ratio
 
 MAX_REFUSED = 20
@@ -39,7 +39,7 @@ class SpeedUp:
     @property
     def ratio(self) -> RateRatio:
         """Throughput of ``row`` divided by that of ``reference``."""
-        return replace(throughput_ratio(self.row, self.reference, self.comparisons), off=self.off)
+        return throughput_ratio(self.row, self.reference, self.comparisons, self.off)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,17 +68,19 @@ class Comparison:
         return frozenset(row.id for pair in self.speed_ups for row in (pair.reference, pair.row))
 
 
-def throughput_ratio(row: Row, reference: Row, comparisons: int = 1) -> RateRatio:
+def throughput_ratio(row: Row, reference: Row, comparisons: int = 1, off: float = 0.0) -> RateRatio:
     """Of two measured rows.
 
     Args:
         comparisons: number of ratios that are judged together.
+        off: by which share the ratio may be off because the rows are doubted.
     """
     ours, theirs = row.measured, reference.measured
     assert ours
     assert theirs
     variation = ours.variation if theirs.launches else None
-    ratio = rate_ratio(row.rate, ours.launches, reference.rate, theirs.launches, variation, comparisons)
+    within = half_width(theirs.launches, ours.launches, variation)
+    ratio = rate_ratio(row.rate / reference.rate, within, comparisons, off)
     # Whether all their launches that measured differ in the same files from the newest sources, or in none.
     stale = {launch.stale for side in (row, reference) for launch in side.each if launch.measured}
     return ratio if len(stale) == 1 else replace(ratio, basis="mixed sources")

@@ -23,6 +23,8 @@ ENOUGH_LAUNCHES = 3
 MANY_LAUNCHES = 5
 """With fewer, a `LaunchVariation` of more degrees of freedom stands for a side's own variation, unless that is larger:
 three launches have two degrees, of which Student's t makes hundred-fold intervals at the confidence of a table."""
+WIDEST_LOG = math.log(1e9)
+"""Beyond this factor to each side, an interval says only that nothing is known."""
 ENOUGH_DEGREES = 2
 """Fewest degrees of freedom of a usable `LaunchVariation`: three launches of one attempt, or two of each of two."""
 
@@ -72,16 +74,24 @@ class HalfWidth(NamedTuple):
     """The sum of 1 / launches of each side."""
 
     def interval(self, estimate: float, confidence: float = CONFIDENCE) -> Interval:
-        widest = math.exp(student_t(self.degrees, confidence) * self.error)
+        widest = math.exp(min(student_t(self.degrees, confidence) * self.error, WIDEST_LOG))
         return estimate / widest, estimate * widest
 
-    def tips_at(self, estimate: float, confidence: float) -> float | None:
-        """The standard deviation between launches, a share, from which the interval would contain 1; None where the
-        launches of both sides show it themselves, or where it contains 1 even without any."""
-        if not self.share:
+    def tips_at(self, estimate: float, confidence: float, margin: float = 0.0) -> float | None:
+        """The standard deviation between launches, a share, from which the interval would reach ``margin``; None where
+        the launches of both sides show it themselves, or where the interval reaches it even without any."""
+        beyond = abs(math.log(estimate)) - math.log1p(margin)
+        if not self.share or beyond <= 0:
             return None
-        left = (math.log(estimate) / student_t(self.degrees, confidence)) ** 2 - self.own**2
+        left = (beyond / student_t(self.degrees, confidence)) ** 2 - self.own**2
         return math.sqrt(left / self.share) if left > 0 else None
+
+    @property
+    def launches_vary(self) -> float:
+        """How many times as long a mean step may be as the other because launches vary, with 95 % confidence: without
+        what the steps of each launch show."""
+        between = HalfWidth(math.sqrt(max(0.0, self.error**2 - self.own**2)), self.degrees, self.basis)
+        return between.interval(1.0)[1]
 
 
 def launch_of(samples_s: Sequence[float], number: int = 1) -> Launch:
@@ -107,19 +117,27 @@ def variation_of(attempts: Iterable[Sequence[Launch]], source: str) -> LaunchVar
         logs = [math.log(launch.mean_s) for launch in launches]
         squares += sum((log - statistics.fmean(logs)) ** 2 for log in logs)
         degrees += len(logs) - 1
-    if degrees < ENOUGH_DEGREES:
+    if degrees < ENOUGH_DEGREES or not squares:  # equal launches are rounded figures
         return None
     return LaunchVariation(sd=math.sqrt(squares / degrees), degrees=degrees, source=source)
 
 
-def half_width(one: Sequence[Launch], other: Sequence[Launch], variation: LaunchVariation | None) -> HalfWidth:
+def half_width(
+    one: Sequence[Launch], other: Sequence[Launch], variation: LaunchVariation | None, *, one_run: bool = True
+) -> HalfWidth:
     """Of the mean step of ``one`` divided by that of ``other``.
 
-    A side without launches is a figure from elsewhere: one launch, of whose steps nothing is known.
+    A side without launches is a figure from elsewhere: one launch, of whose steps nothing is known. Launches that are
+    all equal are rounded figures, which say nothing of their variation.
+
+    Args:
+        one_run: launches with the same number were made one after the other.
     """
-    if min(len(one), len(other)) < ENOUGH_LAUNCHES:
-        return _of_few((one, other), variation)
-    return surer(_of_rounds(one, other) or _of_launches(one, other), (len(one), len(other)), variation)
+    if min(len(one), len(other)) >= ENOUGH_LAUNCHES:
+        for known in (_of_rounds, _of_launches) if one_run else (_of_launches,):
+            if (own := known(one, other)) and own.error:
+                return surer(own, (len(one), len(other)), variation)
+    return _of_few((one, other), variation)
 
 
 def surer(own: HalfWidth, launches: Sequence[int], variation: LaunchVariation | None) -> HalfWidth:
@@ -134,17 +152,10 @@ def surer(own: HalfWidth, launches: Sequence[int], variation: LaunchVariation | 
     return HalfWidth(max(own.error, known), variation.degrees, "variation")
 
 
-def launches_vary(one: Sequence[Launch], other: Sequence[Launch], variation: LaunchVariation | None) -> float:
-    """How many times as long the mean step of ``one`` may be as that of ``other`` because launches vary, with 95 %
-    confidence: without what the steps of each launch show."""
-    found = half_width(one, other, variation)
-    return math.exp(student_t(found.degrees, CONFIDENCE) * math.sqrt(max(0.0, found.error**2 - found.own**2)))
-
-
 def mean_half_width(launches: Sequence[Launch], variation: LaunchVariation | None) -> HalfWidth:
     """Of the mean step itself; see `half_width`."""
-    if len(launches) >= ENOUGH_LAUNCHES:
-        error = standard_error([math.log(launch.mean_s) for launch in launches])
+    enough = len(launches) >= ENOUGH_LAUNCHES
+    if enough and (error := standard_error([math.log(launch.mean_s) for launch in launches])):
         return surer(HalfWidth(error, len(launches) - 1, "launches"), (len(launches),), variation)
     return _of_few((launches,), variation)
 

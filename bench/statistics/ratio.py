@@ -31,7 +31,9 @@ can make head look faster and never slower. Each run's disturbance therefore wid
     above^2 = se_base^2 + se_head^2 + between^2 + disturbed_base^2
 
 A workload whose steps vary by themselves gets wider intervals than necessary. A user who knows the noise can give it:
-its square then replaces the launches' and the disturbance's.
+its square then replaces the launches' and the disturbance's, however many launches there are.
+
+*The mean step* of two runs has the interval of a report, with `QUIET` where launches show their own variation.
 
 With `ENOUGH_LAUNCHES` launches, their own variation is the error of an attempt's typical step, and the disturbance
 drops out. With fewer than `MANY_LAUNCHES`, the machine's is, where it is known better and is not smaller. `QUIET` takes
@@ -53,7 +55,17 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from bench.statistics.intervals import CONFIDENCE, Interval, blocks, standard_error, student_t
-from bench.statistics.launches import ASSUMED, ENOUGH_LAUNCHES, Basis, HalfWidth, LaunchVariation, summed, surer
+from bench.statistics.launches import (
+    ASSUMED,
+    ENOUGH_LAUNCHES,
+    Basis,
+    HalfWidth,
+    Launch,
+    LaunchVariation,
+    half_width,
+    summed,
+    surer,
+)
 
 Steps = Sequence[Sequence[float]]
 """Step times in seconds of every rank."""
@@ -91,8 +103,8 @@ class Ratio:
     basis: Basis = "launches"
     """Where the difference between launches comes from."""
     tips_at: float | None = None
-    """Standard deviation between launches, a share, from which ``alarm`` would contain 1; None where both sides have
-    enough launches."""
+    """Standard deviation between launches, a share, from which ``alarm`` would reach the margin; None where both sides
+    have enough launches."""
 
 
 class Typical(NamedTuple):
@@ -117,16 +129,18 @@ def typical_ratios(
     typical: Sequence[tuple[Typical | None, Typical | None]],
     noise: float | None = None,
     variation: LaunchVariation | None = None,
+    margin: float = 0.0,
 ) -> list[Ratio | None]:
     """The ratio of each pair of base and head; None where one has fewer than three steps.
 
     Args:
         noise: standard deviation of every run, as a share, instead of an estimate from its own steps.
         variation: between launches on this machine, if known.
+        margin: share by which a step may change and count as the same.
     """
     both = [(base, head) for base, head in typical if base and head]
     spread = _spread([math.log(head.time_s / base.time_s) for base, head in both])
-    ratios = iter([_ratio(base, head, noise, variation, spread, len(both)) for base, head in both])
+    ratios = iter([_ratio(base, head, noise, variation, margin, spread, len(both)) for base, head in both])
     return [next(ratios) if base and head else None for base, head in typical]
 
 
@@ -160,16 +174,17 @@ def typical_step(ranks_s: Steps) -> Typical | None:
     )
 
 
-def typical_of_launches(launches: Sequence[Steps]) -> Typical | None:
+def typical_of_launches(launches: Sequence[Steps], noise: float | None = None) -> Typical | None:
     """The typical step of an attempt that was launched several times; None where no launch has three steps.
 
-    With three launches or more, their own variation is the error, and includes what disturbs them.
+    With three launches or more, their own variation is the error, and includes what disturbs them; unless ``noise``
+    says how much they vary.
     """
     each = [typical for launch in launches if (typical := typical_step(launch))]
     if len(each) < 2:
         return each[0] if each else None
     n, logs = len(each), [math.log(typical.time_s) for typical in each]
-    shown = n >= ENOUGH_LAUNCHES
+    shown = n >= ENOUGH_LAUNCHES and noise is None
     return Typical(
         time_s=math.exp(statistics.fmean(logs)),
         error=standard_error(logs) if shown else math.hypot(*(typical.error for typical in each)) / n,
@@ -184,8 +199,25 @@ def _faster_half(steps_s: Sequence[float]) -> float:
     return statistics.fmean(sorted(steps_s)[: (len(steps_s) + 1) // 2])
 
 
+def means_half_width(
+    base: Sequence[Launch], head: Sequence[Launch], noise: float | None, variation: LaunchVariation | None
+) -> HalfWidth:
+    """Of the mean step of one run divided by that of another run, with ``noise`` as in `typical_ratios`."""
+    if noise is not None:
+        errors = [(launch.error, launch.degrees, len(side)) for side in (base, head) for launch in side]
+        return _with_noise([((error / n) ** 2, float(degrees)) for error, degrees, n in errors if error], noise)
+    found = half_width(head, base, variation, one_run=False)
+    return found if found.share else _at_other_times(found)
+
+
 def _ratio(
-    base: Typical, head: Typical, noise: float | None, variation: LaunchVariation | None, spread: float, n_pairs: int
+    base: Typical,
+    head: Typical,
+    noise: float | None,
+    variation: LaunchVariation | None,
+    margin: float,
+    spread: float,
+    n_pairs: int,
 ) -> Ratio:
     log = math.log(head.time_s / base.time_s)
     below, above = (_half_width(base, head, side.disturbed, noise, variation) for side in (head, base))
@@ -205,7 +237,7 @@ def _ratio(
         of_means=head.mean_s / base.mean_s,
         typical_s=(base.time_s, head.time_s),
         basis=below.basis,
-        tips_at=(below if log > 0 else above).tips_at(math.exp(log), confidence) if noise is None else None,
+        tips_at=(below if log > 0 else above).tips_at(math.exp(log), confidence, margin) if noise is None else None,
     )
 
 
@@ -214,19 +246,28 @@ def _half_width(
 ) -> HalfWidth:
     own = [(base.error**2, float(base.degrees)), (head.error**2, float(head.degrees))]
     if noise is not None:
-        variance, degrees = summed([*own, (2 * noise**2, math.inf)])
-        return HalfWidth(math.sqrt(variance), degrees, "variation")
+        return _with_noise(own, noise)
     few = sum(1 / side.launches for side in (base, head) if side.launches < ENOUGH_LAUNCHES)
     if not few:
         shown = HalfWidth(math.sqrt(sum(part for part, _ in own)), summed(own)[1], "launches")
-        found = surer(shown, (base.launches, head.launches), variation)
-        variance, degrees = summed([(found.error**2, found.degrees), (2 * QUIET**2, math.inf)])
-        return HalfWidth(math.sqrt(variance), degrees, found.basis)
+        return _at_other_times(surer(shown, (base.launches, head.launches), variation))
     own.append((disturbed**2, math.inf))
     known = variation or ASSUMED
     variance, degrees = summed([*own, (known.sd**2 * few, float(known.degrees))])
     own_error = math.sqrt(sum(part for part, _ in own))
     return HalfWidth(math.sqrt(variance), degrees, "variation" if variation else "assumed", own_error, few)
+
+
+def _with_noise(own: Sequence[tuple[float, float]], noise: float) -> HalfWidth:
+    """From the variances that the steps of each launch show, and their degrees of freedom."""
+    variance, degrees = summed([*own, (2 * noise**2, math.inf)])
+    return HalfWidth(math.sqrt(variance), degrees, "variation", math.sqrt(sum(part for part, _ in own)))
+
+
+def _at_other_times(launches: HalfWidth) -> HalfWidth:
+    """With what two runs differ by because they are made at different times."""
+    variance, degrees = summed([(launches.error**2, launches.degrees), (2 * QUIET**2, math.inf)])
+    return HalfWidth(math.sqrt(variance), degrees, launches.basis)
 
 
 def _spread(logs: Sequence[float]) -> float:

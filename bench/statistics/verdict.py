@@ -6,13 +6,12 @@ Bayesian estimation, AMPPS 1, 2018, has the same rule), with 99 % confidence for
 (Bonferroni), so that a large matrix does not raise an alarm by its size. The mean step may not say the opposite.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isinf
 from typing import Literal
 
 from bench.statistics.intervals import Interval
-from bench.statistics.launches import MANY_LAUNCHES, Basis, Launch, LaunchVariation, half_width
+from bench.statistics.launches import MANY_LAUNCHES, Basis, HalfWidth
 from bench.statistics.ratio import Ratio, confidence_of
 from bench.statistics.tail import Tail
 
@@ -110,31 +109,21 @@ class RateRatio:
         )
 
 
-def rate_ratio(
-    rate: float,
-    launches: Sequence[Launch],
-    other: float,
-    other_launches: Sequence[Launch],
-    variation: LaunchVariation | None = None,
-    comparisons: int = 1,
-) -> RateRatio:
-    """``rate`` divided by ``other``.
+def rate_ratio(estimate: float, within: HalfWidth, comparisons: int = 1, off: float = 0.0) -> RateRatio:
+    """A ratio of throughputs or of mean steps: these are inverse, so both have the same half-width.
 
     Args:
-        launches: of each side; empty for imported figures.
-        variation: between launches of this machine, if known.
         comparisons: number of ratios that are judged together.
+        off: by which share the ratio may be off because of what is doubted.
     """
-    estimate = rate / other
-    # A rate is a constant divided by the mean step, so the half width of the inverse ratio of steps is the same.
-    within = half_width(other_launches, launches, variation)
     confidence = confidence_of(comparisons)
     return RateRatio(
         estimate,
         within.interval(estimate),
         within.interval(estimate, confidence),
         within.basis,
-        within.tips_at(estimate, confidence),
+        within.tips_at(estimate, confidence, off),
+        off,
     )
 
 

@@ -574,9 +574,9 @@ def test_the_answer_of_best_leads_also_where_another_mean_is_higher() -> None:
 
 def test_a_switch_of_the_same_backend_is_named_when_it_is_even_and_of_many_the_first() -> None:
     results = [
-        launched(result(ok(STEADY, STEADY), axes={"attention": name}), launch)
+        launched(result(ok(steps, steps), axes={"attention": name}), launch)
         for name in "abcdefgh"
-        for launch in (1, 2, 3)
+        for launch, steps in enumerate((STEADY, [1.0001 * step_s for step_s in STEADY], STEADY), 1)
     ]
     summary = summarize(results)
     (line,) = joined(advice_sentences(summary, advise(summary)))

@@ -7,17 +7,34 @@ from pathlib import Path
 
 import pytest
 from commands import bench
-from examples import CUDA_MACHINE, MACHINE, N_STEPS, in_few_steps, noisy_steps, ok, rank, result, rss, vram, world
+from examples import (
+    CUDA_MACHINE,
+    MACHINE,
+    N_STEPS,
+    in_few_steps,
+    launched,
+    noisy_steps,
+    ok,
+    rank,
+    result,
+    rss,
+    vram,
+    world,
+)
 
 from bench.errors import InputError
 from bench.records.cell import Measure
 from bench.records.conditions import Conditions
 from bench.records.machine import Machine
+from bench.records.observed import Observed
 from bench.records.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MAX_NEAREST, compare_runs
 from bench.report.tables.compare import open_questions, regressions, summary_line
+from bench.statistics.launches import LaunchVariation
+from bench.statistics.ratio import typical_of_launches, typical_ratios
+from bench.statistics.verdict import speed
 from bench.store.run_folder import Store
 
 STEPS = N_STEPS
@@ -389,7 +406,7 @@ def test_other_work_beside_one_run_explains_its_tail(tmp_path: Path) -> None:
     assert (gate.exit_code, gate.stderr) == (0, UNDECIDED + MORE)
     fails = bench("compare", base, head, "--fail-on-regression", "5%")
     assert fails.exit_code == 1
-    assert "takes 1.320 times as long, and the verdict is UNCLEAR (head: other processes took 40.0 %" in fails.stderr
+    assert "takes 1.320 times as long, and is UNCLEAR at 5.0 % (head: other processes took 40.0 %" in fails.stderr
     assert "head: other processes took 40.0 % of the CPU during the attempt." in gate.stdout
     both = store(tmp_path / "both", quiet.model_copy(update={"conditions": busy}))
     told = bench("compare", both, head, "--fail-on-regression", "5%")
@@ -413,7 +430,7 @@ def test_other_work_beside_the_slower_run_alone_may_be_why_it_is_slower(tmp_path
     base, head, alone = (store(tmp_path / name, each) for name, each in (("b", quiet), ("h", beside), ("a", slow)))
     gate = bench("compare", base, head, "--fail-on-regression", "5%")
     assert gate.exit_code == 1, "launches do not vary by 70 %"
-    assert "the verdict is UNCLEAR (head: other processes took 40.0 % of the CPU" in gate.stderr
+    assert "is UNCLEAR at 5.0 % (head: other processes took 40.0 % of the CPU" in gate.stderr
     assert bench("compare", base, head, "--fail-on-regression", "5%", "--unclear", "pass").exit_code == 0
     assert "Step: 1 SLOWER." in bench("compare", base, alone).stdout
     assert "Step: 1 UNCLEAR." in bench("compare", head, base).stdout
@@ -439,3 +456,48 @@ def test_a_burst_is_not_the_same_and_fails_the_gate_unless_it_may_pass(tmp_path:
     assert bench("compare", base, head, "--fail-on-regression", "5%").exit_code == 1
     assert "16 of 50 steps (21 to 36) take 2.00 times the typical step" in gate.stdout
     assert "the shares of slow steps may be equal" in gate.stdout
+
+
+def test_noise_replaces_what_launches_vary_by_for_the_typical_and_the_mean_step() -> None:
+    base = [launched(result(ok([step_s] * STEPS)), n) for n, step_s in enumerate((0.09, 0.1, 0.11, 0.1, 0.1), 1)]
+    head = [launched(result(ok([1.1 * step_s] * STEPS)), n) for n, step_s in enumerate((0.09, 0.1, 0.11, 0.1, 0.1), 1)]
+    widths = {}
+    for noise in (None, 0.001, 0.2):
+        (pair,) = compare_runs(base, head, noise=noise).pairs
+        assert pair.ratio is not None
+        widths[noise] = pair.ratio.interval[1], pair.means.interval[1], pair.launches_vary
+    assert all(
+        small < shown < large for shown, small, large in zip(*(widths[n] for n in (None, 0.001, 0.2)), strict=True)
+    )
+
+
+def test_what_disturbed_head_excuses_it_at_a_gate_below_the_margin_too() -> None:
+    unknown = {name: None for name in Conditions.model_fields if name != "gpus"}
+    busy = Conditions.model_validate({**unknown, "others_cpu_share": 0.4})
+    slow = run([0.103] * STEPS, [0.103] * STEPS)
+    alone = compare_runs([run()], [slow], noise=0.001)
+    assert alone.slower(0.02)
+    beside = compare_runs([run()], [slow.model_copy(update={"conditions": busy})], noise=0.001)
+    assert not beside.slower(0.02)
+
+
+def test_the_mean_step_is_compared_whatever_samples_a_step_took() -> None:
+    one, other = (
+        run([0.1] * STEPS).model_copy(
+            update={"outcome": ok([0.1] * STEPS, observed=Observed(optimizer="AdamW", samples=samples))}
+        )
+        for samples in (2 * STEPS, 4 * STEPS)
+    )
+    (pair,) = compare_runs([one], [other]).pairs
+    assert pair.means.estimate == pytest.approx(1.0)
+
+
+def test_what_keeps_a_verdict_is_the_variation_from_which_its_interval_reaches_the_margin() -> None:
+    (pair,) = compare_runs([run()], [run([0.15] * STEPS, [0.15] * STEPS)], margin=0.05).pairs
+    assert pair.ratio is not None
+    assert pair.ratio.tips_at is not None
+    for more, word in ((0.99, "SLOWER"), (1.01, "UNCLEAR")):
+        known = LaunchVariation(sd=more * pair.ratio.tips_at, degrees=10, source="")
+        sides = [typical_of_launches([[[step_s] * STEPS]]) for step_s in (0.1, 0.15)]
+        (found,) = typical_ratios([(sides[0], sides[1])], variation=known)
+        assert speed(found, 0.05) == word

@@ -42,7 +42,7 @@ def ratio(
 ) -> RateRatio:
     """How many times the throughput of ``one`` is that of ``other``."""
     rates = [len(side) / sum(launch.mean_s for launch in side) for side in (one, other)]
-    return rate_ratio(rates[0], one, rates[1], other, variation, n)
+    return rate_ratio(rates[0] / rates[1], half_width(other, one, variation), n)
 
 
 def test_launches_of_the_same_rounds_are_compared_in_pairs() -> None:
@@ -101,9 +101,9 @@ def test_the_known_scatter_of_the_machine_comes_before_the_assumed_one() -> None
 
 
 def test_imported_figures_count_as_one_launch_of_unknown_steps() -> None:
-    imported = rate_ratio(2.0, [], 1.0, [])
+    imported = rate_ratio(2.0, half_width([], [], None))
     assert imported == ratio(of_steps(0.1), of_steps(0.2))
-    assert rate_ratio(1.1, [], 1.0, []).word == TOO_CLOSE
+    assert rate_ratio(1.1, half_width([], [], None)).word == TOO_CLOSE
 
 
 def test_steps_that_vary_widen_what_is_assumed() -> None:

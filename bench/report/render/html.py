@@ -87,9 +87,9 @@ def render(
 
 def _links(parts: Sequence[Section]) -> Iterator[str]:
     """What the first screen has no room for."""
-    titles = [part.title for part in parts if part.title]
-    links = (f'<a href="#{FIRST}{_anchor(title)}">{escape(title)}</a>' for title in titles)
-    yield f'<p class="note">{" · ".join(links)}</p>'
+    if titles := [part.title for part in parts if part.title]:
+        links = (f'<a href="#{FIRST}{_anchor(title)}">{escape(title)}</a>' for title in titles)
+        yield f'<p class="note">{" · ".join(links)}</p>'
 
 
 def _section(section: Section, prefix: str = "", details: Sequence[Details] = ()) -> Iterator[str]:
@@ -126,12 +126,14 @@ def _section(section: Section, prefix: str = "", details: Sequence[Details] = ()
 
 def _all_details(details: Sequence[Details]) -> Iterator[str]:
     yield f'<section class="details"><h2>{DETAILS}</h2>'
-    yield from (line for each in details for line in _details(each))
+    yield from (
+        line for each, anchor in zip(details, _anchors(details), strict=True) for line in _details(each, anchor)
+    )
     yield "</section>"
 
 
-def _details(details: Details) -> Iterator[str]:
-    yield f'<details id="{_anchor(details.name)}"><summary>{escape(details.name)}</summary>'
+def _details(details: Details, anchor: str) -> Iterator[str]:
+    yield f'<details id="{anchor}"><summary>{escape(details.name)}</summary>'
     for part in details.parts:
         yield f"<h3>{escape(part.title)}</h3>"
         if isinstance(part, Verbatim):
@@ -159,12 +161,13 @@ def _table(
             yield f'<th scope="col"{number}>{name}</th>'
     yield "</tr></thead>"
     yield "<tbody>"
+    anchors = _anchors(details)
     for index, row in enumerate(table.rows):
         cells = [_cell(table, index, header, text) for header, text in zip(table.headers, row, strict=True)]
         axes = ""
         if details:
             axes = f' data-axes="{escape(json.dumps(details[index].axes))}"'
-            cells[0] = f'<td><a href="#{_anchor(details[index].name)}">{escape(row[0])}</a></td>'
+            cells[0] = f'<td><a href="#{anchors[index]}">{escape(row[0])}</a></td>'
         yield f"<tr{axes}>{''.join(cells)}</tr>"
     yield "</tbody>"
     yield "</table></div>"
@@ -204,6 +207,13 @@ def _chart(chart: Chart) -> Iterator[str]:
 
 def _anchor(title: str) -> str:
     return re.sub(r"[^a-z0-9]+", "-", title.lower()).strip("-")
+
+
+def _anchors(details: Sequence[Details]) -> list[str]:
+    """Of each; an anchor drops signs and other scripts, so two names may share one."""
+    anchors = [_anchor(each.name) or "setting" for each in details]
+    counts = [anchors[:index].count(anchor) for index, anchor in enumerate(anchors)]
+    return [f"{anchor}--{count + 1}" if count else anchor for anchor, count in zip(anchors, counts, strict=True)]
 
 
 def _asset(name: str) -> str:

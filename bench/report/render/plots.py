@@ -13,7 +13,7 @@ from importlib.resources import files
 from itertools import pairwise
 
 from bench.errors import one_line
-from bench.report.tables.figure import Bar, BarChart, Chart, Line, LineChart, Panel, Ratio, RatioChart
+from bench.report.tables.figure import WIDEST, Bar, BarChart, Chart, Line, LineChart, Panel, Ratio, RatioChart
 
 COLORS = 10
 """Classes c0 to c9 of chart.css."""
@@ -78,7 +78,7 @@ def across(chart: LineChart) -> Across:
     low, high, distinct = min(values), max(values), tuple(sorted(set(values)))
     if high >= 8 * low and chart.may_double:
         return Across(low=low / 1.25, high=high * 1.25, doubling=True, values=distinct)
-    around = max((high - low) * 0.08, 0.5)
+    around = max((high - low) * 0.08, 0.5 if chart.at_values else 0.05 * high)
     if not chart.at_values:
         step = step_of(high - low + 2 * around, 6)
         first, last = math.ceil((low - around) / step), math.floor((high + around) / step)
@@ -96,7 +96,8 @@ def heights(chart: LineChart) -> tuple[float, float]:
     """The step between lines of the grid, and the uppermost."""
     values = [limit.y for panel in chart.panels for limit in panel.limits]
     points = [point for panel in chart.panels for line in panel.lines for point in line.points]
-    values += [max(point.y, point.interval[1] if point.interval else 0) for point in points]
+    most = WIDEST * max((point.y for point in points), default=0)
+    values += [max(point.y, min(point.interval[1], most) if point.interval else 0) for point in points]
     reach = max(values, default=0) / chart.y_unit or 1
     step = step_of(reach, 5)
     return step, step * math.ceil(reach / step)
@@ -104,7 +105,7 @@ def heights(chart: LineChart) -> tuple[float, float]:
 
 def plain(number: float) -> str:
     """A number on an axis, without trailing zeros."""
-    return f"{number:g}"
+    return f"{number:.10g}"
 
 
 def svg(*charts: Chart) -> str:
@@ -202,7 +203,7 @@ def _axes(chart: LineChart, panel: Panel) -> Iterator[str]:
     bottom = titles + TOP + PLOT
 
     def y(value: float) -> float:
-        return bottom - PLOT * value / chart.y_unit / top
+        return bottom - PLOT * min(value / chart.y_unit / top, 1.0)
 
     for number, words in enumerate(_title(panel)):
         yield _text("panel", "0", 12 + TITLE_LINE * number, words)

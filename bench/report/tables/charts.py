@@ -10,6 +10,7 @@ from bench.report.naming import cell_name, ends, row_name, settings_name, short_
 from bench.report.rows import CellRows, Measured, Phases, Row, Summary
 from bench.report.tables.brief import Setting
 from bench.report.tables.figure import (
+    WIDEST,
     Bar,
     BarChart,
     Chart,
@@ -30,8 +31,6 @@ from bench.units import GIB, counted, gib, memory_size, ms, percent, rate
 TOGETHER = 6
 """Most lines in one panel. With more cells, only those that differ in one setting share a panel."""
 MAX_PANELS = 12
-WIDEST = 2.0
-"""Times the largest ratio: a wider interval would leave no room to tell ratios apart."""
 MAX_BARS = 24
 SHORT_NAME = 20
 """Letters of a name that may stand beside a mark."""
@@ -45,7 +44,7 @@ IN_SIGHT = 8
 
 INTERVALS = (
     "Pale bars: 95 % confidence interval of the throughput, from the variation between launches, or else of steps;"
-    " hidden where it is smaller than the mark."
+    " hidden where it is smaller than the mark, and cut at the upper edge."
 )
 Group = tuple[str, list[tuple[int, CellRows]]]
 """A panel's title, and its cells with the number of their series."""

@@ -101,8 +101,9 @@ def unclear_regressions(runs: TwoRuns, threshold: float) -> list[str]:
     """A sentence for each attempt whose mean step is longer by more than ``threshold``, where neither the typical step
     nor the tail decides."""
     return [
-        f"{pair.name}: its mean step takes {pair.means.estimate:.3f} times as long, and the verdict is {pair.speed}"
-        f"{f' ({pair.disturbed})' if pair.disturbed else ''}: measure again, or pass with --unclear pass"
+        f"{pair.name}: its mean step takes {pair.means.estimate:.3f} times as long, and is UNCLEAR at"
+        f" {percent(threshold)}{f' ({pair.disturbed})' if pair.disturbed else ''}: measure again, or pass with"
+        " --unclear pass"
         for pair in runs.pairs
         if pair.may_hide_a_regression(threshold)
     ]

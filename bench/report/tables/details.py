@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from bench.records.outcome import Result
 from bench.report.controlled import RUN
@@ -21,7 +22,7 @@ class Details:
     axes: Mapping[str, str]
     """The settings that differ within the report, in words."""
     folders: tuple[str, ...]
-    """The folders of its attempts, below the run's; empty for a report of several runs."""
+    """The folders of its attempts, from the folder of the page; empty for a report of several runs."""
     scripts: bool
     """Whether these hold command.sh, which runs the attempt again by hand."""
     parts: Sequence[Table | Verbatim]
@@ -33,6 +34,7 @@ def details(
     results: Sequence[Result],
     files: Mapping[str, Files],
     newest: Newest,
+    folder: PurePath | None,
     *,
     scripts: bool,
 ) -> Details:
@@ -41,6 +43,7 @@ def details(
     Args:
         results: of the whole report.
         files: the logs of attempts that failed, by the attempt's slug.
+        folder: of the run, from that of the page; None for several runs.
         scripts: as in `Details`.
     """
     row, run = one.row, one.shown.settings.get(RUN)
@@ -54,7 +57,7 @@ def details(
     return Details(
         name=row_name(summary, row) if row else cell_name(summary, one.shown),
         axes={name: setting(name, one.shown.settings.get(name)) for name in summary.columns},
-        folders=tuple(f"attempts/{result.attempt.slug}" for result in own) if run is None else (),
+        folders=() if folder is None else tuple(str(folder / "attempts" / result.attempt.slug) for result in own),
         scripts=scripts,
         parts=in_brief(own, files, newest, row.measured.variation if row and row.measured else None),
     )

@@ -107,8 +107,7 @@ def _steps(row: Row) -> list[dict[str, float]]:
     if sampled is None:
         return []
     steps = [{"loss": loss} for loss in sampled.losses]
-    warmup = row.settings.get("warmup_steps")
-    measured = steps[warmup if isinstance(warmup, int) else 0 :]
+    measured = steps[len(sampled.ranks[0].raw.warmup_losses) :]
     if not steps:  # the losses of a script are not known
         steps = measured = [{} for _ in sampled.slowest.step.samples_s]
     for step, step_time_s in zip(measured, sampled.slowest.step.samples_s, strict=False):

@@ -2,6 +2,9 @@
 
 from dataclasses import dataclass
 
+WIDEST = 2.0
+"""Times the largest value: a wider interval would leave no room to tell values apart, and is cut."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Point:

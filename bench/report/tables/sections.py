@@ -3,6 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from pathlib import PurePath
 from typing import get_args
 
 from pydantic import JsonValue
@@ -96,6 +97,8 @@ class Report:
     """The logs of attempts that failed, by the attempt's slug; empty for several runs."""
     scripts: bool = True
     """Whether the folders of the results hold command.sh; a kept copy may not."""
+    folder: PurePath | None = field(default_factory=PurePath)
+    """The run's folder, from the folder of the page; None for several runs."""
     untils: Sequence[Until] = ()
     """How `bench run --until` ended, for each run that was asked to go on."""
     bests: Mapping[str, Best] = field(default_factory=dict)
@@ -177,7 +180,9 @@ class Report:
         """What each row of the table of settings opens on the page."""
         shown = self.settings[:MOST_SETTINGS]
         logs, newest = self.logs, self.newest
-        return [details(self.summary, each, self.results, logs, newest, scripts=self.scripts) for each in shown]
+        return [
+            details(self.summary, each, self.results, logs, newest, self.folder, scripts=self.scripts) for each in shown
+        ]
 
     @cached_property
     def checked(self) -> Sequence[Checked]:

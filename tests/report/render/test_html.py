@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from commands import full_report
+from commands import bench, full_report
 from examples import MACHINE, MATRIX_YAML, cell, mixed, ok, result
 from typer.testing import CliRunner
 
@@ -227,7 +227,7 @@ def run(tmp_path: Path) -> Path:
 
 def test_the_page_goes_into_the_run_unless_told_otherwise(run: Path, tmp_path: Path) -> None:
     assert full_report(run, "--format", "html") == f"report: {run / 'report.html'}\n"
-    other = tmp_path / "other.html"
+    other = run / "other.html"
     assert full_report(run, "--format", "html", "--output", other) == f"report: {other}\n"
     assert other.read_bytes() == (run / "report.html").read_bytes()
     assert "<svg" in other.read_text()
@@ -321,3 +321,20 @@ def test_a_page_of_24_results_with_its_details_stays_below_250_kb() -> None:
     identities = re.findall(r' id="([^"]+)"', page)
     assert len(identities) == len(set(identities))
     assert set(re.findall(r'href="#([^"]+)"', page)) <= set(identities)
+
+
+def test_settings_whose_names_differ_in_signs_or_letters_alone_have_anchors_of_their_own() -> None:
+    windows = [-1, 1, "模型", "数据"]
+    report = sections.Report(results=[result(axes={"window": window}) for window in windows])
+    text = html.render(report.sections, first=report.brief, details=report.details)
+    anchors = re.findall(r'<details id="([^"]*)"', text)
+    assert len(set(anchors)) == len(anchors) == len(windows)
+    assert [f'href="#{anchor}"' in text for anchor in anchors] == [True] * len(windows)
+
+
+def test_a_page_elsewhere_links_to_the_files_of_its_run(tmp_path: Path) -> None:
+    Store(tmp_path / "run").save(one := result())
+    bench("report", tmp_path / "run", "--output", tmp_path / "pages" / "one.html")
+    (file,) = re.findall(r'href="([^"]+result.json)"', (tmp_path / "pages" / "one.html").read_text())
+    assert file == f"../run/attempts/{one.attempt.slug}/result.json"
+    assert (tmp_path / "pages" / file).exists()

@@ -3,7 +3,7 @@
 // Tables: a header's button sorts by its column, up, down, and back to the order of the report.
 
 const bytesOf = { KiB: 2 ** 10, MiB: 2 ** 20, GiB: 2 ** 30 }; // one column may hold all of them
-const numberOf = (text) => Number.parseFloat(text.replaceAll(",", "")) * (bytesOf[text.split(" ").at(-1)] ?? 1);
+const numberOf = (text) => Number.parseFloat(text.replaceAll(",", "").replace(/^\D*?(?=-?\d)/, "")) * (bytesOf[text.split(" ").at(-1)] ?? 1);
 const words = new Intl.Collator("en", { numeric: true });
 
 function compare(one, other, isNumber, sign) {
@@ -60,7 +60,7 @@ for (const table of document.querySelectorAll("table:has([data-axes])")) {
 // A link into a folded part opens it, in browsers that do not do so themselves.
 
 function unfold() {
-  const target = document.getElementById(decodeURIComponent(location.hash.slice(1)));
+  const target = document.getElementById(location.hash.slice(1));
   if (target instanceof HTMLDetailsElement) target.open = true;
 }
 addEventListener("hashchange", unfold);
