@@ -37,10 +37,8 @@ def own_precision(config: Mapping[str, JsonValue], requested: MixedPrecision | N
     enabled = section(engine, "bf16").get("enabled", False) if "bf16" in engine else "auto"
     if engine and enabled != "auto":
         return "bf16" if is_on(enabled) else "no"
-    stated = config.get("mixed_precision")
-    if stated is None:
-        return requested or "no"
-    return "bf16" if stated == "bf16" else "no"
+    stated: Any = config.get("mixed_precision")  # the matrix checks which it is
+    return requested or "no" if stated is None else stated
 
 
 def own_settings(config: Mapping[str, JsonValue]) -> dict[str, Any]:

@@ -61,8 +61,8 @@ def read(path: Path, where: str | None, *, of_script: bool = False) -> UserConfi
     several = "leave it out; `bench run MATRIX --launcher slurm --nodes 2` spreads the ranks over machines"
     _one_of(document, ("num_machines",), (1,), 1, several)
     if not of_script:
-        _one_of(document, ("mixed_precision",), ("bf16", "no", None), "no")
-        _refuse(document, ("fp16",), "fp16 is not supported", _FALSE, "mixed_precision: bf16")
+        _one_of(document, ("mixed_precision",), ("bf16", "fp16", "no", None), "no")
+        _refuse(document, ("fp16",), "is the old name of mixed_precision", _FALSE, "mixed_precision: fp16")
         if "distributed_type" not in content:
             where, allowed = str(path), list(DISTRIBUTED_TYPES)
             raise InputError("is required by accelerate", where=where, field="distributed_type", allowed=allowed)
@@ -249,7 +249,8 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
         _one_of(document, (*zero, f"offload_{part}", "device"), ("none", "cpu", "auto"), "none", _NO_NVME)
     _one_of(document, ("bf16", "enabled"), ("auto", True, False), False)
     if _at(document, ("fp16", "enabled"), False) not in (False, "auto"):
-        raise _wrong(document, ("fp16", "enabled"), "fp16 is not supported", allowed="bf16, or neither of the two")
+        what = "fp16 is not supported in a DeepSpeed file"
+        raise _wrong(document, ("fp16", "enabled"), what, allowed="bf16, or neither of the two")
     for name in ("optimizer", "scheduler"):
         if name in content and not isinstance(_mapping(document, (name,)).get("type"), str):
             raise InputError(
@@ -297,9 +298,6 @@ def _read_deepspeed(file: JsonValue, folder: Path, place: str | None) -> Content
                 "'auto' is not resolved by accelerate, only by the Trainer of transformers",
                 fix="write the value, or leave it out",
             )
-    if not {"train_batch_size", "train_micro_batch_size_per_gpu"}.intersection(content):
-        micro = "train_micro_batch_size_per_gpu"
-        raise InputError("DeepSpeed requires this field", where=str(path), field=micro, fix=f'add "{micro}": "auto"')
     return content
 
 

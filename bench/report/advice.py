@@ -13,7 +13,7 @@ from bench.records.best import Fastest
 from bench.records.cell import COST_SETTINGS, HOLD_WHOLE_WEIGHTS, Train
 from bench.records.plan import COST_OPTIONS, RunPlan
 from bench.records.verdict import Goal, Probe, Verdict
-from bench.report.controlled import PARTIAL, RUN, controlled_key
+from bench.report.controlled import ID, PARTIAL, RUN, controlled_key
 from bench.report.doubts import may_be_off
 from bench.report.naming import caption, search_end, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
@@ -133,7 +133,7 @@ def advise(
     for cell in summary.cells:
         tasks.setdefault(controlled_key(cell.controlled, without=free), []).append(cell)
     one_backend = len({cell.cell.backend for cell in summary.cells}) == 1
-    without = choices | ({"backend", "cell"} if one_backend else {"cell"})
+    without = choices | ({"backend", ID} if one_backend else {ID})
     columns = [name for name in summary.columns if name not in without]
     searches: list[tuple[list[CellRows], float, list[Probe]]] = []
     for cells in tasks.values():

@@ -16,6 +16,8 @@ SEEN_WHEN_MEASURED = frozenset({"masters_dtype", "optimizer_dtype"})
 """Known only of measured rows: a cell that ran out of memory has none."""
 PARTIAL = SEEN_WHEN_MEASURED | {"weights"}
 """Fields that one side alone may know: `train.weights` does not apply to every backend."""
+ID = "cell id"
+"""The setting that tells cells apart which no other one does. No option has a name with a space."""
 RUN = "run"
 """The axis, and the controlled variable, that `merge_runs` adds where two runs hold the same cell."""
 
@@ -44,18 +46,18 @@ def settings_of(result: Result, named: Sequence[str] = (), cell_id: str | None =
         **_whole(cell),
         "memory_limit_bytes": cell.memory_limit_bytes,
         **train_of(cell),
-        **cell.measure.model_dump(mode="json"),
-        "cell": cell_id or cell.id,
+        **_measure_of(cell),
+        ID: cell_id or cell.id,
     }
     return result.known(settings)
 
 
 def distinguishing_settings(settings: Sequence[Settings]) -> tuple[str, ...]:
     """Names whose values differ between cells, plus the cell's id when two cells still look the same."""
-    names = [name for name in dict.fromkeys(name for of_cell in settings for name in of_cell) if name != "cell"]
+    names = [name for name in dict.fromkeys(name for of_cell in settings for name in of_cell) if name != ID]
     columns = [name for name in names if name == "backend" or _varies(settings, name)]
     unique = len({_key(of_cell, columns) for of_cell in settings}) == len(settings)
-    return tuple(columns if unique else [*columns, "cell"])
+    return tuple(columns if unique else [*columns, ID])
 
 
 def options_without_axis(cells: Sequence[tuple[Cell, Settings]], columns: Sequence[str]) -> tuple[str, ...]:
@@ -64,7 +66,7 @@ def options_without_axis(cells: Sequence[tuple[Cell, Settings]], columns: Sequen
     Args:
         cells: with their settings.
     """
-    names = [name for name in columns if name not in ("backend", "cell")]
+    names = [name for name in columns if name not in ("backend", ID)]
     alike: dict[str, list[Settings]] = {}
     for cell, settings in cells:
         alike.setdefault(_key(settings, names), []).append(cell.options)
@@ -107,11 +109,10 @@ def controlled_of(result: Result) -> dict[str, JsonValue]:
         if regime.float32_products and cell.mixed_precision == "no":
             observed["float32_products"] = regime.float32_products
     accumulated = cell.gradient_accumulation_steps  # a script has an option for it
-    fields = {
+    fields: dict[str, JsonValue] = {
         "backend": cell.backend,
         "workload": cell.workload,
         **({} if cell.script is None else {"command": list(cell.script.command)}),
-        **cell.options,
         "num_processes": cell.num_processes,
         "num_nodes": cell.num_nodes,
         "mixed_precision": cell.mixed_precision,
@@ -119,12 +120,13 @@ def controlled_of(result: Result) -> dict[str, JsonValue]:
         **_whole(cell),
         "memory_limit_bytes": cell.memory_limit_bytes,
         **train_of(cell),
-        **cell.measure.model_dump(mode="json"),
+        **_measure_of(cell),
         **observed,
         **_of_machine(machine),
         **({RUN: result.axes[RUN]} if RUN in result.axes else {}),
     }
-    return result.known(fields)
+    options = {f"workload.{name}" if name in fields else name: value for name, value in cell.options.items()}
+    return result.known({**options, **fields})
 
 
 def _whole(cell: Cell) -> dict[str, JsonValue]:
@@ -134,6 +136,12 @@ def _whole(cell: Cell) -> dict[str, JsonValue]:
 def train_of(cell: Cell) -> dict[str, JsonValue]:
     """The settings of training that apply. An option of the same name stands in their place, as in a matrix."""
     return {name: value for name, value in cell.train_settings.items() if name not in cell.options}
+
+
+def _measure_of(cell: Cell) -> dict[str, JsonValue]:
+    """The settings of the measurement; an option of the same name keeps it."""
+    measure = cell.measure.model_dump(mode="json")
+    return {f"measure.{name}" if name in cell.options else name: value for name, value in measure.items()}
 
 
 def _of_machine(machine: Machine) -> dict[str, JsonValue]:

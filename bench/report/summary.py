@@ -14,6 +14,7 @@ from bench.records.outcome import KINDS, Failed, Ok, Oom, Reported, Result, Scri
 from bench.records.plan import COST_OPTIONS
 from bench.records.sources import LastCommand, Sources, differing
 from bench.report.controlled import (
+    ID,
     RUN,
     controlled_of,
     distinguishing_settings,
@@ -74,7 +75,7 @@ def summarize(
     summary = Summary(
         cells=cells,
         columns=columns,
-        shared={name: value for name, value in shared.items() if name not in (*columns, "cell")},
+        shared={name: value for name, value in shared.items() if name not in (*columns, ID)},
         machines=machines,
         isolations=tuple(_distinct(result.isolation for result in results if result.isolation is not None)),
         n_attempts=len(results),
@@ -91,14 +92,15 @@ def _variations(
     by_cell: Mapping[CellKey, Sequence[Result]], calibrations: Sequence[Calibration]
 ) -> dict[str | None, LaunchVariation]:
     """Between launches, by the name of the machine: from repeated launches, else from its calibration."""
-    repeated: dict[str | None, dict[tuple[CellKey, int], list[Launch]]] = {}
+    repeated: dict[str | None, dict[tuple[CellKey, int, str], list[Launch]]] = {}
     machines: dict[str | None, Machine] = {}
     for key, group in by_cell.items():
         machines.setdefault(key[1], group[0].machine)
         attempts = repeated.setdefault(key[1], {})
         for result in group:
             if KINDS[result.outcome.kind].measured and not result.attempt.short:
-                attempts.setdefault((key, result.attempt.batch_per_rank), []).append(launch_in(result))
+                sources = str(sorted((result.sources or {}).items()))  # a change of the code is no variation
+                attempts.setdefault((key, result.attempt.batch_per_rank, sources), []).append(launch_in(result))
     variations = {}
     for name, attempts in repeated.items():
         own = variation_of(attempts.values(), "repeated launches of this run")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import NamedTuple
 
-from bench.records.cell import Cell, Regime
+from bench.records.cell import Regime
 from bench.records.devices import peak_rate
 from bench.records.figures import PADDING, PEAK_ALLOCATED, TOKENS
 from bench.records.rank_outcome import Work
@@ -168,16 +168,19 @@ def theory_of(cell: CellRows) -> Theory:
     return Theory(
         regime=regime,
         state=state(regime, whole_gradient_bytes=held_back_bytes(cell, regime))
-        if regime and _describes(cell.cell, regime)
+        if regime and _describes(cell, regime)
         else None,
         peak=without_batch(cell) if regime else None,
         recomputed_share=recomputed_share(work) if work else None,
     )
 
 
-def _describes(cell: Cell, regime: Regime) -> bool:
+def _describes(cell: CellRows, regime: Regime) -> bool:
     """Whether `state` describes what a rank holds on its device."""
-    return regime.offload in (None, "none") and cell.train.optimizer in ("adamw", "none")
+    seen = [rank.raw.observed for row in cell.rows if row.sampled for rank in row.sampled.ranks]
+    names = [name for each in seen if each for name in each.optimizer.split(", ")]
+    adam = all(name.endswith(("Adam", "AdamW")) for name in names)
+    return regime.offload in (None, "none") and adam and cell.cell.train.optimizer in ("adamw", "none")
 
 
 def observed_regime(cell: CellRows) -> Regime | None:
@@ -207,8 +210,6 @@ class Utilization:
     tokens_per_s_global: float | None
     """Without padding."""
     padding_share: float | None
-    recomputed_share: float | None
-    """Share of the step's operations that is done a second time."""
 
     @property
     def mfu(self) -> float | None:
@@ -231,14 +232,14 @@ def utilization(cell: CellRows, row: Row) -> Utilization | None:
     hardware = None if work.step_flops is None else fmean(each.step_flops or 0 for each in works if each)
     needed = hardware and hardware - fmean(each.recomputed_flops or 0 for each in works if each)
     device = row.accelerators[0] if len(set(row.accelerators)) == 1 else None
+    in_tf32 = cell.cell.mixed_precision == "no" and row.sampled.ranks[0].raw.regime.float32_products
     return Utilization(
         row=row,
         model_flops_per_s_per_rank=None if needed is None else per_rank * needed,
         hardware_flops_per_s_per_rank=None if hardware is None else per_rank * hardware,
-        peak_flops_per_s=None if device is None else peak_rate(device, cell.cell.mixed_precision),
+        peak_flops_per_s=None if device is None or in_tf32 else peak_rate(device, cell.cell.mixed_precision),
         tokens_per_s_global=None if tokens is None else row.rate * tokens,
         padding_share=row.sampled.of(PADDING),
-        recomputed_share=recomputed_share(work),
     )
 
 

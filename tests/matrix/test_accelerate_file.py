@@ -146,6 +146,13 @@ def test_clipping_is_the_configs_or_the_matrixs(
     assert cell_of(own(config, engine, ROWS + "train: {max_grad_norm: 0.7}\n")).train.max_grad_norm == clipping
 
 
+@pytest.mark.parametrize("precision", ["no", "fp16", "bf16"])
+def test_precision_of_a_config(own: Load, precision: str) -> None:
+    """Also without the file's own batch sizes, which bench sets."""
+    assert cell_of(own({**ZERO2, "mixed_precision": precision})).mixed_precision == precision
+    assert cell_of(own(JSON, {"zero_optimization": {"stage": 2}})).mixed_precision == "no"
+
+
 @pytest.mark.parametrize(
     ("engine", "requested", "precision"),
     [
@@ -265,7 +272,6 @@ FIXES: list[tuple[dict[str, Any], dict[str, Any] | None, str, dict[str, Any], di
         "",
     ),
     (JSON, BATCH, 'add "zero_optimization": {"stage": 2}', JSON, STAGE, ""),
-    (JSON, {"zero_optimization": {"stage": 2}}, 'add "train_micro_batch_size_per_gpu": "auto"', JSON, STAGE, ""),
     (
         {**ZERO2, "deepspeed_config": {"offload_optimizer_device": "nvme"}},
         None,

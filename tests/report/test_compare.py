@@ -482,12 +482,9 @@ def test_what_disturbed_head_excuses_it_at_a_gate_below_the_margin_too() -> None
 
 
 def test_the_mean_step_is_compared_whatever_samples_a_step_took() -> None:
-    one, other = (
-        run([0.1] * STEPS).model_copy(
-            update={"outcome": ok([0.1] * STEPS, observed=Observed(optimizer="AdamW", samples=samples))}
-        )
-        for samples in (2 * STEPS, 4 * STEPS)
-    )
+    seen = [Observed(optimizer="AdamW", samples=samples) for samples in (2 * STEPS, 4 * STEPS)]
+    ranks = [rank(0, [0.1] * STEPS).model_copy(update={"observed": each}) for each in seen]
+    one, other = (result(world(each)) for each in ranks)
     (pair,) = compare_runs([one], [other]).pairs
     assert pair.means.estimate == pytest.approx(1.0)
 

@@ -147,7 +147,8 @@ def test_steps_that_took_long_in_one_launch_of_many_count_as_one_of_many(
 ) -> None:
     """A launch in which one of four steps took twice as long: its mean is a quarter above the median."""
     calm, busy = (base_s,) * 48, tuple(0.096 * (2 if number % 4 == 0 else 1) for number in range(48))
-    base = [launched(result(ok(calm, calm)), number) for number in range(1, 6)]
+    calms = [calm] * 4 + [tuple(1.0001 * step_s for step_s in calm)]
+    base = [launched(result(ok(each, each)), number) for number, each in enumerate(calms, 1)]
     steps = [busy] * n_disturbed + [(0.1,) * 48] * (5 - n_disturbed)
     head = [
         launched(result(ok(each, each, backend="zero2"), backend="zero2"), number)

@@ -198,6 +198,22 @@ def test_an_option_that_is_no_axis_still_tells_cells_apart() -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["steps", "seed", "cell", "num_processes"])
+def test_an_option_with_a_name_of_bench_is_a_column_and_controlled(name: str) -> None:
+    """A function of a user has its own words: ``cell: lstm``."""
+    ddp, fsdp = (result(ok(backend=backend), backend=backend, options={name: 7 + n}, axes={name: 7 + n})
+                 for n, backend in enumerate(("ddp", "fsdp")))  # fmt: skip
+    summary = summarize([ddp, fsdp])
+    if name != "num_processes":
+        assert summary.columns == ("backend", name)
+        assert [row_name(summary, row) for row in summary.rows] == [
+            f"ddp, {name} 7, batch 2",
+            f"fsdp, {name} 8, batch 2",
+        ]
+    compared = compare_axis(summary)
+    assert (compared.speed_ups, len(compared.refused)) == ((), 1), "they are unlike"
+
+
 def test_what_follows_from_an_axis_is_no_column() -> None:
     """An option that a preset, or an axis of the matrix, decides."""
     results = [result(axes={"preset": name}, options={"preset": name, "width": width}) for name, width in
@@ -208,8 +224,8 @@ def test_what_follows_from_an_axis_is_no_column() -> None:
 def test_cells_that_nothing_named_tells_apart_show_their_id() -> None:
     results = [result(accelerate={"mine": n}) for n in (1, 2)]
     summary = summarize(results)
-    assert summary.columns == ("backend", "cell")
-    assert row_name(summary, summary.rows[1]) == f"ddp, cell {cell(accelerate={'mine': 2}).id}, batch 2"
+    assert summary.columns == ("backend", "cell id")
+    assert row_name(summary, summary.rows[1]) == f"ddp, cell id {cell(accelerate={'mine': 2}).id}, batch 2"
 
 
 def test_the_peak_of_each_cell_is_bold_and_nothing_else() -> None:
@@ -348,6 +364,14 @@ def test_a_stale_row_is_not_recommended_where_another_one_is_measured() -> None:
     assert last == "fsdp: its results are stale: they are from older code; `bench run` measures them again."
     only_old = advice_sentences(summarize([old]), advise(summarize([old])))
     assert only_old[0].startswith("train with fsdp, batch 2: ")
+
+
+def test_launches_before_and_after_a_change_of_the_code_do_not_show_how_much_launches_vary() -> None:
+    steps = (0.2, 0.1, 0.1001, 0.0999)
+    each = [launched(result(ok([step_s] * 20, [step_s] * 20)), launch) for launch, step_s in enumerate(steps, 1)]
+    each = [one.model_copy(update={"sources": NEW if launch else OLD}) for launch, one in enumerate(each)]
+    (variation,) = summarize(each).variations
+    assert variation.sd < 0.01
 
 
 def test_launches_of_mixed_sources_decide_nothing() -> None:

@@ -9,6 +9,7 @@ from examples import CUDA_MACHINE, ok, rank, regime, result, rss, vram
 from bench.records.cell import Regime, Train
 from bench.records.devices import GPUS, peak_rate
 from bench.records.machine import Machine
+from bench.records.observed import Observed
 from bench.records.outcome import Ok, Oom, Reported
 from bench.records.rank_outcome import Tokens, Work
 from bench.report.summary import summarize
@@ -250,8 +251,31 @@ def test_mfu_of_an_example_computed_by_hand() -> None:
     assert one.model_flops_per_s_per_rank == pytest.approx(6.24e12, rel=1e-12)
     assert one.mfu == pytest.approx(0.02, rel=1e-12)
     assert one.hfu == pytest.approx(8 / 312, rel=1e-12)
-    assert one.recomputed_share == 0.22
     assert one.tokens_per_s_global == pytest.approx(2000, rel=1e-12)
+
+
+def test_float32_products_in_tf32_have_no_peak_to_compare_with() -> None:
+    for products, peak in ((None, peak_rate(A100, "no")), ("tf32", None)):
+        ranks = tuple(
+            one.model_copy(
+                update={"work": WORK, "regime": one.regime.model_copy(update={"float32_products": products})}
+            )
+            for one in ok().ranks
+        )
+        full = result(Ok(ranks=ranks), machine=machine(A100, A100), mixed_precision="no")
+        (cell,) = summarize([full]).cells
+        found = utilization(cell, cell.rows[0])
+        assert found is not None
+        assert found.peak_flops_per_s == peak
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "known"), [("AdamW", True), ("FusedAdam", True), ("SGD", False), ("SGD, AdamW", False)]
+)
+def test_the_state_of_a_script_is_that_of_adam_if_it_steps_with_adam(optimizer: str, known: bool) -> None:
+    ranks = tuple(one.model_copy(update={"observed": Observed(optimizer=optimizer)}) for one in ok().ranks)
+    (cell,) = summarize([result(Ok(ranks=ranks))]).cells
+    assert (theory_of(cell).state is not None) == known
 
 
 def test_the_table_shows_them() -> None:
@@ -295,7 +319,7 @@ def test_a_workload_may_state_only_a_part() -> None:
     assert used(None, A100) is None
     tokens = used(Work(tokens_per_sample=3), A100)
     assert tokens is not None
-    assert (tokens.tokens_per_s_global, tokens.mfu, tokens.recomputed_share) == (pytest.approx(120), None, None)
+    assert (tokens.tokens_per_s_global, tokens.mfu) == (pytest.approx(120), None)
 
 
 def test_the_peak_is_that_of_the_precision() -> None:

@@ -8,6 +8,7 @@ from pydantic import JsonValue
 
 from bench.errors import one_line
 from bench.records.figures import FIGURES
+from bench.report.controlled import ID
 from bench.report.naming import row_name
 from bench.report.rows import CellRows, Row, Summary
 
@@ -58,7 +59,7 @@ def _record(cell: CellRows, row: Row) -> Record:
     settings = {
         one_line(name): json.dumps(value) if isinstance(value, list | dict) else _text(value)
         for name, value in row.settings.items()
-        if name != "cell"
+        if name != ID
     }
     # A script may have an axis with the name of a figure.
     renamed = {f"setting_{name}" if name in figures else name: value for name, value in settings.items()}

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Container, Iterator, Sequence
 from functools import partial
 
-from bench.report.controlled import fields_in_words
+from bench.report.controlled import ID, fields_in_words
 from bench.report.doubts import doubted_rows
 from bench.report.naming import batch_of, caption, cell_name, ends, setting, value_of
 from bench.report.rows import CellRows, Row, RowId, Summary
@@ -55,7 +55,7 @@ def faster(summary: Summary, comparison: Comparison) -> Table:
         *(
             Column[SpeedUp](caption(name), partial(_of_both, partial(value_of, name=name)))
             for name in summary.columns
-            if name not in (comparison.axis, "cell")
+            if name not in (comparison.axis, ID)
         ),
         Column[SpeedUp]("how", partial(_how, accumulates=accumulates)),
         Column[SpeedUp](FASTER, winner, bold=lambda pair: not pair.matched and pair.ratio.decided),

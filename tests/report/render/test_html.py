@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from commands import bench, full_report
-from examples import MACHINE, MATRIX_YAML, cell, mixed, ok, result
+from examples import MACHINE, MATRIX_YAML, cell, mixed, ok, result, stored
 from typer.testing import CliRunner
 
 from bench.cli.app import app
@@ -289,7 +289,7 @@ def test_a_folder_that_is_missing_is_made(run: Path, tmp_path: Path) -> None:
     for kind in ("md", "html", "csv", "json", "parquet"):
         file = tmp_path / kind / "deep" / f"a.{kind}"
         full_report(run, "--format", kind, "--output", file)
-        by_ending = tmp_path / f"b.{kind}"
+        by_ending = tmp_path / kind / "beside" / f"b.{kind}"
         full_report(run, "--output", by_ending)
         assert by_ending.read_bytes() == file.read_bytes()
         assert [path for path in file.parent.iterdir() if path.name != "plots"] == [file]
@@ -333,7 +333,7 @@ def test_settings_whose_names_differ_in_signs_or_letters_alone_have_anchors_of_t
 
 
 def test_a_page_elsewhere_links_to_the_files_of_its_run(tmp_path: Path) -> None:
-    Store(tmp_path / "run").save(one := result())
+    stored(tmp_path / "run", [one := result()])
     bench("report", tmp_path / "run", "--output", tmp_path / "pages" / "one.html")
     (file,) = re.findall(r'href="([^"]+result.json)"', (tmp_path / "pages" / "one.html").read_text())
     assert file == f"../run/attempts/{one.attempt.slug}/result.json"
