@@ -31,6 +31,7 @@ def added_environment(
     # machine without a GPU, where torch may be built for CUDA, and DeepSpeed's import asks.
     added["PYTORCH_NVML_BASED_CUDA_CHECK"] = "1"
     if hardware.device == "cuda":
+        added["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # NVML's order, in which names, memory and power are read
         added["TORCH_WARM_POOL"] = "0"  # no pool of compilers in each rank before one is needed
         # NCCL's monitor would abort a rank after 8 min without a word from its watchdog; bench names a hang itself.
         added["TORCH_NCCL_ENABLE_MONITORING"] = "0"

@@ -28,6 +28,7 @@ def test_gloo_needs_no_name_of_the_host_on_one_node(hardware: Hardware) -> None:
 def test_compilers_start_when_they_are_used() -> None:
     assert added_environment(2, GPUS, {})["TORCH_WARM_POOL"] == "0"
     assert added_environment(2, GPUS, {})["TORCH_NCCL_ENABLE_MONITORING"] == "0"
+    assert added_environment(2, GPUS, {})["CUDA_DEVICE_ORDER"] == "PCI_BUS_ID"  # a host may have unlike GPUs
     assert "TORCH_WARM_POOL" not in added_environment(2, GPUS, {"TORCH_WARM_POOL": "1"})
     assert "TORCH_WARM_POOL" not in added_environment(2, CPU, {})  # without Triton there is no pool
 
