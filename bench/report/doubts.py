@@ -272,13 +272,14 @@ def _unlike_losses(summary: Summary) -> Found:
     for rows in groups.values():
         series = [row.sampled.losses for row in rows if row.sampled]
         middle = [median(values) for values in zip(*series, strict=False)]
-        for row, losses in zip(rows, series, strict=True):
-            apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, middle, strict=False)]
+        others = series[::-1] if len(series) == 2 else [middle] * len(series)
+        for row, losses, other in zip(rows, series, others, strict=True):
+            apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, other, strict=False)]
             relative = median(gap / scale if scale else 0.0 for gap, scale in apart)
             if relative > LOSSES_APART and max(gap for gap, _ in apart) > implausible.LOSS_NOISE:
                 words = (
                     f"its losses differ by {percent(relative)} from those of rows with the same weights and samples"
-                    f" ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
+                    f" ({losses[0]:#.4g} against {other[0]:#.4g} at the first step)."
                 )
                 yield row, words
 

@@ -21,6 +21,8 @@ def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
     assert not [doubt for doubt in doubt_sentences(summarize(alike)) if "losses" in doubt]
     [doubt] = [doubt for doubt in doubt_sentences(summarize([*alike, off])) if "losses" in doubt]
     assert doubt.startswith("zero2, batch 2: its losses differ by")
+    near = result(ok(backend="zero2", losses=(1.03, 0.7725, 0.515)), backend="zero2")
+    assert len([doubt for doubt in doubt_sentences(summarize([alike[0], near])) if "losses" in doubt]) == 2
     other_samples = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2", batch=4)
     assert not [doubt for doubt in doubt_sentences(summarize([*alike, other_samples])) if "losses" in doubt]
 
