@@ -269,8 +269,9 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
     rows = list(dict.fromkeys(row_name(summary, doubt.row) for doubt in found if doubt.row))
     if not rows:
         return found[0].reason
-    if len(rows) > 1 and len(rows) == sum(row.measured is not None for row in summary.rows):
-        return f"All {len(rows)} rows, such as {rows[0]}: {found[0].reason}"
+    measured = {row.id for row in summary.rows if row.measured}
+    if len(measured) > 1 and measured == {doubt.row.id for doubt in found if doubt.row}:
+        return f"All {len(measured)} rows, such as {rows[0]}: {found[0].reason}"
     if len({doubt.reason for doubt in found}) > 1 and len(rows) > 1:
         return f"{rows[0]}: {found[0].reason} {counted(len(rows) - 1, 'other row')}: the same, with other figures."
     more = f" and {counted(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""

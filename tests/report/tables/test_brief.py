@@ -12,6 +12,7 @@ from rich.console import Console
 
 from bench.cli.collect import collect
 from bench.records.claim import Claim
+from bench.records.conditions import Conditions
 from bench.records.outcome import Failed, Oom
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.missing import Missing
@@ -120,6 +121,10 @@ def test_rows_that_are_doubted_for_like_reasons_are_one_sentence() -> None:
     caveats = brief(*apart).partition("## Before you rely on it\n\n")[2].partition("\n\n## ")[0]
     assert len(caveats.splitlines()) == 1
     assert "All 3 rows, such as ddp, batch 2: " in caveats
+    quiet = dict.fromkeys(Conditions.model_fields) | {"gpus": (), "others_cpu_share": 0.5}
+    failed = result(Oom(rank=0, phase="bwd", reason="x"), batch=16)
+    busy = [one.model_copy(update={"conditions": Conditions(**quiet)}) for one in (steps(0.2, 4), failed)]
+    assert "All 2 rows" not in brief(steps(0.1), *busy)
 
 
 def test_a_comparison_that_was_asked_for_is_shown() -> None:
