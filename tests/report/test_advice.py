@@ -118,6 +118,9 @@ def test_what_is_even_beyond_the_headroom_is_not_called_faster() -> None:
     first, second = told(rows)
     assert "Too close to call against batch 16 (" in first
     assert second.startswith("or perhaps faster, but beyond the headroom: ddp, batch 16")
+    phases_s = (0.005, 0.025, 0.04, 0.01, 0.01, 0.005, 0.005)  # which do not sum to their total
+    doubted = ok(*((0.1,) * 12,) * 2, memory=rss(7.6), phases_s=phases_s, totals_s=(0.11, 0.11))
+    assert told([measured(4, 0.1), result(doubted, batch=8)])[1].startswith("or perhaps faster, but")
 
 
 def test_what_ran_out_below_it_keeps_a_batch_out_of_the_advice() -> None:
