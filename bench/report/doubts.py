@@ -315,7 +315,7 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _each_row(implausible.straggler)),
     Kind("inaccurate", _each_measured(implausible.starved)),
     Kind("inaccurate", _each_row(implausible.mean_above_median)),
-    Kind("inaccurate", _each_row(implausible.windows_disagree)),
+    Kind("inaccurate", _each_sampled(implausible.windows_disagree)),
     Kind("inaccurate", _each_sampled(implausible.compiled_meanwhile)),
     Kind("inaccurate", _each_row(implausible.skipped_steps)),
     Kind("inaccurate", _each_cell(partial(_otherwise, batch=True))),

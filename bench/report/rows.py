@@ -158,6 +158,9 @@ class Sampled(Measured):
     slowest: Rank
     """The rank with the longest mean step. Every step ends in a gather, so means differ little: see
     ``critical_rank``."""
+    windows_s: tuple[float, float] | None
+    """The mean step of the throughput window and that of the phase window; of several launches, the means over those
+    that have both."""
     critical_rank: CriticalRank | None
     """Which rank the others wait for; None without a phase window, and for a single rank."""
     losses: tuple[float, ...]
@@ -171,7 +174,7 @@ class Sampled(Measured):
     @property
     def instrumentation_share(self) -> float | None:
         """Share by which synchronizing at every phase boundary lengthens a step, by the slowest rank of each window."""
-        return None if self.total_s is None else self.total_s / self.slowest.step.mean_s - 1
+        return None if self.windows_s is None else self.windows_s[1] / self.windows_s[0] - 1
 
 
 class RowId(NamedTuple):
