@@ -113,7 +113,7 @@ class Measured:
     """The figures of one attempt."""
 
     samples_per_s_global: float
-    """batch_per_rank x ranks / step_time_s_rank_max."""
+    """batch_per_rank x ranks x micro-batches / step_time_s_rank_max."""
     step_time_s_per_rank: tuple[float, ...]
     """Each rank's mean step in the throughput window; may be empty for imported figures and those of a script."""
     figures: Mapping[str, Value | None]

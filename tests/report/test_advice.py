@@ -656,5 +656,6 @@ def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate()
     grown = [measured(2, 0.2, gradient_accumulation_steps=2), measured(4, 0.3, gradient_accumulation_steps=2)]
     grown += [measured(2, 0.1, backend="fsdp", gradient_accumulation_steps=2)]
     shown = rendered(grown)
+    assert re.search(r"batch per rank *\| accumulate *\| global batch", shown)
     assert re.search(r"\| best against best, global batches 16 \(A\) and 8 \(B\) +\|", shown)
     assert re.search(r"\| matched batch 2, global batch 8 +\|", shown)

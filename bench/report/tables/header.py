@@ -93,7 +93,8 @@ def _how_measured(summary: Summary) -> list[str]:
 SCRIPTED = [
     "A script measures itself: its step time, throughput and memory are its own figures, and what it does not state is"
     " n/a.",
-    "samples/s of a script = batch per process x processes / its step time, or its own count over all processes.",
+    "samples/s of a script = batch per process x processes x micro-batches / its step time, or its own count over all"
+    " processes.",
 ]
 _OBSERVED = [
     "bench measures a script from outside, by hooks of torch's optimizers: a step ends with the optimizer's. Warm-up"
@@ -102,7 +103,7 @@ _OBSERVED = [
 ]
 _MEASURED = [
     "Warm-up steps do not count. Steps of the throughput window contain no synchronization.",
-    "samples/s = batch per rank x ranks / mean step of the slowest rank in the throughput window.",
+    "samples/s = batch per rank x ranks x micro-batches / mean step of the slowest rank in the throughput window.",
     "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
     "Ranks wait for each other in every step, so their mean steps hardly differ. Steps says which rank gates, from"
     " each rank's own work in the phase window.",
