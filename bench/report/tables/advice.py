@@ -55,9 +55,10 @@ def advice_sentences(
         for each in shown
         for line in _sentences(summary, each, doubted, known, unfinished_words(missing_of(each, known, missing)))
     ]
-    if left := len(advice) - len(shown):
+    if left := [task for task in advice if not any(task is each for each in shown)]:
+        alone = sum(map(_is_alone, left)) or "none"
         lines.append(
-            f"{counted(left, 'more task')} of imported figures, {sum(map(_is_alone, advice)) or 'none'} with a single"
+            f"{counted(len(left), 'more task')} of imported figures, {alone} with a single"
             f' setting and nothing to compare: see "All results".'
         )
     return lines

@@ -140,11 +140,12 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
     if len(answers) == 1 and len(answers[0]) > 1:
         heading = answers[0][0].rstrip(".")
         return Lines(title=heading[0].upper() + heading[1:], lines=tuple(answers[0][1:]))
+    left = len(answers) - MOST_TASKS
+    more = [f"and {counted(left, 'more task')}: see the full report."] if left > 0 else []
     unfinished = {unfinished_words(missing_of(task, matrices, missing)) for task in advice}
     if len(unfinished) == 1 and (words := unfinished.pop()) and all(task.chosen for task in advice):
         leads = [line for lines in answers[:MOST_TASKS] for line in lines[1:-1]]
-        return Lines(title=f"No advice yet: {words}", lines=(*leads, answers[0][-1]))
-    more = [f"and {len(answers) - MOST_TASKS} more tasks: see the full report."] if len(answers) > MOST_TASKS else []
+        return Lines(title=f"No advice yet: {words}", lines=(*leads, *more, answers[0][-1]))
     return Lines(title="What to run", lines=(*(lines[0] for lines in answers[:MOST_TASKS]), *more))
 
 

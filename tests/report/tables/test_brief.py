@@ -53,6 +53,13 @@ def test_several_tasks_have_a_line_each() -> None:
     assert "\n- For num_cams 4: train with ddp, batch 2: 13.3 samples/s" in text
 
 
+def test_tasks_that_are_left_out_are_counted() -> None:
+    results = [steps(0.1, axes={"num_cams": number}) for number in range(9)]
+    missing = [Missing(cell_id="x", axes={"backend": "ddp"}, batches=(2,))]
+    for text in (brief(*results), brief(*results, missing=missing)):
+        assert "\n- and 1 more task: see the full report.\n" in text
+
+
 def test_each_setting_has_a_row_at_its_best_batch_the_fastest_first() -> None:
     text = brief(
         steps(0.2, backend="fsdp"),
