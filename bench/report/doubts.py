@@ -20,7 +20,7 @@ from bench.records.outcome import KINDS
 from bench.records.sources import named
 from bench.report import implausible
 from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, controlled_key
-from bench.report.naming import short_reason
+from bench.report.naming import isolation_in_words, short_reason
 from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
 from bench.units import counted, ms, percent, rate
 
@@ -157,7 +157,7 @@ def _otherwise(cell: CellRows, *, batch: bool) -> Found:
 
 def _second_try(row: Row) -> Iterator[str]:
     for retried in dict.fromkeys(launch.retried for launch in row.each if launch.measured and launch.retried):
-        yield f"second try; the first failed: {short_reason(retried)}."
+        yield f"second try; the first failed: {short_reason(retried).rstrip('.')}."
 
 
 def _stale(row: Row) -> Iterator[str]:
@@ -167,7 +167,7 @@ def _stale(row: Row) -> Iterator[str]:
 
 def _failed_launches(row: Row) -> Iterator[str]:
     if row.failures:
-        yield f"{short_reason(row.reason)}."
+        yield f"{short_reason(row.reason).rstrip('.')}."
 
 
 def _in_several_runs(summary: Summary) -> Found:
@@ -209,8 +209,8 @@ def _contradicts(row: Row, failure: Row) -> bool:
 def _unlike_launches(summary: Summary) -> Found:
     """Results that are otherwise alike, but were launched in different ways or used different numbers of threads."""
     if len(summary.isolations) > 1:
-        words = "Some attempts were forks of a rank server, and others had a launch of their own: their setup differs."
-        yield None, words
+        ways = "; or ".join(map(isolation_in_words, summary.isolations))
+        yield None, f"Attempts ran in unlike processes, so their setup differs: {ways}."
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
         for row in cell.rows:

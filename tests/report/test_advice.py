@@ -206,6 +206,11 @@ def reported(batch: int, samples_per_s: float, held: float | None, **changes: An
     return result(figures, batch=batch, **changes)
 
 
+def test_a_peak_below_that_before_the_attempt_uses_no_memory() -> None:
+    memory = rss(0.0).model_copy(update={"peak_allocated_bytes": -20 * 2**20})
+    assert "Uses 0.0 % of memory." in told([result(ok(memory=memory))])[0]
+
+
 def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
     unknown = "memory n/a: it may be beyond the headroom."
     results = [reported(2, 100.0, 0.5), reported(4, 150.0, None), reported(8, 200.0, 0.95)]

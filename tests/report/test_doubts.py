@@ -106,6 +106,8 @@ def test_a_long_reason_of_a_retry_is_cut() -> None:
     (doubt,) = doubt_sentences(summarize([again]))
     assert doubt.startswith("ddp, batch 2: second try; the first failed: xxx")
     assert len(doubt) < 500
+    again = result().model_copy(update={"retried": "the port was taken."})
+    assert doubt_sentences(summarize([again])) == ["ddp, batch 2: second try; the first failed: the port was taken."]
 
 
 def graded() -> Summary:

@@ -315,9 +315,9 @@ UNKNOWN_MEMORY = "memory n/a: it may be beyond the headroom."
 
 def _memory(row: Row, headroom: float) -> str:
     if row.held is None:
-        least = row.held_at_least or 0.0
+        least = max(row.held_at_least or 0.0, 0.0)
         return f"uses at least {percent(least)} of memory." if least > headroom else UNKNOWN_MEMORY
-    return f"uses {percent(row.held)} of memory."
+    return f"uses {percent(max(row.held, 0.0))} of memory."
 
 
 def _sentence(words: str) -> str:

@@ -220,18 +220,19 @@ def _axis(name: str) -> Column[Setting]:
     return Column(caption(name), lambda setting: value_of(setting.shown, name))
 
 
-def _remarks(setting: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
-    if setting.row is None:
-        trials = [row.short and row.measured for row in setting.cell.rows]
-        traits = [OUT_OF_MEMORY if row.outcome == "oom" else setting.cell.traits(row).word for row in setting.cell.rows]
+def _remarks(shown: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
+    cell, row = shown.cell, shown.row
+    if row is None:
+        trials = [row.short and row.measured for row in cell.rows]
+        traits = [OUT_OF_MEMORY if row.outcome == "oom" else cell.traits(row).word for row in cell.rows]
         words = [ONLY_SHORT if trial else word for trial, word in zip(trials, traits, strict=True)]
         yield from dict.fromkeys(words)
         return
-    if setting.advice and setting.row.id in setting.advice.beyond:
-        yield f"beyond the headroom of {percent(setting.advice.headroom)}"
-    if setting.row.id in doubted:
+    if shown.advice and row.id in shown.advice.beyond:
+        yield f"beyond the headroom of {percent(shown.advice.headroom)}"
+    if row.id in doubted:
         yield "doubted"
-    yield from (f"{caption(name)} {setting.cell.controlled.get(name)}" for name in observed)
+    yield from (f"{caption(name)} {setting(name, cell.controlled.get(name))}" for name in observed)
 
 
 def caveats(
@@ -250,7 +251,7 @@ def caveats(
             grouped.setdefault(alike, []).append(doubt)
     lines = [_caveat(summary, found) for found in grouped.values()]
     if len(lines) > MOST_CAVEATS:
-        lines = [*lines[:MOST_CAVEATS], f"{len(lines) - MOST_CAVEATS} more doubts: see the full report."]
+        lines = [*lines[:MOST_CAVEATS], f"{counted(len(lines) - MOST_CAVEATS, 'more doubt')}: see the full report."]
     lines += [*_unrouted(summary), *_micro_batches(summary)]
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
@@ -330,7 +331,7 @@ def _failures(summary: Summary) -> Iterator[str]:
     for row, traits in failed[:MOST_NAMES]:
         yield f"{row_name(summary, row)} {traits.verb}: {short_reason(row.reason)}"
     if len(failed) > MOST_NAMES:
-        yield f"{len(failed) - MOST_NAMES} more attempts failed: see the full report."
+        yield f"{counted(len(failed) - MOST_NAMES, 'more attempt')} failed: see the full report."
 
 
 def _stopped(summary: Summary, probes: Sequence[Probe]) -> Iterator[str]:
@@ -340,7 +341,7 @@ def _stopped(summary: Summary, probes: Sequence[Probe]) -> Iterator[str]:
         name = settings_name(probe.axes, [each for each in summary.columns if each in probe.axes])
         yield f"The search of {name or probe.cell.backend} ended without an answer: {search_end(probe.found)}."
     if len(stopped) > MOST_NAMES:
-        yield f"{len(stopped) - MOST_NAMES} more searches ended without an answer: see the full report."
+        yield f"{counted(len(stopped) - MOST_NAMES, 'more search')} ended without an answer: see the full report."
 
 
 def _out_of_memory(summary: Summary) -> Iterator[str]:
@@ -359,11 +360,11 @@ def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) ->
     bases = {setting.ratio.basis for setting in compared if setting.ratio}
     if not bases:
         return ""
-    counts = sorted(
-        {len(setting.row.measured.launches) for setting in compared if setting.row and setting.row.measured}
-    )
-    launches = f"{counts[0]} to {counted(counts[-1], 'launch')}" if len(counts) > 1 else counted(counts[0], "launch")
-    what = f"{launches} of each setting" if counts[-1] else "imported figures"
+    rows = [setting.row.measured for setting in compared if setting.row and setting.row.measured]
+    counts = sorted({len(measured.launches) for measured in rows if measured.launches})
+    fewest = f"{counts[0]} to " if len(counts) > 1 else ""
+    parts = [f"{fewest}{counted(counts[-1], 'launch')} of each setting"] if counts else []
+    what = " and ".join(parts + ["imported figures"] * any(not measured.launches for measured in rows))
     if "assumed" in bases:
         return f"Ratios rest on {what}; launches are assumed to vary by {percent(ASSUMED.sd)} (standard deviation)."
     if "variation" in bases and variations:

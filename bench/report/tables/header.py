@@ -10,7 +10,7 @@ from bench.records.cell import SWITCHES, Measure
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.until import Until
 from bench.report.missing import Missing
-from bench.report.naming import caption, cell_name, setting, settings_name
+from bench.report.naming import caption, cell_name, isolation_in_words, setting, settings_name
 from bench.report.rows import P95_NEEDS, Summary
 from bench.report.tables.table import Facts, Lines, Table
 from bench.units import UNKNOWN, counted, duration, gib, percent
@@ -64,11 +64,6 @@ def method(summary: Summary) -> Lines:
 
 
 def _how_measured(summary: Summary) -> list[str]:
-    ways = {
-        "fork": "a fresh fork of a rank server, which has imported everything and never used the device",
-        "launch": "a separate accelerate launch",
-        "script": "the command of the matrix",
-    }
     sources = dict.fromkeys(
         one_line(row.measured.source) for row in summary.rows if row.measured and row.measured.source
     )
@@ -76,7 +71,7 @@ def _how_measured(summary: Summary) -> list[str]:
     imported = [f"{words}: {source}." for source in sources]
     if imported and not summary.isolations:
         return imported
-    isolation = " or ".join(ways.get(way, f"the launcher {way}") for way in summary.isolations) or "none was launched"
+    isolation = " or ".join(map(isolation_in_words, summary.isolations)) or "none was launched"
     return [
         *imported,
         f"Every attempt ran in fresh processes: {isolation}.",
@@ -189,7 +184,7 @@ def hardware_in_words(machine: Machine) -> str:
         parts = [[*host, memory], [machine.system]]
     else:
         models = Counter(machine.accelerators)
-        gpus = [f"{count} x {model}" for model, count in models.items()] or [f"{hardware.devices} GPUs"]
+        gpus = [f"{count} x {model}" for model, count in models.items()] or [counted(hardware.devices, "GPU")]
         each = " each" if hardware.memory_bytes is not None else ""
         parts = [[*gpus, memory + each], host, [machine.system]]
     return "; ".join(filter(None, (", ".join(filter(None, part)) for part in parts)))

@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import ok, result
+from examples import ok, result, world
 from rich.console import Console
 
 from bench.cli.collect import collect
+from bench.records.cell import Train
 from bench.records.claim import Claim
 from bench.records.conditions import Conditions
-from bench.records.outcome import Failed, Oom
+from bench.records.outcome import Failed, Oom, Reported
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.missing import Missing
 from bench.report.render import markdown, terminal
@@ -132,6 +133,25 @@ def test_rows_that_are_doubted_for_like_reasons_are_one_sentence() -> None:
     failed = result(Oom(rank=0, phase="bwd", reason="x"), batch=16)
     busy = [one.model_copy(update={"conditions": Conditions(**quiet)}) for one in (steps(0.2, 4), failed)]
     assert "All 2 rows" not in brief(steps(0.1), *busy)
+
+
+def test_what_ratios_rest_on_is_said_of_launches_and_of_imported_figures() -> None:
+    figures = (
+        result(Reported(source="p", samples_per_s_global=rate), backend=name, axes={"num_cams": 9})
+        for name, rate in (("zero2", 10.0), ("zero3", 5.0))
+    )
+    text = brief(steps(0.1), steps(0.2, backend="fsdp"), *figures)
+    assert "Ratios rest on 1 launch of each setting and imported figures; launches are assumed" in text
+
+
+def test_a_dtype_that_was_not_seen_is_none() -> None:
+    bare = steps(0.1, train=Train(optimizer="none"))
+    ranks = [
+        rank.model_copy(update={"regime": rank.regime.model_copy(update={"masters_dtype": None})})
+        for rank in bare.outcome.ranks
+    ]
+    text = brief(steps(0.2), bare.model_copy(update={"outcome": world(*ranks)}))
+    assert "masters_dtype none" in text
 
 
 def test_a_comparison_that_was_asked_for_is_shown() -> None:
