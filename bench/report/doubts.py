@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import permutations
 from statistics import median
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from bench.errors import one_line
 from bench.records.cell import COST_SETTINGS
@@ -32,6 +32,8 @@ SAME_LOSS = frozenset({"backend", "num_processes", "num_nodes", "memory_limit_by
 """Fields that change no loss, beside those of the workload: `Summary.cost_options`."""
 
 
+Part = TypeVar("Part")
+"""Of a launch."""
 Grade = Literal["invalid", "inaccurate", "note"]
 """The worst first.
 
@@ -232,11 +234,21 @@ def _unlike_machines(summary: Summary) -> Found:
         yield None, f"The results differ in their environment: {short_reason(difference)}."
 
 
-def _each_launch(find: Callable[[Conditions], Iterable[str]]) -> Callable[[Summary], Found]:
+def _conditions(launch: Row) -> Conditions | None:
     """Of rows with any outcome: another process on the GPU may explain an oom."""
+    return launch.conditions
+
+
+def _sampled(launch: Row) -> Sampled | None:
+    return launch.sampled
+
+
+def _each_launch(find: Callable[[Part], Iterable[str]], of: Callable[[Row], Part | None]) -> Callable[[Summary], Found]:
+    """Of each launch: what the row has of one of them is that of the median launch."""
 
     def of_row(row: Row) -> Iterator[implausible.Sized]:
-        told = [(launch, list(find(launch.conditions))) for launch in row.each if launch.conditions]
+        parts = [(launch, of(launch)) for launch in row.each]
+        told = [(launch, list(find(part))) for launch, part in parts if part is not None]
         share = implausible.moved_by(row, [launch for launch, reasons in told if reasons])
         sentences = (implausible.of_launch(row, launch) + reason for launch, reasons in told for reason in reasons)
         return implausible.together(sentences, share)
@@ -302,7 +314,7 @@ def _shorter_steps(cell: CellRows) -> Found:
 
 DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("invalid", _unlike_losses),
-    Kind("invalid", _each_sampled(implausible.loss_not_finite)),
+    Kind("invalid", _each_launch(implausible.loss_not_finite, _sampled)),
     Kind("invalid", _each_measured(implausible.reserved_below_allocated)),
     Kind("invalid", _each_cell(partial(_left_out, much=True))),
     Kind("inaccurate", _unlike_machines),
@@ -316,12 +328,12 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _each_measured(implausible.starved)),
     Kind("inaccurate", _each_row(implausible.mean_above_median)),
     Kind("inaccurate", _each_sampled(implausible.windows_disagree)),
-    Kind("inaccurate", _each_sampled(implausible.compiled_meanwhile)),
+    Kind("inaccurate", _each_launch(implausible.compiled_meanwhile, _sampled)),
     Kind("inaccurate", _each_row(implausible.skipped_steps)),
     Kind("inaccurate", _each_cell(partial(_otherwise, batch=True))),
     Kind("inaccurate", _each_row(_stale)),
     Kind("inaccurate", _each_row(_failed_launches)),
-    Kind("inaccurate", _each_launch(implausible.disturbances)),
+    Kind("inaccurate", _each_launch(implausible.disturbances, _conditions)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),
     Kind("note", _each_cell(partial(_left_out, much=False))),
@@ -333,6 +345,6 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("note", _each_row(implausible.still_growing)),
     Kind("note", _each_cell(partial(_otherwise, batch=False))),
     Kind("note", _each_row(_second_try)),
-    Kind("note", _each_launch(implausible.short_of_disk)),
+    Kind("note", _each_launch(implausible.short_of_disk, _conditions)),
 )
 """All kinds of doubt."""

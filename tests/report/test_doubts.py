@@ -1,5 +1,6 @@
 """Results that should not be trusted without a second look."""
 
+import math
 from collections.abc import Iterator
 from typing import get_args
 
@@ -33,6 +34,14 @@ def test_allocation_retries_are_thrashing() -> None:
     summary = summarize([result(outcome, machine=CUDA_MACHINE)])
     assert summary.cells[0].best is None
     assert any("6 allocation retries" in doubt for doubt in doubt_sentences(summary))
+
+
+def test_a_loss_that_is_not_finite_in_any_launch_makes_a_row_invalid() -> None:
+    steps_s = (0.1,) * 3, (0.1,) * 3
+    each = [result(ok(*steps_s)), result(ok((0.2,) * 3, (0.2,) * 3, losses=(1.0, math.nan, math.nan))), result()]
+    summary = summarize([launched(one, number) for number, one in enumerate(each, 1)])
+    assert summary.cells[0].invalid
+    assert any("launch 2: the loss is not a finite number." in doubt for doubt in doubt_sentences(summary))
 
 
 def test_a_clean_run_raises_no_flag() -> None:
