@@ -166,8 +166,11 @@ def settings_table(
         for name in sorted(SEEN_WHEN_MEASURED)
         if len({str(setting.cell.controlled.get(name)) for setting in found if setting.row}) > 1
     ]
+    headroom = Number[Setting]("headroom", lambda setting: percent(setting.advice.headroom) if setting.advice else "")
+    differ = len({setting.advice.headroom for setting in found if setting.advice}) > 1
     columns: list[Column[Setting]] = [
         *(_axis(name) for name in summary.columns or ("backend",)),
+        *([headroom] if differ else []),
         Number("batch", lambda setting: batch_of(setting.row) if setting.row else ""),
         Number(
             "samples/s",
@@ -201,8 +204,9 @@ def settings_table(
     notes = [f"The first {len(shown)} of {len(found)} settings."] if len(found) > len(shown) else []
     verdicts = {setting.verdict for setting in shown}
     if intervals and any(setting.ratio for setting in shown):
+        several = sum(setting.is_chosen for setting in found) > 1
         notes.append(
-            "Ratios compare with the row in bold. "
+            f"Ratios compare with the {'bold row of their task' if several else 'row in bold'}. "
             + how_sure_intervals_are({setting.ratio.word for setting in shown if setting.ratio})
         )
     if TOO_CLOSE in verdicts:

@@ -54,6 +54,18 @@ def test_several_tasks_have_a_line_each() -> None:
     assert "\n- For num_cams 4: train with ddp, batch 2: 13.3 samples/s" in text
 
 
+def test_rows_of_searches_with_two_headrooms_say_which() -> None:
+    results = [steps(0.1), steps(0.2, backend="fsdp")]
+    end = Stopped(reason="batch 3 hung")
+    probes = [
+        Probe(cell=results[0].attempt.cell, axes={"backend": "ddp"}, goal=Goal(headroom=headroom), found=end)
+        for headroom in (0.7, 0.9)
+    ]
+    text = brief(*results, probes=probes)
+    assert [row["headroom"] for row in table(text)] == ["70.0 %", "70.0 %", "90.0 %", "90.0 %"]
+    assert "Ratios compare with the bold row of their task." in text
+
+
 def test_tasks_that_are_left_out_are_counted() -> None:
     results = [steps(0.1, axes={"num_cams": number}) for number in range(9)]
     missing = [Missing(cell_id="x", axes={"backend": "ddp"}, batches=(2,))]
