@@ -72,7 +72,6 @@ def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | Non
             rank=None,
             parts={name: means[name] for name in PHASE_NAMES if name in means},
             total=means.get("total"),
-            backward_step=means.get("backward_step"),
         )
         if means
         else None,

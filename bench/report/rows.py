@@ -60,8 +60,6 @@ class Phases:
     """In the order of SHOWN_PHASES; of imported figures, those that the source gives."""
     total: Times | None
     """None where the source does not give it."""
-    backward_step: Times | None
-    """bwd + unscale_clip + optim_step + zero_grad_sched. Not shown beside its parts: shares would exceed 100 %."""
 
     @property
     def complete(self) -> bool:
@@ -104,7 +102,6 @@ class Rank:
             rank=self.raw.rank,
             parts={name: times(samples[name]) for name in SHOWN_PHASES if name in samples},
             total=times(samples["total"]),
-            backward_step=times(samples["backward_step"]) if "backward_step" in samples else None,
         )
 
 

@@ -256,7 +256,7 @@ def caveats(
     lines = [_caveat(summary, found) for found in grouped.values()]
     if len(lines) > MOST_CAVEATS:
         lines = [*lines[:MOST_CAVEATS], f"{counted(len(lines) - MOST_CAVEATS, 'more doubt')}: see the full report."]
-    lines += [*_unrouted(summary), *_micro_batches(summary)]
+    lines += _by_sentence([*_unrouted(summary), *_micro_batches(summary)])
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
     lines += [*_threads(summary), *_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
@@ -284,20 +284,22 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
     return f"{rows[0]}{more}: {found[0].reason}"
 
 
-def _unrouted(summary: Summary) -> Iterator[str]:
+def _by_sentence(told: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Each sentence once, with the names of the cells that it is about."""
+    for sentence in dict.fromkeys(sentence for sentence, _ in told):
+        yield f"{_some([name for other, name in told if other == sentence])}: {sentence}"
+
+
+def _unrouted(summary: Summary) -> Iterator[tuple[str, str]]:
     """Cells of which warm-up routed no sample to a large part: experts, or layers that are left out."""
-    told: dict[str, list[str]] = {}
     for cell in summary.cells:
         if cell.best and cell.best.sampled and implausible.much_not_routed(cell.best.sampled):
             for sentence in implausible.not_routed(cell.best.sampled):
-                told.setdefault(sentence, []).append(cell_name(summary, cell.best))
-    for sentence, names in told.items():
-        yield f"{_some(names)}: {sentence}"
+                yield sentence, cell_name(summary, cell.best)
 
 
-def _micro_batches(summary: Summary) -> Iterator[str]:
+def _micro_batches(summary: Summary) -> Iterator[tuple[str, str]]:
     """Cells of scripts of which only the calls of the model show how many samples a step has."""
-    told: dict[str, list[str]] = {}
     for cell in summary.cells:
         rank = cell.best.sampled.slowest.raw if cell.best and cell.best.sampled else None
         seen = rank.observed if rank else None
@@ -306,9 +308,7 @@ def _micro_batches(summary: Summary) -> Iterator[str]:
             if forwards > says:
                 words = f"a step had {forwards:g} forwards, and the matrix says {says}. Each counts as a micro-batch:"
                 words += " if several are of the same samples, samples/s is too high."
-                told.setdefault(words, []).append(cell_name(summary, cell.best))
-    for sentence, names in told.items():
-        yield f"{_some(names)}: {sentence}"
+                yield words, cell_name(summary, cell.best)
 
 
 def _threads(summary: Summary) -> Iterator[str]:
