@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import ok, result, world
+from examples import MACHINE, ok, result, world
 from rich.console import Console
 
 from bench.cli.collect import collect
 from bench.records.cell import Train
 from bench.records.claim import Claim
 from bench.records.conditions import Conditions
+from bench.records.machine import StatedHardware
 from bench.records.outcome import Failed, Oom, Reported
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.missing import Missing
@@ -52,6 +53,18 @@ def test_several_tasks_have_a_line_each() -> None:
     text = brief(steps(0.1, axes={"num_cams": 1}), steps(0.3, axes={"num_cams": 4}))
     assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp, batch 2: 40 samples/s")
     assert "\n- For num_cams 4: train with ddp, batch 2: 13.3 samples/s" in text
+
+
+def test_one_more_is_singular() -> None:
+    one_gpu = MACHINE.model_copy(update={"hardware": StatedHardware(device="cuda", devices=1, memory_bytes=None)})
+    machine = one_gpu.model_copy(update={"accelerators": ()})
+    failures = [
+        result(Failed(rank=0, phase="start", reason="x"), axes={"num_cams": number}, machine=machine)
+        for number in range(5)
+    ]
+    text = brief(steps(0.1, machine=machine), *failures)
+    assert "1 more attempt failed: see the full report." in text
+    assert " on 1 GPU, " in text
 
 
 def test_rows_of_searches_with_two_headrooms_say_which() -> None:
