@@ -25,8 +25,8 @@ def show(
 
     Results of each batch, what the ranks observed, settings, errors with their stacks, and the end of each log.
     """
+    from bench.cli.collect import collect
     from bench.report import find_cell
-    from bench.report.summary import newest_sources, summarize
     from bench.report.tables import show as show_
     from bench.report.tables.show import LOG_LINES, Files
     from bench.store.newest_run import newest
@@ -34,9 +34,9 @@ def show(
 
     cell_words, folder = _cell_and_run(words)
     store = Store(folder or newest(REPORTS))
-    found = store.results()
+    report = collect([store], claims=[])
     print_unreadable([store])
-    results = find_cell.find_cell(found, cell_words)
+    results = find_cell.find_cell(report.results, cell_words)
     cell = results[0].attempt.cell
     files = {
         result.attempt.slug: Files(
@@ -46,12 +46,7 @@ def show(
         )
         for result in results
     }
-    last = {store.root.name: command} if (command := store.last_command()) else {}
-    learnt = store.calibration()
-    rows = [row for row in summarize(found, [learnt] if learnt else []).rows if row.id.cell[0] == cell.id]
-    variation = next((row.measured.variation for row in rows if row.measured), None)
-    sources = newest_sources(found, last)
-    parts = show_.show(results, files, store.probe(cell), store.walked(cell), sources, variation)
+    parts = show_.show(results, files, store.probe(cell), store.walked(cell), report.newest, report.summary)
     print_document(show_.title(results), [f"From the run {store.root}"], parts)
 
 

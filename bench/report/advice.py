@@ -40,9 +40,6 @@ class Certified(NamedTuple):
     confidence: float
 
 
-NOTHING: Mapping[tuple[str, int], Certified] = MappingProxyType({})
-
-
 @dataclass(frozen=True, kw_only=True)
 class LeftOut:
     """A backend that the advice does not name."""
@@ -118,7 +115,7 @@ def advise(
     probes: Sequence[Probe] = (),
     headrooms: Collection[float] = (),
     choices: frozenset[str] = CHOICES,
-    certified: Mapping[tuple[str, int], Certified] = NOTHING,
+    certified: Mapping[tuple[str, int], Certified] = MappingProxyType({}),
 ) -> list[Advice]:
     """Advice for each task of the run, and for each headroom of its searches. Never chooses rows that thrash, that are
     invalid, that were measured in a few steps, or that other sources made than the newest ones.

@@ -68,6 +68,11 @@ class Judged:
     doubted: bool = False
     """Whether one of its rows is doubted."""
 
+    @property
+    def within_noise(self) -> bool:
+        """Whether a bound lies in the interval."""
+        return self.interval is not None and _verdict(self.claim, self.interval) == "UNDECIDED"
+
 
 def judge_claims(summary: Summary, claims: Sequence[Claim]) -> list[Judged]:
     """Each claim against the results."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from itertools import permutations
 from statistics import median
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from bench.errors import one_line
 from bench.records.cell import COST_SETTINGS
@@ -20,7 +20,7 @@ from bench.records.outcome import KINDS
 from bench.records.sources import named
 from bench.report import implausible
 from bench.report.controlled import RUN, SEEN_WHEN_MEASURED, controlled_key
-from bench.report.naming import short_reason
+from bench.report.naming import isolation_in_words, short_reason
 from bench.report.rows import CellRows, Measured, Row, RowId, Sampled, Summary
 from bench.units import counted, ms, percent, rate
 
@@ -32,6 +32,8 @@ SAME_LOSS = frozenset({"backend", "num_processes", "num_nodes", "memory_limit_by
 """Fields that change no loss, beside those of the workload: `Summary.cost_options`."""
 
 
+Part = TypeVar("Part")
+"""Of a launch."""
 Grade = Literal["invalid", "inaccurate", "note"]
 """The worst first.
 
@@ -157,7 +159,7 @@ def _otherwise(cell: CellRows, *, batch: bool) -> Found:
 
 def _second_try(row: Row) -> Iterator[str]:
     for retried in dict.fromkeys(launch.retried for launch in row.each if launch.measured and launch.retried):
-        yield f"second try; the first failed: {short_reason(retried)}."
+        yield f"second try; the first failed: {short_reason(retried).rstrip('.')}."
 
 
 def _stale(row: Row) -> Iterator[str]:
@@ -167,7 +169,7 @@ def _stale(row: Row) -> Iterator[str]:
 
 def _failed_launches(row: Row) -> Iterator[str]:
     if row.failures:
-        yield f"{short_reason(row.reason)}."
+        yield f"{short_reason(row.reason).rstrip('.')}."
 
 
 def _in_several_runs(summary: Summary) -> Found:
@@ -209,8 +211,8 @@ def _contradicts(row: Row, failure: Row) -> bool:
 def _unlike_launches(summary: Summary) -> Found:
     """Results that are otherwise alike, but were launched in different ways or used different numbers of threads."""
     if len(summary.isolations) > 1:
-        words = "Some attempts were forks of a rank server, and others had a launch of their own: their setup differs."
-        yield None, words
+        ways = "; or ".join(map(isolation_in_words, summary.isolations))
+        yield None, f"Attempts ran in unlike processes, so their setup differs: {ways}."
     threads: dict[tuple[str, int], set[int]] = {}
     for cell in summary.cells:
         for row in cell.rows:
@@ -232,11 +234,21 @@ def _unlike_machines(summary: Summary) -> Found:
         yield None, f"The results differ in their environment: {short_reason(difference)}."
 
 
-def _each_launch(find: Callable[[Conditions], Iterable[str]]) -> Callable[[Summary], Found]:
+def _conditions(launch: Row) -> Conditions | None:
     """Of rows with any outcome: another process on the GPU may explain an oom."""
+    return launch.conditions
+
+
+def _sampled(launch: Row) -> Sampled | None:
+    return launch.sampled
+
+
+def _each_launch(find: Callable[[Part], Iterable[str]], of: Callable[[Row], Part | None]) -> Callable[[Summary], Found]:
+    """Of each launch: what the row has of one of them is that of the median launch."""
 
     def of_row(row: Row) -> Iterator[implausible.Sized]:
-        told = [(launch, list(find(launch.conditions))) for launch in row.each if launch.conditions]
+        parts = [(launch, of(launch)) for launch in row.each]
+        told = [(launch, list(find(part))) for launch, part in parts if part is not None]
         share = implausible.moved_by(row, [launch for launch, reasons in told if reasons])
         sentences = (implausible.of_launch(row, launch) + reason for launch, reasons in told for reason in reasons)
         return implausible.together(sentences, share)
@@ -272,13 +284,14 @@ def _unlike_losses(summary: Summary) -> Found:
     for rows in groups.values():
         series = [row.sampled.losses for row in rows if row.sampled]
         middle = [median(values) for values in zip(*series, strict=False)]
-        for row, losses in zip(rows, series, strict=True):
-            apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, middle, strict=False)]
+        others = series[::-1] if len(series) == 2 else [middle] * len(series)
+        for row, losses, other in zip(rows, series, others, strict=True):
+            apart = [(abs(ours - theirs), abs(theirs)) for ours, theirs in zip(losses, other, strict=False)]
             relative = median(gap / scale if scale else 0.0 for gap, scale in apart)
             if relative > LOSSES_APART and max(gap for gap, _ in apart) > implausible.LOSS_NOISE:
                 words = (
                     f"its losses differ by {percent(relative)} from those of rows with the same weights and samples"
-                    f" ({losses[0]:#.4g} against {middle[0]:#.4g} at the first step)."
+                    f" ({losses[0]:#.4g} against {other[0]:#.4g} at the first step)."
                 )
                 yield row, words
 
@@ -301,7 +314,7 @@ def _shorter_steps(cell: CellRows) -> Found:
 
 DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("invalid", _unlike_losses),
-    Kind("invalid", _each_sampled(implausible.loss_not_finite)),
+    Kind("invalid", _each_launch(implausible.loss_not_finite, _sampled)),
     Kind("invalid", _each_measured(implausible.reserved_below_allocated)),
     Kind("invalid", _each_cell(partial(_left_out, much=True))),
     Kind("inaccurate", _unlike_machines),
@@ -314,13 +327,13 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("inaccurate", _each_row(implausible.straggler)),
     Kind("inaccurate", _each_measured(implausible.starved)),
     Kind("inaccurate", _each_row(implausible.mean_above_median)),
-    Kind("inaccurate", _each_row(implausible.windows_disagree)),
-    Kind("inaccurate", _each_sampled(implausible.compiled_meanwhile)),
+    Kind("inaccurate", _each_sampled(implausible.windows_disagree)),
+    Kind("inaccurate", _each_launch(implausible.compiled_meanwhile, _sampled)),
     Kind("inaccurate", _each_row(implausible.skipped_steps)),
     Kind("inaccurate", _each_cell(partial(_otherwise, batch=True))),
     Kind("inaccurate", _each_row(_stale)),
     Kind("inaccurate", _each_row(_failed_launches)),
-    Kind("inaccurate", _each_launch(implausible.disturbances)),
+    Kind("inaccurate", _each_launch(implausible.disturbances, _conditions)),
     Kind("note", _in_several_runs),
     Kind("note", _each_cell(_repeated)),
     Kind("note", _each_cell(partial(_left_out, much=False))),
@@ -332,6 +345,6 @@ DOUBT_KINDS: tuple[Kind, ...] = (
     Kind("note", _each_row(implausible.still_growing)),
     Kind("note", _each_cell(partial(_otherwise, batch=False))),
     Kind("note", _each_row(_second_try)),
-    Kind("note", _each_launch(implausible.short_of_disk)),
+    Kind("note", _each_launch(implausible.short_of_disk, _conditions)),
 )
 """All kinds of doubt."""

@@ -72,7 +72,6 @@ def _stated(outcome: Stated, attempt: Attempt, device: Device) -> Measured | Non
             rank=None,
             parts={name: means[name] for name in PHASE_NAMES if name in means},
             total=means.get("total"),
-            backward_step=means.get("backward_step"),
         )
         if means
         else None,
@@ -83,9 +82,11 @@ def _measure(outcome: Ok, attempt: Attempt) -> Sampled:
     ranks = tuple(Rank(raw=rank, step=times(rank.step_times_s)) for rank in outcome.ranks)
     slowest = max(ranks, key=lambda rank: rank.step.mean_s)
     windows = [(window.total.mean_s, window) for rank in ranks if (window := rank.phases) and window.total]
+    phases = max(windows, key=itemgetter(0))[1] if len(windows) == len(ranks) else None
     return Sampled(
         ranks=ranks,
         slowest=slowest,
+        windows_s=(slowest.step.mean_s, phases.total.mean_s) if phases and phases.total else None,
         samples_per_s_global=outcome.samples_per_step(attempt) / slowest.step.mean_s,
         step_time_s_per_rank=tuple(rank.step.mean_s for rank in ranks),
         figures={
@@ -93,7 +94,7 @@ def _measure(outcome: Ok, attempt: Attempt) -> Sampled:
             for figure in FIGURES
             if figure.of_rank
         },
-        phases=max(windows, key=itemgetter(0))[1] if len(windows) == len(ranks) else None,
+        phases=phases,
         critical_rank=critical_rank(outcome.ranks),
         losses=(*outcome.ranks[0].warmup_losses, *outcome.ranks[0].losses),
     )
@@ -160,9 +161,13 @@ def _of_all(each: Sequence[Measured], middle: Measured) -> Measured:
     if not isinstance(merged, Sampled):
         return merged
     samples_s = tuple(sample for figures in sampled for sample in figures.slowest.step.samples_s)
+    windows = [figures.windows_s for figures in sampled if figures.windows_s]
     return replace(
         merged,
         slowest=replace(merged.slowest, step=Times(mean_s=step_s, samples_s=samples_s)),
+        windows_s=(statistics.fmean(own for own, _ in windows), statistics.fmean(timed for _, timed in windows))
+        if windows
+        else None,
     )
 
 

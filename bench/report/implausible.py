@@ -170,13 +170,11 @@ def mean_above_median(row: Row) -> Iterator[Sized]:
     )
 
 
-def windows_disagree(row: Row) -> Iterator[Sized]:
+def windows_disagree(measured: Sampled) -> Iterator[Sized]:
     """On average over the launches: that steps vary between them is in the interval already."""
-    launches = [launch.sampled for launch in row.each if launch.sampled]
-    both = [(measured.slowest.step.mean_s, measured.total_s) for measured in launches if measured.total_s]
-    if not both:
+    if measured.windows_s is None:
         return
-    step_s, synchronized_s = map(fmean, zip(*both, strict=True))
+    step_s, synchronized_s = measured.windows_s
     if abs(apart := synchronized_s / step_s - 1) > WINDOWS_APART:
         why = "" if apart > 0 else "timers make no step shorter, so steps differ as much by themselves: "
         yield Sized(

@@ -85,6 +85,16 @@ def short_reason(reason: str | None) -> str:
     return beginning(reason or "", REASON_LIMIT)
 
 
+def isolation_in_words(way: str) -> str:
+    """How an attempt was kept apart from others."""
+    ways = {
+        "fork": "a fresh fork of a rank server, which has imported everything and never used the device",
+        "launch": "a separate accelerate launch",
+        "script": "the command of the matrix",
+    }
+    return ways.get(way, f"the launcher {way}")
+
+
 def search_end(verdict: Verdict | Stopped, needs_bytes: int | None = None) -> str:
     """Why a search ended.
 

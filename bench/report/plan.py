@@ -13,7 +13,7 @@ from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.report.estimate import Bounds, Step, bounds, estimate_s, left_out, work
 from bench.report.naming import row_name
-from bench.report.rows import Row, Sampled, Summary
+from bench.report.rows import Row, RowId, Sampled, Summary
 
 OFF = 0.10
 """By which share a forecast may be off: see reports/plan_cpu.md."""
@@ -158,10 +158,8 @@ def _uncertain_bytes(forecast: Forecast) -> int:
 class Checked:
     """A measured row beside what a plan says of it."""
 
-    cell: str
-    """Its id."""
+    id: RowId
     name: str
-    batch: int
     planned_bytes: float
     measured_bytes: int
     tensors: bool = True
@@ -211,9 +209,8 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
             planned = forecast.allocated_bytes if tensors else forecast.needed_bytes
             found.append(
                 Checked(
-                    cell=cell_id,
+                    id=row.id,
                     name=row_name(summary, row),
-                    batch=row.batch_per_rank,
                     planned_bytes=planned(row.batch_per_rank),
                     measured_bytes=round(peak),
                     tensors=tensors,
@@ -229,7 +226,11 @@ def check(summary: Summary, forecasts: Mapping[str, Forecast], rates: Rates | No
 def steps_of(checked: Iterable[Checked], forecasts: Mapping[str, Forecast]) -> list[Step]:
     """The measured steps with their work, to estimate others from."""
     return [
-        Step(cell=attempt.cell, work=work(forecasts[attempt.cell], attempt.batch), step_s=attempt.step_s)
+        Step(
+            cell=attempt.id.cell[0],
+            work=work(forecasts[attempt.id.cell[0]], attempt.id.batch_per_rank),
+            step_s=attempt.step_s,
+        )
         for attempt in checked
     ]
 

@@ -60,8 +60,6 @@ class Phases:
     """In the order of SHOWN_PHASES; of imported figures, those that the source gives."""
     total: Times | None
     """None where the source does not give it."""
-    backward_step: Times | None
-    """bwd + unscale_clip + optim_step + zero_grad_sched. Not shown beside its parts: shares would exceed 100 %."""
 
     @property
     def complete(self) -> bool:
@@ -104,7 +102,6 @@ class Rank:
             rank=self.raw.rank,
             parts={name: times(samples[name]) for name in SHOWN_PHASES if name in samples},
             total=times(samples["total"]),
-            backward_step=times(samples["backward_step"]) if "backward_step" in samples else None,
         )
 
 
@@ -113,7 +110,7 @@ class Measured:
     """The figures of one attempt."""
 
     samples_per_s_global: float
-    """batch_per_rank x ranks / step_time_s_rank_max."""
+    """batch_per_rank x ranks x micro-batches / step_time_s_rank_max."""
     step_time_s_per_rank: tuple[float, ...]
     """Each rank's mean step in the throughput window; may be empty for imported figures and those of a script."""
     figures: Mapping[str, Value | None]
@@ -158,6 +155,9 @@ class Sampled(Measured):
     slowest: Rank
     """The rank with the longest mean step. Every step ends in a gather, so means differ little: see
     ``critical_rank``."""
+    windows_s: tuple[float, float] | None
+    """The mean step of the throughput window and that of the phase window; of several launches, the means over those
+    that have both."""
     critical_rank: CriticalRank | None
     """Which rank the others wait for; None without a phase window, and for a single rank."""
     losses: tuple[float, ...]
@@ -171,7 +171,7 @@ class Sampled(Measured):
     @property
     def instrumentation_share(self) -> float | None:
         """Share by which synchronizing at every phase boundary lengthens a step, by the slowest rank of each window."""
-        return None if self.total_s is None else self.total_s / self.slowest.step.mean_s - 1
+        return None if self.windows_s is None else self.windows_s[1] / self.windows_s[0] - 1
 
 
 class RowId(NamedTuple):

@@ -335,7 +335,7 @@ def test_what_to_run_of_many_imported_tasks_is_short(tmp_path: Path) -> None:
     told = advice_sentences(summary, advise(summary))
     assert len(told) < 15
     assert told[-1] == (
-        '47 more tasks of imported figures, 52 with a single setting and nothing to compare: see "All results".'
+        '47 more tasks of imported figures, 47 with a single setting and nothing to compare: see "All results".'
     )
 
 

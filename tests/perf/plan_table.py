@@ -45,7 +45,10 @@ def checked(run: Path) -> list[Checked]:
 
 def line(row: Checked) -> str:
     cell = row.name.rpartition(", batch ")[0].partition(", num_processes")[0].replace("attention ", "")
-    cells = [cell.replace("grad_ckpt true", "ckpt on").replace("grad_ckpt false", "ckpt off"), str(row.batch)]
+    cells = [
+        cell.replace("grad_ckpt true", "ckpt on").replace("grad_ckpt false", "ckpt off"),
+        str(row.id.batch_per_rank),
+    ]
     cells += [f"{row.planned_bytes / 2**20:.1f}", f"{row.measured_bytes / 2**20:.1f}", f"{row.error:+.1%}"]
     cells += ["n/a" if s is None else f"{s * 1000:.0f}" for s in (row.step_s, row.least_s, row.estimate_s)]
     cells.append("n/a" if row.estimate_error is None else f"{row.estimate_error:+.0%}")

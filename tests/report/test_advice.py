@@ -118,6 +118,9 @@ def test_what_is_even_beyond_the_headroom_is_not_called_faster() -> None:
     first, second = told(rows)
     assert "Too close to call against batch 16 (" in first
     assert second.startswith("or perhaps faster, but beyond the headroom: ddp, batch 16")
+    phases_s = (0.005, 0.025, 0.04, 0.01, 0.01, 0.005, 0.005)  # which do not sum to their total
+    doubted = ok(*((0.1,) * 12,) * 2, memory=rss(7.6), phases_s=phases_s, totals_s=(0.11, 0.11))
+    assert told([measured(4, 0.1), result(doubted, batch=8)])[1].startswith("or perhaps faster, but")
 
 
 def test_what_ran_out_below_it_keeps_a_batch_out_of_the_advice() -> None:
@@ -201,6 +204,11 @@ def reported(batch: int, samples_per_s: float, held: float | None, **changes: An
     share = {} if held is None else {"capacity_share_rank_max": held}
     figures = Reported(source="a paper", samples_per_s_global=samples_per_s, figures=share)
     return result(figures, batch=batch, **changes)
+
+
+def test_a_peak_below_that_before_the_attempt_uses_no_memory() -> None:
+    memory = rss(0.0).model_copy(update={"peak_allocated_bytes": -20 * 2**20})
+    assert "Uses 0.0 % of memory." in told([result(ok(memory=memory))])[0]
 
 
 def test_a_row_of_unknown_memory_is_no_more_than_an_alternative() -> None:
@@ -653,5 +661,6 @@ def test_global_batches_are_tasks_of_their_own_and_said_where_steps_accumulate()
     grown = [measured(2, 0.2, gradient_accumulation_steps=2), measured(4, 0.3, gradient_accumulation_steps=2)]
     grown += [measured(2, 0.1, backend="fsdp", gradient_accumulation_steps=2)]
     shown = rendered(grown)
+    assert re.search(r"batch per rank *\| accumulate *\| global batch", shown)
     assert re.search(r"\| best against best, global batches 16 \(A\) and 8 \(B\) +\|", shown)
     assert re.search(r"\| matched batch 2, global batch 8 +\|", shown)

@@ -163,6 +163,23 @@ def test_a_ratio_within_the_noise_is_undecided(changes: dict[str, Any], verdict:
         assert low * high == pytest.approx(ratio**2, rel=0.02)
 
 
+def test_what_a_doubt_alone_keeps_open_is_not_within_the_noise() -> None:
+    phases_s = (0.005, 0.025, 0.04, 0.01, 0.01, 0.005, 0.005)
+    doubted = result(ok((0.1,) * 3, (0.1,) * 3, phases_s=phases_s, totals_s=(0.11, 0.11)))
+    mixed = [
+        launched(doubted.model_copy(update={"sources": {"a.py": name}, "started_at": f"203{name}-01-01T00:00:00Z"}), n)
+        for n, name in enumerate("12", 1)
+    ]
+    for slower, words in (
+        ([doubted], "2.00x; noise assumed; a row"),
+        (mixed, "2.00x; launches are of"),
+    ):
+        faster = result(ok((0.05,) * 3, (0.05,) * 3, backend="zero2"), backend="zero2")
+        judged = judge([*slower, faster], ratio={"at_least": 1})
+        assert judged.verdict == "UNDECIDED"
+        assert words in finding(judged)
+
+
 NOISY: dict[str, Any] = {"metric": "step_time_s_rank_max", "ratio": ...}
 
 

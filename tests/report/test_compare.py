@@ -31,7 +31,7 @@ from bench.records.outcome import Failed, Ok, Oom, Reported, Skipped
 from bench.records.outcome import Result as Record
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.compare import GRANULE_BYTES, HEAP_BLOCK_BYTES, MAX_NEAREST, compare_runs
-from bench.report.tables.compare import open_questions, regressions, summary_line
+from bench.report.tables.compare import open_questions, regressions, summary_line, tables
 from bench.statistics.launches import LaunchVariation
 from bench.statistics.ratio import typical_of_launches, typical_ratios
 from bench.statistics.verdict import speed
@@ -63,8 +63,10 @@ def test_a_run_against_itself_is_the_same_everywhere_also_where_it_was_disturbed
 
 def test_figures_without_samples_are_unclear() -> None:
     ours, theirs = (Reported(source="a paper", samples_per_s_global=rate) for rate in (10.0, 5.0))
-    (pair,) = compare_runs([result(ours)], [result(theirs)]).pairs
+    two = compare_runs([result(ours)], [result(theirs)])
+    (pair,) = two.pairs
     assert (pair.speed, pair.ratio) == ("UNCLEAR", None)
+    assert "--noise replaces this" not in str(tables(two))
 
 
 @pytest.mark.parametrize(

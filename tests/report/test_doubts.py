@@ -1,5 +1,6 @@
 """Results that should not be trusted without a second look."""
 
+import math
 from collections.abc import Iterator
 from typing import get_args
 
@@ -21,6 +22,8 @@ def test_losses_unlike_those_of_the_others_are_pointed_out() -> None:
     assert not [doubt for doubt in doubt_sentences(summarize(alike)) if "losses" in doubt]
     [doubt] = [doubt for doubt in doubt_sentences(summarize([*alike, off])) if "losses" in doubt]
     assert doubt.startswith("zero2, batch 2: its losses differ by")
+    near = result(ok(backend="zero2", losses=(1.03, 0.7725, 0.515)), backend="zero2")
+    assert len([doubt for doubt in doubt_sentences(summarize([alike[0], near])) if "losses" in doubt]) == 2
     other_samples = result(ok(backend="zero2", losses=(1.2, 0.95, 0.7)), backend="zero2", batch=4)
     assert not [doubt for doubt in doubt_sentences(summarize([*alike, other_samples])) if "losses" in doubt]
 
@@ -31,6 +34,14 @@ def test_allocation_retries_are_thrashing() -> None:
     summary = summarize([result(outcome, machine=CUDA_MACHINE)])
     assert summary.cells[0].best is None
     assert any("6 allocation retries" in doubt for doubt in doubt_sentences(summary))
+
+
+def test_a_loss_that_is_not_finite_in_any_launch_makes_a_row_invalid() -> None:
+    steps_s = (0.1,) * 3, (0.1,) * 3
+    each = [result(ok(*steps_s)), result(ok((0.2,) * 3, (0.2,) * 3, losses=(1.0, math.nan, math.nan))), result()]
+    summary = summarize([launched(one, number) for number, one in enumerate(each, 1)])
+    assert summary.cells[0].invalid
+    assert any("launch 2: the loss is not a finite number." in doubt for doubt in doubt_sentences(summary))
 
 
 def test_a_clean_run_raises_no_flag() -> None:
@@ -68,6 +79,10 @@ def test_the_timing_windows_of_several_launches_are_compared_by_their_means() ->
     assert doubt_sentences(summarize([launched(one, n) for n, one in enumerate(apart, 1)])) == []
     slower = [launched(windows(0.1, 0.13), n) for n in (1, 2, 3)]
     assert len(doubt_sentences(summarize(slower))) == 1
+    even = [launched(windows(step_s, step_s), n) for n, step_s in enumerate((0.1, 0.1, 0.1, 0.2, 0.2), 1)]
+    [row] = summarize(even).rows
+    assert row.sampled
+    assert row.sampled.instrumentation_share == pytest.approx(0)
 
 
 def test_reserved_below_allocated_is_flagged_on_any_rank() -> None:
@@ -100,6 +115,8 @@ def test_a_long_reason_of_a_retry_is_cut() -> None:
     (doubt,) = doubt_sentences(summarize([again]))
     assert doubt.startswith("ddp, batch 2: second try; the first failed: xxx")
     assert len(doubt) < 500
+    again = result().model_copy(update={"retried": "the port was taken."})
+    assert doubt_sentences(summarize([again])) == ["ddp, batch 2: second try; the first failed: the port was taken."]
 
 
 def graded() -> Summary:

@@ -15,6 +15,7 @@ from bench.records.plan import CellPlan
 from bench.records.verdict import Goal
 from bench.report.estimate import bounds
 from bench.report.plan import Checked, PlannedCell, check, rows
+from bench.report.rows import RowId
 from bench.report.summary import summarize
 from bench.report.tables import plan as tables
 from bench.report.tables.sections import Report
@@ -147,7 +148,13 @@ def test_devices_are_found_by_both_names() -> None:
 
 def test_a_plan_beside_measurements_is_confirmed_or_refuted() -> None:
     close, far = (
-        Checked(cell="ddp-1", name="ddp", batch=1, planned_bytes=planned, measured_bytes=100, when="backward")
+        Checked(
+            id=RowId(("ddp-1",), 1, short=False),
+            name="ddp",
+            planned_bytes=planned,
+            measured_bytes=100,
+            when="backward",
+        )
         for planned in (95.0, 80.0)
     )
     assert (close.confirmed, far.confirmed) == (True, False)
@@ -163,7 +170,12 @@ def test_only_measured_rows_of_planned_cells_are_checked() -> None:
     cells = {one.cell.backend: one.cell.id for one in summary.cells}
     on_cpu = forecast().model_copy(update={"device": "cpu"})
     (checked,) = check(summary, {cells["ddp"]: on_cpu})
-    assert (checked.batch, checked.planned_bytes, checked.tensors, checked.least_s) == (2, 1020.0, False, None)
+    assert (checked.id.batch_per_rank, checked.planned_bytes, checked.tensors, checked.least_s) == (
+        2,
+        1020.0,
+        False,
+        None,
+    )
     assert check(summary, {cells["ddp"]: forecast()}) == []  # a plan for a GPU
 
 
@@ -184,6 +196,14 @@ def test_counted_tensors_are_held_against_tensors_and_the_step_against_its_bound
     (record,) = report.records
     assert (record["planned_peak_bytes"], record["plan_confirmed"]) == (1020, True)
     assert not any(section.title == "Plan and measurement" for section in Report(results=[counted]).sections)
+
+
+def test_a_record_has_the_plan_beside_its_own_measurement() -> None:
+    runs = [result(ok(memory=rss(gib)), axes={"run": name}) for name, gib in (("a", 1.0), ("b", 2.0))]
+    runs = [one.model_copy(update={"attempt": runs[0].attempt}) for one in runs]
+    on_cpu = forecast().model_copy(update={"device": "cpu", "allowance_bytes": 2**29})
+    records = Report(results=runs, forecasts={runs[0].attempt.cell.id: on_cpu}).records
+    assert [record["plan_confirmed"] for record in records] == [True, False]
 
 
 # Against every stored result under reports/

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import CUDA_MACHINE, MACHINE, in_few_steps, ok, result, stored
+from examples import CUDA_MACHINE, MACHINE, in_few_steps, launched, ok, result, stored
 from rich.console import Console
 from typer.testing import CliRunner
 
@@ -246,6 +246,16 @@ def test_a_ratio_has_an_interval_and_noise_is_undecided() -> None:
     assert found.ratio.interval is not None
     assert found.ratio.interval[0] < 1 < found.ratio.interval[1]
     assert faster(summary, compare_axis(summary)).rows[0][1].startswith("too close to call, 1.00×")
+
+
+def test_a_winner_is_named_however_little_it_is_faster() -> None:
+    results = [
+        launched(result(ok((step_s + number * 1e-7,) * 3, backend=backend), backend=backend), number)
+        for backend, step_s in (("ddp", 0.1), ("fsdp", 0.1003))
+        for number in range(1, 6)
+    ]
+    summary = summarize(results)
+    assert faster(summary, compare_axis(summary)).rows[0][1].startswith("ddp 1.00×")
 
 
 def test_advice_leaves_headroom_names_alternatives_and_what_it_rests_on() -> None:

@@ -121,7 +121,6 @@ def test_phases_are_those_of_the_slowest_rank_of_the_phase_window() -> None:
     assert found.phases.total.mean_s == pytest.approx(0.12)
     assert found.phases.share("bwd") == pytest.approx(0.5)
     assert sum(found.phases.share(name) for name in PHASE_NAMES) == pytest.approx(1)
-    assert found.phases.backward_step.mean_s == pytest.approx(0.06 + 0.01 + 0.01 + 0.005)
     assert found.instrumentation_share == pytest.approx(0.12 / 0.2 - 1)
 
 

@@ -226,7 +226,7 @@ def _axes(chart: LineChart, panel: Panel) -> Iterator[str]:
         [(scale(point.x), y(point.y), point.label) for point in points], [y(limit.y) for limit in panel.limits]
     )
     if strip:
-        yield _text("tick", f"{LEFT - 1.5}%", bottom + (STRIP + strip) / 2 + 4, chart.miss_label, "end")
+        yield _text("tick", f"{LEFT - 1.5}%", bottom + (STRIP + strip) / 2 + 4, "oom", "end")
     stacked: Counter[float] = Counter()
     for miss in panel.misses:
         stacked[miss.x] += 1

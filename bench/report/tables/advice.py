@@ -6,11 +6,11 @@ from pathlib import Path
 
 from bench.report.advice import Advice, LeftOut
 from bench.report.controlled import RUN
-from bench.report.doubts import causes
+from bench.report.doubts import causes, may_be_off
 from bench.report.missing import Missing
 from bench.report.naming import batch_in_words, caption, ends, listed, value_of
 from bench.report.rows import Row, RowId, Summary
-from bench.report.speedup import SpeedUp, throughput_ratio
+from bench.report.speedup import SpeedUp, between
 from bench.report.tables.best import surest
 from bench.report.tables.doubts import TITLE as DOUBTS
 from bench.report.tables.table import Lines
@@ -55,9 +55,10 @@ def advice_sentences(
         for each in shown
         for line in _sentences(summary, each, doubted, known, unfinished_words(missing_of(each, known, missing)))
     ]
-    if left := len(advice) - len(shown):
+    if left := [task for task in advice if not any(task is each for each in shown)]:
+        alone = sum(map(_is_alone, left)) or "none"
         lines.append(
-            f"{counted(left, 'more task')} of imported figures, {sum(map(_is_alone, advice)) or 'none'} with a single"
+            f"{counted(len(left), 'more task')} of imported figures, {alone} with a single"
             f' setting and nothing to compare: see "All results".'
         )
     return lines
@@ -128,7 +129,8 @@ def _sentences(
         beyond = (
             "beyond the headroom" if (row.held_at_least or 0) > headroom else "its next launch may exceed the headroom"
         )
-        but = f"{_word(advice.chosen, row)}, but {beyond}: " if row.id in advice.beyond and advice.chosen else ""
+        chosen = advice.chosen if row.id in advice.beyond else None
+        but = f"{_word(summary, advice, row, chosen)}, but {beyond}: " if chosen else ""
         figures = f"{rate(row.rate)} samples/s, {_memory(row, headroom)}{_caveats(advice, row, doubted)}"
         yield f"or {but}{_choice(summary, advice, row)}: {figures}"
     yield from _without(advice)
@@ -251,9 +253,9 @@ def _why_left_out(left_out: LeftOut) -> str:
             return f"nothing was measured: {', '.join(left_out.details)}"
 
 
-def _word(chosen: Row, row: Row) -> str:
+def _word(summary: Summary, advice: Advice, row: Row, chosen: Row) -> str:
     """How the throughput of ``row`` compares with that of the chosen one. Its measured figure is higher."""
-    ratio = throughput_ratio(row, chosen)
+    ratio = between(row, chosen, may_be_off(summary), advice.comparisons).ratio
     return ratio.word if ratio.decided else f"perhaps {FASTER}"
 
 
@@ -313,9 +315,9 @@ UNKNOWN_MEMORY = "memory n/a: it may be beyond the headroom."
 
 def _memory(row: Row, headroom: float) -> str:
     if row.held is None:
-        least = row.held_at_least or 0.0
+        least = max(row.held_at_least or 0.0, 0.0)
         return f"uses at least {percent(least)} of memory." if least > headroom else UNKNOWN_MEMORY
-    return f"uses {percent(row.held)} of memory."
+    return f"uses {percent(max(row.held, 0.0))} of memory."
 
 
 def _sentence(words: str) -> str:

@@ -140,11 +140,12 @@ def answer_section(summary: Summary, advice: Sequence[Advice], matrices: Matrice
     if len(answers) == 1 and len(answers[0]) > 1:
         heading = answers[0][0].rstrip(".")
         return Lines(title=heading[0].upper() + heading[1:], lines=tuple(answers[0][1:]))
+    left = len(answers) - MOST_TASKS
+    more = [f"and {counted(left, 'more task')}: see the full report."] if left > 0 else []
     unfinished = {unfinished_words(missing_of(task, matrices, missing)) for task in advice}
     if len(unfinished) == 1 and (words := unfinished.pop()) and all(task.chosen for task in advice):
         leads = [line for lines in answers[:MOST_TASKS] for line in lines[1:-1]]
-        return Lines(title=f"No advice yet: {words}", lines=(*leads, answers[0][-1]))
-    more = [f"and {len(answers) - MOST_TASKS} more tasks: see the full report."] if len(answers) > MOST_TASKS else []
+        return Lines(title=f"No advice yet: {words}", lines=(*leads, *more, answers[0][-1]))
     return Lines(title="What to run", lines=(*(lines[0] for lines in answers[:MOST_TASKS]), *more))
 
 
@@ -165,8 +166,11 @@ def settings_table(
         for name in sorted(SEEN_WHEN_MEASURED)
         if len({str(setting.cell.controlled.get(name)) for setting in found if setting.row}) > 1
     ]
+    headroom = Number[Setting]("headroom", lambda setting: percent(setting.advice.headroom) if setting.advice else "")
+    differ = len({setting.advice.headroom for setting in found if setting.advice}) > 1
     columns: list[Column[Setting]] = [
         *(_axis(name) for name in summary.columns or ("backend",)),
+        *([headroom] if differ else []),
         Number("batch", lambda setting: batch_of(setting.row) if setting.row else ""),
         Number(
             "samples/s",
@@ -200,8 +204,9 @@ def settings_table(
     notes = [f"The first {len(shown)} of {len(found)} settings."] if len(found) > len(shown) else []
     verdicts = {setting.verdict for setting in shown}
     if intervals and any(setting.ratio for setting in shown):
+        several = sum(setting.is_chosen for setting in found) > 1
         notes.append(
-            "Ratios compare with the row in bold. "
+            f"Ratios compare with the {'bold row of their task' if several else 'row in bold'}. "
             + how_sure_intervals_are({setting.ratio.word for setting in shown if setting.ratio})
         )
     if TOO_CLOSE in verdicts:
@@ -219,18 +224,19 @@ def _axis(name: str) -> Column[Setting]:
     return Column(caption(name), lambda setting: value_of(setting.shown, name))
 
 
-def _remarks(setting: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
-    if setting.row is None:
-        trials = [row.short and row.measured for row in setting.cell.rows]
-        traits = [OUT_OF_MEMORY if row.outcome == "oom" else setting.cell.traits(row).word for row in setting.cell.rows]
+def _remarks(shown: Setting, doubted: frozenset[RowId], observed: Sequence[str]) -> Iterator[str]:
+    cell, row = shown.cell, shown.row
+    if row is None:
+        trials = [row.short and row.measured for row in cell.rows]
+        traits = [OUT_OF_MEMORY if row.outcome == "oom" else cell.traits(row).word for row in cell.rows]
         words = [ONLY_SHORT if trial else word for trial, word in zip(trials, traits, strict=True)]
         yield from dict.fromkeys(words)
         return
-    if setting.advice and setting.row.id in setting.advice.beyond:
-        yield f"beyond the headroom of {percent(setting.advice.headroom)}"
-    if setting.row.id in doubted:
+    if shown.advice and row.id in shown.advice.beyond:
+        yield f"beyond the headroom of {percent(shown.advice.headroom)}"
+    if row.id in doubted:
         yield "doubted"
-    yield from (f"{caption(name)} {setting.cell.controlled.get(name)}" for name in observed)
+    yield from (f"{caption(name)} {setting(name, cell.controlled.get(name))}" for name in observed)
 
 
 def caveats(
@@ -249,8 +255,8 @@ def caveats(
             grouped.setdefault(alike, []).append(doubt)
     lines = [_caveat(summary, found) for found in grouped.values()]
     if len(lines) > MOST_CAVEATS:
-        lines = [*lines[:MOST_CAVEATS], f"{len(lines) - MOST_CAVEATS} more doubts: see the full report."]
-    lines += [*_unrouted(summary), *_micro_batches(summary)]
+        lines = [*lines[:MOST_CAVEATS], f"{counted(len(lines) - MOST_CAVEATS, 'more doubt')}: see the full report."]
+    lines += _by_sentence([*_unrouted(summary), *_micro_batches(summary)])
     if unfinished := unfinished_words(missing):
         lines.append(f"Not all is measured: {unfinished}.")
     lines += [*_threads(summary), *_failures(summary), *_out_of_memory(summary), *_stopped(summary, probes)]
@@ -269,28 +275,31 @@ def _caveat(summary: Summary, found: Sequence[Doubt]) -> str:
     rows = list(dict.fromkeys(row_name(summary, doubt.row) for doubt in found if doubt.row))
     if not rows:
         return found[0].reason
-    if len(rows) > 1 and len(rows) == sum(row.measured is not None for row in summary.rows):
-        return f"All {len(rows)} rows, such as {rows[0]}: {found[0].reason}"
+    measured = {row.id for row in summary.rows if row.measured}
+    if len(measured) > 1 and measured == {doubt.row.id for doubt in found if doubt.row}:
+        return f"All {len(measured)} rows, such as {rows[0]}: {found[0].reason}"
     if len({doubt.reason for doubt in found}) > 1 and len(rows) > 1:
         return f"{rows[0]}: {found[0].reason} {counted(len(rows) - 1, 'other row')}: the same, with other figures."
     more = f" and {counted(len(rows) - 1, 'other row')}" if len(rows) > 1 else ""
     return f"{rows[0]}{more}: {found[0].reason}"
 
 
-def _unrouted(summary: Summary) -> Iterator[str]:
+def _by_sentence(told: Sequence[tuple[str, str]]) -> Iterator[str]:
+    """Each sentence once, with the names of the cells that it is about."""
+    for sentence in dict.fromkeys(sentence for sentence, _ in told):
+        yield f"{_some([name for other, name in told if other == sentence])}: {sentence}"
+
+
+def _unrouted(summary: Summary) -> Iterator[tuple[str, str]]:
     """Cells of which warm-up routed no sample to a large part: experts, or layers that are left out."""
-    told: dict[str, list[str]] = {}
     for cell in summary.cells:
         if cell.best and cell.best.sampled and implausible.much_not_routed(cell.best.sampled):
             for sentence in implausible.not_routed(cell.best.sampled):
-                told.setdefault(sentence, []).append(cell_name(summary, cell.best))
-    for sentence, names in told.items():
-        yield f"{_some(names)}: {sentence}"
+                yield sentence, cell_name(summary, cell.best)
 
 
-def _micro_batches(summary: Summary) -> Iterator[str]:
+def _micro_batches(summary: Summary) -> Iterator[tuple[str, str]]:
     """Cells of scripts of which only the calls of the model show how many samples a step has."""
-    told: dict[str, list[str]] = {}
     for cell in summary.cells:
         rank = cell.best.sampled.slowest.raw if cell.best and cell.best.sampled else None
         seen = rank.observed if rank else None
@@ -299,9 +308,7 @@ def _micro_batches(summary: Summary) -> Iterator[str]:
             if forwards > says:
                 words = f"a step had {forwards:g} forwards, and the matrix says {says}. Each counts as a micro-batch:"
                 words += " if several are of the same samples, samples/s is too high."
-                told.setdefault(words, []).append(cell_name(summary, cell.best))
-    for sentence, names in told.items():
-        yield f"{_some(names)}: {sentence}"
+                yield words, cell_name(summary, cell.best)
 
 
 def _threads(summary: Summary) -> Iterator[str]:
@@ -328,7 +335,7 @@ def _failures(summary: Summary) -> Iterator[str]:
     for row, traits in failed[:MOST_NAMES]:
         yield f"{row_name(summary, row)} {traits.verb}: {short_reason(row.reason)}"
     if len(failed) > MOST_NAMES:
-        yield f"{len(failed) - MOST_NAMES} more attempts failed: see the full report."
+        yield f"{counted(len(failed) - MOST_NAMES, 'more attempt')} failed: see the full report."
 
 
 def _stopped(summary: Summary, probes: Sequence[Probe]) -> Iterator[str]:
@@ -338,7 +345,7 @@ def _stopped(summary: Summary, probes: Sequence[Probe]) -> Iterator[str]:
         name = settings_name(probe.axes, [each for each in summary.columns if each in probe.axes])
         yield f"The search of {name or probe.cell.backend} ended without an answer: {search_end(probe.found)}."
     if len(stopped) > MOST_NAMES:
-        yield f"{len(stopped) - MOST_NAMES} more searches ended without an answer: see the full report."
+        yield f"{counted(len(stopped) - MOST_NAMES, 'more search')} ended without an answer: see the full report."
 
 
 def _out_of_memory(summary: Summary) -> Iterator[str]:
@@ -357,11 +364,11 @@ def rests_on(found: Sequence[Setting], variations: Sequence[LaunchVariation]) ->
     bases = {setting.ratio.basis for setting in compared if setting.ratio}
     if not bases:
         return ""
-    counts = sorted(
-        {len(setting.row.measured.launches) for setting in compared if setting.row and setting.row.measured}
-    )
-    launches = f"{counts[0]} to {counted(counts[-1], 'launch')}" if len(counts) > 1 else counted(counts[0], "launch")
-    what = f"{launches} of each setting" if counts[-1] else "imported figures"
+    rows = [setting.row.measured for setting in compared if setting.row and setting.row.measured]
+    counts = sorted({len(measured.launches) for measured in rows if measured.launches})
+    fewest = f"{counts[0]} to " if len(counts) > 1 else ""
+    parts = [f"{fewest}{counted(counts[-1], 'launch')} of each setting"] if counts else []
+    what = " and ".join(parts + ["imported figures"] * any(not measured.launches for measured in rows))
     if "assumed" in bases:
         return f"Ratios rest on {what}; launches are assumed to vary by {percent(ASSUMED.sd)} (standard deviation)."
     if "variation" in bases and variations:

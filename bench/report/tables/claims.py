@@ -44,7 +44,8 @@ def claims_table(judged: Sequence[Judged]) -> Table:
         notes=(
             "`claim` is the author's sentence, and `expected` is the bound that bench checked. Both sides agree in"
             " everything except what is compared; otherwise a claim is NOT TESTED. UNDECIDED: a bound lies in the"
-            " interval of the figure, so a rerun could decide either way, or a row is doubted. CONFIRMED, REFUTED: it"
+            " interval of the figure, so a rerun could decide either way, a row is doubted, or launches are of"
+            " different sources. CONFIRMED, REFUTED: it"
             f" does not, with {percent(ALARM_CONFIDENCE)} confidence for all claims together. GB is 10^9 bytes, GiB"
             " 2^30.",
             *([UNKNOWN_NOISE] if any(map(_noise_unknown, judged)) else []),
@@ -83,7 +84,9 @@ def _noise(judged: Judged) -> str:
     if _noise_unknown(judged):
         return "; one figure, variation unknown"
     assumed = "noise assumed" if judged.basis == "assumed" else ""
-    if judged.verdict != "UNDECIDED" or judged.interval is None:
+    if judged.basis == "mixed sources":
+        return "; launches are of different sources"
+    if judged.interval is None or not judged.within_noise:
         return f"; {assumed}" if assumed else ""
     low, high = judged.interval
     claim = judged.claim

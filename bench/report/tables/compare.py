@@ -189,10 +189,12 @@ def _launches(pair: Pair) -> str:
 
 
 def _launches_vary(runs: TwoRuns) -> str:
-    """What the intervals assume of the differences between launches."""
+    """What the intervals assume of the differences between launches; empty without an interval."""
+    ratios = [pair.ratio for pair in runs.pairs if pair.ratio]
+    if not ratios:
+        return ""
     if runs.noise is not None:
         return f"The intervals include {percent(runs.noise)} between runs of the same code, given by --noise."
-    ratios = [pair.ratio for pair in runs.pairs if pair.ratio]
     decided = [pair.ratio for pair in runs.pairs if pair.ratio and pair.speed in ("SLOWER", "FASTER")]
     tips = [ratio.tips_at for ratio in decided if ratio.tips_at]
     bases = {ratio.basis for ratio in ratios}
@@ -232,7 +234,7 @@ def _pairs(runs: TwoRuns) -> Table:
             " SLOWER TAIL, FASTER TAIL: the typical step is neither, but more or fewer steps are slow, and the mean"
             " changes by more than that. UNCLEAR: none of these, or only the slower run was disturbed;"
             f" measure more launches ({MORE_LAUNCHES}) or steps, or use a quieter machine.",
-            _launches_vary(runs),
+            *filter(None, [_launches_vary(runs)]),
             f"GiB: peak allocated of the worst rank; of several launches, the largest. Memory compares the means of the"
             f" launches' peaks: SAME within {percent(MEMORY_MARGIN)} or"
             f" {size(GRANULE_BYTES)}. UNCLEAR: it differs by more, but launches of one run may differ as much. On a CPU"

@@ -5,12 +5,11 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from bench.records.outcome import Result
-from bench.report.controlled import RUN
 from bench.report.naming import cell_name, row_name, setting
 from bench.report.rows import Summary
 from bench.report.summary import Newest
 from bench.report.tables.brief import Setting
-from bench.report.tables.show import Files, Verbatim, in_brief
+from bench.report.tables.show import Files, Verbatim, cell_key, in_brief
 from bench.report.tables.table import Table
 
 
@@ -46,18 +45,17 @@ def details(
         folder: of the run, from that of the page; None for several runs.
         scripts: as in `Details`.
     """
-    row, run = one.row, one.shown.settings.get(RUN)
+    row = one.row
     own = [
         result
         for result in results
-        if result.attempt.cell.id == one.cell.cell.id
+        if cell_key(summary, result) == one.shown.id.cell
         and (row is None or (result.attempt.batch_per_rank, result.attempt.short) == (row.batch_per_rank, row.short))
-        and (run is None or result.axes.get(RUN) == run)
     ]
     return Details(
         name=row_name(summary, row) if row else cell_name(summary, one.shown),
         axes={name: setting(name, one.shown.settings.get(name)) for name in summary.columns},
         folders=() if folder is None else tuple(str(folder / "attempts" / result.attempt.slug) for result in own),
         scripts=scripts,
-        parts=in_brief(own, files, newest, row.measured.variation if row and row.measured else None),
+        parts=in_brief(own, files, newest, summary),
     )

@@ -77,8 +77,6 @@ class LineChart(_Chart):
     """What ``y_label`` counts, in base units."""
     panels: tuple[Panel, ...]
     x_label: str = "batch per rank"
-    miss_label: str = "oom"
-    """The meaning of the crosses below the axis."""
     may_double: bool = True
     """Whether the horizontal scale is logarithmic where values span a factor of 8."""
     at_values: bool = True

@@ -10,7 +10,7 @@ from bench.records.cell import SWITCHES, Measure
 from bench.records.machine import Hardware, Machine, StatedHardware
 from bench.records.until import Until
 from bench.report.missing import Missing
-from bench.report.naming import caption, cell_name, setting, settings_name
+from bench.report.naming import caption, cell_name, isolation_in_words, setting, settings_name
 from bench.report.rows import P95_NEEDS, Summary
 from bench.report.tables.table import Facts, Lines, Table
 from bench.units import UNKNOWN, counted, duration, gib, percent
@@ -64,11 +64,6 @@ def method(summary: Summary) -> Lines:
 
 
 def _how_measured(summary: Summary) -> list[str]:
-    ways = {
-        "fork": "a fresh fork of a rank server, which has imported everything and never used the device",
-        "launch": "a separate accelerate launch",
-        "script": "the command of the matrix",
-    }
     sources = dict.fromkeys(
         one_line(row.measured.source) for row in summary.rows if row.measured and row.measured.source
     )
@@ -76,7 +71,7 @@ def _how_measured(summary: Summary) -> list[str]:
     imported = [f"{words}: {source}." for source in sources]
     if imported and not summary.isolations:
         return imported
-    isolation = " or ".join(ways.get(way, f"the launcher {way}") for way in summary.isolations) or "none was launched"
+    isolation = " or ".join(map(isolation_in_words, summary.isolations)) or "none was launched"
     return [
         *imported,
         f"Every attempt ran in fresh processes: {isolation}.",
@@ -93,7 +88,8 @@ def _how_measured(summary: Summary) -> list[str]:
 SCRIPTED = [
     "A script measures itself: its step time, throughput and memory are its own figures, and what it does not state is"
     " n/a.",
-    "samples/s of a script = batch per process x processes / its step time, or its own count over all processes.",
+    "samples/s of a script = batch per process x processes x micro-batches / its step time, or its own count over all"
+    " processes.",
 ]
 _OBSERVED = [
     "bench measures a script from outside, by hooks of torch's optimizers: a step ends with the optimizer's. Warm-up"
@@ -102,7 +98,7 @@ _OBSERVED = [
 ]
 _MEASURED = [
     "Warm-up steps do not count. Steps of the throughput window contain no synchronization.",
-    "samples/s = batch per rank x ranks / mean step of the slowest rank in the throughput window.",
+    "samples/s = batch per rank x ranks x micro-batches / mean step of the slowest rank in the throughput window.",
     "Memory peaks are reset after warm-up and read after the throughput window, on every rank. GiB is 2^30 bytes.",
     "Ranks wait for each other in every step, so their mean steps hardly differ. Steps says which rank gates, from"
     " each rank's own work in the phase window.",
@@ -188,7 +184,7 @@ def hardware_in_words(machine: Machine) -> str:
         parts = [[*host, memory], [machine.system]]
     else:
         models = Counter(machine.accelerators)
-        gpus = [f"{count} x {model}" for model, count in models.items()] or [f"{hardware.devices} GPUs"]
+        gpus = [f"{count} x {model}" for model, count in models.items()] or [counted(hardware.devices, "GPU")]
         each = " each" if hardware.memory_bytes is not None else ""
         parts = [[*gpus, memory + each], host, [machine.system]]
     return "; ".join(filter(None, (", ".join(filter(None, part)) for part in parts)))

@@ -10,6 +10,7 @@ from bench.records.calibration import Paces
 from bench.records.devices import DeviceSpec
 from bench.records.forecast import PARTS
 from bench.report.plan import OFF, Checked, PlannedCell, PlannedRow
+from bench.report.rows import RowId
 from bench.report.tables.table import Column, Number, Table, table_of
 from bench.units import UNKNOWN, counted, memory_size, ms, percent, rate, size
 
@@ -247,9 +248,9 @@ def check_records(checked: Sequence[Checked]) -> list[dict[str, JsonValue]]:
     """One flat record for each measured peak; base units."""
     return [
         {
-            "cell": peak.cell,
+            "cell": peak.id.cell[0],
             "name": peak.name,
-            "batch": peak.batch,
+            "batch": peak.id.batch_per_rank,
             "planned_bytes": round(peak.planned_bytes),
             "measured_bytes": peak.measured_bytes,
             "of_tensors": peak.tensors,
@@ -264,10 +265,10 @@ def check_records(checked: Sequence[Checked]) -> list[dict[str, JsonValue]]:
     ]
 
 
-def columns(checked: Sequence[Checked]) -> dict[tuple[str, int], dict[str, JsonValue]]:
-    """What a plan adds to the record of a result, by its cell's id and its batch; base units."""
+def columns(checked: Sequence[Checked]) -> dict[RowId, dict[str, JsonValue]]:
+    """What a plan adds to the records of rows; base units."""
     return {
-        (peak.cell, peak.batch): {
+        peak.id: {
             "planned_peak_bytes": round(peak.planned_bytes),
             "plan_error": peak.error,
             "plan_confirmed": peak.confirmed,

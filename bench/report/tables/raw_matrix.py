@@ -36,7 +36,7 @@ def matrix(summary: Summary) -> Table:
     ]
     if any(row.launches for row in summary.rows):
         columns.insert(len(summary.columns) + 2, Number[Row]("launches", launches_in_words))
-    if any(row.global_batch for row in summary.rows):
+    if any(row.global_batch or row.accumulate > 1 for row in summary.rows):
         at = next(number for number, column in enumerate(columns) if column.header == "global batch")
         columns.insert(at, Number[Row]("accumulate", lambda row: str(row.accumulate)))
     if any(row.reason for row in summary.rows):

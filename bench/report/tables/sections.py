@@ -195,7 +195,8 @@ class Report:
     def records(self) -> list[Record]:
         """One flat record a result, for other programs."""
         planned = columns(self.checked)
-        return [row | planned.get((str(row["cell"]), int(str(row["batch"]))), {}) for row in records(self.summary)]
+        rows = zip(self.summary.rows, records(self.summary), strict=True)
+        return [record | planned.get(row.id, {}) for row, record in rows]
 
     def _build(self, parts: Iterable["Build"]) -> list[Section]:
         return [section for part in parts for section in part(self) if not _empty(section)]

@@ -18,9 +18,11 @@ from bench.records.json_diff import flat
 from bench.records.outcome import KINDS, Failed, Hang, Ok, Result
 from bench.records.rank_outcome import Footprint, RankOk, Walked
 from bench.records.verdict import Probe
+from bench.report.controlled import RUN, machine_names
+from bench.report.doubts import causes
 from bench.report.implausible import disturbances
 from bench.report.naming import REASON_LIMIT, batch_of, result_batch, settings_name, short_reason
-from bench.report.rows import CellRows, Measured, Rank, Row
+from bench.report.rows import Measured, Rank, Row, RowId, Summary
 from bench.report.summary import Newest, newest_sources, row_of, summarize
 from bench.report.tables.account import account_of_each
 from bench.report.tables.raw_matrix import measured_column, of_rank, outcome_column, shown, times_columns
@@ -28,7 +30,6 @@ from bench.report.tables.regimes import regime_columns
 from bench.report.tables.searches import searches
 from bench.report.tables.steps import P95_NOTE, checkpoints, compilation, own_work, phases, steps
 from bench.report.tables.table import Column, Number, Table, of_part, table_of, without_repeats
-from bench.statistics.launches import LaunchVariation
 from bench.units import UNKNOWN, duration, gib, in_table, ms, percent, rate
 
 Attempts = Sequence[tuple[Result, Row]]
@@ -74,7 +75,7 @@ def show(
     probe: Probe | None = None,
     walked: Sequence[Walked] = (),
     newest: Newest | None = None,
-    variation: LaunchVariation | None = None,
+    whole: Summary | None = None,
 ) -> list[Table | Verbatim]:
     """Everything that is known about the cell of ``results``.
 
@@ -82,13 +83,13 @@ def show(
         results: all results of one cell.
         files: by the attempt's slug.
         newest: the newest sources of the run; by default, those of these results.
-        variation: between launches, as the run's report knows it.
+        whole: the summary of the run, which knows what is wrong beside its other cells; by default, of these results.
     """
     newest = newest or newest_sources(results)
     summary = summarize(results, newest=newest)
-    attempts = [(result, row_of(result, variation=variation, newest=newest)) for result in results]
+    attempts = _with_rows(results, whole or summary, newest)
     parts = [
-        _attempts(attempts, summary.cells[0]),
+        _attempts(attempts, whole or summary),
         _regimes(results),
         _ranks(attempts),
         _imported(attempts),
@@ -115,20 +116,38 @@ def show(
 def in_brief(
     results: Sequence[Result],
     files: Mapping[str, Files],
-    newest: Newest | None = None,
-    variation: LaunchVariation | None = None,
+    newest: Newest,
+    whole: Summary,
 ) -> list[Table | Verbatim]:
     """Of one row of a report: its attempts, ranks, phases and time, and why it failed. As in `show`, without notes."""
-    summary = summarize(results, newest=newest or newest_sources(results))
-    attempts = [(result, row_of(result, variation=variation, newest=newest)) for result in results]
+    summary = summarize(results, newest=newest)
+    attempts = _with_rows(results, whole, newest)
     parts = [
-        _attempts(attempts, summary.cells[0]),
+        _attempts(attempts, whole),
         _ranks(attempts),
         phases(summary, "mean"),
         own_work(summary),
         account_of_each(results),
     ]
     return [*(replace(table, notes=()) for table in parts if table.rows), *_verbatim(results, files)]
+
+
+def cell_key(whole: Summary, result: Result) -> tuple[str, ...]:
+    """What names the cell of a result in the ids of the rows of ``whole``."""
+    machine = machine_names(whole.machines)[whole.machines.index(result.machine)]
+    parts = (result.attempt.cell.id, machine, result.axes.get(RUN))
+    return tuple(str(part) for part in parts if part is not None)
+
+
+def _with_rows(results: Sequence[Result], whole: Summary, newest: Newest) -> Attempts:
+    known = {row.id.cell: row.measured.variation for row in whole.rows if row.measured}
+
+    def row(result: Result) -> Row:
+        attempt, key = result.attempt, cell_key(whole, result)
+        row_id = RowId(key, attempt.batch_per_rank, attempt.short)
+        return row_of(result, row_id=row_id, variation=known.get(key), newest=newest)
+
+    return [(result, row(result)) for result in results]
 
 
 def _settings(result: Result) -> Table:
@@ -144,10 +163,16 @@ def _settings(result: Result) -> Table:
     return table_of("Settings", shown, columns)
 
 
-def _attempts(attempts: Attempts, cell: CellRows) -> Table:
+def _attempts(attempts: Attempts, whole: Summary) -> Table:
+    cells, doubted = {cell.rows[0].id.cell: cell for cell in whole.cells}, causes(whole)
+
+    def why(row: Row) -> str | None:
+        sound = row.measured is None or cells[row.id.cell].is_sound(row)
+        return row.reason if sound else doubted.get(row.id)
+
     of_row: list[Column[Row]] = [
         Number("batch per rank", batch_of),
-        outcome_column(cell.traits),
+        outcome_column(lambda row: cells[row.id.cell].traits(row) if row.measured else KINDS[row.outcome]),
         measured_column("samples/s", lambda measured: rate(measured.samples_per_s_global)),
         measured_column("95 % interval", _interval),
         measured_column("step ms", lambda measured: ms(measured.step_time_s_rank_max)),
@@ -163,7 +188,7 @@ def _attempts(attempts: Attempts, cell: CellRows) -> Table:
         [
             *of_part(itemgetter(1), of_row),
             *of_part(itemgetter(0), of_result),
-            Column("why", lambda attempt: short_reason(attempt[1].reason)),
+            Column("why", lambda attempt: short_reason(why(attempt[1]))),
         ],
         notes=(
             "samples/s is global; step ms is the mean of the slowest rank. isolation: a fork of a rank server, or a"

@@ -121,7 +121,8 @@ def _winner(pair: SpeedUp, names: dict[RowId, str]) -> str:
         won, ratio = pair.reference, ratio.inverse
     within = f" ({ends(ratio.decides)})"
     unlike = f" UNLIKE in {', '.join(pair.unlike)}" if pair.unlike else ""
-    name = "" if ratio.word == EVEN or f"{ratio.estimate:.2f}" == "1.00" else f"{names[won.id]} "
+    nobody = not ratio.has_winner and (ratio.even or f"{ratio.estimate:.2f}" == "1.00")
+    name = "" if nobody else f"{names[won.id]} "
     word = "" if ratio.word == FASTER else f"{ratio.word}, "
     return f"{word}{name}{ratio.estimate:.2f}×{within}{unlike}"
 

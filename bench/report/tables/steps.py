@@ -38,7 +38,7 @@ def steps(summary: Summary) -> Table:
     """Both timing windows and the loss: one row per result that bench measured."""
     columns: list[Column[Sampled]] = [
         *of_part(lambda measured: measured.slowest.step, times_columns()),
-        Number("synchronized ms", lambda measured: ms(measured.total_s)),
+        Number("synchronized ms", lambda measured: ms(measured.windows_s and measured.windows_s[1])),
         Number("difference", lambda measured: percent(measured.instrumentation_share)),
         Column("slowest rank", lambda measured: measured.critical_rank.words if measured.critical_rank else UNKNOWN),
         Number("first loss", partial(_loss, 0)),

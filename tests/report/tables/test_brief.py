@@ -7,12 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from examples import ok, result
+from examples import MACHINE, ok, result, world
 from rich.console import Console
 
 from bench.cli.collect import collect
+from bench.records.cell import Train
 from bench.records.claim import Claim
-from bench.records.outcome import Failed, Oom
+from bench.records.conditions import Conditions
+from bench.records.machine import StatedHardware
+from bench.records.outcome import Failed, Oom, Reported
 from bench.records.verdict import Goal, Probe, Stopped
 from bench.report.missing import Missing
 from bench.report.render import markdown, terminal
@@ -50,6 +53,37 @@ def test_several_tasks_have_a_line_each() -> None:
     text = brief(steps(0.1, axes={"num_cams": 1}), steps(0.3, axes={"num_cams": 4}))
     assert text.startswith("## What to run\n\n- For num_cams 1: train with ddp, batch 2: 40 samples/s")
     assert "\n- For num_cams 4: train with ddp, batch 2: 13.3 samples/s" in text
+
+
+def test_one_more_is_singular() -> None:
+    one_gpu = MACHINE.model_copy(update={"hardware": StatedHardware(device="cuda", devices=1, memory_bytes=None)})
+    machine = one_gpu.model_copy(update={"accelerators": ()})
+    failures = [
+        result(Failed(rank=0, phase="start", reason="x"), axes={"num_cams": number}, machine=machine)
+        for number in range(5)
+    ]
+    text = brief(steps(0.1, machine=machine), *failures)
+    assert "1 more attempt failed: see the full report." in text
+    assert " on 1 GPU, " in text
+
+
+def test_rows_of_searches_with_two_headrooms_say_which() -> None:
+    results = [steps(0.1), steps(0.2, backend="fsdp")]
+    end = Stopped(reason="batch 3 hung")
+    probes = [
+        Probe(cell=results[0].attempt.cell, axes={"backend": "ddp"}, goal=Goal(headroom=headroom), found=end)
+        for headroom in (0.7, 0.9)
+    ]
+    text = brief(*results, probes=probes)
+    assert [row["headroom"] for row in table(text)] == ["70.0 %", "70.0 %", "90.0 %", "90.0 %"]
+    assert "Ratios compare with the bold row of their task." in text
+
+
+def test_tasks_that_are_left_out_are_counted() -> None:
+    results = [steps(0.1, axes={"num_cams": number}) for number in range(9)]
+    missing = [Missing(cell_id="x", axes={"backend": "ddp"}, batches=(2,))]
+    for text in (brief(*results), brief(*results, missing=missing)):
+        assert "\n- and 1 more task: see the full report.\n" in text
 
 
 def test_each_setting_has_a_row_at_its_best_batch_the_fastest_first() -> None:
@@ -120,6 +154,29 @@ def test_rows_that_are_doubted_for_like_reasons_are_one_sentence() -> None:
     caveats = brief(*apart).partition("## Before you rely on it\n\n")[2].partition("\n\n## ")[0]
     assert len(caveats.splitlines()) == 1
     assert "All 3 rows, such as ddp, batch 2: " in caveats
+    quiet = dict.fromkeys(Conditions.model_fields) | {"gpus": (), "others_cpu_share": 0.5}
+    failed = result(Oom(rank=0, phase="bwd", reason="x"), batch=16)
+    busy = [one.model_copy(update={"conditions": Conditions(**quiet)}) for one in (steps(0.2, 4), failed)]
+    assert "All 2 rows" not in brief(steps(0.1), *busy)
+
+
+def test_what_ratios_rest_on_is_said_of_launches_and_of_imported_figures() -> None:
+    figures = (
+        result(Reported(source="p", samples_per_s_global=rate), backend=name, axes={"num_cams": 9})
+        for name, rate in (("zero2", 10.0), ("zero3", 5.0))
+    )
+    text = brief(steps(0.1), steps(0.2, backend="fsdp"), *figures)
+    assert "Ratios rest on 1 launch of each setting and imported figures; launches are assumed" in text
+
+
+def test_a_dtype_that_was_not_seen_is_none() -> None:
+    bare = steps(0.1, train=Train(optimizer="none"))
+    ranks = [
+        rank.model_copy(update={"regime": rank.regime.model_copy(update={"masters_dtype": None})})
+        for rank in bare.outcome.ranks
+    ]
+    text = brief(steps(0.2), bare.model_copy(update={"outcome": world(*ranks)}))
+    assert "masters_dtype none" in text
 
 
 def test_a_comparison_that_was_asked_for_is_shown() -> None:

@@ -13,6 +13,7 @@ from bench.records.outcome import Result as Record
 from bench.records.rank_outcome import Footprint, Walked
 from bench.records.verdict import Goal, Probe, Verdict
 from bench.report.find_cell import find_cell
+from bench.report.summary import summarize
 from bench.report.tables.show import Files, Verbatim, show, title
 from bench.report.tables.table import Table
 from bench.store.run_folder import Store
@@ -33,6 +34,14 @@ def records() -> list[Record]:
 
 def tables(results: list[Record], **more: object) -> dict[str, Table]:
     return {part.title: part for part in show(results, {}, **more) if isinstance(part, Table)}  # type: ignore[arg-type]
+
+
+def test_the_outcome_of_an_attempt_and_its_reason_are_those_of_the_whole_run() -> None:
+    sound, wrong = (result(backend=name) for name in ("ddp", "fsdp"))
+    wrong = wrong.model_copy(update={"outcome": ok((0.1,) * 3, (0.1,) * 3, losses=(9.0, 9.0, 9.0), backend="fsdp")})
+    attempts = tables([wrong], whole=summarize([sound, wrong, result(backend="zero2")]))["Attempts"]
+    assert attempts.rows[0][1] == "invalid"
+    assert "its losses differ" in attempts.rows[0][-1]
 
 
 # Which cell

@@ -1,10 +1,11 @@
 """The sections on compilation and checkpoints, and the doubts that these raise."""
 
 import pytest
-from examples import doubt_sentences, ok, rank, result, world
+from examples import doubt_sentences, launched, ok, rank, result, world
 
 from bench.records.outcome import Result
 from bench.records.rank_outcome import Checkpoint, Compilation
+from bench.report.doubts import doubts
 from bench.report.summary import summarize
 from bench.report.tables.show import show
 from bench.report.tables.steps import checkpoints, compilation
@@ -50,6 +51,17 @@ def test_losses_that_do_not_come_back_are_shown_and_doubted() -> None:
 def test_a_compiler_at_work_while_steps_are_measured_is_doubted() -> None:
     (doubt,) = doubt_sentences(summarize([of(compiled(), compiled(later=2))]))
     assert "torch.compile made 2 graphs while steps were measured" in doubt
+
+
+def test_a_compiler_at_work_in_another_launch_than_the_median_one_is_doubted() -> None:
+    def launch(step_s: float, later: int, number: int) -> Result:
+        ranks = [rank(n, (step_s,) * 3).model_copy(update={"compilation": compiled(later=later)}) for n in range(2)]
+        return launched(result(world(*ranks)), number)
+
+    summary = summarize([launch(0.1, 0, 1), launch(0.13, 2, 2), launch(0.1, 0, 3)])
+    (doubt,) = doubts(summary)
+    assert doubt.reason.startswith("launch 2: torch.compile made 2 graphs")
+    assert doubt.share == pytest.approx(0.1)
 
 
 def test_without_either_there_are_no_sections_and_no_doubts() -> None:
