@@ -1,5 +1,7 @@
 """The run folder: what is finished stays, what is not is measured again, and one run at a time has it."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -255,6 +257,17 @@ def test_a_second_store_is_refused_until_the_first_is_done(tmp_path: Path) -> No
         assert (tmp_path / "run.json").read_bytes() == before
     with ExitStack() as stack:
         opened(stack, tmp_path, B)
+
+
+def test_a_disk_that_cannot_lock_is_no_other_bench(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(InputError, match="its file system cannot lock files: No locks available"):
+        opened(stack, tmp_path, A)
 
 
 def test_a_run_that_breaks_gives_the_folder_back(tmp_path: Path) -> None:
