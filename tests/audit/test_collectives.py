@@ -124,6 +124,13 @@ def test_what_torch_refused_is_told_with_the_places_that_asked() -> None:
     )
 
 
+def test_refused_ranks_are_told_by_number() -> None:
+    words = "Rank {} is running collective: CollectiveFingerPrint(SequenceNumber=1, OpType={})"
+    reason = ", but ".join([words.format(10, "ALLGATHER"), words.format(2, "BARRIER")])
+    says = collectives.judge([], 16, Failed(rank=2, phase="audit", reason=reason)).says
+    assert says.index("rank 2 issued barrier") < says.index("rank 10 issued allgather")
+
+
 def test_a_rank_that_raises_is_told_and_not_called_a_difference() -> None:
     asked, raised = [one(1), one(2)], [one(1)]
     planted = Failed(fault="error", rank=1, phase="audit", reason="ValueError: planted")
