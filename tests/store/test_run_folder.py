@@ -205,8 +205,10 @@ def test_the_end_of_a_log_is_told_without_secrets(
     store = opened(stack, tmp_path / "run", ended)
     folder = store.begin(ended.attempt)
     (folder / "rank0.log").write_text("first\nsigned in with planted-value\n")
+    (folder / "launch.log").write_text("x" * 10_000 + "end")
     (folder / "rank1.log").write_text("\n")
-    assert store.log_tails(ended.attempt, 1) == {"rank0.log": "signed in with [MY_TOKEN]"}
+    tails = store.log_tails(ended.attempt, 1)
+    assert tails == {"launch.log": "x" * 997 + "end", "rank0.log": "signed in with [MY_TOKEN]"}
 
 
 def test_each_launch_of_servers_has_a_folder_of_its_own(tmp_path: Path, stack: ExitStack) -> None:
