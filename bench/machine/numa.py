@@ -27,6 +27,15 @@ def nodes(root: Path = Path("/")) -> Nodes:
     return {node: found[node] for node in sorted(found) if found[node]}
 
 
+def online(root: Path = Path("/")) -> frozenset[int]:
+    """The CPUs that are switched on.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    return _cpus((root / "sys/devices/system/cpu/online").read_text())
+
+
 def of_pci(address: str, root: Path = Path("/")) -> int | None:
     """The node of a device by its PCI address, such as NVML's ``00000000:41:00.0``; None where it is not known."""
     domain, _, rest = address.lower().partition(":")
