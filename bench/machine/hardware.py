@@ -89,7 +89,7 @@ def record(
         hardware=hardware,
         accelerators=tuple(gpu.name for gpu in gpus.visible(environment)),
         power_limits_w=gpus.power_limits_w(environment),
-        driver=gpus.driver(),
+        driver=gpus.driver(environment),
         cpu=_cpu_model(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
