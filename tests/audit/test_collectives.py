@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import bench.runner
@@ -198,7 +200,7 @@ def test_a_hang_groups_ranks_that_do_the_same_and_names_those_that_are_silent() 
     )
 
 
-TORCH = "/x/site-packages/torch"
+TORCH = str(Path(torch.__file__).parent)
 STEPS = str(Path(bench.runner.__file__).parent / "steps.py")
 MODULE = Frame("_call_impl", f"{TORCH}/nn/modules/module.py", 10)
 SITES = {
@@ -209,7 +211,7 @@ SITES = {
     "what the runner's step called": (
         [
             Frame("_reduce", f"{TORCH}/a.py", 1),
-            Frame("backward", "/x/site-packages/accelerate/accelerator.py", 2),
+            Frame("backward", accelerate.accelerator.__file__, 2),
             Frame("step", STEPS, 44),
         ],
         "backward, called by step (runner/steps.py:44)",
