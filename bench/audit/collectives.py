@@ -145,9 +145,10 @@ def _refused(issued: Sequence[Issued], ended: Oom | Hang | Failed | None) -> str
         return None
     sites = {one.rank: one.failed_in for one in issued}
     number = max((made.number for one in issued for made in one.collectives), default=0) + 1
+    found = {(int(rank), operation, shape) for rank, _, operation, shape in _FINGERPRINT.findall(ended.reason)}
     issuers = [
-        f"rank {rank} issued {operation.lower()} {shape.replace(', ', 'x')} in {sites.get(int(rank)) or UNKNOWN}"
-        for rank, _, operation, shape in sorted(set(_FINGERPRINT.findall(ended.reason)))
+        f"rank {rank} issued {operation.lower()} {shape.replace(', ', 'x')} in {sites.get(rank) or UNKNOWN}"
+        for rank, operation, shape in sorted(found)
     ]
     return "; ".join([f"the ranks differ at collective {number}", *issuers]) if len(issuers) > 1 else None
 

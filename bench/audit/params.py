@@ -92,7 +92,8 @@ def judge(
     batches = f"{looked.batches} batch" + "es" * (looked.batches > 1)
     if not unused:
         do = "can be turned off, which saves a search of the graph in every step" if find_unused else "can stay off"
-        says = f"backward reaches every parameter in {batches}: find_unused_parameters {do}"
+        every = "every trained parameter" if any(g.state == "FROZEN" for g in groups) else "every parameter"
+        says = f"backward reaches {every} in {batches}: find_unused_parameters {do}"
         return ParamsVerdict(good=True, says=says, batches=looked.batches, groups=tuple(groups))
     fails = of_ddp and not find_unused
     if not of_ddp:
@@ -107,7 +108,7 @@ def judge(
     else:
         do = "DDP will fail or hang: freeze them, leave them out of the model, or set train.find_unused_parameters=true"
     never = sum(g.elements for g in unused if g.batches == looked.batches)
-    share = never / sum(one.elements for one in looked.parameters if one.requires_grad)
+    share = never / max(1, sum(one.elements for one in looked.parameters if one.requires_grad))
     invalid = share > MUCH and not allow_unused
     if share > MUCH:
         but = "would be invalid without train.allow_unused" if allow_unused else "are invalid"

@@ -83,7 +83,7 @@ def _of_engine(engine: Mapping[str, JsonValue]) -> dict[str, Any]:
         decided["max_grad_norm"] = float(str(clipping or 0)) or None
     if "optimizer" in engine:
         block = section(engine, "optimizer")
-        given = section(block, "params")
+        given = {name: value for name, value in section(block, "params").items() if value is not None}
         decided["optimizer"] = f"{DEEPSPEED_OPTIMIZER}{block.get('type', 'AdamW')}"
         defaults = {"learning_rate": given.get("lr", 1e-3), "weight_decay": given.get("weight_decay", 0.0)}
         decided |= {name: float(str(value)) for name, value in defaults.items() if value != "auto"}

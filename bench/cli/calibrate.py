@@ -80,12 +80,7 @@ def calibrate(
             "a calibration repeats one batch, and does not search", field="batch", fix="name a batch: matrix.batch=8"
         )
     now, state = datetime.now(UTC).isoformat(timespec="seconds"), calibrations.folder()
-    try:
-        state.mkdir(parents=True, exist_ok=True)
-    except OSError as error:  # better now than after all launches
-        raise InputError(
-            f"the folder cannot be made: {error.strerror}", where=str(state), fix="BENCH_STATE chooses another one"
-        ) from error
+    calibrations.make(state)  # better now than after all launches
     run = out or state / f"run-{now[:19].replace(':', '')}"
     with (
         Progress(console()) as progress,

@@ -96,4 +96,5 @@ def _recorded(name: str, environment: Mapping[str, str]) -> str:
     value = secrets.mask(environment[name], environment)
     if home := environment.get("HOME"):
         value = value.replace(home, "~")
-    return _GPU.sub(r"\1-[id]", _FOLDER.sub("", value))[:200]
+    text = _GPU.sub(r"\1-[id]", _FOLDER.sub("", value))[:200]
+    return text.encode("utf-8", "backslashreplace").decode()

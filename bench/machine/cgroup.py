@@ -47,9 +47,9 @@ def folders(root: Path, controller: str | None) -> list[Path]:
 
 
 def lines(path: Path) -> list[str]:
-    """The lines of a file; none if it does not exist."""
+    """The lines of a file that are not empty; none if it does not exist. A path in them may be of any bytes."""
     try:
-        return path.read_text().splitlines()
+        return list(filter(None, path.read_text(errors="surrogateescape").split("\n")))
     except OSError:
         return []
 

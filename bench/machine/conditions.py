@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import psutil
 import pynvml
 
-from bench.machine import gpus
+from bench.machine import gpus, numa
 from bench.records.conditions import Conditions, GpuConditions
 from bench.records.phases import Stage
 from bench.records.slurm import JOB
@@ -147,7 +147,8 @@ def _core_times() -> tuple[float, float]:
     """Busy seconds and total seconds of the cores that this process may use."""
     cores = psutil.cpu_times(percpu=True)
     if hasattr(os, "sched_getaffinity"):
-        cores = [cores[core] for core in os.sched_getaffinity(0)]
+        by_number = dict(zip(sorted(numa.online()), cores, strict=True))  # psutil lists those that are online
+        cores = [by_number[core] for core in os.sched_getaffinity(0)]
     # Interrupts belong to no process. Linux counts guest time in user time, too.
     busy_s = sum(core.user + core.nice + core.system + getattr(core, "steal", 0.0) for core in cores)
     whole_s = sum(getattr(core, name) for core in cores for name in core._fields if not name.startswith("guest"))

@@ -10,9 +10,9 @@ import pynvml
 
 from bench.machine import gpus
 
-MOST_W = 1000.0
-"""No package of processors takes more. In a window in which one could have taken a whole range of its counter, it may
-have wrapped more than once."""
+MOST_W, MOST_DRAM_W = 1000.0, 300.0
+"""No package of processors takes more, and no memory of one. In a window in which one could have taken a whole range of
+its counter, it may have wrapped more than once."""
 
 
 class Counter(NamedTuple):
@@ -20,6 +20,7 @@ class Counter(NamedTuple):
 
     joules: float
     range_j: float = math.inf
+    most_w: float = MOST_W
 
 
 Counters = Mapping[str, Counter]
@@ -47,7 +48,7 @@ class Meter:
         joules = 0.0
         for name, counter in now.items():
             taken = counter.joules - self._since[name].joules
-            if lasted_s * MOST_W >= counter.range_j or (taken < 0 and math.isinf(counter.range_j)):
+            if lasted_s * counter.most_w >= counter.range_j or (taken < 0 and math.isinf(counter.range_j)):
                 return None
             joules += taken if taken >= 0 else taken + counter.range_j
         return joules * self._share
@@ -78,9 +79,10 @@ def _rapl(root: Path) -> Counters:
     counters = {}
     for zone in sorted((root / "sys/class/powercap").glob("intel-rapl:*")):
         try:
-            if (zone / "name").read_text().startswith(("package", "dram")):
+            if (name := (zone / "name").read_text()).startswith(("package", "dram")):
                 range_j = int((zone / "max_energy_range_uj").read_text()) / 1e6
-                counters[zone.name] = Counter(int((zone / "energy_uj").read_text()) / 1e6, range_j)
+                most_w = MOST_DRAM_W if name.startswith("dram") else MOST_W
+                counters[zone.name] = Counter(int((zone / "energy_uj").read_text()) / 1e6, range_j, most_w)
         except (OSError, ValueError):  # often only root may read it
             return {}
     return counters

@@ -14,6 +14,7 @@ from bench.errors import InputError
 T = TypeVar("T")
 
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
+_NO_DRIVER = (pynvml.NVML_ERROR_LIBRARY_NOT_FOUND, pynvml.NVML_ERROR_DRIVER_NOT_LOADED, pynvml.NVML_ERROR_GPU_NOT_FOUND)
 
 
 class Gpu(NamedTuple):
@@ -31,9 +32,11 @@ def visible(environment: Mapping[str, str]) -> list[Gpu]:
     """The GPUs that CUDA would show to a process with this environment.
 
     Raises:
-        InputError: a GPU does not respond or is split into slices, or a slice does not exist.
+        InputError: the driver or a GPU does not respond, a GPU is split into slices, or a slice does not exist.
     """
     setting = environment.get(_VISIBLE)
+    if _hides_all(environment):
+        return []
     if setting is not None and setting.strip().startswith("MIG-"):
         return _slices(setting)
     shown = _visible(_gpus(), setting)
@@ -80,11 +83,11 @@ def power_limits_w(environment: Mapping[str, str]) -> tuple[float | None, ...]:
 
 def ask(uuid: str, question: Callable[[Any], T]) -> T | None:
     """The answer of one GPU to a question about its NVML handle; None where there is none."""
-    with _nvml() as available:
-        try:
+    try:
+        with _nvml() as available:
             return question(pynvml.nvmlDeviceGetHandleByUUID(uuid)) if available else None
-        except pynvml.NVMLError:
-            return None
+    except (pynvml.NVMLError, InputError):
+        return None
 
 
 def pci_address(handle: Any) -> str:
@@ -98,8 +101,10 @@ def used_bytes(handle: Any) -> int:
     return int(pynvml.nvmlDeviceGetMemoryInfo(handle, pynvml.nvmlMemory_v2).used)
 
 
-def driver() -> str | None:
-    """The version of the driver; None without a driver."""
+def driver(environment: Mapping[str, str]) -> str | None:
+    """The version of the driver; None without a driver, and where all GPUs are hidden."""
+    if _hides_all(environment):
+        return None
     with _nvml() as available:
         return str(pynvml.nvmlSystemGetDriverVersion()) if available else None
 
@@ -139,6 +144,11 @@ def initialized() -> bool:
         return False
     # Anything but CUDA_SUCCESS: not initialized (3), or without use, as the stub is that comes with the toolkit (34).
     return bool(cuda.cuDeviceGetCount(ctypes.byref(ctypes.c_int())) == 0)
+
+
+def _hides_all(environment: Mapping[str, str]) -> bool:
+    """Whether the user measures on the CPU: the driver is then not asked, and may be broken."""
+    return not environment.get(_VISIBLE, "all").strip()
 
 
 def _visible(gpus: Sequence[Gpu], setting: str | None) -> list[Gpu]:
@@ -217,10 +227,19 @@ def _memory_bytes(handle: Any) -> int:
 
 @contextmanager
 def _nvml() -> Iterator[bool]:
-    """Opens NVML. Yields whether it is available, that is, whether there is a driver."""
+    """Opens NVML. Yields whether it is available, that is, whether there is a driver.
+
+    Raises:
+        InputError: there is one, and it does not respond.
+    """
     try:
         pynvml.nvmlInit()
-    except pynvml.NVMLError:
+    except pynvml.NVMLError as error:
+        if error.value not in _NO_DRIVER:
+            raise InputError(
+                f"the driver of the GPUs does not respond: {error}",
+                fix=f"reboot or restart the container, or set {_VISIBLE}= to measure on the CPU",
+            ) from error
         available = False
     else:
         available = True

@@ -84,18 +84,19 @@ def record(
     launch = {**environment, **added}
     allocator = launch.get("PYTORCH_ALLOC_CONF") or launch.get("PYTORCH_CUDA_ALLOC_CONF")
     commit = _git("rev-parse", "HEAD")
+    changes = _git("status", "--porcelain", "--untracked-files=no")
     return Machine(
         hardware=hardware,
         accelerators=tuple(gpu.name for gpu in gpus.visible(environment)),
         power_limits_w=gpus.power_limits_w(environment),
-        driver=gpus.driver(),
+        driver=gpus.driver(environment),
         cpu=_cpu_model(),
         system=f"{platform.system()} {platform.release()}",
         python=platform.python_version(),
         libraries=libraries(),
         bench=importlib.metadata.version("training-bench"),
         git_commit=commit,
-        git_dirty=None if commit is None else bool(_git("status", "--porcelain", "--untracked-files=no")),
+        git_dirty=None if commit is None or changes is None else bool(changes),
         allocator=_setting(allocator, _ALLOCATOR) if allocator and hardware.device == "cuda" else None,
         threads={name: _setting(environment[name], _THREADS) for name in THREADS if name in environment},
         environment=None if recorded is None else dict(recorded),

@@ -27,11 +27,20 @@ def nodes(root: Path = Path("/")) -> Nodes:
     return {node: found[node] for node in sorted(found) if found[node]}
 
 
+def online(root: Path = Path("/")) -> frozenset[int]:
+    """The CPUs that are switched on.
+
+    Raises:
+        OSError: the kernel does not tell.
+    """
+    return _cpus((root / "sys/devices/system/cpu/online").read_text())
+
+
 def of_pci(address: str, root: Path = Path("/")) -> int | None:
     """The node of a device by its PCI address, such as NVML's ``00000000:41:00.0``; None where it is not known."""
     domain, _, rest = address.lower().partition(":")
     try:
-        node = int((root / "sys/bus/pci/devices" / f"{domain[-4:]}:{rest}" / "numa_node").read_text())
+        node = int((root / "sys/bus/pci/devices" / f"{int(domain, 16):04x}:{rest}" / "numa_node").read_text())
     except (OSError, ValueError):
         return None
     return node if node >= 0 else None  # -1: the firmware does not tell

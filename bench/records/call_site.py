@@ -2,6 +2,9 @@
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +19,8 @@ class Frame(NamedTuple):
 
 _RUNNER, _OBSERVE = (str(Path(__file__).parents[1] / room) for room in ("runner", "observe"))
 _LIBRARIES = (
-    *(f"/{name}/" for name in ("torch", "accelerate", "deepspeed", "concurrent")),
-    *(f"/{name}.py" for name in ("typing_extensions", "contextlib", "threading", "functools")),
+    *("torch", "accelerate", "deepspeed", "typing_extensions"),
+    *("concurrent", "contextlib", "threading", "functools"),
 )
 _BETWEEN = (*(f"{_RUNNER}/{name}.py" for name in ("forward", "kernels", "units")), _OBSERVE)
 """They watch what the workload calls, and so stand between it and torch."""
@@ -37,13 +40,24 @@ def site(frames: Sequence[Frame]) -> str:
             continue
         if frame.filename.startswith(_RUNNER):
             return f"{called}, called by {_place(frame)}" if called else _place(frame)
-        if not any(part in frame.filename for part in _LIBRARIES):
+        if not frame.filename.startswith(_libraries()):
             if not frame.name.startswith("<"):  # the name of a comprehension says nothing; its function's does
                 return _place(frame)
             continue
         if not frame.filename.endswith(_CALLS):
             called = frame.name
     return _place(frames[0]) if frames else "an unknown place"
+
+
+@cache
+def _libraries() -> tuple[str, ...]:
+    """Where they are installed: a folder of the user may have the name of one."""
+    found = []
+    for name in _LIBRARIES:
+        with suppress(ValueError):  # a stand-in that a script made does not say where it is
+            if (spec := find_spec(name)) and spec.origin:
+                found.append(spec.origin.removesuffix("__init__.py"))
+    return tuple(found)
 
 
 def _place(frame: Frame) -> str:

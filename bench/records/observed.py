@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from bench.records.base import AtLeastOne, Count, Frozen
+from bench.records.hang import ranks_in_words
 from bench.units import counted
 
 
@@ -93,8 +94,7 @@ def by_rank(told: Mapping[int, Iterable[str]]) -> Iterator[str]:
         for each in words:
             ranks.setdefault(each, []).append(rank)
     for words, of in ranks.items():
-        whose = f"rank{'s' * (len(of) > 1)} {', '.join(map(str, of))}"
-        yield f"{'every rank' if len(of) == len(told) > 1 else whose}: {words}"
+        yield f"{'every rank' if len(of) == len(told) > 1 else ranks_in_words(of)}: {words}"
 
 
 def _number(value: float, noun: str) -> str:

@@ -1,5 +1,6 @@
 """The outcome of one rank: its raw samples, or how it ended."""
 
+import math
 from typing import Annotated, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -202,7 +203,10 @@ class Checkpoint(Frozen):
 
     @property
     def apart(self) -> float:
-        """The largest relative difference between a loss after loading and the one that it should repeat."""
+        """The largest relative difference between a loss after loading and the one that it should repeat; infinite
+        where one of them is not finite."""
+        if not all(map(math.isfinite, (*self.next_losses, *self.resumed_losses))):
+            return math.inf
         pairs = zip(self.next_losses, self.resumed_losses, strict=True)
         return max(abs(one - other) / max(abs(one), abs(other), 1e-30) for one, other in pairs)
 

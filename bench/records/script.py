@@ -2,7 +2,7 @@
 
 import re
 import string
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -48,13 +48,8 @@ class Script(Frozen):
     @property
     def num_processes(self) -> int | None:
         """How many processes the options of a launcher ask for; None where the command does not say."""
-        words = [part for word in self.command for part in re.split(r"[=\s]+", word.strip())]
-        said = [
-            int(value)
-            for word, value in pairwise(words)
-            if word.lstrip("-").replace("-", "_") in WORLDS and value.isdecimal()
-        ]
-        return said[-1] if said else None
+        said = self._said(WORLDS)
+        return said[-1][1] if said else None
 
     def uses(self, *names: str) -> bool:
         """Whether any of these placeholders is in the command."""
@@ -62,21 +57,27 @@ class Script(Frozen):
 
     def accumulation(self, options: Mapping[str, JsonValue]) -> tuple[str, JsonValue] | None:
         """How many batches make one optimizer step: the placeholder or the option of the command that says it, and its
-        value. None where nothing does: the script's own default is not known.
-
-        An option may have the path of a config's field before its name (``trainer.accumulate_grad_batches=4``), and
-        stand in a command for a shell. Of several, the last one counts, as for argparse.
+        value. None where nothing does: the script's own default is not known. Of several options, the last one counts,
+        as for argparse.
         """
         if named := next((name for name in options if name.lower() in ACCUMULATIONS), None):
             return named, options[named]
+        said = self._said(ACCUMULATIONS)
+        return said[-1] if said else None
+
+    def _said(self, names: Collection[str]) -> list[tuple[str, int]]:
+        """The options of the command with one of these names, and their whole numbers.
+
+        An option may have the path of a config's field before its name (``trainer.accumulate_grad_batches=4``), and
+        stand in a command for a shell.
+        """
         words = [part for word in self.command for part in re.split(r"[=\s]+", word.strip())]
-        said = [
+        return [
             (word, int(value.strip("'\"+")))
             for word, value in pairwise(words)
-            if word.lstrip("-+").replace("-", "_").lower().rpartition(".")[2] in ACCUMULATIONS
+            if word.lstrip("-+").replace("-", "_").lower().rpartition(".")[2] in names
             if value.strip("'\"+").isdecimal()
         ]
-        return said[-1] if said else None
 
     @property
     def accumulating(self) -> tuple[str, ...]:

@@ -233,7 +233,9 @@ def reduced_products(measured: Sampled) -> Iterator[str]:
 
 def not_resumed(measured: Sampled) -> Iterator[str]:
     apart = max((rank.raw.checkpoint.apart for rank in measured.ranks if rank.raw.checkpoint), default=0.0)
-    if apart > LOSS_NOISE:
+    if math.isinf(apart):
+        yield "whether its checkpoint restores training is unknown: a loss after saving or loading is not finite."
+    elif apart > LOSS_NOISE:
         yield f"its checkpoint does not restore training: the losses after loading differ by {percent(apart)}."
 
 

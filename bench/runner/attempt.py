@@ -279,7 +279,7 @@ def failure(
         return RankOom(
             rank=rank,
             phase=phase,
-            message=secrets.mask(evidence.message),
+            message=_writable(evidence.message),
             source=evidence.kind,
             bytes_asked=evidence.bytes_asked,
             at=now_s(),

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from pydantic import ValidationError
 
+from bench.errors import InputError
 from bench.records.base import Frozen
 from bench.records.calibration import Calibration, Paces
 from bench.records.machine import Machine
@@ -19,12 +20,27 @@ R = TypeVar("R", bound=Frozen)
 
 
 def folder(environment: Mapping[str, str] | None = None) -> Path:
-    """``BENCH_STATE``, else bench's folder below ``XDG_STATE_HOME`` or ``~/.local/state``."""
+    """``BENCH_STATE``, else bench's folder below ``XDG_STATE_HOME`` or ``~/.local/state``. For a user without a home, a
+    folder that nobody can make."""
     variables = os.environ if environment is None else environment
     if own := variables.get("BENCH_STATE"):
         return Path(own)
-    home = variables.get("XDG_STATE_HOME")
-    return (Path(home) if home else Path.home() / ".local" / "state") / "bench"
+    if home := variables.get("XDG_STATE_HOME"):
+        return Path(home) / "bench"
+    try:
+        return Path.home() / ".local" / "state" / "bench"
+    except RuntimeError:
+        return Path(os.devnull) / "bench"
+
+
+def make(state: Path) -> None:
+    """Make the folder, where it is missing."""
+    try:
+        state.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(
+            f"the folder cannot be made: {error.strerror}", where=str(state), fix="BENCH_STATE chooses another one"
+        ) from error
 
 
 def save(learnt: Calibration, state: Path) -> Path:
@@ -49,7 +65,7 @@ def paces(state: Path) -> list[Paces]:
 
 
 def _save(learnt: Frozen, kind: str, at: str, state: Path) -> Path:
-    state.mkdir(parents=True, exist_ok=True)
+    make(state)
     file = state / f"{kind}-{at.replace(':', '').replace('+0000', 'Z')}.json"
     spool.write(file, learnt)
     return file

@@ -28,7 +28,7 @@ from bench.records.rank_outcome import Walked
 from bench.records.sources import LastCommand
 from bench.records.until import Until
 from bench.records.verdict import Probe
-from bench.store import disk, newest_run, run_lock, secrets, spool, tries
+from bench.store import disk, newest_run, run_lock, spool, tries
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -162,7 +162,7 @@ class Store:
     def log_tails(self, attempt: Attempt, lines: int) -> dict[str, str]:
         """The last ``lines`` of each log that is not blank, without the user's secrets."""
         logs = sorted(self.folder(attempt).glob("*.log"))
-        texts = {log.name: secrets.mask(log.read_text(errors="replace")) for log in logs}
+        texts = {log.name: spool.end_of(log, 1000 * lines) for log in logs}
         tails = {name: "\n".join(text.splitlines()[-lines:]) for name, text in texts.items()}
         return {name: tail for name, tail in tails.items() if tail.strip()}
 

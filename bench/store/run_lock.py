@@ -37,10 +37,16 @@ def held(root: Path, *, shared: bool = False) -> Iterator[None]:
 def _lock(lock: int, root: Path, kind: int) -> None:
     try:
         fcntl.flock(lock, kind | fcntl.LOCK_NB)
-    except OSError as error:
+    except BlockingIOError as error:
         holder = os.pread(lock, 32, 0).decode(errors="replace").strip()
         raise InputError(
             f"another bench (process {holder}) is running in this folder",
             where=str(root),
             fix="wait for it, or choose another folder with --out",
+        ) from error
+    except OSError as error:
+        raise InputError(
+            f"its file system cannot lock files: {error.strerror}",
+            where=str(root),
+            fix="choose a folder on another disk with --out",
         ) from error

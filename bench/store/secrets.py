@@ -12,8 +12,8 @@ _NAME = re.compile(
     r"(TOKEN|KEY|PASS|AUTH|_PWD|_SAS|COOKIE)S?(_|$)|SECRET|PASSWORD|PASSWD|PASSPHRASE|CREDENTIAL", re.IGNORECASE
 )
 _IN_URL = re.compile(
-    r"(\b[a-z][a-z0-9+.-]*://[^\s/:@'\"]*:)[^\s/'\"]+(?=@)"  # user:password@
-    r"|(\b[a-z][a-z0-9+.-]*://)[^\s/:@'\"]{16,}(?=@)"  # token@
+    r"([a-z][a-z0-9+.-]{0,30}://[^\s/:@'\"]*:)[^\s/'\"]+(?=@)"  # user:password@
+    r"|([a-z][a-z0-9+.-]{0,30}://)[^\s/:@'\"]{16,}(?=@)"  # token@
     r"|([?&](?:[\w-]*(?:token|key|secret|passw\w*|signature|credential)|sig|auth)=)[^\s&'\"]+",
     re.IGNORECASE,
 )

@@ -25,6 +25,8 @@ A spool folder, one per launch of rank servers:
 
 import errno
 import os
+import uuid
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
@@ -133,8 +135,7 @@ def stuck_file(folder: Path, rank: int) -> Path:
 
 def read_stuck(folder: Path, world_size: int) -> list[Stuck]:
     """The answers of the ranks so far."""
-    found = (_whole(stuck_file(folder, rank), Stuck) for rank in range(world_size))
-    return [one for one in found if one is not None]
+    return _of_ranks(stuck_file, folder, world_size, Stuck)
 
 
 def write_text(path: Path, text: str) -> None:
@@ -143,7 +144,7 @@ def write_text(path: Path, text: str) -> None:
 
 def write_bytes(path: Path, content: bytes) -> None:
     """Write ``path`` atomically: a reader or a crash sees the old content or the new one, never a part."""
-    aside = path.with_name(f".{path.name}.{os.getpid()}")
+    aside = path.with_name(f".{uuid.uuid4().hex}")  # short, and no other host's: they may share the disk
     try:
         with aside.open("wb") as file:
             file.write(content)
@@ -220,7 +221,7 @@ def end_of(log: Path, most: int) -> str:
 
 def last_place(folder: Path, rank: int) -> str | None:
     """The place in the code where a rank ended: from its answer to a diagnosis, or from the dump of a fatal signal."""
-    if (stuck := _whole(stuck_file(folder, rank), Stuck)) is not None:
+    if (stuck := whole(stuck_file(folder, rank), Stuck)) is not None:
         return stuck.place
     try:
         return site_of_dump((folder / f"rank{rank}.stacks").read_text(errors="replace"))
@@ -246,7 +247,8 @@ def report_of_end(
     return RankKilled(rank=rank, phase=phase, signal=end, at=at, by_bench=by_bench, place=place, last_words=words)
 
 
-def _whole(path: Path, kind: type[Model]) -> Model | None:
+def whole(path: Path, kind: type[Model]) -> Model | None:
+    """As `read`, and None for a torn file, too."""
     try:
         return read(path, kind)
     except ValidationError:
@@ -259,7 +261,11 @@ def audit_file(folder: Path, rank: int) -> Path:
 
 def read_audits(folder: Path, world_size: int, kind: type[Model]) -> list[Model]:
     """The findings of an audit's ranks; a torn file is left out."""
-    found = (_whole(audit_file(folder, rank), kind) for rank in range(world_size))
+    return _of_ranks(audit_file, folder, world_size, kind)
+
+
+def _of_ranks(file_of: Callable[[Path, int], Path], folder: Path, world_size: int, kind: type[Model]) -> list[Model]:
+    found = (whole(file_of(folder, rank), kind) for rank in range(world_size))
     return [one for one in found if one is not None]
 
 

@@ -49,6 +49,6 @@ def lost(root: Path, folder: Path) -> list[str]:
     for one in reversed([*aside(root, folder), folder]):
         if (one / "result.json").exists():
             break
-        if (why := spool.read(one / "lost.json", Lost)) is not None:
+        if (why := spool.whole(one / "lost.json", Lost)) is not None:
             found.insert(0, why.reason)
     return found

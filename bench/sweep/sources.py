@@ -16,7 +16,10 @@ from bench import workloads
 from bench.records.sources import Sources
 from bench.workloads import huggingface
 
-RUNNER = ("runner", "observe", "launch/environment.py", "backends", "workloads", "diagnosis/oom_words.py")
+RUNNER = (
+    *("runner", "observe", "launch/environment.py", "backends", "workloads", "diagnosis/oom_words.py"),
+    *("machine/energy.py", "machine/hardware.py", "machine/numa.py"),
+)
 """Below bench/: a result depends on no other file, except through what the cell's id covers."""
 SOURCES = (".py", ".sh", ".yaml", ".yml", ".json", ".toml", ".ini", ".cfg")
 """Endings of the files of a script that decide what it does; others hold data."""

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import accelerate
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import bench.runner
@@ -124,6 +126,13 @@ def test_what_torch_refused_is_told_with_the_places_that_asked() -> None:
     )
 
 
+def test_refused_ranks_are_told_by_number() -> None:
+    words = "Rank {} is running collective: CollectiveFingerPrint(SequenceNumber=1, OpType={})"
+    reason = ", but ".join([words.format(10, "ALLGATHER"), words.format(2, "BARRIER")])
+    says = collectives.judge([], 16, Failed(rank=2, phase="audit", reason=reason)).says
+    assert says.index("rank 2 issued barrier") < says.index("rank 10 issued allgather")
+
+
 def test_a_rank_that_raises_is_told_and_not_called_a_difference() -> None:
     asked, raised = [one(1), one(2)], [one(1)]
     planted = Failed(fault="error", rank=1, phase="audit", reason="ValueError: planted")
@@ -191,7 +200,7 @@ def test_a_hang_groups_ranks_that_do_the_same_and_names_those_that_are_silent() 
     )
 
 
-TORCH = "/x/site-packages/torch"
+TORCH = str(Path(torch.__file__).parent)
 STEPS = str(Path(bench.runner.__file__).parent / "steps.py")
 MODULE = Frame("_call_impl", f"{TORCH}/nn/modules/module.py", 10)
 SITES = {
@@ -202,7 +211,7 @@ SITES = {
     "what the runner's step called": (
         [
             Frame("_reduce", f"{TORCH}/a.py", 1),
-            Frame("backward", "/x/site-packages/accelerate/accelerator.py", 2),
+            Frame("backward", accelerate.accelerator.__file__, 2),
             Frame("step", STEPS, 44),
         ],
         "backward, called by step (runner/steps.py:44)",

@@ -92,6 +92,11 @@ def test_a_model_of_which_more_than_a_tenth_is_never_trained_is_not_good(
     assert "forward takes no pixel_values, which the samples hold" in verdict.says
 
 
+def test_parameters_without_elements_are_no_share() -> None:
+    seen = looked(parameter("empty", unused=4).model_copy(update={"elements": 0}))
+    assert params.judge(seen, of_ddp=False, find_unused=False, allow_unused=False, ended=None).good
+
+
 def test_a_look_that_did_not_end_is_no_verdict() -> None:
     for seen, ended in ((None, None), (None, OOM), (looked(parameter("weight")), OOM)):
         verdict = params.judge(seen, of_ddp=False, find_unused=False, allow_unused=False, ended=ended)
@@ -104,6 +109,7 @@ def test_gradients_of_zero_are_listed_when_asked_for() -> None:
     seen = looked(parameter("a", frozen=True), parameter("b.x", zero=4), parameter("b.y", zero=4), parameter("c"))
     verdict = params.judge(seen, of_ddp=True, find_unused=False, allow_unused=False, ended=None)
     assert verdict.good
+    assert "backward reaches every trained parameter in 4 batches" in verdict.says
     asked, not_asked = (audits.params("ddp", verdict, zero_grad=zero_grad) for zero_grad in (True, False))
     assert [row[:4] for row in asked.rows] == [("ZERO-GRAD", "b.*", "2", "20"), ("FROZEN", "a", "1", "10")]
     assert [row[0] for row in not_asked.rows] == ["FROZEN"]

@@ -70,6 +70,7 @@ def test_what_deepspeed_compiles_for_a_built_in_backend(backend: str, offload: s
             json_of({"stage": 1}, gradient_clipping=1.5, optimizer=adam(lr=0.5, weight_decay=0.1)),
             {"max_grad_norm": 1.5, "optimizer": "deepspeed:AdamW", "learning_rate": 0.5, "weight_decay": 0.1},
         ),
+        (json_of({"stage": 1}, optimizer=adam(lr=None)), {"learning_rate": 1e-3, "weight_decay": 0.0}),
         (
             {"distributed_type": "FSDP", "fsdp_config": {"fsdp_version": 2, "fsdp_reshard_after_forward": False}},
             {"reshard_after_forward": False, "dp_replicate_size": 1},

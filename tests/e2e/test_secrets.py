@@ -140,6 +140,7 @@ def test_a_secret_of_any_bytes_is_masked() -> None:
     [
         ("postgres://me:hunter2@host:5432/db failed", "postgres://me:[password]@host:5432/db failed"),
         ("get 'https://:ghp_abc@git.example/x.git'", "get 'https://:[password]@git.example/x.git'"),
+        ("_https://me:hunter2@host/x", "_https://me:[password]@host/x"),
         ("https://user:p@ss-w0rd@host/x", "https://user:[password]@host/x"),
         ("https://ghp_abcdefghijklmnop@github.example/x", "https://[password]@github.example/x"),
         ("ssh://git@github.example/x", "ssh://git@github.example/x"),

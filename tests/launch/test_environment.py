@@ -92,6 +92,7 @@ def test_ranks_share_the_cores(ranks: int, threads: str) -> None:
         ({"TORCH_HOME": "/home/planted_user_3"}, {"TORCH_HOME": "~"}),
         ({"CUDA_CACHE_PATH": "/home/planted_user_3/cache/cuda"}, {"CUDA_CACHE_PATH": "cuda"}),
         ({"NCCL_NET_PASSWORD": "planted_secret_6"}, {"NCCL_NET_PASSWORD": "[NCCL_NET_PASSWORD]"}),
+        ({"NCCL_TOPO_FILE": "/opt/caf\udce9.xml"}, {"NCCL_TOPO_FILE": "caf\\udce9.xml"}),
         ({"CUDA_VISIBLE_DEVICES": "GPU-8f2a11c3-11d2,1"}, {"CUDA_VISIBLE_DEVICES": "GPU-[id],1"}),
         ({"NCCL_HOSTID": "planted_host_4", "OMP_NUM_THREADS": "3"}, {}),
         ({"PYTORCH_ALLOC_CONF": "backend:native", "PYTORCH_CUDA_ALLOC_CONF": "backend:native"}, {}),

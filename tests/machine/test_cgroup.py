@@ -52,6 +52,13 @@ def test_what_the_control_group_grants(
     assert cgroup.memory_bytes(tmp_path) == memory_bytes
 
 
+def test_a_mount_point_whose_name_is_not_utf_8_is_no_obstacle(tmp_path: Path) -> None:
+    control_group(tmp_path, V2, {"job/step/memory.max": f"{GIB}\n"})
+    mounts = tmp_path / "proc/self/mountinfo"
+    mounts.write_bytes(b"28 23 0:25 / /mnt/caf\xe9\x0b rw - tmpfs  rw\n" + mounts.read_bytes())
+    assert cgroup.memory_bytes(tmp_path) == GIB
+
+
 def control_group(root: Path, group: tuple[str, str], files: dict[str, str]) -> None:
     named = {f"sys/fs/cgroup/{name}": text for name, text in files.items()}
     for name, text in {"proc/self/cgroup": group[0], "proc/self/mountinfo": group[1], **named}.items():

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import psutil
@@ -76,6 +77,18 @@ def test_what_we_compute_ourselves_is_not_another_s(tmp_path: Path) -> None:
         pass
     seen.look()
     assert seen._ours_s > 0.25
+
+
+@pytest.mark.parametrize(("online", "busy_s"), [({0, 2, 3}, 30), ({0, 1, 2, 3}, None)])
+def test_cores_that_are_switched_off_are_not_counted_as_others(
+    online: set[int], busy_s: float | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    listed = [SimpleNamespace(user=user, nice=0, system=0, _fields=("user",)) for user in (10, 20, 30)]
+    monkeypatch.setattr(psutil, "cpu_times", lambda percpu: listed)
+    monkeypatch.setattr(conditions.numa, "online", lambda: frozenset(online))
+    monkeypatch.setattr(conditions.os, "sched_getaffinity", lambda _: {3})
+    times_s = conditions._or_none(conditions._core_times)
+    assert times_s == (busy_s and (busy_s, busy_s))
 
 
 def test_the_time_of_ours_that_were_killed_is_not_taken_back(tmp_path: Path) -> None:

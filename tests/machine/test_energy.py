@@ -62,6 +62,20 @@ def test_what_cannot_be_read_or_may_have_wrapped_twice_is_unknown(
     assert meter.stop() is None
 
 
+def test_memory_takes_less_than_a_package_and_its_counter_lasts_longer(
+    zone: Callable[..., None], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    range_uj = 65_712_999_613
+    zone("intel-rapl:0:0", "dram", 0, range_uj)
+    meter = energy.of_processors(1, tmp_path)
+    meter.start()
+    zone("intel-rapl:0:0", "dram", 1e6, range_uj)
+    now_s = time.monotonic()
+    for lasted_s, joules in ((range_uj / 1e6 / energy.MOST_W, 1), (range_uj / 1e6 / energy.MOST_DRAM_W, None)):
+        monkeypatch.setattr("bench.machine.energy.time.monotonic", lambda lasted_s=lasted_s: now_s + lasted_s)
+        assert meter.stop() == joules
+
+
 def test_a_gpu_s_energy_is_that_of_the_rank_s_own(driver: Driver) -> None:
     driver.reports("uuid=GPU-a mib=1 energy_mj=0", "uuid=GPU-b mib=1 energy_mj=7000")
     meter = energy.of_gpu(os.environ, 1)

@@ -40,7 +40,7 @@ def test_the_visible_gpus_are_detected(driver: Driver, visible: str | None, devi
         assert found.memory_bytes == 80 * GIB
     record = machine.record(found, environment)
     assert record.accelerators == ("Example GPU",) * devices
-    assert record.driver == "580.65.06"
+    assert record.driver == (None if visible == "" else "580.65.06")
 
 
 def test_machines_whose_gpus_have_other_power_limits_are_unlike(driver: Driver) -> None:
@@ -112,6 +112,19 @@ def test_without_a_driver_a_slice_is_none(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(pynvml, "nvmlInit", fails)
     assert machine.detect({"CUDA_VISIBLE_DEVICES": "MIG-a1"}).device == "cpu"
     assert machine.record(machine.detect({}), {}).driver is None
+
+
+def test_a_driver_that_does_not_respond_is_no_machine_without_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> None:
+        raise pynvml.NVMLError(pynvml.NVML_ERROR_LIB_RM_VERSION_MISMATCH)
+
+    monkeypatch.setattr(pynvml, "nvmlInit", fails)
+    with pytest.raises(InputError, match="does not respond: RM has detected an NVML/RM version mismatch") as said:
+        machine.detect({})
+    assert "CUDA_VISIBLE_DEVICES= to measure on the CPU" in str(said.value)
+    assert gpus.ask("GPU-a", gpus.used_bytes) is None
+    hidden = {"CUDA_VISIBLE_DEVICES": ""}
+    assert machine.record(machine.detect(hidden), hidden).driver is None
 
 
 @pytest.mark.parametrize(

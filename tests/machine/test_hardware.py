@@ -160,6 +160,11 @@ def test_outside_a_repository_there_is_no_commit(tmp_path: Path, monkeypatch: py
     assert (record.git_commit, record.git_dirty) == (None, None)
 
 
+def test_where_git_cannot_tell_of_changes_they_are_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hardware, "_git", lambda command, *_: "f" * 40 if command == "rev-parse" else None)
+    assert machine.record(MACHINE.hardware, {}).git_dirty is None
+
+
 @pytest.mark.parametrize(
     ("change", "unlike"),
     [

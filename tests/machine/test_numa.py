@@ -25,11 +25,11 @@ def machine(root: Path, cpulists: Sequence[str], gpus: dict[str, str]) -> Path:
 
 
 def test_the_kernel_s_tree_says_which_cores_are_beside_a_gpu(tmp_path: Path) -> None:
-    gpus = {"0000:41:00.0": "0", "0001:c1:00.0": "1", "0000:c2:00.0": "-1"}
+    gpus = {"0000:41:00.0": "0", "0001:c1:00.0": "1", "0000:c2:00.0": "-1", "10000:41:00.0": "1"}
     root = machine(tmp_path, ["0-1,4-5", "2-3,6-7", ""], gpus)  # the last has memory alone, as that of a GH200
     assert numa.nodes(root) == {0: {0, 1, 4, 5}, 1: {2, 3, 6, 7}}
-    addresses = ("00000000:41:00.0", "00000001:C1:00.0", "00000000:C2:00.0", "00000000:99:00.0", "")
-    assert [numa.of_pci(address, root) for address in addresses] == [0, 1, None, None, None]
+    addresses = ("00000000:41:00.0", "00000001:C1:00.0", "00010000:41:00.0", "00000000:C2:00.0", "00000000:99:00.0", "")
+    assert [numa.of_pci(address, root) for address in addresses] == [0, 1, 1, None, None, None]
     assert numa.nodes(tmp_path / "nowhere") == {}
 
 

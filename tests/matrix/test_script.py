@@ -193,6 +193,8 @@ def test_an_observed_script_has_the_steps_and_the_processes_of_the_matrix(load_t
     assert (cell.num_processes, cell.measure.warmup_steps, cell.measure.steps) == (1, 3, 7)
     torchrun = observed.replace("python,", "torchrun, --nproc_per_node=2,")
     assert expand(load_text(torchrun), CPU)[0].cell.num_processes == 2
+    for option in ("--trainer.devices=4", "trainer.devices=4"):
+        assert expand(load_text(observed.replace("x]", f"x, {option}]")), CPU)[0].cell.num_processes == 4
     stated = expand(load_text(observed + "launch: {num_processes: 3}\n"), CPU)[0].cell
     assert stated.num_processes == 3
     handed = observed.replace("python,", 'torchrun, --nproc_per_node, "{num_processes}",')

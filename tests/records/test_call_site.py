@@ -4,12 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
 import bench
 from bench.records.call_site import Frame, site
 
 RUNNER = Path(bench.__file__).parent / "runner"
-TORCH = Frame("wait", "/lib/torch/distributed/distributed_c10d.py", 7)
+TORCH = Frame("wait", str(Path(torch.__file__).parent / "distributed/distributed_c10d.py"), 7)
 MODEL = Frame("forward", "/home/model/policy.py", 10)
 STEP = Frame("step", str(RUNNER / "steps.py"), 50)
 
@@ -30,3 +31,8 @@ def test_what_watches_a_call_is_not_its_place(file: Path) -> None:
     watcher = Frame("watch", str(file), 3)
     assert site([TORCH, watcher, MODEL, STEP]) == "forward (model/policy.py:10)"
     assert site([watcher, TORCH, STEP]) == "wait, called by step (runner/steps.py:50)"
+
+
+def test_a_folder_of_the_user_may_have_the_name_of_a_library() -> None:
+    mine = Frame("forward", "/home/me/torch/policy.py", 10)
+    assert site([TORCH, mine, STEP]) == "forward (torch/policy.py:10)"

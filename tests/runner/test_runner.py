@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import json
 import subprocess
 import sys
 import threading
@@ -62,6 +63,12 @@ def test_memory_that_ran_out_is_recognized() -> None:
     outcome = failure(MemoryError("no room\nat all"), 1, "warmup")
     assert isinstance(outcome, RankOom)
     assert (outcome.rank, outcome.phase, outcome.message) == (1, "warmup", "MemoryError: no room")
+
+
+def test_a_message_about_memory_can_be_stored_whatever_it_holds() -> None:
+    outcome = failure(MemoryError("no room for caf\udce9"), 0, "warmup")
+    assert isinstance(outcome, RankOom)
+    assert json.loads(outcome.model_dump_json())["message"] == "MemoryError: no room for caf\\udce9"
 
 
 def test_anything_else_is_an_error_with_its_traceback() -> None:

@@ -2,8 +2,10 @@
 
 from pathlib import Path
 
+import pytest
 from examples import CUDA_MACHINE, MACHINE
 
+from bench.errors import InputError
 from bench.records.calibration import Calibration, Pace, Paces
 from bench.store import calibrations
 
@@ -50,3 +52,15 @@ def test_a_variable_chooses_the_folder() -> None:
     assert calibrations.folder({"BENCH_STATE": "/a", "XDG_STATE_HOME": "/b"}) == Path("/a")
     assert calibrations.folder({"XDG_STATE_HOME": "/b"}) == Path("/b/bench")
     assert calibrations.folder({}) == Path.home() / ".local" / "state" / "bench"
+
+
+def test_a_user_without_a_home_has_learnt_nothing_and_is_told_how_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    def homeless() -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "home", homeless)
+    nowhere = calibrations.folder({})
+    assert calibrations.newest(MACHINE, nowhere) is None
+    with pytest.raises(InputError) as refused:
+        calibrations.save(LEARNT, nowhere)
+    assert "BENCH_STATE" in str(refused.value)

@@ -1,5 +1,7 @@
 """The run folder: what is finished stays, what is not is measured again, and one run at a time has it."""
 
+import errno
+import fcntl
 import json
 import os
 import shutil
@@ -203,8 +205,10 @@ def test_the_end_of_a_log_is_told_without_secrets(
     store = opened(stack, tmp_path / "run", ended)
     folder = store.begin(ended.attempt)
     (folder / "rank0.log").write_text("first\nsigned in with planted-value\n")
+    (folder / "launch.log").write_text("x" * 10_000 + "end")
     (folder / "rank1.log").write_text("\n")
-    assert store.log_tails(ended.attempt, 1) == {"rank0.log": "signed in with [MY_TOKEN]"}
+    tails = store.log_tails(ended.attempt, 1)
+    assert tails == {"launch.log": "x" * 997 + "end", "rank0.log": "signed in with [MY_TOKEN]"}
 
 
 def test_each_launch_of_servers_has_a_folder_of_its_own(tmp_path: Path, stack: ExitStack) -> None:
@@ -255,6 +259,17 @@ def test_a_second_store_is_refused_until_the_first_is_done(tmp_path: Path) -> No
         assert (tmp_path / "run.json").read_bytes() == before
     with ExitStack() as stack:
         opened(stack, tmp_path, B)
+
+
+def test_a_disk_that_cannot_lock_is_no_other_bench(
+    tmp_path: Path, stack: ExitStack, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(InputError, match="its file system cannot lock files: No locks available"):
+        opened(stack, tmp_path, A)
 
 
 def test_a_run_that_breaks_gives_the_folder_back(tmp_path: Path) -> None:

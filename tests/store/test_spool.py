@@ -67,6 +67,12 @@ def test_writing_leaves_the_file_alone_in_its_folder(tmp_path: Path) -> None:
     assert [file.name for file in tmp_path.iterdir()] == ["server0.json"]
 
 
+def test_a_file_may_have_the_longest_name_that_a_disk_takes(tmp_path: Path) -> None:
+    file = tmp_path / ("a" * 251 + ".csv")
+    spool.write_text(file, "1")
+    assert file.read_text() == "1"
+
+
 def test_a_reader_never_sees_half_a_record(tmp_path: Path) -> None:
     file = tmp_path / "rank0.json"
     records = [rank(0, (value,) * 20_000) for value in (0.1, 0.25)]

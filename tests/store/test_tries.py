@@ -42,3 +42,9 @@ def test_lost_tries_count_since_the_last_result(tmp_path: Path) -> None:
             (folder / "lost.json").write_text(tries.Lost(reason=words).model_dump_json())
     begun(tmp_path, "b1.10", "superseded")  # the user stopped this one
     assert tries.lost(tmp_path, begun(tmp_path, "b1")) == ["first", "second"]
+
+
+def test_a_torn_reason_is_none(tmp_path: Path) -> None:
+    folder = begun(tmp_path, "b1")
+    (folder / "lost.json").write_text('{"reason": "the jo')
+    assert tries.lost(tmp_path, folder) == []

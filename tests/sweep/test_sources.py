@@ -74,7 +74,8 @@ def test_an_edited_file_is_another_source_and_an_equal_one_is_not(digested: Writ
 def test_the_bundled_workload_and_the_runner_count() -> None:
     workloads.load("pi07")
     found = sources.of("pi07")
-    assert {"model/policy.py", "model/workload.py", "bench/runner/steps.py", "bench/backends/registry.py"} <= set(found)
+    theirs = {"model/policy.py", "model/workload.py"}
+    assert theirs | {f"bench/{name}.py" for name in ("runner/steps", "backends/registry", "machine/numa")} <= set(found)
     assert not any(name.startswith(("bench/report/", "tests/")) for name in found)
     assert not any(name.startswith("/") for name in found)
 

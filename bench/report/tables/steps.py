@@ -1,5 +1,6 @@
 """What the measured steps were like: timing windows, phases, the work of each rank, compilation and checkpoints."""
 
+import math
 from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Literal
@@ -205,7 +206,9 @@ def checkpoints(summary: Summary) -> Table:
 
     def losses(checkpoints: list[Checkpoint]) -> str:
         share = max(checkpoint.apart for checkpoint in checkpoints)
-        return f"differ by {percent(share)}" if share else "the same"
+        if math.isinf(share):
+            return "not finite"
+        return "the same" if percent(share) == percent(0) else f"differ by {percent(share)}"
 
     return details_of(
         summary,

@@ -1,5 +1,7 @@
 """The sections on compilation and checkpoints, and the doubts that these raise."""
 
+import math
+
 import pytest
 from examples import doubt_sentences, launched, ok, rank, result, world
 
@@ -46,6 +48,16 @@ def test_losses_that_do_not_come_back_are_shown_and_doubted() -> None:
     summary = summarize([of(saved(), saved(resumed=(0.5, 0.5)))])
     assert cells(checkpoints(summary))[-1] == "differ by 20.0 %"
     assert any("its checkpoint does not restore training" in doubt for doubt in doubt_sentences(summary))
+
+
+def test_losses_that_are_not_finite_tell_of_no_restored_training() -> None:
+    summary = summarize([of(saved(resumed=(0.5, math.nan)))])
+    assert cells(checkpoints(summary))[-1] == "not finite"
+    assert any("restores training is unknown: a loss" in doubt for doubt in doubt_sentences(summary))
+
+
+def test_a_difference_that_would_be_shown_as_none_is_none() -> None:
+    assert cells(checkpoints(summarize([of(saved(resumed=(0.500005, 0.4)))])))[-1] == "the same"
 
 
 def test_a_compiler_at_work_while_steps_are_measured_is_doubted() -> None:
