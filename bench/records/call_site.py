@@ -18,10 +18,10 @@ class Frame(NamedTuple):
 
 
 _RUNNER, _OBSERVE = (str(Path(__file__).parents[1] / room) for room in ("runner", "observe"))
-_LIBRARIES = (
-    *("torch", "accelerate", "deepspeed", "typing_extensions"),
-    *("concurrent", "contextlib", "threading", "functools"),
-)
+_PACKAGES = ("torch", "accelerate", "deepspeed", "typing_extensions")
+_STANDARD = ("concurrent", "contextlib", "threading", "functools")
+_INSTALLED = re.compile(rf"-packages/({'|'.join(_PACKAGES)})[/.]")
+"""Also in another environment, as that of a script."""
 _BETWEEN = (*(f"{_RUNNER}/{name}.py" for name in ("forward", "kernels", "units")), _OBSERVE)
 """They watch what the workload calls, and so stand between it and torch."""
 _CALLS = "/torch/nn/modules/module.py"
@@ -40,7 +40,7 @@ def site(frames: Sequence[Frame]) -> str:
             continue
         if frame.filename.startswith(_RUNNER):
             return f"{called}, called by {_place(frame)}" if called else _place(frame)
-        if not frame.filename.startswith(_libraries()):
+        if not (_INSTALLED.search(frame.filename) or frame.filename.startswith(_libraries())):
             if not frame.name.startswith("<"):  # the name of a comprehension says nothing; its function's does
                 return _place(frame)
             continue
@@ -53,7 +53,7 @@ def site(frames: Sequence[Frame]) -> str:
 def _libraries() -> tuple[str, ...]:
     """Where they are installed: a folder of the user may have the name of one."""
     found = []
-    for name in _LIBRARIES:
+    for name in (*_PACKAGES, *_STANDARD):
         with suppress(ValueError):  # a stand-in that a script made does not say where it is
             if (spec := find_spec(name)) and spec.origin:
                 found.append(spec.origin.removesuffix("__init__.py"))
